@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py); vectors in
+// tests/golden/keys. Drawn in docs/formats/key.md. Every field is length-prefixed, so no two inputs share
+// an encoding. All functions are pure and thread-safe.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "codecs/shape.h"
+#include "proto/frame.h"
+
+namespace cairn::proto {
+
+using Fingerprint = std::array<std::byte, 32>;
+
+struct Rope {
+  enum class Kind : uint8_t { kNone = 0, kHalf = 1, kInterleaved = 2 };
+  Kind kind = Kind::kNone;
+  uint32_t rotary_dims = 0;
+  double base = 0;
+  std::vector<double> inverse_frequencies;  // empty: base^(-2i/rotary_dims)
+};
+
+struct GroupGeometry {
+  enum class Kind : uint8_t { kKv = 1, kLatent = 2, kState = 3, kOpaqueRows = 4 };
+  Kind kind = Kind::kKv;
+  std::vector<uint32_t> layers;  // of the model, ascending
+  uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;
+  uint32_t window_tokens = 0;    // 0: full attention
+  Rope rope;
+  uint32_t state_bytes = 0, row_bytes = 0;
+};
+
+// Everything that makes two spaces one space. The recipe is not here: it is policy.
+struct SpaceIdentity {
+  std::string tenant, model, weights_revision;
+  codecs::DType dtype = codecs::DType::kBf16;
+  uint32_t tokens_per_block = 128;
+  std::vector<GroupGeometry> groups;
+};
+
+// InvalidArgument with the field and the limit.
+absl::Status Validate(const SpaceIdentity& identity);
+// REQUIRES: Validate(identity) is OK.
+Fingerprint FingerprintOf(const SpaceIdentity& identity);
+
+// One thing besides the tokens that a block's KV depends on: kind "lora", "salt", "media", …
+// with the token offset it starts at within the block.
+struct KeyExtra {
+  std::string kind;
+  uint32_t offset = 0;
+  std::string value;
+};
+
+// parent all zero: first block of a chain. extras are put in canonical order here.
+BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent, std::span<const uint32_t> tokens,
+                   std::span<const KeyExtra> extras = {});
+// Keys of all full blocks of a token sequence.
+std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
+                                  uint32_t tokens_per_block, std::span<const KeyExtra> first_block_extras = {});
+// A block named by an engine's own hash.
+BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
+
+std::string Hex(std::span<const std::byte> bytes);
+
+}  // namespace cairn::proto
