@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+# One call per target; DEPS are the arrows. The include root of all targets is the repository root.
+#
+#   cairn_library(NAME cairn_base SRCS log.cc HDRS log.h DEPS absl::status PRIVATE_DEPS …)
+#   cairn_binary (NAME cairnd SRCS main.cc DEPS …)                        -> bin/cairnd
+#   cairn_test   (NAME base_log_test SRCS log_test.cc DEPS cairn_base LABELS unit TIMEOUT 30
+#                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS])
+#   cairn_bench  (NAME cairn_codec_bench SRCS … DEPS …)                   -> bin/cairn_codec_bench
+#   cairn_fuzz   (NAME frame SRCS frame_fuzz.cc DEPS … [MAX_LEN 4096])    -> bin/fuzz_frame
+#   cairn_python_test(NAME … SCRIPT x.py LABELS … TIMEOUT … [ENVIRONMENT …] [ARGS …])
+#   cairn_proto_library(NAME cairn_proto_messages PROTOS cairn/v1/store.proto … [GRPC])
+
+function(_cairn_link target visibility)
+  target_include_directories(${target} ${visibility} ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} ${visibility} ${ARGN})
+endfunction()
+
+# A static library (an interface one if it has no SRCS). DEPS reach whoever links it; PRIVATE_DEPS do so at link time only.
+function(cairn_library)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(${ARG_NAME} STATIC ${ARG_SRCS})
+    _cairn_link(${ARG_NAME} PUBLIC ${ARG_DEPS})
+    target_link_libraries(${ARG_NAME} PRIVATE ${ARG_PRIVATE_DEPS})
+    set(scope PUBLIC)
+  else()
+    add_library(${ARG_NAME} INTERFACE)
+    _cairn_link(${ARG_NAME} INTERFACE ${ARG_DEPS} ${ARG_PRIVATE_DEPS})
+    set(scope INTERFACE)
+  endif()
+  if(ARG_HDRS)
+    target_sources(${ARG_NAME} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+  endif()
+endfunction()
+
+function(cairn_binary)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS})
+endfunction()
+
+function(_cairn_test_properties name labels timeout environment)
+  if(NOT labels)
+    message(FATAL_ERROR "test ${name} has no LABELS")
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${environment}")
+endfunction()
+
+# A GoogleTest binary. Each TEST is one ctest entry, so a skipped one is reported as skipped; ONE_PROCESS makes the binary one
+# entry instead, for suites whose set-up is dear. TIMEOUT is in seconds per entry.
+function(cairn_test)
+  cmake_parse_arguments(ARG "ONE_PROCESS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENVIRONMENT;ARGS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  if(NOT ARG_LABELS)
+    message(FATAL_ERROR "test ${ARG_NAME} has no LABELS")
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gmock_main)
+  if("unit" IN_LIST ARG_LABELS)
+    set_property(GLOBAL APPEND PROPERTY CAIRN_UNIT_TARGETS ${ARG_NAME})
+  endif()
+  if(ARG_ONE_PROCESS)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS})
+    _cairn_test_properties(${ARG_NAME} "${ARG_LABELS}" ${ARG_TIMEOUT} "${ARG_ENVIRONMENT}")
+    return()
+  endif()
+  # gtest_discover_tests splits a list-valued property, hence the escaping of the separators.
+  string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
+  string(REPLACE ";" "\\;" environment "${ARG_ENVIRONMENT}")
+  set(properties TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
+  if(environment)
+    list(APPEND properties ENVIRONMENT "${environment}")
+  endif()
+  gtest_discover_tests(${ARG_NAME} TEST_PREFIX ${ARG_NAME}. EXTRA_ARGS ${ARG_ARGS}
+    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+endfunction()
+
+function(cairn_python_test)
+  cmake_parse_arguments(ARG "" "NAME;SCRIPT;TIMEOUT" "LABELS;ENVIRONMENT;ARGS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${CAIRN_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  # Exit code 77 says: skipped, with the reason printed.
+  set_tests_properties(${ARG_NAME} PROPERTIES SKIP_RETURN_CODE 77)
+  _cairn_test_properties(${ARG_NAME} "${ARG_LABELS}" ${ARG_TIMEOUT} "${ARG_ENVIRONMENT}")
+endfunction()
+
+function(cairn_bench)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS} benchmark::benchmark)
+endfunction()
+
+# SRCS define LLVMFuzzerTestOneInput. The preset 'fuzz' links libFuzzer; every other one links a main that replays the files and
+# folders it is given, and ctest replays tests/fuzz/corpus/<name>/ with it.
+function(cairn_fuzz)
+  cmake_parse_arguments(ARG "" "NAME;MAX_LEN" "SRCS;DEPS" ${ARGN})
+  set(target fuzz_${ARG_NAME})
+  add_executable(${target} ${ARG_SRCS})
+  _cairn_link(${target} PRIVATE ${ARG_DEPS})
+  set(corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${ARG_NAME})
+  set(arguments ${corpus})
+  if(CAIRN_FUZZ)
+    target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+    set_property(GLOBAL APPEND PROPERTY CAIRN_FUZZ_TARGETS ${target})
+    list(PREPEND arguments -runs=0)
+  else()
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/fuzz_replay_main.cc)
+  endif()
+  add_test(NAME ${target}.corpus COMMAND ${target} ${arguments})
+  _cairn_test_properties(${target}.corpus fuzz 120 "")
+endfunction()
+
+# Generates C++ from PROTOS (paths under the current folder, which is the import root) into the build tree. Makes NAME (messages,
+# included as "cairn/v1/store.pb.h") and, with GRPC, NAME_grpc ("cairn/v1/store.grpc.pb.h").
+function(cairn_proto_library)
+  cmake_parse_arguments(ARG "GRPC" "NAME" "PROTOS" ${ARGN})
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  file(MAKE_DIRECTORY ${out})
+  foreach(proto IN LISTS ARG_PROTOS)
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(messages ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    add_custom_command(OUTPUT ${messages} DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+      COMMAND protobuf::protoc --cpp_out=${out} -I ${CMAKE_CURRENT_SOURCE_DIR} ${proto} VERBATIM)
+    list(APPEND message_sources ${messages})
+    if(ARG_GRPC)
+      set(services ${out}/${stem}.grpc.pb.cc ${out}/${stem}.grpc.pb.h)
+      add_custom_command(OUTPUT ${services} DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+        COMMAND protobuf::protoc --grpc_out=${out} --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>
+                -I ${CMAKE_CURRENT_SOURCE_DIR} ${proto} VERBATIM)
+      list(APPEND service_sources ${services})
+    endif()
+  endforeach()
+  add_library(${ARG_NAME} STATIC ${message_sources})
+  target_compile_options(${ARG_NAME} PRIVATE -w)
+  target_include_directories(${ARG_NAME} SYSTEM PUBLIC ${out})
+  target_link_libraries(${ARG_NAME} PUBLIC protobuf::libprotobuf)
+  if(ARG_GRPC)
+    add_library(${ARG_NAME}_grpc STATIC ${service_sources})
+    target_compile_options(${ARG_NAME}_grpc PRIVATE -w)
+    target_link_libraries(${ARG_NAME}_grpc PUBLIC ${ARG_NAME} gRPC::grpc++)
+  endif()
+endfunction()
