@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bytes nobody can guess, from the kernel: tickets and lease tokens.
+//
+//   const auto ticket = RandomBytes<16>();
+//
+// Thread-safety: Thread-safe.
+#include <array>
+#include <cstddef>
+#include <span>
+
+namespace cairn {
+
+// Fills `target`. Cannot fail once the kernel's generator is seeded (CAIRN_CHECKed).
+void FillRandom(std::span<std::byte> target);
+
+template <std::size_t kBytes>
+std::array<std::byte, kBytes> RandomBytes() {
+  std::array<std::byte, kBytes> bytes;
+  FillRandom(bytes);
+  return bytes;
+}
+
+}  // namespace cairn

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// absl::Status is how one folder tells another of a failure that production can see. What each code
+// asks of the caller:
+//
+//   NotFound recompute · ResourceExhausted back off · Unavailable the peer is gone, reconnect ·
+//   DeadlineExceeded · DataLoss a checksum does not match: dropped and counted · InvalidArgument
+//   the caller's bug · FailedPrecondition wrong state · Internal ours · AlreadyExists the bytes are
+//   there already
+//
+//   CAIRN_RETURN_IF_ERROR(Publish(block));
+//   CAIRN_ASSIGN_OR_RETURN(Extent extent, arena.Allocate(bytes));
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/text.h"
+
+namespace cairn {
+
+// The same code and payloads, with "context: " before the message. An OK status stays as it is.
+inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
+  if (status.ok()) {
+    return status;
+  }
+  absl::Status annotated(status.code(), absl::StrCat(ToAbsl(context), ": ", status.message()));
+  status.ForEachPayload([&annotated](absl::string_view type, const absl::Cord& payload) {
+    annotated.SetPayload(type, payload);
+  });
+  return annotated;
+}
+
+namespace internal {
+inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& status) {
+  return status.status();
+}
+}  // namespace internal
+
+}  // namespace cairn
+
+#define CAIRN_STATUS_CONCAT_INNER(a, b) a##b
+#define CAIRN_STATUS_CONCAT(a, b) CAIRN_STATUS_CONCAT_INNER(a, b)
+
+// Returns from the current function if `expression`, an absl::Status, is not OK.
+#define CAIRN_RETURN_IF_ERROR(expression)                                            \
+  do {                                                                               \
+    if (absl::Status cairn_status = (expression); !cairn_status.ok()) [[unlikely]] { \
+      return cairn_status;                                                           \
+    }                                                                                \
+  } while (false)
+
+// Binds the value of `expression`, an absl::StatusOr, to `declaration`, or returns its status from
+// the current function.
+#define CAIRN_ASSIGN_OR_RETURN(declaration, expression)                                   \
+  CAIRN_ASSIGN_OR_RETURN_INNER(CAIRN_STATUS_CONCAT(cairn_result_, __LINE__), declaration, \
+                               expression)
+#define CAIRN_ASSIGN_OR_RETURN_INNER(result, declaration, expression) \
+  auto result = (expression);                                         \
+  if (!result.ok()) [[unlikely]] {                                    \
+    return std::move(result).status();                                \
+  }                                                                   \
+  declaration = *std::move(result)
+
+// For what cannot fail here.
+#define CAIRN_CHECK_OK(expression)                                                          \
+  do {                                                                                      \
+    const auto& cairn_checked = (expression);                                               \
+    CAIRN_CHECK(cairn_checked.ok(), ::cairn::internal::StatusOf(cairn_checked).ToString()); \
+  } while (false)
