@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CAIRN_H
+#define CAIRN_H
+/*
+ * cairn.h: the C ABI of the Cairn client (libcairn.so). Plain C11, nothing else needed.
+ *
+ * Calls    return a status code: CAIRN_OK or one of the codes below (the numbers are gRPC's). After
+ * a failure cairn_last_error() has one line of text for it, on the calling thread. Outputs are set
+ *          only on success, except where a field says otherwise. No exception and no signal leaves
+ * the library. Time     Every call that talks to the daemon takes timeout_ms: 0 is the default (500
+ * ms for control calls, 2000 ms for connecting, put and get), 60000 the most. When it is over the
+ * call returns CAIRN_DEADLINE_EXCEEDED and the memory given to it is free again. Threads  Every
+ * function may be called from any thread, with the same handles at once, but a handle must not be
+ * in use while it is closed or freed. A process that forks after cairn_connect gets
+ *          CAIRN_FAILED_PRECONDITION from every call in the child: connect again there.
+ * Memory   Pointers given to a call are borrowed until it returns. Strings are UTF-8 and end in 0.
+ * Structs  Those that begin with struct_bytes want sizeof(the struct) there. Zero the rest before
+ * filling it in: zero is the default of every field. Later versions add fields at the end only.
+ * Data     What a get delivers has been verified against its checksums. Anything that fails the
+ * check is reported as a miss (CAIRN_NOT_FOUND), counted, and logged once.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define CAIRN_API __attribute__((visibility("default")))
+#else
+#define CAIRN_API
+#endif
+
+#define CAIRN_ABI_VERSION 1
+
+/* What the caller does next. */
+enum {
+  CAIRN_OK = 0,
+  CAIRN_INVALID_ARGUMENT = 3,    /* a caller's bug; the text names the field and the limit */
+  CAIRN_DEADLINE_EXCEEDED = 4,   /* recompute */
+  CAIRN_NOT_FOUND = 5,           /* a miss (or no such space): recompute */
+  CAIRN_PERMISSION_DENIED = 7,   /* another tenant's */
+  CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
+  CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork, or the breaker is open */
+  CAIRN_UNIMPLEMENTED =
+      12, /* the daemon is older than this library, or the group's kind has no such form */
+  CAIRN_INTERNAL = 13,    /* a bug of ours */
+  CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
+  CAIRN_DATA_LOSS = 15    /* cairn_image_verify: a checksum does not match */
+};
+
+enum { CAIRN_DTYPE_BF16 = 1, CAIRN_DTYPE_FP16 = 2, CAIRN_DTYPE_FP32 = 3 };
+enum { CAIRN_TIER_NONE = 0, CAIRN_TIER_GPU = 1, CAIRN_TIER_HOST = 2, CAIRN_TIER_SSD = 3 };
+enum {
+  CAIRN_GROUP_KV = 1,
+  CAIRN_GROUP_LATENT = 2,
+  CAIRN_GROUP_STATE = 3,
+  CAIRN_GROUP_OPAQUE_ROWS = 4
+};
+enum { CAIRN_ROPE_NONE = 0, CAIRN_ROPE_HALF = 1, CAIRN_ROPE_INTERLEAVED = 2 };
+
+typedef struct cairn_client cairn_client; /* a session with one daemon and its data connections */
+typedef struct cairn_space cairn_space;   /* an open space of a client */
+typedef struct cairn_buffer cairn_buffer; /* memory of a data connection */
+
+typedef struct cairn_key {
+  uint8_t bytes[32];
+} cairn_key; /* a block; all zero: none */
+typedef struct cairn_lease {
+  uint8_t bytes[16];
+} cairn_lease; /* pins from a match; all zero: none */
+
+/* A layer range and a head range of one group. Layers count within the group. Counts of 0: all from
+ * first on. */
+typedef struct cairn_slice {
+  uint32_t group;
+  uint32_t layer_first, layer_count;
+  uint32_t head_first, head_count;
+} cairn_slice;
+
+/* ----------------------------------------------------------------------------------------------
+ * library */
+
+/* "0.1.0" */
+CAIRN_API const char* cairn_version(void);
+/* CAIRN_ABI_VERSION of the library that is loaded. */
+CAIRN_API int cairn_abi_version(void);
+/* One line on the last call that failed on this thread. Valid until this thread's next failing
+ * call. */
+CAIRN_API const char* cairn_last_error(void);
+/* "NOT_FOUND" and so on. Static. */
+CAIRN_API const char* cairn_status_name(int status);
+
+/* ---------------------------------------------------------------------------------------------
+ * connecting */
+
+typedef struct cairn_connect_options {
+  uint32_t struct_bytes;
+  uint32_t timeout_ms;
+  const char* control; /* "HOST:PORT" of cairnd's control plane. Required */
+  const char*
+      data; /* "unix:PATH" or "HOST:PORT"; NULL: the first the daemon names that this host has */
+  const char* tenant;    /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
+  const char* name;      /* for people: shows in logs and status. NULL: "libcairn" */
+  uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
+  uint32_t window;       /* most calls in flight per connection, 1 to 64; 0 is 8 */
+  uint64_t region_bytes; /* shared memory per unix: connection; 0 is 64 MiB */
+} cairn_connect_options;
+
+/* Opens a session. The client keeps it open on a thread of its own and reopens it (and its spaces)
+ * with backoff when the daemon comes back; until then calls return CAIRN_UNAVAILABLE. */
+CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
+/* Ends the session: its leases are released, its puts aborted. Close the spaces and free the
+ * buffers first. NULL is fine. */
+CAIRN_API void cairn_close(cairn_client* client);
+
+/* --------------------------------------------------------------------------------------------------
+ * spaces */
+
+/* Layers of one kind and one geometry. */
+typedef struct cairn_group_spec {
+  int32_t kind; /* CAIRN_GROUP_… */
+  uint32_t layer_count;
+  const uint32_t* layers; /* indices of the model's layers, ascending; NULL: 0 … layer_count - 1 */
+  uint32_t kv_heads;
+  uint32_t k_dim, v_dim;  /* KV: per head; latent: k_dim */
+  uint32_t window_tokens; /* 0: full attention */
+  int32_t rope_kind;      /* CAIRN_ROPE_… */
+  uint32_t rope_rotary_dims;
+  double rope_base;
+  const double* rope_inverse_frequencies; /* NULL: base^(-2i/rotary_dims), else rope_rotary_dims / 2
+                                             of them */
+  uint32_t state_bytes;                   /* STATE: per layer */
+  uint32_t row_bytes;                     /* OPAQUE_ROWS: per token and layer */
+} cairn_group_spec;
+
+/* The identity of a space: equal specifications name the same space. The tenant is the client's. */
+typedef struct cairn_space_spec {
+  uint32_t struct_bytes;
+  int32_t dtype; /* CAIRN_DTYPE_… */
+  const char* model;
+  const char* weights_revision;
+  uint32_t tokens_per_block; /* 16 to 1024; 0 is 128 */
+  uint32_t group_count;
+  const cairn_group_spec* groups;
+  const char*
+      recipe; /* "raw", "kivi:4", …; applies when this call makes the space. NULL: the daemon's */
+} cairn_space_spec;
+
+typedef struct cairn_space_info {
+  uint32_t struct_bytes;
+  uint32_t created; /* 1: by this call */
+  uint8_t fingerprint[32];
+  char recipe[32]; /* in force when the space was opened */
+  uint32_t tokens_per_block;
+  uint32_t group_count;
+} cairn_space_info;
+
+CAIRN_API int cairn_open_space(cairn_client* client, const cairn_space_spec* spec,
+                               uint32_t timeout_ms, cairn_space** space);
+CAIRN_API int cairn_space_info_get(const cairn_space* space, cairn_space_info* info);
+/* Bytes in source form of `slice` of one block. */
+CAIRN_API int cairn_space_source_bytes(const cairn_space* space, const cairn_slice* slice,
+                                       uint64_t* bytes);
+/* Most bytes that an image of `slice` takes, in any recipe. */
+CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_slice* slice,
+                                          uint64_t* bytes);
+/* NULL is fine. */
+CAIRN_API void cairn_space_close(cairn_space* space);
+
+/* ----------------------------------------------------------------------------------------------------
+ * keys */
+/* Pure functions; no daemon needed. docs/formats/key.md draws what is hashed. */
+
+/* One thing besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
+typedef struct cairn_key_extra {
+  const char* kind;
+  uint32_t offset; /* token offset in the block at which it begins */
+  uint32_t value_bytes;
+  const void* value;
+} cairn_key_extra;
+
+/* The fingerprint that `spec` gets under `tenant`. */
+CAIRN_API int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec,
+                                uint8_t fingerprint[32]);
+/* parent NULL or all zero: the first block of a chain. */
+CAIRN_API int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent,
+                               const uint32_t* tokens, size_t token_count,
+                               const cairn_key_extra* extras, size_t extra_count, cairn_key* key);
+/* Keys of all full blocks of a sequence; token_count / tokens_per_block of them are written. The
+ * extras go into the first block, and so into the whole chain. CAIRN_INVALID_ARGUMENT when
+ * key_capacity is less. */
+CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens,
+                                 size_t token_count, uint32_t tokens_per_block,
+                                 const cairn_key_extra* extras, size_t extra_count, cairn_key* keys,
+                                 size_t key_capacity, size_t* key_count);
+/* A block named by an engine's own hash. */
+CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine_key,
+                               size_t engine_key_bytes, cairn_key* key);
+
+/* ---------------------------------------------------------------------------------------------------
+ * match */
+
+typedef struct cairn_match_options {
+  uint32_t struct_bytes;
+  uint32_t timeout_ms;       /* 0: wait_ms + 500 */
+  const cairn_slice* slices; /* wanted; groups not named are wanted whole */
+  uint32_t slice_count;
+  uint32_t groups_skipped_count;
+  const uint32_t* groups_skipped; /* not wanted at all */
+  uint32_t token_limit;           /* at most this many tokens of prefix; 0: no limit */
+  uint32_t wait_ms;  /* wait this long for all of the keys, then answer what there is */
+  uint32_t no_lease; /* 1: only count */
+} cairn_match_options;
+
+typedef struct cairn_matched_block {
+  int32_t tier; /* CAIRN_TIER_… */
+  uint32_t reserved;
+  uint64_t image_bytes; /* of the wanted slices */
+} cairn_matched_block;
+
+typedef struct cairn_match_result {
+  uint32_t struct_bytes;
+  uint32_t block_count; /* 0: a miss (the call still returns CAIRN_OK) */
+  uint64_t token_count;
+  cairn_lease lease;          /* all zero when block_count is 0 or no_lease was set */
+  uint32_t lease_ms;          /* until it expires, unless the session that took it stays open */
+  uint32_t shortened_by_pins; /* 1: more is there, but too much of the tier is pinned */
+} cairn_match_result;
+
+/* The longest prefix of `keys` that is there, leased. `options` may be NULL. `blocks` may be NULL;
+ * else it has room for key_count of them and the first result->block_count are written. Leases
+ * belong to the tenant: any client of it may get under one. */
+CAIRN_API int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
+                          const cairn_match_options* options, cairn_match_result* result,
+                          cairn_matched_block* blocks);
+/* Gives leases back. Unknown and all-zero ones are ignored. */
+CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
+                            uint32_t timeout_ms);
+
+/* --------------------------------------------------------------------------------- memory of a put
+ * or a get */
+
+/* One plane (K, V, or a latent) of a slice where it lies: element [layer, head, token, dim] of the
+ * slice is at (layers ? layers[layer] : data + layer * stride[0]) + head * stride[1]
+ *     + (token_offsets ? token_offsets[token] : token * stride[2]) + dim * stride[3]
+ * All strides and offsets are bytes and may be negative. So per-layer tensors and paged caches need
+ * no repacking. */
+typedef struct cairn_view {
+  void* data;                   /* not written to by a put */
+  void* const* layers;          /* one pointer per layer of the slice, or NULL */
+  const int64_t* token_offsets; /* one per token of the block, or NULL */
+  int64_t stride[4];            /* layer, head, token, dim */
+} cairn_view;
+
+enum {
+  CAIRN_FORM_VIEWS = 0, /* k and v, element by element */
+  CAIRN_FORM_SOURCE =
+      1, /* data: contiguous [layer, head, plane (K, V), token, dim] in the space's dtype */
+  CAIRN_FORM_IMAGE = 2 /* data: an encoded image (docs/formats/image.md) */
+};
+
+typedef struct cairn_memory {
+  int32_t form; /* CAIRN_FORM_… */
+  uint32_t reserved;
+  void* data;      /* SOURCE, IMAGE; not written to by a put */
+  uint64_t bytes;  /* SOURCE: exactly the slice's; IMAGE: a put's exact, a get's capacity */
+  cairn_view k, v; /* VIEWS; a latent has k only */
+} cairn_memory;
+
+/* -----------------------------------------------------------------------------------------------------
+ * put */
+
+enum { CAIRN_ENCODE_DAEMON = 0, CAIRN_ENCODE_CLIENT = 1 };
+
+typedef struct cairn_put_request {
+  uint32_t struct_bytes;
+  int32_t encode; /* CAIRN_ENCODE_…: who encodes VIEWS and SOURCE with the space's recipe */
+  cairn_key key;
+  cairn_key parent; /* all zero: none */
+  cairn_slice slice;
+  uint64_t first_position; /* of the block's first token in the sequence */
+  uint32_t derived;        /* 1: computed on a lossy prefix */
+  uint32_t reserved;
+  cairn_memory source;
+  /* Set by the call, whatever it returns: */
+  int32_t status;
+  uint32_t duplicate;   /* 1: was there already, nothing moved */
+  uint64_t image_bytes; /* the daemon holds for the slice */
+} cairn_put_request;
+
+CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
+/* Many at once, pipelined. CAIRN_OK says that each put has its own status, not that all are
+ * CAIRN_OK. */
+CAIRN_API int cairn_put_batch(cairn_space* space, cairn_put_request* puts, size_t put_count,
+                              uint32_t timeout_ms);
+
+/* -----------------------------------------------------------------------------------------------------
+ * get */
+
+enum { CAIRN_DECODE_CLIENT = 0, CAIRN_DECODE_DAEMON = 1 };
+
+typedef struct cairn_get_request {
+  uint32_t struct_bytes;
+  int32_t decode; /* CAIRN_DECODE_…: CLIENT moves the image, DAEMON the source bytes */
+  cairn_key key;
+  cairn_lease lease; /* all zero: none */
+  cairn_slice slice;
+  cairn_memory target; /* IMAGE: the image itself, verified, not decoded */
+  /* Set by the call, whatever it returns: */
+  int32_t status;      /* CAIRN_NOT_FOUND: a miss */
+  int32_t tier;        /* CAIRN_TIER_… where it was */
+  uint64_t bytes;      /* written to the target */
+  uint64_t wire_bytes; /* moved */
+  uint64_t first_position;
+} cairn_get_request;
+
+/* The target's content is unspecified unless the status is CAIRN_OK. */
+CAIRN_API int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms);
+/* Many at once, pipelined. CAIRN_OK says that each get has its own status, not that all are hits.
+ */
+CAIRN_API int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_count,
+                              uint32_t timeout_ms);
+
+/* ------------------------------------------------------------------------------------- the rest of
+ * a space */
+
+/* present[i] becomes 1 where keys[i] is there with every group, layer and head. Takes no lease. */
+CAIRN_API int cairn_contains(cairn_space* space, const cairn_key* keys, size_t key_count,
+                             uint32_t timeout_ms, uint8_t* present);
+/* Unlinks blocks. `deleted_count` may be NULL. */
+CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key_count,
+                           uint32_t timeout_ms, uint64_t* deleted_count);
+/* Unlinks every block of the space. `deleted_count` may be NULL. */
+CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
+
+/* -------------------------------------------------------------------------------------------------
+ * figures */
+
+typedef struct cairn_tier_stats {
+  int32_t tier; /* CAIRN_TIER_… */
+  uint32_t reserved;
+  uint64_t capacity_bytes, used_bytes, pinned_bytes, staging_bytes, quarantine_bytes;
+} cairn_tier_stats;
+
+typedef struct cairn_stats {
+  uint32_t struct_bytes;
+  uint32_t tier_count;
+  cairn_tier_stats tiers[4];
+  uint64_t block_count, image_count, image_bytes, source_bytes;
+  uint64_t session_count, lease_count, uptime_ms;
+  uint32_t draining;
+  uint32_t reserved;
+  char daemon_version[32];
+} cairn_stats;
+
+/* The daemon's. */
+CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_stats* stats);
+
+typedef struct cairn_counters {
+  uint32_t struct_bytes;
+  uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
+  uint64_t gets, hits, misses; /* hits + misses = gets that ended with either */
+  uint64_t corrupt;            /* misses because a checksum did not match */
+  uint64_t late;               /* gets and puts over their deadline */
+  uint64_t puts, duplicates;
+  uint64_t get_bytes, put_bytes; /* payload bytes on the wire */
+  uint64_t reconnects;           /* of the session */
+  uint64_t breaker_opened;
+} cairn_counters;
+
+/* This client's, since cairn_connect. */
+CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* counters);
+
+/* ------------------------------------------------------------------------------------- fetch or
+ * recompute? */
+
+/* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
+CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
+/* *fetch becomes 1 when getting `wire_bytes` is expected to be done before recomputing `tokens`
+ * would be, 0 when it is not or when the store is slow or failing. Cheap: no call to the daemon.
+ * While it says 0, gets still work. */
+CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
+                                   int* fetch);
+
+/* -------------------------------------------------------------------------------------------------
+ * buffers */
+
+/* Memory of a data connection: a put from it or a get into it in SOURCE or IMAGE form moves with
+ * the fewest copies. CAIRN_RESOURCE_EXHAUSTED when the region is full. It stays readable after the
+ * connection breaks. */
+CAIRN_API int cairn_buffer_allocate(cairn_client* client, size_t bytes, uint32_t timeout_ms,
+                                    cairn_buffer** buffer);
+CAIRN_API void* cairn_buffer_data(cairn_buffer* buffer);
+CAIRN_API size_t cairn_buffer_bytes(const cairn_buffer* buffer);
+/* NULL is fine. */
+CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
+
+/* --------------------------------------------------------------------------------------------------
+ * images */
+/* Pure functions over bytes; no daemon needed. */
+
+typedef struct cairn_image_info {
+  uint32_t struct_bytes;
+  uint32_t version;
+  uint8_t fingerprint[32]; /* of the space */
+  cairn_key key;
+  cairn_slice slice;
+  uint32_t tokens;
+  int32_t dtype; /* CAIRN_DTYPE_… */
+  uint64_t first_position;
+  uint64_t image_bytes, source_bytes;
+  uint32_t tile_count;
+  uint32_t k_dim, v_dim;
+  char recipe[64];
+} cairn_image_info;
+
+/* Reads header and directory of hostile bytes. CAIRN_INVALID_ARGUMENT names what is wrong. */
+CAIRN_API int cairn_image_inspect(const void* image, size_t image_bytes, cairn_image_info* info);
+/* Checks every CRC. CAIRN_DATA_LOSS when one does not match; `corrupt_tiles` (may be NULL) is set
+ * then too. */
+CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles);
+/* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). */
+CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* CAIRN_H */
