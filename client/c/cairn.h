@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_H
 #define CAIRN_H
-/*
- * cairn.h: the C ABI of the Cairn client (libcairn.so). Plain C11, nothing else needed.
- *
- * Calls    return a status code: CAIRN_OK or one of the codes below (the numbers are gRPC's). After
- * a failure cairn_last_error() has one line of text for it, on the calling thread. Outputs are set
- *          only on success, except where a field says otherwise. No exception and no signal leaves
- * the library. Time     Every call that talks to the daemon takes timeout_ms: 0 is the default (500
- * ms for control calls, 2000 ms for connecting, put and get), 60000 the most. When it is over the
- * call returns CAIRN_DEADLINE_EXCEEDED and the memory given to it is free again. Threads  Every
- * function may be called from any thread, with the same handles at once, but a handle must not be
- * in use while it is closed or freed. A process that forks after cairn_connect gets
- *          CAIRN_FAILED_PRECONDITION from every call in the child: connect again there.
- * Memory   Pointers given to a call are borrowed until it returns. Strings are UTF-8 and end in 0.
- * Structs  Those that begin with struct_bytes want sizeof(the struct) there. Zero the rest before
- * filling it in: zero is the default of every field. Later versions add fields at the end only.
- * Data     What a get delivers has been verified against its checksums. Anything that fails the
- * check is reported as a miss (CAIRN_NOT_FOUND), counted, and logged once.
- */
+// The C ABI of the Cairn client (libcairn.so). Plain C11, nothing else needed.
+//
+// Calls return CAIRN_OK or one of the codes below (the numbers are gRPC's). After a failure
+// cairn_last_error() has one line of text for it, on the calling thread. Outputs are set only on
+// success, except where a field says otherwise. No exception and no signal leaves the library.
+//
+// Every call that talks to the daemon takes timeout_ms: 0 is the default (500 ms for control calls,
+// 2000 ms for connecting, put and get), 60000 the most. When it is over the call returns
+// CAIRN_DEADLINE_EXCEEDED and the memory given to it is free again.
+//
+// Threads: every function may be called from any thread, with the same handles at once, but a
+// handle must not be in use while it is closed or freed. A process that forks after cairn_connect
+// gets CAIRN_FAILED_PRECONDITION from every call in the child: connect again there.
+//
+// Memory: pointers given to a call are borrowed until it returns. Strings are UTF-8 and end in 0.
+// Structs that begin with struct_bytes want sizeof(the struct) there. Zero the rest before filling
+// it in: zero is the default of every field. Later versions add fields at the end only.
+//
+// What a get delivers has been verified against its checksums. Anything that fails the check is a
+// miss (CAIRN_NOT_FOUND), counted, and logged once.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -44,21 +46,16 @@ enum {
   CAIRN_PERMISSION_DENIED = 7,   /* another tenant's */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
   CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork, or the breaker is open */
-  CAIRN_UNIMPLEMENTED =
-      12, /* the daemon is older than this library, or the group's kind has no such form */
-  CAIRN_INTERNAL = 13,    /* a bug of ours */
+  CAIRN_UNIMPLEMENTED = 12,      /* the daemon or this group's kind does not have it */
+  CAIRN_INTERNAL = 13,           /* a bug of ours */
   CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
   CAIRN_DATA_LOSS = 15    /* cairn_image_verify: a checksum does not match */
 };
 
 enum { CAIRN_DTYPE_BF16 = 1, CAIRN_DTYPE_FP16 = 2, CAIRN_DTYPE_FP32 = 3 };
 enum { CAIRN_TIER_NONE = 0, CAIRN_TIER_GPU = 1, CAIRN_TIER_HOST = 2, CAIRN_TIER_SSD = 3 };
-enum {
-  CAIRN_GROUP_KV = 1,
-  CAIRN_GROUP_LATENT = 2,
-  CAIRN_GROUP_STATE = 3,
-  CAIRN_GROUP_OPAQUE_ROWS = 4
-};
+enum { CAIRN_GROUP_KV = 1, CAIRN_GROUP_LATENT = 2 };
+enum { CAIRN_GROUP_STATE = 3, CAIRN_GROUP_OPAQUE_ROWS = 4 };
 enum { CAIRN_ROPE_NONE = 0, CAIRN_ROPE_HALF = 1, CAIRN_ROPE_INTERLEAVED = 2 };
 
 typedef struct cairn_client cairn_client; /* a session with one daemon and its data connections */
@@ -80,9 +77,7 @@ typedef struct cairn_slice {
   uint32_t head_first, head_count;
 } cairn_slice;
 
-/* ----------------------------------------------------------------------------------------------
- * library */
-
+// ------------------------------------------------------------------------------------- library
 /* "0.1.0" */
 CAIRN_API const char* cairn_version(void);
 /* CAIRN_ABI_VERSION of the library that is loaded. */
@@ -93,19 +88,16 @@ CAIRN_API const char* cairn_last_error(void);
 /* "NOT_FOUND" and so on. Static. */
 CAIRN_API const char* cairn_status_name(int status);
 
-/* ---------------------------------------------------------------------------------------------
- * connecting */
-
+// ---------------------------------------------------------------------------------- connecting
 typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
-  const char* control; /* "HOST:PORT" of cairnd's control plane. Required */
-  const char*
-      data; /* "unix:PATH" or "HOST:PORT"; NULL: the first the daemon names that this host has */
-  const char* tenant;    /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
-  const char* name;      /* for people: shows in logs and status. NULL: "libcairn" */
-  uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
-  uint32_t window;       /* most calls in flight per connection, 1 to 64; 0 is 8 */
+  const char* control;  /* "HOST:PORT" of cairnd's control plane. Required */
+  const char* data;     /* "unix:PATH" or "HOST:PORT"; NULL: the first named that is on this host */
+  const char* tenant;   /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
+  const char* name;     /* for people: shows in logs and status. NULL: "libcairn" */
+  uint32_t connections; /* data connections, 1 to 16; 0 is 2 */
+  uint32_t window;      /* most calls in flight per connection, 1 to 64; 0 is 8 */
   uint64_t region_bytes; /* shared memory per unix: connection; 0 is 64 MiB */
 } cairn_connect_options;
 
@@ -116,9 +108,7 @@ CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client**
  * buffers first. NULL is fine. */
 CAIRN_API void cairn_close(cairn_client* client);
 
-/* --------------------------------------------------------------------------------------------------
- * spaces */
-
+// -------------------------------------------------------------------------------------- spaces
 /* Layers of one kind and one geometry. */
 typedef struct cairn_group_spec {
   int32_t kind; /* CAIRN_GROUP_… */
@@ -130,8 +120,7 @@ typedef struct cairn_group_spec {
   int32_t rope_kind;      /* CAIRN_ROPE_… */
   uint32_t rope_rotary_dims;
   double rope_base;
-  const double* rope_inverse_frequencies; /* NULL: base^(-2i/rotary_dims), else rope_rotary_dims / 2
-                                             of them */
+  const double* rope_inverse_frequencies; /* rotary_dims / 2; NULL: base^(-2i/rotary_dims) */
   uint32_t state_bytes;                   /* STATE: per layer */
   uint32_t row_bytes;                     /* OPAQUE_ROWS: per token and layer */
 } cairn_group_spec;
@@ -145,8 +134,7 @@ typedef struct cairn_space_spec {
   uint32_t tokens_per_block; /* 16 to 1024; 0 is 128 */
   uint32_t group_count;
   const cairn_group_spec* groups;
-  const char*
-      recipe; /* "raw", "kivi:4", …; applies when this call makes the space. NULL: the daemon's */
+  const char* recipe; /* "raw", "kivi:4", …: if this call makes the space. NULL: the daemon's */
 } cairn_space_spec;
 
 typedef struct cairn_space_info {
@@ -170,8 +158,7 @@ CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_
 /* NULL is fine. */
 CAIRN_API void cairn_space_close(cairn_space* space);
 
-/* ----------------------------------------------------------------------------------------------------
- * keys */
+// ---------------------------------------------------------------------------------------- keys
 /* Pure functions; no daemon needed. docs/formats/key.md draws what is hashed. */
 
 /* One thing besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
@@ -200,9 +187,7 @@ CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* 
 CAIRN_API int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine_key,
                                size_t engine_key_bytes, cairn_key* key);
 
-/* ---------------------------------------------------------------------------------------------------
- * match */
-
+// --------------------------------------------------------------------------------------- match
 typedef struct cairn_match_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;       /* 0: wait_ms + 500 */
@@ -240,14 +225,12 @@ CAIRN_API int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_
 CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
                             uint32_t timeout_ms);
 
-/* --------------------------------------------------------------------------------- memory of a put
- * or a get */
-
-/* One plane (K, V, or a latent) of a slice where it lies: element [layer, head, token, dim] of the
- * slice is at (layers ? layers[layer] : data + layer * stride[0]) + head * stride[1]
- *     + (token_offsets ? token_offsets[token] : token * stride[2]) + dim * stride[3]
- * All strides and offsets are bytes and may be negative. So per-layer tensors and paged caches need
- * no repacking. */
+// ---------------------------------------------------------------------- memory of a put or a get
+// One plane (K, V, or a latent) of a slice where it lies. Element [layer, head, token, dim] is at
+//   (layers ? layers[layer] : data + layer * stride[0]) + head * stride[1]
+//     + (token_offsets ? token_offsets[token] : token * stride[2]) + dim * stride[3]
+// Strides and offsets are bytes and may be negative: per-layer tensors and paged caches need no
+// repacking. layer, head and token count within the slice.
 typedef struct cairn_view {
   void* data;                   /* not written to by a put */
   void* const* layers;          /* one pointer per layer of the slice, or NULL */
@@ -256,10 +239,9 @@ typedef struct cairn_view {
 } cairn_view;
 
 enum {
-  CAIRN_FORM_VIEWS = 0, /* k and v, element by element */
-  CAIRN_FORM_SOURCE =
-      1, /* data: contiguous [layer, head, plane (K, V), token, dim] in the space's dtype */
-  CAIRN_FORM_IMAGE = 2 /* data: an encoded image (docs/formats/image.md) */
+  CAIRN_FORM_VIEWS = 0,  /* k and v, element by element */
+  CAIRN_FORM_SOURCE = 1, /* data: contiguous [layer, head, plane (K, V), token, dim] */
+  CAIRN_FORM_IMAGE = 2   /* data: an encoded image (docs/formats/image.md) */
 };
 
 typedef struct cairn_memory {
@@ -270,9 +252,7 @@ typedef struct cairn_memory {
   cairn_view k, v; /* VIEWS; a latent has k only */
 } cairn_memory;
 
-/* -----------------------------------------------------------------------------------------------------
- * put */
-
+// ----------------------------------------------------------------------------------------- put
 enum { CAIRN_ENCODE_DAEMON = 0, CAIRN_ENCODE_CLIENT = 1 };
 
 typedef struct cairn_put_request {
@@ -292,14 +272,11 @@ typedef struct cairn_put_request {
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
-/* Many at once, pipelined. CAIRN_OK says that each put has its own status, not that all are
- * CAIRN_OK. */
+/* Many at once, pipelined. CAIRN_OK: each put has its own status. */
 CAIRN_API int cairn_put_batch(cairn_space* space, cairn_put_request* puts, size_t put_count,
                               uint32_t timeout_ms);
 
-/* -----------------------------------------------------------------------------------------------------
- * get */
-
+// ----------------------------------------------------------------------------------------- get
 enum { CAIRN_DECODE_CLIENT = 0, CAIRN_DECODE_DAEMON = 1 };
 
 typedef struct cairn_get_request {
@@ -319,14 +296,11 @@ typedef struct cairn_get_request {
 
 /* The target's content is unspecified unless the status is CAIRN_OK. */
 CAIRN_API int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms);
-/* Many at once, pipelined. CAIRN_OK says that each get has its own status, not that all are hits.
- */
+/* Many at once, pipelined. CAIRN_OK: each get has its own status. */
 CAIRN_API int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_count,
                               uint32_t timeout_ms);
 
-/* ------------------------------------------------------------------------------------- the rest of
- * a space */
-
+// --------------------------------------------------------------------------- the rest of a space
 /* present[i] becomes 1 where keys[i] is there with every group, layer and head. Takes no lease. */
 CAIRN_API int cairn_contains(cairn_space* space, const cairn_key* keys, size_t key_count,
                              uint32_t timeout_ms, uint8_t* present);
@@ -336,9 +310,7 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 /* Unlinks every block of the space. `deleted_count` may be NULL. */
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
-/* -------------------------------------------------------------------------------------------------
- * figures */
-
+// ------------------------------------------------------------------------------------- figures
 typedef struct cairn_tier_stats {
   int32_t tier; /* CAIRN_TIER_… */
   uint32_t reserved;
@@ -374,9 +346,7 @@ typedef struct cairn_counters {
 /* This client's, since cairn_connect. */
 CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* counters);
 
-/* ------------------------------------------------------------------------------------- fetch or
- * recompute? */
-
+// --------------------------------------------------------------------------- fetch or recompute?
 /* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
 CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
 /* *fetch becomes 1 when getting `wire_bytes` is expected to be done before recomputing `tokens`
@@ -385,9 +355,7 @@ CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, do
 CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
                                    int* fetch);
 
-/* -------------------------------------------------------------------------------------------------
- * buffers */
-
+// ------------------------------------------------------------------------------------- buffers
 /* Memory of a data connection: a put from it or a get into it in SOURCE or IMAGE form moves with
  * the fewest copies. CAIRN_RESOURCE_EXHAUSTED when the region is full. It stays readable after the
  * connection breaks. */
@@ -398,8 +366,7 @@ CAIRN_API size_t cairn_buffer_bytes(const cairn_buffer* buffer);
 /* NULL is fine. */
 CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 
-/* --------------------------------------------------------------------------------------------------
- * images */
+// -------------------------------------------------------------------------------------- images
 /* Pure functions over bytes; no daemon needed. */
 
 typedef struct cairn_image_info {
