@@ -23,7 +23,8 @@ consteval std::uint64_t operator""_GiB(unsigned long long count) { return count 
 // InvalidArgument (what is wrong; or more than 2^63 - 1 bytes).
 absl::StatusOr<std::uint64_t> ParseBytes(std::string_view text);
 
-// "4GiB" where exact, which ParseBytes reads back; else one decimal, "1.5GiB".
+// In the largest unit it fills: "4GiB" for a whole number, which ParseBytes reads back, else
+// "1.5GiB".
 std::string FormatBytes(std::uint64_t bytes);
 
 }  // namespace cairn

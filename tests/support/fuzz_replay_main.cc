@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz harness over files: each argument is a file or a folder searched for files. Linked in place of libFuzzer by every
-// preset but `fuzz`, so that the corpus is replayed on every test run.
+// Runs a fuzz harness over files: each argument is a file or a folder searched for files. Linked in
+// place of libFuzzer by every preset but `fuzz`, so that the corpus is replayed on every test run.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
