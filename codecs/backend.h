@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The steps that a CPU backend may do faster than the plain loops of codecs/reference/, one
+// function pointer a step, each over one whole tile. A null step means: use the reference. Every
+// step gives the same bytes on every backend; what the bytes are is stated below in terms of
+// codecs/math.h and, for users of the format, in docs/formats/image.md and docs/recipes/kivi.md.
+//
+// A tile is [tokens, dim] in C order, little-endian, at any alignment. Steps read exactly the bytes
+// stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not even
+// to be written back unchanged. Buffers do not overlap. No step allocates, throws or keeps a
+// pointer. All of them may be called from any thread at once.
+//
+// Free of the standard library but for integers, so that ISA files may include it.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codecs/dtype.h"
+
+namespace cairn::codecs {
+
+// What a step needs to know of a tile.
+struct AffineTile {
+  uint32_t tokens;  // 1..1024
+  uint32_t dim;     // 1..4096
+  uint32_t group;  // per channel: tokens of a group (128); per token: channels of a group (64). The
+                   // last group may be short
+  DType dtype;     // kBf16, kFp16 or kFp32
+  uint8_t bits;    // 8, 4 or 2
+  bool
+      is_clipped;  // choose the range of least squared error, as below, instead of the covering one
+};
+
+// One bit a token, bit t mod 64 of word t / 64. Bits at and past `tokens` are 0.
+inline constexpr uint32_t kRowWords = 16;
+
+struct Backend {
+  const char* name;
+
+  // True when this CPU runs it.
+  bool (*is_supported)();
+
+  // Sets the bit of every token of which an element is NaN, infinite or past kMagnitudeMax in
+  // magnitude; leaves other bits alone.
+  //   source  tokens * dim elements
+  //   rows    kRowWords words
+  void (*select_rows)(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
+
+  // Group parameters and codes of K (and of latents): a group is one channel of `group` consecutive
+  // tokens.
+  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
+  //   kMagnitudeMax in magnitude codes   tokens * CodeRowBytes(dim, bits) bytes, token-major,
+  //   written whole params  ceil(tokens / group) * dim pairs (u16 min, u16 range: fp16 bits),
+  //   group-major then channel, written whole
+  //
+  // For each group, over its tokens that are not in rows:
+  //   none such            min = range = +0, codes 0
+  //   low, high            their smallest and largest value in fp32, -0 taken as +0
+  //   factor h (fp32)      0 unless is_clipped, when it is the first of ClipInset(bits, 0..) of
+  //   least error inset                (high - low) * h min                  Fp16RoundDown(low +
+  //   inset), with -0 stored as +0 range                Fp16RoundUp((high - inset) - min) code of x
+  //   Narrow(Code8(x, min, 255 / range), bits); 0 where range is 0, and for tokens in rows error of
+  //   a factor    the sum in uint32 of d * d, d = ClipDistance(x, min, Levels(bits) / range,
+  //   weight), weight =
+  //                        (range * 4096) / (Levels(bits) * range of h = 0); 0 where the range of h
+  //                        = 0 is 0
+  // Returns false, with codes and params in any state, when a group has low == high and low is not
+  // an fp16 value (the tile is then kept raw, so that such groups come back exactly).
+  bool (*encode_per_channel)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                             uint8_t* codes, uint8_t* params);
+
+  // The same for V: a group is `group` consecutive channels of one token, none of whose elements is
+  // left out.
+  //   params  tokens * ceil(dim / group) pairs, token-major then group, written whole
+  // Tokens in rows: min = range = +0, codes 0. A token with a group whose low == high is not an
+  // fp16 value is added to rows and treated so.
+  void (*encode_per_token)(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
+                           uint8_t* codes, uint8_t* params);
+
+  // The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
+  // rows included. Params are any bits; where the min or range is not finite, so is what is
+  // written, with NaN bits unspecified.
+  void (*decode_per_channel)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                             uint8_t* target);
+  void (*decode_per_token)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                           uint8_t* target);
+
+  // target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
+  // source has; unused bits of the last byte of a row are written 0.
+  void (*narrow_codes)(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
+                       uint8_t* target);
+};
+
+}  // namespace cairn::codecs

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Decodes an image, or part of it, into source payload. One rule for every recipe: a token among
+// the tile's rows is its source bits; any other element is code * scale + min, rounded to the
+// dtype.
+//
+// Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
+
+#include <cstddef>
+#include <span>
+
+#include "codecs/backend.h"
+#include "codecs/error.h"
+#include "codecs/image.h"
+
+namespace cairn::codecs {
+
+//   view    parsed; in bounds whatever its tiles hold. Values are those that were encoded if
+//   VerifyTiles(view, slice) was kOk slice   inside view.spec().slice (else kInvalidSlice) target
+//   exactly SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any alignment,
+//   no overlap with view
+// Same image gives the same values, bit for bit, on every Backend.
+Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
+             std::span<std::byte> target);
+
+}  // namespace cairn::codecs

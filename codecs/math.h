@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The scalar arithmetic of the format: THE definition of rounding, scale, clamp and code. Backends
+// and kernels are rearrangements of it, equal bit for bit. docs/formats/image.md says the same in
+// words.
+//
+// g++, clang and nvcc compile it. It needs: IEEE fp32 + - * / rounded to nearest even and kept
+// apart (-ffp-contract=off, -fmad=false -prec-div=true -ftz=false), and integers. Everything has
+// internal linkage, so that a copy compiled for one ISA is never the one another file links to.
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define CAIRN_HD static inline __host__ __device__
+#else
+#define CAIRN_HD [[maybe_unused]] static inline
+#endif
+
+namespace cairn::codecs {
+
+// Codes are made of what fp16 parameters can hold: a token with an element past this magnitude is a
+// row. Twice it is the largest finite fp16, so that no range overflows.
+inline constexpr float kMagnitudeMax = 32752.0F;
+inline constexpr uint32_t kMagnitudeMaxBits = 0x46FFE000;  // of that float
+
+CAIRN_HD uint32_t FloatBits(float value) { return __builtin_bit_cast(uint32_t, value); }
+CAIRN_HD float BitsFloat(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+// NaN, infinite, or too large to be coded.
+CAIRN_HD bool IsRowValue(float value) {
+  return (FloatBits(value) & 0x7FFFFFFF) > kMagnitudeMaxBits;
+}
+
+// ---- 16-bit formats ----
+
+CAIRN_HD float Bf16ToFloat(uint16_t bits) { return BitsFloat(static_cast<uint32_t>(bits) << 16); }
+
+// To nearest even; denormals kept; a NaN becomes a quiet one of the same sign.
+CAIRN_HD uint16_t FloatToBf16(float value) {
+  const uint32_t bits = FloatBits(value);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>((bits >> 16) | 0x0040);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+CAIRN_HD float Fp16ToFloat(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1F;
+  const uint32_t mantissa = bits & 0x3FF;
+  if (exponent == 0x1F) {  // infinity; a NaN becomes quiet
+    return BitsFloat(sign | 0x7F800000 | (mantissa << 13) | (mantissa != 0 ? 0x400000U : 0U));
+  }
+  if (exponent != 0) return BitsFloat(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  // mantissa * 2^-24: both factors and the product are exact.
+  return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 5.9604644775390625e-8F));
+}
+
+// Which way a value between two fp16 goes. In magnitude: kDown of a negative value is away from
+// zero.
+enum class Fp16Rounding : uint8_t { kNearestEven, kDown, kUp };
+
+CAIRN_HD uint16_t FloatToFp16(float value, Fp16Rounding rounding) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 16) & 0x8000;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) {
+    return static_cast<uint16_t>(sign | 0x7E00 | ((magnitude >> 13) & 0x3FF));
+  }
+  if (magnitude == 0x7F800000) return static_cast<uint16_t>(sign | 0x7C00);
+  const uint32_t exponent = magnitude >> 23;
+  uint32_t truncated = 0;
+  uint32_t rest = 0;
+  uint32_t half = 0;
+  if (exponent >= 113) {
+    truncated = (magnitude - (112U << 23)) >> 13;
+    rest = magnitude & 0x1FFF;
+    half = 0x1000;
+  } else {  // below 2^-14: units of 2^-24
+    const uint32_t mantissa = (magnitude & 0x7FFFFF) | (exponent != 0 ? 0x800000U : 0U);
+    const uint32_t shift = exponent > 95 ? 126 - exponent : 31;
+    truncated = mantissa >> shift;
+    rest = mantissa & ((1U << shift) - 1);
+    half = 1U << (shift - 1);
+  }
+  const bool is_negative = sign != 0;
+  bool goes_up = false;  // in magnitude
+  switch (rounding) {
+    case Fp16Rounding::kNearestEven:
+      goes_up = rest > half || (rest == half && (truncated & 1) != 0);
+      break;
+    case Fp16Rounding::kDown:
+      goes_up = rest != 0 && is_negative;
+      break;
+    case Fp16Rounding::kUp:
+      goes_up = rest != 0 && !is_negative;
+      break;
+  }
+  if (truncated > 0x7BFF) {  // past the largest finite fp16
+    const bool is_infinite =
+        rounding == Fp16Rounding::kNearestEven || (rounding == Fp16Rounding::kDown) == is_negative;
+    return static_cast<uint16_t>(sign | (is_infinite ? 0x7C00 : 0x7BFF));
+  }
+  return static_cast<uint16_t>(sign | (truncated + (goes_up ? 1 : 0)));
+}
+
+CAIRN_HD uint16_t Fp16RoundDown(float value) { return FloatToFp16(value, Fp16Rounding::kDown); }
+CAIRN_HD uint16_t Fp16RoundUp(float value) { return FloatToFp16(value, Fp16Rounding::kUp); }
+
+// ---- Group parameters ----
+
+// fp32 operations that no compiler may fuse.
+#if defined(__CUDA_ARCH__)
+CAIRN_HD float Add(float a, float b) { return __fadd_rn(a, b); }
+CAIRN_HD float Multiply(float a, float b) { return __fmul_rn(a, b); }
+CAIRN_HD float Divide(float a, float b) { return __fdiv_rn(a, b); }
+#else
+CAIRN_HD float Add(float a, float b) { return a + b; }
+CAIRN_HD float Multiply(float a, float b) { return a * b; }
+CAIRN_HD float Divide(float a, float b) { return a / b; }
+#endif
+
+// The largest code: 255, 15 or 3.
+CAIRN_HD float Levels(uint32_t bits) { return static_cast<float>((1U << bits) - 1); }
+
+// Ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 of the factors 1, .9, .8,
+// .7, .62 at 2 bits; 1, .95, .9 at 4; 1 at 8.
+CAIRN_HD uint32_t ClipCount(uint32_t bits) { return bits == 2 ? 5 : bits == 4 ? 3 : 1; }
+CAIRN_HD float ClipInset(uint32_t bits, uint32_t index) {
+  if (index == 0) return 0.0F;
+  if (bits == 4) return index == 1 ? 0.025F : 0.05F;
+  return index == 1 ? 0.05F : index == 2 ? 0.1F : index == 3 ? 0.15F : 0.19F;
+}
+
+struct AffineParams {
+  uint16_t min = 0;    // fp16 bits
+  uint16_t range = 0;  // fp16 bits, >= +0
+};
+
+// The parameters of a group whose values lie in [low, high], cut by `inset` of their distance at
+// each end. With inset 0 they cover: min <= low, and min + range >= high but for the rounding of
+// one fp32 subtraction. REQUIRES: -kMagnitudeMax <= low <= high <= kMagnitudeMax, zeros positive.
+CAIRN_HD AffineParams MakeParams(float low, float high, float inset) {
+  const float cut = Multiply(Add(high, -low), inset);
+  AffineParams params;
+  params.min = Fp16RoundDown(Add(low, cut));
+  if (params.min == 0x8000) params.min = 0;
+  params.range = Fp16RoundUp(Add(Add(high, -cut), -Fp16ToFloat(params.min)));
+  return params;
+}
+
+// low == high, and no code brings the value back: the caller keeps the source bits instead.
+CAIRN_HD bool IsInexactConstant(float low, float high) {
+  return low == high && Fp16ToFloat(Fp16RoundDown(low)) != low;
+}
+
+// ---- Codes ----
+
+// To nearest even. REQUIRES: |value| < 2^22.
+CAIRN_HD int32_t RoundToInt(float value) {
+  return static_cast<int32_t>(FloatBits(Add(value, 12582912.0F)) - 0x4B400000);
+}
+
+CAIRN_HD float Clamp(float value, float high) {
+  const float positive = value > 0.0F ? value : 0.0F;
+  return positive < high ? positive : high;
+}
+
+// What Code8() multiplies with; 0 for the empty range, so that its codes are 0.
+CAIRN_HD float InverseStep(uint32_t bits, float range) {
+  return range > 0.0F ? Divide(Levels(bits), range) : 0.0F;
+}
+
+CAIRN_HD uint8_t Code8(float value, float min, float inverse_step8) {
+  const float position = Multiply(Add(value, -min), inverse_step8);
+  return static_cast<uint8_t>(RoundToInt(Clamp(position, 255.0F)));
+}
+
+// Codes of fewer bits are defined by those of more: 255 = 15 * 17 and 15 = 3 * 5 with odd
+// quotients, so the nearest of the coarse levels is the nearest to the nearest fine one.
+CAIRN_HD uint8_t Narrow8To4(uint8_t code) { return static_cast<uint8_t>((code + 8U) / 17U); }
+CAIRN_HD uint8_t Narrow4To2(uint8_t code) { return static_cast<uint8_t>((code + 2U) / 5U); }
+CAIRN_HD uint8_t Narrow(uint8_t code8, uint32_t bits) {
+  if (bits == 8) return code8;
+  const uint8_t code4 = Narrow8To4(code8);
+  return bits == 4 ? code4 : Narrow4To2(code4);
+}
+
+// The step that codes of a range are multiplied with.
+CAIRN_HD float Step(uint32_t bits, float range) { return Divide(range, Levels(bits)); }
+
+CAIRN_HD float Dequantize(uint8_t code, float step, float min) {
+  return Add(Multiply(static_cast<float>(code), step), min);
+}
+
+// ---- The error of a clipped range, in integers, so that the sum has no order ----
+
+// One unit of ClipDistance() is 1/4096 of the covering range.
+CAIRN_HD float ClipWeight(uint32_t bits, float range, float covering_range) {
+  const float levels = Levels(bits);
+  return covering_range > 0.0F ? Divide(Multiply(range, 4096.0F), Multiply(levels, covering_range))
+                               : 0.0F;
+}
+
+// |result| < 1024 for a value inside the covering range.
+CAIRN_HD int32_t ClipDistance(float value, float min, float inverse_step, float levels,
+                              float weight) {
+  const float position = Multiply(Add(value, -min), inverse_step);
+  const float nearest = static_cast<float>(RoundToInt(Clamp(position, levels)));
+  return RoundToInt(Multiply(Add(position, -nearest), weight));
+}
+
+}  // namespace cairn::codecs

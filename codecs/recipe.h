@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A recipe: a codec with its parameters, by the name users write, as a choice at each stage of the
+// pipeline
+//
+//   tile -> select rows -> predict -> allocate bits -> quantize -> pack
+//
+// The id, bits and parameters stand in the header of every image, so a reader needs no
+// configuration.
+//
+// Thread-safety: Immutable.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "codecs/error.h"
+
+namespace cairn::codecs {
+
+// The values are part of the image format.
+enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2 };
+
+struct Recipe {
+  RecipeId id = RecipeId::kRaw;
+  uint8_t bits = 16;  // of a code; 16 for raw, whatever the dtype
+  // kivi:b+ : token 0 of a chain is a row, and ranges may shrink to their least squared error.
+  bool is_clipped = false;
+  uint16_t k_group_tokens = 0;  // tokens that share a (min, range) in a channel of K or of a latent
+  uint16_t v_group_channels = 0;  // channels that share a (min, range) in a token of V
+
+  // Decoded bits equal source bits.
+  [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw; }
+  friend bool operator==(const Recipe&, const Recipe&) = default;
+};
+
+inline constexpr uint16_t kKiviKGroupTokens = 128;
+inline constexpr uint16_t kKiviVGroupChannels = 64;
+
+// "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+"; anything else is
+// kUnknownRecipe.
+Error ParseRecipe(std::string_view name, Recipe* recipe);
+
+// The name that ParseRecipe() takes; empty for a recipe that IsKnown() is false for. Static
+// storage.
+[[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
+
+// Every field is one that ParseRecipe() can make.
+[[nodiscard]] bool IsKnown(const Recipe& recipe);
+
+// "raw, kivi:8, …": for messages. Static storage.
+[[nodiscard]] std::string_view KnownRecipes();
+
+// All of them, in the order of KnownRecipes().
+[[nodiscard]] std::span<const Recipe> AllRecipes();
+
+}  // namespace cairn::codecs
