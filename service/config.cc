@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "service/config_check.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMinuteMs = 60'000;
+constexpr size_t kValueBytesMax = 4096;
+constexpr size_t kFileBytesMax = 64 * kKiB;
+
+struct Number {
+  uint64_t Config::*field;
+  uint64_t min, max;
+};
+struct Bytes {
+  uint64_t Config::*field;
+  uint64_t min, max;
+};
+struct Address {
+  HostPort Config::*field;
+  bool may_be_off;
+};
+struct Text {
+  std::string Config::*field;
+  absl::Status (*check)(std::string_view);
+  std::string_view expects;
+};
+
+struct Knob {
+  std::string_view name, fallback;
+  std::variant<Number, Bytes, Address, Text> kind;
+  std::string_view help;
+};
+
+// The order is that of --help and docs/operations.md; staging-bytes has a default that follows
+// host-bytes.
+constexpr Knob kKnobs[] = {
+    {"control", "127.0.0.1:50151", Address{&Config::control, false},
+     "gRPC: sessions, spaces, match, admin"},
+    {"http", "127.0.0.1:50152", Address{&Config::http, true}, "/metrics, /healthz, /readyz"},
+    {"socket", "",
+     Text{&Config::socket, CheckSocketPath, "an absolute path of at most 100 bytes, or off"},
+     "unix socket of the local data plane"},
+    {"data", "off", Address{&Config::data, true},
+     "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
+    {"data-port-range", "any",
+     Text{&Config::data_port_range, CheckPortRange, "FIRST-LAST, ports 1024 to 65535, or any"},
+     "ports of the UCX connections behind that one, for firewalls"},
+    {"host-bytes", "4GiB", Bytes{&Config::host_bytes, limits::kHostBytesMin, limits::kHostBytesMax},
+     "host tier: its arena is taken and faulted in at start"},
+    {"staging-bytes", "",
+     Bytes{&Config::staging_bytes, limits::kStagingBytesMin, limits::kHostBytesMax},
+     "beside the host tier: payloads on their way in, answers being made"},
+    {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
+     "per lane: memory of broken transfers that are not over yet; above it receives are refused"},
+    {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},
+     "client memory mapped per local connection"},
+    {"regions-bytes", "8GiB", Bytes{&Config::regions_bytes, 64 * kKiB, 16 * kTiB},
+     "client memory mapped by all local connections"},
+    {"lanes", "2", Number{&Config::lanes, 1, 64}, "threads per transport that move bytes"},
+    {"path-threads", "2", Number{&Config::path_threads, 1, limits::kPathThreadsMax},
+     "threads that run the steps of put and get"},
+    {"recipe", "raw", Text{&Config::recipe, CheckRecipe, "raw, kivi:8, kivi:4, kivi:2 or kivi:N+"},
+     "recipe of spaces whose first client names none"},
+    {"connections", "256", Number{&Config::connections, 1, 4096},
+     "data-plane connections per transport"},
+    {"window", "32", Number{&Config::window, 1, 1024}, "requests in flight per session"},
+    {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
+     "after SIGTERM: time for requests in flight to finish"},
+    {"log-level", "info", Text{&Config::log_level, CheckLogLevel, "error, warn, info or debug"},
+     "least severe level logged"},
+};
+
+// How an error tells a value from outside: quoted, printable, cut.
+std::string Quoted(std::string_view text) {
+  return absl::StrCat("'", absl::CHexEscape(ToAbsl(text.substr(0, 64))),
+                      text.size() > 64 ? "…'" : "'");
+}
+
+std::string Expects(const Knob& knob) {
+  if (const auto* number = std::get_if<Number>(&knob.kind)) {
+    return absl::StrCat("a whole number from ", number->min, " to ", number->max);
+  }
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) {
+    return absl::StrCat("bytes from ", PrintBytes(bytes->min), " to ", PrintBytes(bytes->max));
+  }
+  if (const auto* address = std::get_if<Address>(&knob.kind)) {
+    return address->may_be_off ? "HOST:PORT, [IPV6]:PORT or off" : "HOST:PORT or [IPV6]:PORT";
+  }
+  return std::string(std::get<Text>(knob.kind).expects);
+}
+
+template <typename Field>
+absl::Status SetNumber(const Field& kind, absl::StatusOr<uint64_t> value, Config* config) {
+  CAIRN_RETURN_IF_ERROR(value.status());
+  if (*value < kind.min || *value > kind.max) return absl::InvalidArgumentError("out of range");
+  config->*kind.field = *value;
+  return absl::OkStatus();
+}
+
+absl::Status SetValue(const Knob& knob, std::string_view text, Config* config) {
+  if (text.size() > kValueBytesMax) return absl::InvalidArgumentError("too long");
+  if (const auto* number = std::get_if<Number>(&knob.kind)) {
+    return SetNumber(*number, ParseInteger(text), config);
+  }
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) {
+    return SetNumber(*bytes, ParseBytes(text), config);
+  }
+  if (const auto* address = std::get_if<Address>(&knob.kind)) {
+    CAIRN_ASSIGN_OR_RETURN(HostPort value, ParseHostPort(text));
+    if (!value.enabled() && !address->may_be_off)
+      return absl::InvalidArgumentError("cannot be off");
+    config->*address->field = std::move(value);
+    return absl::OkStatus();
+  }
+  const Text& kind = std::get<Text>(knob.kind);
+  CAIRN_RETURN_IF_ERROR(kind.check(text));
+  config->*kind.field = text;
+  return absl::OkStatus();
+}
+
+std::string Print(const Knob& knob, const Config& config) {
+  if (const auto* number = std::get_if<Number>(&knob.kind))
+    return absl::StrCat(config.*number->field);
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) return PrintBytes(config.*bytes->field);
+  if (const auto* address = std::get_if<Address>(&knob.kind)) {
+    return (config.*address->field).ToString();
+  }
+  return config.*std::get<Text>(knob.kind).field;
+}
+
+std::string VariableOf(std::string_view name) {
+  std::string variable = "CAIRN_";
+  for (const char c : name)
+    variable += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return variable;
+}
+
+const Knob* Find(std::string_view name) {
+  const auto* knob = std::ranges::find(kKnobs, name, &Knob::name);
+  return knob == std::end(kKnobs) ? nullptr : knob;
+}
+
+std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far) {
+  if (knob.name == "staging-bytes") return PrintBytes(limits::StagingBytes(so_far.host_bytes));
+  if (knob.name != "socket") return std::string(knob.fallback);
+  const auto runtime = environment.find("XDG_RUNTIME_DIR");
+  if (runtime != environment.end() && runtime->second.starts_with('/') &&
+      runtime->second.size() <= 80) {
+    return absl::StrCat(runtime->second, "/cairn/cairnd.sock");
+  }
+  return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
+}
+
+struct Given {
+  std::string text;
+  Source source = Source::kDefault;
+};
+using Givens = std::map<std::string, Given>;
+
+constexpr std::pair<std::string_view, Action> kActions[] = {{"help", Action::kHelp},
+                                                            {"version", Action::kVersion},
+                                                            {"check-config", Action::kCheckConfig},
+                                                            {"print-config", Action::kPrintConfig}};
+
+absl::Status ReadFlags(std::span<const std::string> arguments, Action* action, std::string* file,
+                       Givens* givens) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string_view argument = arguments[i];
+    if (!argument.starts_with("--") || argument.size() < 3) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("argument ", Quoted(argument), " is no flag; see --help"));
+    }
+    argument.remove_prefix(2);
+    const size_t equals = argument.find('=');
+    const std::string name(argument.substr(0, equals));
+    const auto* found = std::ranges::find(kActions, std::string_view(name),
+                                          &std::pair<std::string_view, Action>::first);
+    if (found != std::end(kActions) && equals == std::string_view::npos) {
+      *action = found->second;
+      if (*action == Action::kHelp || *action == Action::kVersion) return absl::OkStatus();
+      continue;
+    }
+    if (name != "config" && Find(name) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag ", Quoted("--" + name), " is unknown; see --help"));
+    }
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag --", name, " needs a value; see --help"));
+    }
+    bool is_new = true;
+    if (name == "config") {
+      is_new = file->empty();
+      *file = value;
+    } else {
+      is_new = givens->insert_or_assign(name, Given{value, Source::kFlag}).second;
+    }
+    if (!is_new)
+      return absl::InvalidArgumentError(absl::StrCat("flag --", name, " is given twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFileOf(const std::string& path, Givens* givens) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax));
+  auto values = ParseConfigFile(text);
+  if (!values.ok()) return Annotate(values.status(), absl::StrCat("config file ", path));
+  for (const auto& [name, value] : *values) {
+    if (Find(name) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("config file ", path, ": ", Quoted(name), " is unknown; see --help"));
+    }
+    (*givens)[name] = Given{value, Source::kFile};
+  }
+  return absl::OkStatus();
+}
+
+// What no single row can say.
+absl::Status CheckTogether(const Config& config) {
+  const auto error = [](absl::string_view text) { return absl::InvalidArgumentError(text); };
+  if (config.region_bytes > config.regions_bytes)
+    return error("region-bytes must be at most regions-bytes");
+  if (config.socket == "off" && !config.data.enabled()) {
+    return error("socket and data are both off: there would be no data plane");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Resolve(const Environment& environment, Givens& givens, CommandLine* result) {
+  for (const Knob& knob : kKnobs) {
+    const std::string name(knob.name);
+    auto given = givens.find(name);
+    if (given == givens.end()) {
+      given =
+          givens
+              .emplace(name, Given{DefaultOf(knob, environment, result->config), Source::kDefault})
+              .first;
+    }
+    const absl::Status status = SetValue(knob, given->second.text, &result->config);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " (from ", ToAbsl(SourceName(given->second.source)),
+          "): ", Quoted(given->second.text), ": ", status.message(), "; takes ", Expects(knob)));
+    }
+    result->sources[name] = given->second.source;
+  }
+  return CheckTogether(result->config);
+}
+
+}  // namespace
+
+std::string_view SourceName(Source source) {
+  constexpr std::array<std::string_view, 4> kNames = {"default", "file", "environment", "flag"};
+  return kNames[static_cast<size_t>(source)];
+}
+
+Environment ProcessEnvironment() {
+  Environment environment;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    if (name.starts_with("CAIRN_") || name == "XDG_RUNTIME_DIR") {
+      environment.emplace(name, text.substr(equals + 1));
+    }
+  }
+  return environment;
+}
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
+                                             const Environment& environment) {
+  CommandLine result;
+  Givens flags;
+  std::string file;
+  CAIRN_RETURN_IF_ERROR(ReadFlags(arguments, &result.action, &file, &flags));
+  if (result.action == Action::kHelp || result.action == Action::kVersion) return result;
+  if (const auto named = environment.find("CAIRN_CONFIG");
+      file.empty() && named != environment.end()) {
+    file = named->second;
+  }
+  Givens givens;
+  if (!file.empty()) CAIRN_RETURN_IF_ERROR(ReadFileOf(file, &givens));
+  for (const auto& [variable, value] : environment) {
+    const auto* knob =
+        std::ranges::find(kKnobs, variable, [](const Knob& k) { return VariableOf(k.name); });
+    if (knob != std::end(kKnobs)) {
+      givens[std::string(knob->name)] = Given{value, Source::kEnvironment};
+    } else if (variable != "CAIRN_CONFIG" && variable != "CAIRN_CODEC_BACKEND" &&
+               variable != "XDG_RUNTIME_DIR") {
+      result.unknown_variables.push_back(variable);
+    }
+  }
+  for (auto& [name, given] : flags) givens[name] = given;
+  CAIRN_RETURN_IF_ERROR(Resolve(environment, givens, &result));
+  return result;
+}
+
+std::string HelpText() {
+  std::string text =
+      "cairnd: keeps KV-cache blocks and serves them.\n\n"
+      "usage: cairnd [--config FILE] [--NAME VALUE]...\n\n"
+      "  --help           this text\n"
+      "  --version        the version\n"
+      "  --check-config   check the configuration, start nothing\n"
+      "  --print-config   print the configuration as a YAML file, start nothing\n"
+      "  --config FILE    YAML file with the names below (CAIRN_CONFIG)\n\n"
+      "A flag wins over the environment, that over the file, that over the default.\n";
+  for (const Knob& knob : kKnobs) {
+    std::string_view fallback = knob.fallback;
+    if (knob.name == "socket")
+      fallback = "$XDG_RUNTIME_DIR/cairn/cairnd.sock, else /tmp/cairn-UID/cairnd.sock";
+    if (knob.name == "staging-bytes")
+      fallback = "an eighth of host-bytes, at least 192MiB, at most 1GiB";
+    absl::StrAppend(&text, "\n  --", ToAbsl(knob.name), " (", VariableOf(knob.name), ")\n      ",
+                    ToAbsl(knob.help), "\n      takes ", Expects(knob), "; default ",
+                    ToAbsl(fallback), "\n");
+  }
+  return text;
+}
+
+std::string PrintConfig(const CommandLine& command_line) {
+  std::string text;
+  for (const Knob& knob : kKnobs) {
+    const Source source = command_line.sources.at(std::string(knob.name));
+    absl::StrAppendFormat(&text, "%s: \"%s\"  # %s\n", ToAbsl(knob.name),
+                          Print(knob, command_line.config), ToAbsl(SourceName(source)));
+  }
+  return text;
+}
+
+}  // namespace cairn

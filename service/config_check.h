@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Checks of the textual knobs. Pure; InvalidArgument says what is wrong.
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace cairn {
+
+absl::Status CheckSocketPath(
+    std::string_view text);  // fits sockaddr_un, absolute, printable, or "off"
+absl::Status CheckPortRange(std::string_view text);
+absl::Status CheckRecipe(std::string_view text);
+absl::Status CheckLogLevel(std::string_view text);
+
+}  // namespace cairn

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/config_value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+bool IsHostCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '-' || c == '_';
+}
+
+bool IsIpv6Character(char c) { return IsHostCharacter(c) || c == ':' || c == '%'; }
+
+}  // namespace
+
+std::string HostPort::ToString() const {
+  if (!enabled()) return "off";
+  if (host.find(':') != std::string::npos) return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
+  if (text == "off") return HostPort{};
+  const absl::Status error =
+      absl::InvalidArgumentError("expected HOST:PORT, [IPV6]:PORT or off, the port 0 to 65535");
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || text.size() > 300) return error;
+  std::string_view host = text.substr(0, colon);
+  const absl::StatusOr<uint64_t> port = ParseInteger(text.substr(colon + 1));
+  if (!port.ok() || *port > 65535) return error;
+  const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (is_bracketed) host = host.substr(1, host.size() - 2);
+  if (host.empty() ||
+      !std::ranges::all_of(host, is_bracketed ? IsIpv6Character : IsHostCharacter)) {
+    return error;
+  }
+  return HostPort{std::string(host), static_cast<uint16_t>(*port)};
+}
+
+absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size()) {
+    return absl::InvalidArgumentError("expected a whole number");
+  }
+  return value;
+}
+
+std::string PrintBytes(uint64_t bytes) {
+  std::string text = FormatBytes(bytes);
+  const absl::StatusOr<uint64_t> back = ParseBytes(text);
+  return back.ok() && *back == bytes ? text : absl::StrCat(bytes);
+}
+
+}  // namespace cairn

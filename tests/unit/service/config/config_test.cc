@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<CommandLine> Parse(std::vector<std::string> arguments,
+                                  Environment environment = {}) {
+  return ParseCommandLine(arguments, environment);
+}
+
+// The error's text, or "" when there is none.
+std::string ErrorOf(std::vector<std::string> arguments, Environment environment = {}) {
+  return std::string(Parse(std::move(arguments), std::move(environment)).status().message());
+}
+
+class ConfigFile : public ::testing::Test {
+ protected:
+  ConfigFile() {
+    std::string name = (std::filesystem::temp_directory_path() / "cairn-config-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~ConfigFile() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& text) {
+    const std::string path = folder_ + "/cairn.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+ private:
+  std::string folder_;
+};
+
+TEST(Config, DefaultsBindToLoopbackAndLeaveUcxOff) {
+  const auto line = Parse({});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.control.ToString(), "127.0.0.1:50151");
+  EXPECT_EQ(line->config.http.ToString(), "127.0.0.1:50152");
+  EXPECT_FALSE(line->config.data.enabled());
+  EXPECT_EQ(line->config.host_bytes, 4_GiB);
+  EXPECT_EQ(line->config.staging_bytes, 512_MiB);
+  EXPECT_EQ(line->sources.at("host-bytes"), Source::kDefault);
+}
+
+TEST(Config, SocketDefaultsToTheRuntimeFolder) {
+  const auto line = Parse({}, {{"XDG_RUNTIME_DIR", "/run/user/1000"}});
+  ASSERT_TRUE(line.ok());
+  EXPECT_EQ(line->config.socket, "/run/user/1000/cairn/cairnd.sock");
+  const auto without = Parse({});
+  ASSERT_TRUE(without.ok());
+  EXPECT_THAT(without->config.socket, HasSubstr("/tmp/cairn-"));
+}
+
+TEST_F(ConfigFile, FlagWinsOverEnvironmentOverFile) {
+  const std::string path = Write("lanes: 3\npath-threads: 3\nwindow: 3\n# comment\n");
+  const auto line =
+      Parse({"--config", path, "--window=5"}, {{"CAIRN_PATH_THREADS", "4"}, {"CAIRN_WINDOW", "4"}});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.lanes, 3u);
+  EXPECT_EQ(line->config.path_threads, 4u);
+  EXPECT_EQ(line->config.window, 5u);
+  EXPECT_EQ(line->sources.at("lanes"), Source::kFile);
+  EXPECT_EQ(line->sources.at("path-threads"), Source::kEnvironment);
+  EXPECT_EQ(line->sources.at("window"), Source::kFlag);
+}
+
+TEST_F(ConfigFile, WhatIsPrintedReadsBackEqual) {
+  const auto first =
+      Parse({"--host-bytes", "6442450945", "--http", "[::1]:0", "--data", "10.0.0.1:7"});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = Parse({"--config", Write(PrintConfig(*first))});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->config.host_bytes, 6442450945u);
+  EXPECT_EQ(second->config.http.ToString(), "[::1]:0");
+  EXPECT_EQ(second->config.data.ToString(), "10.0.0.1:7");
+}
+
+TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
+  EXPECT_EQ(ErrorOf({"--host-bytes", "4GB"}).find("host-bytes (from flag): '4GB'"), 0u);
+  EXPECT_THAT(ErrorOf({"--host-bytes", "1"}), HasSubstr("bytes from 16MiB to 4TiB"));
+  EXPECT_THAT(ErrorOf({}, {{"CAIRN_LANES", "-1"}}), HasSubstr("lanes (from environment): '-1'"));
+  EXPECT_THAT(ErrorOf({"--config", Write("lanes: 65\n")}), HasSubstr("lanes (from file): '65'"));
+  EXPECT_THAT(ErrorOf({"--config", Write("lanez: 1\n")}), HasSubstr("'lanez' is unknown"));
+  EXPECT_THAT(ErrorOf({"--config", Write("lanes: [1]\n")}), HasSubstr("line 1"));
+  EXPECT_THAT(ErrorOf({"--config", Write("lanes: 1\nlanes: 2\n")}), HasSubstr("twice"));
+  EXPECT_THAT(ErrorOf({"--config", "/nonexistent/x"}), HasSubstr("/nonexistent/x"));
+  EXPECT_THAT(ErrorOf({"--recipe", "kivi:3"}), HasSubstr("kivi:2"));
+  EXPECT_THAT(ErrorOf({"--control", "off"}), HasSubstr("control"));
+  EXPECT_THAT(ErrorOf({"--control", "127.0.0.1:65536"}), HasSubstr("65535"));
+  EXPECT_THAT(ErrorOf({"--socket", "relative"}), HasSubstr("socket"));
+  EXPECT_THAT(ErrorOf({"--log-level", "loud\n"}), HasSubstr("'loud\\n'"));
+}
+
+TEST(Config, WrongFlagsAreErrors) {
+  EXPECT_THAT(ErrorOf({"--nope"}), HasSubstr("'--nope' is unknown"));
+  EXPECT_THAT(ErrorOf({"lanes"}), HasSubstr("is no flag"));
+  EXPECT_THAT(ErrorOf({"--lanes"}), HasSubstr("needs a value"));
+  EXPECT_THAT(ErrorOf({"--lanes", "1", "--lanes", "2"}), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf({"--check-config=1"}), HasSubstr("unknown"));
+}
+
+TEST(Config, RowsAreCheckedTogether) {
+  EXPECT_THAT(ErrorOf({"--region-bytes", "9GiB"}), HasSubstr("regions-bytes"));
+  EXPECT_THAT(ErrorOf({"--socket", "off"}), HasSubstr("no data plane"));
+  EXPECT_EQ(ErrorOf({"--socket", "off", "--data", "127.0.0.1:0"}), "");
+}
+
+TEST(Config, ForeignVariablesAreReportedAndNotRefused) {
+  const auto line =
+      Parse({}, {{"CAIRN_SERVICE_HOST", "10.0.0.1"}, {"CAIRN_CODEC_BACKEND", "avx2"}});
+  ASSERT_TRUE(line.ok());
+  EXPECT_THAT(line->unknown_variables, ElementsAre("CAIRN_SERVICE_HOST"));
+}
+
+TEST(Config, EveryKnobIsInTheHelp) {
+  const std::string help = HelpText();
+  const auto line = Parse({});
+  ASSERT_TRUE(line.ok());
+  for (const auto& [name, source] : line->sources) {
+    EXPECT_THAT(help, HasSubstr("--" + name + " (CAIRN_")) << name;
+  }
+  EXPECT_EQ(Parse({"--help"})->action, Action::kHelp);
+  EXPECT_EQ(Parse({"--version"})->action, Action::kVersion);
+  EXPECT_EQ(Parse({"--check-config"})->action, Action::kCheckConfig);
+  EXPECT_EQ(Parse({"--print-config"})->action, Action::kPrintConfig);
+}
+
+TEST(ConfigFileText, HostileTextsAreErrors) {
+  EXPECT_FALSE(ParseConfigFile(std::string(65537, ' ')).ok());
+  EXPECT_FALSE(ParseConfigFile(std::string("a: b\0", 5)).ok());
+  EXPECT_FALSE(ParseConfigFile(std::string(30000, '[')).ok());
+  EXPECT_FALSE(ParseConfigFile(std::string(30000, '{')).ok());
+  EXPECT_FALSE(ParseConfigFile("- a\n- b\n").ok());
+  EXPECT_FALSE(ParseConfigFile("? [a]\n: b\n").ok());
+  EXPECT_FALSE(ParseConfigFile("a: *b\n").ok());
+  EXPECT_FALSE(ParseConfigFile("just text").ok());
+  EXPECT_TRUE(ParseConfigFile("").ok());
+  EXPECT_TRUE(ParseConfigFile("# nothing\n").ok());
+}
+
+}  // namespace
+}  // namespace cairn
