@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is where: the only map from (space, key) to images, with chains, pins, leases, recency and
+// those who wait. The only shared mutable state of the paths.
+//
+// A block exists while it has at least one image. First publish wins: an image whose slice the
+// block's images of that group cover already is a duplicate; of two equal puts in flight both run
+// and the second to publish is the duplicate. Overlapping slices are accepted.
+//
+// Leaf-first: a block with resident children is not evicted by age; among the others the least
+// recently used goes first. A block without parent and children is in plain LRU order.
+//
+// Thread-safety: Thread-safe. One lock; every critical section is memory work bounded by the call's
+// own
+//                arguments. Done-callbacks run with no lock held.
+// Locks:         sessions < index < arena.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "service/index/pin.h"
+#include "service/index/wanted.h"
+#include "service/tier/host_tier.h"
+
+namespace cairn {
+
+// Names a block.
+struct BlockName {
+  uint64_t space_id = 0;
+  proto::BlockKey key{};
+  friend bool operator==(const BlockName&, const BlockName&) = default;
+};
+
+// A block as a put describes it, before or with one of its images.
+struct BlockClaim {
+  BlockName name;
+  proto::BlockKey parent{};  // all zero: none
+  uint64_t first_position = 0;
+  uint16_t tokens = 0;  // of the block: the space's tokens per block
+  uint16_t group = 0;
+  codecs::Slice slice;
+};
+
+// An image that is ready to be seen: checked, encoded and in its tier.
+struct NewImage {
+  BlockClaim claim;
+  codecs::Recipe recipe;
+  uint64_t source_bytes = 0;
+  Extent extent;                   // Use::kPlaced; size_bytes() is the image's
+  bool is_encode_pending = false;  // kept raw: upkeep encodes it later
+};
+
+struct MatchQuery {
+  uint64_t space_id = 0;
+  uint32_t tokens_per_block = 0;
+  std::vector<proto::BlockKey> keys;  // consecutive blocks from the start; at most kKeysPerCallMax
+  std::vector<WantedGroup> wanted;    // at least one
+  uint32_t token_limit = 0;           // 0: none
+  // A lease for this session, under its tenant's name.
+  bool wants_lease = false;
+  uint64_t session_id = 0;
+  std::string tenant;
+};
+
+struct MatchedBlock {
+  TierId tier = TierId::kHost;
+  uint64_t image_bytes =
+      0;  // of the images that serve the wanted slices; 0 where the rules need none
+};
+
+struct MatchResult {
+  uint64_t token_count = 0;
+  std::vector<MatchedBlock> blocks;  // block_count of them
+  std::optional<proto::LeaseToken> lease;
+  uint32_t lease_ms = 0;
+  bool is_shortened_by_pins = false;
+};
+
+struct IndexFigures {
+  uint64_t block_count = 0;
+  uint64_t image_count = 0;
+  uint64_t image_bytes = 0;   // published
+  uint64_t source_bytes = 0;  // what they decode to
+};
+
+struct ListedImage {
+  ImageFacts facts;
+  uint32_t pin_count = 0;
+};
+struct ListedBlock {
+  proto::BlockKey key{};
+  proto::BlockKey parent{};
+  uint64_t first_position = 0;
+  bool is_complete = false;  // by the `whole` given to List()
+  uint32_t child_count = 0;
+  absl::Duration idle;
+  std::vector<ListedImage> images;
+};
+
+class BlockIndex final : public Evictor {
+ public:
+  struct Options {
+    uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
+    uint64_t lease_bytes_max = 0;  // pinned by leases at once: half of the tier
+  };
+  BlockIndex(const Options& options, const Clock& clock);
+  ~BlockIndex() override;  // REQUIRES: no Pin is left
+
+  // Set once, before use. `is_open` tells whether a session may still take leases; `wake` is called
+  // when a waiter's deadline may be the next thing to happen. Both are called with no lock held.
+  void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
+  void SetWake(std::function<void()> wake);
+
+  // --- Match, leases, waiting
+  // ---------------------------------------------------------------------
+
+  // The longest prefix of query.keys that is complete by each group's rule, leased in the same
+  // critical section; blocks touched. No block: token_count 0, no lease. Where a lease of all of it
+  // would pin more than lease_bytes_max, a shorter prefix, flagged. ResourceExhausted: leases, of
+  // the session or in all.
+  absl::StatusOr<MatchResult> Match(const MatchQuery& query);
+
+  using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchResult>)>;
+  // As Match(), but waits for all of the keys (cut to token_limit) to be there. `done` runs exactly
+  // once: in this call if nothing is to be waited for, else from the thread whose publish completed
+  // the set, or from upkeep at `deadline` or at the session's end, with what there is then.
+  // ResourceExhausted through `done`: too many waiters.
+  void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done);
+  // Answers waiters whose deadline has passed. Returns the next deadline, or InfiniteFuture.
+  absl::Time AnswerLateWaiters();
+
+  // Gives a tenant's leases back; unknown ones, and other tenants', are ignored.
+  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
+  // The owner's stream lives: its leases run kLeaseMs from now, kLeaseMsMax from their start at
+  // most.
+  void RenewLeases(uint64_t session_id);
+  // The session is over: its leases are released and its waiters answered.
+  void EndSession(uint64_t session_id);
+  // Drops leases that have run out. Returns the next expiry, or InfiniteFuture.
+  absl::Time ExpireLeases();
+
+  // --- Lookup
+  // ---------------------------------------------------------------------------------------
+
+  // Complete for all of `wanted`, key by key. Touches nothing.
+  std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                             absl::Span<const WantedGroup> wanted) const;
+
+  using Pins = absl::InlinedVector<Pin, 4>;
+  // Pins of images that together cover the slice, the block touched; one pin if one image does.
+  // Empty: a miss. Allocates only for more than four images.
+  Pins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
+
+  // --- Publish
+  // --------------------------------------------------------------------------------------
+
+  // Whether a put is worth its transfer: nullopt if it is, else the image bytes that cover the
+  // slice (duplicate). InvalidArgument: first position or parent disagree with what is resident.
+  // ResourceExhausted: the block has its maximum of images.
+  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
+
+  // Makes an image visible, whole, to everyone. True: published. False: duplicate, the extent is
+  // freed. Errors as Check(). Wakes who waited for it.
+  absl::StatusOr<bool> Publish(NewImage image);
+
+  // Swaps the bytes of a pinned image for the same slice in another recipe; readers of the old
+  // bytes keep them. False, `extent` freed, if the image is no longer the published one.
+  bool Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent);
+
+  // Unlinks one image that turned out to be damaged; its bytes are freed at the last unpin. False
+  // if it was unlinked already: who gets true counts and logs it.
+  bool Drop(const Pin& pin);
+
+  // --- Delete, evict
+  // --------------------------------------------------------------------------------
+
+  // Unlinks now, frees at the last unpin. Returns how many were there.
+  uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
+  // Unlinks every block that the space had when the call began.
+  uint64_t Invalidate(uint64_t space_id);
+  uint64_t EvictOldest(EvictionReason reason) override;
+  bool EvictWindow(uint64_t bytes) override;
+
+  // --- Upkeep and the operator
+  // ----------------------------------------------------------------------
+
+  // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
+  Pins TakePending(size_t count);
+  // Walks all images without holding the lock for long: pins of the images in the next slots from
+  // *cursor on (start with 0), of one space or of all (0). False: the walk is over.
+  bool Walk(uint64_t space_id, uint64_t* cursor, Pins* pins);
+  // Blocks of a space by key, ascending, after `after`; `limit` at most kListBlocksMax. *has_more
+  // is set.
+  std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,
+                                size_t limit, absl::Span<const WantedGroup> whole,
+                                bool* has_more) const;
+  IndexFigures figures() const;
+  IndexFigures figures(uint64_t space_id) const;
+  uint64_t pinned_bytes() const;  // by anyone, unlinked ones included
+  uint64_t leased_bytes() const;
+  uint64_t lease_count() const;
+  uint64_t waiter_count() const;
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  friend class Pin;
+  class Impl;
+  void Unpin(Image* image);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every maximum of the daemon, in one place, with how they relate. Going over one is an answer
+// (ResourceExhausted, InvalidArgument or a shorter result), never growth. Limits of the format are
+// in codecs/shape.h, of the transports in transport/transport.h.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+#include "codecs/shape.h"
+#include "proto/frame.h"
+
+namespace cairn::limits {
+
+// --- Spaces and sessions
+// -----------------------------------------------------------------------------
+inline constexpr size_t kSpacesMax = 1024;  // all tenants; a space lives as long as the daemon
+inline constexpr size_t kSpacesPerTenantMax = 256;
+inline constexpr size_t kGroupsPerSpaceMax = 64;
+inline constexpr size_t kTenantBytesMax = 64;
+inline constexpr size_t kClientNameBytesMax = 128;
+inline constexpr size_t kSessionsMax = 1024;
+inline constexpr size_t kSessionsPerTenantMax = 512;
+inline constexpr size_t kPeersPerSessionMax = 32;            // data-plane connections
+inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, not yet over
+inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
+
+// --- Match, leases, waiters
+// --------------------------------------------------------------------------
+inline constexpr size_t kKeysPerCallMax = 65536;
+inline constexpr size_t kLeasesMax = 8192;
+inline constexpr size_t kLeasesPerSessionMax = 1024;
+inline constexpr size_t kLeasedImagesMax = size_t{1} << 20;  // of all leases: bounds their memory
+inline constexpr uint32_t kLeaseMs = 60'000;                 // until renewed by the owner's stream
+inline constexpr uint32_t kLeaseMsMax = 600'000;             // since it was taken
+inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier's capacity, by leases
+inline constexpr size_t kWaitersMax = 1024;                  // Match calls that wait
+inline constexpr size_t kWaitersPerSessionMax = 64;
+inline constexpr size_t kWaitedKeysMax = 262'144;  // keys of all waiters: bounds their memory
+inline constexpr uint32_t kWaitMsMax = 60'000;
+inline constexpr size_t kListBlocksMax = 10'000;  // of one page of ListBlocks
+inline constexpr size_t kListBlocksDefault = 1000;
+
+// --- Deadlines
+// ---------------------------------------------------------------------------------------
+inline constexpr uint32_t kDataDeadlineMs = 2'000;  // of a data-plane request that names none
+inline constexpr uint32_t kDeadlineMsMax = 60'000;
+
+// --- Index
+// ------------------------------------------------------------------------------------------- At
+// most one block a kBytesPerBlockMin of the host tier, so that tiny blocks cannot make the index
+// larger than what it indexes; past it the least recently used block goes.
+inline constexpr uint64_t kBytesPerBlockMin = 16_KiB;
+inline constexpr uint64_t kBlocksMin = 1024;
+inline constexpr uint64_t kBlocksMax = uint64_t{1} << 22;
+inline constexpr uint64_t BlocksMax(uint64_t host_bytes) {
+  const uint64_t blocks = host_bytes / kBytesPerBlockMin;
+  return blocks < kBlocksMin ? kBlocksMin : blocks > kBlocksMax ? kBlocksMax : blocks;
+}
+
+// --- Host memory
+// -------------------------------------------------------------------------------------
+inline constexpr uint64_t kHostBytesMin = 16_MiB;
+inline constexpr uint64_t kHostBytesMax = 4 * kTiB;
+inline constexpr uint64_t kTransferBytesMax = codecs::kImageBytesMax;
+// Staging is beside the host tier's bytes, in the same arena: payloads of puts in flight, images
+// being written, answers being made. Room for a put and its image, and a get's answer, of the
+// largest size.
+inline constexpr uint64_t kStagingBytesMin = 3 * kTransferBytesMax;
+inline constexpr uint64_t kStagingBytesMax = 1_GiB;
+inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
+  const uint64_t bytes = host_bytes / 8;
+  return bytes < kStagingBytesMin   ? kStagingBytesMin
+         : bytes > kStagingBytesMax ? kStagingBytesMax
+                                    : bytes;
+}
+// Upkeep evicts from the high watermark down to the low one, so that a put seldom has to.
+inline constexpr uint64_t kHighWatermarkPercent = 97;
+inline constexpr uint64_t kLowWatermarkPercent = 95;
+
+// --- Path pool
+// ---------------------------------------------------------------------------------------
+inline constexpr int kPathThreadsMax = 64;
+inline constexpr size_t kPathQueueMax = 256;
+// With more jobs waiting than this, puts keep their block raw and upkeep encodes it later.
+inline constexpr size_t kPathQueueBusy = 64;
+
+static_assert(kKeysPerCallMax <= kLeasedImagesMax, "one Match can be leased");
+static_assert(kKeysPerCallMax <= kWaitedKeysMax, "one Match can wait");
+static_assert(kLeaseMs <= kLeaseMsMax);
+static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);
+static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the low watermark");
+static_assert(kPathQueueBusy < kPathQueueMax);
+static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
+static_assert(kStagingBytesMin <= kStagingBytesMax);
+static_assert(kDataDeadlineMs <= kDeadlineMsMax);
+
+}  // namespace cairn::limits

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The memory that holds blocks: one anonymous mapping, taken and faulted in at start, handed out in
+// extents. Sizes are rounded up to one of 16 steps per doubling, in units of 4 KiB, so that what
+// one block leaves fits the next; free neighbours coalesce; a request takes the smallest free range
+// of its class or a larger one. Nothing ever moves.
+//
+// Thread-safety: Thread-safe, Arena and distinct Extents.
+// Ownership:     an Extent is the sole owner of its bytes. The Arena must outlive it
+// (CAIRN_CHECKed). Cost:          O(log free ranges) a call; no system call after construction.
+// Accounting:    exact: for every Use, used_bytes is the sum of rounded_bytes() of the extents
+// alive.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+
+namespace cairn {
+
+class Arena;
+
+// What an extent is for. Each use has a budget of its own.
+enum class Use : uint8_t {
+  kPlaced = 0,   // an image of the tier, published or about to be
+  kStaging = 1,  // a payload on its way in, or an answer on its way out
+};
+inline constexpr size_t kUseCount = 2;
+
+// Rounds up as the arena accounts: a multiple of 4 KiB with at most 5 significant bits.
+uint64_t RoundedExtentBytes(uint64_t bytes);
+
+// A slice of an arena, owned. Move-only; empty when default-made or moved from.
+// Thread-safety: Thread-compatible.
+class Extent {
+ public:
+  Extent() = default;
+  Extent(Extent&& source) noexcept
+      : arena_(std::exchange(source.arena_, nullptr)),
+        offset_(source.offset_),
+        bytes_(std::exchange(source.bytes_, 0)) {}
+  Extent& operator=(Extent&& source) noexcept;
+  ~Extent() { Reset(); }
+
+  bool is_empty() const { return arena_ == nullptr; }
+  std::span<std::byte> bytes() const;
+  uint64_t size_bytes() const { return bytes_; }  // as asked for
+  uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(bytes_); }
+  uint64_t offset() const { return offset_; }  // within the arena: the place, in logs
+
+  // Gives the tail back. REQUIRES: 0 < bytes <= size_bytes().
+  void ShrinkTo(uint64_t bytes);
+  // Gives the bytes back; empty afterwards.
+  void Reset();
+
+ private:
+  friend class Arena;
+  Extent(Arena* arena, uint64_t offset, uint64_t bytes)
+      : arena_(arena), offset_(offset), bytes_(bytes) {}
+
+  Arena* arena_ = nullptr;
+  uint64_t offset_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+class Arena {
+ public:
+  struct Options {
+    // Of each use. Their sum, rounded up to 2 MiB, is the size of the mapping.
+    std::array<uint64_t, kUseCount> budget_bytes{};
+    bool fault_in = true;  // false: pages are taken at first touch (tests)
+  };
+  enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
+
+  // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns,
+  // with a log line a second; warns when there are no 2 MiB pages.
+  static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  enum class Refusal : uint8_t {
+    kNone,
+    kOverBudget,  // of the use: freeing bytes of that use helps
+    kNoRoom,      // no free range is long enough: freeing a window helps
+  };
+  // Empty extent with *refusal set when it does not fit. REQUIRES: bytes > 0.
+  Extent Allocate(uint64_t bytes, Use use, Refusal* refusal);
+
+  // Moves an extent to another use, bytes untouched. False, nothing changed, when over that budget.
+  bool ChangeUse(const Extent& extent, Use use);
+
+  // Marks an extent as evictable on behalf of `owner`, or not (nullptr).
+  void SetOwner(const Extent& extent, void* owner);
+
+  // The owners that stand in the cheapest run of `bytes`: free ranges cost nothing, an owner what
+  // `cost` says (UINT64_MAX: cannot go). Empty when there is no such run. `cost` runs under the
+  // arena's lock and must not call the arena.
+  std::vector<void*> CheapestWindow(uint64_t bytes, absl::FunctionRef<uint64_t(void*)> cost) const;
+
+  uint64_t capacity_bytes() const { return capacity_bytes_; }
+  uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
+  uint64_t used_bytes(Use use) const;
+  // Bytes ever handed out and ever taken back, rounded: their difference is what is used.
+  uint64_t allocated_bytes_total() const;
+  uint64_t freed_bytes_total() const;
+  Pages pages() const { return pages_; }
+  std::span<std::byte> mapping() const { return {base_, capacity_bytes_}; }
+  // Largest extent that would fit now, budgets aside.
+  uint64_t largest_free_bytes() const;
+
+ private:
+  friend class Extent;
+  class FreeRanges;  // the free-range structure, guarded by mutex_
+  Arena() = default;
+  void Free(uint64_t offset, uint64_t bytes);
+  void Shrink(uint64_t offset, uint64_t bytes_old, uint64_t bytes_new);
+
+  std::byte* base_ = nullptr;
+  uint64_t capacity_bytes_ = 0;
+  uint64_t mapped_bytes_ = 0;
+  std::array<uint64_t, kUseCount> budget_bytes_{};
+  Pages pages_ = Pages::kSmall;
+
+  mutable Mutex mutex_;
+  std::unique_ptr<FreeRanges> ranges_ ABSL_GUARDED_BY(mutex_);
+  std::array<uint64_t, kUseCount> used_bytes_ ABSL_GUARDED_BY(mutex_){};
+  uint64_t allocated_bytes_total_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t freed_bytes_total_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace cairn

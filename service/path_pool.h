@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bounded threads that run the steps of put and get, between a lane's receive and its send.
+//
+// Thread-safety: Thread-safe. Threads are named "path-0", "path-1", …
+
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "base/bounded_queue.h"
+#include "base/metric.h"
+#include "service/limits.h"
+
+namespace cairn {
+
+class PathPool {
+ public:
+  using Job = absl::AnyInvocable<void()>;
+
+  // REQUIRES: 1 <= threads <= kPathThreadsMax.
+  explicit PathPool(int threads, size_t queue_max = limits::kPathQueueMax);
+  ~PathPool() { Stop(); }
+
+  // Runs `job` on a pool thread. ResourceExhausted when the queue is full, Unavailable once
+  // stopping; `job` is then untouched, so the caller can still answer with what it holds.
+  absl::Status Submit(Job&& job);
+
+  // More is waiting than encoding should be spent on: keep blocks raw.
+  bool is_busy() const { return queue_.Count() > limits::kPathQueueBusy; }
+
+  // Runs what was submitted, then joins. Idempotent.
+  void Stop();
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  void Run(int index);
+
+  BoundedQueue<Job> queue_;
+  Counter jobs_, refused_;
+  Gauge running_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The spaces that clients have named. A space is made on first use and lives as long as the daemon;
+// its blocks come and go, and so a Space pointer stays good for ever.
+//
+// Thread-safety: Thread-safe.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "codecs/recipe.h"
+#include "codecs/shape.h"
+#include "proto/block_key.h"
+#include "service/index/wanted.h"
+
+namespace cairn {
+
+// Immutable but for its recipe. Thread-safety: Thread-safe.
+class Space {
+ public:
+  uint64_t id() const { return id_; }
+  const proto::Fingerprint& fingerprint() const { return fingerprint_; }
+  const proto::SpaceIdentity& identity() const { return identity_; }
+  std::string_view tenant() const { return identity_.tenant; }
+  uint32_t tokens_per_block() const { return identity_.tokens_per_block; }
+  std::span<const codecs::GroupShape> groups() const { return groups_; }
+  // The recipe in force for puts from now on.
+  codecs::Recipe recipe() const;
+  // Every group whole: what makes a block complete.
+  std::span<const WantedGroup> whole() const { return whole_; }
+
+  // What a reader asks of one group; counts of 0 mean all from first on.
+  struct Ask {
+    uint32_t group = 0;
+    uint32_t layer_first = 0, layer_count = 0, head_first = 0, head_count = 0;
+  };
+  // Turns a request's slices into what Match() takes: groups not named are wanted whole, but for
+  // those skipped. InvalidArgument names the field and the limit.
+  absl::StatusOr<std::vector<WantedGroup>> Want(std::span<const Ask> asks,
+                                                std::span<const uint32_t> groups_skipped) const;
+  // InvalidArgument unless the group exists and the slice lies within it.
+  absl::Status CheckSlice(uint16_t group, const codecs::Slice& slice) const;
+
+ private:
+  friend class Spaces;
+  uint64_t id_ = 0;
+  proto::Fingerprint fingerprint_{};
+  proto::SpaceIdentity identity_;
+  std::vector<codecs::GroupShape> groups_;
+  std::vector<WantedGroup> whole_;
+  std::atomic<size_t> recipe_index_{0};  // of codecs::AllRecipes(); relaxed
+};
+
+class Spaces {
+ public:
+  // `default_recipe` is for spaces that name none.
+  explicit Spaces(const codecs::Recipe& default_recipe);
+
+  struct Opened {
+    const Space* space = nullptr;
+    bool is_created = false;
+  };
+  // PermissionDenied: identity.tenant is another tenant. InvalidArgument: identity or recipe.
+  // ResourceExhausted: too many spaces. An existing space keeps its recipe.
+  absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
+                              std::string_view tenant);
+
+  // NotFound: no such space. PermissionDenied: it is another tenant's. Does not allocate but for
+  // errors.
+  absl::StatusOr<const Space*> Find(uint64_t space_id, std::string_view tenant) const;
+  // For the operator: any tenant's.
+  absl::StatusOr<const Space*> Find(uint64_t space_id) const;
+  // In order of id.
+  std::vector<const Space*> List() const;
+  // NotFound, InvalidArgument (lists the recipes there are).
+  absl::Status SetRecipe(uint64_t space_id, std::string_view recipe);
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  absl::StatusOr<size_t> RecipeIndex(std::string_view recipe) const;
+
+  const size_t default_recipe_index_;
+  mutable Mutex mutex_;
+  std::deque<Space> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
+  absl::flat_hash_map<proto::Fingerprint, Space*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, size_t> counts_by_tenant_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn
