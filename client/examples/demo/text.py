@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's text and its tokens.
+
+text.txt is chapters I and II of "Alice's Adventures in Wonderland" by Lewis Carroll (1865, in the
+public domain), from the Millennium Fulcrum edition 2.9 with each paragraph joined into one line.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from model import Model
+
+
+def read_text() -> str:
+    return (pathlib.Path(__file__).parent / "text.txt").read_text(encoding="ascii")
+
+
+def make_tokenizer(model: Model) -> Tokenizer:
+    """The model's byte-level BPE from the GGUF metadata; digits stand alone, no BOS token."""
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={token: index for index, token in enumerate(model.vocabulary)},
+            merges=[tuple(merge.split(" ")) for merge in model.merges],
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, count: int) -> np.ndarray:
+    """The first `count` tokens of the text."""
+    ids = tokenizer.encode(read_text()).ids
+    if len(ids) < count:
+        raise SystemExit(f"text.txt holds {len(ids)} tokens, {count} were asked for")
+    return np.array(ids[:count], np.uint32)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The prefill worker: computes the prompt's KV and puts each block as soon as it is full."""
+
+from __future__ import annotations
+
+import time
+
+import cairn
+
+from common import (
+    RECIPES,
+    Plan,
+    Terminal,
+    open_spaces,
+    parse_worker_arguments,
+    write_result,
+)
+from model import KvCache, Model, chunks_of, revision_of, weights_path
+from text import encode, make_tokenizer
+
+
+def put_block(
+    spaces: dict[str, cairn.Space],
+    keys: dict[str, list[bytes]],
+    index: int,
+    first: int,
+    kv: tuple,
+    seconds: dict[str, float],
+) -> None:
+    """One block into every recipe's space; the daemon encodes."""
+    for recipe, space in spaces.items():
+        parent = keys[recipe][index - 1] if index else None
+        begin = time.perf_counter()
+        space.put(keys[recipe][index], *kv, parent=parent, first_position=first)
+        seconds[recipe] += time.perf_counter() - begin
+
+
+def prefill(
+    model: Model, plan: Plan, spaces: dict[str, cairn.Space], terminal: Terminal
+) -> dict[str, object]:
+    tokenizer = make_tokenizer(model)
+    tokens = encode(tokenizer, plan.text_tokens)
+    prompt = tokenizer.decode(tokens[: plan.prompt_tokens])
+    terminal.say(f"the prompt: {plan.prompt_tokens:,} tokens, {len(prompt):,} characters:")
+    terminal.say(f"  {' '.join(prompt.split())[:160]}…")
+    keys = {r: space.keys(tokens[: plan.cached_tokens]) for r, space in spaces.items()}
+    cache = KvCache(model.geometry, plan.capacity)
+    compute_seconds, source_bytes = 0.0, 0
+    put_seconds = dict.fromkeys(RECIPES, 0.0)
+    for index, (first, last) in enumerate(chunks_of(0, plan.cached_tokens)):
+        begin = time.perf_counter()
+        model.forward(tokens[first:last], cache)
+        compute_seconds += time.perf_counter() - begin
+        kv = cache.bits(first, last)
+        source_bytes += sum(plane.nbytes for plane in kv)
+        put_block(spaces, keys, index, first, kv, put_seconds)
+        terminal.bar("prefill and put", (index + 1) / plan.block_count)
+    terminal.say(
+        f"{plan.block_count} blocks of {cache.tokens // plan.block_count} tokens stored"
+        f" under each of {len(RECIPES)} recipes: {source_bytes / 1e6:.1f} MB of bf16 KV each, computed in"
+        f" {compute_seconds:.1f} s, put in {sum(put_seconds.values()):.1f} s"
+    )
+    return {
+        "source_bytes": source_bytes,
+        "compute_seconds": compute_seconds,
+        "put_seconds": put_seconds,
+    }
+
+
+def main() -> None:
+    arguments = parse_worker_arguments()
+    terminal = Terminal("prefill")
+    path = weights_path()
+    model = Model(path, lambda share: terminal.bar("loading the model", share))
+    with cairn.connect(
+        arguments.control, data=arguments.data, tenant="demo", client_name="prefill worker"
+    ) as client:
+        spaces = open_spaces(client, model.geometry, revision_of(path))
+        write_result(arguments.result, prefill(model, arguments.plan, spaces, terminal))
+
+
+if __name__ == "__main__":
+    main()
