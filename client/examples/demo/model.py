@@ -123,7 +123,7 @@ class Model:
         self._head = self._weights.get("output.weight", self._embedding)
 
     def forward(self, tokens: np.ndarray, cache: KvCache) -> np.ndarray:
-        """Runs a chunk after `cache.tokens` tokens, appends its K and V, returns its hidden states."""
+        """Runs a chunk after `cache.tokens` tokens, appends its K and V; its hidden states."""
         geometry = self.geometry
         first, count = cache.tokens, len(tokens)
         cosine, sine = self._rotation(first, count)

@@ -57,8 +57,8 @@ def prefill(
         terminal.bar("prefill and put", (index + 1) / plan.block_count)
     terminal.say(
         f"{plan.block_count} blocks of {cache.tokens // plan.block_count} tokens stored"
-        f" under each of {len(RECIPES)} recipes: {source_bytes / 1e6:.1f} MB of bf16 KV each, computed in"
-        f" {compute_seconds:.1f} s, put in {sum(put_seconds.values()):.1f} s"
+        f" under each of {len(RECIPES)} recipes: {source_bytes / 1e6:.1f} MB of bf16 KV each,"
+        f" computed in {compute_seconds:.1f} s, put in {sum(put_seconds.values()):.1f} s"
     )
     return {
         "source_bytes": source_bytes,
