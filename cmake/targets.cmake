@@ -6,7 +6,7 @@
 #   cairn_test   (NAME base_log_test SRCS log_test.cc DEPS cairn_base LABELS unit TIMEOUT 30
 #                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS])
 #   cairn_bench  (NAME cairn_codec_bench SRCS … DEPS …)                   -> bin/cairn_codec_bench
-#   cairn_fuzz   (NAME frame SRCS frame_fuzz.cc DEPS … [MAX_LEN 4096])    -> bin/fuzz_frame
+#   cairn_fuzz   (NAME frame SRCS frame_fuzz.cc DEPS …)    -> bin/fuzz_frame
 #   cairn_python_test(NAME … SCRIPT x.py LABELS … TIMEOUT … [ENVIRONMENT …] [ARGS …])
 #   cairn_proto_library(NAME cairn_proto_messages PROTOS cairn/v1/store.proto … [GRPC])
 
@@ -98,7 +98,7 @@ endfunction()
 # SRCS define LLVMFuzzerTestOneInput. The preset 'fuzz' links libFuzzer; every other one links a main that replays the files and
 # folders it is given, and ctest replays tests/fuzz/corpus/<name>/ with it.
 function(cairn_fuzz)
-  cmake_parse_arguments(ARG "" "NAME;MAX_LEN" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   set(target fuzz_${ARG_NAME})
   add_executable(${target} ${ARG_SRCS})
   _cairn_link(${target} PRIVATE ${ARG_DEPS})

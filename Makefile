@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# Thin: each target is a line or two over CMake presets and scripts. `make help` lists them.
+TRANSPORT ?= local
+FUZZ_SECONDS ?= 60
+JOBS ?= $(shell nproc)
+PYTHON = build/venv/bin/python
+SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
+
+.PHONY: help deps build wheel demo test bench fuzz asan tsan fmt tidy clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+deps:  ## install what is missing: Debian packages with apt, Python ones into build/venv
+	.ci/deps
+
+build: deps  ## build everything into build/release, binaries in build/release/bin
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+
+demo: build  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
+	$(PYTHON) client/examples/demo/run.py --transport $(TRANSPORT)
+
+wheel: build  ## the Python package as a wheel in build/wheel
+	$(PYTHON) client/python/build_wheel.py --out build/wheel
+
+test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
+	.ci/test $(JOBS)
+
+bench: build  ## all benchmarks in one run
+	$(PYTHON) tests/bench/run.py
+
+fuzz: deps  ## each fuzzer for FUZZ_SECONDS (60)
+	cmake --preset fuzz
+	cmake --build --preset fuzz --target fuzzers -j $(JOBS)
+	.ci/fuzz $(FUZZ_SECONDS)
+
+asan: deps  ## everything under ASan and UBSan
+	cmake --preset asan
+	cmake --build --preset asan -j $(JOBS)
+	ctest --preset asan -j $(JOBS)
+
+tsan: deps  ## everything under TSan
+	cmake --preset tsan
+	cmake --build --preset tsan -j $(JOBS)
+	ctest --preset tsan -j $(JOBS)
+
+fmt:  ## clang-format all sources in place
+	clang-format -i $(SOURCES)
+
+tidy: deps  ## clang-tidy with thread-safety analysis (minutes)
+	cmake --preset dev
+	cmake --build --preset dev -j $(JOBS)
+	git ls-files '*.cc' | xargs -P $(JOBS) -n 4 clang-tidy -p build/dev --quiet
+
+clean:  ## remove build/
+	rm -rf build
