@@ -98,7 +98,7 @@ endfunction()
 # SRCS define LLVMFuzzerTestOneInput. The preset 'fuzz' links libFuzzer; every other one links a main that replays the files and
 # folders it is given, and ctest replays tests/fuzz/corpus/<name>/ with it.
 function(cairn_fuzz)
-  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;MAX_LEN" "SRCS;DEPS" ${ARGN})
   set(target fuzz_${ARG_NAME})
   add_executable(${target} ${ARG_SRCS})
   _cairn_link(${target} PRIVATE ${ARG_DEPS})
@@ -108,6 +108,9 @@ function(cairn_fuzz)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
     set_property(GLOBAL APPEND PROPERTY CAIRN_FUZZ_TARGETS ${target})
     list(PREPEND arguments -runs=0)
+    if(ARG_MAX_LEN)
+      file(WRITE ${CMAKE_BINARY_DIR}/fuzz/${ARG_NAME}.options "-max_len=${ARG_MAX_LEN}")  # read by .ci/fuzz
+    endif()
   else()
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/fuzz_replay_main.cc)
   endif()
