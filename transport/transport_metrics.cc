@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/transport_metrics.h"
+
+namespace cairn::transport {
+
+void TransportMetrics::Report(MetricSink& sink, std::string_view transport) const {
+  const MetricLabel labels[] = {{"transport", transport}};
+  const auto gauge = [&](std::string_view name, std::string_view help, const Gauge& value) {
+    sink.AddGauge(name, help, labels, static_cast<double>(value.Value()));
+  };
+  const auto counter = [&](std::string_view name, std::string_view help, const Counter& value) {
+    sink.AddCounter(name, help, labels, value.Value());
+  };
+  gauge("cairn_transport_peers", "Connections open.", peers);
+  gauge("cairn_transport_arrivals", "Payloads announced and neither moved nor refused yet.",
+        arrivals_held);
+  gauge("cairn_transport_region_bytes", "Client memory mapped.", regions_bytes);
+  gauge("cairn_transport_quarantine_bytes", "Memory lent to transfers that are being broken.",
+        quarantine_bytes);
+  counter("cairn_transport_received_bytes_total", "Payload bytes received.", received_bytes);
+  counter("cairn_transport_sent_bytes_total", "Payload bytes sent.", sent_bytes);
+  counter("cairn_transport_peers_opened_total", "Connections accepted.", peers_opened);
+  counter("cairn_transport_peers_refused_total", "Connections refused before their first request.",
+          peers_refused);
+  counter("cairn_transport_peers_broken_total", "Connections that the daemon broke.", peers_broken);
+  counter("cairn_transport_arrivals_refused_total", "Requests refused over a limit of the lane.",
+          arrivals_refused);
+  counter("cairn_transport_deadlines_exceeded_total", "Transfers that were not over in time.",
+          deadlines_exceeded);
+  counter("cairn_transport_late_transfers_total",
+          "Transfers that ended after they had been answered for.", late_transfers);
+  counter("cairn_transport_stuck_transfers_total", "Transfers whose memory was never given back.",
+          stuck_transfers);
+}
+
+}  // namespace cairn::transport
