@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py); vectors in
-// tests/golden/keys. Drawn in docs/formats/key.md. Every field is length-prefixed, so no two inputs share
-// an encoding. All functions are pure and thread-safe.
+// tests/golden/keys. Drawn in docs/formats/key.md. Every field is length-prefixed, so no two inputs
+// share an encoding. All functions are pure and thread-safe.
 
 #include <array>
 #include <cstddef>
@@ -21,6 +21,12 @@ namespace cairn::proto {
 
 using Fingerprint = std::array<std::byte, 32>;
 
+inline constexpr size_t kTenantBytesMax = 64;
+inline constexpr size_t kNameBytesMax = 256;       // model, weights_revision
+inline constexpr uint32_t kDimMax = 1024;          // elements of a K, V or latent row
+inline constexpr uint32_t kLayerIndexMax = 65535;  // of the model; a group has at most kLayersMax
+inline constexpr uint32_t kWindowTokensMax = 1u << 30;
+
 struct Rope {
   enum class Kind : uint8_t { kNone = 0, kHalf = 1, kInterleaved = 2 };
   Kind kind = Kind::kNone;
@@ -34,7 +40,7 @@ struct GroupGeometry {
   Kind kind = Kind::kKv;
   std::vector<uint32_t> layers;  // of the model, ascending
   uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;
-  uint32_t window_tokens = 0;    // 0: full attention
+  uint32_t window_tokens = 0;  // 0: full attention
   Rope rope;
   uint32_t state_bytes = 0, row_bytes = 0;
 };
@@ -47,8 +53,11 @@ struct SpaceIdentity {
   std::vector<GroupGeometry> groups;
 };
 
-// InvalidArgument with the field and the limit.
+// InvalidArgument with the field and the limit. A block in source form is at most
+// kImagesPerBlockMax images of kImageBytesMax bytes.
 absl::Status Validate(const SpaceIdentity& identity);
+// 1 to kTenantBytesMax characters of [A-Za-z0-9._-].
+absl::Status ValidateTenant(std::string_view tenant);
 // REQUIRES: Validate(identity) is OK.
 Fingerprint FingerprintOf(const SpaceIdentity& identity);
 
@@ -60,15 +69,20 @@ struct KeyExtra {
   std::string value;
 };
 
-// parent all zero: first block of a chain. extras are put in canonical order here.
-BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent, std::span<const uint32_t> tokens,
-                   std::span<const KeyExtra> extras = {});
-// Keys of all full blocks of a token sequence.
+// parent all zero: first block of a chain. extras are put in canonical order here, repetitions
+// dropped.
+BlockKey DeriveKey(const Fingerprint& space, const BlockKey& parent,
+                   std::span<const uint32_t> tokens, std::span<const KeyExtra> extras = {});
+// Keys of all full blocks of a token sequence. Offsets of extras count from the start of the
+// sequence; each goes into the block it falls in, counted from that block's start. What concerns
+// the whole sequence (LoRA, salt) has offset 0: later blocks inherit it through their parent.
+// REQUIRES: tokens_per_block > 0.
 std::vector<BlockKey> DeriveChain(const Fingerprint& space, std::span<const uint32_t> tokens,
-                                  uint32_t tokens_per_block, std::span<const KeyExtra> first_block_extras = {});
+                                  uint32_t tokens_per_block, std::span<const KeyExtra> extras = {});
 // A block named by an engine's own hash.
 BlockKey OpaqueKey(const Fingerprint& space, std::span<const std::byte> engine_key);
 
+// Lower-case hexadecimal.
 std::string Hex(std::span<const std::byte> bytes);
 
 }  // namespace cairn::proto

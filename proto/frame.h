@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Data-plane frames: what travels beside every payload, on every transport. Drawn byte by byte in
-// docs/formats/frame.md. Fixed little-endian structs, a 64-byte head and a body of at most 192 bytes.
+// docs/formats/frame.md. Fixed little-endian structs, a 64-byte head and a body of at most 192
+// bytes.
 //
-// Write: fill a Frame, Serialize() it. Read: ParseFrame() takes hostile bytes and returns a typed Frame
-// or an error; after it, code trusts the type. Parse order: size, magic, version, CRC, kind, body size,
-// reserved fields, ranges. The ticket is not checked here: compare it with TicketsEqual().
+// Write: fill a Frame, Serialize() it. Read: ParseFrame() takes hostile bytes and returns a typed
+// Frame or an error; after it, code trusts the type. Parse order: size, magic, version, CRC, kind,
+// body size, reserved fields, ranges. The ticket is not checked here: compare it with
+// TicketsEqual().
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -22,6 +25,15 @@ namespace cairn::proto {
 inline constexpr size_t kFrameBytesMax = 256;
 inline constexpr size_t kFrameHeadBytes = 64;
 inline constexpr size_t kErrorTextBytesMax = 160;
+inline constexpr uint16_t kFrameVersion = 1;
+// What any frame may say; a daemon's configuration may allow less.
+inline constexpr uint64_t kPayloadBytesMax = uint64_t{64} << 20;
+inline constexpr uint32_t kWindowMax = 256;  // requests in flight on a connection
+inline constexpr uint32_t kDeadlineMsMax = 60'000;
+inline constexpr uint32_t kGroupsMax = 16;                   // of a space
+inline constexpr uint32_t kLayersMax = 1024;                 // of a group
+inline constexpr uint32_t kHeadsMax = 1024;                  // of a group
+inline constexpr uint64_t kPositionMax = uint64_t{1} << 40;  // of a token in its sequence
 
 using Ticket = std::array<std::byte, 16>;      // names a session; handed out by OpenSession
 using LeaseToken = std::array<std::byte, 16>;  // names a lease; all zero is no lease
@@ -35,7 +47,7 @@ struct FrameBytes {
 };
 
 enum class FrameKind : uint8_t {
-  kHello = 1,       // first frame of a connection
+  kHello = 1,  // first frame of a connection
   kHelloReply = 2,
   kGet = 3,
   kGetReply = 4,
@@ -43,8 +55,8 @@ enum class FrameKind : uint8_t {
   kPutReply = 6,
   kPing = 7,
   kPong = 8,
-  kGoodbye = 9,     // the client is about to close; no reply
-  kError = 10,      // reply to any request: head.status says which, the body is a text
+  kGoodbye = 9,  // the client is about to close; no reply
+  kError = 10,   // reply to any request: head.status says which, the body is a text
 };
 
 // How a payload holds a slice.
@@ -78,7 +90,7 @@ struct Get {
 };
 struct GetReply {
   Form form = Form::kImage;
-  uint8_t tier = 0;           // where it was found (cairn.v1.Tier)
+  uint8_t tier = 0;  // where it was found (cairn.v1.Tier)
   uint64_t first_position = 0;
   uint64_t source_bytes = 0;  // of the slice once decoded
 };
@@ -104,23 +116,30 @@ struct ErrorReply {
   std::string text;  // at most kErrorTextBytesMax bytes, UTF-8, names the field and the limit
 };
 
-using Body = std::variant<Hello, HelloReply, Get, GetReply, Put, PutReply, Ping, Pong, Goodbye, ErrorReply>;
+using Body =
+    std::variant<Hello, HelloReply, Get, GetReply, Put, PutReply, Ping, Pong, Goodbye, ErrorReply>;
 
 struct Frame {
   uint64_t seq = 0;  // per connection, rising; a reply carries its request's
   Ticket ticket{};
   uint64_t payload_bytes = 0;
   uint32_t payload_crc32c = 0;
-  uint32_t deadline_ms = 0;  // what the sender has left; 0 in replies
+  uint32_t deadline_ms = 0;                         // what the sender has left; 0 in replies
   absl::StatusCode status = absl::StatusCode::kOk;  // replies
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };
 
+// Every frame that Serialize() makes is one that ParseFrame() takes. REQUIRES: the fields are
+// within the limits above (CAIRN_CHECKed); an ErrorReply's text is cut to its limit.
 FrameBytes Serialize(const Frame& frame);
 
 // InvalidArgument with the field and the limit; never reads past `bytes`.
 absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes);
+
+// The seq of bytes that are as long as a frame's head, else nothing; looks at no other field. For
+// the transports, which pair replies with requests and leave the rest to ParseFrame().
+std::optional<uint64_t> SeqOf(std::span<const std::byte> bytes);
 
 // Constant time.
 bool TicketsEqual(const Ticket& a, const Ticket& b);
