@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/backends.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+
+#include "codecs/reference/reference.h"
+
+namespace cairn::codecs {
+namespace {
+
+bool RunsEverywhere() { return true; }
+
+constexpr Backend kReference = {
+    .name = "reference",
+    .is_supported = RunsEverywhere,
+    .select_rows = reference::SelectRows,
+    .encode_per_channel = reference::EncodePerChannel,
+    .encode_per_token = reference::EncodePerToken,
+    .decode_per_channel = reference::DecodePerChannel,
+    .decode_per_token = reference::DecodePerToken,
+    .narrow_codes = reference::NarrowCodes,
+};
+
+// Best first.
+constexpr std::array<const Backend*, 1> kCompiled = {&kReference};
+
+struct Supported {
+  std::array<const Backend*, kCompiled.size()> tables{};
+  size_t count = 0;
+
+  Supported() {
+    for (const Backend* backend : kCompiled) {
+      if (backend->is_supported()) tables[count++] = backend;
+    }
+  }
+};
+
+struct Choice {
+  const Backend* backend = nullptr;
+  Error error = Error::kOk;
+
+  Choice() {
+    const char* name = std::getenv("CAIRN_CODEC_BACKEND");
+    if (name == nullptr || *name == '\0') {
+      backend = CpuBackends().front();
+    } else {
+      error = FindBackend(name, &backend);
+    }
+  }
+};
+
+}  // namespace
+
+const Backend& ReferenceBackend() { return kReference; }
+
+std::span<const Backend* const> CompiledBackends() { return kCompiled; }
+
+std::span<const Backend* const> CpuBackends() {
+  static const Supported kSupported;
+  return {kSupported.tables.data(), kSupported.count};
+}
+
+std::string_view KnownBackends() { return "reference"; }
+
+Error FindBackend(std::string_view name, const Backend** backend) {
+  for (const Backend* candidate : kCompiled) {
+    if (name != candidate->name) continue;
+    if (!candidate->is_supported()) return Error::kNoSuchCpu;
+    *backend = candidate;
+    return Error::kOk;
+  }
+  return Error::kUnknownBackend;
+}
+
+Error ActiveBackend(const Backend** backend) {
+  static const Choice kChoice;
+  if (kChoice.error == Error::kOk) *backend = kChoice.backend;
+  return kChoice.error;
+}
+
+}  // namespace cairn::codecs

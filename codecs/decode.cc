@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/decode.h"
+
+#include <cstring>
+
+#include "codecs/backend_step.h"
+#include "codecs/bytes.h"
+#include "codecs/tile_layout.h"
+
+namespace cairn::codecs {
+namespace {
+
+void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
+                  const TileLayout& layout, const uint8_t* content, uint8_t* target) {
+  const auto step = geometry.IsPerChannel() ? StepOf<&Backend::decode_per_channel>(backend)
+                                            : StepOf<&Backend::decode_per_token>(backend);
+  step(tile, content, content + layout.params_offset, target);
+}
+
+// Rows replace what their codes gave. A position past the tile, which VerifyTile() refuses, is left
+// out.
+void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
+                 const uint8_t* content, uint8_t* target) {
+  const uint64_t row_bytes = geometry.RowBytes();
+  for (uint32_t i = 0; i < rows; ++i) {
+    const auto position = Load<uint16_t>(content + layout.positions_offset + 2 * uint64_t{i});
+    if (position >= geometry.rows) continue;
+    std::memcpy(target + position * row_bytes, content + layout.row_bits_offset + i * row_bytes,
+                row_bytes);
+  }
+}
+
+void DecodeTile(const Backend& backend, const ImageView& view, uint32_t index, uint8_t* target) {
+  const ImageSpec& spec = view.spec();
+  const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
+  const TileEntry entry = view.Tile(index);
+  const uint8_t* content = U8(view.TileContent(index).data());
+  if (entry.form == kRawForm) {
+    std::memcpy(target, content, geometry.SourceBytes());
+    return;
+  }
+  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
+  DecodeAffine(backend, AffineOf(geometry, spec.recipe), geometry, *layout, content, target);
+  OverlayRows(geometry, *layout, entry.rows, content, target);
+}
+
+}  // namespace
+
+Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
+             std::span<std::byte> target) {
+  const ImageSpec& spec = view.spec();
+  if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;
+  uint64_t target_bytes = 0;
+  if (const Error error = SourceBytes(spec.tile, slice, spec.tokens, &target_bytes);
+      error != Error::kOk) {
+    return error;
+  }
+  if (target.size() < target_bytes) return Error::kTargetTooSmall;
+  const uint32_t planes = PlaneCount(spec.tile.kind);
+  uint8_t* out = U8(target.data());
+  for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
+    // The tiles of a layer's heads are adjacent.
+    const uint32_t first =
+        view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
+    for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
+      DecodeTile(backend, view, first + i, out);
+      out += GeometryOf(spec, i % planes).SourceBytes();
+    }
+  }
+  return Error::kOk;
+}
+
+}  // namespace cairn::codecs

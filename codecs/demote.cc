@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/demote.h"
+
+#include <cstring>
+
+#include "codecs/backend_step.h"
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/tile_encode.h"
+
+namespace cairn::codecs {
+namespace {
+
+bool Nests(const Recipe& inner, const Recipe& outer) {
+  if (inner == outer || outer.id == RecipeId::kRaw) return true;
+  return inner.id == RecipeId::kKivi && outer.id == RecipeId::kKivi && inner.bits < outer.bits &&
+         inner.is_clipped == outer.is_clipped;
+}
+
+Error CopyTile(const ImageView& view, uint32_t index, ImageWriter* writer) {
+  const TileEntry entry = view.Tile(index);
+  const std::span<std::byte> tile = writer->Reserve(entry.bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  std::memcpy(tile.data(), view.TileContent(index).data(), entry.bytes);
+  writer->Commit(entry.bytes, entry.crc, entry.rows, entry.form);
+  return Error::kOk;
+}
+
+// Narrower codes; parameters and rows as they are.
+Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
+                 const TileGeometry& geometry, const Recipe& recipe, ImageWriter* writer) {
+  const TileEntry entry = view.Tile(index);
+  const std::byte* source = view.TileContent(index).data();
+  const Recipe& outer = view.spec().recipe;
+  const auto wide = LayoutOf(geometry, outer, entry.form, entry.rows);
+  const auto narrow = LayoutOf(geometry, recipe, AffineForm(recipe.bits), entry.rows);
+  // Fewer bits never make a tile larger, so what was smaller than raw still is.
+  if (!wide.has_value() || !narrow.has_value()) return Error::kNotDemotable;
+  const std::span<std::byte> tile = writer->Reserve(narrow->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  std::byte* target = tile.data();
+  StepOf<&Backend::narrow_codes>(backend)(AffineOf(geometry, outer), recipe.bits, U8(source),
+                                          U8(target));
+  std::memset(target + narrow->codes_bytes, 0, narrow->params_offset - narrow->codes_bytes);
+  const uint64_t side_bytes = narrow->content_bytes - narrow->params_offset;
+  std::memcpy(target + narrow->params_offset, source + wide->params_offset, side_bytes);
+  std::memset(target + narrow->content_bytes, 0, narrow->bytes - narrow->content_bytes);
+  writer->Commit(narrow->bytes, Crc32c(tile), entry.rows, AffineForm(recipe.bits));
+  return Error::kOk;
+}
+
+}  // namespace
+
+Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
+             std::span<std::byte> target, size_t* bytes) {
+  if (!IsKnown(recipe)) return Error::kUnknownRecipe;
+  if (!Nests(recipe, view.spec().recipe)) return Error::kNotDemotable;
+  ImageSpec spec = view.spec();
+  spec.recipe = recipe;
+  if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;
+  ImageWriter writer(spec, target);
+  const uint32_t planes = PlaneCount(spec.tile.kind);
+  for (uint32_t i = 0; i < view.tile_count(); ++i) {
+    const TileGeometry geometry = GeometryOf(spec, i % planes);
+    Error error = Error::kOk;
+    if (recipe == view.spec().recipe) {
+      error = CopyTile(view, i, &writer);
+    } else if (view.Tile(i).form == kRawForm) {
+      // Its bits are the source's.
+      const TileSource source{geometry, U8(view.TileContent(i).data()), spec.first_position};
+      error = EncodeTile(backend, recipe, source, &writer);
+    } else {
+      error = NarrowTile(backend, view, i, geometry, recipe, &writer);
+    }
+    if (error != Error::kOk) return error;
+  }
+  *bytes = writer.Finish();
+  return Error::kOk;
+}
+
+}  // namespace cairn::codecs

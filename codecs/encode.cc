@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/encode.h"
+
+#include <cstring>
+
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/tile_encode.h"
+
+namespace cairn::codecs {
+namespace {
+
+Error WriteRaw(const TileSource& source, ImageWriter* writer) {
+  const TileLayout layout = RawLayout(source.geometry);
+  const std::span<std::byte> tile = writer->Reserve(layout.bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  const auto* bits = reinterpret_cast<const std::byte*>(source.bytes);
+  uint32_t crc = CopyCrc32c(0, tile.data(), {bits, layout.content_bytes});
+  const std::span<std::byte> padding = tile.subspan(layout.content_bytes);
+  if (!padding.empty()) {
+    std::memset(padding.data(), 0, padding.size());
+    crc = ExtendCrc32c(crc, padding);
+  }
+  writer->Commit(layout.bytes, crc, 0, kRawForm);
+  return Error::kOk;
+}
+
+// Row bits and positions after the parameters, and the padding of both sections.
+void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
+               std::byte* tile) {
+  const uint64_t row_bytes = source.geometry.RowBytes();
+  std::byte* bits = tile + layout.row_bits_offset;
+  std::byte* positions = tile + layout.positions_offset;
+  for (uint32_t token = 0; token < source.geometry.rows; ++token) {
+    if (!plan.IsRow(token)) continue;
+    std::memcpy(bits, source.bytes + token * row_bytes, row_bytes);
+    Store(positions, static_cast<uint16_t>(token));
+    bits += row_bytes;
+    positions += sizeof(uint16_t);
+  }
+  std::memset(tile + layout.codes_bytes, 0, layout.params_offset - layout.codes_bytes);
+  std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
+}
+
+}  // namespace
+
+Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                 ImageWriter* writer) {
+  const Stages& stages = StagesOf(recipe);
+  const TileGeometry& geometry = source.geometry;
+  if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);
+  TilePlan plan;
+  plan.affine = AffineOf(geometry, recipe);
+  stages.select(backend, source, &plan);
+  if (stages.predict != nullptr) stages.predict(backend, source, &plan);
+  stages.allocate(recipe, source, &plan);
+
+  const uint16_t form = AffineForm(plan.affine.bits);
+  const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
+  if (!planned.has_value()) return WriteRaw(source, writer);
+  const std::span<std::byte> room = writer->Reserve(planned->params_offset + planned->params_bytes);
+  if (room.empty()) return Error::kTargetTooSmall;
+  if (!stages.quantize(backend, source, &plan, U8(room.data()),
+                       U8(room.data()) + planned->params_offset)) {
+    return WriteRaw(source, writer);
+  }
+  // Quantizing may have added rows.
+  const uint32_t rows = plan.RowCount();
+  const auto layout = LayoutOf(geometry, recipe, form, rows);
+  if (!layout.has_value()) return WriteRaw(source, writer);
+  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  WriteRows(source, plan, *layout, tile.data());
+  writer->Commit(layout->bytes, Crc32c(tile), rows, form);
+  return Error::kOk;
+}
+
+Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
+             std::span<std::byte> target, size_t* bytes) {
+  if (const Error error = Validate(spec); error != Error::kOk) return error;
+  uint64_t source_bytes = 0;
+  if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
+      error != Error::kOk) {
+    return error;
+  }
+  if (source.size() != source_bytes) return Error::kSourceSize;
+  const auto tile_count = static_cast<uint32_t>(TileCount(spec.tile, spec.slice));
+  if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
+
+  ImageWriter writer(spec, target);
+  const uint32_t planes = PlaneCount(spec.tile.kind);
+  const uint8_t* tile_bytes = U8(source.data());
+  for (uint32_t i = 0; i < tile_count; ++i) {
+    const TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position};
+    if (const Error error = EncodeTile(backend, spec.recipe, tile, &writer); error != Error::kOk) {
+      return error;
+    }
+    tile_bytes += tile.geometry.SourceBytes();
+  }
+  *bytes = writer.Finish();
+  return Error::kOk;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The pack stage "dense": codes of one width, channel-fast, little-endian in their byte. A token's
+// codes are adjacent and start on a byte: code c of a row is the bits [c * bits, (c + 1) * bits) of
+// the row's bytes taken as one little-endian number. Unused high bits of a row's last byte are
+// zero.
+
+#include <cstdint>
+
+namespace cairn::codecs {
+
+[[nodiscard]] constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
+  return (dim * bits + 7) / 8;
+}
+
+// REQUIRES: bits is 8, 4 or 2.
+[[nodiscard]] constexpr uint8_t UnpackCode(const uint8_t* row, uint32_t channel, uint32_t bits) {
+  const uint32_t bit = channel * bits;
+  return static_cast<uint8_t>((row[bit / 8] >> (bit % 8)) & ((1U << bits) - 1));
+}
+
+// Into a row that is zero at that code.
+constexpr void PackCode(uint8_t* row, uint32_t channel, uint32_t bits, uint8_t code) {
+  const uint32_t bit = channel * bits;
+  row[bit / 8] = static_cast<uint8_t>(row[bit / 8] | (code << (bit % 8)));
+}
+
+}  // namespace cairn::codecs

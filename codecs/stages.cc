@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/stages.h"
+
+#include <bit>
+
+#include "codecs/allocate/uniform.h"
+#include "codecs/predict/none.h"
+#include "codecs/quantize/affine.h"
+#include "codecs/select/select.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr Stages kRaw;
+constexpr Stages kKivi = {SelectNone, kPredictNone, AllocateUniform, QuantizeAffine};
+constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, AllocateUniform, QuantizeAffine};
+
+}  // namespace
+
+uint32_t TilePlan::RowCount() const {
+  uint32_t count = 0;
+  for (const uint64_t word : rows) count += static_cast<uint32_t>(std::popcount(word));
+  return count;
+}
+
+const Stages& StagesOf(const Recipe& recipe) {
+  switch (recipe.id) {
+    case RecipeId::kRaw:
+      return kRaw;
+    case RecipeId::kKivi:
+      return recipe.is_clipped ? kKiviClipped : kKivi;
+  }
+  return kRaw;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The pipeline that a recipe is: one choice at each stage, run over a tile at a time.
+//
+//   select -> predict -> allocate -> quantize (into the pack stage's layout)
+//
+// The first three fill in a TilePlan; quantize carries it out through the backend's steps. A later
+// recipe adds a choice, that is a function of one of these types in the stage's folder and a row in
+// StagesOf(), and, if it stores something new, a tile form.
+//
+// Thread-safety: everything here is a value or a pure function.
+
+#include <array>
+#include <cstdint>
+
+#include "codecs/backend.h"
+#include "codecs/error.h"
+#include "codecs/recipe.h"
+#include "codecs/tile_layout.h"
+
+namespace cairn::codecs {
+
+// A tile as the encoder gets it.
+struct TileSource {
+  TileGeometry geometry;
+  const uint8_t* bytes = nullptr;  // geometry.SourceBytes(), borrowed
+  uint64_t first_position = 0;     // of the tile's first token in its chain
+};
+
+struct TilePlan {
+  std::array<uint64_t, kRowWords> rows{};  // bit t: token t is a row
+  AffineTile affine{};
+
+  void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
+  [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
+  [[nodiscard]] uint32_t RowCount() const;
+};
+
+using SelectStage = void (*)(const Backend&, const TileSource&, TilePlan*);
+// What is subtracted before quantization; null: nothing.
+using PredictStage = void (*)(const Backend&, const TileSource&, TilePlan*);
+// Bits of the channels.
+using AllocateStage = void (*)(const Recipe&, const TileSource&, TilePlan*);
+// Codes and parameters; may add rows to the plan. False: the tile has to stay raw.
+using QuantizeStage = bool (*)(const Backend&, const TileSource&, TilePlan*, uint8_t* codes,
+                               uint8_t* params);
+
+struct Stages {
+  SelectStage select = nullptr;
+  PredictStage predict = nullptr;
+  AllocateStage allocate = nullptr;
+  QuantizeStage quantize = nullptr;  // null: every tile is raw
+};
+
+// REQUIRES: IsKnown(recipe).
+[[nodiscard]] const Stages& StagesOf(const Recipe& recipe);
+
+}  // namespace cairn::codecs

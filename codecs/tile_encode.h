@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One tile through the stages of a recipe and into an image. Shared by Encode() and Demote().
+
+#include "codecs/backend.h"
+#include "codecs/error.h"
+#include "codecs/image_header.h"
+#include "codecs/stages.h"
+
+namespace cairn::codecs {
+
+// Writes the next tile: coded where the recipe makes it smaller than raw, else raw.
+// kTargetTooSmall.
+Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                 ImageWriter* writer);
+
+}  // namespace cairn::codecs

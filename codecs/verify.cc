@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/image.h"
+#include "codecs/pack/dense.h"
+#include "codecs/tile_layout.h"
+
+namespace cairn::codecs {
+namespace {
+
+// Padding after a section, and the unused bits of code rows that end inside a byte.
+bool HasCleanPadding(const TileGeometry& geometry, const Recipe& recipe, const TileEntry& entry,
+                     const TileLayout& layout, const std::byte* tile) {
+  if (!IsZero(tile + layout.content_bytes, layout.bytes - layout.content_bytes)) return false;
+  if (entry.form == kRawForm) return true;
+  if (!IsZero(tile + layout.codes_bytes, layout.params_offset - layout.codes_bytes)) return false;
+  const uint32_t used_bits = geometry.dim * recipe.bits % 8;
+  if (used_bits == 0) return true;
+  const uint32_t row_bytes = CodeRowBytes(geometry.dim, recipe.bits);
+  for (uint32_t row = 0; row < geometry.rows; ++row) {
+    if ((U8(tile)[uint64_t{row} * row_bytes + row_bytes - 1] >> used_bits) != 0) return false;
+  }
+  return true;
+}
+
+// Minima are finite and not -0, ranges finite and not negative.
+bool HasValidParams(const TileLayout& layout, const std::byte* tile) {
+  const std::byte* params = tile + layout.params_offset;
+  uint32_t faults = 0;
+  for (uint64_t i = 0; i < layout.params_bytes; i += 4) {
+    const auto pair = Load<uint32_t>(params + i);
+    faults |= (pair & 0x7C00) == 0x7C00 ? 1 : 0;
+    faults |= (pair & 0xFFFF) == 0x8000 ? 1 : 0;
+    faults |= (pair >> 16) >= 0x7C00 ? 1 : 0;
+  }
+  return faults == 0;
+}
+
+// Positions ascend and are tokens of the tile.
+bool HasValidRows(const TileGeometry& geometry, const TileEntry& entry, const TileLayout& layout,
+                  const std::byte* tile) {
+  int32_t previous = -1;
+  for (uint32_t i = 0; i < entry.rows; ++i) {
+    const auto position = Load<uint16_t>(tile + layout.positions_offset + 2 * uint64_t{i});
+    if (position <= previous || position >= geometry.rows) return false;
+    previous = position;
+  }
+  return true;
+}
+
+}  // namespace
+
+Error VerifyTile(const ImageView& view, uint32_t index) {
+  const TileEntry entry = view.Tile(index);
+  const std::span<const std::byte> content = view.TileContent(index);
+  if (Crc32c(content) != entry.crc) return Error::kBadChecksum;
+  const ImageSpec& spec = view.spec();
+  const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
+  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
+  if (!layout.has_value()) return Error::kBadTile;
+  if (!HasCleanPadding(geometry, spec.recipe, entry, *layout, content.data())) {
+    return Error::kBadPadding;
+  }
+  if (entry.form == kRawForm) return Error::kOk;
+  const bool is_valid = HasValidParams(*layout, content.data()) &&
+                        HasValidRows(geometry, entry, *layout, content.data());
+  return is_valid ? Error::kOk : Error::kBadTile;
+}
+
+Error VerifyTiles(const ImageView& view, const Slice& slice) {
+  if (slice.IsEmpty() || !view.spec().slice.Contains(slice)) return Error::kInvalidSlice;
+  const uint32_t planes = PlaneCount(view.spec().tile.kind);
+  for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
+    // The tiles of a layer's heads are adjacent.
+    const uint32_t first =
+        view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
+    for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
+      if (const Error error = VerifyTile(view, first + i); error != Error::kOk) return error;
+    }
+  }
+  return Error::kOk;
+}
+
+Error VerifyTiles(const ImageView& view) { return VerifyTiles(view, view.spec().slice); }
+
+}  // namespace cairn::codecs
