@@ -40,8 +40,8 @@ class Gauge {
 };
 
 // What a Histogram held at one moment. counts has one element more than bounds: the last is what
-// exceeds them all. Counts are per bucket, not cumulative; count is their sum. While writers run, sum
-// may be off by the writes in flight.
+// exceeds them all. Counts are per bucket, not cumulative; count is their sum. While writers run,
+// sum may be off by the writes in flight.
 struct HistogramSnapshot {
   std::vector<double> bounds;
   std::vector<std::uint64_t> counts;

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows between folders, the homes of foreign headers, and that includes make no circle.
+
+A unit is a folder, or a few files of one, that the arrows treat alike. The longest matching prefix of a path names its unit.
+"""
+
+import re
+import sys
+
+import tree
+
+SERVICE_BELOW = {"service/limits", "service/memory", "service/tier", "service/index", "service/state"}
+PATH = {"base", "proto", "codecs", "codecs/checksum", "kernels", "transport", "service/config"} | SERVICE_BELOW
+
+# unit -> what it may include besides itself
+ARROWS = {
+    "base": set(),
+    "codecs": {"codecs/checksum"},
+    "codecs/checksum": {"codecs"},
+    "kernels": {"codecs"},
+    "proto": {"base", "codecs", "codecs/checksum"},
+    "transport": {"base", "proto", "codecs/checksum"},
+    "client": {"base", "proto", "codecs", "codecs/checksum", "kernels", "transport"},
+    "service/limits": {"base", "proto", "codecs"},
+    "service/config": {"base", "codecs", "service/limits"},
+    "service/memory": {"base", "transport", "kernels", "service/limits"},
+    "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/state"},
+    "service/index": {"base", "proto", "codecs", "service/limits", "service/memory", "service/tier"},
+    # What put, get and front share of a running daemon: spaces, sessions, the path pool.
+    "service/state": PATH - {"service/state"},
+    "service/put": PATH,
+    "service/get": PATH,
+    "service/upkeep": PATH,
+    "service/front": PATH | {"service/put", "service/get", "service/upkeep"},
+}
+EVERYTHING = {"service", "tests"}  # service/main.cc and the daemon wire it all; nobody includes tests/
+
+UNITS = [
+    ("codecs/checksum", "codecs/checksum"),
+    ("service/limits", "service/limits"),
+    ("service/config", "service/config"),
+    ("service/spaces", "service/state"),
+    ("service/sessions", "service/state"),
+    ("service/path_pool", "service/state"),
+] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index put get upkeep front".split()]
+
+# header pattern -> where it may be included (tests may include anything)
+HOMES = [
+    (r"cuda|cub/|thrust/|nvtx", ["kernels/"]),
+    (r"uc[pst]/", ["transport/ucx/"]),
+    (r"rocksdb/|liburing", ["service/tier/"]),
+    (r"prometheus/|civetweb", ["service/front/"]),
+    (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "client/cpp/"]),
+    (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),
+    (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/cpu/", "codecs/checksum"]),
+    (r"openssl/", ["proto/"]),
+    (r"yaml-cpp/", ["service/config"]),
+    (r"(gtest|gmock|benchmark)/", []),
+    # codecs and kernels build with nothing but a compiler; the C ABI's header is C.
+    (r"absl/", ["base/", "proto/", "transport/", "service/", "client/"]),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+SOURCES = (".h", ".cc", ".inl", ".cu", ".c")
+
+
+def unit_of(path):
+    for prefix, unit in UNITS:
+        if path.startswith(prefix):
+            return unit
+    return path.split("/")[0]
+
+
+def includes(text):
+    return [m.group(2) for m in INCLUDE.finditer(text)]
+
+
+def check_arrows(files):
+    findings = []
+    for path, text in files.items():
+        source = unit_of(path)
+        for target_path in includes(text):
+            if "/" not in target_path or target_path.split("/")[0] not in TOP:
+                continue
+            target = unit_of(target_path)
+            if target == source or source in EVERYTHING and target != "tests" or source == "tests":
+                continue
+            if target not in ARROWS.get(source, set()):
+                findings.append(f"{path}: {source} may not include {target_path} ({target})")
+    return findings
+
+
+def check_homes(files):
+    findings = []
+    for path, text in files.items():
+        if path.startswith("tests/"):
+            continue
+        for header in includes(text):
+            for pattern, homes in HOMES:
+                if re.match(pattern, header):
+                    if not path.startswith(tuple(homes)):
+                        findings.append(f"{path}: <{header}> has its home in {' '.join(homes) or 'tests/'}")
+                    break
+    return findings
+
+
+def find_circle(graph):
+    """One circle of the graph {node: set of nodes} as a list, or None."""
+    state, trail = {}, []
+
+    def visit(node):
+        state[node] = 1
+        trail.append(node)
+        for target in sorted(graph.get(node, ())):
+            if state.get(target) == 1:
+                return trail[trail.index(target):] + [target]
+            if target not in state and (circle := visit(target)):
+                return circle
+        trail.pop()
+        state[node] = 2
+        return None
+
+    for node in sorted(graph):
+        if node not in state and (circle := visit(node)):
+            return circle
+    return None
+
+
+def check_circles(files):
+    findings = []
+    by_file = {p: {h for h in includes(t) if h in files and h != p} for p, t in files.items()}
+    if circle := find_circle(by_file):
+        findings.append("circle of files: " + " -> ".join(circle))
+    by_unit = {}
+    for path, targets in by_file.items():
+        units = {unit_of(t) for t in targets} - {unit_of(path)}
+        # checksum is a corner of codecs, told apart only because transport may see no more of codecs.
+        if unit_of(path).startswith("codecs"):
+            units = {u for u in units if not u.startswith("codecs")}
+        by_unit.setdefault(unit_of(path), set()).update(units)
+    if circle := find_circle(by_unit):
+        findings.append("circle of folders: " + " -> ".join(circle))
+    return findings
+
+
+TOP = {"base", "codecs", "kernels", "proto", "transport", "service", "client", "tests"}
+
+
+def main():
+    files = {p: t for p, t in tree.texts(SOURCES).items() if p.split("/")[0] in TOP}
+    return tree.report(check_arrows(files) + check_homes(files) + check_circles(files))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks find what they are for: each is given a breach, and the same without it."""
+
+import sys
+import unittest
+
+import layers
+import tidy
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+
+
+class LayersTest(unittest.TestCase):
+    def test_arrows(self):
+        bad = {
+            "base/a.h": '#include "codecs/image.h"',
+            "codecs/a.cc": '#include "base/status.h"',
+            "transport/a.cc": '#include "codecs/image.h"',
+            "service/put/a.cc": '#include "service/get/get.h"',
+            "service/memory/a.cc": '#include "service/tier/host_tier.h"',
+            "client/cpp/a.cc": '#include "service/limits.h"',
+            "service/main.cc": '#include "tests/support/fake_clock.h"',
+        }
+        for path, text in bad.items():
+            self.assertEqual(len(layers.check_arrows({path: text})), 1, path)
+        good = {
+            "transport/a.cc": '#include "codecs/checksum.h"',
+            "proto/a.cc": '#include "codecs/shape.h"',
+            "service/front/a.cc": '#include "service/put/put.h"',
+            "service/main.cc": '#include "service/front/control_server.h"',
+            "tests/unit/a.cc": '#include "service/get/get.h"',
+            "base/b.h": '#include "absl/status/status.h"\n#include <vector>',
+        }
+        self.assertEqual(layers.check_arrows(good), [])
+
+    def test_homes(self):
+        bad = {
+            "codecs/image.cc": "#include <immintrin.h>",
+            "transport/local/a.cc": "#include <ucp/api/ucp.h>",
+            "service/daemon.cc": "#include <prometheus/registry.h>",
+            "service/put/put.cc": '#include "cairn/v1/store.pb.h"',
+            "client/c/cairn.cc": "#include <grpcpp/grpcpp.h>",
+            "codecs/shape.cc": '#include "absl/status/status.h"',
+            "service/tier/gpu_tier.cc": "#include <cuda_runtime.h>",
+            "base/log.cc": "#include <gtest/gtest.h>",
+        }
+        for path, text in bad.items():
+            self.assertEqual(len(layers.check_homes({path: text})), 1, path)
+        good = {
+            "codecs/cpu/avx2.cc": "#include <immintrin.h>",
+            "codecs/checksum_sse.cc": "#include <nmmintrin.h>",
+            "transport/ucx/a.cc": "#include <ucp/api/ucp.h>",
+            "service/front/a.cc": '#include "cairn/v1/store.grpc.pb.h"',
+            "tests/unit/a.cc": "#include <ucp/api/ucp.h>",
+        }
+        self.assertEqual(layers.check_homes(good), [])
+
+    def test_circles(self):
+        two = {"base/a.h": '#include "base/b.h"', "base/b.h": '#include "base/a.h"'}
+        self.assertIn("circle of files", layers.check_circles(two)[0])
+        folders = {
+            "service/put/a.h": '#include "service/get/b.h"', "service/get/b.h": "",
+            "service/get/c.h": '#include "service/put/d.h"', "service/put/d.h": "",
+        }
+        self.assertIn("circle of folders", layers.check_circles(folders)[0])
+        self.assertEqual(layers.check_circles({"base/a.h": '#include "base/b.h"', "base/b.h": ""}), [])
+
+
+class TidyTest(unittest.TestCase):
+    def findings(self, path, text):
+        return list(tidy.check(path, text))
+
+    def test_finds(self):
+        long_function = "void F() {\n" + "  x();\n" * 70 + "}\n"
+        for path, text in [
+            ("base/a.cc", "int x;\n"),
+            ("base/a_util.cc", SPDX),
+            ("base/a.cc", SPDX + "// TO" + "DO: later\n"),
+            ("base/a.cc", SPDX + "\n" * 400),
+            ("base/a.cc", SPDX + long_function),
+            ("base/a.cc", SPDX + "std::mutex m;\n"),
+            ("base/a.cc", SPDX + "absl::Mutex m;\n"),
+            ("base/a.cc", SPDX + "void F() { throw 1; }\n"),
+            ("base/a.cc", SPDX + "std::shared_ptr<int> p;\n"),
+            ("base/a.h", SPDX),
+        ]:
+            self.assertEqual(len(self.findings(path, text)), 1, text[:80])
+
+    def test_leaves_alone(self):
+        for path, text in [
+            ("base/a.cc", SPDX + "// nothing here may throw, nor hold a std::mutex\n"),
+            ("base/a.cc", SPDX + 'const char* a = "throw";\n'),
+            ("base/a.cc", SPDX + "void F() {\n" + "  x();\n" * 68 + "}\n"),
+            ("base/mutex.h", SPDX + "#pragma once\nstd::mutex m;\n"),
+            ("service/front/a.cc", SPDX + "std::shared_ptr<int> p;\n"),
+        ]:
+            self.assertEqual(self.findings(path, text), [], text[:80])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
