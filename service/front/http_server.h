@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Just enough of HTTP/1.1 to be scraped and probed: GET and HEAD of fixed paths, one request a
+// connection, no request bodies. One thread, and hard limits on everything a peer can send or hold.
+//
+// Thread-safety: Thread-safe. The thread is named "http".
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "service/config_value.h"
+
+namespace cairn {
+
+class HttpServer {
+ public:
+  struct Response {
+    int status = 200;
+    std::string content_type = "text/plain; charset=utf-8";
+    std::string body;
+  };
+  // Answers a path (without its query). Runs on the http thread.
+  using Responder = std::function<Response(std::string_view path)>;
+
+  struct Limits {
+    size_t connections_max = 64;  // past it the oldest one gives way
+    size_t head_bytes_max = 8192;
+    absl::Duration time_max = absl::Seconds(5);  // of one connection, from accept to close
+  };
+
+  // Binds to exactly that address. Unavailable when it cannot, InvalidArgument when it is no
+  // address.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address,
+                                                          const Limits& limits);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(const HostPort& address) {
+    return Bind(address, Limits());
+  }
+  ~HttpServer() { Stop(); }
+
+  HostPort address() const { return address_; }  // with the port really bound
+  // Answers from now on; peers that came earlier have waited. Once.
+  void Start(Responder responder);
+  void Stop();  // idempotent
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct Connection {
+    Fd fd;
+    absl::Time deadline;
+    std::string input;
+    std::string output;
+    size_t output_sent = 0;
+    bool is_answered = false;  // from here on input is only thrown away
+  };
+
+  HttpServer() = default;
+  void Run();
+  // Lets new peers in; the oldest give way.
+  void Accept();
+  // Both return false when the connection is over.
+  bool Read(Connection& connection);
+  bool Write(Connection& connection);
+  void Answer(Connection& connection);
+
+  HostPort address_;
+  Responder responder_;
+  Limits limits_;
+  Fd listener_, wake_;
+  std::vector<std::unique_ptr<Connection>> connections_;  // of the thread; oldest first
+  Counter requests_, refused_, dropped_;
+  std::thread thread_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// /metrics, /healthz and /readyz. The only user of prometheus-cpp.
+//
+//   /metrics   200, Prometheus text format: what Report() of every component says at that moment
+//   /healthz   200 while the process runs
+//   /readyz    200 when new work is taken, 503 with the reason while not (starting, draining)
+//
+// Thread-safety: Thread-safe.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/metric.h"
+#include "service/config_value.h"
+#include "service/front/http_server.h"
+
+namespace cairn {
+
+// The metrics that `report` names, as Prometheus text: families in the order of their first
+// mention.
+std::string MetricsText(const std::function<void(MetricSink&)>& report);
+
+class MetricsServer {
+ public:
+  struct Sources {
+    std::function<void(MetricSink&)> report;  // of all components; runs on the http thread
+    std::function<absl::Status()> readiness;  // OK: ready
+  };
+  // Errors: as HttpServer::Bind.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const HostPort& address,
+                                                              Sources sources);
+
+  HostPort address() const { return http_->address(); }
+  void Stop() { http_->Stop(); }
+
+ private:
+  MetricsServer(Sources sources, std::unique_ptr<HttpServer> http)
+      : sources_(std::move(sources)), http_(std::move(http)) {}
+  HttpServer::Response Respond(std::string_view path) const;
+
+  const Sources sources_;
+  const std::unique_ptr<HttpServer> http_;  // last: its thread uses the above
+};
+
+}  // namespace cairn
