@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Memory of a data connection, lent to the caller: a put from it, or a get into it, in source or
+// image form moves with the fewest copies (over local/, straight between the shared region and the
+// daemon's arena).
+//
+// Thread-safety: Thread-compatible. Ownership: the Client must outlive it. It stays readable and
+// usable after its connection broke, at the price of one more copy.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "transport/transport.h"
+
+namespace cairn {
+
+class DataPool;
+
+class Buffer {
+ public:
+  Buffer(DataPool* pool, int slot, std::unique_ptr<transport::Buffer> memory)
+      : pool_(pool), slot_(slot), memory_(std::move(memory)) {}
+  Buffer(Buffer&& source) noexcept
+      : pool_(source.pool_), slot_(source.slot_), memory_(std::move(source.memory_)) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer();
+
+  std::span<std::byte> bytes() { return memory_->bytes(); }
+  std::span<const std::byte> bytes() const { return memory_->bytes(); }
+
+ private:
+  DataPool* pool_;
+  int slot_;
+  std::unique_ptr<transport::Buffer> memory_;  // null once moved from
+};
+
+}  // namespace cairn

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The C++ SDK of Cairn: keeps the KV cache of prefixes in a cairnd and gets it back.
+//
+//   CAIRN_ASSIGN_OR_RETURN(auto client, Client::Connect({.control = "127.0.0.1:7070"}));
+//   CAIRN_ASSIGN_OR_RETURN(auto space, client->OpenSpace(identity));
+//   const auto keys = space->DeriveChain(tokens);
+//   CAIRN_ASSIGN_OR_RETURN(MatchResult match, space->Match({.keys = keys}));
+//   for (uint32_t i = 0; i < match.block_count; ++i) space->Get({.key = keys[i], …});
+//
+// No exceptions leave it. Every call has a deadline; zero asks for the default (options.h). Codes
+// say what to do next: NotFound and DeadlineExceeded recompute, ResourceExhausted back off,
+// Unavailable the daemon is gone (the client reconnects by itself), InvalidArgument the caller's
+// bug, FailedPrecondition after a fork.
+//
+// Whatever a Get delivers has been verified; what fails the check is a NotFound, counted and logged
+// once.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/block_io.h"
+#include "client/cpp/breaker.h"
+#include "client/cpp/buffer.h"
+#include "client/cpp/options.h"
+#include "proto/block_key.h"
+
+namespace cairn {
+
+class Space;
+struct ClientCore;
+
+struct TierFigures {
+  Tier tier = Tier::kNone;
+  uint64_t capacity_bytes = 0, used_bytes = 0, pinned_bytes = 0;
+  uint64_t staging_bytes = 0, quarantine_bytes = 0;
+};
+
+// Of the daemon.
+struct Stats {
+  uint64_t block_count = 0, image_count = 0;
+  uint64_t image_bytes = 0;   // published
+  uint64_t source_bytes = 0;  // what they decode to
+  uint64_t session_count = 0, lease_count = 0;
+  std::vector<TierFigures> tiers;
+  std::string daemon_version;
+  absl::Duration uptime;
+  bool is_draining = false;
+};
+
+// Of one client, since it connected.
+struct ClientCounters {
+  uint64_t gets = 0, hits = 0, misses = 0;
+  uint64_t corrupt = 0;  // misses because a checksum did not match
+  uint64_t late = 0;     // gets and puts over their deadline
+  uint64_t puts = 0, duplicates = 0;
+  uint64_t get_bytes = 0, put_bytes = 0;  // payload bytes on the wire
+  uint64_t reconnects = 0;
+  uint64_t breaker_opened = 0;
+  Breaker::State breaker_state = Breaker::State::kClosed;
+};
+
+// A session with one daemon. Thread-safety: Thread-safe. Destroy its spaces and buffers first. In a
+// forked child every call is refused; destroying it there does nothing.
+class Client {
+ public:
+  // Unavailable when no daemon answers there.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ConnectOptions& options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // The space of that identity, made if it is new; `recipe` applies then only, and empty is the
+  // daemon's default. identity.tenant may be empty: it is the client's.
+  absl::StatusOr<std::unique_ptr<Space>> OpenSpace(const proto::SpaceIdentity& identity,
+                                                   const std::string& recipe = "",
+                                                   absl::Duration timeout = absl::ZeroDuration());
+
+  // Gives leases back before they expire. Unknown and all-zero ones are ignored.
+  absl::Status Release(std::span<const LeaseToken> leases,
+                       absl::Duration timeout = absl::ZeroDuration());
+
+  absl::StatusOr<Stats> GetStats(absl::Duration timeout = absl::ZeroDuration());
+  ClientCounters counters() const;
+  Breaker& breaker();
+
+  absl::StatusOr<Buffer> AllocateBuffer(size_t bytes,
+                                        absl::Duration timeout = absl::ZeroDuration());
+
+ private:
+  explicit Client(std::unique_ptr<ClientCore> core);
+  std::unique_ptr<ClientCore> core_;
+};
+
+}  // namespace cairn

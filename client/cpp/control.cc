@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/control.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "cairn/v1/store.grpc.pb.h"
+#include "client/cpp/rpc.h"
+#include "proto/convert.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kBackoffMin = absl::Milliseconds(20);
+constexpr absl::Duration kBackoffMax = absl::Seconds(1);
+
+absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
+  SessionInfo session;
+  session.session_id = opened.session_id();
+  CAIRN_ASSIGN_OR_RETURN(session.ticket, proto::FromTicketBytes(opened.ticket()));
+  session.data_addresses.assign(opened.data_addresses().begin(), opened.data_addresses().end());
+  session.daemon_version = opened.daemon_version();
+  session.payload_bytes_max = opened.payload_bytes_max();
+  return session;
+}
+
+class GrpcControl final : public Control {
+ public:
+  explicit GrpcControl(const ConnectOptions& options)
+      : options_(options), stub_(v1::Store::NewStub(OpenChannel(options.control))) {}
+
+  ~GrpcControl() override {
+    {
+      MutexLock lock(mutex_);
+      is_closing_ = true;
+      if (stream_ != nullptr) {
+        stream_->TryCancel();
+      }
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+  absl::Status Start(absl::Time deadline) {
+    thread_ = std::thread([this] { Run(); });
+    MutexLock lock(mutex_);
+    while (session_.epoch == 0 && failure_.ok()) {
+      if (!changed_.WaitUntil(mutex_, deadline) && session_.epoch == 0 && failure_.ok()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("no session with ", options_.control, " in time"));
+      }
+    }
+    return session_.epoch != 0 ? absl::OkStatus() : failure_;
+  }
+
+  absl::StatusOr<SessionInfo> Session(absl::Time deadline) override {
+    MutexLock lock(mutex_);
+    while (!is_open_) {
+      if (is_closing_ || !changed_.WaitUntil(mutex_, deadline)) {
+        break;
+      }
+    }
+    if (is_open_) {
+      return session_;
+    }
+    return absl::UnavailableError(absl::StrCat("no session with ", options_.control, ": ",
+                                               failure_.ok() ? "closing" : failure_.message()));
+  }
+
+  uint64_t reconnect_count() const override {
+    MutexLock lock(mutex_);
+    return session_.epoch == 0 ? 0 : session_.epoch - 1;
+  }
+
+  absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
+                                               absl::Time deadline) override {
+    return Call<v1::OpenSpaceReply>(&v1::Store::Stub::OpenSpace, request, deadline);
+  }
+  absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) override {
+    return Call<v1::MatchReply>(&v1::Store::Stub::Match, request, deadline);
+  }
+  absl::StatusOr<v1::ReleaseReply> Release(v1::ReleaseRequest request,
+                                           absl::Time deadline) override {
+    return Call<v1::ReleaseReply>(&v1::Store::Stub::Release, request, deadline);
+  }
+  absl::StatusOr<v1::ContainsReply> Contains(v1::ContainsRequest request,
+                                             absl::Time deadline) override {
+    return Call<v1::ContainsReply>(&v1::Store::Stub::Contains, request, deadline);
+  }
+  absl::StatusOr<v1::DeleteReply> Delete(v1::DeleteRequest request, absl::Time deadline) override {
+    return Call<v1::DeleteReply>(&v1::Store::Stub::Delete, request, deadline);
+  }
+  absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
+                                                 absl::Time deadline) override {
+    return Call<v1::InvalidateReply>(&v1::Store::Stub::Invalidate, request, deadline);
+  }
+  absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) override {
+    return Call<v1::StatsReply>(&v1::Store::Stub::Stats, request, deadline);
+  }
+
+ private:
+  template <typename Reply, typename Request>
+  absl::StatusOr<Reply> Call(grpc::Status (v1::Store::Stub::*method)(grpc::ClientContext*,
+                                                                     const Request&, Reply*),
+                             Request& request, absl::Time deadline) {
+    CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, Session(deadline));
+    request.set_ticket(proto::ToBytes(session.ticket));
+    return RunRpc(*stub_, method, request, deadline);
+  }
+
+  // The session thread: one turn of the loop is one session.
+  void Run() {
+    absl::Duration backoff = kBackoffMin;
+    while (true) {
+      if (KeepSession()) {
+        backoff = kBackoffMin;
+      }
+      MutexLock lock(mutex_);
+      const absl::Time until = MonotonicNow() + backoff;
+      while (!is_closing_ && changed_.WaitUntil(mutex_, until)) {
+      }
+      if (is_closing_) {
+        return;
+      }
+      backoff = std::min(backoff * 2, kBackoffMax);
+    }
+  }
+
+  // Opens a session and reads its stream to the end. False if none was opened.
+  bool KeepSession() {
+    grpc::ClientContext context;
+    {
+      MutexLock lock(mutex_);
+      if (is_closing_) {
+        return false;
+      }
+      stream_ = &context;
+    }
+    v1::OpenSessionRequest request;
+    request.set_tenant(options_.tenant);
+    request.set_client_name(options_.name);
+    auto reader = stub_->OpenSession(&context, request);
+    v1::SessionEvent event;
+    bool was_open = false;
+    absl::Status failure;
+    while (reader->Read(&event)) {
+      if (was_open || !event.has_opened()) {
+        continue;
+      }
+      absl::StatusOr<SessionInfo> session = FromOpened(event.opened());
+      if (!session.ok()) {
+        failure = Annotate(session.status(), "session opened by the daemon");
+        context.TryCancel();
+        continue;
+      }
+      was_open = true;
+      Opened(*std::move(session));
+    }
+    const absl::Status ended = FromGrpc(reader->Finish());
+    if (failure.ok()) {
+      failure = ended.ok() ? absl::UnavailableError("the daemon ended the session") : ended;
+    }
+    Ended(was_open, failure);
+    return was_open;
+  }
+
+  void Opened(SessionInfo session) {
+    MutexLock lock(mutex_);
+    session.epoch = session_.epoch + 1;
+    session_ = std::move(session);
+    is_open_ = true;
+    changed_.NotifyAll();
+  }
+
+  void Ended(bool was_open, const absl::Status& failure) {
+    bool is_incident = false;
+    {
+      MutexLock lock(mutex_);
+      stream_ = nullptr;
+      is_open_ = false;
+      failure_ = failure;
+      is_incident = was_open && !is_closing_;
+      changed_.NotifyAll();
+    }
+    if (is_incident) {
+      LogWarn("client", "session ended, reconnecting",
+              {{"control", options_.control}, {"reason", failure}});
+    }
+  }
+
+  const ConnectOptions options_;
+  const std::unique_ptr<v1::Store::Stub> stub_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  SessionInfo session_ ABSL_GUARDED_BY(mutex_);
+  bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // why the last session ended or did not open
+  grpc::ClientContext* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while KeepSession() runs
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Control>> Control::Open(const ConnectOptions& options,
+                                                       absl::Time deadline) {
+  auto control = std::make_unique<GrpcControl>(options);
+  CAIRN_RETURN_IF_ERROR(control->Start(deadline));
+  return std::unique_ptr<Control>(std::move(control));
+}
+
+}  // namespace cairn

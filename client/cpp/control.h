@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The control plane of a client: one gRPC channel, and one session kept open on it.
+//
+// A thread of its own ("session", docs/concurrency.md) reads the session's stream. When the stream
+// ends the client is without a session; the thread opens a new one, with backoff, under a new epoch
+// and ticket. What was bound to the old one (space ids, data connections, leases) is void.
+//
+// Thread-safety: Thread-safe.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cairn/v1/store.pb.h"
+#include "client/cpp/options.h"
+#include "proto/frame.h"
+
+namespace cairn {
+
+// What the daemon said when it opened a session.
+struct SessionInfo {
+  uint64_t epoch = 0;  // 1, 2, … of this client; goes up with every reconnect
+  uint64_t session_id = 0;
+  proto::Ticket ticket{};
+  std::vector<std::string> data_addresses;
+  std::string daemon_version;
+  uint64_t payload_bytes_max = 0;
+};
+
+class Control {
+ public:
+  // Opens the first session. Unavailable when nothing answers there, DeadlineExceeded.
+  static absl::StatusOr<std::unique_ptr<Control>> Open(const ConnectOptions& options,
+                                                       absl::Time deadline);
+  virtual ~Control() = default;  // ends the session and joins the thread
+
+  // The session in force, waiting for one until `deadline`. Unavailable, with the last failure.
+  virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
+  virtual uint64_t reconnect_count() const = 0;
+
+  // The calls of cairn.v1.Store. The ticket is filled in here.
+  virtual absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
+                                                       absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ReleaseReply> Release(v1::ReleaseRequest request,
+                                                   absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ContainsReply> Contains(v1::ContainsRequest request,
+                                                     absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::DeleteReply> Delete(v1::DeleteRequest request,
+                                                 absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
+                                                         absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) = 0;
+};
+
+}  // namespace cairn

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/data.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+bool IsSocketHere(const std::string& address) {
+  struct stat status {};
+  return address.starts_with(kUnix) && stat(address.c_str() + kUnix.size(), &status) == 0 &&
+         S_ISSOCK(status.st_mode);
+}
+
+bool Contains(std::span<const std::byte> bytes, const void* place) {
+  const auto* byte = static_cast<const std::byte*>(place);
+  return std::less_equal<>()(bytes.data(), byte) &&
+         std::less<>()(byte, bytes.data() + bytes.size());
+}
+
+}  // namespace
+
+Buffer::~Buffer() {
+  if (memory_ != nullptr) {
+    pool_->Free(slot_, std::move(memory_));
+  }
+}
+
+std::span<std::byte> Scratch::Region(size_t bytes) {
+  if (region_ == nullptr || region_->bytes().size() < bytes) {
+    region_ = nullptr;
+    if (auto allocated = connection_->Allocate(bytes); allocated.ok()) {
+      region_ = *std::move(allocated);
+    } else {
+      overflow_.resize(std::max(overflow_.size(), bytes));
+      return std::span(overflow_).first(bytes);
+    }
+  }
+  return region_->bytes().first(bytes);
+}
+
+std::span<std::byte> Scratch::Heap(size_t bytes) {
+  heap_.resize(std::max(heap_.size(), bytes));
+  return std::span(heap_).first(bytes);
+}
+
+DataPool::DataPool(const ConnectOptions& options)
+    : options_(options), slots_(static_cast<size_t>(options.connections)) {}
+
+DataPool::~DataPool() {
+  for (const Slot& slot : slots_) {
+    CAIRN_CHECK(!slot.is_busy, "a client was destroyed while a call of it ran");
+    CAIRN_CHECK(slot.buffers.empty(), "a client was destroyed before its buffers");
+  }
+}
+
+absl::StatusOr<std::string> DataPool::AddressOf(const SessionInfo& session) const {
+  if (!options_.data.empty()) {
+    return options_.data;
+  }
+  const auto& addresses = session.data_addresses;
+  auto chosen = std::find_if(addresses.begin(), addresses.end(), IsSocketHere);
+  if (chosen == addresses.end()) {
+    chosen = std::find_if(addresses.begin(), addresses.end(),
+                          [](const std::string& address) { return !address.starts_with(kUnix); });
+  }
+  if (chosen == addresses.end()) {
+    return absl::FailedPreconditionError(
+        "the daemon names no data address that this host has; set data, or start it with --data");
+  }
+  return *chosen;
+}
+
+int DataPool::CheckOut(const void* place, absl::Time deadline) {
+  const int count = static_cast<int>(slots_.size());
+  MutexLock lock(mutex_);
+  int wanted = -1;
+  for (int i = 0; place != nullptr && i < count && wanted < 0; ++i) {
+    const auto& buffers = slots_[static_cast<size_t>(i)].buffers;
+    if (std::any_of(buffers.begin(), buffers.end(),
+                    [place](std::span<const std::byte> bytes) { return Contains(bytes, place); })) {
+      wanted = i;
+    }
+  }
+  while (true) {
+    for (int i = 0; i < count; ++i) {
+      // The lowest free one: with one thread there is one connection, and its caches are warm.
+      const int slot = wanted >= 0 ? wanted : i;
+      if (!slots_[static_cast<size_t>(slot)].is_busy) {
+        slots_[static_cast<size_t>(slot)].is_busy = true;
+        return slot;
+      }
+    }
+    if (!freed_.WaitUntil(mutex_, deadline) && MonotonicNow() >= deadline) {
+      return -1;
+    }
+  }
+}
+
+void DataPool::CheckIn(int slot) {
+  std::vector<std::unique_ptr<transport::Buffer>> retired;
+  Slot& held = slots_[static_cast<size_t>(slot)];
+  {
+    MutexLock lock(mutex_);
+    retired.swap(held.retired);
+  }
+  retired.clear();  // while the slot is still ours: freeing touches the connection's region
+  MutexLock lock(mutex_);
+  held.is_busy = false;
+  freed_.NotifyAll();
+}
+
+void DataPool::Free(int slot, std::unique_ptr<transport::Buffer> memory) {
+  Slot& held = slots_[static_cast<size_t>(slot)];
+  bool is_mine = false;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(held.buffers, [&memory](std::span<const std::byte> bytes) {
+      return bytes.data() == memory->bytes().data();
+    });
+    held.retired.push_back(std::move(memory));
+    is_mine = !std::exchange(held.is_busy, true);
+  }
+  if (is_mine) {
+    CheckIn(slot);
+  }
+}
+
+absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
+                                       absl::Time deadline) {
+  if (slot.connection != nullptr) {
+    slot.connection->Poll(absl::InfinitePast());  // notices a peer that has gone meanwhile
+    if (!slot.connection->broken() && slot.epoch == session.epoch) {
+      return absl::OkStatus();
+    }
+    for (Scratch& scratch : slot.scratch) {
+      scratch.region_ = nullptr;
+    }
+    slot.connection = nullptr;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const std::string address, AddressOf(session));
+  CAIRN_ASSIGN_OR_RETURN(
+      slot.connection, options_.dialer(DialRequest{.address = address,
+                                                   .ticket = session.ticket,
+                                                   .window = static_cast<uint32_t>(options_.window),
+                                                   .region_bytes = options_.region_bytes,
+                                                   .deadline = deadline}));
+  slot.epoch = session.epoch;
+  slot.seq = 1;  // 0 was the hello's
+  slot.scratch.resize(
+      static_cast<size_t>(std::clamp(slot.connection->window(), 1, options_.window)));
+  for (Scratch& scratch : slot.scratch) {
+    scratch.connection_ = slot.connection.get();
+    scratch.is_region_shared_ = address.starts_with(kUnix);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> DataPool::Allocate(const SessionInfo& session, size_t bytes,
+                                          absl::Time deadline) {
+  const int index = CheckOut(nullptr, deadline);
+  if (index < 0) {
+    return absl::DeadlineExceededError("every data connection is busy");
+  }
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  auto memory = [&]() -> absl::StatusOr<std::unique_ptr<transport::Buffer>> {
+    CAIRN_RETURN_IF_ERROR(EnsureConnected(slot, session, deadline));
+    auto allocated = slot.connection->Allocate(bytes);
+    if (absl::IsResourceExhausted(allocated.status())) {
+      for (Scratch& scratch : slot.scratch) {
+        scratch.region_ = nullptr;
+      }
+      allocated = slot.connection->Allocate(bytes);
+    }
+    return allocated;
+  }();
+  if (memory.ok()) {
+    MutexLock lock(mutex_);
+    slot.buffers.push_back((*memory)->bytes());
+  }
+  CheckIn(index);
+  CAIRN_RETURN_IF_ERROR(memory.status());
+  return Buffer(this, index, *std::move(memory));
+}
+
+void DataPool::MarkLent(const Slot& slot, std::span<Exchange* const> exchanges) {
+  MutexLock lock(mutex_);
+  for (Exchange* exchange : exchanges) {
+    exchange->is_lent = std::any_of(slot.buffers.begin(), slot.buffers.end(),
+                                    [exchange](std::span<const std::byte> bytes) {
+                                      return Contains(bytes, exchange->place());
+                                    });
+  }
+}
+
+void DataPool::Run(const SessionInfo& session, std::span<Exchange* const> exchanges,
+                   absl::Time deadline) {
+  if (exchanges.empty()) {
+    return;
+  }
+  const auto fail_all = [exchanges](const absl::Status& status) {
+    for (Exchange* exchange : exchanges) {
+      exchange->Fail(status);
+    }
+  };
+  const int index = CheckOut(exchanges.front()->place(), deadline);
+  if (index < 0) {
+    return fail_all(absl::DeadlineExceededError("every data connection is busy"));
+  }
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (const absl::Status status = EnsureConnected(slot, session, deadline); status.ok()) {
+    MarkLent(slot, exchanges);
+    Pipeline(slot.connection, slot.scratch, session.ticket, &slot.seq, deadline).Run(exchanges);
+  } else {
+    fail_all(status);
+  }
+  CheckIn(index);
+}
+
+}  // namespace cairn

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "client/cpp/transfer.h"
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/decode.h"
+#include "codecs/image.h"
+
+namespace cairn {
+namespace {
+
+// Enough of a key to find it in a log, too little to name it.
+constexpr size_t kKeyBytesLogged = 6;
+
+bool IsSame(const std::array<std::byte, 32>& bytes, const codecs::Digest& digest) {
+  return std::bit_cast<codecs::Digest>(bytes) == digest;
+}
+
+absl::Status TargetTooSmall(uint64_t has, uint64_t needs) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("target has ", has, " bytes; the slice has ", needs));
+}
+
+}  // namespace
+
+absl::Status FromCodec(codecs::Error error, std::string_view what) {
+  if (error == codecs::Error::kOk) {
+    return absl::OkStatus();
+  }
+  const std::string text = absl::StrCat(ToAbsl(what), ": ", ToAbsl(codecs::Name(error)));
+  // Bytes that are no image come last in the enumeration.
+  return error >= codecs::Error::kTruncated ? absl::DataLossError(text)
+                                            : absl::InvalidArgumentError(text);
+}
+
+absl::Status VerifyAndDecode(const codecs::ImageView& view,
+                             const std::variant<PlaneViews, SourceTarget>& target,
+                             std::span<std::byte> heap) {
+  const codecs::ImageSpec& spec = view.spec();
+  const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
+  const size_t head_bytes = HeadBytes(shape);
+  const codecs::Backend* backend = nullptr;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  const auto* views = std::get_if<PlaneViews>(&target);
+  size_t offset = 0;
+  uint32_t tile = 0;
+  for (uint16_t layer = 0; layer < shape.layers; ++layer) {
+    for (uint16_t head = 0; head < shape.heads; ++head, offset += head_bytes) {
+      for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane, ++tile) {
+        CAIRN_RETURN_IF_ERROR(
+            FromCodec(codecs::VerifyTile(view, tile), absl::StrCat("tile ", tile)));
+      }
+      const codecs::Slice one{static_cast<uint16_t>(spec.slice.layer_first + layer), 1,
+                              static_cast<uint16_t>(spec.slice.head_first + head), 1};
+      const std::span<std::byte> decoded =
+          views != nullptr ? heap.first(head_bytes)
+                           : std::get<SourceTarget>(target).bytes.subspan(offset, head_bytes);
+      CAIRN_RETURN_IF_ERROR(FromCodec(codecs::Decode(*backend, view, one, decoded), "decode"));
+      if (views != nullptr) {
+        ScatterHead(shape, *views, layer, head, decoded);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+const void* GetExchange::place() const {
+  if (const auto* image = std::get_if<ImageTarget>(&request_.target)) {
+    return image->bytes.data();
+  }
+  const auto* source = std::get_if<SourceTarget>(&request_.target);
+  return source != nullptr && request_.decode == Side::kDaemon ? source->bytes.data() : nullptr;
+}
+
+absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
+  scratch_ = &scratch;
+  started_ = MonotonicNow();
+  const uint64_t source_bytes = SourceBytesOf(slice_);
+  const auto* source = std::get_if<SourceTarget>(&request_.target);
+  const auto* image = std::get_if<ImageTarget>(&request_.target);
+  const bool is_image = image != nullptr || request_.decode == Side::kClient;
+  if (source != nullptr && source->bytes.size() != source_bytes) {
+    return TargetTooSmall(source->bytes.size(), source_bytes);
+  }
+  if (image != nullptr && image->bytes.size() < codecs::kHeaderBytes) {
+    return TargetTooSmall(image->bytes.size(), codecs::kHeaderBytes);
+  }
+  if (const auto* views = std::get_if<PlaneViews>(&request_.target)) {
+    CAIRN_RETURN_IF_ERROR(Validate(slice_.view_shape(), *views));
+  }
+  if (image != nullptr) {
+    call.target =
+        image->bytes.first(std::min<size_t>(image->bytes.size(), context_.payload_bytes_max));
+  } else if (is_image) {
+    call.target = scratch.Region(std::min(ImageBytesMaxOf(slice_), context_.payload_bytes_max));
+  } else if (source != nullptr) {
+    call.target = source->bytes;
+  } else {
+    call.target = scratch.Region(source_bytes);
+  }
+  request.body = proto::Get{.space_id = context_.space_id,
+                            .key = request_.key,
+                            .lease = request_.lease,
+                            .group = slice_.group,
+                            .slice = slice_.range(),
+                            .form = is_image ? proto::Form::kImage : proto::Form::kSource,
+                            .target_bytes = call.target.size()};
+  return absl::OkStatus();
+}
+
+absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t* bytes) {
+  codecs::ImageView view;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseImage(payload, &view), "image"));
+  const codecs::ImageSpec& spec = view.spec();
+  const bool is_asked_for = IsSame(context_.fingerprint, spec.space) &&
+                            IsSame(request_.key, spec.key) && spec.group == slice_.group &&
+                            spec.slice == slice_.slice && spec.tile == slice_.tile &&
+                            spec.tokens == slice_.tokens && view.bytes().size() == payload.size();
+  if (!is_asked_for) {
+    return absl::DataLossError("the image is not the one that was asked for");
+  }
+  if (std::holds_alternative<ImageTarget>(request_.target)) {
+    *bytes = payload.size();
+    return FromCodec(codecs::VerifyTiles(view), "image");
+  }
+  *bytes = SourceBytesOf(slice_);
+  if (const auto* source = std::get_if<SourceTarget>(&request_.target)) {
+    return VerifyAndDecode(view, *source, {});
+  }
+  return VerifyAndDecode(view, std::get<PlaneViews>(request_.target),
+                         scratch_->Heap(HeadBytes(slice_.view_shape())));
+}
+
+absl::Status GetExchange::TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
+                                     uint64_t* bytes) {
+  *bytes = SourceBytesOf(slice_);
+  if (payload.size() != *bytes) {
+    return absl::DataLossError(
+        absl::StrCat("the payload has ", payload.size(), " bytes; the slice has ", *bytes));
+  }
+  if (codecs::Crc32c(payload) != reply.payload_crc32c) {
+    return absl::DataLossError("the payload's checksum does not match");
+  }
+  if (const auto* views = std::get_if<PlaneViews>(&request_.target)) {
+    Scatter(slice_.view_shape(), *views, payload);
+  }
+  return absl::OkStatus();
+}
+
+void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> payload) {
+  const auto* get = std::get_if<proto::GetReply>(&reply.body);
+  if (get == nullptr) {
+    return Fail(absl::InternalError("the daemon answered a get with another kind of frame"));
+  }
+  const bool wants_image =
+      std::holds_alternative<ImageTarget>(request_.target) || request_.decode == Side::kClient;
+  uint64_t bytes = 0;
+  absl::Status status;
+  if ((get->form == proto::Form::kImage) != wants_image) {
+    status = absl::DataLossError("the reply has another form than was asked for");
+  } else {
+    status = wants_image ? TakeImage(payload, &bytes) : TakeSource(reply, payload, &bytes);
+  }
+  if (!status.ok()) {
+    return Fail(status);
+  }
+  elapsed_ = MonotonicNow() - started_;
+  result_ = GetResult{.tier = static_cast<Tier>(get->tier),
+                      .bytes = bytes,
+                      .wire_bytes = payload.size(),
+                      .first_position = get->first_position};
+}
+
+void GetExchange::Fail(const absl::Status& status) {
+  if (!absl::IsDataLoss(status)) {
+    result_ = status;
+    return;
+  }
+  is_corrupt_ = true;
+  LogWarn("client", "block failed verification, taken as a miss",
+          {{"key", proto::Hex(std::span(request_.key).first(kKeyBytesLogged))},
+           {"group", slice_.group},
+           {"reason", ToStd(status.message())}});
+  result_ =
+      absl::NotFoundError(absl::StrCat("failed verification, taken as a miss: ", status.message()));
+}
+
+}  // namespace cairn

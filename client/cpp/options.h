@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a client can be told, with the limits of each field. Every function here is pure.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/frame.h"
+#include "transport/transport.h"
+
+namespace cairn {
+
+// Every call has a deadline. A timeout of zero means the default; nothing waits longer than the
+// last.
+inline constexpr absl::Duration kControlTimeoutDefault = absl::Milliseconds(500);  // match, …
+inline constexpr absl::Duration kDataTimeoutDefault = absl::Seconds(2);  // connect, put, get
+inline constexpr absl::Duration kTimeoutMax = absl::Seconds(60);
+
+inline constexpr int kConnectionsDefault = 2;
+inline constexpr int kConnectionsMax = 16;
+inline constexpr int kWindowDefault = 8;
+inline constexpr int kWindowMax = 64;
+inline constexpr uint64_t kRegionBytesDefault = uint64_t{64} << 20;
+inline constexpr uint64_t kRegionBytesMin = uint64_t{1} << 20;
+inline constexpr uint64_t kRegionBytesMax = uint64_t{1} << 30;
+inline constexpr size_t kTenantCharsMax = 64;
+inline constexpr size_t kClientNameCharsMax = 128;
+
+// What it takes to open one data connection.
+struct DialRequest {
+  std::string address;  // "unix:PATH" or "HOST:PORT"
+  proto::Ticket ticket{};
+  uint32_t window = 0;
+  uint64_t region_bytes = 0;
+  absl::Time deadline = absl::InfinitePast();
+};
+using Dialer = std::function<absl::StatusOr<std::unique_ptr<transport::Connection>>(
+    const DialRequest& request)>;
+
+// When the breaker opens and how it closes again (breaker.h).
+struct BreakerOptions {
+  // False: Match always asks the daemon; the breaker still measures and advises.
+  bool is_enforced = true;
+  int failures_to_open = 3;                         // in a row
+  int slow_to_open = 3;                             // in a row
+  absl::Duration open_min = absl::Seconds(1);       // until the first probe
+  absl::Duration open_max = absl::Seconds(30);      // each failed probe doubles it
+  absl::Duration probe_timeout = absl::Seconds(5);  // then another may go
+};
+
+struct ConnectOptions {
+  std::string control;  // "HOST:PORT" of cairnd's control plane; required
+  // "unix:PATH" or "HOST:PORT". Empty: the first address the daemon names whose socket is on this
+  // host, else its first "HOST:PORT".
+  std::string data;
+  std::string tenant = "default";
+  std::string name = "cairn-cpp";  // for people: shows in logs and status
+  int connections = kConnectionsDefault;
+  int window = kWindowDefault;                    // most calls in flight per connection
+  uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix: connection
+  absl::Duration timeout = absl::ZeroDuration();  // of connecting
+  BreakerOptions breaker;
+  // Opens data connections; empty: the transport that the address names. A seam for tests and
+  // wrappers.
+  Dialer dialer;
+};
+
+// InvalidArgument names the field and the limit.
+absl::Status Validate(const ConnectOptions& options);
+
+// `timeout`, or `fallback` where it is zero. InvalidArgument when it is negative or past
+// kTimeoutMax.
+absl::StatusOr<absl::Duration> TimeoutOr(absl::Duration timeout, absl::Duration fallback);
+
+// Whether `address` is "unix:PATH" or "HOST:PORT"; InvalidArgument, naming `field`, when it is
+// neither.
+absl::Status ValidateDataAddress(const std::string& field, const std::string& address);
+
+}  // namespace cairn

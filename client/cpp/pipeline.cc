@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipeline (declared in data.h): requests over one connection, up to its window at once.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/cpp/data.h"
+
+namespace cairn {
+namespace {
+
+// How long after the deadline the transport may take to give memory back; then the connection is
+// closed, which does it at once.
+constexpr absl::Duration kGrace = absl::Milliseconds(100);
+
+uint32_t MillisecondsLeft(absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
+  return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, proto::kDeadlineMsMax));
+}
+
+}  // namespace
+
+Pipeline::Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
+                   const proto::Ticket& ticket, uint64_t* seq, absl::Time deadline)
+    : connection_(connection),
+      scratch_(scratch),
+      ticket_(ticket),
+      seq_(seq),
+      deadline_(deadline),
+      places_(scratch.size()) {}
+
+void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
+  if (MonotonicNow() >= deadline_) {
+    return exchange.Fail(absl::DeadlineExceededError("no time was left to start"));
+  }
+  if (connection_ == nullptr || connection_->broken()) {
+    return exchange.Fail(absl::UnavailableError("the data connection broke"));
+  }
+  place.call = transport::Call();
+  proto::Frame request;
+  if (const absl::Status status = exchange.Prepare(scratch, request, place.call); !status.ok()) {
+    return exchange.Fail(status);
+  }
+  request.seq = place.seq = (*seq_)++;
+  request.ticket = ticket_;
+  request.payload_bytes = place.call.payload.size();
+  request.deadline_ms = MillisecondsLeft(deadline_);
+  place.call.request = proto::Serialize(request);
+  place.call.deadline = deadline_;
+  place.exchange = &exchange;
+  Start(place);
+}
+
+void Pipeline::Start(Place& place) {
+  const absl::Status status = connection_->Start(&place.call);
+  place.is_waiting = absl::IsResourceExhausted(status) && moving_ > 0;
+  if (status.ok()) {
+    ++moving_;
+  } else if (!place.is_waiting) {
+    std::exchange(place.exchange, nullptr)->Fail(status);
+  }
+}
+
+void Pipeline::End(Place& place) {
+  --moving_;
+  Exchange& exchange = *std::exchange(place.exchange, nullptr);
+  if (!place.call.status.ok()) {
+    return exchange.Fail(place.call.status);
+  }
+  const absl::StatusOr<proto::Frame> reply = proto::ParseFrame(place.call.reply.bytes());
+  if (!reply.ok()) {
+    return exchange.Fail(absl::DataLossError(absl::StrCat("reply: ", reply.status().message())));
+  }
+  if (const absl::Status status = proto::StatusOf(*reply); !status.ok()) {
+    return exchange.Fail(status);
+  }
+  if (reply->payload_bytes != place.call.reply_payload_bytes ||
+      reply->payload_bytes > place.call.target.size()) {
+    return exchange.Fail(
+        absl::DataLossError(absl::StrCat("reply: ", reply->payload_bytes, " bytes announced, ",
+                                         place.call.reply_payload_bytes, " came")));
+  }
+  exchange.Finish(*reply, place.call.target.first(reply->payload_bytes));
+}
+
+// Gives back the regions of places that have nothing to do.
+void Pipeline::MakeRoom() {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i].exchange == nullptr) {
+      scratch_[i].region_ = nullptr;
+    }
+  }
+}
+
+// Starts what can be started. False when all exchanges have ended.
+bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    if (place.exchange != nullptr && place.is_waiting) {
+      MakeRoom();
+      Start(place);
+    }
+    while (place.exchange == nullptr && *next < exchanges.size()) {
+      Begin(place, scratch_[i], *exchanges[(*next)++]);
+    }
+    if (place.is_waiting) {
+      break;  // later ones would only compete for the same room
+    }
+  }
+  return moving_ > 0;
+}
+
+void Pipeline::Run(std::span<Exchange* const> exchanges) {
+  size_t next = 0;
+  // Ends: each turn starts or ends a call, or the deadline passes and the connection is closed.
+  while (Fill(exchanges, &next)) {
+    connection_->Poll(deadline_);
+    if (MonotonicNow() > deadline_ + kGrace) {
+      connection_ = nullptr;  // every call is over now
+    }
+    for (Place& place : places_) {
+      if (place.exchange != nullptr && !place.is_waiting) {
+        if (place.call.over()) {
+          End(place);
+        } else {
+          CAIRN_CHECK(connection_ != nullptr, "a closed connection left a call open");
+        }
+      }
+    }
+    if (connection_ == nullptr || connection_->broken()) {
+      for (Place& place : places_) {
+        if (place.exchange != nullptr && place.is_waiting) {
+          place.is_waiting = false;
+          std::exchange(place.exchange, nullptr)
+              ->Fail(absl::UnavailableError("the data connection broke"));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace cairn

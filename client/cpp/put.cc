@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/cpp/transfer.h"
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/encode.h"
+
+namespace cairn {
+namespace {
+
+codecs::Digest DigestOf(const std::array<std::byte, 32>& bytes) {
+  return std::bit_cast<codecs::Digest>(bytes);
+}
+
+absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
+}
+
+}  // namespace
+
+const void* PutExchange::place() const {
+  if (const auto* source = std::get_if<SourceBytes>(&request_.source)) {
+    return request_.encode == Side::kDaemon ? source->bytes.data() : nullptr;
+  }
+  if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
+    return image->bytes.data();
+  }
+  return nullptr;
+}
+
+// A payload of the caller's: as it lies, or, where the transport would copy it anyway, copied here
+// with its checksum taken in the same pass.
+PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
+                                         proto::Form form) const {
+  if (is_lent || !scratch.is_region_shared()) {
+    return {bytes, codecs::Crc32c(bytes), form};
+  }
+  const std::span<std::byte> copy = scratch.Region(bytes.size());
+  return {copy, codecs::CopyCrc32c(0, copy.data(), bytes), form};
+}
+
+absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) const {
+  const uint64_t source_bytes = SourceBytesOf(slice_);
+  if (const auto* source = std::get_if<SourceBytes>(&request_.source)) {
+    if (source->bytes.size() != source_bytes) {
+      return WrongSize("source", source->bytes.size(), source_bytes);
+    }
+    return Settle(scratch, source->bytes, proto::Form::kSource);
+  }
+  const ViewShape shape = slice_.view_shape();
+  const auto& views = std::get<PlaneViews>(request_.source);
+  CAIRN_RETURN_IF_ERROR(Validate(shape, views));
+  const std::span<std::byte> payload = scratch.Region(source_bytes);
+  const size_t head_bytes = HeadBytes(shape);
+  uint32_t crc = 0;
+  size_t offset = 0;
+  for (uint16_t layer = 0; layer < shape.layers; ++layer) {
+    for (uint16_t head = 0; head < shape.heads; ++head, offset += head_bytes) {
+      const std::span<std::byte> target = payload.subspan(offset, head_bytes);
+      GatherHead(shape, views, layer, head, target);
+      crc = codecs::ExtendCrc32c(crc, target);
+    }
+  }
+  return Payload{payload, crc, proto::Form::kSource};
+}
+
+absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) const {
+  const uint64_t source_bytes = SourceBytesOf(slice_);
+  std::span<const std::byte> source;
+  if (const auto* given = std::get_if<SourceBytes>(&request_.source)) {
+    source = given->bytes;
+    if (source.size() != source_bytes) {
+      return WrongSize("source", source.size(), source_bytes);
+    }
+  } else {
+    const auto& views = std::get<PlaneViews>(request_.source);
+    CAIRN_RETURN_IF_ERROR(Validate(slice_.view_shape(), views));
+    const std::span<std::byte> gathered = scratch.Heap(source_bytes);
+    Gather(slice_.view_shape(), views, gathered);
+    source = gathered;
+  }
+  codecs::ImageSpec spec;
+  spec.space = DigestOf(context_.fingerprint);
+  spec.key = DigestOf(request_.key);
+  spec.group = slice_.group;
+  spec.tile = slice_.tile;
+  spec.slice = slice_.slice;
+  spec.tokens = slice_.tokens;
+  spec.first_position = request_.first_position;
+  spec.recipe = context_.recipe;
+  const codecs::Backend* backend = nullptr;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_));
+  size_t bytes = 0;
+  CAIRN_RETURN_IF_ERROR(
+      FromCodec(codecs::Encode(*backend, spec, source, target, &bytes), "encode"));
+  const std::span<const std::byte> image = target.first(bytes);
+  return Payload{image, codecs::Crc32c(image), proto::Form::kImage};
+}
+
+absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
+  absl::StatusOr<Payload> payload;
+  if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
+    payload = Settle(scratch, image->bytes, proto::Form::kImage);
+  } else if (request_.encode == Side::kClient) {
+    payload = MakeImage(scratch);
+  } else {
+    payload = MakeSource(scratch);
+  }
+  CAIRN_RETURN_IF_ERROR(payload.status());
+  if (payload->bytes.empty() || payload->bytes.size() > context_.payload_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload->bytes.size(),
+                                                   " bytes; the limits are 1 to ",
+                                                   context_.payload_bytes_max));
+  }
+  request.payload_crc32c = payload->crc;
+  request.body = proto::Put{.space_id = context_.space_id,
+                            .key = request_.key,
+                            .parent = request_.parent,
+                            .first_position = request_.first_position,
+                            .group = slice_.group,
+                            .slice = slice_.range(),
+                            .tokens = slice_.tokens,
+                            .form = payload->form,
+                            .is_derived = request_.is_derived};
+  call.payload = payload->bytes;
+  wire_bytes_ = payload->bytes.size();
+  return absl::OkStatus();
+}
+
+void PutExchange::Finish(const proto::Frame& reply, std::span<const std::byte> /*payload*/) {
+  const auto* put = std::get_if<proto::PutReply>(&reply.body);
+  if (put == nullptr) {
+    return Fail(absl::InternalError("the daemon answered a put with another kind of frame"));
+  }
+  result_ = PutResult{.is_duplicate = put->is_duplicate, .image_bytes = put->image_bytes};
+}
+
+}  // namespace cairn

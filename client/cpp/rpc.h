@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What control.cc and admin.cc share of gRPC: the channel's settings, status and deadline
+// conversions, one unary call. Private to client/cpp.
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/text.h"
+
+namespace cairn {
+
+inline std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  // A key list of 65536 keys and its answer.
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  // A daemon that neither answers nor goes away is noticed: the session's heartbeats come every 5
+  // s, so pings are rare enough for the daemon's default tolerance.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  // Clients of one process that name the same daemon keep sessions of their own.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Loopback and cluster addresses never go through a proxy that the environment names.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+inline absl::Status FromGrpc(const grpc::Status& status) {
+  // The numbers of both are the same.
+  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+inline std::chrono::system_clock::time_point RpcDeadline(absl::Time deadline) {
+  return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(deadline - MonotonicNow());
+}
+
+template <typename Stub, typename Request, typename Reply>
+absl::StatusOr<Reply> RunRpc(Stub& stub,
+                             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                          Reply*),
+                             const Request& request, absl::Time deadline) {
+  grpc::ClientContext context;
+  context.set_deadline(RpcDeadline(deadline));
+  Reply reply;
+  const grpc::Status status = (stub.*method)(&context, request, &reply);
+  if (!status.ok()) {
+    return FromGrpc(status);
+  }
+  return reply;
+}
+
+}  // namespace cairn

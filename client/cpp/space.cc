@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/space.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/cpp/core.h"
+#include "proto/convert.h"
+
+namespace cairn {
+namespace {
+
+absl::Status CheckKeyCount(size_t count) {
+  if (count > static_cast<size_t>(proto::kMatchKeysMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keys has ", count, " keys; the limit is ", proto::kMatchKeysMax));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Request>
+void AddKeys(std::span<const BlockKey> keys, Request& request) {
+  for (const BlockKey& key : keys) {
+    request.add_keys(proto::ToBytes(key));
+  }
+}
+
+v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
+  v1::MatchRequest message;
+  message.set_space_id(space_id);
+  AddKeys(request.keys, message);
+  for (const GroupSlice& slice : request.slices) {
+    v1::GroupSlice& wanted = *message.add_slices();
+    wanted.set_group(slice.group);
+    wanted.set_layer_first(slice.layer_first);
+    wanted.set_layer_count(slice.layer_count);
+    wanted.set_head_first(slice.head_first);
+    wanted.set_head_count(slice.head_count);
+  }
+  for (const uint32_t group : request.groups_skipped) {
+    message.add_groups_skipped(group);
+  }
+  message.set_token_limit(request.token_limit);
+  message.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(request.wait)));
+  message.set_lease(!request.is_counting);
+  return message;
+}
+
+absl::StatusOr<MatchResult> FromMessage(const v1::MatchReply& reply, size_t key_count) {
+  if (reply.block_count() > key_count) {
+    return absl::InternalError("the daemon matched more blocks than it was asked for");
+  }
+  MatchResult result;
+  result.block_count = reply.block_count();
+  result.token_count = reply.token_count();
+  if (!reply.lease().empty()) {
+    CAIRN_ASSIGN_OR_RETURN(result.lease, proto::FromLeaseBytes(reply.lease()));
+  }
+  result.lease_time = absl::Milliseconds(reply.lease_ms());
+  for (const v1::MatchedBlock& block : reply.blocks()) {
+    result.blocks.push_back({static_cast<Tier>(block.tier()), block.image_bytes()});
+  }
+  result.blocks.resize(result.block_count);
+  result.is_shortened_by_pins = reply.shortened_by_pins();
+  return result;
+}
+
+}  // namespace
+
+Space::Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe)
+    : core_(core),
+      identity_(std::move(identity)),
+      shapes_(proto::ShapesOf(identity_)),
+      fingerprint_(proto::FingerprintOf(identity_)),
+      recipe_wanted_(std::move(recipe)) {}
+
+absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
+  Bound bound;
+  CAIRN_ASSIGN_OR_RETURN(bound.session, core_.control->Session(deadline));
+  {
+    MutexLock lock(mutex_);
+    if (opened_.epoch == bound.session.epoch) {
+      bound.opened = opened_;
+      return bound;
+    }
+  }
+  v1::OpenSpaceRequest request;
+  *request.mutable_spec() = proto::ToSpec(identity_);
+  request.mutable_policy()->set_recipe(recipe_wanted_);
+  CAIRN_ASSIGN_OR_RETURN(const v1::OpenSpaceReply reply,
+                         core_.control->OpenSpace(std::move(request), deadline));
+  if (reply.fingerprint() != proto::ToBytes(fingerprint_)) {
+    return absl::InternalError("the daemon gives the space another fingerprint");
+  }
+  bound.opened.epoch = bound.session.epoch;
+  bound.opened.space_id = reply.space_id();
+  CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,
+                         proto::FromRecipeName(reply.policy().recipe(), codecs::Recipe()));
+  MutexLock lock(mutex_);
+  if (opened_.epoch == 0) {
+    was_created_ = reply.created();
+  }
+  opened_ = bound.opened;
+  return bound;
+}
+
+std::string Space::recipe() const {
+  MutexLock lock(mutex_);
+  return proto::ToRecipeName(opened_.recipe);
+}
+
+BlockKey Space::DeriveKey(const BlockKey& parent, std::span<const uint32_t> tokens,
+                          std::span<const proto::KeyExtra> extras) const {
+  return proto::DeriveKey(fingerprint_, parent, tokens, extras);
+}
+
+std::vector<BlockKey> Space::DeriveChain(std::span<const uint32_t> tokens,
+                                         std::span<const proto::KeyExtra> extras) const {
+  return proto::DeriveChain(fingerprint_, tokens, identity_.tokens_per_block, extras);
+}
+
+BlockKey Space::OpaqueKey(std::span<const std::byte> engine_key) const {
+  return proto::OpaqueKey(fingerprint_, engine_key);
+}
+
+absl::StatusOr<uint64_t> Space::SourceBytes(const GroupSlice& slice) const {
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, PlaceSlice(shapes_, slice));
+  return SourceBytesOf(placed);
+}
+
+absl::StatusOr<uint64_t> Space::ImageBytesMax(const GroupSlice& slice) const {
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, PlaceSlice(shapes_, slice));
+  return ImageBytesMaxOf(placed);
+}
+
+absl::StatusOr<MatchResult> Space::Match(const MatchRequest& request) {
+  if (request.wait < absl::ZeroDuration() || request.wait >= kTimeoutMax) {
+    return absl::InvalidArgumentError(absl::StrCat("wait is ", absl::FormatDuration(request.wait),
+                                                   "; it must be from 0 to less than ",
+                                                   absl::FormatDuration(kTimeoutMax)));
+  }
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(request.keys.size()));
+  CAIRN_ASSIGN_OR_RETURN(
+      const absl::Time deadline,
+      core_.Begin(request.timeout, std::min(request.wait + kControlTimeoutDefault, kTimeoutMax)));
+  for (const GroupSlice& slice : request.slices) {
+    CAIRN_RETURN_IF_ERROR(PlaceSlice(shapes_, slice).status());
+  }
+  if (core_.options.breaker.is_enforced && !core_.breaker.Allow()) {
+    MatchResult nothing;
+    nothing.is_breaker_open = true;
+    return nothing;
+  }
+  auto result = [&]() -> absl::StatusOr<MatchResult> {
+    CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+    CAIRN_ASSIGN_OR_RETURN(
+        const v1::MatchReply reply,
+        core_.control->Match(ToMessage(request, bound.opened.space_id), deadline));
+    return FromMessage(reply, request.keys.size());
+  }();
+  if (IsStoreFailure(result.status())) {
+    core_.breaker.OnFailed();
+  } else if (!result.ok() || result->block_count == 0) {
+    core_.breaker.OnAnswered();
+  }
+  // After a hit the gets that follow tell the breaker how it went.
+  return result;
+}
+
+absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys,
+                                                  absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::ContainsRequest request;
+  request.set_space_id(bound.opened.space_id);
+  AddKeys(keys, request);
+  CAIRN_ASSIGN_OR_RETURN(const v1::ContainsReply reply,
+                         core_.control->Contains(std::move(request), deadline));
+  if (static_cast<size_t>(reply.complete_size()) != keys.size()) {
+    return absl::InternalError("the daemon answered for another number of keys");
+  }
+  return std::vector<bool>(reply.complete().begin(), reply.complete().end());
+}
+
+absl::StatusOr<uint64_t> Space::Delete(std::span<const BlockKey> keys, absl::Duration timeout) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(keys.size()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::DeleteRequest request;
+  request.set_space_id(bound.opened.space_id);
+  AddKeys(keys, request);
+  CAIRN_ASSIGN_OR_RETURN(const v1::DeleteReply reply,
+                         core_.control->Delete(std::move(request), deadline));
+  return reply.deleted_count();
+}
+
+absl::StatusOr<uint64_t> Space::Invalidate(absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::InvalidateRequest request;
+  request.set_space_id(bound.opened.space_id);
+  CAIRN_ASSIGN_OR_RETURN(const v1::InvalidateReply reply,
+                         core_.control->Invalidate(std::move(request), deadline));
+  return reply.deleted_count();
+}
+
+}  // namespace cairn

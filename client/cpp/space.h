@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// An open space: the blocks of one model, in one geometry, of one tenant.
+//
+// It outlives the daemon: after a restart it opens itself again at its next call.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/cpp/block_io.h"
+#include "client/cpp/client.h"
+#include "client/cpp/transfer.h"
+#include "codecs/shape.h"
+#include "proto/block_key.h"
+
+namespace cairn {
+
+struct MatchRequest {
+  std::span<const BlockKey> keys;            // of consecutive blocks from the sequence's start
+  std::span<const GroupSlice> slices;        // wanted; groups not named are wanted whole
+  std::span<const uint32_t> groups_skipped;  // not wanted at all
+  uint32_t token_limit = 0;                  // at most this many tokens of prefix; 0: no limit
+  // Wait this long for all of the keys (a prefill that is still at work), then take what there is.
+  absl::Duration wait = absl::ZeroDuration();
+  bool is_counting = false;                       // true: take no lease
+  absl::Duration timeout = absl::ZeroDuration();  // zero: wait + the default
+};
+
+struct MatchedBlock {
+  Tier tier = Tier::kNone;
+  uint64_t image_bytes = 0;  // of the wanted slices
+};
+
+struct MatchResult {
+  uint32_t block_count = 0;  // 0: a miss
+  uint64_t token_count = 0;
+  // Pins the blocks. Any client of the tenant may get under it. All zero when there is none.
+  LeaseToken lease{};
+  absl::Duration lease_time;  // until it expires, unless the session that took it stays open
+  std::vector<MatchedBlock> blocks;
+  bool is_shortened_by_pins = false;  // more is there, but too much of the tier is pinned
+  bool is_breaker_open = false;       // the daemon was not asked (breaker.h)
+};
+
+// Thread-safety: Thread-safe. The Client must outlive it.
+class Space {
+ public:
+  ~Space() = default;
+  Space(const Space&) = delete;
+  Space& operator=(const Space&) = delete;
+
+  const proto::SpaceIdentity& identity() const { return identity_; }
+  const Fingerprint& fingerprint() const { return fingerprint_; }
+  // In force when the space was opened last.
+  std::string recipe() const;
+  bool was_created() const { return was_created_; }
+
+  // Names of blocks (proto/block_key.h): pure.
+  BlockKey DeriveKey(const BlockKey& parent, std::span<const uint32_t> tokens,
+                     std::span<const proto::KeyExtra> extras = {}) const;
+  std::vector<BlockKey> DeriveChain(std::span<const uint32_t> tokens,
+                                    std::span<const proto::KeyExtra> extras = {}) const;
+  BlockKey OpaqueKey(std::span<const std::byte> engine_key) const;
+
+  // Sizes of a slice of one block. InvalidArgument names the field.
+  absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
+  absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
+
+  // The longest prefix that is there, leased in the same call. A miss is OK with block_count 0.
+  absl::StatusOr<MatchResult> Match(const MatchRequest& request);
+
+  absl::StatusOr<PutResult> Put(const PutRequest& request,
+                                absl::Duration timeout = absl::ZeroDuration());
+  // NotFound is a miss. The target's content is unspecified unless the status is OK.
+  absl::StatusOr<GetResult> Get(const GetRequest& request,
+                                absl::Duration timeout = absl::ZeroDuration());
+  // Many at once, pipelined over one connection; results in the order of the requests.
+  std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
+                                                  absl::Duration timeout = absl::ZeroDuration());
+  std::vector<absl::StatusOr<GetResult>> GetBatch(std::span<const GetRequest> requests,
+                                                  absl::Duration timeout = absl::ZeroDuration());
+
+  // Whether each key is there with every group, layer and head. Takes no lease.
+  absl::StatusOr<std::vector<bool>> Contains(std::span<const BlockKey> keys,
+                                             absl::Duration timeout = absl::ZeroDuration());
+  // Unlink blocks, or all of them; the number that were there.
+  absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
+                                  absl::Duration timeout = absl::ZeroDuration());
+  absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
+
+ private:
+  friend class Client;
+  // What the daemon of one session made of the space.
+  struct Opened {
+    uint64_t epoch = 0;
+    uint64_t space_id = 0;
+    codecs::Recipe recipe;
+  };
+  // A session of the client and the space as opened in it.
+  struct Bound {
+    SessionInfo session;
+    Opened opened;
+  };
+
+  Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
+  absl::StatusOr<Bound> Bind(absl::Time deadline);
+  // Places, binds and runs `requests` as exchanges of that type.
+  template <typename ExchangeType, typename Result, typename Request>
+  std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
+                                               absl::Duration timeout);
+  void Account(const PutExchange& put);
+  void Account(const GetExchange& get);
+
+  ClientCore& core_;
+  const proto::SpaceIdentity identity_;
+  const std::vector<codecs::GroupShape> shapes_;
+  const Fingerprint fingerprint_;
+  const std::string recipe_wanted_;
+  bool was_created_ = false;  // set before anyone else has the space
+  mutable Mutex mutex_;
+  Opened opened_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn

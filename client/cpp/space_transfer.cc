@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data-plane calls of a Space: puts and gets, one or many.
+
+#include <deque>
+#include <vector>
+
+#include "client/cpp/core.h"
+#include "client/cpp/space.h"
+
+namespace cairn {
+
+template <typename ExchangeType, typename Result, typename Request>
+std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> requests,
+                                                    absl::Duration timeout) {
+  std::vector<absl::StatusOr<Result>> results(requests.size(),
+                                              absl::InternalError("the request never ran"));
+  const absl::StatusOr<absl::Time> deadline = core_.Begin(timeout, kDataTimeoutDefault);
+  const absl::StatusOr<Bound> bound = deadline.ok() ? Bind(*deadline) : deadline.status();
+  if (!bound.ok()) {
+    if (IsStoreFailure(bound.status())) {
+      core_.breaker.OnFailed();
+    }
+    std::fill(results.begin(), results.end(), bound.status());
+    return results;
+  }
+  const TransferContext context{fingerprint_, bound->opened.space_id,
+                                bound->session.payload_bytes_max, bound->opened.recipe};
+  std::deque<ExchangeType> exchanges;  // they do not move once made
+  std::vector<Exchange*> to_run;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const absl::StatusOr<PlacedSlice> slice = PlaceSlice(shapes_, requests[i].slice);
+    if (!slice.ok()) {
+      results[i] = slice.status();
+      continue;
+    }
+    to_run.push_back(&exchanges.emplace_back(context, requests[i], *slice));
+    places.push_back(i);
+  }
+  core_.data.Run(bound->session, to_run, *deadline);
+  for (size_t i = 0; i < exchanges.size(); ++i) {
+    Account(exchanges[i]);
+    results[places[i]] = exchanges[i].result();
+  }
+  return results;
+}
+
+void Space::Account(const PutExchange& put) {
+  core_.puts.Add();
+  if (put.result().ok()) {
+    core_.duplicates.Add(put.result()->is_duplicate ? 1 : 0);
+    core_.put_bytes.Add(put.result()->is_duplicate ? 0 : put.wire_bytes());
+  }
+  // Puts delay no first token: they count as late, and tell the breaker nothing.
+  core_.late.Add(absl::IsDeadlineExceeded(put.result().status()) ? 1 : 0);
+}
+
+void Space::Account(const GetExchange& get) {
+  core_.gets.Add();
+  if (get.result().ok()) {
+    core_.hits.Add();
+    core_.get_bytes.Add(get.result()->wire_bytes);
+    core_.breaker.OnFetched(get.result()->wire_bytes, get.elapsed());
+    return;
+  }
+  const absl::Status& status = get.result().status();
+  core_.corrupt.Add(get.is_corrupt() ? 1 : 0);
+  core_.misses.Add(absl::IsNotFound(status) ? 1 : 0);
+  core_.late.Add(absl::IsDeadlineExceeded(status) ? 1 : 0);
+  if (IsStoreFailure(status)) {
+    core_.breaker.OnFailed();
+  } else {
+    core_.breaker.OnAnswered();
+  }
+}
+
+std::vector<absl::StatusOr<PutResult>> Space::PutBatch(std::span<const PutRequest> requests,
+                                                       absl::Duration timeout) {
+  return RunBatch<PutExchange, PutResult>(requests, timeout);
+}
+
+std::vector<absl::StatusOr<GetResult>> Space::GetBatch(std::span<const GetRequest> requests,
+                                                       absl::Duration timeout) {
+  return RunBatch<GetExchange, GetResult>(requests, timeout);
+}
+
+absl::StatusOr<PutResult> Space::Put(const PutRequest& request, absl::Duration timeout) {
+  return PutBatch({&request, 1}, timeout).front();
+}
+
+absl::StatusOr<GetResult> Space::Get(const GetRequest& request, absl::Duration timeout) {
+  return GetBatch({&request, 1}, timeout).front();
+}
+
+}  // namespace cairn

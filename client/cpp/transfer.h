@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A put and a get as exchanges of the data plane. Private to client/cpp.
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/block_io.h"
+#include "client/cpp/data.h"
+#include "codecs/recipe.h"
+#include "codecs/shape.h"
+#include "proto/frame.h"
+
+namespace cairn {
+
+// What the exchanges of a space share. Borrowed by them.
+struct TransferContext {
+  Fingerprint fingerprint{};
+  uint64_t space_id = 0;
+  uint64_t payload_bytes_max = 0;
+  codecs::Recipe recipe;
+};
+
+class PutExchange final : public Exchange {
+ public:
+  // `context` and `request` must outlive it; `slice` is the request's, placed.
+  PutExchange(const TransferContext& context, const PutRequest& request, const PlacedSlice& slice)
+      : context_(context), request_(request), slice_(slice) {}
+
+  absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) override;
+  void Finish(const proto::Frame& reply, std::span<const std::byte> payload) override;
+  void Fail(const absl::Status& status) override { result_ = status; }
+  const void* place() const override;
+
+  const absl::StatusOr<PutResult>& result() const { return result_; }
+  uint64_t wire_bytes() const { return wire_bytes_; }
+
+ private:
+  struct Payload {
+    std::span<const std::byte> bytes;
+    uint32_t crc = 0;
+    proto::Form form = proto::Form::kSource;
+  };
+  Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
+  absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
+  absl::StatusOr<Payload> MakeImage(Scratch& scratch) const;
+
+  const TransferContext& context_;
+  const PutRequest& request_;
+  const PlacedSlice slice_;
+  uint64_t wire_bytes_ = 0;
+  absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
+};
+
+class GetExchange final : public Exchange {
+ public:
+  GetExchange(const TransferContext& context, const GetRequest& request, const PlacedSlice& slice)
+      : context_(context), request_(request), slice_(slice) {}
+
+  absl::Status Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) override;
+  void Finish(const proto::Frame& reply, std::span<const std::byte> payload) override;
+  void Fail(const absl::Status& status) override;
+  const void* place() const override;
+
+  const absl::StatusOr<GetResult>& result() const { return result_; }
+  // A checksum did not match, or the reply was not what was asked for: result() is NotFound then.
+  bool is_corrupt() const { return is_corrupt_; }
+  absl::Duration elapsed() const { return elapsed_; }  // from request to verified data
+
+ private:
+  absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
+  absl::Status TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,
+                          uint64_t* bytes);
+
+  const TransferContext& context_;
+  const GetRequest& request_;
+  const PlacedSlice slice_;
+  Scratch* scratch_ = nullptr;  // from Prepare() to the end
+  absl::Time started_ = absl::InfinitePast();
+  absl::Duration elapsed_;
+  bool is_corrupt_ = false;
+  absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
+};
+
+// Verifies every tile of `view` and decodes it into views or contiguous source bytes, a head at a
+// time while its bytes are warm. `heap` has HeadBytes() bytes, used for views only. DataLoss when a
+// checksum does not match; `target` is then in any state.
+absl::Status VerifyAndDecode(const codecs::ImageView& view,
+                             const std::variant<PlaneViews, SourceTarget>& target,
+                             std::span<std::byte> heap);
+
+// A failing codec call as a status: DataLoss for bytes that are no image or no longer the one that
+// was written, InvalidArgument else.
+absl::Status FromCodec(codecs::Error error, std::string_view what);
+
+}  // namespace cairn
