@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cairn's client for Python: put KV blocks, match prefixes, get blocks back.
+
+    client = cairn.connect("127.0.0.1:7070")
+    space = client.open_space("my-model", revision, [cairn.KvGroup(layers=30, kv_heads=3, dim=64)])
+    keys = space.keys(token_ids)
+    space.put(keys[0], k, v)                    # arrays [layers, heads, tokens, dim]
+    with space.match(keys) as match:            # the longest prefix that is there, leased
+        tokens = match.get(k_out, v_out)        # verified, decoded; never wrong bytes
+
+Every call has a deadline, in seconds. What is not there, or came damaged, is a miss and not an
+exception; the caller recomputes. Nothing but the standard library is needed.
+"""
+
+from . import image, keys
+from .client import Client, Counters, Stats, TierStats, connect
+from .errors import (
+    DataLossError,
+    DeadlineExceededError,
+    Error,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
+from .space import Match, Space
+from .transfer import Get, GetResult, MatchedBlock, Part, Put, PutResult
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "Counters",
+    "DataLossError",
+    "DeadlineExceededError",
+    "Error",
+    "FailedPreconditionError",
+    "Get",
+    "GetResult",
+    "Group",
+    "InternalError",
+    "InvalidArgumentError",
+    "KeyExtra",
+    "KvGroup",
+    "Match",
+    "MatchedBlock",
+    "NotFoundError",
+    "Part",
+    "PermissionDeniedError",
+    "Put",
+    "PutResult",
+    "ResourceExhaustedError",
+    "Rope",
+    "Space",
+    "SpaceSpec",
+    "Stats",
+    "TierStats",
+    "UnavailableError",
+    "UnimplementedError",
+    "connect",
+    "image",
+    "keys",
+]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A handle of the library that cannot be used after it is closed, nor in a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .errors import FailedPreconditionError
+
+
+class Handle:
+    """Thread-safe. `close` waits for the calls in progress, all of which have deadlines."""
+
+    def __init__(self, what: str, address: int, closer: Callable[[int], None]) -> None:
+        self._what = what
+        self._address = address
+        self._closer = closer
+        self._pid = os.getpid()
+        self._idle = threading.Condition()
+        self._call_count = 0
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @contextmanager
+    def use(self) -> Iterator[int]:
+        """The address, for one call of the library."""
+        self._refuse_after_fork()
+        with self._idle:
+            if self._is_closed:
+                raise FailedPreconditionError(f"the {self._what} is closed")
+            self._call_count += 1
+        try:
+            yield self._address
+        finally:
+            with self._idle:
+                self._call_count -= 1
+                self._idle.notify_all()
+
+    def close(self) -> None:
+        """Once; later calls do nothing. A forked child only forgets: the parent has it still."""
+        if os.getpid() != self._pid:
+            return
+        with self._idle:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._idle.wait_for(lambda: self._call_count == 0)
+        self._closer(self._address)
+
+    def _refuse_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise FailedPreconditionError(
+                f"this {self._what} belongs to process {self._pid} and cannot be used after fork"
+                f" in process {os.getpid()}: connect again here, or start workers with spawn"
+            )

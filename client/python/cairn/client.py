@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session with one daemon."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import _ffi, keys
+from ._handle import Handle
+from .space import TIERS, Space
+
+
+@dataclass(frozen=True)
+class TierStats:
+    tier: str
+    capacity_bytes: int
+    used_bytes: int
+    pinned_bytes: int
+    staging_bytes: int
+    quarantine_bytes: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The daemon's figures. image_bytes is what it holds, source_bytes what that decodes to."""
+
+    tiers: tuple[TierStats, ...]
+    block_count: int
+    image_count: int
+    image_bytes: int
+    source_bytes: int
+    session_count: int
+    lease_count: int
+    uptime_ms: int
+    is_draining: bool
+    daemon_version: str
+
+
+@dataclass(frozen=True)
+class Counters:
+    """This client's, since it connected. hits + misses = gets that ended with either."""
+
+    breaker_state: str  # "closed", "open", "half open"
+    gets: int
+    hits: int
+    misses: int
+    corrupt: int
+    late: int
+    puts: int
+    duplicates: int
+    get_bytes: int
+    put_bytes: int
+    reconnects: int
+    breaker_opened: int
+
+
+class Client:
+    """Made by `connect`. Thread-safe; a context manager; not usable in a forked child.
+
+    It keeps its session open by itself, and reopens it when the daemon comes back.
+    """
+
+    def __init__(self, address: int) -> None:
+        self._handle = Handle("client", address, _ffi.library().cairn_close)
+        self._spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+        _clients.add(self)
+
+    def open_space(
+        self,
+        model: str,
+        weights_revision: str,
+        groups: Sequence[keys.Group],
+        *,
+        dtype: str = "bf16",
+        tokens_per_block: int = 128,
+        recipe: str | None = None,
+        timeout: float | None = None,
+    ) -> Space:
+        """Opens the space of this specification, and makes it on first use.
+
+        model, weights_revision, groups, dtype ("bf16", "fp16", "fp32") and tokens_per_block are its
+        identity. `recipe` ("raw", "kivi:4", …; None: the daemon's default) applies if this call
+        makes it; `Space.recipe` is the one in force.
+        """
+        spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)
+        native = native_spec(spec, recipe)
+        address = ctypes.c_void_p()
+        with self._handle.use() as client:
+            _ffi.check(
+                _ffi.library().cairn_open_space(
+                    client,
+                    ctypes.byref(native),
+                    _ffi.milliseconds(timeout),
+                    ctypes.byref(address),
+                )
+            )
+        space = Space(self, self._handle, address.value or 0, spec)
+        self._spaces.add(space)
+        return space
+
+    def stats(self, *, timeout: float | None = None) -> Stats:
+        """The daemon's figures."""
+        native = _ffi.Stats()
+        with self._handle.use() as client:
+            _ffi.check(
+                _ffi.library().cairn_stats_get(
+                    client, _ffi.milliseconds(timeout), ctypes.byref(native)
+                )
+            )
+        tiers = tuple(
+            TierStats(
+                TIERS[tier.tier],
+                tier.capacity_bytes,
+                tier.used_bytes,
+                tier.pinned_bytes,
+                tier.staging_bytes,
+                tier.quarantine_bytes,
+            )
+            for tier in native.tiers[: native.tier_count]
+        )
+        return Stats(
+            tiers,
+            native.block_count,
+            native.image_count,
+            native.image_bytes,
+            native.source_bytes,
+            native.session_count,
+            native.lease_count,
+            native.uptime_ms,
+            bool(native.draining),
+            native.daemon_version.decode(),
+        )
+
+    def counters(self) -> Counters:
+        """This client's figures. No call to the daemon."""
+        native = _ffi.Counters()
+        with self._handle.use() as client:
+            _ffi.check(_ffi.library().cairn_counters_get(client, ctypes.byref(native)))
+        state = ("closed", "open", "half open")[native.breaker_state]
+        names = [name for name, _ in _ffi.Counters._fields_[2:]]
+        return Counters(state, *(getattr(native, name) for name in names))
+
+    def recomputed(self, tokens: int, seconds: float) -> None:
+        """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""
+        with self._handle.use() as client:
+            _ffi.check(_ffi.library().cairn_breaker_recomputed(client, tokens, seconds))
+
+    def should_fetch(self, tokens: int, wire_bytes: int) -> bool:
+        """Whether getting `wire_bytes` is expected to be done before recomputing `tokens` would be.
+
+        No call to the daemon. False also while the store is slow or failing; gets still work then.
+        """
+        fetch = ctypes.c_int()
+        with self._handle.use() as client:
+            _ffi.check(
+                _ffi.library().cairn_breaker_advise(client, tokens, wire_bytes, ctypes.byref(fetch))
+            )
+        return bool(fetch.value)
+
+    def close(self) -> None:
+        """Ends the session: its leases are released, its puts aborted, its spaces closed."""
+        for space in list(self._spaces):
+            space.close()
+        self._handle.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            self.close()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The library's threads end before the interpreter does."""
+    for client in list(_clients):
+        client.close()
+
+
+def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSpec:
+    """The C form of a specification. ctypes keeps what it points to alive."""
+    groups = (_ffi.GroupSpec * len(spec.groups))()
+    for native, group in zip(groups, spec.groups, strict=True):
+        layers = group.layer_indices
+        native.kind = keys.GROUP_KINDS[group.kind]
+        native.layer_count = len(layers)
+        native.layers = (ctypes.c_uint32 * len(layers))(*layers)
+        native.kv_heads, native.k_dim, native.v_dim = group.kv_heads, group.k_dim, group.v_dim
+        native.window_tokens = group.window_tokens
+        native.rope_kind = keys.ROPE_KINDS[group.rope.kind]
+        native.rope_rotary_dims = group.rope.rotary_dims
+        native.rope_base = group.rope.base
+        frequencies = group.rope.inverse_frequencies
+        if frequencies:
+            native.rope_inverse_frequencies = (ctypes.c_double * len(frequencies))(*frequencies)
+        native.state_bytes, native.row_bytes = group.state_bytes, group.row_bytes
+    return _ffi.SpaceSpec(
+        dtype=keys.DTYPES[spec.dtype],
+        model=spec.model.encode(),
+        weights_revision=spec.weights_revision.encode(),
+        tokens_per_block=spec.tokens_per_block,
+        group_count=len(groups),
+        groups=groups,
+        recipe=None if recipe is None else recipe.encode(),
+    )
+
+
+def connect(
+    control: str,
+    *,
+    data: str | None = None,
+    tenant: str = "default",
+    client_name: str = "python",
+    connections: int = 0,
+    window: int = 0,
+    region_bytes: int = 0,
+    timeout: float | None = None,
+) -> Client:
+    """Opens a session with the daemon whose control plane is at `control` ("HOST:PORT").
+
+    data: "unix:PATH" or "HOST:PORT" (UCX); None takes the first address the daemon names that is on
+    this host. tenant: whose blocks these are. connections, window, region_bytes: data connections,
+    calls in flight on each, shared memory of each; 0 is the default (2, 8, 64 MiB).
+    timeout: seconds, at most 60; None is 2.
+    """
+    options = _ffi.ConnectOptions(
+        timeout_ms=_ffi.milliseconds(timeout),
+        control=control.encode(),
+        data=None if data is None else data.encode(),
+        tenant=tenant.encode(),
+        name=client_name.encode(),
+        connections=connections,
+        window=window,
+        region_bytes=region_bytes,
+    )
+    address = ctypes.c_void_p()
+    _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
+    return Client(address.value or 0)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A space of blocks: match, put, get."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _ffi, keys
+from ._handle import Handle
+from .errors import Error, InvalidArgumentError, from_code
+from .transfer import (
+    TIERS,
+    Get,
+    GetResult,
+    MatchedBlock,
+    Part,
+    Plane,
+    Put,
+    PutResult,
+    check_key,
+    choice_of,
+    plane_of,
+)
+
+if TYPE_CHECKING:
+    from .client import Client
+
+_NOT_FOUND = 5
+
+
+class Match:
+    """The longest prefix that is there, leased until `release` (or the end of the `with` block)."""
+
+    def __init__(
+        self, space: Space, matched: list[bytes], part: Part, native: _ffi.MatchResult, blocks: Any
+    ) -> None:
+        self._space = space
+        self._part = part
+        self.keys = matched
+        self.block_count = native.block_count
+        self.token_count = native.token_count
+        self.blocks = [
+            MatchedBlock(TIERS[block.tier], block.image_bytes)
+            for block in blocks[: native.block_count]
+        ]
+        self.lease_seconds = native.lease_ms / 1000
+        self.is_shortened_by_pins = bool(native.shortened_by_pins)
+        lease = bytes(native.lease)
+        self.lease = lease if any(lease) else None
+
+    def get(
+        self, k: Any, v: Any = None, *, decode: str = "client", timeout: float | None = None
+    ) -> int:
+        """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
+        `token_count` tokens, from token 0 on. Returns how many tokens were delivered: fewer if a
+        block became a miss. Raises if a get failed otherwise."""
+        planes = [Plane("k", k)] + ([] if v is None else [Plane("v", v)])
+        for plane in planes:
+            if plane.shape[2] < self.token_count:
+                raise InvalidArgumentError(
+                    f"{plane.what} holds {plane.shape[2]} tokens, the match has {self.token_count}"
+                )
+        step = self._space.spec.tokens_per_block
+        gets = [
+            Get(key, *(p.cut(i * step, step) for p in planes), lease=self.lease, decode=decode)
+            for i, key in enumerate(self.keys)
+        ]
+        for one in gets:
+            one.part = self._part
+        delivered = 0
+        for result in self._space.get_batch(gets, timeout=timeout):
+            if result.error is not None:
+                raise result.error
+            if not result:
+                break
+            delivered += step
+        return delivered
+
+    def release(self) -> None:
+        """Gives the lease back. Later calls do nothing."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            self._space._release(lease)
+
+    def __enter__(self) -> Match:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+class Space:
+    """Made by `Client.open_space`. Thread-safe. Arrays are [layers, heads, tokens, dim].
+
+    An array may come from numpy, torch or anything with DLPack or the buffer protocol, with any
+    strides, or be a list of one array [heads, tokens, dim] per layer. bf16 elements may be a
+    bfloat16 type (torch, ml_dtypes) or their bits as uint16.
+    """
+
+    def __init__(
+        self, client: Client, client_handle: Handle, address: int, spec: keys.SpaceSpec
+    ) -> None:
+        self._client = client  # keeps the session open
+        self._client_handle = client_handle
+        self._handle = Handle("space", address, _ffi.library().cairn_space_close)
+        self.spec = spec
+        info = _ffi.SpaceInfo()
+        with self._handle.use() as space:
+            _ffi.check(_ffi.library().cairn_space_info_get(space, ctypes.byref(info)))
+        self.fingerprint = bytes(info.fingerprint)
+        self.recipe = info.recipe.decode()
+        self.was_created = bool(info.created)
+
+    # -------------------------------------------------------------------------------- naming
+
+    def keys(self, tokens: Iterable[int], extras: Sequence[keys.KeyExtra] = ()) -> list[bytes]:
+        """The keys of all full blocks of a token sequence. See `cairn.keys.derive_chain`."""
+        return keys.derive_chain(self.fingerprint, tokens, self.spec.tokens_per_block, extras)
+
+    def opaque_key(self, engine_key: bytes) -> bytes:
+        """The key of a block that the engine names by a hash of its own."""
+        return keys.opaque_key(self.fingerprint, engine_key)
+
+    # -------------------------------------------------------------------------------- reading
+
+    def match(
+        self,
+        wanted: Sequence[bytes],
+        *,
+        part: Part | None = None,
+        token_limit: int = 0,
+        wait: float = 0.0,
+        lease: bool = True,
+        timeout: float | None = None,
+    ) -> Match:
+        """The longest prefix of the blocks `wanted` that is there, leased in the same call.
+
+        wait: seconds to wait for all of them, then answer what there is. token_limit: at most this
+        many tokens. part: which layers and heads are needed; None is everything. timeout: of the
+        call; None is `wait` and half a second. A miss is not an error: `block_count` is then 0.
+        """
+        options = _ffi.MatchOptions(
+            timeout_ms=_ffi.milliseconds(timeout),
+            token_limit=token_limit,
+            wait_ms=round(wait * 1000),
+            no_lease=0 if lease else 1,
+        )
+        if part is not None:
+            options.slices = ctypes.pointer(part.native())
+            options.slice_count = 1
+        result = _ffi.MatchResult()
+        blocks = (_ffi.MatchedBlock * max(1, len(wanted)))()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_match(
+                    space,
+                    _join(wanted),
+                    len(wanted),
+                    ctypes.byref(options),
+                    ctypes.byref(result),
+                    blocks,
+                )
+            )
+        matched = list(wanted[: result.block_count])
+        return Match(self, matched, part or Part(), result, blocks)
+
+    def get(
+        self,
+        key: bytes,
+        k: Any,
+        v: Any = None,
+        *,
+        lease: bytes | None = None,
+        part: Part | None = None,
+        decode: str = "client",
+        timeout: float | None = None,
+    ) -> GetResult:
+        """Gets one block, or a part of it, into the caller's arrays.
+
+        True where it was there; then the arrays hold it, verified. After False (a miss) or an
+        exception their content is unspecified. lease: of a match, so that the block cannot go
+        away meanwhile. decode: "client" moves the image, "daemon" the source bytes.
+        """
+        one = Get(key, k, v, lease, part or Part(), decode)
+        result = self.get_batch([one], timeout=timeout)[0]
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def get_batch(self, gets: Sequence[Get], *, timeout: float | None = None) -> list[GetResult]:
+        """Many at once, pipelined. Each has its own result, and its own error."""
+        requests = (_ffi.GetRequest * len(gets))()
+        planes = []  # keeps the descriptions, and so the memory, until the call is over
+        for request, one in zip(requests, gets, strict=True):
+            request.struct_bytes = ctypes.sizeof(_ffi.GetRequest)
+            request.decode = choice_of("decode", one.decode, ("client", "daemon"))
+            request.key[:] = check_key("key", one.key)
+            if one.lease is not None:
+                request.lease[:] = one.lease
+            request.slice = one.part.native()
+            planes.append(self._fill(request.target, one.k, one.v, one.part, is_target=True))
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_get_batch(
+                    space, requests, len(requests), _ffi.milliseconds(timeout)
+                )
+            )
+        return [
+            GetResult(
+                request.status == 0,
+                TIERS.get(request.tier, "none"),
+                request.wire_bytes,
+                request.first_position,
+                None if request.status in (0, _NOT_FOUND) else _failure("get", request.status),
+            )
+            for request in requests
+        ]
+
+    def contains(self, wanted: Sequence[bytes], *, timeout: float | None = None) -> list[bool]:
+        """Which blocks are there, whole. Takes no lease."""
+        present = (ctypes.c_uint8 * max(1, len(wanted)))()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_contains(
+                    space, _join(wanted), len(wanted), _ffi.milliseconds(timeout), present
+                )
+            )
+        return [bool(there) for there in present[: len(wanted)]]
+
+    # -------------------------------------------------------------------------------- writing
+
+    def put(
+        self,
+        key: bytes,
+        k: Any,
+        v: Any = None,
+        *,
+        parent: bytes | None = None,
+        first_position: int = 0,
+        part: Part | None = None,
+        is_derived: bool = False,
+        encode: str = "daemon",
+        timeout: float | None = None,
+    ) -> PutResult:
+        """Puts one block, or the part of it that this rank has.
+
+        parent: the key of the block before it, None for the first. first_position: of its first
+        token in the sequence. is_derived: it was computed on a lossy prefix. encode: who encodes
+        it with the space's recipe, "daemon" or "client". v is None for a latent.
+        """
+        one = Put(key, k, v, parent, first_position, part or Part(), is_derived, encode)
+        result = self.put_batch([one], timeout=timeout)[0]
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
+        """Many at once, pipelined. Each has its own result, and its own error."""
+        requests = (_ffi.PutRequest * len(puts))()
+        planes = []
+        for request, one in zip(requests, puts, strict=True):
+            request.struct_bytes = ctypes.sizeof(_ffi.PutRequest)
+            request.encode = choice_of("encode", one.encode, ("daemon", "client"))
+            request.key[:] = check_key("key", one.key)
+            if one.parent is not None:
+                request.parent[:] = check_key("parent", one.parent)
+            request.slice = one.part.native()
+            request.first_position = one.first_position
+            request.derived = 1 if one.is_derived else 0
+            planes.append(self._fill(request.source, one.k, one.v, one.part, is_target=False))
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_put_batch(
+                    space, requests, len(requests), _ffi.milliseconds(timeout)
+                )
+            )
+        return [
+            PutResult(
+                bool(request.duplicate),
+                request.image_bytes,
+                None if request.status == 0 else _failure("put", request.status),
+            )
+            for request in requests
+        ]
+
+    def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
+        """Unlinks blocks; returns how many there were."""
+        count = ctypes.c_uint64()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_delete(
+                    space,
+                    _join(unwanted),
+                    len(unwanted),
+                    _ffi.milliseconds(timeout),
+                    ctypes.byref(count),
+                )
+            )
+        return count.value
+
+    def invalidate(self, *, timeout: float | None = None) -> int:
+        """Unlinks every block of the space; returns how many there were."""
+        count = ctypes.c_uint64()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_invalidate(
+                    space, _ffi.milliseconds(timeout), ctypes.byref(count)
+                )
+            )
+        return count.value
+
+    # -------------------------------------------------------------------------------- the rest
+
+    def close(self) -> None:
+        """Forgets the space here; its blocks stay."""
+        self._handle.close()
+
+    def __enter__(self) -> Space:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _release(self, lease: bytes) -> None:
+        with self._client_handle.use() as client:
+            _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
+
+    def _fill(
+        self, memory: _ffi.Memory, k: Any, v: Any, part: Part, is_target: bool
+    ) -> list[Plane]:
+        """Describes the arrays of one request, after checking them against the geometry."""
+        if not 0 <= part.group < len(self.spec.groups):
+            raise InvalidArgumentError(f"group is {part.group}, the space has fewer")
+        group = self.spec.groups[part.group]
+        layers = len(group.layer_indices) if part.layers is None else len(part.layers)
+        heads = group.kv_heads if part.heads is None else len(part.heads)
+        wanted = [("k", k, group.k_dim)] + ([("v", v, group.v_dim)] if group.v_dim else [])
+        planes = []
+        for what, array, dim in wanted:
+            plane = plane_of(what, array)
+            plane.tensor.require(what, self.spec.dtype, is_target)
+            shape = (layers, heads, self.spec.tokens_per_block, dim)
+            if plane.shape != shape:
+                raise InvalidArgumentError(f"{what} has shape {plane.shape}, expected {shape}")
+            planes.append(plane)
+        memory.form = _ffi.FORM_VIEWS
+        memory.k = planes[0].view()
+        if len(planes) > 1:
+            memory.v = planes[1].view()
+        return planes
+
+
+def _join(wanted: Sequence[bytes]) -> bytes:
+    return b"".join(check_key("a key", key) for key in wanted)
+
+
+def _failure(what: str, status: int) -> Error:
+    return from_code(status, f"{what}: {_ffi.status_name(status)}")

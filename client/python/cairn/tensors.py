@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an array lies in memory, whatever library made it: numpy, torch, anything with DLPack or
+the buffer protocol. None of those libraries is imported here.
+
+An array is described, never copied: its memory is handed to the library with its strides, so
+sliced, transposed and per-layer arrays need no repacking.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+# What may stand for each dtype of a space: the type itself, or its bits.
+_ACCEPTED = {
+    "bf16": {"bfloat16", "uint16", "int16", "void16"},
+    "fp16": {"float16", "uint16", "int16"},
+    "fp32": {"float32", "uint32", "int32"},
+}
+_DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+_DL_CPU_DEVICES = {1, 3, 11}  # CPU, CUDA pinned host, ROCm pinned host
+_TYPE_CHARACTERS = {"i": "int", "u": "uint", "f": "float", "V": "void"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A described array. `owner` keeps the memory alive. Strides are bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str  # "bfloat16", "uint16", …
+    itemsize: int
+    is_writable: bool
+    owner: Any
+
+    def require(self, what: str, dtype: str, is_target: bool) -> None:
+        """Raises unless elements are (bits of) a space's `dtype`, and writable in a target."""
+        if self.dtype not in _ACCEPTED[dtype]:
+            names = ", ".join(sorted(_ACCEPTED[dtype]))
+            raise InvalidArgumentError(f"{what} has dtype {self.dtype}, expected one of {names}")
+        if is_target and not self.is_writable:
+            raise InvalidArgumentError(f"{what} is read-only")
+
+
+def describe(what: str, array: Any) -> Tensor:
+    """Describes `array`; `what` names it in errors."""
+    if hasattr(array, "__array_interface__"):
+        return _from_array_interface(array)
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(what, array)
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{what} is a {type(array).__name__}: neither DLPack nor the buffer protocol"
+        ) from None
+    return _from_buffer(what, view)
+
+
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-ordered array."""
+    strides, step = [], itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _from_array_interface(array: Any) -> Tensor:
+    interface = array.__array_interface__
+    type_text = interface["typestr"]
+    itemsize = int(type_text[2:])
+    name = getattr(getattr(array, "dtype", None), "name", "")
+    if name != "bfloat16":  # ml_dtypes calls its own by name; the interface only says "void"
+        name = f"{_TYPE_CHARACTERS.get(type_text[1], type_text[1])}{8 * itemsize}"
+    if type_text[0] == ">" and itemsize > 1:
+        name = f"big-endian {name}"
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides") or contiguous_strides(shape, itemsize)
+    address, is_read_only = interface["data"]
+    return Tensor(address, shape, tuple(strides), name, itemsize, not is_read_only, array)
+
+
+def _from_buffer(what: str, view: memoryview) -> Tensor:
+    if view.suboffsets:
+        raise InvalidArgumentError(f"{what} is not one piece of memory")
+    info = _PyBuffer()
+    _get_buffer(view, ctypes.byref(info), _BUFFER_RECORDS_RO)
+    address = info.buf or 0
+    _release_buffer(ctypes.byref(info))  # `view` itself keeps the export alive
+    kinds = {"e": "float", "f": "float", "d": "float"}
+    character = view.format.lstrip("@=<")
+    kind = kinds.get(character, "uint" if character.isupper() else "int")
+    shape = view.shape or ()
+    strides = view.strides or contiguous_strides(shape, view.itemsize)
+    name = f"{kind}{8 * view.itemsize}"
+    return Tensor(address, shape, strides, name, view.itemsize, not view.readonly, view)
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_BUFFER_RECORDS_RO = 0x18 | 0x4  # PyBUF_STRIDES | PyBUF_FORMAT
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+_get_buffer.restype = ctypes.c_int
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [ctypes.c_void_p]
+_release_buffer.restype = None
+
+
+class _DlTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.restype = ctypes.c_void_p
+
+
+def _from_dlpack(what: str, array: Any) -> Tensor:
+    if getattr(array, "requires_grad", False):
+        array = array.detach()
+    device_type = int(array.__dlpack_device__()[0])
+    if device_type not in _DL_CPU_DEVICES:
+        raise InvalidArgumentError(
+            f"{what} lies on a device (DLPack type {device_type}); host memory is needed"
+        )
+    # The capsule is read and never renamed to "used": its destructor gives the tensor back, when
+    # `owner` dies. Without max_version a producer makes the unversioned struct.
+    capsule = array.__dlpack__()
+    tensor = _DlTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    if tensor.lanes != 1:
+        raise InvalidArgumentError(f"{what} has elements of {tensor.lanes} lanes")
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    itemsize = tensor.bits // 8
+    strides = contiguous_strides(shape, itemsize)
+    if tensor.strides:
+        strides = tuple(tensor.strides[i] * itemsize for i in range(tensor.ndim))
+    kind = _DL_CODES.get(tensor.code, f"code{tensor.code}:")
+    address = (tensor.data or 0) + tensor.byte_offset
+    # An unversioned DLPack cannot say "read-only": producers refuse to export such memory.
+    return Tensor(address, shape, strides, f"{kind}{tensor.bits}", itemsize, True, (capsule, array))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a put and a get are made of: which part of a block, which arrays, what came of it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from . import _ffi, keys
+from .errors import Error, InvalidArgumentError
+from .tensors import Tensor, describe
+
+TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer range and a head range of one group, as `range`s of step 1; None is all of them.
+    Layers count within the group."""
+
+    layers: range | None = None
+    heads: range | None = None
+    group: int = 0
+
+    def native(self) -> _ffi.Slice:
+        layer_first, layer_count = _bounds("layers", self.layers)
+        head_first, head_count = _bounds("heads", self.heads)
+        return _ffi.Slice(self.group, layer_first, layer_count, head_first, head_count)
+
+
+def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
+    if wanted is None:
+        return 0, 0
+    if not isinstance(wanted, range) or wanted.step != 1 or not len(wanted) or wanted.start < 0:
+        raise InvalidArgumentError(f"{what} is {wanted!r}, expected a range like range(2, 5)")
+    return wanted.start, len(wanted)
+
+
+@dataclass
+class Put:
+    """One block, or a part of one, to put. See `Space.put` for the fields."""
+
+    key: bytes
+    k: Any
+    v: Any = None
+    parent: bytes | None = None
+    first_position: int = 0
+    part: Part = Part()
+    is_derived: bool = False
+    encode: str = "daemon"
+
+
+@dataclass
+class Get:
+    """One block, or a part of one, to get. See `Space.get` for the fields."""
+
+    key: bytes
+    k: Any
+    v: Any = None
+    lease: bytes | None = None
+    part: Part = Part()
+    decode: str = "client"
+
+
+@dataclass(frozen=True)
+class PutResult:
+    """is_duplicate: it was there already and nothing moved. image_bytes: what the daemon holds."""
+
+    is_duplicate: bool
+    image_bytes: int
+    error: Error | None = None
+
+
+@dataclass(frozen=True)
+class GetResult:
+    """True where the block was there: the arrays then hold verified KV. A miss is False."""
+
+    is_hit: bool
+    tier: str
+    wire_bytes: int
+    first_position: int
+    error: Error | None = None
+
+    def __bool__(self) -> bool:
+        return self.is_hit
+
+
+@dataclass(frozen=True)
+class MatchedBlock:
+    tier: str
+    image_bytes: int
+
+
+class Plane:
+    """K, V or a latent: one array [layers, heads, tokens, dim], or a list of one per layer."""
+
+    def __init__(self, what: str, array: Any) -> None:
+        self.what = what
+        if isinstance(array, list | tuple):
+            self.layers = [describe(f"{what}[{i}]", layer) for i, layer in enumerate(array)]
+            if not self.layers or len({(t.shape, t.strides, t.dtype) for t in self.layers}) != 1:
+                raise InvalidArgumentError(f"{what}: the layers' shapes, strides or dtypes differ")
+            self.shape = (len(self.layers), *self.layers[0].shape)
+            self._strides = (0, *self.layers[0].strides)
+        else:
+            self.layers = [describe(what, array)]
+            self.shape, self._strides = self.layers[0].shape, self.layers[0].strides
+        self._is_list = isinstance(array, list | tuple)
+        if len(self.shape) != 4:
+            raise InvalidArgumentError(
+                f"{what} has shape {self.shape}, expected [layers, heads, tokens, dim]"
+            )
+        self._first_token = 0
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.layers[0]
+
+    def cut(self, first: int, count: int) -> Plane:
+        """Tokens [first, first + count) of it."""
+        cut = object.__new__(Plane)
+        cut.__dict__.update(self.__dict__)
+        cut.shape = (*self.shape[:2], count, self.shape[3])
+        cut._first_token = self._first_token + first
+        return cut
+
+    def view(self) -> _ffi.View:
+        offset = self._first_token * self._strides[2]
+        view = _ffi.View(stride=(ctypes.c_int64 * 4)(*self._strides))
+        if self._is_list:
+            addresses = [layer.address + offset for layer in self.layers]
+            view.layers = (ctypes.c_void_p * len(addresses))(*addresses)
+        else:
+            view.data = self.layers[0].address + offset
+        return view
+
+
+def plane_of(what: str, array: Any) -> Plane:
+    return array if isinstance(array, Plane) else Plane(what, array)
+
+
+def choice_of(what: str, value: str, choices: tuple[str, ...]) -> int:
+    if value not in choices:
+        raise InvalidArgumentError(f"{what} is {value!r}, expected one of {', '.join(choices)}")
+    return choices.index(value)
+
+
+def check_key(what: str, key: bytes) -> bytes:
+    if len(key) != keys.KEY_BYTES:
+        raise InvalidArgumentError(f"{what} has {len(key)} bytes, expected {keys.KEY_BYTES}")
+    return key

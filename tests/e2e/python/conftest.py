@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cairnd of our own per test session, and clients to it."""
+
+import itertools
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "client" / "python"))
+sys.path.insert(0, str(ROOT / "client" / "examples" / "demo"))
+
+import cairn  # noqa: E402
+from daemon import Daemon  # noqa: E402
+
+LAYERS, HEADS, TOKENS, DIM = 4, 2, 32, 64
+
+_revisions = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def bin_dir():
+    return pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
+
+
+@pytest.fixture(scope="session")
+def daemon(bin_dir, tmp_path_factory):
+    with Daemon(bin_dir, "local", tmp_path_factory.mktemp("cairnd")) as started:
+        yield started
+
+
+@pytest.fixture
+def client(daemon):
+    with cairn.connect(daemon.control, data=daemon.data, tenant="test") as connected:
+        yield connected
+
+
+def open_space(client, recipe="raw", dtype="bf16", **changed):
+    """A space that no other test has."""
+    group = cairn.KvGroup(LAYERS, HEADS, DIM, rope=cairn.Rope("half", DIM, 10000.0))
+    arguments = {
+        "model": "synthetic",
+        "weights_revision": f"r{next(_revisions)}",
+        "groups": [group],
+        "dtype": dtype,
+        "tokens_per_block": TOKENS,
+        "recipe": recipe,
+    }
+    return client.open_space(**(arguments | changed))
+
+
+def make_kv(seed, shape=(LAYERS, HEADS, TOKENS, DIM)):
+    """Two planes of bf16 bits of normal numbers."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        for _ in range(2)
+    ]
+
+
+def as_float(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one pytest file of this folder: run_pytest.py FILE LIBRARY BIN_DIR. Exit 77: skipped."""
+
+import os
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def main():
+    try:
+        import pytest
+    except ImportError:
+        print("skipped: pytest is missing (make deps)")
+        return 77
+    file, library, bin_dir = sys.argv[1:4]
+    os.environ["CAIRN_LIBRARY"] = library
+    os.environ["CAIRN_BIN_DIR"] = bin_dir
+    arguments = ["-q", "-rs", "-x", "-p", "no:cacheprovider", str(HERE / file)]
+    status = pytest.main(arguments)
+    return 77 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

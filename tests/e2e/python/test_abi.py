@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ctypes structs lie in memory as the compiler lays out those of cairn.h."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+
+import pytest
+from cairn import _ffi
+from conftest import ROOT
+
+STRUCTS = {
+    "cairn_slice": _ffi.Slice,
+    "cairn_connect_options": _ffi.ConnectOptions,
+    "cairn_group_spec": _ffi.GroupSpec,
+    "cairn_space_spec": _ffi.SpaceSpec,
+    "cairn_space_info": _ffi.SpaceInfo,
+    "cairn_key_extra": _ffi.KeyExtra,
+    "cairn_match_options": _ffi.MatchOptions,
+    "cairn_matched_block": _ffi.MatchedBlock,
+    "cairn_match_result": _ffi.MatchResult,
+    "cairn_view": _ffi.View,
+    "cairn_memory": _ffi.Memory,
+    "cairn_put_request": _ffi.PutRequest,
+    "cairn_get_request": _ffi.GetRequest,
+    "cairn_tier_stats": _ffi.TierStats,
+    "cairn_stats": _ffi.Stats,
+    "cairn_counters": _ffi.Counters,
+    "cairn_image_info": _ffi.ImageInfo,
+}
+HEADER = ROOT / "client" / "c" / "cairn.h"
+
+
+def test_layouts(tmp_path):
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    lines, expected = [], []
+    for name, struct in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        expected.append(f"{name} {ctypes.sizeof(struct)}")
+        for field, _ in struct._fields_:
+            member = f"(({name}*)0)->{field}"
+            lines.append(
+                f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof({member}));'
+            )
+            place = getattr(struct, field)
+            expected.append(f"{name}.{field} {place.offset} {place.size}")
+    source = tmp_path / "layout.c"
+    source.write_text(
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        f'#include "{HEADER}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "layout"
+    subprocess.run([compiler, "-std=c11", "-o", program, source], check=True)
+    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert printed.split("\n")[:-1] == expected
+
+
+def test_every_struct_is_here():
+    declared = set(re.findall(r"^} (cairn_\w+);", HEADER.read_text(), re.MULTILINE))
+    assert declared - {"cairn_key", "cairn_lease"} == set(STRUCTS)
+
+
+def test_every_function_that_is_called_exists():
+    declared = set(re.findall(r"\b(cairn_\w+)\(", HEADER.read_text()))
+    assert set(_ffi._SIGNATURES) <= declared
+    text = HEADER.read_text()
+    assert re.search(rf"#define CAIRN_ABI_VERSION {_ffi.ABI_VERSION}\b", text)

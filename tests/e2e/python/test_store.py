@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package against a real cairnd."""
+
+import os
+import threading
+import time
+
+import cairn
+import numpy as np
+import pytest
+from conftest import DIM, HEADS, LAYERS, TOKENS, as_float, make_kv, open_space
+
+
+def empty(shape=(LAYERS, HEADS, TOKENS, DIM), dtype=np.uint16):
+    return np.zeros(shape, dtype), np.zeros(shape, dtype)
+
+
+def put_chain(space, count, seed=0):
+    keys = space.keys(range(seed, seed + count * TOKENS))
+    blocks = [make_kv(seed + i) for i in range(count)]
+    for i, kv in enumerate(blocks):
+        parent = keys[i - 1] if i else None
+        space.put(keys[i], *kv, parent=parent, first_position=i * TOKENS)
+    return keys, blocks
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("bf16", "u2"), ("fp16", "u2"), ("fp32", "u4")])
+def test_raw_is_bit_exact(client, dtype, bits):
+    space = open_space(client, dtype=dtype)
+    rng = np.random.default_rng(3)
+    shape = (LAYERS, HEADS, TOKENS, DIM)
+    kv = [rng.integers(0, 2 ** (8 * int(bits[1])), shape, bits) for _ in range(2)]
+    (key,) = space.keys(range(TOKENS))
+    result = space.put(key, *kv)
+    assert not result.is_duplicate and result.image_bytes >= 2 * kv[0].nbytes
+    assert space.put(key, *kv).is_duplicate
+    out = empty(dtype=bits)
+    assert space.get(key, *out)
+    assert all(np.array_equal(a, b) for a, b in zip(kv, out, strict=True))
+
+
+@pytest.mark.parametrize("encode", ["daemon", "client"])
+@pytest.mark.parametrize("decode", ["daemon", "client"])
+@pytest.mark.parametrize(
+    ("recipe", "step"), [("kivi:8", 1 / 255), ("kivi:4", 1 / 15), ("kivi:2", 1 / 3)]
+)
+def test_kivi_is_within_half_a_step(client, recipe, step, encode, decode):
+    space = open_space(client, recipe)
+    assert space.recipe == recipe
+    kv, out = make_kv(5), empty()
+    (key,) = space.keys(range(TOKENS))
+    space.put(key, *kv, encode=encode)
+    result = space.get(key, *out, decode=decode)
+    assert result and result.tier == "host"
+    for source, target, axis in zip(kv, out, (2, 3), strict=True):  # K by channel, V by token
+        source, target = as_float(source), as_float(target)
+        half = (source.max(axis, keepdims=True) - source.min(axis, keepdims=True)) * step / 2
+        # bf16 results and fp16 parameters round once each.
+        assert (abs(source - target) <= half * 1.02 + abs(target) * 2**-8 + 0.01).all()
+
+
+def test_match_and_lease(client):
+    space = open_space(client)
+    keys, blocks = put_chain(space, 3, seed=100)
+    wanted = keys + space.keys(range(9000, 9000 + TOKENS))
+    with space.match(wanted) as match:
+        assert match.block_count == 3 and match.token_count == 3 * TOKENS
+        assert match.keys == keys and match.lease and match.lease_seconds > 0
+        assert [block.tier for block in match.blocks] == ["host"] * 3
+        k, v = empty((LAYERS, HEADS, 3 * TOKENS + 5, DIM))
+        assert match.get(k, v) == 3 * TOKENS
+        for i, (block_k, block_v) in enumerate(blocks):
+            assert np.array_equal(k[:, :, i * TOKENS : (i + 1) * TOKENS], block_k)
+            assert np.array_equal(v[:, :, i * TOKENS : (i + 1) * TOKENS], block_v)
+        assert not k[:, :, 3 * TOKENS :].any()
+        with pytest.raises(cairn.InvalidArgumentError, match="k holds"):
+            match.get(*empty())
+    assert match.lease is None
+    assert space.match(wanted, token_limit=2 * TOKENS, lease=False).block_count == 2
+    assert space.match(wanted[3:]).block_count == 0
+    assert space.contains(wanted) == [True] * 3 + [False]
+
+
+def test_a_miss_is_not_an_error(client):
+    space = open_space(client)
+    result = space.get(bytes(31) + b"x", *empty())
+    assert not result and result.error is None
+
+
+def test_parts_of_two_ranks_become_one_block(client, daemon):
+    space = open_space(client)
+    kv = make_kv(8)
+    (key,) = space.keys(range(TOKENS))
+    heads = [range(0, 1), range(1, 2)]
+    space.put(key, *(plane[:, :1] for plane in kv), part=cairn.Part(heads=heads[0]))
+    assert space.match([key]).block_count == 0
+    space.put(key, *(plane[:, 1:] for plane in kv), part=cairn.Part(heads=heads[1]))
+    out = empty()
+    assert space.get(key, *out) and np.array_equal(out[0], kv[0]) and np.array_equal(out[1], kv[1])
+    layers = empty((2, HEADS, TOKENS, DIM))
+    assert space.get(key, *layers, part=cairn.Part(layers=range(1, 3)))
+    assert np.array_equal(layers[0], kv[0][1:3]) and np.array_equal(layers[1], kv[1][1:3])
+
+
+def test_strided_and_per_layer_arrays(client):
+    space = open_space(client)
+    kv = make_kv(9)
+    (key,) = space.keys(range(TOKENS))
+    token_first = [np.ascontiguousarray(plane.transpose(0, 2, 1, 3)) for plane in kv]
+    space.put(key, *(plane.transpose(0, 2, 1, 3) for plane in token_first))
+    per_layer = [[np.zeros((HEADS, TOKENS, DIM), np.uint16) for _ in range(LAYERS)] for _ in "kv"]
+    assert space.get(key, *per_layer)
+    assert np.array_equal(np.stack(per_layer[0]), kv[0])
+    assert np.array_equal(np.stack(per_layer[1]), kv[1])
+
+
+def test_torch(client):
+    torch = pytest.importorskip("torch")
+    space = open_space(client)
+    k, v = torch.randn(2, LAYERS, HEADS, TOKENS, DIM).to(torch.bfloat16)
+    (key,) = space.keys(range(TOKENS))
+    space.put(key, k, v)
+    out = torch.zeros(2, LAYERS, HEADS, TOKENS, DIM, dtype=torch.bfloat16)
+    assert space.get(key, out[0], out[1])
+    assert torch.equal(out[0], k) and torch.equal(out[1], v)
+
+
+def test_batches(client):
+    space = open_space(client)
+    keys = space.keys(range(20 * TOKENS))
+    blocks = [make_kv(50 + i) for i in range(20)]
+    puts = [cairn.Put(key, *kv) for key, kv in zip(keys, blocks, strict=True)]
+    assert all(result.error is None for result in space.put_batch(puts, timeout=10))
+    outs = [empty() for _ in range(21)]
+    gets = [
+        cairn.Get(key, *out) for key, out in zip([*keys, bytes(32)[:31] + b"z"], outs, strict=True)
+    ]
+    results = space.get_batch(gets, timeout=10)
+    assert [bool(result) for result in results] == [True] * 20 + [False]
+    for kv, out in zip(blocks, outs, strict=False):
+        assert np.array_equal(kv[0], out[0]) and np.array_equal(kv[1], out[1])
+
+
+def test_wait(client, daemon):
+    space = open_space(client)
+    keys = space.keys(range(2 * TOKENS))
+    begin = time.monotonic()
+    assert space.match(keys, wait=0.3).block_count == 0
+    assert 0.25 < time.monotonic() - begin < 3
+
+    def put_late():
+        time.sleep(0.3)
+        for i, key in enumerate(keys):
+            parent = keys[i - 1] if i else None
+            space.put(key, *make_kv(i), parent=parent, first_position=i * TOKENS)
+
+    thread = threading.Thread(target=put_late)
+    begin = time.monotonic()
+    thread.start()
+    with space.match(keys, wait=20) as match:
+        assert match.block_count == 2 and time.monotonic() - begin < 10
+    thread.join()
+
+
+def test_wrong_arrays(client):
+    space = open_space(client)
+    kv, key = make_kv(1), bytes(32)[:31] + b"k"
+    for bad, what in [
+        ((kv[0][:, :, 1:], kv[1]), "k has shape"),
+        ((kv[0], kv[1][:2]), "v has shape"),
+        ((kv[0].astype(np.float32), kv[1]), "k has dtype float32"),
+        ((kv[0], None), "v is a NoneType"),
+    ]:
+        with pytest.raises(cairn.InvalidArgumentError, match=what):
+            space.put(key, *bad)
+    with pytest.raises(cairn.InvalidArgumentError, match="key has 3 bytes"):
+        space.put(b"abc", *kv)
+    with pytest.raises(cairn.InvalidArgumentError, match="layers is"):
+        space.put(key, *kv, part=cairn.Part(layers=range(0, 4, 2)))
+    with pytest.raises(ValueError, match="timeout"):
+        space.put(key, *kv, timeout=61)
+
+
+def test_names_agree_with_the_daemon(client):
+    space = open_space(client)
+    assert space.fingerprint == cairn.keys.fingerprint("test", space.spec)
+    assert space.was_created
+
+
+def test_delete_and_invalidate(client):
+    space = open_space(client)
+    keys, _ = put_chain(space, 3, seed=700)
+    assert space.delete(keys[2:]) == 1
+    assert space.contains(keys) == [True, True, False]
+    assert space.invalidate() == 2
+    assert space.contains(keys) == [False] * 3
+
+
+def test_tenants_do_not_meet(client, daemon):
+    space = open_space(client)
+    keys, _ = put_chain(space, 1, seed=800)
+    with cairn.connect(daemon.control, data=daemon.data, tenant="other") as stranger:
+        spec = space.spec
+        other = stranger.open_space(
+            spec.model, spec.weights_revision, spec.groups, tokens_per_block=TOKENS, recipe="raw"
+        )
+        assert other.fingerprint != space.fingerprint
+        assert not other.get(keys[0], *empty())
+        assert other.match(keys).block_count == 0
+
+
+def test_figures(client):
+    space = open_space(client)
+    keys, _ = put_chain(space, 1, seed=900)
+    assert space.get(keys[0], *empty())
+    stats, counters = client.stats(), client.counters()
+    assert stats.block_count >= 1 and stats.source_bytes > 0 and not stats.is_draining
+    assert any(tier.tier == "host" and tier.used_bytes > 0 for tier in stats.tiers)
+    assert counters.puts == 1 and counters.gets == counters.hits == 1
+    assert counters.breaker_state == "closed"
+    client.recomputed(1000, 1.0)
+    assert isinstance(client.should_fetch(1000, 1 << 20), bool)
+
+
+def test_closed_and_unreachable(daemon):
+    client = cairn.connect(daemon.control, data=daemon.data)
+    space = open_space(client)
+    client.close()
+    client.close()
+    for call in (client.stats, lambda: space.match([bytes(31) + b"1"])):
+        with pytest.raises(cairn.FailedPreconditionError, match="is closed"):
+            call()
+    begin = time.monotonic()
+    with pytest.raises((cairn.UnavailableError, cairn.DeadlineExceededError)):
+        cairn.connect("127.0.0.1:1", timeout=1)
+    assert time.monotonic() - begin < 5
+
+
+def test_fork_is_refused(client):
+    space = open_space(client)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            space.match([bytes(31) + b"1"])
+        except cairn.FailedPreconditionError as error:
+            status = 0 if "after fork" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert space.match([bytes(31) + b"1"]).block_count == 0
