@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Golden vectors of image format 1, by a second implementation.
+
+Written with numpy from docs/formats/image.md and docs/recipes/ alone, never from the C++. Slow and plain.
+
+  generate.py            writes tests/golden/image/
+  generate.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy
+
+image/manifest.txt holds, one a line, all fields separated by blanks:
+
+  source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin)
+  image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in image/NAME.RECIPE.img
+  demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
+
+All images have space 00..1f, key 20..3f, group 3, layer first 2, head first 1, domain 0.
+"""
+import pathlib
+import struct
+import sys
+
+try:
+    import numpy as np
+except ImportError:
+    print("numpy is not installed: golden vectors not regenerated")
+    sys.exit(77)
+
+from sources import SOURCES, BYTES, KV, LATENT
+
+FOLDER = pathlib.Path(__file__).parent / "image"
+RECIPES = ["raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+"]
+DEMOTIONS = [("raw", "kivi:4"), ("kivi:8", "kivi:4"), ("kivi:8", "kivi:2"), ("kivi:4", "kivi:2"),
+             ("kivi:8+", "kivi:4+"), ("kivi:8+", "kivi:2+"), ("kivi:4+", "kivi:2+")]
+KEPT = {"typical-bf16", "odd-fp32", "state-bytes"}  # sources whose images are kept whole
+F32 = np.float32
+DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1}
+K_GROUP, V_GROUP = 128, 64
+INSETS = {8: [0.0], 4: [0.0, 0.025, 0.05], 2: [0.0, 0.05, 0.1, 0.15, 0.19]}
+HEADER, ENTRY = 320, 16
+
+# ---- CRC32C ----
+
+TABLE = []
+for i in range(256):
+    for _ in range(8):
+        i = (i >> 1) ^ (0x82F63B78 if i & 1 else 0)
+    TABLE.append(i)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 255] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+# ---- Numbers ----
+
+
+def to_float(dtype, bits):
+    if dtype == 1:
+        return (bits.astype(np.uint32) << 16).view(F32)
+    if dtype == 2:
+        return bits.view(np.float16).astype(F32)
+    return bits.view(F32)
+
+
+def from_float(dtype, values):
+    """To nearest even. The values are finite."""
+    values = np.ascontiguousarray(values, F32)
+    if dtype == 1:
+        bits = values.view(np.uint32).astype(np.uint64)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    if dtype == 2:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    return values.view(np.uint32)
+
+
+def fp16_outward(value, upward):
+    """The fp16 next to an fp32 in a direction, as a numpy float16."""
+    near = np.float16(value)
+    if upward and F32(near) < value:
+        near = np.nextafter(near, np.float16(np.inf))
+    if not upward and F32(near) > value:
+        near = np.nextafter(near, np.float16(-np.inf))
+    return near
+
+
+# ---- kivi ----
+
+
+def params_of(low, high, inset):
+    cut = F32(F32(high - low) * F32(inset))
+    minimum = fp16_outward(F32(low + cut), upward=False)
+    if minimum == 0:
+        minimum = np.float16(0.0)
+    spread = fp16_outward(F32(F32(high - cut) - F32(minimum)), upward=True)
+    return minimum, spread if spread != 0 else np.float16(0.0)
+
+
+def positions_of(values, minimum, spread, levels):
+    inverse = F32(levels) / F32(spread) if spread > 0 else F32(0)
+    return (values - F32(minimum)) * inverse
+
+
+def clip_error(values, params, covering, levels):
+    minimum, spread = params
+    position = positions_of(values, minimum, spread, levels)
+    nearest = np.rint(np.clip(position, F32(0), F32(levels)))
+    if covering == 0:
+        return 0
+    weight = F32(F32(F32(spread) * F32(4096)) / F32(F32(levels) * F32(covering)))
+    distance = np.rint((position - nearest) * weight).astype(np.int64)
+    return int((distance * distance).sum())
+
+
+def narrow(codes8, bits):
+    if bits == 8:
+        return codes8
+    codes4 = (codes8 + 8) // 17
+    return codes4 if bits == 4 else (codes4 + 2) // 5
+
+
+def code_group(values, bits, clipped):
+    """min, range and codes of the values of one group; None for an inexact constant."""
+    if values.size == 0:
+        return np.float16(0), np.float16(0), np.zeros(0, np.int64)
+    low, high = F32(values.min() + F32(0)), F32(values.max() + F32(0))
+    if low == high and F32(np.float16(low)) != low:
+        return None
+    levels = 2 ** bits - 1
+    candidates = [params_of(low, high, h) for h in (INSETS[bits] if clipped else [0.0])]
+    errors = [clip_error(values, c, candidates[0][1], levels) for c in candidates]
+    minimum, spread = candidates[errors.index(min(errors))]
+    position = positions_of(values, minimum, spread, 255)
+    codes8 = np.rint(np.clip(position, F32(0), F32(255))).astype(np.int64)
+    return minimum, spread, narrow(codes8, bits)
+
+
+def pack(codes, bits):
+    tokens, dim = codes.shape
+    spread = np.zeros((tokens, (dim * bits + 7) // 8 * 8), np.uint8)
+    for bit in range(bits):
+        spread[:, bit:dim * bits:bits] = (codes >> bit) & 1
+    return np.packbits(spread, axis=1, bitorder="little")
+
+
+def unpack(packed, dim, bits):
+    spread = np.unpackbits(packed, axis=1, bitorder="little")
+    return sum(spread[:, bit:dim * bits:bits].astype(np.int64) << bit for bit in range(bits))
+
+
+def padded(data):
+    return data + bytes(-len(data) % 16)
+
+
+def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position):
+    """(tile, rows) in affine form, or None where it has to be raw."""
+    tokens, dim = bits_of.shape
+    with np.errstate(invalid="ignore"):
+        values = to_float(dtype, bits_of)
+        is_row = ~(np.abs(values) <= 32752).all(axis=1)
+    if clipped and first_position == 0:
+        is_row[0] = True
+    codes = np.zeros((tokens, dim), np.int64)
+    params = []
+    if per_channel:
+        for first in range(0, tokens, K_GROUP):
+            kept = [t for t in range(first, min(first + K_GROUP, tokens)) if not is_row[t]]
+            for channel in range(dim):
+                group = code_group(values[kept, channel], bits, clipped)
+                if group is None:
+                    return None
+                params.append(group[:2])
+                codes[kept, channel] = group[2]
+    else:
+        for token in range(tokens):
+            spans = [slice(c, min(c + V_GROUP, dim)) for c in range(0, dim, V_GROUP)]
+            groups = [None if is_row[token] else code_group(values[token, s], bits, clipped) for s in spans]
+            if any(group is None for group in groups):
+                is_row[token] = True
+                params += [(np.float16(0), np.float16(0))] * len(spans)
+                continue
+            for s, group in zip(spans, groups):
+                params.append(group[:2])
+                codes[token, s] = group[2]
+    rows = np.flatnonzero(is_row)
+    side = np.array(params, np.float16).tobytes() + bits_of[rows].tobytes() + rows.astype("<u2").tobytes()
+    tile = padded(pack(codes, bits).tobytes()) + padded(side)
+    return (tile, len(rows)) if len(tile) < len(padded(bits_of.tobytes())) else None
+
+
+def decode_affine(tile, shape, dtype, per_channel, bits, rows):
+    tokens, dim = shape
+    row_bytes = (dim * bits + 7) // 8
+    packed = np.frombuffer(tile, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes)
+    codes = unpack(packed, dim, bits)
+    along, across, group = (tokens, dim, K_GROUP) if per_channel else (dim, tokens, V_GROUP)
+    count = -(-along // group)
+    offset = -(-tokens * row_bytes // 16) * 16
+    params = np.frombuffer(tile, np.float16, 2 * count * across, offset).astype(F32)
+    minimum, spread = params[0::2], params[1::2]
+    if per_channel:  # [group, channel]
+        index = (np.arange(tokens) // group)[:, None] * dim + np.arange(dim)
+    else:  # [token, group]
+        index = np.arange(tokens)[:, None] * count + np.arange(dim) // group
+    step = spread / F32(2 ** bits - 1)
+    out = from_float(dtype, codes.astype(F32) * step[index] + minimum[index]).reshape(shape)
+    offset += 4 * count * across
+    item = np.dtype(out.dtype).itemsize
+    kept = np.frombuffer(tile, out.dtype, rows * dim, offset).reshape(rows, dim)
+    positions = np.frombuffer(tile, "<u2", rows, offset + rows * dim * item)
+    out[positions] = kept
+    return out
+
+
+# ---- Images ----
+
+
+class Spec:
+    def __init__(self, source, recipe):
+        self.source = source
+        self.recipe = recipe
+        self.is_kivi = recipe.startswith("kivi")
+        self.bits = int(recipe[5]) if self.is_kivi else 16
+        self.clipped = recipe.endswith("+")
+
+    def planes(self):
+        s = self.source
+        return [(s.k_dim, True), (s.v_dim, False)] if s.kind == KV else [(s.k_dim, True)]
+
+
+def tiles_of(spec):
+    """Bits of the source's tiles, in order, with whether groups are channels."""
+    s, offset = spec.source, 0
+    rows = 1 if s.kind == 3 else s.tokens
+    dtype = {1: np.uint16, 2: np.uint16, 3: np.uint32, 4: np.uint8}[s.dtype]
+    for _ in range(s.layers * s.heads):
+        for dim, per_channel in spec.planes():
+            bits = np.frombuffer(s.data, dtype, rows * dim, offset).reshape(rows, dim)
+            offset += bits.nbytes
+            yield bits, per_channel
+    assert offset == len(s.data)
+
+
+def assemble(spec, tiles):
+    """tiles: (bytes, rows, form) in order."""
+    s = spec.source
+    offset, directory, content = HEADER + ENTRY * len(tiles), b"", b""
+    for data, rows, form in tiles:
+        directory += struct.pack("<IIIHH", offset // 16, len(data), crc32c(data), rows, form)
+        content += data
+        offset += len(data)
+    header = struct.pack("<4sHHIIQIHBB", b"CKVI", 1, HEADER, 0, 0, offset, len(tiles), 3, s.kind, s.dtype)
+    header += bytes(range(64))
+    header += struct.pack("<QHHHHHBBII4x", s.first_position, s.tokens, 2, s.layers, 1, s.heads, 0, 0, s.k_dim, s.v_dim)
+    header += struct.pack("<BBBxHH24x", 2 if spec.is_kivi else 1, spec.bits, int(spec.clipped),
+                          K_GROUP if spec.is_kivi else 0, V_GROUP if spec.is_kivi else 0)
+    header += bytes(HEADER - len(header))
+    crc = crc32c(header + directory)
+    return header[:12] + struct.pack("<I", crc) + header[16:] + directory + content
+
+
+def encode(spec):
+    tiles = []
+    for bits, per_channel in tiles_of(spec):
+        coded = None
+        if spec.is_kivi and spec.source.dtype != BYTES:
+            coded = affine_tile(bits, spec.source.dtype, per_channel, spec.bits, spec.clipped,
+                                spec.source.first_position)
+        if coded is None:
+            tiles.append((padded(bits.tobytes()), 0, 0))
+        else:
+            tiles.append((*coded, 1 | spec.bits << 8))
+    return tiles
+
+
+def decode(spec, tiles):
+    out = b""
+    for (data, rows, form), (bits, per_channel) in zip(tiles, tiles_of(spec)):
+        if form == 0:
+            out += data[:bits.nbytes]
+        else:
+            out += decode_affine(data, bits.shape, spec.source.dtype, per_channel, spec.bits, rows).tobytes()
+    return out
+
+
+def demote(spec, tiles, to):
+    """Tiles of `spec` as the recipe of `to`, which has fewer bits."""
+    out = []
+    fresh = encode(to)
+    for i, ((data, rows, form), (bits, _)) in enumerate(zip(tiles, tiles_of(spec))):
+        if form == 0:
+            out.append(fresh[i])
+            continue
+        tokens, dim = bits.shape
+        row_bytes = (dim * spec.bits + 7) // 8
+        codes = unpack(np.frombuffer(data, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes), dim, spec.bits)
+        codes = narrow(codes, to.bits) if spec.bits == 8 else (codes + 2) // 5
+        side = data[-(-tokens * row_bytes // 16) * 16:]
+        # The side section is padded to the same length: it does not change.
+        out.append((padded(pack(codes, to.bits).tobytes()) + side, rows, 1 | to.bits << 8))
+    return out
+
+
+def vectors():
+    """Files by name."""
+    files, manifest = {}, []
+    for source in SOURCES:
+        s = source
+        files[f"{s.name}.bin"] = s.data
+        manifest.append(f"source {s.name} {s.kind} {s.dtype} {s.layers} {s.heads} {s.tokens} {s.k_dim} {s.v_dim} "
+                        f"{s.first_position} {len(s.data)} {crc32c(s.data):08x}")
+        encoded = {}
+        for recipe in RECIPES:
+            spec = Spec(source, recipe)
+            encoded[recipe] = encode(spec)
+            image = assemble(spec, encoded[recipe])
+            decoded = decode(spec, encoded[recipe])
+            manifest.append(f"image {recipe} {len(image)} {crc32c(image):08x} {crc32c(decoded):08x}")
+            if s.name in KEPT:
+                files[f"{s.name}.{recipe.replace(':', '')}.img"] = image
+        for old, new in DEMOTIONS:
+            target = Spec(source, new)
+            image = assemble(target, demote(Spec(source, old), encoded[old], target))
+            manifest.append(f"demote {old} {new} {len(image)} {crc32c(image):08x}")
+    files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
+    return files
+
+
+def main():
+    files = vectors()
+    if sys.argv[1:] == ["--check"]:
+        present = {path.name for path in FOLDER.iterdir()}
+        wrong = [name for name in sorted(present | set(files))
+                 if name not in present or name not in files or (FOLDER / name).read_bytes() != files[name]]
+        for name in wrong:
+            print(f"differs: {name}")
+        print(f"{len(files)} files, {sum(map(len, files.values()))} bytes, {len(wrong)} differ")
+        return 1 if wrong else 0
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.iterdir():
+        path.unlink()
+    for name, data in files.items():
+        (FOLDER / name).write_bytes(data)
+    print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays the vectors of tests/golden/image/ on every backend of this CPU. generate.py says what
+// the manifest holds.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+
+namespace cairn::codecs {
+namespace {
+
+const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
+
+std::vector<std::byte> ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+struct Source {
+  std::string name;
+  ImageSpec spec;
+  std::vector<std::byte> bytes;
+};
+
+Source LoadSource(std::istringstream& line) {
+  Source source;
+  uint32_t kind = 0;
+  uint32_t dtype = 0;
+  size_t bytes = 0;
+  std::string crc;
+  ImageSpec& spec = source.spec;
+  line >> source.name >> kind >> dtype >> spec.slice.layer_count >> spec.slice.head_count >>
+      spec.tokens >> spec.tile.k_dim >> spec.tile.v_dim >> spec.first_position >> bytes >> crc;
+  spec.tile.kind = static_cast<GroupKind>(kind);
+  spec.tile.dtype = static_cast<DType>(dtype);
+  spec.slice.layer_first = 2;
+  spec.slice.head_first = 1;
+  spec.group = 3;
+  for (size_t i = 0; i < spec.space.size(); ++i) {
+    spec.space[i] = static_cast<uint8_t>(i);
+    spec.key[i] = static_cast<uint8_t>(32 + i);
+  }
+  source.bytes = ReadFile(kFolder / (source.name + ".bin"));
+  EXPECT_EQ(source.bytes.size(), bytes);
+  EXPECT_EQ(Crc32c(source.bytes), std::stoul(crc, nullptr, 16));
+  return source;
+}
+
+Recipe RecipeNamed(const std::string& name) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
+  return recipe;
+}
+
+std::vector<std::byte> EncodeSource(const Backend& backend, const Source& source,
+                                    const Recipe& recipe) {
+  ImageSpec spec = source.spec;
+  spec.recipe = recipe;
+  uint64_t max_bytes = 0;
+  EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
+  std::vector<std::byte> image(max_bytes);
+  size_t bytes = 0;
+  EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes), Error::kOk);
+  image.resize(bytes);
+  return image;
+}
+
+class GoldenTest : public testing::TestWithParam<const Backend*> {
+ protected:
+  // An `image` line.
+  void CheckImage(const Source& source, std::istringstream& line) {
+    std::string recipe;
+    size_t bytes = 0;
+    std::string crc;
+    std::string decoded_crc;
+    line >> recipe >> bytes >> crc >> decoded_crc;
+    SCOPED_TRACE(source.name + " " + recipe);
+    std::vector<std::byte> image = EncodeSource(*GetParam(), source, RecipeNamed(recipe));
+    EXPECT_EQ(image.size(), bytes);
+    EXPECT_EQ(Crc32c(image), std::stoul(crc, nullptr, 16));
+    CheckDecode(source, image, decoded_crc);
+
+    std::erase(recipe, ':');
+    const auto kept = kFolder / (source.name + "." + recipe + ".img");
+    if (!std::filesystem::exists(kept)) return;
+    ++kept_images_;
+    const std::vector<std::byte> stored = ReadFile(kept);
+    EXPECT_EQ(stored, image);
+    CheckDecode(source, stored, decoded_crc);
+  }
+
+  void CheckDecode(const Source& source, const std::vector<std::byte>& image,
+                   const std::string& crc) {
+    ImageView view;
+    ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+    ASSERT_EQ(VerifyTiles(view), Error::kOk);
+    std::vector<std::byte> decoded(source.bytes.size());
+    ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded), Error::kOk);
+    EXPECT_EQ(Crc32c(decoded), std::stoul(crc, nullptr, 16));
+  }
+
+  // A `demote` line.
+  void CheckDemotion(const Source& source, std::istringstream& line) {
+    std::string from;
+    std::string to;
+    size_t bytes = 0;
+    std::string crc;
+    line >> from >> to >> bytes >> crc;
+    SCOPED_TRACE(source.name + " " + from + " to " + to);
+    const std::vector<std::byte> image = EncodeSource(*GetParam(), source, RecipeNamed(from));
+    ImageView view;
+    ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+    std::vector<std::byte> demoted(image.size());
+    size_t demoted_bytes = 0;
+    ASSERT_EQ(Demote(*GetParam(), view, RecipeNamed(to), demoted, &demoted_bytes), Error::kOk);
+    demoted.resize(demoted_bytes);
+    EXPECT_EQ(demoted_bytes, bytes);
+    EXPECT_EQ(Crc32c(demoted), std::stoul(crc, nullptr, 16));
+    ASSERT_EQ(ParseImage(demoted, &view), Error::kOk);
+    EXPECT_EQ(VerifyTiles(view), Error::kOk);
+  }
+
+  int kept_images_ = 0;
+};
+
+TEST_P(GoldenTest, ReplaysEveryVector) {
+  std::ifstream manifest(kFolder / "manifest.txt");
+  ASSERT_TRUE(manifest) << kFolder;
+  Source source;
+  int checked = 0;
+  for (std::string text; std::getline(manifest, text); ++checked) {
+    std::istringstream line(text);
+    std::string what;
+    line >> what;
+    if (what == "source") {
+      source = LoadSource(line);
+    } else if (what == "image") {
+      CheckImage(source, line);
+    } else {
+      ASSERT_EQ(what, "demote");
+      CheckDemotion(source, line);
+    }
+  }
+  EXPECT_GT(checked, 500);
+  EXPECT_GT(kept_images_, 20);
+  std::cout << checked << " lines of the manifest replayed on " << GetParam()->name << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GoldenTest,
+                         testing::ValuesIn(CpuBackends().begin(), CpuBackends().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace cairn::codecs
