@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/admin_service.h"
+
+#include <pthread.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "proto/convert.h"
+#include "service/front/rpc.h"
+#include "service/front/verify_stream.h"
+
+namespace cairn {
+namespace {
+
+// Below gRPC's usual limit for a received message, which is 4 MiB.
+constexpr size_t kPageBytesMax = 3 * kMiB;
+
+void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
+  info->set_key(proto::ToBytes(block.key));
+  if (block.parent != proto::BlockKey{}) info->set_parent(proto::ToBytes(block.parent));
+  info->set_first_position(block.first_position);
+  info->set_complete(block.is_complete);
+  info->set_child_count(block.child_count);
+  info->set_idle_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(block.idle)));
+  for (const ListedImage& image : block.images) {
+    v1::ImageInfo& listed = *info->add_images();
+    *listed.mutable_slice() = proto::ToSlice(image.facts.group, image.facts.slice);
+    listed.set_recipe(proto::ToRecipeName(image.facts.recipe));
+    listed.set_tier(static_cast<v1::Tier>(image.facts.tier));
+    listed.set_image_bytes(image.facts.image_bytes);
+    listed.set_source_bytes(image.facts.source_bytes);
+    listed.set_pin_count(image.pin_count);
+  }
+}
+
+}  // namespace
+
+void AdminService::Stop() {
+  std::thread thread;
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    thread = std::move(verify_thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+grpc::ServerUnaryReactor* AdminService::ListSpaces(grpc::CallbackServerContext* context,
+                                                   const v1::ListSpacesRequest*,
+                                                   v1::ListSpacesReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    for (const Space* space : parts_.spaces.List()) {
+      const IndexFigures figures = parts_.index.figures(space->id());
+      v1::SpaceInfo& info = *reply->add_spaces();
+      info.set_space_id(space->id());
+      info.set_fingerprint(proto::ToBytes(space->fingerprint()));
+      *info.mutable_spec() = proto::ToSpec(space->identity());
+      info.mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+      info.set_block_count(figures.block_count);
+      info.set_image_bytes(figures.image_bytes);
+      info.set_source_bytes(figures.source_bytes);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status AdminService::FillBlocks(const v1::ListBlocksRequest& request,
+                                      v1::ListBlocksReply* reply) const {
+  CAIRN_ASSIGN_OR_RETURN(const Space* space, parts_.spaces.Find(request.space_id()));
+  if (request.limit() > limits::kListBlocksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("limit: ", request.limit(), " is over ", limits::kListBlocksMax));
+  }
+  std::optional<proto::BlockKey> after;
+  if (!request.after_key().empty()) {
+    CAIRN_ASSIGN_OR_RETURN(after, proto::FromKeyBytes(request.after_key(), "after_key"));
+  }
+  const size_t limit = request.limit() == 0 ? limits::kListBlocksDefault : request.limit();
+  bool has_more = false;
+  const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
+  size_t bytes = 0;
+  for (const ListedBlock& block : parts_.index.List(space->id(), after, limit, whole, &has_more)) {
+    v1::BlockInfo& info = *reply->add_blocks();
+    FillBlock(block, &info);
+    bytes += info.ByteSizeLong() + 8;
+    if (bytes > kPageBytesMax && reply->blocks_size() > 1) {
+      reply->mutable_blocks()->RemoveLast();
+      has_more = true;
+      break;
+    }
+  }
+  reply->set_more(has_more);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* AdminService::ListBlocks(grpc::CallbackServerContext* context,
+                                                   const v1::ListBlocksRequest* request,
+                                                   v1::ListBlocksReply* reply) {
+  return AnswerNow(context, [&] { return FillBlocks(*request, reply); });
+}
+
+grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
+    grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
+  auto* stream = new VerifyStream(DeadlineOf(*context));  // deletes itself
+  absl::Status refusal;
+  if (request->space_id() != 0) refusal = parts_.spaces.Find(request->space_id()).status();
+  std::thread last;
+  {
+    const MutexLock lock(mutex_);
+    if (refusal.ok() && is_stopping_) refusal = absl::UnavailableError("stopping");
+    if (refusal.ok() && is_verifying_) {
+      refusal = absl::ResourceExhaustedError("verify: one at a time, and one is running");
+    }
+    if (refusal.ok()) {
+      is_verifying_ = true;
+      last = std::move(verify_thread_);  // it has ended
+      verify_thread_ = std::thread([this, stream, space_id = request->space_id()] {
+        ::pthread_setname_np(::pthread_self(), "verify");
+        Upkeep::VerifyProgress latest;
+        absl::Status status =
+            parts_.upkeep.Verify(space_id, [&](const Upkeep::VerifyProgress& progress) {
+              latest = progress;
+              return stream->Write(progress, false);
+            });
+        if (status.ok()) stream->Write(latest, true);
+        {
+          const MutexLock lock(mutex_);
+          is_verifying_ = false;
+        }
+        stream->End(std::move(status));
+      });
+    }
+  }
+  if (last.joinable()) last.join();
+  if (!refusal.ok()) stream->End(std::move(refusal));
+  return stream;
+}
+
+grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
+                                                  const v1::SetPolicyRequest* request,
+                                                  v1::SetPolicyReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request->space_id(), request->policy().recipe()));
+    CAIRN_ASSIGN_OR_RETURN(const Space* space, parts_.spaces.Find(request->space_id()));
+    reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest*, v1::DrainReply* reply) {
+  return AnswerNow(context, [&] {
+    parts_.drain();
+    reply->set_session_count(parts_.sessions.count());
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace cairn

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The stream that is a client's life: SessionOpened, then a heartbeat every 5 s that also renews
+// the session's leases. However it ends, the session ends with it.
+
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cairn/v1/store.pb.h"
+#include "service/index/block_index.h"
+#include "service/sessions.h"
+
+namespace cairn {
+
+struct SessionTerms {  // what every session is told
+  std::vector<std::string> data_addresses;
+  std::string daemon_version;
+  uint64_t payload_bytes_max = 0;
+  std::function<bool()> is_draining;
+};
+
+// `terms`, `sessions` and `index` must outlive the stream. gRPC owns the reactor.
+grpc::ServerWriteReactor<v1::SessionEvent>* OpenSessionStream(const v1::OpenSessionRequest& request,
+                                                              const SessionTerms& terms,
+                                                              Sessions& sessions,
+                                                              BlockIndex& index);
+
+}  // namespace cairn

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/store_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "proto/convert.h"
+#include "service/front/rpc.h"
+
+namespace cairn {
+namespace {
+
+// What a waiting Match leaves for its answer to travel in.
+constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
+
+void FillMatch(const MatchResult& result, v1::MatchReply* reply) {
+  reply->set_block_count(static_cast<uint32_t>(result.blocks.size()));
+  reply->set_token_count(result.token_count);
+  if (result.lease.has_value()) {
+    reply->set_lease(proto::ToBytes(*result.lease));
+    reply->set_lease_ms(result.lease_ms);
+  }
+  for (const MatchedBlock& block : result.blocks) {
+    v1::MatchedBlock& matched = *reply->add_blocks();
+    matched.set_tier(static_cast<v1::Tier>(block.tier));
+    matched.set_image_bytes(block.image_bytes);
+  }
+  reply->set_shortened_by_pins(result.is_shortened_by_pins);
+}
+
+}  // namespace
+
+StoreService::StoreService(const Parts& parts, SessionTerms terms)
+    : parts_(parts), terms_(std::move(terms)), started_(parts.clock.Now()) {}
+
+absl::StatusOr<Session> StoreService::SessionOf(const std::string& ticket) const {
+  CAIRN_ASSIGN_OR_RETURN(const proto::Ticket parsed, proto::FromTicketBytes(ticket));
+  return parts_.sessions.Find(parsed);
+}
+
+absl::StatusOr<const Space*> StoreService::SpaceOf(const std::string& ticket,
+                                                   uint64_t space_id) const {
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(ticket));
+  return parts_.spaces.Find(space_id, session.tenant.view());
+}
+
+grpc::ServerWriteReactor<v1::SessionEvent>* StoreService::OpenSession(
+    grpc::CallbackServerContext*, const v1::OpenSessionRequest* request) {
+  return OpenSessionStream(*request, terms_, parts_.sessions, parts_.index);
+}
+
+grpc::ServerUnaryReactor* StoreService::OpenSpace(grpc::CallbackServerContext* context,
+                                                  const v1::OpenSpaceRequest* request,
+                                                  v1::OpenSpaceReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
+    CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(request->spec()));
+    CAIRN_ASSIGN_OR_RETURN(
+        const Spaces::Opened opened,
+        parts_.spaces.Open(identity, request->policy().recipe(), session.tenant.view()));
+    reply->set_space_id(opened.space->id());
+    reply->set_fingerprint(proto::ToBytes(opened.space->fingerprint()));
+    reply->mutable_policy()->set_recipe(proto::ToRecipeName(opened.space->recipe()));
+    reply->set_created(opened.is_created);
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request) const {
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
+  CAIRN_ASSIGN_OR_RETURN(const Space* space,
+                         parts_.spaces.Find(request.space_id(), session.tenant.view()));
+  if (request.wait_ms() > limits::kWaitMsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("wait_ms: ", request.wait_ms(), " is over ", limits::kWaitMsMax));
+  }
+  if (static_cast<size_t>(request.slices_size()) > limits::kGroupsPerSpaceMax ||
+      static_cast<size_t>(request.groups_skipped_size()) > limits::kGroupsPerSpaceMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices, groups_skipped: at most ", limits::kGroupsPerSpaceMax, " of each"));
+  }
+  std::vector<Space::Ask> asks;
+  for (const v1::GroupSlice& slice : request.slices()) {
+    asks.push_back({slice.group(), slice.layer_first(), slice.layer_count(), slice.head_first(),
+                    slice.head_count()});
+  }
+  const std::vector<uint32_t> skipped(request.groups_skipped().begin(),
+                                      request.groups_skipped().end());
+  MatchQuery query;
+  CAIRN_ASSIGN_OR_RETURN(query.wanted, space->Want(asks, skipped));
+  CAIRN_ASSIGN_OR_RETURN(query.keys, proto::FromKeyList(request.keys()));
+  query.space_id = space->id();
+  query.tokens_per_block = space->tokens_per_block();
+  query.token_limit = request.token_limit();
+  query.wants_lease = request.lease();
+  query.session_id = session.id;
+  query.tenant = session.tenant.view();
+  return query;
+}
+
+grpc::ServerUnaryReactor* StoreService::Match(grpc::CallbackServerContext* context,
+                                              const v1::MatchRequest* request,
+                                              v1::MatchReply* reply) {
+  const absl::Time began = parts_.clock.Now();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto query = QueryOf(*request);
+  if (!query.ok()) {
+    reactor->Finish(ToGrpc(query.status()));
+    return reactor;
+  }
+  matches_.Add();
+  asked_blocks_.Add(query->keys.size());
+  auto done = [this, context, reactor, reply, tenant = query->tenant,
+               began](absl::StatusOr<MatchResult> result) {
+    if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
+    // A client that has left cannot release what it was never told of.
+    if (result->lease.has_value() && context->IsCancelled()) {
+      parts_.index.Release(tenant, {&*result->lease, 1});
+    }
+    matched_blocks_.Add(result->blocks.size());
+    match_seconds_.Observe(parts_.clock.Now() - began);
+    FillMatch(*result, reply);
+    reactor->Finish(grpc::Status::OK);
+  };
+  if (request->wait_ms() == 0) {
+    done(parts_.index.Match(*query));
+  } else {
+    const absl::Time deadline = std::min(began + absl::Milliseconds(request->wait_ms()),
+                                         DeadlineOf(*context) - kAnswerTime);
+    parts_.index.MatchWhenReady(*std::move(query), deadline, std::move(done));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* StoreService::Release(grpc::CallbackServerContext* context,
+                                                const v1::ReleaseRequest* request,
+                                                v1::ReleaseReply*) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
+    if (static_cast<size_t>(request->leases_size()) > limits::kLeasesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("leases: at most ", limits::kLeasesMax));
+    }
+    std::vector<proto::LeaseToken> leases;
+    for (const std::string& bytes : request->leases()) {
+      CAIRN_ASSIGN_OR_RETURN(const proto::LeaseToken lease, proto::FromLeaseBytes(bytes));
+      leases.push_back(lease);
+    }
+    parts_.index.Release(session.tenant.view(), leases);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* StoreService::Contains(grpc::CallbackServerContext* context,
+                                                 const v1::ContainsRequest* request,
+                                                 v1::ContainsReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
+    const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
+    for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
+      reply->add_complete(complete);
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* context,
+                                               const v1::DeleteRequest* request,
+                                               v1::DeleteReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
+    reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* context,
+                                                   const v1::InvalidateRequest* request,
+                                                   v1::InvalidateReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    reply->set_deleted_count(parts_.index.Invalidate(space->id()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* StoreService::Stats(grpc::CallbackServerContext* context,
+                                              const v1::StatsRequest* request,
+                                              v1::StatsReply* reply) {
+  return AnswerNow(context, [&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(SessionOf(request->ticket()).status());
+    Figures(reply);
+    return absl::OkStatus();
+  });
+}
+
+void StoreService::Figures(v1::StatsReply* reply) const {
+  const IndexFigures figures = parts_.index.figures();
+  reply->set_block_count(figures.block_count);
+  reply->set_image_count(figures.image_count);
+  reply->set_image_bytes(figures.image_bytes);
+  reply->set_source_bytes(figures.source_bytes);
+  reply->set_session_count(parts_.sessions.count());
+  reply->set_lease_count(parts_.index.lease_count());
+  v1::TierStats& host = *reply->add_tiers();
+  host.set_tier(v1::TIER_HOST);
+  host.set_capacity_bytes(parts_.host.capacity_bytes());
+  host.set_used_bytes(parts_.host.used_bytes());
+  host.set_pinned_bytes(parts_.index.pinned_bytes());
+  host.set_staging_bytes(parts_.host.staging_bytes());
+  host.set_quarantine_bytes(parts_.sessions.quarantine_bytes());
+  reply->set_daemon_version(terms_.daemon_version);
+  reply->set_uptime_ms(
+      static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.clock.Now() - started_)));
+  reply->set_draining(terms_.is_draining());
+}
+
+void StoreService::Report(MetricSink& sink) const {
+  sink.AddCounter("cairn_match_requests_total", "Match calls that were well formed.", {},
+                  matches_.Value());
+  sink.AddCounter("cairn_match_asked_blocks_total", "Keys that Match calls asked for.", {},
+                  asked_blocks_.Value());
+  sink.AddCounter("cairn_match_matched_blocks_total", "Blocks of the prefixes they were answered.",
+                  {}, matched_blocks_.Value());
+  sink.AddHistogram("cairn_match_seconds", "From a Match call to its answer, waiting included.", {},
+                    match_seconds_.Snapshot());
+}
+
+}  // namespace cairn
