@@ -41,6 +41,7 @@ class SubmitQueue {
 
   // Runs what is there on entry, oldest first; answers how many.
   int RunAll(Lane& lane);
+  bool IsEmpty() const { return tasks_.Count() == 0; }
   // Readable while a wake-up is due; level-triggered.
   int event_fd() const { return event_.get(); }
   // Says that the lane is about to sleep. False: there is work, do not.

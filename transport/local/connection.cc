@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/local/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/handshake.h"
+#include "transport/local/packet.h"
+#include "transport/local/socket_file.h"
+
+namespace cairn::transport {
+namespace {
+
+// Polling before the calling thread sleeps, as the lanes do.
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+
+// Ordinary memory, for connections within one process.
+class HeapBuffer final : public Buffer {
+ public:
+  explicit HeapBuffer(size_t bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes() override { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+void Finish(Call& call, absl::Status status) {
+  call.status = std::move(status);
+  call.is_over = true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
+    const std::string& path, const proto::Frame& hello, const LocalConnectOptions& options,
+    absl::Time deadline, proto::HelloReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
+  CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<ClientRegion> region,
+                         ClientRegion::Make(options.region_bytes, options.prefault));
+  proto::Frame filled = hello;
+  if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
+    body->region_bytes = region->bytes();
+  }
+  std::unique_ptr<LocalConnection> connection(
+      new LocalConnection(std::move(socket), std::move(region)));
+  CAIRN_RETURN_IF_ERROR(connection->Shakes(filled, deadline, reply));
+  return connection;
+}
+
+absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::OpenInProcess(
+    Fd socket, const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply) {
+  std::unique_ptr<LocalConnection> connection(new LocalConnection(std::move(socket), nullptr));
+  CAIRN_RETURN_IF_ERROR(connection->Shakes(hello, deadline, reply));
+  return connection;
+}
+
+LocalConnection::LocalConnection(Fd socket, std::shared_ptr<ClientRegion> region)
+    : socket_(std::move(socket)), region_(std::move(region)), process_(getpid()) {}
+
+LocalConnection::~LocalConnection() {
+  if (getpid() == process_) {
+    BreakAll(absl::InfinitePast(), absl::UnavailableError("the connection was closed"));
+  }
+}
+
+absl::Status LocalConnection::Shakes(const proto::Frame& hello, absl::Time deadline,
+                                     proto::HelloReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const proto::HelloReply answer, Shake(*this, hello, deadline));
+  window_ = static_cast<int>(answer.window);
+  if (reply != nullptr) {
+    *reply = answer;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> LocalConnection::Allocate(size_t bytes) {
+  if (region_ == nullptr) {
+    return std::make_unique<HeapBuffer>(bytes);
+  }
+  if (broken()) {
+    // What is free now may have been lent to a call that ended early: the daemon may still write
+    // there.
+    return absl::UnavailableError("the connection is broken");
+  }
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<RegionBuffer> buffer, RegionBuffer::Make(region_, bytes));
+  return buffer;
+}
+
+absl::Status LocalConnection::Start(Call* call) {
+  if (getpid() != process_) {
+    return absl::FailedPreconditionError("the connection belongs to the process before fork");
+  }
+  if (broken()) {
+    return absl::UnavailableError("the connection is broken");
+  }
+  if (static_cast<int>(in_flight_.size()) >= window_) {
+    return absl::ResourceExhaustedError(absl::StrCat(window_, " calls are in flight"));
+  }
+  InFlight flight;
+  flight.call = call;
+  const std::optional<uint64_t> seq = proto::SeqOf(call->request.bytes());
+  CAIRN_CHECK(seq.has_value(), "a request that is no frame");
+  flight.seq = *seq;
+  Envelope envelope;
+  CAIRN_ASSIGN_OR_RETURN(envelope.payload_place, StagePayload(flight));
+  CAIRN_RETURN_IF_ERROR(StageTarget(flight));
+  envelope.payload_bytes = call->payload.size();
+  envelope.reply_place = flight.target_place;
+  envelope.reply_capacity_bytes = call->target.size();
+  const int memfd = region_ != nullptr && !is_region_sent_ ? region_->memfd() : -1;
+  CAIRN_RETURN_IF_ERROR(
+      SendPacket(socket_.get(), Serialize(envelope, call->request).bytes(), memfd));
+  is_region_sent_ = true;
+  call->is_over = false;
+  call->reply_payload_bytes = 0;
+  in_flight_.push_back(std::move(flight));
+  return absl::OkStatus();
+}
+
+// Where the daemon finds the payload.
+absl::StatusOr<uint64_t> LocalConnection::StagePayload(InFlight& flight) {
+  const std::span<const std::byte> payload = flight.call->payload;
+  if (payload.empty()) {
+    return 0;
+  }
+  if (region_ == nullptr) {
+    return reinterpret_cast<uintptr_t>(payload.data());
+  }
+  if (const std::optional<uint64_t> place = region_->PlaceOf(payload)) {
+    return *place;
+  }
+  CAIRN_ASSIGN_OR_RETURN(flight.payload_stage, RegionBuffer::Make(region_, payload.size()));
+  std::memcpy(flight.payload_stage->bytes().data(), payload.data(), payload.size());
+  return flight.payload_stage->place();
+}
+
+// Where the daemon puts the payload of its reply.
+absl::Status LocalConnection::StageTarget(InFlight& flight) {
+  const std::span<std::byte> target = flight.call->target;
+  if (target.empty()) {
+    return absl::OkStatus();
+  }
+  if (region_ == nullptr) {
+    flight.target_place = reinterpret_cast<uintptr_t>(target.data());
+  } else if (const std::optional<uint64_t> place = region_->PlaceOf(target)) {
+    flight.target_place = *place;
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(flight.target_stage, RegionBuffer::Make(region_, target.size()));
+    flight.target_place = flight.target_stage->place();
+  }
+  return absl::OkStatus();
+}
+
+void LocalConnection::Poll(absl::Time until) {
+  const absl::Time begun = MonotonicNow();
+  bool is_first = true;
+  while (!broken()) {  // ends at `until`
+    if (ReadReplies()) {
+      return;
+    }
+    const absl::Time now = MonotonicNow();
+    if (ExpireDeadlines(now) || broken() || (now >= until && !is_first)) {
+      return;
+    }
+    is_first = false;
+    if (now - begun < kSpin) {
+      continue;
+    }
+    absl::Time wake = until;
+    for (const InFlight& flight : in_flight_) {
+      wake = std::min(wake, flight.call->deadline);
+    }
+    const absl::Duration wait = std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(1));
+    const timespec sleep = absl::ToTimespec(wait);
+    pollfd readable{socket_.get(), POLLIN, 0};
+    ppoll(&readable, 1, &sleep, nullptr);  // whatever it says, the socket is looked at again
+  }
+}
+
+// Takes what has come. True when a call ended.
+bool LocalConnection::ReadReplies() {
+  bool has_ended = false;
+  bool was_reset = false;
+  while (!broken()) {  // ends: at most window() replies are under way, and an unknown one breaks
+    Packet packet = ReceivePacket(socket_.get());
+    if (packet.outcome == Packet::Outcome::kNothing) {
+      break;
+    }
+    if (packet.outcome == Packet::Outcome::kClosed && !was_reset) {
+      was_reset = true;  // a reset is reported before the last replies, which may still be there
+      continue;
+    }
+    if (packet.outcome == Packet::Outcome::kClosed) {
+      BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon is gone"));
+      return true;
+    }
+    const absl::StatusOr<Message> message = ParseMessage(packet.bytes(), Direction::kReply);
+    if (packet.is_cut || !packet.fds.empty() || !message.ok() || !TakeReply(*message)) {
+      BreakAll(absl::InfinitePast(), absl::UnavailableError("the daemon broke the protocol"));
+      return true;
+    }
+    has_ended = true;
+  }
+  return has_ended;
+}
+
+// False: it answers nothing that was asked.
+bool LocalConnection::TakeReply(const Message& message) {
+  const auto found =
+      std::find_if(in_flight_.begin(), in_flight_.end(),
+                   [&](const InFlight& flight) { return flight.seq == message.seq; });
+  if (found == in_flight_.end()) {
+    return false;
+  }
+  const uint64_t bytes = message.envelope.payload_bytes;
+  Call& call = *found->call;
+  if (bytes > call.target.size() ||
+      (bytes > 0 && message.envelope.payload_place != found->target_place)) {
+    return false;
+  }
+  if (bytes > 0 && found->target_stage != nullptr) {
+    std::memcpy(call.target.data(), found->target_stage->bytes().data(), bytes);
+  }
+  call.reply = message.frame;
+  call.reply_payload_bytes = bytes;
+  in_flight_.erase(found);
+  Finish(call, absl::OkStatus());
+  return true;
+}
+
+bool LocalConnection::ExpireDeadlines(absl::Time now) {
+  for (const InFlight& flight : in_flight_) {
+    if (flight.call->deadline <= now) {
+      BreakAll(now, absl::UnavailableError("another call was not answered in time"));
+      return true;
+    }
+  }
+  return false;
+}
+
+// Ends the connection and every call: those whose deadline is before `now` with DeadlineExceeded,
+// the others with `status`. Afterwards nothing the daemon does is seen in any target.
+void LocalConnection::BreakAll(absl::Time now, const absl::Status& status) {
+  if (broken()) {
+    return;
+  }
+  if (region_ == nullptr) {
+    AwaitDaemon();
+  }
+  socket_.Reset();
+  for (InFlight& flight : in_flight_) {
+    if (region_ != nullptr && flight.target_stage == nullptr) {
+      region_->Detach(flight.target_place, flight.call->target.size());
+    }
+    Finish(*flight.call, flight.call->deadline <= now
+                             ? absl::DeadlineExceededError("the daemon did not answer in time")
+                             : status);
+  }
+  in_flight_.clear();
+}
+
+// Says that no more comes and waits until the lane has closed its end: then it copies nothing more.
+void LocalConnection::AwaitDaemon() {
+  shutdown(socket_.get(), SHUT_WR);
+  bool is_over = false;
+  while (!is_over) {  // ends: the lane is a thread of this process that closes the sockets of peers
+                      // that end
+    pollfd readable{socket_.get(), POLLIN, 0};
+    poll(&readable, 1, 100);
+    Packet packet = ReceivePacket(socket_.get());
+    is_over = packet.outcome == Packet::Outcome::kClosed;
+  }
+}
+
+}  // namespace cairn::transport

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A client's connection over a unix socket, its payloads in memory both sides see.
+//
+// With a region (transport/local) payloads and targets inside Buffers of this connection are moved
+// once, by the daemon; others are staged through the region, one copy more. Without one
+// (transport/memory) the daemon is this very process and moves them where they are.
+//
+// Thread-safety: Thread-compatible. A process that forks must not use it in the child: Start()
+// answers FailedPrecondition there.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "proto/frame.h"
+#include "transport/local/client_region.h"
+#include "transport/local/envelope.h"
+#include "transport/transport.h"
+
+namespace cairn::transport {
+
+struct LocalConnectOptions {
+  uint64_t region_bytes = uint64_t{256} << 20;
+  bool prefault = false;
+};
+
+class LocalConnection final : public Connection {
+ public:
+  // Returns once the daemon has answered `hello`, whose region_bytes are filled in here. Errors:
+  // those of ConnectSocketFile(), ClientRegion::Make() and Shake().
+  static absl::StatusOr<std::unique_ptr<LocalConnection>> Open(const std::string& path,
+                                                               const proto::Frame& hello,
+                                                               const LocalConnectOptions& options,
+                                                               absl::Time deadline,
+                                                               proto::HelloReply* reply);
+  // Over a socket whose other end is a lane of this process, which needs no region.
+  static absl::StatusOr<std::unique_ptr<LocalConnection>> OpenInProcess(Fd socket,
+                                                                        const proto::Frame& hello,
+                                                                        absl::Time deadline,
+                                                                        proto::HelloReply* reply);
+
+  ~LocalConnection() override;
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override;
+  absl::Status Start(Call* call) override;
+  void Poll(absl::Time until) override;
+  bool broken() const override { return !socket_.is_valid(); }
+  int window() const override { return window_; }
+
+ private:
+  // A call on its way, with what was staged for it.
+  struct InFlight {
+    Call* call = nullptr;
+    uint64_t seq = 0;
+    uint64_t target_place = 0;
+    std::unique_ptr<RegionBuffer> payload_stage;
+    std::unique_ptr<RegionBuffer> target_stage;
+  };
+
+  LocalConnection(Fd socket, std::shared_ptr<ClientRegion> region);
+
+  absl::Status Shakes(const proto::Frame& hello, absl::Time deadline, proto::HelloReply* reply);
+  absl::StatusOr<uint64_t> StagePayload(InFlight& flight);
+  absl::Status StageTarget(InFlight& flight);
+  bool ReadReplies();
+  bool TakeReply(const Message& message);
+  bool ExpireDeadlines(absl::Time now);
+  void BreakAll(absl::Time now, const absl::Status& status);
+  void AwaitDaemon();
+
+  Fd socket_;  // invalid: broken
+  const std::shared_ptr<ClientRegion> region_;
+  const pid_t process_;
+  int window_ = 1;  // the Hello alone, until it is answered
+  bool is_region_sent_ = false;
+  std::vector<InFlight> in_flight_;
+};
+
+}  // namespace cairn::transport

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Shared by the two files of LocalLane.
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "transport/local/lane.h"
+
+namespace cairn::transport {
+
+inline constexpr int kLanesMax = 64;
+inline constexpr int kLaneBits = 6;
+static_assert(1 << kLaneBits == kLanesMax);
+inline constexpr int kEventsMax = 64;
+
+// What an epoll event is about: a PeerId, or one of these, which no peer has (its number is never
+// 0).
+inline constexpr uint64_t kSubmitTag = 0;
+inline constexpr uint64_t kListenerTag = 1;
+static_assert(kListenerTag < kLanesMax);
+
+// The payload of a request, still in its peer's memory. Letting go of it moves nothing.
+class LocalLane::HeldPayload final : public Arrival::Held {
+ public:
+  HeldPayload(LocalLane& lane, uint64_t place) : lane_(lane), place_(place) {
+    lane_.arrivals_held_.fetch_add(1, std::memory_order_relaxed);
+    lane_.share_.metrics.arrivals_held.Add(1);
+  }
+  ~HeldPayload() override {
+    lane_.arrivals_held_.fetch_sub(1, std::memory_order_relaxed);
+    lane_.share_.metrics.arrivals_held.Add(-1);
+  }
+  uint64_t place() const { return place_; }
+
+ private:
+  LocalLane& lane_;
+  const uint64_t place_;
+};
+
+// Makes `events` of `fd` wake the lane, in place of those asked for before; 0 silences it.
+inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) {
+    CAIRN_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll takes no more sockets");
+  }
+}
+
+}  // namespace cairn::transport

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/local/packet.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
+namespace cairn::transport {
+namespace {
+
+// The kernel's SCM_MAX_FD: what one packet can carry at most.
+constexpr size_t kPacketFdsMax = 253;
+
+std::vector<Fd> TakeFds(msghdr& header) {
+  std::vector<Fd> fds;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+}  // namespace
+
+Packet ReceivePacket(int socket) {
+  Packet packet;
+  iovec part{packet.data.data(), packet.data.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kPacketFdsMax * sizeof(int))> control;
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t bytes = 0;
+  do {
+    bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (bytes < 0 && errno == EINTR);  // ends: a signal interrupts once
+  if (bytes < 0) {
+    const bool is_empty = errno == EAGAIN || errno == EWOULDBLOCK;
+    packet.outcome = is_empty ? Packet::Outcome::kNothing : Packet::Outcome::kClosed;
+    return packet;
+  }
+  packet.fds = TakeFds(header);
+  packet.size = static_cast<size_t>(bytes);
+  packet.is_cut = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  // A packet of no bytes looks like the end, and is no message either.
+  packet.outcome = bytes == 0 ? Packet::Outcome::kClosed : Packet::Outcome::kPacket;
+  return packet;
+}
+
+absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (fd >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);  // ends: a signal interrupts once
+  if (sent >= 0) {
+    return absl::OkStatus();
+  }
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS) {
+    return absl::ResourceExhaustedError("the socket is full");
+  }
+  return absl::UnavailableError(absl::StrCat("the other side of the socket is gone: ",
+                                             std::generic_category().message(errno)));
+}
+
+}  // namespace cairn::transport

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The daemon's side of transport/local: a unix socket at a path, whose clients bring their own
+// memory.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "transport/transport.h"
+
+namespace cairn::transport {
+
+struct LocalServerOptions {
+  std::string path;  // of the socket file; its folder must exist
+  ServerLimits limits;
+};
+
+// `handler` must outlive the server. Errors: those of SocketFile::Listen(); InvalidArgument for
+// limits.
+absl::StatusOr<std::unique_ptr<Server>> StartLocalServer(const LocalServerOptions& options,
+                                                         LaneHandler& handler);
+
+}  // namespace cairn::transport

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/ucx_module.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace cairn::transport {
+namespace {
+
+Mutex load_mutex;
+UcxModule* loaded ABSL_GUARDED_BY(load_mutex) = nullptr;
+
+// Beside the program or library that this code is in, and in the lib folder next to its own.
+std::vector<std::string> Candidates() {
+  std::vector<std::string> files;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&LoadUcxModule), &info) != 0 &&
+      info.dli_fname != nullptr) {
+    std::string self = info.dli_fname;
+    if (self.find('/') == self.npos) {  // a program found by PATH
+      char path[4096];
+      const ssize_t bytes = readlink("/proc/self/exe", path, sizeof(path));
+      self = bytes > 0 ? std::string(path, static_cast<size_t>(bytes)) : "";
+    }
+    const size_t slash = self.rfind('/');
+    if (slash != self.npos) {
+      const std::string folder = self.substr(0, slash);
+      files.push_back(absl::StrCat(folder, "/", kUcxModuleFile));
+      files.push_back(absl::StrCat(folder, "/../lib/", kUcxModuleFile));
+    }
+  }
+  files.push_back(kUcxModuleFile);  // wherever the loader looks
+  return files;
+}
+
+absl::StatusOr<UcxModule*> Take(void* library, const std::string& file) {
+  const auto make = reinterpret_cast<UcxModuleFactory>(dlsym(library, kUcxModuleSymbol));
+  UcxModule* module = make == nullptr ? nullptr : make(kUcxModuleVersion);
+  if (module == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file, " is not the ucx module of version ", kUcxModuleVersion));
+  }
+  return module;
+}
+
+}  // namespace
+
+absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path) {
+  const MutexLock lock(load_mutex);
+  if (loaded != nullptr) {
+    return loaded;
+  }
+  const std::vector<std::string> files =
+      path.empty() ? Candidates() : std::vector<std::string>{path};
+  std::vector<std::string> reasons;
+  for (const std::string& file : files) {
+    // Never closed: UCX keeps threads and handlers of its own.
+    if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); library != nullptr) {
+      CAIRN_ASSIGN_OR_RETURN(loaded, Take(library, file));
+      return loaded;
+    }
+    const char* reason = dlerror();
+    reasons.push_back(
+        absl::StrCat(file, " (", reason != nullptr ? reason : "no reason given", ")"));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no ucx module; looked for ", absl::StrJoin(reasons, ", ")));
+}
+
+}  // namespace cairn::transport
