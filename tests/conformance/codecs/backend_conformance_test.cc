@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every step of every backend against the reference, bit for bit: all tail lengths, alignments,
+// contents. A backend that this CPU cannot run is reported as skipped, by name.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <ostream>
+#include <string>
+
+#include "codecs/backend_step.h"
+#include "codecs/backends.h"
+#include "codecs/pack/dense.h"
+#include "codecs/recipe.h"
+#include "tests/conformance/codecs/tiles.h"
+#include "tests/support/random.h"
+
+namespace cairn::codecs {
+
+void PrintTo(const AffineTile& tile, std::ostream* out) {
+  *out << tile.tokens << " tokens x " << tile.dim << ", dtype "
+       << int{static_cast<uint8_t>(tile.dtype)} << ", " << int{tile.bits} << " bits"
+       << (tile.is_clipped ? ", clipped" : "");
+}
+
+namespace {
+
+using Rows = std::array<uint64_t, kRowWords>;
+
+size_t CodesBytes(const AffineTile& tile) {
+  return size_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
+}
+size_t SourceBytesOf(const AffineTile& tile) {
+  return size_t{tile.tokens} * tile.dim * ElementBytes(tile.dtype);
+}
+AffineTile WithGroup(AffineTile tile, bool is_per_channel) {
+  tile.group = is_per_channel ? kKiviKGroupTokens : kKiviVGroupChannels;
+  return tile;
+}
+size_t ParamsBytes(const AffineTile& tile, bool is_per_channel) {
+  const size_t along = is_per_channel ? tile.tokens : tile.dim;
+  const size_t across = is_per_channel ? tile.dim : tile.tokens;
+  return (along + tile.group - 1) / tile.group * across * 4;
+}
+
+struct Encoded {
+  Encoded(const AffineTile& tile, bool is_per_channel, size_t misalignment)
+      : codes(CodesBytes(tile), misalignment),
+        params(ParamsBytes(tile, is_per_channel), misalignment / 2) {}
+
+  bool is_coded = true;
+  Rows rows{};
+  GuardedBytes codes;
+  GuardedBytes params;
+};
+
+class BackendTest : public testing::TestWithParam<const Backend*> {
+ protected:
+  void SetUp() override {
+    if (!GetParam()->is_supported()) {
+      GTEST_SKIP() << "backend " << GetParam()->name << " is not supported by this CPU";
+    }
+    std::cout << "backend " << GetParam()->name << " runs\n";
+  }
+
+  // Calls check(tile, content) for every tail length of either side, each dtype and each width of
+  // codes.
+  template <typename Check>
+  void ForEachTile(Check check) {
+    constexpr std::array<uint32_t, 9> kDims = {1, 3, 8, 16, 64, 65, 80, 128, 130};
+    constexpr std::array<uint32_t, 8> kTokens = {1, 2, 5, 16, 33, 128, 129, 257};
+    for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
+      for (const uint8_t bits : {8, 4, 2}) {
+        for (uint32_t dim = 1; dim <= 140; ++dim) {
+          Try(AffineTile{kTokens[random_() % kTokens.size()], dim, 0, dtype, bits, false}, check);
+        }
+        for (uint32_t tokens = 1; tokens <= 140; ++tokens) {
+          Try(AffineTile{tokens, kDims[random_() % kDims.size()], 0, dtype, bits, false}, check);
+        }
+        for (const uint32_t dim : {192U, 256U, 576U}) {
+          Try(AffineTile{128, dim, 0, dtype, bits, false}, check);
+        }
+        Try(AffineTile{1024, 64, 0, dtype, bits, false}, check);
+      }
+    }
+  }
+
+  Encoded EncodeWith(const Backend& backend, const AffineTile& tile, bool is_per_channel,
+                     const GuardedBytes& source, size_t misalignment) {
+    Encoded out(tile, is_per_channel, misalignment);
+    StepOf<&Backend::select_rows>(backend)(tile, source.data(), out.rows.data());
+    if (is_per_channel) {
+      out.is_coded = StepOf<&Backend::encode_per_channel>(backend)(
+          tile, source.data(), out.rows.data(), out.codes.data(), out.params.data());
+    } else {
+      StepOf<&Backend::encode_per_token>(backend)(tile, source.data(), out.rows.data(),
+                                                  out.codes.data(), out.params.data());
+    }
+    return out;
+  }
+
+  GuardedBytes Source(const AffineTile& tile, Content content) {
+    GuardedBytes source(SourceBytesOf(tile), maker_.Misalignment());
+    maker_.Fill(tile, content, source.data());
+    return source;
+  }
+
+  std::mt19937_64 random_ = SeededRandom();
+  TileMaker maker_{random_};
+
+ private:
+  template <typename Check>
+  void Try(AffineTile tile, Check check) {
+    tile.is_clipped = random_() % 2 == 0;
+    const auto content = static_cast<Content>(random_() % static_cast<uint64_t>(Content::kCount));
+    SCOPED_TRACE(testing::PrintToString(tile) + ", content " +
+                 std::to_string(static_cast<int>(content)));
+    if (!HasFailure()) check(tile, content);
+  }
+};
+
+TEST_P(BackendTest, EncodesLikeTheReference) {
+  ForEachTile([&](const AffineTile& any, Content content) {
+    const GuardedBytes source = Source(any, content);
+    for (const bool is_per_channel : {true, false}) {
+      const AffineTile tile = WithGroup(any, is_per_channel);
+      const Encoded wanted = EncodeWith(ReferenceBackend(), tile, is_per_channel, source, 0);
+      const Encoded got =
+          EncodeWith(*GetParam(), tile, is_per_channel, source, maker_.Misalignment());
+      EXPECT_EQ(got.rows, wanted.rows);
+      ASSERT_EQ(got.is_coded, wanted.is_coded) << (is_per_channel ? "K" : "V");
+      if (wanted.is_coded) {
+        EXPECT_TRUE(got.codes.Equals(wanted.codes)) << (is_per_channel ? "K" : "V");
+        EXPECT_TRUE(got.params.Equals(wanted.params)) << (is_per_channel ? "K" : "V");
+      }
+      EXPECT_TRUE(got.codes.IsIntact() && got.params.IsIntact());
+    }
+  });
+}
+
+TEST_P(BackendTest, SelectsLikeTheReferenceAndKeepsBitsThatAreSet) {
+  ForEachTile([&](const AffineTile& tile, Content content) {
+    const GuardedBytes source = Source(tile, content);
+    Rows wanted{};
+    wanted[0] = 1;
+    Rows got = wanted;
+    StepOf<&Backend::select_rows>(ReferenceBackend())(tile, source.data(), wanted.data());
+    StepOf<&Backend::select_rows> (*GetParam())(tile, source.data(), got.data());
+    EXPECT_EQ(got, wanted);
+  });
+}
+
+// Any finite parameters and any codes, encoded or not.
+TEST_P(BackendTest, DecodesLikeTheReference) {
+  ForEachTile([&](const AffineTile& any, Content) {
+    for (const bool is_per_channel : {true, false}) {
+      const AffineTile tile = WithGroup(any, is_per_channel);
+      Encoded from(tile, is_per_channel, maker_.Misalignment());
+      for (size_t i = 0; i < from.codes.size(); ++i) {
+        from.codes.data()[i] = static_cast<uint8_t>(random_());
+      }
+      for (size_t i = 0; i < from.params.size(); i += 4) {
+        const AffineParams pair{static_cast<uint16_t>(random_() % 0x7C00 | (random_() % 2 << 15)),
+                                static_cast<uint16_t>(random_() % 0x7C00)};
+        std::memcpy(from.params.data() + i, &pair, 4);
+      }
+      GuardedBytes wanted(SourceBytesOf(tile), 0, 1);
+      GuardedBytes got(SourceBytesOf(tile), maker_.Misalignment(), 2);
+      const auto decode = [&](const Backend& backend, GuardedBytes& target) {
+        const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(backend)
+                                         : StepOf<&Backend::decode_per_token>(backend);
+        step(tile, from.codes.data(), from.params.data(), target.data());
+      };
+      decode(ReferenceBackend(), wanted);
+      decode(*GetParam(), got);
+      EXPECT_TRUE(got.Equals(wanted)) << (is_per_channel ? "K" : "V");
+      EXPECT_TRUE(got.IsIntact());
+    }
+  });
+}
+
+// Parameters no encoder writes: whatever comes out, nothing outside the target is touched.
+TEST_P(BackendTest, DecodesHostileParametersInBounds) {
+  ForEachTile([&](const AffineTile& any, Content) {
+    for (const bool is_per_channel : {true, false}) {
+      const AffineTile tile = WithGroup(any, is_per_channel);
+      Encoded from(tile, is_per_channel, maker_.Misalignment());
+      for (size_t i = 0; i < from.params.size(); ++i) {
+        from.params.data()[i] = random_() % 3 == 0 ? 0xFF : static_cast<uint8_t>(random_());
+      }
+      GuardedBytes target(SourceBytesOf(tile), maker_.Misalignment());
+      const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(*GetParam())
+                                       : StepOf<&Backend::decode_per_token>(*GetParam());
+      step(tile, from.codes.data(), from.params.data(), target.data());
+      EXPECT_TRUE(target.IsIntact());
+    }
+  });
+}
+
+TEST_P(BackendTest, NarrowsLikeTheReference) {
+  ForEachTile([&](const AffineTile& tile, Content) {
+    GuardedBytes codes(CodesBytes(tile), maker_.Misalignment());
+    for (size_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<uint8_t>(random_());
+    for (const uint8_t bits : {4, 2}) {
+      if (bits >= tile.bits) continue;
+      const size_t bytes = size_t{tile.tokens} * CodeRowBytes(tile.dim, bits);
+      GuardedBytes wanted(bytes, 0, 1);
+      GuardedBytes got(bytes, maker_.Misalignment(), 2);
+      StepOf<&Backend::narrow_codes>(ReferenceBackend())(tile, bits, codes.data(), wanted.data());
+      StepOf<&Backend::narrow_codes> (*GetParam())(tile, bits, codes.data(), got.data());
+      EXPECT_TRUE(got.Equals(wanted)) << "to " << int{bits};
+      EXPECT_TRUE(got.IsIntact());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, BackendTest,
+                         testing::ValuesIn(CompiledBackends().begin(), CompiledBackends().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace cairn::codecs
