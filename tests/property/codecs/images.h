@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Random specs and sources of images, and the calls that tests make over and over.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/decode.h"
+#include "codecs/encode.h"
+#include "codecs/math.h"
+
+namespace cairn::codecs {
+
+using Bytes = std::vector<std::byte>;
+
+inline const Backend& BestBackend() { return *CpuBackends().front(); }
+
+inline ImageSpec MakeSpec(DType dtype, const Slice& slice, uint16_t tokens, uint32_t k_dim,
+                          uint32_t v_dim, const Recipe& recipe) {
+  ImageSpec spec;
+  spec.tile = {GroupKind::kKv, dtype, k_dim, v_dim};
+  spec.slice = slice;
+  spec.tokens = tokens;
+  spec.recipe = recipe;
+  spec.group = 1;
+  for (size_t i = 0; i < spec.space.size(); ++i) {
+    spec.space[i] = static_cast<uint8_t>(i);
+    spec.key[i] = static_cast<uint8_t>(i * 3);
+  }
+  return spec;
+}
+
+inline Recipe RecipeNamed(std::string_view name) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
+  return recipe;
+}
+
+inline float LoadValue(DType dtype, const std::byte* source, size_t index) {
+  uint32_t bits = 0;
+  const size_t bytes = ElementBytes(dtype);
+  std::memcpy(&bits, source + index * bytes, bytes);
+  switch (dtype) {
+    case DType::kBf16:
+      return Bf16ToFloat(static_cast<uint16_t>(bits));
+    case DType::kFp16:
+      return Fp16ToFloat(static_cast<uint16_t>(bits));
+    default:
+      return BitsFloat(bits);
+  }
+}
+
+inline void StoreValue(DType dtype, std::byte* target, size_t index, float value) {
+  uint32_t bits = FloatBits(value);
+  if (dtype == DType::kBf16) bits = FloatToBf16(value);
+  if (dtype == DType::kFp16) bits = FloatToFp16(value, Fp16Rounding::kNearestEven);
+  const size_t bytes = ElementBytes(dtype);
+  std::memcpy(target + index * bytes, &bits, bytes);
+}
+
+inline size_t SourceBytesOf(const ImageSpec& spec) {
+  uint64_t bytes = 0;
+  EXPECT_EQ(SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes), Error::kOk);
+  return bytes;
+}
+
+inline Bytes RandomBits(size_t bytes, std::mt19937_64& random) {
+  Bytes out(bytes);
+  for (std::byte& byte : out) byte = static_cast<std::byte>(random());
+  return out;
+}
+
+// Channels of different spread and offset, as K and V have them.
+inline Bytes RandomValues(const ImageSpec& spec, std::mt19937_64& random) {
+  Bytes source(SourceBytesOf(spec));
+  std::normal_distribution<float> bell(0.0F, 1.0F);
+  const size_t elements = source.size() / ElementBytes(spec.tile.dtype);
+  for (size_t i = 0; i < elements; ++i) {
+    const auto channel = static_cast<float>(i % 13);
+    StoreValue(spec.tile.dtype, source.data(), i, bell(random) * channel + 5.0F * (channel - 6.0F));
+  }
+  return source;
+}
+
+inline Bytes EncodeOrFail(const Backend& backend, const ImageSpec& spec, const Bytes& source) {
+  uint64_t bytes_max = 0;
+  EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
+  Bytes image(bytes_max, std::byte{0xCC});
+  size_t bytes = 0;
+  EXPECT_EQ(Encode(backend, spec, source, image, &bytes), Error::kOk);
+  EXPECT_LE(bytes, bytes_max);
+  image.resize(bytes);
+  return image;
+}
+
+inline ImageView ParseOrFail(const Bytes& image) {
+  ImageView view;
+  EXPECT_EQ(ParseImage(image, &view), Error::kOk);
+  EXPECT_EQ(VerifyTiles(view), Error::kOk);
+  return view;
+}
+
+inline Bytes DecodeOrFail(const Backend& backend, const ImageView& view, const Slice& slice) {
+  uint64_t bytes = 0;
+  EXPECT_EQ(SourceBytes(view.spec().tile, slice, view.spec().tokens, &bytes), Error::kOk);
+  Bytes target(bytes);
+  EXPECT_EQ(Decode(backend, view, slice, target), Error::kOk);
+  return target;
+}
+
+}  // namespace cairn::codecs
