@@ -45,7 +45,7 @@ enum {
   CAIRN_NOT_FOUND = 5,           /* a miss (or no such space): recompute */
   CAIRN_PERMISSION_DENIED = 7,   /* another tenant's */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
-  CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork, or the breaker is open */
+  CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork */
   CAIRN_UNIMPLEMENTED = 12,      /* the daemon or this group's kind does not have it */
   CAIRN_INTERNAL = 13,           /* a bug of ours */
   CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
@@ -104,8 +104,7 @@ typedef struct cairn_connect_options {
 /* Opens a session. The client keeps it open on a thread of its own and reopens it (and its spaces)
  * with backoff when the daemon comes back; until then calls return CAIRN_UNAVAILABLE. */
 CAIRN_API int cairn_connect(const cairn_connect_options* options, cairn_client** client);
-/* Ends the session: its leases are released, its puts aborted. Close the spaces and free the
- * buffers first. NULL is fine. */
+/* Ends the session and its leases. Close the spaces and free the buffers first. NULL is fine. */
 CAIRN_API void cairn_close(cairn_client* client);
 
 // -------------------------------------------------------------------------------------- spaces
@@ -164,7 +163,7 @@ CAIRN_API void cairn_space_close(cairn_space* space);
 /* One thing besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
 typedef struct cairn_key_extra {
   const char* kind;
-  uint32_t offset; /* token offset in the block at which it begins */
+  uint32_t offset; /* of the token at which it begins */
   uint32_t value_bytes;
   const void* value;
 } cairn_key_extra;
@@ -176,9 +175,10 @@ CAIRN_API int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec
 CAIRN_API int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent,
                                const uint32_t* tokens, size_t token_count,
                                const cairn_key_extra* extras, size_t extra_count, cairn_key* key);
-/* Keys of all full blocks of a sequence; token_count / tokens_per_block of them are written. The
- * extras go into the first block, and so into the whole chain. CAIRN_INVALID_ARGUMENT when
- * key_capacity is less. */
+/* Keys of all full blocks of a sequence; token_count / tokens_per_block of them are written.
+ * Offsets of extras count from the start of the sequence: each goes into the block it falls in.
+ * What concerns all of it (LoRA, salt) has offset 0. CAIRN_INVALID_ARGUMENT when key_capacity is
+ * less. */
 CAIRN_API int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens,
                                  size_t token_count, uint32_t tokens_per_block,
                                  const cairn_key_extra* extras, size_t extra_count, cairn_key* keys,
@@ -213,6 +213,8 @@ typedef struct cairn_match_result {
   cairn_lease lease;          /* all zero when block_count is 0 or no_lease was set */
   uint32_t lease_ms;          /* until it expires, unless the session that took it stays open */
   uint32_t shortened_by_pins; /* 1: more is there, but too much of the tier is pinned */
+  uint32_t breaker_open;      /* 1: the daemon was not asked; block_count is 0 */
+  uint32_t reserved;
 } cairn_match_result;
 
 /* The longest prefix of `keys` that is there, leased. `options` may be NULL. `blocks` may be NULL;
@@ -350,8 +352,8 @@ CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* cou
 /* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
 CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
 /* *fetch becomes 1 when getting `wire_bytes` is expected to be done before recomputing `tokens`
- * would be, 0 when it is not or when the store is slow or failing. Cheap: no call to the daemon.
- * While it says 0, gets still work. */
+ * would be, 0 when it is not or when the store is slow or failing. No call to the daemon. While the
+ * breaker is open cairn_match answers 0 blocks at once, but for a probe now and then. */
 CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
                                    int* fetch);
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/cpp/dial.h"
 
 namespace cairn {
 namespace {
@@ -158,7 +159,7 @@ absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
                                                    .region_bytes = options_.region_bytes,
                                                    .deadline = deadline}));
   slot.epoch = session.epoch;
-  slot.seq = 1;  // 0 was the hello's
+  slot.seq = kHelloSeq + 1;
   slot.scratch.resize(
       static_cast<size_t>(std::clamp(slot.connection->window(), 1, options_.window)));
   for (Scratch& scratch : slot.scratch) {

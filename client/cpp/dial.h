@@ -2,13 +2,26 @@
 #pragma once
 // Opens a data connection over the transport that its address names. Private to client/cpp.
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "client/cpp/options.h"
+#include "proto/frame.h"
 #include "transport/transport.h"
 
 namespace cairn {
+
+// Of the first frame of every connection; requests go on from there.
+inline constexpr uint64_t kHelloSeq = 1;
+
+// What is left until `deadline`, as frames say it: at least 1.
+inline uint32_t MillisecondsLeft(absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
+  return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, proto::kDeadlineMsMax));
+}
 
 absl::StatusOr<std::unique_ptr<transport::Connection>> DialTransport(const DialRequest& request);
 

@@ -4,7 +4,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
@@ -81,7 +80,6 @@ const void* GetExchange::place() const {
 
 absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
   scratch_ = &scratch;
-  started_ = MonotonicNow();
   const uint64_t source_bytes = SourceBytesOf(slice_);
   const auto* source = std::get_if<SourceTarget>(&request_.target);
   const auto* image = std::get_if<ImageTarget>(&request_.target);
@@ -171,7 +169,6 @@ void GetExchange::Finish(const proto::Frame& reply, std::span<const std::byte> p
   if (!status.ok()) {
     return Fail(status);
   }
-  elapsed_ = MonotonicNow() - started_;
   result_ = GetResult{.tier = static_cast<Tier>(get->tier),
                       .bytes = bytes,
                       .wire_bytes = payload.size(),

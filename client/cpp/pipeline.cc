@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "client/cpp/data.h"
+#include "client/cpp/dial.h"
 
 namespace cairn {
 namespace {
@@ -15,11 +16,6 @@ namespace {
 // How long after the deadline the transport may take to give memory back; then the connection is
 // closed, which does it at once.
 constexpr absl::Duration kGrace = absl::Milliseconds(100);
-
-uint32_t MillisecondsLeft(absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
-  return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, proto::kDeadlineMsMax));
-}
 
 }  // namespace
 

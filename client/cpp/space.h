@@ -5,6 +5,7 @@
 // It outlives the daemon: after a restart it opens itself again at its next call.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,6 +70,10 @@ class Space {
                                     std::span<const proto::KeyExtra> extras = {}) const;
   BlockKey OpaqueKey(std::span<const std::byte> engine_key) const;
 
+  // A slice of this space, checked. InvalidArgument names the field.
+  absl::StatusOr<PlacedSlice> Place(const GroupSlice& slice) const {
+    return PlaceSlice(shapes_, slice);
+  }
   // Sizes of a slice of one block. InvalidArgument names the field.
   absl::StatusOr<uint64_t> SourceBytes(const GroupSlice& slice) const;
   absl::StatusOr<uint64_t> ImageBytesMax(const GroupSlice& slice) const;
@@ -115,8 +120,9 @@ class Space {
   template <typename ExchangeType, typename Result, typename Request>
   std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
                                                absl::Duration timeout);
-  void Account(const PutExchange& put);
-  void Account(const GetExchange& get);
+  // Counts what has ended, all in `elapsed`.
+  void Account(const std::deque<PutExchange>& puts, absl::Duration elapsed);
+  void Account(const std::deque<GetExchange>& gets, absl::Duration elapsed);
 
   ClientCore& core_;
   const proto::SpaceIdentity identity_;

@@ -37,40 +37,46 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
     to_run.push_back(&exchanges.emplace_back(context, requests[i], *slice));
     places.push_back(i);
   }
+  const absl::Time started = MonotonicNow();
   core_.data.Run(bound->session, to_run, *deadline);
+  Account(exchanges, MonotonicNow() - started);
   for (size_t i = 0; i < exchanges.size(); ++i) {
-    Account(exchanges[i]);
     results[places[i]] = exchanges[i].result();
   }
   return results;
 }
 
-void Space::Account(const PutExchange& put) {
-  core_.puts.Add();
-  if (put.result().ok()) {
-    core_.duplicates.Add(put.result()->is_duplicate ? 1 : 0);
-    core_.put_bytes.Add(put.result()->is_duplicate ? 0 : put.wire_bytes());
-  }
+void Space::Account(const std::deque<PutExchange>& puts, absl::Duration /*elapsed*/) {
   // Puts delay no first token: they count as late, and tell the breaker nothing.
-  core_.late.Add(absl::IsDeadlineExceeded(put.result().status()) ? 1 : 0);
+  for (const PutExchange& put : puts) {
+    core_.puts.Add();
+    core_.late.Add(absl::IsDeadlineExceeded(put.result().status()) ? 1 : 0);
+    if (put.result().ok()) {
+      core_.duplicates.Add(put.result()->is_duplicate ? 1 : 0);
+      core_.put_bytes.Add(put.result()->is_duplicate ? 0 : put.wire_bytes());
+    }
+  }
 }
 
-void Space::Account(const GetExchange& get) {
-  core_.gets.Add();
-  if (get.result().ok()) {
-    core_.hits.Add();
-    core_.get_bytes.Add(get.result()->wire_bytes);
-    core_.breaker.OnFetched(get.result()->wire_bytes, get.elapsed());
-    return;
+void Space::Account(const std::deque<GetExchange>& gets, absl::Duration elapsed) {
+  uint64_t wire_bytes = 0;
+  bool has_failed = false;
+  for (const GetExchange& get : gets) {
+    const absl::Status status = get.result().status();
+    core_.gets.Add();
+    core_.hits.Add(status.ok() ? 1 : 0);
+    core_.misses.Add(absl::IsNotFound(status) ? 1 : 0);
+    core_.corrupt.Add(get.is_corrupt() ? 1 : 0);
+    core_.late.Add(absl::IsDeadlineExceeded(status) ? 1 : 0);
+    has_failed = has_failed || IsStoreFailure(status);
+    wire_bytes += status.ok() ? get.result()->wire_bytes : 0;
   }
-  const absl::Status& status = get.result().status();
-  core_.corrupt.Add(get.is_corrupt() ? 1 : 0);
-  core_.misses.Add(absl::IsNotFound(status) ? 1 : 0);
-  core_.late.Add(absl::IsDeadlineExceeded(status) ? 1 : 0);
-  if (IsStoreFailure(status)) {
+  core_.get_bytes.Add(wire_bytes);
+  // To the breaker a batch is one fetch: what it cost is the time of all of it.
+  if (has_failed) {
     core_.breaker.OnFailed();
-  } else {
-    core_.breaker.OnAnswered();
+  } else if (!gets.empty()) {
+    core_.breaker.OnFetched(wire_bytes, elapsed);
   }
 }
 

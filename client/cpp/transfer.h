@@ -68,7 +68,6 @@ class GetExchange final : public Exchange {
   const absl::StatusOr<GetResult>& result() const { return result_; }
   // A checksum did not match, or the reply was not what was asked for: result() is NotFound then.
   bool is_corrupt() const { return is_corrupt_; }
-  absl::Duration elapsed() const { return elapsed_; }  // from request to verified data
 
  private:
   absl::Status TakeImage(std::span<const std::byte> payload, uint64_t* bytes);
@@ -79,8 +78,6 @@ class GetExchange final : public Exchange {
   const GetRequest& request_;
   const PlacedSlice slice_;
   Scratch* scratch_ = nullptr;  // from Prepare() to the end
-  absl::Time started_ = absl::InfinitePast();
-  absl::Duration elapsed_;
   bool is_corrupt_ = false;
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/c/convert.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/c/guard.h"
+
+namespace cairn::c {
+namespace {
+
+absl::StatusOr<proto::GroupGeometry> FromGroup(const cairn_group_spec& group) {
+  proto::GroupGeometry geometry;
+  geometry.kind = static_cast<proto::GroupGeometry::Kind>(group.kind);
+  if (group.kind < CAIRN_GROUP_KV || group.kind > CAIRN_GROUP_OPAQUE_ROWS) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.groups.kind is ", group.kind, ", expected 1 to 4"));
+  }
+  if (group.layer_count > proto::kLayersMax) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.groups.layer_count is ", group.layer_count,
+                                                   ", expected 1 to ", proto::kLayersMax));
+  }
+  geometry.layers.resize(group.layer_count);
+  if (group.layers != nullptr) {
+    std::copy_n(group.layers, group.layer_count, geometry.layers.begin());
+  } else {
+    std::iota(geometry.layers.begin(), geometry.layers.end(), 0U);
+  }
+  geometry.kv_heads = group.kv_heads;
+  geometry.k_dim = group.k_dim;
+  geometry.v_dim = group.v_dim;
+  geometry.window_tokens = group.window_tokens;
+  geometry.rope.kind = static_cast<proto::Rope::Kind>(group.rope_kind);
+  geometry.rope.rotary_dims = group.rope_rotary_dims;
+  geometry.rope.base = group.rope_base;
+  if (group.rope_inverse_frequencies != nullptr) {
+    // Bounded before it is read: a head has no more pairs than this.
+    const uint32_t count = std::min(group.rope_rotary_dims / 2, proto::kDimMax);
+    geometry.rope.inverse_frequencies.assign(group.rope_inverse_frequencies,
+                                             group.rope_inverse_frequencies + count);
+  }
+  geometry.state_bytes = group.state_bytes;
+  geometry.row_bytes = group.row_bytes;
+  return geometry;
+}
+
+PlaneView FromView(const cairn_view& view, const ViewShape& shape) {
+  PlaneView result;
+  result.data = static_cast<std::byte*>(view.data);
+  if (view.layers != nullptr) {
+    result.layers = {reinterpret_cast<std::byte* const*>(view.layers), shape.layers};
+  }
+  if (view.token_offsets != nullptr) {
+    result.token_offsets = {view.token_offsets, codecs::TileRows(shape.tile.kind, shape.tokens)};
+  }
+  std::copy_n(view.stride, result.stride_bytes.size(), result.stride_bytes.begin());
+  return result;
+}
+
+absl::Status CheckMemory(const char* name, const cairn_memory& memory) {
+  if (memory.form < CAIRN_FORM_VIEWS || memory.form > CAIRN_FORM_IMAGE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ".form is ", memory.form, ", expected 0 to 2"));
+  }
+  if (memory.form != CAIRN_FORM_VIEWS && memory.data == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".data is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSide(const char* name, int32_t side) {
+  return side == 0 || side == 1
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(name, " is ", side, ", expected 0 or 1"));
+}
+
+}  // namespace
+
+ConnectOptions FromOptions(const cairn_connect_options& options) {
+  ConnectOptions result;
+  result.control = Text(options.control, "");
+  result.data = Text(options.data, "");
+  result.tenant = Text(options.tenant, "default");
+  result.name = Text(options.name, "libcairn");
+  if (options.connections != 0) {
+    result.connections = static_cast<int>(std::min<uint32_t>(options.connections, INT32_MAX));
+  }
+  if (options.window != 0) {
+    result.window = static_cast<int>(std::min<uint32_t>(options.window, INT32_MAX));
+  }
+  if (options.region_bytes != 0) {
+    result.region_bytes = options.region_bytes;
+  }
+  result.timeout = Timeout(options.timeout_ms);
+  return result;
+}
+
+absl::StatusOr<proto::SpaceIdentity> FromSpec(const char* tenant, const cairn_space_spec& spec) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("spec.model", spec.model));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("spec.weights_revision", spec.weights_revision));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("spec.groups", spec.groups, spec.group_count));
+  if (spec.group_count > proto::kGroupsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.group_count is ", spec.group_count,
+                                                   ", expected 1 to ", proto::kGroupsMax));
+  }
+  if (spec.dtype < CAIRN_DTYPE_BF16 || spec.dtype > CAIRN_DTYPE_FP32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.dtype is ", spec.dtype, ", expected 1 to 3"));
+  }
+  proto::SpaceIdentity identity;
+  identity.tenant = Text(tenant, "");
+  identity.model = spec.model;
+  identity.weights_revision = spec.weights_revision;
+  identity.dtype = static_cast<codecs::DType>(spec.dtype);
+  if (spec.tokens_per_block != 0) {
+    identity.tokens_per_block = spec.tokens_per_block;
+  }
+  for (uint32_t i = 0; i < spec.group_count; ++i) {
+    CAIRN_ASSIGN_OR_RETURN(proto::GroupGeometry group, FromGroup(spec.groups[i]));
+    identity.groups.push_back(std::move(group));
+  }
+  return identity;
+}
+
+absl::StatusOr<std::vector<proto::KeyExtra>> FromExtras(const cairn_key_extra* extras,
+                                                        size_t extra_count) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("extras", extras, extra_count));
+  std::vector<proto::KeyExtra> result;
+  for (size_t i = 0; i < extra_count; ++i) {
+    const cairn_key_extra& extra = extras[i];
+    CAIRN_RETURN_IF_ERROR(CheckPointer("extras.kind", extra.kind));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("extras.value", extra.value, extra.value_bytes));
+    result.push_back(
+        {.kind = extra.kind,
+         .offset = extra.offset,
+         .value = std::string(static_cast<const char*>(extra.value), extra.value_bytes)});
+  }
+  return result;
+}
+
+GroupSlice FromSlice(const cairn_slice& slice) {
+  return {.group = slice.group,
+          .layer_first = slice.layer_first,
+          .layer_count = slice.layer_count,
+          .head_first = slice.head_first,
+          .head_count = slice.head_count};
+}
+
+absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice) {
+  CAIRN_RETURN_IF_ERROR(CheckMemory("source", put.source));
+  CAIRN_RETURN_IF_ERROR(CheckSide("encode", put.encode));
+  PutRequest request;
+  request.key = Bytes<BlockKey>(put.key);
+  request.parent = Bytes<BlockKey>(put.parent);
+  request.first_position = put.first_position;
+  request.slice = FromSlice(put.slice);
+  request.is_derived = put.derived != 0;
+  request.encode = put.encode == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(put.source.data),
+                                         put.source.bytes);
+  if (put.source.form == CAIRN_FORM_VIEWS) {
+    const ViewShape shape = slice.view_shape();
+    request.source = PlaneViews{FromView(put.source.k, shape), FromView(put.source.v, shape)};
+  } else if (put.source.form == CAIRN_FORM_SOURCE) {
+    request.source = SourceBytes{bytes};
+  } else {
+    request.source = ImageBytes{bytes};
+  }
+  return request;
+}
+
+absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromTarget(const cairn_memory& memory,
+                                                                  const ViewShape& shape) {
+  CAIRN_RETURN_IF_ERROR(CheckMemory("target", memory));
+  if (memory.form == CAIRN_FORM_VIEWS) {
+    return PlaneViews{FromView(memory.k, shape), FromView(memory.v, shape)};
+  }
+  if (memory.form == CAIRN_FORM_SOURCE) {
+    return SourceTarget{{static_cast<std::byte*>(memory.data), memory.bytes}};
+  }
+  return absl::InvalidArgumentError("target.form is 2 (IMAGE); expected VIEWS or SOURCE");
+}
+
+absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice) {
+  CAIRN_RETURN_IF_ERROR(CheckMemory("target", get.target));
+  CAIRN_RETURN_IF_ERROR(CheckSide("decode", get.decode));
+  GetRequest request;
+  request.key = Bytes<BlockKey>(get.key);
+  request.lease = Bytes<LeaseToken>(get.lease);
+  request.slice = FromSlice(get.slice);
+  request.decode = get.decode == CAIRN_DECODE_DAEMON ? Side::kDaemon : Side::kClient;
+  if (get.target.form == CAIRN_FORM_IMAGE) {
+    request.target = ImageTarget{{static_cast<std::byte*>(get.target.data), get.target.bytes}};
+    return request;
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto target, FromTarget(get.target, slice.view_shape()));
+  std::visit([&request](const auto& chosen) { request.target = chosen; }, target);
+  return request;
+}
+
+}  // namespace cairn::c

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The edge of the C ABI: statuses become codes and a text of the calling thread, exceptions stop
+// here, structs of other versions are read and written as far as both sides know them. Private to
+// client/c.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace cairn::c {
+
+// Keeps the text for cairn_last_error() and returns the code.
+int Report(const absl::Status& status);
+
+// Runs `body`, which returns an absl::Status.
+template <typename Body>
+int Guard(const Body& body) {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    return Report(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return Report(absl::InternalError(error.what()));
+  } catch (...) {
+    return Report(absl::InternalError("an unknown exception"));
+  }
+}
+
+template <typename T>
+absl::Status CheckStruct(const char* name, const T* given) {
+  if (given == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+  }
+  if (given->struct_bytes < 2 * sizeof(uint32_t)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ".struct_bytes is ", given->struct_bytes, "; expected ", sizeof(T)));
+  }
+  return absl::OkStatus();
+}
+
+// What a caller of any version filled in; fields it does not know are zero.
+// REQUIRES: CheckStruct() is OK.
+template <typename T>
+T ReadStruct(const T* given) {
+  T known{};
+  std::memcpy(&known, given, std::min<size_t>(given->struct_bytes, sizeof(T)));
+  return known;
+}
+
+// Sets the fields that the caller knows, but for struct_bytes. REQUIRES: as above.
+template <typename T>
+void WriteStruct(const T& value, T* target) {
+  const uint32_t bytes = target->struct_bytes;
+  std::memcpy(target, &value, std::min<size_t>(bytes, sizeof(T)));
+  target->struct_bytes = bytes;
+}
+
+inline absl::Status CheckPointer(const char* name, const void* pointer, size_t count = 1) {
+  return pointer != nullptr || count == 0
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(name, " is null"));
+}
+
+}  // namespace cairn::c

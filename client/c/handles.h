@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the opaque handles of cairn.h hold. Private to client/c.
+
+#include <memory>
+
+#include "client/cpp/buffer.h"
+#include "client/cpp/client.h"
+#include "client/cpp/space.h"
+
+struct cairn_client {
+  std::unique_ptr<cairn::Client> client;
+};
+struct cairn_space {
+  std::unique_ptr<cairn::Space> space;
+};
+struct cairn_buffer {
+  cairn::Buffer buffer;
+};

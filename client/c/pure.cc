@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: keys and images, which need no daemon.
+#include <vector>
+
+#include "base/status.h"
+#include "client/c/cairn.h"
+#include "client/c/convert.h"
+#include "client/c/guard.h"
+#include "client/cpp/transfer.h"
+#include "codecs/image.h"
+#include "codecs/recipe.h"
+
+namespace cairn::c {
+namespace {
+
+absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
+  codecs::ImageView view;
+  const codecs::Error error =
+      codecs::ParseImage({static_cast<const std::byte*>(image), image_bytes}, &view);
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("image: ", ToAbsl(codecs::Name(error))));
+  }
+  return view;
+}
+
+uint64_t SourceBytesOf(const codecs::ImageSpec& spec) {
+  uint64_t bytes = 0;
+  CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes) ==
+              codecs::Error::kOk);
+  return bytes;
+}
+
+cairn_image_info InfoOf(const codecs::ImageView& view) {
+  const codecs::ImageSpec& spec = view.spec();
+  cairn_image_info info{};
+  info.version = codecs::kImageVersion;
+  std::memcpy(info.fingerprint, spec.space.data(), sizeof(info.fingerprint));
+  std::memcpy(info.key.bytes, spec.key.data(), sizeof(info.key.bytes));
+  info.slice = {spec.group, spec.slice.layer_first, spec.slice.layer_count, spec.slice.head_first,
+                spec.slice.head_count};
+  info.tokens = spec.tokens;
+  info.dtype = static_cast<int32_t>(spec.tile.dtype);
+  info.first_position = spec.first_position;
+  info.image_bytes = view.bytes().size();
+  info.source_bytes = SourceBytesOf(spec);
+  info.tile_count = view.tile_count();
+  info.k_dim = spec.tile.k_dim;
+  info.v_dim = spec.tile.v_dim;
+  CopyText(std::string(codecs::FormatRecipe(spec.recipe)), info.recipe);
+  return info;
+}
+
+proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
+  proto::Fingerprint result;
+  std::memcpy(result.data(), fingerprint, result.size());
+  return result;
+}
+
+}  // namespace
+}  // namespace cairn::c
+
+// What follows is in no namespace: C.
+namespace codecs = cairn::codecs;
+namespace proto = cairn::proto;
+using cairn::BlockKey;
+using cairn::HeadBytes;
+using cairn::PlaneViews;
+using cairn::SourceTarget;
+using cairn::Validate;
+using cairn::VerifyAndDecode;
+using cairn::ViewShape;
+using cairn::c::Bytes;
+using cairn::c::CheckPointer;
+using cairn::c::CheckStruct;
+using cairn::c::FromExtras;
+using cairn::c::FromFingerprint;
+using cairn::c::FromSpec;
+using cairn::c::FromTarget;
+using cairn::c::Guard;
+using cairn::c::InfoOf;
+using cairn::c::ParseGiven;
+using cairn::c::ReadStruct;
+using cairn::c::SourceBytesOf;
+using cairn::c::Text;
+using cairn::c::WriteStruct;
+
+int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec, uint8_t fingerprint[32]) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("fingerprint", fingerprint));
+    CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity,
+                           FromSpec(Text(tenant, "default").c_str(), ReadStruct(spec)));
+    CAIRN_RETURN_IF_ERROR(proto::Validate(identity));
+    const proto::Fingerprint result = proto::FingerprintOf(identity);
+    std::memcpy(fingerprint, result.data(), result.size());
+    return absl::OkStatus();
+  });
+}
+
+int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent, const uint32_t* tokens,
+                     size_t token_count, const cairn_key_extra* extras, size_t extra_count,
+                     cairn_key* key) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("fingerprint", fingerprint));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("tokens", tokens, token_count));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("key", key));
+    CAIRN_ASSIGN_OR_RETURN(const auto list, FromExtras(extras, extra_count));
+    const BlockKey above = parent != nullptr ? Bytes<BlockKey>(*parent) : BlockKey{};
+    *key = Bytes<cairn_key>(proto::DeriveKey(FromFingerprint(fingerprint), above,
+                                             std::span(tokens, token_count), list));
+    return absl::OkStatus();
+  });
+}
+
+int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens, size_t token_count,
+                       uint32_t tokens_per_block, const cairn_key_extra* extras, size_t extra_count,
+                       cairn_key* keys, size_t key_capacity, size_t* key_count) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("fingerprint", fingerprint));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("tokens", tokens, token_count));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("key_count", key_count));
+    if (tokens_per_block < codecs::kTokensPerBlockMin ||
+        tokens_per_block > codecs::kTokensPerBlockMax) {
+      return absl::InvalidArgumentError(absl::StrCat("tokens_per_block is ", tokens_per_block,
+                                                     ", expected ", codecs::kTokensPerBlockMin,
+                                                     " to ", codecs::kTokensPerBlockMax));
+    }
+    const size_t needed = token_count / tokens_per_block;
+    if (key_capacity < needed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("key_capacity is ", key_capacity, "; the sequence has ", needed, " blocks"));
+    }
+    CAIRN_RETURN_IF_ERROR(CheckPointer("keys", keys, needed));
+    CAIRN_ASSIGN_OR_RETURN(const auto list, FromExtras(extras, extra_count));
+    const std::vector<BlockKey> chain = proto::DeriveChain(
+        FromFingerprint(fingerprint), std::span(tokens, token_count), tokens_per_block, list);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      keys[i] = Bytes<cairn_key>(chain[i]);
+    }
+    *key_count = chain.size();
+    return absl::OkStatus();
+  });
+}
+
+int cairn_opaque_key(const uint8_t fingerprint[32], const void* engine_key, size_t engine_key_bytes,
+                     cairn_key* key) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("fingerprint", fingerprint));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("engine_key", engine_key, engine_key_bytes));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("key", key));
+    *key = Bytes<cairn_key>(
+        proto::OpaqueKey(FromFingerprint(fingerprint),
+                         {static_cast<const std::byte*>(engine_key), engine_key_bytes}));
+    return absl::OkStatus();
+  });
+}
+
+int cairn_image_inspect(const void* image, size_t image_bytes, cairn_image_info* info) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckStruct("info", info));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
+    WriteStruct(InfoOf(view), info);
+    return absl::OkStatus();
+  });
+}
+
+int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
+    uint64_t corrupt = 0;
+    for (uint32_t tile = 0; tile < view.tile_count(); ++tile) {
+      corrupt += codecs::VerifyTile(view, tile) == codecs::Error::kOk ? 0 : 1;
+    }
+    if (corrupt_tiles != nullptr) {
+      *corrupt_tiles = corrupt;
+    }
+    return corrupt == 0 ? absl::OkStatus()
+                        : absl::DataLossError(absl::StrCat(corrupt, " of ", view.tile_count(),
+                                                           " tiles fail verification"));
+  });
+}
+
+int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
+    const codecs::ImageSpec& spec = view.spec();
+    const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
+    CAIRN_ASSIGN_OR_RETURN(const auto place, FromTarget(*target, shape));
+    std::vector<std::byte> heap;
+    if (const auto* views = std::get_if<PlaneViews>(&place)) {
+      CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
+      heap.resize(HeadBytes(shape));
+    } else if (const auto& bytes = std::get<SourceTarget>(place).bytes;
+               bytes.size() != SourceBytesOf(spec)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
+    }
+    return VerifyAndDecode(view, place, heap);
+  });
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: match, put, get, and the other calls of a space.
+#include <vector>
+
+#include "base/status.h"
+#include "client/c/cairn.h"
+#include "client/c/convert.h"
+#include "client/c/guard.h"
+#include "client/c/handles.h"
+
+namespace cairn::c {
+namespace {
+
+absl::Status CheckKeys(const cairn_space* space, const cairn_key* keys, size_t key_count) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+  return CheckPointer("keys", keys, key_count);
+}
+
+// Elements of a caller's array of structs, which may be of another version than ours.
+template <typename T>
+T* At(T* first, size_t index) {
+  return reinterpret_cast<T*>(reinterpret_cast<char*>(first) + index * first->struct_bytes);
+}
+
+template <typename T>
+absl::Status CheckArray(const char* name, T* first, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    CAIRN_RETURN_IF_ERROR(CheckStruct(name, i == 0 ? first : At(first, i)));
+    if (At(first, i)->struct_bytes != first->struct_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(name, "[", i, "].struct_bytes is ",
+                                                     At(first, i)->struct_bytes, ", the first's ",
+                                                     first->struct_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The requests that could be read, with their places in the caller's array.
+template <typename Request>
+struct Read {
+  std::vector<Request> requests;
+  std::vector<size_t> places;
+};
+
+template <typename Request, typename T, typename Convert>
+Read<Request> ReadAll(const Space& space, T* first, size_t count, const Convert& convert) {
+  Read<Request> read;
+  for (size_t i = 0; i < count; ++i) {
+    const T known = ReadStruct(static_cast<const T*>(At(first, i)));
+    absl::StatusOr<Request> request = [&]() -> absl::StatusOr<Request> {
+      CAIRN_ASSIGN_OR_RETURN(const PlacedSlice slice, space.Place(FromSlice(known.slice)));
+      return convert(known, slice);
+    }();
+    At(first, i)->status = Report(request.status());
+    if (request.ok()) {
+      read.requests.push_back(*std::move(request));
+      read.places.push_back(i);
+    }
+  }
+  return read;
+}
+
+void Write(const absl::StatusOr<PutResult>& result, cairn_put_request* put) {
+  cairn_put_request value = ReadStruct(static_cast<const cairn_put_request*>(put));
+  value.status = Report(result.status());
+  value.duplicate = result.ok() && result->is_duplicate ? 1 : 0;
+  value.image_bytes = result.ok() ? result->image_bytes : 0;
+  WriteStruct(value, put);
+}
+
+void Write(const absl::StatusOr<GetResult>& result, cairn_get_request* get) {
+  cairn_get_request value = ReadStruct(static_cast<const cairn_get_request*>(get));
+  value.status = Report(result.status());
+  value.tier = result.ok() ? static_cast<int32_t>(result->tier) : CAIRN_TIER_NONE;
+  value.bytes = result.ok() ? result->bytes : 0;
+  value.wire_bytes = result.ok() ? result->wire_bytes : 0;
+  value.first_position = result.ok() ? result->first_position : 0;
+  WriteStruct(value, get);
+}
+
+absl::Status PutAll(cairn_space* space, cairn_put_request* puts, size_t count,
+                    uint32_t timeout_ms) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+  CAIRN_RETURN_IF_ERROR(CheckArray("puts", puts, count));
+  const auto read = ReadAll<PutRequest>(*space->space, puts, count, FromPut);
+  const auto results = space->space->PutBatch(read.requests, Timeout(timeout_ms));
+  for (size_t i = 0; i < results.size(); ++i) {
+    Write(results[i], At(puts, read.places[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GetAll(cairn_space* space, cairn_get_request* gets, size_t count,
+                    uint32_t timeout_ms) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+  CAIRN_RETURN_IF_ERROR(CheckArray("gets", gets, count));
+  const auto read = ReadAll<GetRequest>(*space->space, gets, count, FromGet);
+  const auto results = space->space->GetBatch(read.requests, Timeout(timeout_ms));
+  for (size_t i = 0; i < results.size(); ++i) {
+    Write(results[i], At(gets, read.places[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace cairn::c
+
+// What follows is in no namespace: C.
+using cairn::GroupSlice;
+using cairn::LeaseToken;
+using cairn::MatchResult;
+using cairn::c::Bytes;
+using cairn::c::CheckKeys;
+using cairn::c::CheckPointer;
+using cairn::c::CheckStruct;
+using cairn::c::FromSlice;
+using cairn::c::GetAll;
+using cairn::c::Guard;
+using cairn::c::Keys;
+using cairn::c::PutAll;
+using cairn::c::ReadStruct;
+using cairn::c::Timeout;
+using cairn::c::WriteStruct;
+
+int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
+                const cairn_match_options* options, cairn_match_result* result,
+                cairn_matched_block* blocks) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
+    CAIRN_RETURN_IF_ERROR(CheckStruct("result", result));
+    cairn_match_options known{};
+    if (options != nullptr) {
+      CAIRN_RETURN_IF_ERROR(CheckStruct("options", options));
+      known = ReadStruct(options);
+    }
+    CAIRN_RETURN_IF_ERROR(CheckPointer("options.slices", known.slices, known.slice_count));
+    CAIRN_RETURN_IF_ERROR(
+        CheckPointer("options.groups_skipped", known.groups_skipped, known.groups_skipped_count));
+    std::vector<GroupSlice> slices;
+    for (uint32_t i = 0; i < known.slice_count; ++i) {
+      slices.push_back(FromSlice(known.slices[i]));
+    }
+    CAIRN_ASSIGN_OR_RETURN(
+        const MatchResult match,
+        space->space->Match({.keys = Keys(keys, key_count),
+                             .slices = slices,
+                             .groups_skipped = {known.groups_skipped, known.groups_skipped_count},
+                             .token_limit = known.token_limit,
+                             .wait = absl::Milliseconds(known.wait_ms),
+                             .is_counting = known.no_lease != 0,
+                             .timeout = Timeout(known.timeout_ms)}));
+    cairn_match_result value{};
+    value.block_count = match.block_count;
+    value.token_count = match.token_count;
+    value.lease = Bytes<cairn_lease>(match.lease);
+    value.lease_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(match.lease_time));
+    value.shortened_by_pins = match.is_shortened_by_pins ? 1 : 0;
+    value.breaker_open = match.is_breaker_open ? 1 : 0;
+    WriteStruct(value, result);
+    for (uint32_t i = 0; blocks != nullptr && i < match.block_count; ++i) {
+      blocks[i] = {static_cast<int32_t>(match.blocks[i].tier), 0, match.blocks[i].image_bytes};
+    }
+    return absl::OkStatus();
+  });
+}
+
+int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
+                  uint32_t timeout_ms) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("client", client));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("leases", leases, lease_count));
+    std::vector<LeaseToken> tokens;
+    for (size_t i = 0; i < lease_count; ++i) {
+      tokens.push_back(Bytes<LeaseToken>(leases[i]));
+    }
+    return client->client->Release(tokens, Timeout(timeout_ms));
+  });
+}
+
+int cairn_put_batch(cairn_space* space, cairn_put_request* puts, size_t put_count,
+                    uint32_t timeout_ms) {
+  return Guard([&] { return PutAll(space, puts, put_count, timeout_ms); });
+}
+
+int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms) {
+  const int code = cairn_put_batch(space, put, 1, timeout_ms);
+  return code == CAIRN_OK ? put->status : code;
+}
+
+int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_count,
+                    uint32_t timeout_ms) {
+  return Guard([&] { return GetAll(space, gets, get_count, timeout_ms); });
+}
+
+int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms) {
+  const int code = cairn_get_batch(space, get, 1, timeout_ms);
+  return code == CAIRN_OK ? get->status : code;
+}
+
+int cairn_contains(cairn_space* space, const cairn_key* keys, size_t key_count, uint32_t timeout_ms,
+                   uint8_t* present) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("present", present, key_count));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<bool> found,
+                           space->space->Contains(Keys(keys, key_count), Timeout(timeout_ms)));
+    std::copy(found.begin(), found.end(), present);
+    return absl::OkStatus();
+  });
+}
+
+int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key_count, uint32_t timeout_ms,
+                 uint64_t* deleted_count) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t deleted,
+                           space->space->Delete(Keys(keys, key_count), Timeout(timeout_ms)));
+    if (deleted_count != nullptr) {
+      *deleted_count = deleted;
+    }
+    return absl::OkStatus();
+  });
+}
+
+int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t deleted, space->space->Invalidate(Timeout(timeout_ms)));
+    if (deleted_count != nullptr) {
+      *deleted_count = deleted;
+    }
+    return absl::OkStatus();
+  });
+}
