@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/daemon.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "codecs/recipe.h"
+#include "service/limits.h"
+#include "service/process.h"
+#include "transport/local/server.h"
+#include "transport/ucx_module.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
+
+codecs::Recipe RecipeOf(const Config& config) {
+  codecs::Recipe recipe;
+  CAIRN_CHECK(codecs::ParseRecipe(config.recipe, &recipe) ==
+              codecs::Error::kOk);  // a row checks it
+  return recipe;
+}
+
+}  // namespace
+
+std::string_view DaemonVersion() { return CAIRN_VERSION; }
+
+Daemon::Daemon(const Config& config)
+    : config_(config),
+      sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
+                 .break_peer =
+                     [this](const PeerRef& peer) {
+                       data_servers_.at(static_cast<size_t>(peer.server))->BreakPeer(peer);
+                     }}),
+      spaces_(RecipeOf(config)) {}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
+  auto daemon = std::unique_ptr<Daemon>(new Daemon(config));
+  const absl::Status status = daemon->StartAll();
+  if (!status.ok()) return status;
+  return daemon;
+}
+
+absl::Status Daemon::StartAll() {
+  CAIRN_ASSIGN_OR_RETURN(host_, HostTier::Make({.capacity_bytes = config_.host_bytes,
+                                                .staging_bytes = config_.staging_bytes}));
+  const uint64_t leased_max = host_->capacity_bytes() / 100 * limits::kPinnedPercentMax;
+  index_ = std::make_unique<BlockIndex>(
+      BlockIndex::Options{.blocks_max = limits::BlocksMax(host_->capacity_bytes()),
+                          .lease_bytes_max = leased_max},
+      *host_, clock_);
+  index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
+  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *host_, clock_);
+  get_ = std::make_unique<GetPath>(spaces_, *index_, *host_, clock_);
+  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *host_, clock_);
+  index_->SetWake([this] { upkeep_->Wake(); });
+  upkeep_->Start();
+  pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
+  if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
+  if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
+  return StartFronts();
+}
+
+transport::ServerLimits Daemon::TransportLimits() const {
+  transport::ServerLimits limits;
+  limits.lanes = static_cast<int>(config_.lanes);
+  limits.peers_max = static_cast<int>(config_.connections);
+  limits.payload_bytes_max = limits::kTransferBytesMax;
+  limits.region_bytes_max = config_.region_bytes;
+  limits.regions_bytes_max = config_.regions_bytes;
+  limits.quarantine_bytes_max = config_.quarantine_bytes;
+  return limits;
+}
+
+DataServer& Daemon::AddDataServer(std::string_view transport_label) {
+  data_servers_.push_back(std::make_unique<DataServer>(
+      DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
+      DataServer::Options{.server = static_cast<int>(data_servers_.size()),
+                          .transport_label = transport_label,
+                          .lanes = static_cast<int>(config_.lanes),
+                          .window = static_cast<uint32_t>(config_.window)}));
+  return *data_servers_.back();
+}
+
+absl::Status Daemon::StartLocal() {
+  CAIRN_RETURN_IF_ERROR(MakeSocketFolder(config_.socket));
+  auto server = transport::StartLocalServer({.path = config_.socket, .limits = TransportLimits()},
+                                            AddDataServer("local"));
+  if (!server.ok()) return Annotate(server.status(), "socket");
+  local_address_ = (*server)->address();
+  transports_.push_back(*std::move(server));
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartUcx() {
+  CAIRN_ASSIGN_OR_RETURN(transport::UcxModule * module, transport::LoadUcxModule());
+  transport::UcxServerOptions options;
+  options.host = config_.data.host;
+  options.port = config_.data.port;
+  if (config_.data_port_range != "any") options.port_range = config_.data_port_range;
+  options.limits = TransportLimits();
+  auto server = module->StartServer(options, AddDataServer("ucx"));
+  if (!server.ok()) return Annotate(server.status(), "data");
+  ucx_address_ = (*server)->address();
+  transports_.push_back(*std::move(server));
+  LogWarn("daemon",
+          "*** THE UCX DATA PORT IS A TRUST BOUNDARY: WHOEVER CAN CONNECT TO IT CAN CRASH THIS "
+          "PROCESS OR WRITE ITS MEMORY; NO SETTING CHANGES THAT. FENCE IT. ***",
+          {{"data", ucx_address_}});
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartFronts() {
+  SessionTerms terms;
+  for (const std::string& address : {local_address_, ucx_address_}) {
+    if (!address.empty()) terms.data_addresses.push_back(address);
+  }
+  terms.daemon_version = DaemonVersion();
+  terms.payload_bytes_max = limits::kTransferBytesMax;
+  terms.is_draining = [this] { return is_draining(); };
+  store_service_ = std::make_unique<StoreService>(
+      StoreService::Parts{spaces_, sessions_, *index_, *host_, clock_}, std::move(terms));
+  admin_service_ = std::make_unique<AdminService>(
+      AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, [this] { BeginDrain(); }});
+  CAIRN_ASSIGN_OR_RETURN(control_,
+                         ControlServer::Start(config_.control, *store_service_, *admin_service_));
+  health_.store(control_.get(),
+                std::memory_order_release);  // BeginDrain() reads it on gRPC's threads
+  if (is_draining()) control_->SetServing(false);
+  if (!config_.http.enabled()) return absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(
+      metrics_, MetricsServer::Start(
+                    config_.http, {.report = [this](MetricSink& sink) { Report(sink); },
+                                   .readiness =
+                                       [this] {
+                                         return is_draining() ? absl::UnavailableError("draining")
+                                                              : absl::OkStatus();
+                                       }}));
+  return absl::OkStatus();
+}
+
+std::string Daemon::ReadyLine() const {
+  const auto shown = [](const std::string& address) { return address.empty() ? "off" : address; };
+  constexpr std::string_view kUnix = "unix:";
+  const std::string socket =
+      local_address_.starts_with(kUnix) ? local_address_.substr(kUnix.size()) : local_address_;
+  return absl::StrCat("cairnd ready control=", control_->address().ToString(),
+                      " http=", metrics_ == nullptr ? "off" : metrics_->address().ToString(),
+                      " socket=", shown(socket), " data=", shown(ucx_address_));
+}
+
+void Daemon::BeginDrain() {
+  if (is_draining_.exchange(true, std::memory_order_relaxed)) return;
+  LogInfo("daemon", "draining: no new sessions and puts", {{"sessions", sessions_.count()}});
+  sessions_.RefuseNew();
+  for (const auto& server : data_servers_) server->RefusePuts();
+  if (ControlServer* health = health_.load(std::memory_order_acquire)) health->SetServing(false);
+}
+
+bool Daemon::AwaitDrained() {
+  const absl::Time deadline = clock_.Now() + absl::Milliseconds(config_.drain_ms);
+  while (true) {  // ends: the deadline
+    int64_t in_flight = 0;
+    for (const auto& server : data_servers_) in_flight += server->in_flight();
+    if (in_flight == 0 && index_->lease_count() == 0) return true;
+    if (clock_.Now() >= deadline) {
+      LogWarn("daemon", "drain time is over with work left",
+              {{"requests", in_flight}, {"leases", index_->lease_count()}});
+      return false;
+    }
+    absl::SleepFor(kDrainStep);
+  }
+}
+
+void Daemon::Stop() {
+  if (std::exchange(is_stopped_, true)) return;
+  sessions_.RefuseNew();
+  if (metrics_ != nullptr) metrics_->Stop();
+  for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
+  if (control_ != nullptr) control_->Stop();
+  if (admin_service_ != nullptr) admin_service_->Stop();
+  for (const auto& server : transports_) server->Stop();
+  if (pool_ != nullptr) pool_->Stop();
+  if (upkeep_ != nullptr) upkeep_->Stop();
+}
+
+void Daemon::Report(MetricSink& sink) const {
+  host_->Report(sink);
+  index_->Report(sink);
+  sessions_.Report(sink);
+  spaces_.Report(sink);
+  put_->Report(sink);
+  get_->Report(sink);
+  pool_->Report(sink);
+  upkeep_->Report(sink);
+  for (const auto& server : data_servers_) server->Report(sink);
+  for (const auto& server : transports_) server->Report(sink);
+  store_service_->Report(sink);
+  const MetricLabel version{"version", DaemonVersion()};
+  sink.AddGauge("cairn_build_info", "1, labelled with the version.", {&version, 1}, 1);
+  sink.AddGauge("cairn_uptime_seconds", "Since the start of the daemon.", {},
+                absl::ToDoubleSeconds(clock_.Now() - started_));
+  sink.AddGauge("cairn_draining_state", "1 while no new sessions and puts are taken.", {},
+                is_draining() ? 1 : 0);
+  ReportProcess(sink);
+}
+
+}  // namespace cairn

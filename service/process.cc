@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/process.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// Of "Name:   123 kB" lines. 0 where there is no such line.
+uint64_t KibOf(std::string_view status, std::string_view name) {
+  const size_t begin = status.find(name);
+  if (begin == std::string_view::npos) return 0;
+  return std::strtoull(status.data() + begin + name.size(), nullptr, 10);
+}
+
+double OpenFiles() {
+  DIR* folder = ::opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  int count = 0;
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count - 3;  // ".", ".." and the folder itself
+}
+
+}  // namespace
+
+void PrepareProcess() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  ::setenv("UCX_MEM_EVENTS", "n", 1);
+  ::setenv("UCX_HANDLE_ERRORS", "none", 1);
+  ::setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0);
+}
+
+void BlockEndSignals() {
+  const sigset_t signals = EndSignals();
+  CAIRN_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+}
+
+int AwaitEndSignal() {
+  const sigset_t signals = EndSignals();
+  int signal = 0;
+  CAIRN_CHECK(::sigwait(&signals, &signal) == 0);
+  struct sigaction at_once {};
+  at_once.sa_handler = [](int again) { ::_exit(128 + again); };
+  ::sigaction(SIGTERM, &at_once, nullptr);
+  ::sigaction(SIGINT, &at_once, nullptr);
+  CAIRN_CHECK(::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr) == 0);
+  return signal;
+}
+
+absl::Status MakeSocketFolder(const std::string& socket_path) {
+  const std::string folder = socket_path.substr(0, socket_path.rfind('/'));
+  if (folder.empty()) return absl::OkStatus();
+  if (::mkdir(folder.c_str(), 0700) == 0) return absl::OkStatus();
+  if (errno != EEXIST) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket: cannot make the folder ", folder, ": ", std::strerror(errno)));
+  }
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0 || folder.rfind("/tmp/cairn-", 0) != 0) {
+    return absl::OkStatus();
+  }
+  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 0077) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket: ", folder, " must be a folder of ours with mode 0700"));
+  }
+  return absl::OkStatus();
+}
+
+void ReportProcess(MetricSink& sink) {
+  if (const auto status = ReadFile("/proc/self/status", 64 * kKiB); status.ok()) {
+    sink.AddGauge("cairn_process_anonymous_bytes",
+                  "Resident anonymous memory of the daemon, the arena included.", {},
+                  static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
+    sink.AddGauge("cairn_process_shared_bytes",
+                  "Resident memory that is shared: clients' regions that were touched.", {},
+                  static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
+    sink.AddGauge("cairn_process_threads_count", "Threads of the daemon.", {},
+                  static_cast<double>(KibOf(*status, "Threads:")));
+  }
+  sink.AddGauge("cairn_process_files_count", "Open file descriptors.", {}, OpenFiles());
+  rusage usage{};
+  if (::getrusage(RUSAGE_SELF, &usage) == 0) {
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    sink.AddGauge("cairn_process_cpu_seconds", "Processor time used since the start.", {},
+                  seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  }
+}
+
+}  // namespace cairn
