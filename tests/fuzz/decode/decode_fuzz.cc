@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as a source: encoded by every backend under every recipe, which must agree; decoded by
+// every backend, which must agree; and what has to come back exactly does. The first 8 bytes choose
+// the shape.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+
+namespace {
+
+using namespace cairn::codecs;  // NOLINT(google-build-using-namespace): a harness of one file
+
+using Bytes = std::vector<std::byte>;
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+ImageSpec SpecOf(const uint8_t* data) {
+  constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+  ImageSpec spec;
+  spec.tile = {GroupKind::kKv, kDTypes[data[0] % 3], 1U + data[1] % 130, 1U + data[2] % 130};
+  if (data[3] % 8 == 0) spec.tile = {GroupKind::kLatent, spec.tile.dtype, spec.tile.k_dim, 0};
+  if (data[3] % 8 == 1) spec.tile = {GroupKind::kOpaqueRows, DType::kBytes, spec.tile.k_dim, 0};
+  spec.tokens = static_cast<uint16_t>(1 + data[4] % 140);
+  spec.slice = {data[5], 1, data[6], static_cast<uint16_t>(1 + data[5] % 2)};
+  spec.first_position = data[7] % 2 * 128;
+  return spec;
+}
+
+Bytes EncodeWith(const Backend& backend, const ImageSpec& spec, const Bytes& source) {
+  uint64_t bytes_max = 0;
+  Require(MaxImageBytes(spec, &bytes_max) == Error::kOk);
+  Bytes image(bytes_max);
+  size_t bytes = 0;
+  Require(Encode(backend, spec, source, image, &bytes) == Error::kOk);
+  image.resize(bytes);
+  return image;
+}
+
+void Check(const ImageSpec& spec, const Bytes& source) {
+  const Bytes image = EncodeWith(ReferenceBackend(), spec, source);
+  ImageView view;
+  Require(ParseImage(image, &view) == Error::kOk);
+  Require(VerifyTiles(view) == Error::kOk);
+  Require(view.spec() == spec);
+  Bytes decoded(source.size());
+  Require(Decode(ReferenceBackend(), view, spec.slice, decoded) == Error::kOk);
+  Require(!spec.recipe.IsLossless() || decoded == source);
+  for (const Backend* backend : CpuBackends()) {
+    Require(EncodeWith(*backend, spec, source) == image);
+    Bytes other(source.size());
+    Require(Decode(*backend, view, spec.slice, other) == Error::kOk);
+    Require(other == decoded);
+  }
+  if (spec.recipe.id != RecipeId::kKivi || spec.recipe.is_clipped || spec.recipe.bits == 2) return;
+  ImageSpec narrow = spec;
+  narrow.recipe.bits = 2;
+  Bytes demoted(image.size());
+  size_t bytes = 0;
+  Require(Demote(*CpuBackends().front(), view, narrow.recipe, demoted, &bytes) == Error::kOk);
+  demoted.resize(bytes);
+  Require(demoted == EncodeWith(ReferenceBackend(), narrow, source));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  constexpr size_t kShapeBytes = 8;
+  if (size < kShapeBytes) return 0;
+  ImageSpec spec = SpecOf(data);
+  uint64_t source_bytes = 0;
+  Require(SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) == Error::kOk);
+  // Repeats what is given: repetition is what finds constant groups.
+  Bytes source(source_bytes);
+  for (size_t i = 0; i < source.size(); ++i) {
+    source[i] = size == kShapeBytes
+                    ? std::byte{0}
+                    : static_cast<std::byte>(data[kShapeBytes + i % (size - kShapeBytes)]);
+  }
+  for (const Recipe& recipe : AllRecipes()) {
+    spec.recipe = recipe;
+    Check(spec, source);
+  }
+  return 0;
+}

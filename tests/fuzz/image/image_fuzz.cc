@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as an image: as they come, and with every CRC made to fit, so that what lies behind the
+// checksums is reached. What parses must survive all that is done with images.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+#include "codecs/image_header.h"
+
+namespace {
+
+using namespace cairn::codecs;  // NOLINT(google-build-using-namespace): a harness of one file
+
+using Bytes = std::vector<std::byte>;
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void DemoteAll(const ImageView& view, bool is_verified) {
+  uint64_t bytes_max = 0;
+  Require(MaxImageBytes(view.spec(), &bytes_max) == Error::kOk);
+  Bytes target(bytes_max);
+  for (const Recipe& recipe : AllRecipes()) {
+    size_t bytes = 0;
+    const Error error = Demote(*CpuBackends().front(), view, recipe, target, &bytes);
+    Require(error == Error::kOk || error == Error::kNotDemotable);
+    if (error != Error::kOk) continue;
+    ImageView demoted;
+    Require(ParseImage(std::span(target).first(bytes), &demoted) == Error::kOk);
+    const Error verified = VerifyTiles(demoted);
+    Require(verified == Error::kOk || !is_verified);
+  }
+}
+
+void Use(const ImageView& view) {
+  const bool is_verified = VerifyTiles(view) == Error::kOk;
+  uint64_t source_bytes = 0;
+  Require(SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &source_bytes) ==
+          Error::kOk);
+  Bytes decoded(source_bytes);
+  for (const Backend* backend : CpuBackends()) {
+    Bytes other(source_bytes);
+    Require(Decode(*backend, view, view.spec().slice, other) == Error::kOk);
+    Require(!is_verified || backend == CpuBackends().front() || other == decoded);
+    decoded.swap(other);
+  }
+  const std::array views = {view};
+  Bytes gathered(view.bytes().size());
+  size_t bytes = 0;
+  Require(Gather(views, view.spec().slice, gathered, &bytes) == Error::kOk);
+  Require(std::ranges::equal(gathered, view.bytes()));
+  DemoteAll(view, is_verified);
+}
+
+// As many tile CRCs as the directory, whatever it says, lets one compute; then the prefix's.
+void FixCrcs(Bytes& image) {
+  const auto tile_count = Load<uint32_t>(image.data() + header::kTileCount);
+  if (tile_count > image.size() / kDirectoryEntryBytes) return;
+  if (PrefixBytes(tile_count) > image.size()) return;
+  for (uint32_t i = 0; i < tile_count; ++i) {
+    std::byte* entry = image.data() + PrefixBytes(i);
+    const uint64_t offset =
+        uint64_t{Load<uint32_t>(entry + directory::kOffset)} * kSectionAlignment;
+    const uint64_t bytes = Load<uint32_t>(entry + directory::kBytes);
+    if (offset > image.size() || bytes > image.size() - offset) continue;
+    Store(entry + directory::kCrc, Crc32c(std::span(image).subspan(offset, bytes)));
+  }
+  Store(image.data() + header::kCrc, PrefixCrc(std::span(image).first(PrefixBytes(tile_count))));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  Bytes image(begin, begin + size);
+  ImageView view;
+  if (ParseImage(image, &view) == Error::kOk) Use(view);
+  uint64_t bytes = 0;
+  Require(PeekImageBytes(image, &bytes) != Error::kOk || bytes <= kImageBytesMax);
+  if (image.size() < kHeaderBytes) return 0;
+  FixCrcs(image);
+  if (ParseImage(image, &view) == Error::kOk) Use(view);
+  return 0;
+}
