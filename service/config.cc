@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -348,8 +349,10 @@ std::string PrintConfig(const CommandLine& command_line) {
   std::string text;
   for (const Knob& knob : kKnobs) {
     const Source source = command_line.sources.at(std::string(knob.name));
-    absl::StrAppendFormat(&text, "%s: \"%s\"  # %s\n", ToAbsl(knob.name),
-                          Print(knob, command_line.config), ToAbsl(SourceName(source)));
+    const std::string value =
+        absl::StrReplaceAll(Print(knob, command_line.config), {{"\\", "\\\\"}, {"\"", "\\\""}});
+    absl::StrAppendFormat(&text, "%s: \"%s\"  # %s\n", ToAbsl(knob.name), value,
+                          ToAbsl(SourceName(source)));
   }
   return text;
 }
