@@ -7,6 +7,10 @@
 
 #include "codecs/reference/reference.h"
 
+#if defined(__x86_64__)
+#include "codecs/cpu/cpu.h"
+#endif
+
 namespace cairn::codecs {
 namespace {
 
@@ -24,7 +28,13 @@ constexpr Backend kReference = {
 };
 
 // Best first.
+#if defined(__x86_64__)
+constexpr std::array<const Backend*, 3> kCompiled = {&kAvx512Backend, &kAvx2Backend, &kReference};
+constexpr std::string_view kNames = "avx512, avx2, reference";
+#else
 constexpr std::array<const Backend*, 1> kCompiled = {&kReference};
+constexpr std::string_view kNames = "reference";
+#endif
 
 struct Supported {
   std::array<const Backend*, kCompiled.size()> tables{};
@@ -62,7 +72,7 @@ std::span<const Backend* const> CpuBackends() {
   return {kSupported.tables.data(), kSupported.count};
 }
 
-std::string_view KnownBackends() { return "reference"; }
+std::string_view KnownBackends() { return kNames; }
 
 Error FindBackend(std::string_view name, const Backend** backend) {
   for (const Backend* candidate : kCompiled) {

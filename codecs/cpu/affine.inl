@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What affine_encode.inl and affine_decode.inl share. Included once by each ISA file, after its
+// words (struct Simd); compiled with its flags, so nothing of std and nothing with external
+// linkage.
+//
+// Shapes that do not fill registers (a dim or a group that is no multiple of kLanes) are left to
+// the plain loops: every head_dim in use is a multiple of 16.
+
+#include "codecs/backend.h"
+#include "codecs/math.h"
+#include "codecs/reference/reference.h"
+
+namespace cairn::codecs {
+namespace {
+
+using Float = Simd::Float;
+using Int = Simd::Int;
+using Mask = Simd::Mask;
+constexpr uint32_t kLanes = Simd::kLanes;
+
+bool FillsRegisters(const AffineTile& tile) {
+  return tile.dim % kLanes == 0 && tile.group % kLanes == 0;
+}
+
+bool HasRow(const uint64_t* rows, uint32_t token) {
+  return ((rows[token / 64] >> (token % 64)) & 1) != 0;
+}
+
+template <DType kType>
+struct Elements;
+
+template <>
+struct Elements<DType::kBf16> {
+  static constexpr uint32_t kBytes = 2;
+  static Float Load(const uint8_t* source) { return Simd::LoadBf16(source); }
+  static void Store(uint8_t* target, Float value) { Simd::StoreBf16(target, value); }
+};
+template <>
+struct Elements<DType::kFp16> {
+  static constexpr uint32_t kBytes = 2;
+  static Float Load(const uint8_t* source) { return Simd::LoadFp16(source); }
+  static void Store(uint8_t* target, Float value) { Simd::StoreFp16(target, value); }
+};
+template <>
+struct Elements<DType::kFp32> {
+  static constexpr uint32_t kBytes = 4;
+  static Float Load(const uint8_t* source) { return Simd::LoadFp32(source); }
+  static void Store(uint8_t* target, Float value) { Simd::StoreFp32(target, value); }
+};
+
+// Calls `run` with the type of the tile's elements.
+template <typename Run>
+auto WithType(DType dtype, Run run) {
+  switch (dtype) {
+    case DType::kFp16:
+      return run(Elements<DType::kFp16>());
+    case DType::kFp32:
+      return run(Elements<DType::kFp32>());
+    default:
+      return run(Elements<DType::kBf16>());
+  }
+}
+
+template <uint32_t kBits>
+struct Width {
+  static constexpr uint32_t kCodeBits = kBits;
+};
+
+// Calls `run` with the width of the tile's codes.
+template <typename Run>
+auto WithWidth(uint32_t bits, Run run) {
+  if (bits == 8) return run(Width<8>());
+  if (bits == 4) return run(Width<4>());
+  return run(Width<2>());
+}
+
+// RoundToInt() of every lane, as a float and as an integer.
+constexpr float kRounder = 12582912.0F;
+Float RoundedFloat(Float value) {
+  return Simd::Sub(Simd::Add(value, Simd::Set(kRounder)), Simd::Set(kRounder));
+}
+Int RoundedInt(Float value) {
+  const Float moved = Simd::Add(value, Simd::Set(kRounder));
+  return Simd::AddInt(Simd::BitsOf(moved), Simd::BitsOf(Simd::Set(BitsFloat(0xB4C00000))));
+}
+Float Clamped(Float value, float high) {
+  return Simd::Min(Simd::Max(value, Simd::Set(0.0F)), Simd::Set(high));
+}
+
+}  // namespace
+}  // namespace cairn::codecs

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// select_rows, encode_per_channel and encode_per_token of codecs/backend.h in the words of struct
+// Simd.
+//
+// A two-bit code is never rounded: Narrow(Code8(x)) is 0 up to position 42.5 of 255, 1 below 127.5,
+// 2 up to 212.5, else 3 (the 8-bit codes 42, 127 and 212 are the last that narrow to 0, 1 and 2;
+// rounding to even puts 42.5 and 212.5 below and 127.5 above).
+
+namespace cairn::codecs {
+namespace {
+
+struct Range {
+  Float low, high;
+};
+
+struct Params {
+  Float min, range;  // fp16 values
+};
+
+// MakeParams() of every lane.
+Params ParamsOf(const Range& of, float inset) {
+  const Float cut = Simd::Mul(Simd::Sub(of.high, of.low), Simd::Set(inset));
+  Params params;
+  params.min = Simd::Add(Simd::Fp16Down(Simd::Add(of.low, cut)), Simd::Set(0.0F));
+  params.range = Simd::Fp16Up(Simd::Sub(Simd::Sub(of.high, cut), params.min));
+  return params;
+}
+
+// numerator / denominator where the denominator is positive, else 0.
+Float QuotientOrZero(Float numerator, Float denominator) {
+  const Float zero = Simd::Set(0.0F);
+  return Simd::Choose(Simd::Greater(denominator, zero), Simd::Div(numerator, denominator), zero);
+}
+
+// What a candidate range costs, element after element.
+struct ClipCost {
+  Float min, inverse_step, weight;
+  Int error;
+
+  void Begin(uint32_t bits, const Params& params, Float covering_range) {
+    const Float levels = Simd::Set(Levels(bits));
+    min = params.min;
+    inverse_step = QuotientOrZero(levels, params.range);
+    weight = QuotientOrZero(Simd::Mul(params.range, Simd::Set(4096.0F)),
+                            Simd::Mul(levels, covering_range));
+    // ClipWeight() asks whether the covering range is positive, not its product with the levels:
+    // the same, since neither underflows.
+    error = Simd::Zero();
+  }
+  void Take(Float value, float levels) {
+    const Float position = Simd::Mul(Simd::Sub(value, min), inverse_step);
+    const Float nearest = RoundedFloat(Clamped(position, levels));
+    const Int distance = RoundedInt(Simd::Mul(Simd::Sub(position, nearest), weight));
+    error = Simd::AddInt(error, Simd::Square(distance));
+  }
+};
+
+// The codes of kLanes elements.
+template <uint32_t kBits>
+void StoreCodes(uint8_t* target, Float value, Float min, Float inverse_step8) {
+  const Float position = Simd::Mul(Simd::Sub(value, min), inverse_step8);
+  if constexpr (kBits == 2) {
+    const uint32_t past_0 = Simd::Bits(Simd::Greater(position, Simd::Set(42.5F)));
+    const uint32_t past_1 = Simd::Bits(Simd::NotLess(position, Simd::Set(127.5F)));
+    const uint32_t past_2 = Simd::Bits(Simd::Greater(position, Simd::Set(212.5F)));
+    Simd::StoreCodes2(target, past_0 ^ past_1 ^ past_2, past_1);
+  } else {
+    const Int code8 = RoundedInt(Clamped(position, 255.0F));
+    if constexpr (kBits == 8) Simd::StoreCodes8(target, code8);
+    if constexpr (kBits == 4) Simd::StoreCodes4(target, Simd::Narrow8To4(code8));
+  }
+}
+
+Mask InexactConstants(const Range& of) {
+  const Float down = Simd::Fp16Down(of.low);
+  const Float one = Simd::Set(1.0F);
+  const Float is_exact = Simd::Choose(Simd::Equal(down, of.low), one, Simd::Set(0.0F));
+  const Float is_constant = Simd::Choose(Simd::Equal(of.low, of.high), one, Simd::Set(0.0F));
+  return Simd::Greater(is_constant, is_exact);
+}
+
+void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
+  if (!FillsRegisters(tile)) {
+    reference::SelectRows(tile, source, rows);
+    return;
+  }
+  WithType(tile.dtype, [&]<typename Type>(Type) {
+    for (uint32_t t = 0; t < tile.tokens; ++t) {
+      const uint8_t* row = source + uint64_t{t} * tile.dim * Type::kBytes;
+      Int largest = Simd::Zero();
+      for (uint32_t c = 0; c < tile.dim; c += kLanes) {
+        largest = Simd::MaxInt(largest, Simd::MagnitudeBits(Type::Load(row + c * Type::kBytes)));
+      }
+      if (Simd::AnyAbove(largest, kMagnitudeMaxBits)) rows[t / 64] |= uint64_t{1} << (t % 64);
+    }
+  });
+}
+
+// ---- Per channel ----
+
+// kVectors registers of neighbouring channels over the tokens of a group.
+template <typename Type, uint32_t kBits, uint32_t kVectors>
+struct Columns {
+  const AffineTile& tile;
+  const uint8_t* source;  // of the first channel, token 0
+  const uint64_t* rows;
+  uint32_t token_first, token_count;
+
+  [[nodiscard]] Float At(uint32_t token, uint32_t vector) const {
+    return Type::Load(source + (uint64_t{token} * tile.dim + vector * kLanes) * Type::kBytes);
+  }
+  [[nodiscard]] uint32_t TokenEnd() const { return token_first + token_count; }
+
+  void Bounds(Range* of) const {
+    bool is_first = true;
+    for (uint32_t t = token_first; t < TokenEnd(); ++t) {
+      if (HasRow(rows, t)) continue;
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        const Float value = At(t, v);
+        of[v].low = is_first ? value : Simd::Min(of[v].low, value);
+        of[v].high = is_first ? value : Simd::Max(of[v].high, value);
+      }
+      is_first = false;
+    }
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      of[v].low = is_first ? Simd::Set(0.0F) : Simd::Add(of[v].low, Simd::Set(0.0F));
+      of[v].high = is_first ? Simd::Set(0.0F) : Simd::Add(of[v].high, Simd::Set(0.0F));
+    }
+  }
+
+  // The candidate of least error, for one register of channels: all of them in one pass.
+  [[nodiscard]] Params Clipped(const Range& of, uint32_t vector) const {
+    constexpr uint32_t kCandidates = kBits == 2 ? 5 : kBits == 4 ? 3 : 1;
+    Params candidates[kCandidates];
+    ClipCost costs[kCandidates];
+    for (uint32_t i = 0; i < kCandidates; ++i) {
+      candidates[i] = ParamsOf(of, ClipInset(kBits, i));
+      costs[i].Begin(kBits, candidates[i], candidates[0].range);
+    }
+    for (uint32_t t = token_first; t < TokenEnd(); ++t) {
+      if (HasRow(rows, t)) continue;
+      const Float value = At(t, vector);
+      for (uint32_t i = 0; i < kCandidates; ++i) costs[i].Take(value, Levels(kBits));
+    }
+    Params best = candidates[0];
+    Int least = costs[0].error;
+    for (uint32_t i = 1; i < kCandidates; ++i) {
+      const Mask is_less = Simd::LessInt(costs[i].error, least);
+      best.min = Simd::Choose(is_less, candidates[i].min, best.min);
+      best.range = Simd::Choose(is_less, candidates[i].range, best.range);
+      least = Simd::ChooseInt(is_less, costs[i].error, least);
+    }
+    return best;
+  }
+
+  // False where a channel is constant and not an fp16 value.
+  bool Encode(uint8_t* codes, uint8_t* params) const {
+    Range of[kVectors];
+    Bounds(of);
+    Float mins[kVectors];
+    Float inverse_steps[kVectors];
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      if (Simd::Bits(InexactConstants(of[v])) != 0) return false;
+      const Params chosen = tile.is_clipped ? Clipped(of[v], v) : ParamsOf(of[v], 0.0F);
+      Simd::StorePairs(params + uint64_t{4} * v * kLanes, chosen.min, chosen.range);
+      mins[v] = chosen.min;
+      inverse_steps[v] = QuotientOrZero(Simd::Set(Levels(8)), chosen.range);
+    }
+    constexpr uint32_t kVectorBytes = kLanes * kBits / 8;
+    const uint64_t row_bytes = uint64_t{tile.dim} * kBits / 8;
+    for (uint32_t t = token_first; t < TokenEnd(); ++t) {
+      uint8_t* row = codes + t * row_bytes;
+      if (HasRow(rows, t)) {
+        __builtin_memset(row, 0, kVectors * kVectorBytes);
+        continue;
+      }
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        StoreCodes<kBits>(row + v * kVectorBytes, At(t, v), mins[v], inverse_steps[v]);
+      }
+    }
+    return true;
+  }
+};
+
+template <typename Type, uint32_t kBits>
+bool EncodeChannels(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                    uint8_t* codes, uint8_t* params) {
+  constexpr uint32_t kWide = 4;
+  for (uint32_t first = 0; first < tile.tokens; first += tile.group) {
+    const uint32_t count = tile.tokens - first < tile.group ? tile.tokens - first : tile.group;
+    uint8_t* pairs = params + uint64_t{first / tile.group} * tile.dim * 4;
+    uint32_t c = 0;
+    for (; c + kWide * kLanes <= tile.dim; c += kWide * kLanes) {
+      const Columns<Type, kBits, kWide> columns{tile, source + c * Type::kBytes, rows, first,
+                                                count};
+      if (!columns.Encode(codes + c * kBits / 8, pairs + uint64_t{4} * c)) return false;
+    }
+    for (; c < tile.dim; c += kLanes) {
+      const Columns<Type, kBits, 1> columns{tile, source + c * Type::kBytes, rows, first, count};
+      if (!columns.Encode(codes + c * kBits / 8, pairs + uint64_t{4} * c)) return false;
+    }
+  }
+  return true;
+}
+
+bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                      uint8_t* codes, uint8_t* params) {
+  if (!FillsRegisters(tile)) {
+    return reference::EncodePerChannel(tile, source, rows, codes, params);
+  }
+  return WithType(tile.dtype, [&]<typename Type>(Type) {
+    return WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
+      return EncodeChannels<Type, kBits>(tile, source, rows, codes, params);
+    });
+  });
+}
+
+// ---- Per token ----
+
+// `count` neighbouring channels of one token.
+template <typename Type, uint32_t kBits>
+struct Run {
+  const uint8_t* source;
+  uint32_t count;
+
+  [[nodiscard]] Float At(uint32_t channel) const {
+    return Type::Load(source + channel * Type::kBytes);
+  }
+
+  // The same bounds in every lane.
+  [[nodiscard]] Range Bounds() const {
+    Range of{At(0), At(0)};
+    for (uint32_t c = kLanes; c < count; c += kLanes) {
+      of.low = Simd::Min(of.low, At(c));
+      of.high = Simd::Max(of.high, At(c));
+    }
+    const Float zero = Simd::Set(0.0F);
+    return {Simd::Add(Simd::Set(Simd::ReduceMin(of.low)), zero),
+            Simd::Add(Simd::Set(Simd::ReduceMax(of.high)), zero)};
+  }
+
+  [[nodiscard]] Params Clipped(const Range& of) const {
+    constexpr uint32_t kCandidates = kBits == 2 ? 5 : kBits == 4 ? 3 : 1;
+    Params best = ParamsOf(of, 0.0F);
+    const Float covering_range = best.range;
+    uint32_t least = 0;
+    for (uint32_t i = 0; i < kCandidates; ++i) {
+      const Params candidate = ParamsOf(of, ClipInset(kBits, i));
+      ClipCost cost;
+      cost.Begin(kBits, candidate, covering_range);
+      for (uint32_t c = 0; c < count; c += kLanes) cost.Take(At(c), Levels(kBits));
+      const uint32_t error = Simd::ReduceAdd(cost.error);
+      if (i == 0 || error < least) {
+        best = candidate;
+        least = error;
+      }
+    }
+    return best;
+  }
+
+  void Encode(bool is_clipped, uint8_t* codes, uint8_t* pair) const {
+    const Range of = Bounds();
+    const Params chosen = is_clipped ? Clipped(of) : ParamsOf(of, 0.0F);
+    uint8_t pairs[4 * kLanes];
+    Simd::StorePairs(pairs, chosen.min, chosen.range);
+    __builtin_memcpy(pair, pairs, 4);
+    const Float inverse_step = QuotientOrZero(Simd::Set(Levels(8)), chosen.range);
+    for (uint32_t c = 0; c < count; c += kLanes) {
+      StoreCodes<kBits>(codes + c * kBits / 8, At(c), chosen.min, inverse_step);
+    }
+  }
+};
+
+template <typename Type, uint32_t kBits>
+void EncodeTokens(const AffineTile& tile, const uint8_t* source, uint64_t* rows, uint8_t* codes,
+                  uint8_t* params) {
+  const uint64_t groups = (tile.dim + tile.group - 1) / tile.group;
+  const uint64_t row_bytes = uint64_t{tile.dim} * kBits / 8;
+  for (uint32_t t = 0; t < tile.tokens; ++t) {
+    const uint8_t* token = source + uint64_t{t} * tile.dim * Type::kBytes;
+    const auto run_at = [&](uint32_t c) {
+      const uint32_t count = tile.dim - c < tile.group ? tile.dim - c : tile.group;
+      return Run<Type, kBits>{token + c * Type::kBytes, count};
+    };
+    bool is_row = HasRow(rows, t);
+    for (uint32_t c = 0; c < tile.dim && !is_row; c += tile.group) {
+      is_row = Simd::Bits(InexactConstants(run_at(c).Bounds())) != 0;
+    }
+    if (is_row) {
+      rows[t / 64] |= uint64_t{1} << (t % 64);
+      __builtin_memset(codes + t * row_bytes, 0, row_bytes);
+      __builtin_memset(params + t * groups * 4, 0, groups * 4);
+      continue;
+    }
+    for (uint32_t c = 0; c < tile.dim; c += tile.group) {
+      run_at(c).Encode(tile.is_clipped, codes + t * row_bytes + c * kBits / 8,
+                       params + (t * groups + c / tile.group) * 4);
+    }
+  }
+}
+
+void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* rows, uint8_t* codes,
+                    uint8_t* params) {
+  if (!FillsRegisters(tile)) {
+    reference::EncodePerToken(tile, source, rows, codes, params);
+    return;
+  }
+  WithType(tile.dtype, [&]<typename Type>(Type) {
+    WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
+      EncodeTokens<Type, kBits>(tile, source, rows, codes, params);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace cairn::codecs

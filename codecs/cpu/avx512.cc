@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/cpu/cpu.h"
+#include "codecs/cpu/simd_avx512.h"
+// The sentences, in these words.
+#include "codecs/cpu/affine.inl"
+#include "codecs/cpu/affine_decode.inl"
+#include "codecs/cpu/affine_encode.inl"
+
+namespace cairn::codecs {
+
+extern const Backend kAvx512Backend = {
+    .name = "avx512",
+    .is_supported = SupportsAvx512,
+    .select_rows = SelectRows,
+    .encode_per_channel = EncodePerChannel,
+    .encode_per_token = EncodePerToken,
+    .decode_per_channel = DecodePerChannel,
+    .decode_per_token = DecodePerToken,
+    .narrow_codes = nullptr,
+};
+
+}  // namespace cairn::codecs

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The words that the sentences of affine_*.inl are made of, for AVX2 + F16C + BMI2: registers of 8
+// floats. simd_avx512.h has the same words. Everything has internal linkage: see codecs/backend.h.
+// Only for codecs/cpu/avx2.cc, which is compiled with the flags.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace cairn::codecs {
+namespace {
+
+struct Simd {
+  static constexpr uint32_t kLanes = 8;
+  using Float = __m256;
+  using Int = __m256i;
+  using Mask = __m256;     // all bits of a lane, or none
+  using Halves = __m256i;  // 2 * kLanes of 16 bits
+
+  static Float Set(float value) { return _mm256_set1_ps(value); }
+  static Float Add(Float a, Float b) { return _mm256_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm256_div_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
+  static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
+  static Mask Greater(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+  static Mask NotLess(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+  static Mask Equal(Float a, Float b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+  static Float Choose(Mask mask, Float yes, Float no) { return _mm256_blendv_ps(no, yes, mask); }
+  // Bit i is lane i.
+  static uint32_t Bits(Mask mask) { return static_cast<uint32_t>(_mm256_movemask_ps(mask)); }
+
+  static float ReduceMin(Float a) {
+    __m128 b = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_min_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_min_ss(b, _mm_movehdup_ps(b)));
+  }
+  static float ReduceMax(Float a) {
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+  }
+
+  static Int Zero() { return _mm256_setzero_si256(); }
+  static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static Int BitsOf(Float a) { return _mm256_castps_si256(a); }
+  static Int MagnitudeBits(Float a) {
+    return _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7FFFFFFF));
+  }
+  static Int MaxInt(Int a, Int b) { return _mm256_max_epi32(a, b); }
+  static bool AnyAbove(Int a, uint32_t bound) {
+    const __m256i above = _mm256_cmpgt_epi32(a, _mm256_set1_epi32(static_cast<int>(bound)));
+    return _mm256_movemask_epi8(above) != 0;
+  }
+  static uint32_t ReduceAdd(Int a) {
+    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4E));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0xB1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(b));
+  }
+  // Lanes of magnitude below 2^15, squared.
+  static Int Square(Int a) {
+    const __m256i low = _mm256_and_si256(a, _mm256_set1_epi32(0xFFFF));
+    return _mm256_madd_epi16(low, low);
+  }
+  // a < b ? 1s : 0s, signed.
+  static Mask LessInt(Int a, Int b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)); }
+  static Int ChooseInt(Mask mask, Int yes, Int no) {
+    return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
+  }
+
+  static Float LoadBf16(const uint8_t* source) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static Float LoadFp16(const uint8_t* source) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
+  }
+  static Float LoadFp32(const uint8_t* source) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(source));
+  }
+  // To nearest even. REQUIRES: no lane is NaN.
+  static void StoreBf16(uint8_t* target, Float a) {
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i high = _mm256_srli_epi32(rounded, 16);
+    const __m256i packed = _mm256_packus_epi32(high, high);
+    const __m256i ordered = _mm256_permute4x64_epi64(packed, 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm256_castsi256_si128(ordered));
+  }
+  static void StoreFp16(uint8_t* target, Float a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
+                     _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void StoreFp32(uint8_t* target, Float a) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(target), a);
+  }
+
+  static Float Fp16Down(Float a) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEG_INF));
+  }
+  static Float Fp16Up(Float a) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_POS_INF));
+  }
+
+  // kLanes pairs of fp16: first, second.
+  static void LoadPairs(const uint8_t* source, Float* first, Float* second) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+    const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF));
+    const __m256i high = _mm256_srli_epi32(pairs, 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8);
+    *first = _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+    *second = _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1));
+  }
+  // REQUIRES: lanes are fp16 values.
+  static void StorePairs(uint8_t* target, Float first, Float second) {
+    const __m128i a = _mm256_cvtps_ph(first, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i b = _mm256_cvtps_ph(second, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm_unpacklo_epi16(a, b));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + 16), _mm_unpackhi_epi16(a, b));
+  }
+
+  // kLanes codes, from and to kLanes * bits / 8 bytes.
+  static Float LoadCodes8(const uint8_t* source) {
+    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes));
+  }
+  static Float LoadCodes4(const uint8_t* source) {
+    int word = 0;
+    __builtin_memcpy(&word, source, 4);
+    const __m256i shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    const __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
+  }
+  static Float LoadCodes2(const uint8_t* source) {
+    uint16_t word = 0;
+    __builtin_memcpy(&word, source, 2);
+    const __m256i shifts = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(3)));
+  }
+  static void StoreCodes8(uint8_t* target, Int codes) {
+    const __m256i words = _mm256_packus_epi32(codes, codes);
+    const __m256i bytes = _mm256_packus_epi16(words, words);
+    const __m256i ordered =
+        _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(target), _mm256_castsi256_si128(ordered));
+  }
+  static void StoreCodes4(uint8_t* target, Int codes) {
+    const __m256i pairs = _mm256_or_si256(codes, _mm256_srli_epi64(codes, 28));
+    const __m256i gathered = _mm256_shuffle_epi8(
+        pairs, _mm256_setr_epi8(0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                0, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const uint32_t low = static_cast<uint32_t>(_mm256_cvtsi256_si32(gathered));
+    const auto high =
+        static_cast<uint32_t>(_mm_cvtsi128_si32(_mm256_extracti128_si256(gathered, 1)));
+    const uint32_t word = (low & 0xFFFF) | (high << 16);
+    __builtin_memcpy(target, &word, 4);
+  }
+  // Codes as two masks: their low and their high bits.
+  static void StoreCodes2(uint8_t* target, uint32_t low, uint32_t high) {
+    const auto word = static_cast<uint16_t>(_pdep_u32(low, 0x5555) | _pdep_u32(high, 0xAAAA));
+    __builtin_memcpy(target, &word, 2);
+  }
+  // (code + 8) / 17 of 0..255.
+  static Int Narrow8To4(Int code) {
+    const __m256i moved = _mm256_add_epi32(code, _mm256_set1_epi32(8));
+    return _mm256_srli_epi32(_mm256_mullo_epi16(moved, _mm256_set1_epi32(241)), 12);
+  }
+
+  // 2 * kLanes halves picked among four by 2-bit codes, from kLanes / 2 bytes of them.
+  static Halves LoadHalves(const uint8_t* source) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+  }
+  static Halves SpreadHalf(uint16_t value) {
+    return _mm256_set1_epi16(static_cast<int16_t>(value));
+  }
+  static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
+    int word = 0;
+    __builtin_memcpy(&word, codes, 4);
+    const __m256i spread =
+        _mm256_shuffle_epi8(_mm256_set1_epi32(word),
+                            _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
+                                             2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
+    const __m256i low_bit = _mm256_set1_epi64x(0x0040001000040001);
+    const __m256i high_bit = _mm256_set1_epi64x(0x0080002000080002);
+    const __m256i is_odd = _mm256_cmpeq_epi16(_mm256_and_si256(spread, low_bit), low_bit);
+    const __m256i is_high = _mm256_cmpeq_epi16(_mm256_and_si256(spread, high_bit), high_bit);
+    const __m256i below = _mm256_blendv_epi8(of[0], of[1], is_odd);
+    const __m256i above = _mm256_blendv_epi8(of[2], of[3], is_odd);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
+                        _mm256_blendv_epi8(below, above, is_high));
+  }
+};
+
+}  // namespace
+}  // namespace cairn::codecs

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The words of simd_avx2.h for AVX-512 F, BW, DQ, VL + BMI2: registers of 16 floats.
+// Only for codecs/cpu/avx512.cc, which is compiled with the flags.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace cairn::codecs {
+namespace {
+
+struct Simd {
+  static constexpr uint32_t kLanes = 16;
+  using Float = __m512;
+  using Int = __m512i;
+  using Mask = __mmask16;
+  using Halves = __m512i;  // 2 * kLanes of 16 bits
+
+  static Float Set(float value) { return _mm512_set1_ps(value); }
+  static Float Add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm512_div_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
+  static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
+  static Mask Greater(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+  static Mask NotLess(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+  static Mask Equal(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static Float Choose(Mask mask, Float yes, Float no) {
+    return _mm512_mask_blend_ps(mask, no, yes);
+  }
+  static uint32_t Bits(Mask mask) { return mask; }
+
+  static float ReduceMin(Float a) { return _mm512_reduce_min_ps(a); }
+  static float ReduceMax(Float a) { return _mm512_reduce_max_ps(a); }
+
+  static Int Zero() { return _mm512_setzero_si512(); }
+  static Int AddInt(Int a, Int b) { return _mm512_add_epi32(a, b); }
+  static Int BitsOf(Float a) { return _mm512_castps_si512(a); }
+  static Int MagnitudeBits(Float a) {
+    return _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7FFFFFFF));
+  }
+  static Int MaxInt(Int a, Int b) { return _mm512_max_epi32(a, b); }
+  static bool AnyAbove(Int a, uint32_t bound) {
+    return _mm512_cmpgt_epi32_mask(a, _mm512_set1_epi32(static_cast<int>(bound))) != 0;
+  }
+  static uint32_t ReduceAdd(Int a) { return static_cast<uint32_t>(_mm512_reduce_add_epi32(a)); }
+  static Int Square(Int a) {
+    const __m512i low = _mm512_and_si512(a, _mm512_set1_epi32(0xFFFF));
+    return _mm512_madd_epi16(low, low);
+  }
+  static Mask LessInt(Int a, Int b) { return _mm512_cmplt_epi32_mask(a, b); }
+  static Int ChooseInt(Mask mask, Int yes, Int no) {
+    return _mm512_mask_blend_epi32(mask, no, yes);
+  }
+
+  static __m256i Load256(const uint8_t* source) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+  }
+  static Float LoadBf16(const uint8_t* source) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(Load256(source)), 16));
+  }
+  static Float LoadFp16(const uint8_t* source) { return _mm512_cvtph_ps(Load256(source)); }
+  static Float LoadFp32(const uint8_t* source) { return _mm512_loadu_ps(source); }
+  static void StoreBf16(uint8_t* target, Float a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+  }
+  static void StoreFp16(uint8_t* target, Float a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  static void StoreFp32(uint8_t* target, Float a) { _mm512_storeu_ps(target, a); }
+
+  static Float Fp16Down(Float a) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+  }
+  static Float Fp16Up(Float a) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+  }
+
+  static void LoadPairs(const uint8_t* source, Float* first, Float* second) {
+    const __m512i pairs = _mm512_loadu_si512(source);
+    *first = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
+    *second = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16)));
+  }
+  static void StorePairs(uint8_t* target, Float first, Float second) {
+    const int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m512i a = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, mode));
+    const __m512i b = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, mode));
+    _mm512_storeu_si512(target, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+  }
+
+  static Float LoadCodes8(const uint8_t* source) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes));
+  }
+  static Float LoadCodes4(const uint8_t* source) {
+    int words[2];
+    __builtin_memcpy(words, source, 8);
+    const __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32(words[0]), 0xFF00, words[1]);
+    const __m512i shifts =
+        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i codes = _mm512_srlv_epi32(both, shifts);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(15)));
+  }
+  static Float LoadCodes2(const uint8_t* source) {
+    int word = 0;
+    __builtin_memcpy(&word, source, 4);
+    const __m512i shifts =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i codes = _mm512_srlv_epi32(_mm512_set1_epi32(word), shifts);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(3)));
+  }
+  static void StoreCodes8(uint8_t* target, Int codes) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm512_cvtepi32_epi8(codes));
+  }
+  static void StoreCodes4(uint8_t* target, Int codes) {
+    const __m512i pairs = _mm512_or_si512(codes, _mm512_srli_epi64(codes, 28));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(target), _mm512_cvtepi64_epi8(pairs));
+  }
+  static void StoreCodes2(uint8_t* target, uint32_t low, uint32_t high) {
+    const uint32_t word = _pdep_u32(low, 0x55555555) | _pdep_u32(high, 0xAAAAAAAA);
+    __builtin_memcpy(target, &word, 4);
+  }
+  static Int Narrow8To4(Int code) {
+    const __m512i moved = _mm512_add_epi32(code, _mm512_set1_epi32(8));
+    return _mm512_srli_epi32(_mm512_mullo_epi16(moved, _mm512_set1_epi32(241)), 12);
+  }
+
+  static Halves LoadHalves(const uint8_t* source) { return _mm512_loadu_si512(source); }
+  static Halves SpreadHalf(uint16_t value) {
+    return _mm512_set1_epi16(static_cast<int16_t>(value));
+  }
+  static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, codes, 8);
+    const auto is_odd = static_cast<__mmask32>(_pext_u64(word, 0x5555555555555555));
+    const auto is_high = static_cast<__mmask32>(_pext_u64(word, 0xAAAAAAAAAAAAAAAA));
+    const __m512i below = _mm512_mask_blend_epi16(is_odd, of[0], of[1]);
+    const __m512i above = _mm512_mask_blend_epi16(is_odd, of[2], of[3]);
+    _mm512_storeu_si512(target, _mm512_mask_blend_epi16(is_high, below, above));
+  }
+};
+
+}  // namespace
+}  // namespace cairn::codecs
