@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/recipe.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace cairn::codecs {
+namespace {
+
+TEST(RecipeTest, NamesComeBack) {
+  std::string known;
+  for (const Recipe& recipe : AllRecipes()) {
+    Recipe parsed;
+    ASSERT_EQ(ParseRecipe(FormatRecipe(recipe), &parsed), Error::kOk);
+    EXPECT_EQ(parsed, recipe);
+    EXPECT_TRUE(IsKnown(recipe));
+    known += (known.empty() ? "" : ", ") + std::string(FormatRecipe(recipe));
+  }
+  EXPECT_EQ(known, KnownRecipes());
+}
+
+TEST(RecipeTest, OtherNamesAreRefused) {
+  Recipe recipe;
+  for (const char* name : {"", "kivi", "kivi:", "kivi:3", "kivi:16", "kivi:2++", "kivi:2 ", " raw",
+                           "RAW", "raw:16", "exact", "kivi:02"}) {
+    EXPECT_EQ(ParseRecipe(name, &recipe), Error::kUnknownRecipe) << name;
+  }
+  EXPECT_EQ(recipe, Recipe{});
+}
+
+TEST(RecipeTest, OtherParametersAreUnknown) {
+  Recipe recipe;
+  ASSERT_EQ(ParseRecipe("kivi:4", &recipe), Error::kOk);
+  EXPECT_FALSE(recipe.IsLossless());
+  recipe.k_group_tokens = 64;
+  EXPECT_FALSE(IsKnown(recipe));
+  EXPECT_EQ(FormatRecipe(recipe), "");
+  EXPECT_TRUE(Recipe{}.IsLossless());
+}
+
+}  // namespace
+}  // namespace cairn::codecs
