@@ -7,13 +7,22 @@
 namespace cairn::codecs::reference {
 namespace {
 
-void DecodeElement(const AffineTile& tile, const uint8_t* codes, AffineParams params,
-                   uint32_t token, uint32_t channel, uint8_t* target) {
-  const uint8_t* row = codes + uint64_t{token} * CodeRowBytes(tile.dim, tile.bits);
+// Channels [first, end) of one token, whose codes share a pair of params.
+struct Run {
+  uint32_t token = 0;
+  uint32_t first = 0;
+  uint32_t end = 0;
+};
+
+void DecodeRun(const AffineTile& tile, const uint8_t* codes, AffineParams params, const Run& run,
+               uint8_t* target) {
+  const uint8_t* row = codes + uint64_t{run.token} * CodeRowBytes(tile.dim, tile.bits);
+  const float min = Fp16ToFloat(params.min);
   const float step = Step(tile.bits, Fp16ToFloat(params.range));
-  const float value =
-      Dequantize(UnpackCode(row, channel, tile.bits), step, Fp16ToFloat(params.min));
-  StoreElement(tile.dtype, target, uint64_t{token} * tile.dim + channel, value);
+  for (uint32_t channel = run.first; channel < run.end; ++channel) {
+    const float value = Dequantize(UnpackCode(row, channel, tile.bits), step, min);
+    StoreElement(tile.dtype, target, uint64_t{run.token} * tile.dim + channel, value);
+  }
 }
 
 }  // namespace
@@ -23,18 +32,18 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
   for (uint32_t token = 0; token < tile.tokens; ++token) {
     for (uint32_t channel = 0; channel < tile.dim; ++channel) {
       const uint64_t pair = uint64_t{token / tile.group} * tile.dim + channel;
-      DecodeElement(tile, codes, LoadParams(params, pair), token, channel, target);
+      DecodeRun(tile, codes, LoadParams(params, pair), {token, channel, channel + 1}, target);
     }
   }
 }
 
 void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                     uint8_t* target) {
-  const uint32_t group_count = (tile.dim + tile.group - 1) / tile.group;
+  uint64_t pair = 0;
   for (uint32_t token = 0; token < tile.tokens; ++token) {
-    for (uint32_t channel = 0; channel < tile.dim; ++channel) {
-      const uint64_t pair = uint64_t{token} * group_count + channel / tile.group;
-      DecodeElement(tile, codes, LoadParams(params, pair), token, channel, target);
+    for (uint32_t first = 0; first < tile.dim; first += tile.group) {
+      const uint32_t end = tile.dim - first < tile.group ? tile.dim : first + tile.group;
+      DecodeRun(tile, codes, LoadParams(params, pair++), {token, first, end}, target);
     }
   }
 }
