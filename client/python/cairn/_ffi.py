@@ -143,6 +143,8 @@ class MatchResult(_Sized):
         ("lease", u8 * 16),
         ("lease_ms", u32),
         ("shortened_by_pins", u32),
+        ("breaker_open", u32),
+        ("reserved", u32),
     ]
 
 

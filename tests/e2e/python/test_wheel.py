@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel installs into a bare virtual environment and works there, with nothing else."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import venv
+
+import pytest
+from conftest import ROOT
+
+PROGRAM = """
+import array, ctypes, pathlib, sys
+import cairn
+from cairn import _ffi
+
+control, data = sys.argv[1:3]
+assert "numpy" not in sys.modules
+where = _ffi.library_path()
+assert where.parent == pathlib.Path(cairn.__file__).parent and sys.prefix in str(where), where
+with cairn.connect(control, data=data, tenant="wheel") as client:
+    group = cairn.KvGroup(layers=2, kv_heads=1, dim=8)
+    space = client.open_space("bare", "r1", [group], tokens_per_block=16, recipe="raw")
+    (key,) = space.keys(range(16))
+    def plane(first):
+        words = memoryview(array.array("H", range(first, first + 256)))
+        return words.cast("B").cast("H", (2, 1, 16, 8))
+    k, v, k_out, v_out = plane(0), plane(1000), plane(0), plane(0)
+    space.put(key, k, v)
+    with space.match([key]) as match:
+        assert match.get(k_out, v_out) == 16
+    assert k_out.tobytes() == k.tobytes() and v_out.tobytes() == v.tobytes()
+
+own = str(pathlib.Path(sys.prefix))
+loaded = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+names = ("grpc", "protobuf", "absl", "ucp", "ucs", "uct")
+foreign = [path for path in loaded if any(n in pathlib.Path(path).name for n in names)
+           and own not in path and "lib-dynload" not in path]
+assert not foreign, foreign
+print("wheel works")
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    lib_dir = pathlib.Path(os.environ["CAIRN_LIBRARY"]).parent
+    builder = ROOT / "client" / "python" / "build_wheel.py"
+    subprocess.run([sys.executable, builder, "--out", out, "--lib-dir", lib_dir], check=True)
+    (built,) = out.glob("kvcairn-*-py3-none-*.whl")
+    return built
+
+
+def test_in_a_bare_environment(wheel, daemon, tmp_path):
+    venv.create(tmp_path / "bare", with_pip=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    quiet = ["--no-index", "--disable-pip-version-check", "-q"]
+    subprocess.run([python, "-m", "pip", "install", *quiet, wheel], check=True)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("CAIRN_", "PYTHON"))}
+    done = subprocess.run(
+        [python, "-c", PROGRAM, daemon.control, daemon.data],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "wheel works\n"
