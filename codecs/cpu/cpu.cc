@@ -1,10 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/cpu/cpu.h"
 
+#include <cpuid.h>
+
 namespace cairn::codecs {
+namespace {
+
+// clang 14's __builtin_cpu_supports() does not know it.
+bool SupportsF16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
 
 bool SupportsAvx2() {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0 &&
+  return __builtin_cpu_supports("avx2") != 0 && SupportsF16c() &&
          __builtin_cpu_supports("bmi2") != 0;
 }
 
