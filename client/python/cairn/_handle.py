@@ -57,5 +57,5 @@ class Handle:
         if os.getpid() != self._pid:
             raise FailedPreconditionError(
                 f"this {self._what} belongs to process {self._pid} and cannot be used after fork"
-                f" in process {os.getpid()}: connect again here, or start workers with spawn"
+                f" in process {os.getpid()}: start workers with spawn, or connect after the fork"
             )

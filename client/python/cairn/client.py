@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import _ffi, keys
 from ._handle import Handle
+from .errors import FailedPreconditionError
 from .space import TIERS, Space
 
 
@@ -141,7 +143,7 @@ class Client:
         with self._handle.use() as client:
             _ffi.check(_ffi.library().cairn_counters_get(client, ctypes.byref(native)))
         state = ("closed", "open", "half open")[native.breaker_state]
-        names = [name for name, _ in _ffi.Counters._fields_[2:]]
+        names = [field[0] for field in _ffi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
     def recomputed(self, tokens: int, seconds: float) -> None:
@@ -180,6 +182,18 @@ class Client:
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_connected_pid = 0
+
+
+def _refuse_after_fork() -> None:
+    """Raises in a child of a process that had connected: the library's threads are not there."""
+    global _connected_pid
+    if _connected_pid not in (0, os.getpid()):
+        raise FailedPreconditionError(
+            f"process {_connected_pid} connected before it forked this one: start workers with"
+            " spawn, or connect only after the fork"
+        )
+    _connected_pid = os.getpid()
 
 
 @atexit.register
@@ -246,5 +260,6 @@ def connect(
         region_bytes=region_bytes,
     )
     address = ctypes.c_void_p()
+    _refuse_after_fork()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
     return Client(address.value or 0)

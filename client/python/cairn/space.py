@@ -57,19 +57,24 @@ class Match:
         """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
         `token_count` tokens, from token 0 on. Returns how many tokens were delivered: fewer if a
         block became a miss. Raises if a get failed otherwise."""
-        planes = [Plane("k", k)] + ([] if v is None else [Plane("v", v)])
-        for plane in planes:
-            if plane.shape[2] < self.token_count:
+        k_plane, v_plane = Plane("k", k), None if v is None else Plane("v", v)
+        for plane in (k_plane, v_plane):
+            if plane is not None and plane.shape[2] < self.token_count:
                 raise InvalidArgumentError(
                     f"{plane.what} holds {plane.shape[2]} tokens, the match has {self.token_count}"
                 )
         step = self._space.spec.tokens_per_block
         gets = [
-            Get(key, *(p.cut(i * step, step) for p in planes), lease=self.lease, decode=decode)
+            Get(
+                key,
+                k_plane.cut(i * step, step),
+                None if v_plane is None else v_plane.cut(i * step, step),
+                self.lease,
+                self._part,
+                decode,
+            )
             for i, key in enumerate(self.keys)
         ]
-        for one in gets:
-            one.part = self._part
         delivered = 0
         for result in self._space.get_batch(gets, timeout=timeout):
             if result.error is not None:
