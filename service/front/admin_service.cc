@@ -51,7 +51,7 @@ void AdminService::Stop() {
 grpc::ServerUnaryReactor* AdminService::ListSpaces(grpc::CallbackServerContext* context,
                                                    const v1::ListSpacesRequest*,
                                                    v1::ListSpacesReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kListSpaces, [&]() -> absl::Status {
     for (const Space* space : parts_.spaces.List()) {
       const IndexFigures figures = parts_.index.figures(space->id());
       v1::SpaceInfo& info = *reply->add_spaces();
@@ -99,7 +99,7 @@ absl::Status AdminService::FillBlocks(const v1::ListBlocksRequest& request,
 grpc::ServerUnaryReactor* AdminService::ListBlocks(grpc::CallbackServerContext* context,
                                                    const v1::ListBlocksRequest* request,
                                                    v1::ListBlocksReply* reply) {
-  return AnswerNow(context, [&] { return FillBlocks(*request, reply); });
+  return AnswerNow(context, calls_, Call::kListBlocks, [&] { return FillBlocks(*request, reply); });
 }
 
 grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
@@ -130,19 +130,23 @@ grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
           const MutexLock lock(mutex_);
           is_verifying_ = false;
         }
+        calls_.Count(Call::kVerify, status);
         stream->End(std::move(status));
       });
     }
   }
   if (last.joinable()) last.join();
-  if (!refusal.ok()) stream->End(std::move(refusal));
+  if (!refusal.ok()) {
+    calls_.Count(Call::kVerify, refusal);
+    stream->End(std::move(refusal));
+  }
   return stream;
 }
 
 grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
                                                   const v1::SetPolicyRequest* request,
                                                   v1::SetPolicyReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kSetPolicy, [&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request->space_id(), request->policy().recipe()));
     CAIRN_ASSIGN_OR_RETURN(const Space* space, parts_.spaces.Find(request->space_id()));
     reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
@@ -152,7 +156,7 @@ grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* c
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest*, v1::DrainReply* reply) {
-  return AnswerNow(context, [&] {
+  return AnswerNow(context, calls_, Call::kDrain, [&] {
     parts_.drain();
     reply->set_session_count(parts_.sessions.count());
     return absl::OkStatus();

@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "cairn/v1/admin.grpc.pb.h"
+#include "service/front/call_metrics.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -47,10 +48,13 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request, v1::DrainReply* reply) override;
 
+  void Report(MetricSink& sink) const { calls_.Report(sink); }
+
  private:
   absl::Status FillBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply) const;
 
   const Parts parts_;
+  CallMetrics calls_{Call::kListSpaces, Call::kDrain};
   Mutex mutex_;
   bool is_verifying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

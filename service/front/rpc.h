@@ -6,12 +6,14 @@
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/status.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "service/front/call_metrics.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -36,9 +38,12 @@ inline absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 // Answers a unary call in place by what `step` returns.
 template <typename Step>
-grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context, Step&& step) {
+grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context, CallMetrics& calls,
+                                    Call call, Step&& step) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(step()));
+  const absl::Status status = step();
+  calls.Count(call, status);
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 

@@ -54,7 +54,7 @@ grpc::ServerWriteReactor<v1::SessionEvent>* StoreService::OpenSession(
 grpc::ServerUnaryReactor* StoreService::OpenSpace(grpc::CallbackServerContext* context,
                                                   const v1::OpenSpaceRequest* request,
                                                   v1::OpenSpaceReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kOpenSpace, [&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
     CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(request->spec()));
     CAIRN_ASSIGN_OR_RETURN(
@@ -103,31 +103,28 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
 grpc::ServerUnaryReactor* StoreService::Match(grpc::CallbackServerContext* context,
                                               const v1::MatchRequest* request,
                                               v1::MatchReply* reply) {
-  const absl::Time began = parts_.clock.Now();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto query = QueryOf(*request);
   if (!query.ok()) {
+    calls_.Count(Call::kMatch, query.status());
     reactor->Finish(ToGrpc(query.status()));
     return reactor;
   }
-  matches_.Add();
-  asked_blocks_.Add(query->keys.size());
-  auto done = [this, context, reactor, reply, tenant = query->tenant,
-               began](absl::StatusOr<MatchResult> result) {
+  auto done = [this, context, reactor, reply,
+               tenant = query->tenant](absl::StatusOr<MatchResult> result) {
+    calls_.Count(Call::kMatch, result.status());
     if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
     // A client that has left cannot release what it was never told of.
     if (result->lease.has_value() && context->IsCancelled()) {
       parts_.index.Release(tenant, {&*result->lease, 1});
     }
-    matched_blocks_.Add(result->blocks.size());
-    match_seconds_.Observe(parts_.clock.Now() - began);
     FillMatch(*result, reply);
     reactor->Finish(grpc::Status::OK);
   };
   if (request->wait_ms() == 0) {
     done(parts_.index.Match(*query));
   } else {
-    const absl::Time deadline = std::min(began + absl::Milliseconds(request->wait_ms()),
+    const absl::Time deadline = std::min(MonotonicNow() + absl::Milliseconds(request->wait_ms()),
                                          DeadlineOf(*context) - kAnswerTime);
     parts_.index.MatchWhenReady(*std::move(query), deadline, std::move(done));
   }
@@ -137,7 +134,7 @@ grpc::ServerUnaryReactor* StoreService::Match(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* StoreService::Release(grpc::CallbackServerContext* context,
                                                 const v1::ReleaseRequest* request,
                                                 v1::ReleaseReply*) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kRelease, [&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
     if (static_cast<size_t>(request->leases_size()) > limits::kLeasesMax) {
       return absl::InvalidArgumentError(absl::StrCat("leases: at most ", limits::kLeasesMax));
@@ -155,7 +152,7 @@ grpc::ServerUnaryReactor* StoreService::Release(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* StoreService::Contains(grpc::CallbackServerContext* context,
                                                  const v1::ContainsRequest* request,
                                                  v1::ContainsReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kContains, [&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
     CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
     const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
@@ -169,7 +166,7 @@ grpc::ServerUnaryReactor* StoreService::Contains(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* context,
                                                const v1::DeleteRequest* request,
                                                v1::DeleteReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kDelete, [&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
     CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
     reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
@@ -180,7 +177,7 @@ grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* context,
                                                    const v1::InvalidateRequest* request,
                                                    v1::InvalidateReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kInvalidate, [&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
     reply->set_deleted_count(parts_.index.Invalidate(space->id()));
     return absl::OkStatus();
@@ -190,7 +187,7 @@ grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* StoreService::Stats(grpc::CallbackServerContext* context,
                                               const v1::StatsRequest* request,
                                               v1::StatsReply* reply) {
-  return AnswerNow(context, [&]() -> absl::Status {
+  return AnswerNow(context, calls_, Call::kStats, [&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(SessionOf(request->ticket()).status());
     Figures(reply);
     return absl::OkStatus();
@@ -216,17 +213,6 @@ void StoreService::Figures(v1::StatsReply* reply) const {
   reply->set_uptime_ms(
       static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.clock.Now() - started_)));
   reply->set_draining(terms_.is_draining());
-}
-
-void StoreService::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_match_requests_total", "Match calls that were well formed.", {},
-                  matches_.Value());
-  sink.AddCounter("cairn_match_asked_blocks_total", "Keys that Match calls asked for.", {},
-                  asked_blocks_.Value());
-  sink.AddCounter("cairn_match_matched_blocks_total", "Blocks of the prefixes they were answered.",
-                  {}, matched_blocks_.Value());
-  sink.AddHistogram("cairn_match_seconds", "From a Match call to its answer, waiting included.", {},
-                    match_seconds_.Snapshot());
 }
 
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "cairn/v1/store.grpc.pb.h"
+#include "service/front/call_metrics.h"
 #include "service/front/session_stream.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
@@ -49,7 +50,7 @@ class StoreService final : public v1::Store::CallbackService {
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const v1::StatsRequest* request, v1::StatsReply* reply) override;
 
-  void Report(MetricSink& sink) const;
+  void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:
   absl::StatusOr<MatchQuery> QueryOf(const v1::MatchRequest& request) const;
@@ -60,8 +61,7 @@ class StoreService final : public v1::Store::CallbackService {
   const Parts parts_;
   const SessionTerms terms_;
   const absl::Time started_;
-  Counter matches_, matched_blocks_, asked_blocks_;
-  Histogram match_seconds_{LatencyBounds()};
+  CallMetrics calls_{Call::kOpenSpace, Call::kStats};
 };
 
 }  // namespace cairn
