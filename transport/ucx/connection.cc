@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/ucx/connection.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/handshake.h"
+#include "transport/ucx/status.h"
+
+namespace cairn::transport {
+namespace {
+
+constexpr int kWindowDefault = 16;
+constexpr int kWindowMax = 256;
+constexpr size_t kBufferAlignment = 4096;
+constexpr absl::Duration kBreakWithin = absl::Seconds(2);
+
+class HeapBuffer final : public Buffer {
+ public:
+  HeapBuffer(std::byte* data, size_t bytes) : data_(data, &std::free), bytes_(bytes) {}
+  std::span<std::byte> bytes() override { return {data_.get(), bytes_}; }
+
+ private:
+  std::unique_ptr<std::byte, decltype(&std::free)> data_;
+  size_t bytes_;
+};
+
+}  // namespace
+
+UcxConnection::UcxConnection(SocketAddress address, UcxSettings settings, const proto::Frame& hello)
+    : address_(address), settings_(std::move(settings)), hello_(hello) {
+  const auto* const body = std::get_if<proto::Hello>(&hello.body);
+  const int asked =
+      body == nullptr ? 0 : static_cast<int>(std::min<uint32_t>(body->window, kWindowMax));
+  slots_.resize(static_cast<size_t>(asked == 0 ? kWindowDefault : asked));
+  for (Slot& slot : slots_) slot.connection = this;
+  window_ = static_cast<int>(slots_.size());
+}
+
+absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::Connect(
+    std::string_view host, uint16_t port, const proto::Frame& hello,
+    const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SocketAddress address, ResolveAddress(host, port));
+  UcxSettings settings{.device = options.device, .port_range = ""};
+  if (settings.device.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(settings.device, InterfaceTowards(address));
+  }
+  std::unique_ptr<UcxConnection> connection(new UcxConnection(address, std::move(settings), hello));
+  CAIRN_ASSIGN_OR_RETURN(connection->context_, UcxContext::Make(connection->settings_));
+  CAIRN_RETURN_IF_ERROR(connection->Open());
+  CAIRN_ASSIGN_OR_RETURN(*reply, connection->SayHello(deadline));
+  return connection;
+}
+
+// A fresh worker too: of the old one nothing is left that could still answer.
+absl::Status UcxConnection::Open() {
+  failure_ = absl::OkStatus();
+  CAIRN_ASSIGN_OR_RETURN(worker_, UcxWorker::Make(*context_));
+  CAIRN_RETURN_IF_ERROR(worker_->Handle(kReplyId, &OnReply, this));
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr = {address_.get(), address_.bytes};
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&OnEndpointError, this};
+  const ucs_status_t status = ucp_ep_create(worker_->get(), &params, &endpoint_);
+  if (status != UCS_OK) {
+    endpoint_ = nullptr;
+    worker_.reset();
+    return FromUcs(status, "connect to " + AddressText(address_));
+  }
+  state_ = State::kOpen;
+  return absl::OkStatus();
+}
+
+// Connected means that the daemon has answered: a stopped one accepts connections and is silent.
+absl::StatusOr<proto::HelloReply> UcxConnection::SayHello(absl::Time deadline) {
+  is_saying_hello_ = true;
+  absl::StatusOr<proto::HelloReply> reply = Shake(*this, hello_, deadline);
+  is_saying_hello_ = false;
+  if (!reply.ok()) return Annotate(reply.status(), AddressText(address_));
+  window_ = static_cast<int>(
+      std::clamp<uint32_t>(reply->window, 1, static_cast<uint32_t>(slots_.size())));
+  return reply;
+}
+
+absl::Status UcxConnection::Reopen(absl::Time deadline) {
+  StartBreaking(failure_);
+  while (state_ == State::kBreaking) {  // ends after kBreakWithin at the latest
+    worker_->Progress();
+    FinishBreaking(MonotonicNow());
+  }
+  CAIRN_RETURN_IF_ERROR(Open());
+  const absl::Status status = SayHello(deadline).status();
+  if (!status.ok()) StartBreaking(status);
+  return status;
+}
+
+UcxConnection::~UcxConnection() {
+  StartBreaking(absl::UnavailableError("the connection was closed"));
+  while (state_ == State::kBreaking) {  // ends after kBreakWithin at the latest
+    worker_->Progress();
+    FinishBreaking(MonotonicNow());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> UcxConnection::Allocate(size_t bytes) {
+  const size_t rounded =
+      (std::max<size_t>(bytes, 1) + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  void* const data = rounded < bytes ? nullptr : std::aligned_alloc(kBufferAlignment, rounded);
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+  }
+  return std::make_unique<HeapBuffer>(static_cast<std::byte*>(data), bytes);
+}
+
+bool UcxConnection::is_idle() const {
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Slot& slot) { return slot.call == nullptr; });
+}
+
+UcxConnection::Slot* UcxConnection::FindSlot(uint64_t seq) {
+  for (Slot& slot : slots_) {
+    if (slot.call != nullptr && slot.seq == seq) return &slot;
+  }
+  return nullptr;
+}
+
+UcxConnection::Slot* UcxConnection::FreeSlot() {
+  int used = 0;
+  Slot* found = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.call != nullptr) {
+      ++used;
+    } else {
+      found = &slot;
+    }
+  }
+  return used < window_ ? found : nullptr;
+}
+
+absl::Status UcxConnection::Start(Call* call) {
+  if (state_ == State::kOpen && !is_saying_hello_ && is_idle()) {
+    for (int i = 0; i < 16 && worker_->Progress() > 0; ++i) {
+    }
+    if (!failure_.ok()) CAIRN_RETURN_IF_ERROR(Reopen(call->deadline));
+  }
+  if (state_ != State::kOpen) return absl::UnavailableError("the connection is broken");
+  Slot* const slot = FreeSlot();
+  if (slot == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(window_, " calls are in flight already"));
+  }
+  slot->call = call;
+  slot->seq = SeqOf(call->request);
+  slot->header.Set(call->target.size(), call->request);
+  slot->is_sending = true;
+  slot->is_receiving = false;
+  slot->has_reply = false;
+  slot->status = absl::OkStatus();
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = UCP_AM_SEND_FLAG_REPLY |
+                (call->payload.size() > kEagerRequestBytesMax ? UCP_AM_SEND_FLAG_RNDV
+                                                              : UCP_AM_SEND_FLAG_EAGER);
+  param.cb.send = &OnSent;
+  param.user_data = slot;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, kRequestId, slot->header.data.data(), slot->header.size,
+                      call->payload.data(), call->payload.size(), &param);
+  if (UCS_PTR_IS_ERR(request)) {
+    slot->call = nullptr;
+    slot->is_sending = false;
+    const absl::Status status = FromUcs(UCS_PTR_STATUS(request), "send");
+    StartBreaking(status);
+    return absl::UnavailableError(status.message());
+  }
+  if (request == nullptr) slot->is_sending = false;
+  call->is_over = false;
+  call->status = absl::OkStatus();
+  call->reply_payload_bytes = 0;
+  return absl::OkStatus();
+}
+
+// The end of a connection, whatever the cause. Not inside a UCX callback.
+void UcxConnection::StartBreaking(const absl::Status& why) {
+  if (state_ != State::kOpen) return;
+  state_ = State::kBreaking;
+  breaking_since_ = MonotonicNow();
+  for (Slot& slot : slots_) {
+    if (slot.call != nullptr && slot.status.ok()) {
+      slot.status = absl::UnavailableError(why.message());
+    }
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t closing = ucp_ep_close_nbx(endpoint_, &param);
+  if (UCS_PTR_IS_PTR(closing)) close_request_ = closing;
+  endpoint_ = nullptr;
+}
+
+void UcxConnection::FinishBreaking(absl::Time now) {
+  if (close_request_ != nullptr && ucp_request_check_status(close_request_) != UCS_INPROGRESS) {
+    ucp_request_free(close_request_);
+    close_request_ = nullptr;
+  }
+  const bool is_moving =
+      is_pong_moving_ ||
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.is_moving(); });
+  // Past the limit UCX owes a callback that does not come; without its worker it touches nothing.
+  if ((close_request_ == nullptr && !is_moving) || now - breaking_since_ > kBreakWithin) {
+    DropWorker();
+  }
+}
+
+void UcxConnection::DropWorker() {
+  if (close_request_ != nullptr) ucp_request_free(std::exchange(close_request_, nullptr));
+  worker_.reset();
+  state_ = State::kBroken;
+  is_pong_moving_ = false;
+  for (Slot& slot : slots_) slot.is_sending = slot.is_receiving = false;
+  Settle();
+}
+
+}  // namespace cairn::transport

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/ucx/context.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "transport/ucx/status.h"
+#include "transport/ucx/wire.h"
+
+namespace cairn::transport {
+namespace {
+
+ucs_status_t IgnoreMessage(void*, const void*, size_t, void*, size_t,
+                           const ucp_am_recv_param_t* param) {
+  return RefusedPayload(param);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Make(const UcxSettings& settings) {
+  CAIRN_RETURN_IF_ERROR(CheckPortRange(settings.port_range));
+  ucp_config_t* config = nullptr;
+  CAIRN_RETURN_IF_ERROR(
+      FromUcs(ucp_config_read(nullptr, nullptr, &config), "a UCX_* environment variable"));
+  const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> owner(config,
+                                                                           &ucp_config_release);
+  for (const auto& [key, value] : PinnedSettings(settings)) {
+    CAIRN_RETURN_IF_ERROR(
+        FromUcs(ucp_config_modify(config, key.c_str(), value.c_str()), "UCX setting " + key));
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;
+  ucp_context_h context = nullptr;
+  CAIRN_RETURN_IF_ERROR(
+      FromUcs(ucp_init(&params, config, &context), "UCX context on interface " + settings.device));
+  std::unique_ptr<UcxContext> made(new UcxContext(context));
+  ucp_context_attr_t attr{};
+  attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  CAIRN_RETURN_IF_ERROR(FromUcs(ucp_context_query(context, &attr), "UCX context attributes"));
+  made->memory_types_ = attr.memory_types;
+  return made;
+}
+
+UcxContext::~UcxContext() { ucp_cleanup(context_); }
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Make(const UcxContext& context) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucp_worker_h worker = nullptr;
+  CAIRN_RETURN_IF_ERROR(FromUcs(ucp_worker_create(context.get(), &params, &worker), "UCX worker"));
+  std::unique_ptr<UcxWorker> made(new UcxWorker(worker));
+  CAIRN_RETURN_IF_ERROR(
+      FromUcs(ucp_worker_get_efd(worker, &made->event_fd_), "UCX worker wake-up"));
+  CAIRN_RETURN_IF_ERROR(made->Handle(kGuardId, &IgnoreMessage, nullptr));
+  return made;
+}
+
+UcxWorker::~UcxWorker() { ucp_worker_destroy(worker_); }
+
+bool UcxWorker::Arm() {
+  const ucs_status_t armed = ucp_worker_arm(worker_);
+  CAIRN_CHECK(armed == UCS_OK || armed == UCS_ERR_BUSY, ucs_status_string(armed));
+  return armed == UCS_OK;
+}
+
+absl::Status UcxWorker::Handle(unsigned id, ucp_am_recv_callback_t callback, void* argument) {
+  ucp_am_handler_param_t params{};
+  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  params.id = id;
+  params.flags = UCP_AM_FLAG_WHOLE_MSG;
+  params.cb = callback;
+  params.arg = argument;
+  return FromUcs(ucp_worker_set_am_recv_handler(worker_, &params),
+                 absl::StrCat("UCX message handler ", id));
+}
+
+}  // namespace cairn::transport

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One thread, one UCX worker, the endpoints of its peers.
+//
+// The loop spins for 50 µs after the last progress and then sleeps on the worker's wake-up and its
+// own eventfd. UCX callbacks only note what happened; handler and completions run from the loop,
+// outside UCX. The one way to end a peer is Condemn(): its endpoint is force-closed by the loop,
+// which makes UCX run the callback of each of its requests, and only then is memory free. A request
+// whose callback has not come within kStuckAfter means a UCX that no longer works: the worker is
+// torn down, which ends all its requests, and a new one takes its place; all peers of the lane are
+// lost.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "base/file.h"
+#include "base/mutex.h"
+#include "transport/submit_queue.h"
+#include "transport/transport.h"
+#include "transport/transport_metrics.h"
+#include "transport/ucx/context.h"
+#include "transport/ucx/transfer.h"
+
+namespace cairn::transport {
+
+// What a server and its lanes are made with.
+struct UcxLaneOptions {
+  ServerLimits limits = {};
+  absl::Duration spin = absl::Microseconds(50);
+  absl::Duration ping_interval = absl::Seconds(10);  // of an idle peer; two unanswered end it
+  bool is_crc_computed = true;                       // off only to measure what it costs
+  // For tests: so many completions of receives are lost, as if UCX never called back.
+  std::atomic<int>* lost_completions = nullptr;
+};
+
+// Thread-safety: Owned by its thread but for Submit(), Adopt(), Refuse(), TakeUnaccepted(),
+// Finish(), peer_count().
+class UcxLane final : public Lane {
+ public:
+  // `context`, `handler` and `metrics` outlive the lane; all lanes of a server share the metrics.
+  UcxLane(int index, const UcxContext& context, const UcxLaneOptions& options, LaneHandler& handler,
+          TransportMetrics& metrics);
+  ~UcxLane() override;
+
+  // Starts the thread and waits until its worker works.
+  absl::Status Start();
+  // Any thread. Takes a connection request over from the listener; false when it cannot, and then
+  // the caller still owns it.
+  [[nodiscard]] bool Adopt(ucp_conn_request_h request);
+  // The end, in three steps: Refuse() returns once the lane accepts no more; then what
+  // TakeUnaccepted() yields is to be rejected before the listener goes; Finish() breaks all and
+  // joins.
+  void Refuse();
+  ucp_conn_request_h TakeUnaccepted();  // null: none left
+  void Finish();
+
+  int index() const override { return index_; }
+  absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) override;
+  void Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
+               ReceiveDone done) override;
+  void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
+             std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) override;
+  void Break(PeerId peer) override;
+
+  int peer_count() const { return peer_count_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class UcxHeld;
+  enum class Phase : int { kServing, kRefusing, kFinishing };
+
+  // lane.cc: the loop
+  void Run();
+  absl::Status SetUp();
+  size_t Turn(absl::Time now);
+  void Sleep(absl::Time now);
+  size_t AcceptConnections();
+  size_t WatchIdlePeers(absl::Time now);
+  void ShutDown();
+
+  // lane_peers.cc: beginning and end of peers
+  void Accept(ucp_conn_request_h request);
+  void Condemn(UcxPeer& peer, const absl::Status& why);
+  void BreakPeer(UcxPeer& peer, const absl::Status& why);  // Condemn(), counted as our doing
+  size_t CloseBroken();
+  void StartClose(UcxPeer& peer);
+  size_t ReapClosed(absl::Time now);
+  void Forget(UcxPeer& peer);
+  void RebuildWorker();
+  void AbandonWorker();
+  UcxPeer* FindPeer(PeerId id);
+  static void OnEndpointError(void* argument, ucp_ep_h endpoint, ucs_status_t status);
+
+  // lane_moves.cc: arrivals and transfers
+  static ucs_status_t OnRequest(void* argument, const void* header, size_t header_bytes, void* data,
+                                size_t data_bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t TakeRequest(UcxPeer& peer, const Header& header, void* data, size_t data_bytes,
+                           const ucp_am_recv_param_t* param);
+  size_t DispatchArrivals();
+  void RefuseRequest(UcxPeer& peer, const proto::FrameBytes& request, const absl::Status& status);
+  void SendOwnFrame(UcxPeer& peer, uint64_t capacity_bytes, const proto::FrameBytes& frame);
+  void Hold(UcxHeld& held);
+  void* LetGo(UcxHeld& held);   // the descriptor, now the caller's
+  void Release(UcxHeld& held);  // refuses what is held
+  UcxTransfer& NewTransfer(UcxTransfer::Kind kind, UcxPeer* peer, absl::Time deadline);
+  void Send(UcxTransfer& transfer, uint32_t flags);
+  void StartMoving(UcxTransfer& transfer);
+  void FinishLater(UcxTransfer& transfer, absl::Status status);
+  void OnMoved(UcxTransfer& transfer, ucs_status_t status);
+  void StopMoving(UcxTransfer& transfer);
+  size_t ExpireDeadlines(absl::Time now);
+  size_t RunFinished();
+  static void OnSent(void* request, ucs_status_t status, void* argument);
+  static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* argument);
+
+  const int index_;
+  const UcxContext& context_;
+  const UcxLaneOptions options_;
+  LaneHandler& handler_;
+  TransportMetrics& metrics_;
+
+  // Shared with other threads.
+  SubmitQueue submitted_;
+  BoundedQueue<ucp_conn_request_h> connections_;
+  std::atomic<Phase> phase_{Phase::kServing};
+  std::atomic<int> peer_count_{0};  // with those not yet accepted
+  Mutex state_mutex_;
+  CondVar state_changed_;
+  bool is_set_up_ ABSL_GUARDED_BY(state_mutex_) = false;
+  absl::Status set_up_status_ ABSL_GUARDED_BY(state_mutex_);
+  bool is_refusing_ ABSL_GUARDED_BY(state_mutex_) = false;  // no connection is accepted any more
+  std::thread thread_;
+
+  // Of the lane thread.
+  std::unique_ptr<UcxWorker> worker_;
+  Fd epoll_;
+  std::unordered_map<PeerId, std::unique_ptr<UcxPeer>> peers_;
+  std::unordered_map<ucp_ep_h, UcxPeer*> peers_by_endpoint_;
+  std::vector<UcxPeer*> breaking_;
+  uint64_t peers_made_ = 0;
+  uint64_t quarantine_bytes_ = 0;  // of this lane; the gauge has all
+  std::vector<Arrival> arrived_;
+  std::vector<UcxHeld*> held_;
+  std::vector<UcxTransfer*> moving_;
+  std::vector<UcxTransfer*> finished_;
+  std::vector<UcxTransfer*> free_;
+  std::vector<std::unique_ptr<UcxTransfer>> transfers_;  // all of the three above
+  absl::Time next_deadline_ = absl::InfiniteFuture();    // not later than the earliest of moving_
+  absl::Time next_watch_ = absl::InfinitePast();
+  absl::Time idle_since_ = absl::InfinitePast();
+};
+
+}  // namespace cairn::transport

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Takes connection requests on a worker and a thread of its own, and hands them to lanes.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/file.h"
+#include "base/mutex.h"
+#include "transport/ucx/address.h"
+#include "transport/ucx/context.h"
+
+namespace cairn::transport {
+
+// Thread-safety: Thread-compatible; `route` runs on the listener's thread.
+class UcxListener {
+ public:
+  // Hands a request over; false: it is rejected here.
+  using Route = std::function<bool(ucp_conn_request_h)>;
+  // Requests that were handed over and never accepted. Asked for by Stop(), until null.
+  using TakeUnaccepted = std::function<ucp_conn_request_h()>;
+
+  UcxListener(const UcxContext& context, Route route)
+      : context_(context), route_(std::move(route)) {}
+  ~UcxListener() { Stop({}); }
+
+  // Binds and starts the thread. Unavailable when the address cannot be bound.
+  absl::Status Start(const SocketAddress& address);
+  // Where it is bound.
+  const SocketAddress& address() const { return address_; }
+
+  // Rejects what was not accepted (each request points to its listener), closes the port, joins.
+  void Stop(TakeUnaccepted unaccepted);
+
+ private:
+  void Run(const SocketAddress& address);
+  absl::Status SetUp(const SocketAddress& address);
+  static void OnConnection(ucp_conn_request_h request, void* argument);
+
+  const UcxContext& context_;
+  const Route route_;
+  TakeUnaccepted unaccepted_;  // set before is_stopping_
+  Fd wake_fd_;
+  Fd epoll_;
+  std::atomic<bool> is_stopping_{false};
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_set_up_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status set_up_status_ ABSL_GUARDED_BY(mutex_);
+  SocketAddress address_;
+  std::unique_ptr<UcxWorker> worker_;  // of the thread, as is the next
+  ucp_listener_h listener_ = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace cairn::transport
