@@ -13,13 +13,14 @@ import re
 import subprocess
 import sys
 
+OUTPUT = re.compile(r"\s-o (\S+)")
 FLAG = re.compile(r"(^|\s)-m(avx|sse4|ssse3|bmi|fma|f16c|pclmul|vpclmul|arch=)")
 
 
 def main():
     build = pathlib.Path(sys.argv[1])
     commands = json.loads((build / "compile_commands.json").read_text())
-    objects = [build / c["output"] for c in commands if FLAG.search(c["command"])]
+    objects = [build / OUTPUT.search(c["command"]).group(1) for c in commands if FLAG.search(c["command"])]
     built = [o for o in objects if o.exists()]
     if not built:
         print("skipped: no object with instruction-set flags has been built")
