@@ -30,8 +30,6 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& op
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline,
                          core->Begin(options.timeout, kDataTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(core->control, Control::Open(core->options, deadline));
-  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, core->control->Session(deadline));
-  CAIRN_RETURN_IF_ERROR(core->data.AddressOf(session).status());
   return std::unique_ptr<Client>(new Client(std::move(core)));
 }
 

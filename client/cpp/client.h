@@ -2,7 +2,7 @@
 #pragma once
 // The C++ SDK of Cairn: keeps the KV cache of prefixes in a cairnd and gets it back.
 //
-//   CAIRN_ASSIGN_OR_RETURN(auto client, Client::Connect({.control = "127.0.0.1:7070"}));
+//   CAIRN_ASSIGN_OR_RETURN(auto client, Client::Connect({.control = "127.0.0.1:50151"}));
 //   CAIRN_ASSIGN_OR_RETURN(auto space, client->OpenSpace(identity));
 //   const auto keys = space->DeriveChain(tokens);
 //   CAIRN_ASSIGN_OR_RETURN(MatchResult match, space->Match({.keys = keys}));

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a command of cairnctl is, and what it is run with.
+//
+// Exit codes: 0 done · 1 failed · 2 wrong usage · 3 not there (a miss) · 4 no daemon answers ·
+// 5 a checksum does not match · 6 out of time
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace cairn::cli {
+
+// One flag of a command. Those with a value are given as --name VALUE or --name=VALUE.
+struct Flag {
+  std::string_view name;   // with its dashes
+  std::string_view value;  // what stands for the value in the help; empty: none is taken
+  std::string_view help;
+};
+
+// What the user typed, taken apart and checked against the command's flags.
+class Arguments {
+ public:
+  // InvalidArgument names the word that does not belong.
+  static absl::StatusOr<Arguments> Parse(std::span<const std::string> words,
+                                         std::span<const Flag> flags);
+
+  bool Has(std::string_view flag) const { return flags_.contains(flag); }
+  std::string Get(std::string_view flag, std::string_view fallback = "") const;
+  absl::StatusOr<uint64_t> GetNumber(std::string_view flag, uint64_t fallback, uint64_t most) const;
+  // "4" is that one, "2:6" is 2 to 5, absent is {0, 0}: all.
+  struct Range {
+    uint32_t first = 0, count = 0;
+  };
+  absl::StatusOr<Range> GetRange(std::string_view flag) const;
+  const std::vector<std::string>& positional() const { return positional_; }
+
+  // Shared by all commands.
+  std::string control() const;
+  absl::StatusOr<absl::Duration> timeout() const;
+  bool is_json() const { return Has("--json"); }
+  // Whether to show progress: asked for, or stderr is a terminal.
+  bool shows_progress() const;
+
+ private:
+  std::map<std::string, std::string, std::less<>> flags_;
+  std::vector<std::string> positional_;
+};
+
+struct Command {
+  std::string_view name;
+  std::string_view operands;  // of the usage line
+  std::string_view summary;   // one line
+  std::string_view details;   // of --help
+  std::span<const Flag> flags;
+  size_t operands_min = 0, operands_max = 0;
+  absl::Status (*run)(const Arguments& arguments);
+};
+
+extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kVersion;
+
+// Flags that every command takes.
+std::span<const Flag> CommonFlags();
+
+}  // namespace cairn::cli

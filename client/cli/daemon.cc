@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/daemon.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "proto/convert.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr size_t kFingerprintDigitsMin = 6;
+
+std::string Known(const v1::ListSpacesReply& spaces) {
+  std::string text = spaces.spaces().empty() ? "there is none" : "there are:";
+  for (const v1::SpaceInfo& space : spaces.spaces()) {
+    absl::StrAppend(&text, " ", space.space_id(), " (", space.spec().tenant(), "/",
+                    space.spec().model(), ")");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  return MonotonicNow() + timeout;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
+                                                const std::string& tenant) {
+  ConnectOptions options;
+  options.control = arguments.control();
+  options.data = arguments.Get("--data");
+  options.tenant = tenant.empty() ? "default" : tenant;
+  options.name = "cairnctl";
+  options.connections = 1;
+  options.breaker.is_enforced = false;
+  CAIRN_ASSIGN_OR_RETURN(options.timeout, arguments.timeout());
+  return Client::Connect(options);
+}
+
+absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments) {
+  return AdminClient::Open(arguments.control());
+}
+
+absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListSpacesReply spaces, admin.ListSpaces(deadline));
+  const std::string wanted = arguments.Get("--space");
+  if (!arguments.Has("--space")) {
+    if (spaces.spaces_size() == 1) {
+      return spaces.spaces(0);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("name a --space; ", Known(spaces)));
+  }
+  uint64_t id = 0;
+  const bool is_number = absl::SimpleAtoi(wanted, &id);
+  for (const v1::SpaceInfo& space : spaces.spaces()) {
+    if ((is_number && space.space_id() == id) || (wanted.size() >= kFingerprintDigitsMin &&
+                                                  HexOf(space.fingerprint()).starts_with(wanted))) {
+      return space;
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("no space ", wanted, "; ", Known(spaces)));
+}
+
+absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& admin,
+                                      std::string_view fingerprint) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListSpacesReply spaces, admin.ListSpaces(deadline));
+  for (const v1::SpaceInfo& space : spaces.spaces()) {
+    if (space.fingerprint() == fingerprint) {
+      return space;
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("the daemon has no space with the fingerprint ",
+                                          HexOf(fingerprint), "; ", Known(spaces)));
+}
+
+absl::StatusOr<OpenedSpace> Open(const Arguments& arguments, const v1::SpaceInfo& info) {
+  CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(info.spec()));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  OpenedSpace opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.client, Connect(arguments, identity.tenant));
+  CAIRN_ASSIGN_OR_RETURN(opened.space, opened.client->OpenSpace(identity, "", timeout));
+  return opened;
+}
+
+absl::StatusOr<BlockKey> ParseKey(std::string_view text) {
+  const bool is_hex = text.size() == 2 * sizeof(BlockKey) &&
+                      text.find_first_not_of("0123456789abcdefABCDEF") == text.npos;
+  if (!is_hex) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", ToAbsl(text), "' is no key: a key has 64 hexadecimal digits"));
+  }
+  return proto::FromKeyBytes(absl::HexStringToBytes(ToAbsl(text)), "key");
+}
+
+absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
+                                        uint64_t space_id, const BlockKey& key) {
+  // The listing is in key order: the page that begins after the greatest lesser key.
+  BlockKey before = key;
+  for (size_t i = before.size(); i-- > 0;) {
+    const bool borrows = before[i] == std::byte{0};
+    before[i] = static_cast<std::byte>(std::to_integer<uint8_t>(before[i]) - 1);
+    if (!borrows) {
+      break;
+    }
+  }
+  v1::ListBlocksRequest request;
+  request.set_space_id(space_id);
+  request.set_limit(1);
+  request.set_after_key(proto::ToBytes(before));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListBlocksReply reply, admin.ListBlocks(request, deadline));
+  if (reply.blocks().empty() || reply.blocks(0).key() != proto::ToBytes(key)) {
+    return absl::NotFoundError(absl::StrCat("no block ", proto::Hex(key), " in space ", space_id));
+  }
+  return reply.blocks(0);
+}
+
+std::string HexOf(std::string_view bytes) {
+  return proto::Hex(std::as_bytes(std::span(bytes.data(), bytes.size())));
+}
+
+std::string_view TierName(v1::Tier tier) {
+  switch (tier) {
+    case v1::TIER_GPU:
+      return "gpu";
+    case v1::TIER_HOST:
+      return "host";
+    case v1::TIER_SSD:
+      return "ssd";
+    default:
+      return "-";
+  }
+}
+
+std::string_view DTypeName(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_BF16:
+      return "bf16";
+    case v1::DTYPE_FP16:
+      return "fp16";
+    case v1::DTYPE_FP32:
+      return "fp32";
+    default:
+      return "-";
+  }
+}
+
+}  // namespace cairn::cli

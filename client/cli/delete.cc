@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"--space", "ID", "number or start of the fingerprint [the only one]"},
+    {"--all", "", "every block of the space, instead of KEYs; wants --space"},
+};
+
+absl::Status Run(const Arguments& arguments) {
+  const bool is_all = arguments.Has("--all");
+  if (is_all == !arguments.positional().empty()) {
+    return absl::InvalidArgumentError("name KEYs, or --all, and not both");
+  }
+  if (is_all && !arguments.Has("--space")) {
+    return absl::InvalidArgumentError("--all wants a --space, even where there is only one");
+  }
+  std::vector<BlockKey> keys;
+  for (const std::string& text : arguments.positional()) {
+    CAIRN_ASSIGN_OR_RETURN(keys.emplace_back(), ParseKey(text));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t deleted, is_all ? opened.space->Invalidate(timeout)
+                                                        : opened.space->Delete(keys, timeout));
+  if (arguments.is_json()) {
+    JsonWriter()
+        .BeginObject()
+        .Field("space_id", info.space_id())
+        .Field("deleted", deleted)
+        .EndObject()
+        .Print();
+  } else {
+    absl::PrintF("%d blocks deleted\n", deleted);
+  }
+  if (!is_all && deleted < keys.size()) {
+    return absl::NotFoundError(
+        absl::StrCat(keys.size() - deleted, " of ", keys.size(), " keys were not there"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Command kDelete{
+    .name = "delete",
+    .operands = "[KEY …]",
+    .summary = "Unlinks blocks, or all blocks of a space",
+    .details = "Their bytes are freed when the last reader is done.\n",
+    .flags = kFlags,
+    .operands_min = 0,
+    .operands_max = 65536,
+    .run = Run,
+};
+
+}  // namespace cairn::cli

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// cairnctl: looks into a running cairnd and into image files.
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "client/cli/command.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr const Command* kCommands[] = {&kStatus, &kSpaces, &kLs,     &kInspect, &kGet,
+                                        &kPut,    &kDelete, &kVerify, &kVersion};
+
+constexpr std::string_view kExitCodes =
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not there, 4 no daemon answers,\n"
+    "            5 a checksum does not match, 6 out of time\n";
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+      return 2;
+    case absl::StatusCode::kNotFound:
+      return 3;
+    case absl::StatusCode::kUnavailable:
+      return 4;
+    case absl::StatusCode::kDataLoss:
+      return 5;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 6;
+    default:
+      return 1;
+  }
+}
+
+void PrintFlags(std::span<const Flag> flags) {
+  for (const Flag& flag : flags) {
+    const std::string left =
+        absl::StrCat(ToAbsl(flag.name), flag.value.empty() ? "" : " ", ToAbsl(flag.value));
+    absl::PrintF("  %-22s %s\n", left, ToAbsl(flag.help));
+  }
+}
+
+void PrintUsage() {
+  absl::PrintF("usage: cairnctl COMMAND [FLAGS] …\n\n");
+  for (const Command* command : kCommands) {
+    absl::PrintF("  %-10s %s\n", ToAbsl(command->name), ToAbsl(command->summary));
+  }
+  absl::PrintF("\n'cairnctl COMMAND --help' says more. Flags of all commands:\n");
+  PrintFlags(CommonFlags());
+  absl::PrintF("\n%s", ToAbsl(kExitCodes));
+}
+
+void PrintHelp(const Command& command) {
+  absl::PrintF("usage: cairnctl %s%s%s [FLAGS]\n\n%s.\n%s\n", ToAbsl(command.name),
+               command.operands.empty() ? "" : " ", ToAbsl(command.operands),
+               ToAbsl(command.summary), ToAbsl(command.details));
+  PrintFlags(command.flags);
+  PrintFlags(CommonFlags());
+  absl::PrintF("\n%s", ToAbsl(kExitCodes));
+}
+
+absl::Status RunCommand(const Command& command, std::span<const std::string> words) {
+  const absl::StatusOr<Arguments> arguments = Arguments::Parse(words, command.flags);
+  if (!arguments.ok()) {
+    return arguments.status();
+  }
+  if (arguments->Has("--help")) {
+    PrintHelp(command);
+    return absl::OkStatus();
+  }
+  const size_t count = arguments->positional().size();
+  if (count < command.operands_min || count > command.operands_max) {
+    return absl::InvalidArgumentError(absl::StrCat("usage: cairnctl ", ToAbsl(command.name), " ",
+                                                   ToAbsl(command.operands), " [FLAGS]"));
+  }
+  return command.run(*arguments);
+}
+
+int Main(const std::vector<std::string>& words) {
+  SetLogLevel(LogLevel::kError);  // what goes wrong is said by the command, once
+  if (words.empty() || words[0] == "--help" || words[0] == "help") {
+    PrintUsage();
+    return words.empty() ? 2 : 0;
+  }
+  const std::string name = words[0] == "--version" ? "version" : words[0];
+  const auto found = std::find_if(std::begin(kCommands), std::end(kCommands),
+                                  [&](const Command* c) { return c->name == name; });
+  if (found == std::end(kCommands)) {
+    absl::FPrintF(stderr, "cairnctl: unknown command '%s'; 'cairnctl --help' lists them\n", name);
+    return 2;
+  }
+  const absl::Status status = RunCommand(**found, std::span(words).subspan(1));
+  if (!status.ok()) {
+    absl::FPrintF(stderr, "cairnctl %s: %s\n", name, status.message());
+  }
+  return ExitCode(status);
+}
+
+}  // namespace
+}  // namespace cairn::cli
+
+int main(int argc, char** argv) {
+  try {
+    return cairn::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cairnctl: %s\n", error.what());
+    return 1;
+  }
+}

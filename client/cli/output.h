@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What cairnctl prints: JSON, tables, bars, progress.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace cairn::cli {
+
+// Writes one JSON value, indented by two. Calls must nest as JSON does.
+class JsonWriter {
+ public:
+  JsonWriter& BeginObject() { return Open('{'); }
+  JsonWriter& EndObject() { return Close('}'); }
+  JsonWriter& BeginArray() { return Open('['); }
+  JsonWriter& EndArray() { return Close(']'); }
+  JsonWriter& Key(std::string_view key);
+  JsonWriter& String(std::string_view value);
+  JsonWriter& Number(uint64_t value);
+  JsonWriter& Real(double value);
+  JsonWriter& Bool(bool value);
+  JsonWriter& Null();
+
+  JsonWriter& Field(std::string_view key, std::string_view value) { return Key(key).String(value); }
+  JsonWriter& Field(std::string_view key, const char* value) { return Key(key).String(value); }
+  JsonWriter& Field(std::string_view key, uint64_t value) { return Key(key).Number(value); }
+  JsonWriter& Field(std::string_view key, uint32_t value) { return Key(key).Number(value); }
+  JsonWriter& Field(std::string_view key, bool value) { return Key(key).Bool(value); }
+
+  // Prints what was written, with a newline, on stdout.
+  void Print() const;
+  const std::string& text() const { return text_; }
+
+ private:
+  JsonWriter& Open(char bracket);
+  JsonWriter& Close(char bracket);
+  void Separate();
+
+  std::string text_;
+  int depth_ = 0;
+  bool is_first_ = true;
+  bool is_after_key_ = false;
+};
+
+// Columns as wide as their widest cell; numbers (a leading digit) flush right.
+void PrintTable(const std::vector<std::string>& heads,
+                const std::vector<std::vector<std::string>>& rows);
+
+// "████▌     " of `width` cells; a part of 0 is empty and any other shows at least a sliver.
+std::string Bar(uint64_t part, uint64_t whole, int width);
+
+// "1.5GiB", "37 %", "1.98x".
+std::string Percent(uint64_t part, uint64_t whole);
+std::string Ratio(uint64_t source_bytes, uint64_t image_bytes);
+
+// A line on stderr that is rewritten, once the work has taken a second. The destructor clears it.
+class Progress {
+ public:
+  explicit Progress(bool is_shown);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void Update(std::string_view what, uint64_t done, uint64_t total);
+
+ private:
+  const bool is_shown_;
+  const absl::Time started_;
+  absl::Time printed_ = absl::InfinitePast();
+  bool is_dirty_ = false;
+};
+
+}  // namespace cairn::cli

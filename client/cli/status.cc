@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr int kBarCells = 24;
+
+std::string NameOf(Tier tier) { return std::string(TierName(static_cast<v1::Tier>(tier))); }
+
+void PrintJson(const Arguments& arguments, const Stats& stats) {
+  JsonWriter json;
+  json.BeginObject()
+      .Field("control", arguments.control())
+      .Field("daemon_version", stats.daemon_version)
+      .Field("uptime_ms", static_cast<uint64_t>(absl::ToInt64Milliseconds(stats.uptime)))
+      .Field("draining", stats.is_draining)
+      .Field("sessions", stats.session_count)
+      .Field("leases", stats.lease_count)
+      .Field("blocks", stats.block_count)
+      .Field("images", stats.image_count)
+      .Field("image_bytes", stats.image_bytes)
+      .Field("source_bytes", stats.source_bytes)
+      .Key("tiers")
+      .BeginArray();
+  for (const TierFigures& tier : stats.tiers) {
+    json.BeginObject()
+        .Field("tier", NameOf(tier.tier))
+        .Field("capacity_bytes", tier.capacity_bytes)
+        .Field("used_bytes", tier.used_bytes)
+        .Field("pinned_bytes", tier.pinned_bytes)
+        .Field("staging_bytes", tier.staging_bytes)
+        .Field("quarantine_bytes", tier.quarantine_bytes)
+        .EndObject();
+  }
+  json.EndArray().EndObject().Print();
+}
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  CAIRN_ASSIGN_OR_RETURN(const Stats stats, client->GetStats(timeout));
+  if (arguments.is_json()) {
+    PrintJson(arguments, stats);
+    return absl::OkStatus();
+  }
+  absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version, arguments.control(),
+               absl::FormatDuration(absl::Trunc(stats.uptime, absl::Seconds(1))),
+               stats.is_draining ? ", DRAINING" : "");
+  absl::PrintF("%d blocks, %d images: %s hold %s of KV (%s)\n", stats.block_count,
+               stats.image_count, FormatBytes(stats.image_bytes), FormatBytes(stats.source_bytes),
+               Ratio(stats.source_bytes, stats.image_bytes));
+  absl::PrintF("%d sessions, %d leases\n\n", stats.session_count, stats.lease_count);
+  std::vector<std::vector<std::string>> rows;
+  for (const TierFigures& tier : stats.tiers) {
+    rows.push_back({NameOf(tier.tier), Bar(tier.used_bytes, tier.capacity_bytes, kBarCells),
+                    Percent(tier.used_bytes, tier.capacity_bytes), FormatBytes(tier.used_bytes),
+                    FormatBytes(tier.capacity_bytes), FormatBytes(tier.pinned_bytes),
+                    FormatBytes(tier.staging_bytes), FormatBytes(tier.quarantine_bytes)});
+  }
+  PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Command kStatus{
+    .name = "status",
+    .operands = "",
+    .summary = "Shows the daemon's tiers, blocks, sessions and leases",
+    .details = "",
+    .flags = {},
+    .operands_min = 0,
+    .operands_max = 0,
+    .run = Run,
+};
+
+}  // namespace cairn::cli

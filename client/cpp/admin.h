@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The operator's calls (cairn.v1.Admin): they need no session and see every tenant.
+//
+// Thread-safety: Thread-safe.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cairn/v1/admin.pb.h"
+
+namespace cairn {
+
+class AdminClient {
+ public:
+  // `control` is HOST:PORT. Does not connect yet.
+  static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control);
+  virtual ~AdminClient() = default;
+
+  virtual absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ListBlocksReply> ListBlocks(const v1::ListBlocksRequest& request,
+                                                         absl::Time deadline) = 0;
+  // Checks every tile of a space, or of all with 0. `report` sees the progress, the last with done
+  // set.
+  virtual absl::Status Verify(uint64_t space_id, absl::Time deadline,
+                              const std::function<void(const v1::VerifyProgress&)>& report) = 0;
+  virtual absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
+                                                       absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::DrainReply> Drain(absl::Time deadline) = 0;
+};
+
+}  // namespace cairn
