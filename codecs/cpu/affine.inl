@@ -32,18 +32,22 @@ struct Elements;
 template <>
 struct Elements<DType::kBf16> {
   static constexpr uint32_t kBytes = 2;
+  static constexpr uint32_t kMagnitudeMax =
+      kMagnitudeMaxBits >> 16;  // the largest that is no row's
   static Float Load(const uint8_t* source) { return Simd::LoadBf16(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreBf16(target, value); }
 };
 template <>
 struct Elements<DType::kFp16> {
   static constexpr uint32_t kBytes = 2;
+  static constexpr uint32_t kMagnitudeMax = 0x77FF;  // 32752
   static Float Load(const uint8_t* source) { return Simd::LoadFp16(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreFp16(target, value); }
 };
 template <>
 struct Elements<DType::kFp32> {
   static constexpr uint32_t kBytes = 4;
+  static constexpr uint32_t kMagnitudeMax = kMagnitudeMaxBits;
   static Float Load(const uint8_t* source) { return Simd::LoadFp32(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreFp32(target, value); }
 };

@@ -32,6 +32,7 @@ struct Simd {
   // Bit i is lane i.
   static uint32_t Bits(Mask mask) { return static_cast<uint32_t>(_mm256_movemask_ps(mask)); }
 
+  static float First(Float a) { return _mm256_cvtss_f32(a); }
   static float ReduceMin(Float a) {
     __m128 b = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_min_ps(b, _mm_movehl_ps(b, b));
@@ -46,13 +47,24 @@ struct Simd {
   static Int Zero() { return _mm256_setzero_si256(); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Int BitsOf(Float a) { return _mm256_castps_si256(a); }
-  static Int MagnitudeBits(Float a) {
-    return _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7FFFFFFF));
+  // The larger of `largest` and the magnitudes of the 2 * kLanes halves, or kLanes words, at
+  // source, as bits.
+  static Int MaxMagnitude16(Int largest, const uint8_t* source) {
+    return _mm256_max_epu16(largest,
+                            _mm256_and_si256(LoadHalves(source), _mm256_set1_epi16(0x7FFF)));
   }
-  static Int MaxInt(Int a, Int b) { return _mm256_max_epi32(a, b); }
-  static bool AnyAbove(Int a, uint32_t bound) {
-    const __m256i above = _mm256_cmpgt_epi32(a, _mm256_set1_epi32(static_cast<int>(bound)));
-    return _mm256_movemask_epi8(above) != 0;
+  static Int MaxMagnitude32(Int largest, const uint8_t* source) {
+    return _mm256_max_epu32(largest,
+                            _mm256_and_si256(LoadHalves(source), _mm256_set1_epi32(0x7FFFFFFF)));
+  }
+  // Lanes are not negative.
+  static bool AnyAbove16(Int a, uint32_t bound) {
+    const __m256i limit = _mm256_set1_epi16(static_cast<int16_t>(bound));
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi16(a, limit)) != 0;
+  }
+  static bool AnyAbove32(Int a, uint32_t bound) {
+    const __m256i limit = _mm256_set1_epi32(static_cast<int>(bound));
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi32(a, limit)) != 0;
   }
   static uint32_t ReduceAdd(Int a) {
     __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

@@ -32,17 +32,25 @@ struct Simd {
   }
   static uint32_t Bits(Mask mask) { return mask; }
 
+  static float First(Float a) { return _mm512_cvtss_f32(a); }
   static float ReduceMin(Float a) { return _mm512_reduce_min_ps(a); }
   static float ReduceMax(Float a) { return _mm512_reduce_max_ps(a); }
 
   static Int Zero() { return _mm512_setzero_si512(); }
   static Int AddInt(Int a, Int b) { return _mm512_add_epi32(a, b); }
   static Int BitsOf(Float a) { return _mm512_castps_si512(a); }
-  static Int MagnitudeBits(Float a) {
-    return _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7FFFFFFF));
+  static Int MaxMagnitude16(Int largest, const uint8_t* source) {
+    return _mm512_max_epu16(largest,
+                            _mm512_and_si512(LoadHalves(source), _mm512_set1_epi16(0x7FFF)));
   }
-  static Int MaxInt(Int a, Int b) { return _mm512_max_epi32(a, b); }
-  static bool AnyAbove(Int a, uint32_t bound) {
+  static Int MaxMagnitude32(Int largest, const uint8_t* source) {
+    return _mm512_max_epu32(largest,
+                            _mm512_and_si512(LoadHalves(source), _mm512_set1_epi32(0x7FFFFFFF)));
+  }
+  static bool AnyAbove16(Int a, uint32_t bound) {
+    return _mm512_cmpgt_epi16_mask(a, _mm512_set1_epi16(static_cast<int16_t>(bound))) != 0;
+  }
+  static bool AnyAbove32(Int a, uint32_t bound) {
     return _mm512_cmpgt_epi32_mask(a, _mm512_set1_epi32(static_cast<int>(bound))) != 0;
   }
   static uint32_t ReduceAdd(Int a) { return static_cast<uint32_t>(_mm512_reduce_add_epi32(a)); }

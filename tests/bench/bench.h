@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the benchmarks share: alternated rounds, medians, a table and a JSON file.
+//
+// A rate alone says little on a machine that others use, so each is quoted over a yardstick
+// measured in the same round: every round runs every case once, and the ratio is the median of the
+// rounds' ratios.
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cairn::bench {
+
+struct Options {
+  int rounds = 5;
+  bool quick = false;  // small sizes: shows that it runs, measures nothing
+  std::string json_path;
+};
+
+inline Options ParseOptions(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (flag == "--quick") {
+      options.quick = true;
+    } else if (flag == "--rounds" && has_value) {
+      options.rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (flag == "--json" && has_value) {
+      options.json_path = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: %s [--rounds N] [--quick] [--json FILE]\n", argv[0]);
+      std::exit(flag == "--help" ? 0 : 2);
+    }
+  }
+  return options;
+}
+
+inline double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+// Seconds that `run` takes.
+inline double Seconds(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Case {
+  std::string name;
+  std::function<void()> run;  // moves `bytes` of source
+  double bytes = 0;
+  std::vector<double> rates = {};   // bytes per second, a round each
+  std::vector<double> ratios = {};  // over the yardstick of the same round
+};
+
+// Runs every case once a round; the first is the yardstick of the others.
+inline void RunRounds(std::vector<Case>& cases, int rounds) {
+  for (Case& c : cases) c.run();  // warm
+  for (int round = 0; round < rounds; ++round) {
+    std::fprintf(stderr, "\rround %d of %d ", round + 1, rounds);
+    for (Case& c : cases) c.rates.push_back(c.bytes / Seconds(c.run));
+    for (Case& c : cases) c.ratios.push_back(c.rates.back() / cases.front().rates.back());
+  }
+  std::fprintf(stderr, "\r                    \r");
+}
+
+inline void Print(const std::vector<Case>& cases, const Options& options, const char* title) {
+  std::printf("%s, medians of %d alternated rounds; yardstick: %s\n", title, options.rounds,
+              cases.front().name.c_str());
+  std::printf("%-44s %10s %8s\n", "case", "GB/s", "ratio");
+  for (const Case& c : cases) {
+    std::printf("%-44s %10.2f %8.3f\n", c.name.c_str(), Median(c.rates) / 1e9, Median(c.ratios));
+  }
+  if (options.json_path.empty()) return;
+  std::FILE* file = std::fopen(options.json_path.c_str(), "w");
+  if (file == nullptr) {
+    std::fprintf(stderr, "%s: %s\n", options.json_path.c_str(), std::strerror(errno));
+    std::exit(1);
+  }
+  std::fprintf(file, "{\"title\": \"%s\", \"rounds\": %d, \"cases\": [\n", title, options.rounds);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::fprintf(file, "  {\"name\": \"%s\", \"gb_per_s\": %.4f, \"ratio\": %.4f}%s\n",
+                 cases[i].name.c_str(), Median(cases[i].rates) / 1e9, Median(cases[i].ratios),
+                 i + 1 < cases.size() ? "," : "");
+  }
+  std::fprintf(file, "]}\n");
+  std::fclose(file);
+}
+
+}  // namespace cairn::bench

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encode and decode of every recipe on every backend of this CPU: source bytes per second over
+// memcpy bytes per second of the same round, one core, out of cache.
+//
+// "steps" is the backend's work alone, tile after tile. "image" is all of it: Encode() with a CRC a
+// tile, or ParseImage(), VerifyTiles() and Decode().
+#include <sys/mman.h>
+
+#include <cmath>
+#include <random>
+
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+#include "codecs/math.h"
+#include "codecs/pack/dense.h"
+#include "tests/bench/bench.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint32_t kTokens = 128;
+constexpr uint32_t kDim = 128;
+constexpr uint64_t kTileSourceBytes = uint64_t{kTokens} * kDim * 2;
+
+void Check(Error error, const char* what) {
+  if (error == Error::kOk) return;
+  std::fprintf(stderr, "%s: %s\n", what, std::string(Name(error)).c_str());
+  std::exit(1);
+}
+
+// Zeroed memory on huge pages where the kernel gives them, for ever.
+std::span<std::byte> Memory(uint64_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("mmap");
+    std::exit(1);
+  }
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 0, bytes);
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+// Normal values whose spread differs from channel to channel, as K's does.
+void FillBf16(std::span<std::byte> target) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> some(kTokens * kDim * 8);
+  for (size_t i = 0; i < some.size(); ++i) {
+    const float spread = std::exp2(static_cast<float>(i % kDim % 7) - 3.0F);
+    some[i] = FloatToBf16(normal(random) * spread + (i % 5 == 0 ? spread : 0.0F));
+  }
+  const size_t bytes = some.size() * 2;
+  for (size_t at = 0; at < target.size(); at += bytes) {
+    std::memcpy(target.data() + at, some.data(), std::min(bytes, target.size() - at));
+  }
+}
+
+// Images of 4 layers x 8 heads (2 MiB of source) over the whole working set.
+struct WorkingSet {
+  ImageSpec spec;
+  uint64_t image_source_bytes = 0;
+  uint64_t image_bytes_max = 0;
+  uint64_t image_count = 0;
+  std::span<std::byte> source, images, decoded;
+  std::vector<uint64_t> image_bytes;
+
+  explicit WorkingSet(uint64_t bytes) {
+    spec.tile = {GroupKind::kKv, DType::kBf16, kDim, kDim};
+    spec.slice = {0, 4, 0, 8};
+    spec.tokens = kTokens;
+    spec.recipe = AllRecipes().front();
+    Check(SourceBytes(spec.tile, spec.slice, kTokens, &image_source_bytes), "shape");
+    Check(MaxImageBytes(spec, &image_bytes_max), "image");
+    image_bytes_max = (image_bytes_max + 63) / 64 * 64;
+    image_count = std::max<uint64_t>(1, bytes / image_source_bytes);
+    source = Memory(image_count * image_source_bytes);
+    images = Memory(image_count * image_bytes_max);
+    decoded = Memory(image_count * image_source_bytes);
+    image_bytes.resize(image_count);
+    FillBf16(source);
+  }
+  [[nodiscard]] std::span<std::byte> Source(uint64_t i) const {
+    return source.subspan(i * image_source_bytes, image_source_bytes);
+  }
+  [[nodiscard]] std::span<std::byte> Decoded(uint64_t i) const {
+    return decoded.subspan(i * image_source_bytes, image_source_bytes);
+  }
+  // Images packed one behind the other would be the truth of a store; slots keep them apart.
+  [[nodiscard]] std::span<std::byte> Image(uint64_t i) const {
+    return images.subspan(i * image_bytes_max, image_bytes_max);
+  }
+
+  void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
+    spec.recipe = recipe;
+    for (uint64_t i = 0; i < count; ++i) {
+      size_t bytes = 0;
+      Check(Encode(backend, spec, Source(i), Image(i), &bytes), "encode");
+      image_bytes[i] = bytes;
+    }
+  }
+  void DecodeAll(const Backend& backend, bool verifies, uint64_t count) const {
+    for (uint64_t i = 0; i < count; ++i) {
+      ImageView view;
+      Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
+      if (verifies) Check(VerifyTiles(view), "verify");
+      Check(Decode(backend, view, view.spec().slice, Decoded(i)), "decode");
+    }
+  }
+};
+
+// The steps of an encode without the image around them: select, quantize, pack.
+void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
+                 uint64_t count) {
+  const uint64_t tiles = set.source.size() / kTileSourceBytes;
+  const uint64_t stride = set.images.size() / tiles / 64 * 64;
+  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
+    const bool is_k = i % 2 == 0;
+    const AffineTile tile{
+        kTokens,      kDim,        is_k ? recipe.k_group_tokens : recipe.v_group_channels,
+        DType::kBf16, recipe.bits, recipe.is_clipped};
+    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
+    auto* codes = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
+    uint8_t* params = codes + uint64_t{kTokens} * CodeRowBytes(kDim, recipe.bits);
+    uint64_t rows[kRowWords] = {};
+    backend.select_rows(tile, source, rows);
+    if (is_k) {
+      backend.encode_per_channel(tile, source, rows, codes, params);
+    } else {
+      backend.encode_per_token(tile, source, rows, codes, params);
+    }
+  }
+}
+
+void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
+               std::vector<bench::Case>& cases) {
+  // The plain loops are a hundred times slower than memory: a part of the set tells as much of
+  // them.
+  const uint64_t count = &backend == &ReferenceBackend()
+                             ? std::max<uint64_t>(1, set.image_count / 32)
+                             : set.image_count;
+  const auto bytes = static_cast<double>(count * set.image_source_bytes);
+  const std::string name = std::string(FormatRecipe(recipe)) + " " + backend.name;
+  if (!recipe.IsLossless()) {
+    cases.push_back({name + " encode steps",
+                     [=, &set, &backend] { EncodeSteps(backend, recipe, set, count); }, bytes});
+  }
+  cases.push_back({name + " encode image",
+                   [=, &set, &backend] { set.EncodeAll(backend, recipe, count); }, bytes});
+  // What the line above has left in the images.
+  cases.push_back(
+      {name + " decode", [=, &set, &backend] { set.DecodeAll(backend, false, count); }, bytes});
+  cases.push_back({name + " decode verified",
+                   [=, &set, &backend] { set.DecodeAll(backend, true, count); }, bytes});
+}
+
+int Main(int argc, char** argv) {
+  const bench::Options options = bench::ParseOptions(argc, argv);
+  // Four times the last-level cache and more; the reference is timed on the same.
+  const uint64_t bytes = options.quick ? uint64_t{4} << 20 : uint64_t{192} << 20;
+  WorkingSet set(bytes);
+  std::vector<bench::Case> cases;
+  cases.push_back({"memcpy",
+                   [&] { std::memcpy(set.decoded.data(), set.source.data(), set.source.size()); },
+                   static_cast<double>(set.source.size())});
+  for (const Crc32cForm& form : Crc32cForms()) {
+    if (!form.is_supported()) continue;
+    const auto crc = [&form, &set](std::byte* target) {
+      volatile uint32_t sink = form.extend(0, set.source.data(), set.source.size(), target);
+      (void)sink;
+    };
+    const auto size = static_cast<double>(set.source.size());
+    cases.push_back({std::string("crc32c ") + form.name, [crc] { crc(nullptr); }, size});
+    cases.push_back({std::string("copy + crc32c ") + form.name,
+                     [crc, &set] { crc(set.decoded.data()); }, size});
+  }
+  for (const Recipe& recipe : AllRecipes()) {
+    for (const Backend* backend : CpuBackends()) {
+      const bool is_reference = backend == &ReferenceBackend();
+      if (recipe.IsLossless() && is_reference && CpuBackends().size() > 1)
+        continue;  // no step runs
+      AddRecipe(set, *backend, recipe, cases);
+    }
+  }
+  std::string backends;
+  for (const Backend* backend : CpuBackends()) backends += std::string(" ") + backend->name;
+  std::printf("backends of this CPU:%s; CRC32C in use: %s; working set %.0f MiB of source\n",
+              backends.c_str(), ActiveCrc32cForm().name,
+              static_cast<double>(set.source.size()) / (1 << 20));
+  bench::RunRounds(cases, options.rounds);
+  bench::Print(cases, options, "codecs: 128 tokens x 128 channels, bf16, one core");
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn::codecs
+
+int main(int argc, char** argv) { return cairn::codecs::Main(argc, argv); }
