@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// No call of the codecs that moves payload takes memory from the heap.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+#include "gtest/gtest.h"
+
+namespace {
+std::atomic<int> allocation_count{0};
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
+  if (void* block = std::malloc(bytes)) return block;
+  std::abort();
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+
+namespace cairn::codecs {
+namespace {
+
+TEST(AllocationTest, CodecsDoNotAllocate) {
+  ImageSpec spec;
+  spec.tile = {GroupKind::kKv, DType::kBf16, 64, 64};
+  spec.slice = {0, 2, 0, 2};
+  spec.tokens = 128;
+  uint64_t source_bytes = 0;
+  uint64_t image_bytes_max = 0;
+  ASSERT_EQ(SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes), Error::kOk);
+  ASSERT_EQ(MaxImageBytes(spec, &image_bytes_max), Error::kOk);
+  std::vector<std::byte> source(source_bytes);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * i % 61);
+  std::vector<std::byte> image(image_bytes_max);
+  std::vector<std::byte> other(image_bytes_max);
+  int tried = 0;
+  for (const Backend* backend : CpuBackends()) {
+    for (const Recipe& recipe : AllRecipes()) {
+      spec.recipe = recipe;
+      size_t bytes = 0;
+      ImageView view;
+      bool is_ok = true;
+      const int before = allocation_count.load();
+      is_ok &= Encode(*backend, spec, source, image, &bytes) == Error::kOk;
+      is_ok &= ParseImage(std::span(image).first(bytes), &view) == Error::kOk;
+      is_ok &= VerifyTiles(view) == Error::kOk;
+      is_ok &= Gather({&view, 1}, {1, 1, 0, 2}, other, &bytes) == Error::kOk;
+      is_ok &= Demote(*backend, view, recipe, other, &bytes) == Error::kOk;
+      is_ok &= Decode(*backend, view, spec.slice, other) == Error::kOk;
+      EXPECT_EQ(allocation_count.load(), before) << backend->name;
+      EXPECT_TRUE(is_ok) << backend->name;
+      ++tried;
+    }
+  }
+  EXPECT_GE(tried, 7);
+}
+
+}  // namespace
+}  // namespace cairn::codecs
