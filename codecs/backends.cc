@@ -68,8 +68,8 @@ const Backend& ReferenceBackend() { return kReference; }
 std::span<const Backend* const> CompiledBackends() { return kCompiled; }
 
 std::span<const Backend* const> CpuBackends() {
-  static const Supported kSupported;
-  return {kSupported.tables.data(), kSupported.count};
+  static const Supported supported;
+  return {supported.tables.data(), supported.count};
 }
 
 std::string_view KnownBackends() { return kNames; }
@@ -85,9 +85,9 @@ Error FindBackend(std::string_view name, const Backend** backend) {
 }
 
 Error ActiveBackend(const Backend** backend) {
-  static const Choice kChoice;
-  if (kChoice.error == Error::kOk) *backend = kChoice.backend;
-  return kChoice.error;
+  static const Choice choice;
+  if (choice.error == Error::kOk) *backend = choice.backend;
+  return choice.error;
 }
 
 }  // namespace cairn::codecs
