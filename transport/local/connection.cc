@@ -118,8 +118,14 @@ absl::Status LocalConnection::Start(Call* call) {
   envelope.reply_place = flight.target_place;
   envelope.reply_capacity_bytes = call->target.size();
   const int memfd = region_ != nullptr && !is_region_sent_ ? region_->memfd() : -1;
-  CAIRN_RETURN_IF_ERROR(
-      SendPacket(socket_.get(), Serialize(envelope, call->request).bytes(), memfd));
+  if (absl::Status sent =
+          SendPacket(socket_.get(), Serialize(envelope, call->request).bytes(), memfd);
+      !sent.ok()) {
+    if (absl::IsUnavailable(sent)) {
+      BreakAll(absl::InfinitePast(), sent);
+    }
+    return sent;
+  }
   is_region_sent_ = true;
   call->is_over = false;
   call->reply_payload_bytes = 0;
