@@ -5,6 +5,7 @@
 #include "codecs/cpu/affine.inl"
 #include "codecs/cpu/affine_decode.inl"
 #include "codecs/cpu/affine_encode.inl"
+#include "codecs/cpu/affine_encode_tokens.inl"
 
 namespace cairn::codecs {
 
