@@ -75,6 +75,8 @@ inline constexpr uint64_t StagingBytes(uint64_t host_bytes) {
          : bytes > kStagingBytesMax ? kStagingBytesMax
                                     : bytes;
 }
+// Of the staging bytes, that payloads of puts are admitted up to.
+inline constexpr uint64_t kPutStagingPercentMax = 60;
 // Upkeep evicts from the high watermark down to the low one, so that a put seldom has to.
 inline constexpr uint64_t kHighWatermarkPercent = 97;
 inline constexpr uint64_t kLowWatermarkPercent = 95;
@@ -94,6 +96,8 @@ static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the lo
 static_assert(kPathQueueBusy < kPathQueueMax);
 static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
 static_assert(kStagingBytesMin <= kStagingBytesMax);
+static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax,
+              "the largest payload can be admitted");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
 
 }  // namespace cairn::limits

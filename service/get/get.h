@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
+#include "codecs/backend.h"
 #include "proto/frame.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
@@ -40,10 +41,13 @@ class GetPath {
   BlockIndex& index;
   HostTier& host;
   const Clock& clock;
+  const codecs::Backend& backend;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter corrupt_tiles_host, sent_bytes, zero_copy, gathered, decoded, recoded;
+  Counter corrupt_tiles_host, payload_bytes;
+  // Of the hits: sent as they lie, put together, decoded, decoded and encoded raw.
+  Counter direct, gathered, decoded, recoded;
   void Report(MetricSink& sink) const;
 
  private:

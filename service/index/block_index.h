@@ -10,8 +10,7 @@
 // Leaf-first: a block with resident children is not evicted by age; among the others the least
 // recently used goes first. A block without parent and children is in plain LRU order.
 //
-// Thread-safety: Thread-safe. One lock; every critical section is memory work bounded by the call's
-// own
+// Thread-safety: Thread-safe. One lock; each critical section is memory work bounded by its call's
 //                arguments. Done-callbacks run with no lock held.
 // Locks:         sessions < index < arena.
 
@@ -33,70 +32,16 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/index/block_table.h"
+#include "service/index/leases.h"
+#include "service/index/match.h"
+#include "service/index/new_image.h"
 #include "service/index/pin.h"
+#include "service/index/waiters.h"
 #include "service/index/wanted.h"
 #include "service/tier/host_tier.h"
 
 namespace cairn {
-
-// Names a block.
-struct BlockName {
-  uint64_t space_id = 0;
-  proto::BlockKey key{};
-  friend bool operator==(const BlockName&, const BlockName&) = default;
-};
-
-// A block as a put describes it, before or with one of its images.
-struct BlockClaim {
-  BlockName name;
-  proto::BlockKey parent{};  // all zero: none
-  uint64_t first_position = 0;
-  uint16_t tokens = 0;  // of the block: the space's tokens per block
-  uint16_t group = 0;
-  codecs::Slice slice;
-};
-
-// An image that is ready to be seen: checked, encoded and in its tier.
-struct NewImage {
-  BlockClaim claim;
-  codecs::Recipe recipe;
-  uint64_t source_bytes = 0;
-  Extent extent;                   // Use::kPlaced; size_bytes() is the image's
-  bool is_encode_pending = false;  // kept raw: upkeep encodes it later
-};
-
-struct MatchQuery {
-  uint64_t space_id = 0;
-  uint32_t tokens_per_block = 0;
-  std::vector<proto::BlockKey> keys;  // consecutive blocks from the start; at most kKeysPerCallMax
-  std::vector<WantedGroup> wanted;    // at least one
-  uint32_t token_limit = 0;           // 0: none
-  // A lease for this session, under its tenant's name.
-  bool wants_lease = false;
-  uint64_t session_id = 0;
-  std::string tenant;
-};
-
-struct MatchedBlock {
-  TierId tier = TierId::kHost;
-  uint64_t image_bytes =
-      0;  // of the images that serve the wanted slices; 0 where the rules need none
-};
-
-struct MatchResult {
-  uint64_t token_count = 0;
-  std::vector<MatchedBlock> blocks;  // block_count of them
-  std::optional<proto::LeaseToken> lease;
-  uint32_t lease_ms = 0;
-  bool is_shortened_by_pins = false;
-};
-
-struct IndexFigures {
-  uint64_t block_count = 0;
-  uint64_t image_count = 0;
-  uint64_t image_bytes = 0;   // published
-  uint64_t source_bytes = 0;  // what they decode to
-};
 
 struct ListedImage {
   ImageFacts facts;
@@ -118,7 +63,8 @@ class BlockIndex final : public Evictor {
     uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
     uint64_t lease_bytes_max = 0;  // pinned by leases at once: half of the tier
   };
-  BlockIndex(const Options& options, const Clock& clock);
+  // Becomes the tier's evictor.
+  BlockIndex(const Options& options, HostTier& host, const Clock& clock);
   ~BlockIndex() override;  // REQUIRES: no Pin is left
 
   // Set once, before use. `is_open` tells whether a session may still take leases; `wake` is called
@@ -174,9 +120,11 @@ class BlockIndex final : public Evictor {
   // ResourceExhausted: the block has its maximum of images.
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
 
-  // Makes an image visible, whole, to everyone. True: published. False: duplicate, the extent is
-  // freed. Errors as Check(). Wakes who waited for it.
+  // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
+  // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
   absl::StatusOr<bool> Publish(NewImage image);
+  // Tries those who wait for the block again. With no lock held: their callbacks run here.
+  void Announce(const BlockName& name);
 
   // Swaps the bytes of a pinned image for the same slice in another recipe; readers of the old
   // bytes keep them. False, `extent` freed, if the image is no longer the published one.
@@ -199,8 +147,11 @@ class BlockIndex final : public Evictor {
   // --- Upkeep and the operator
   // ----------------------------------------------------------------------
 
+  uint64_t pending_count() const;
   // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
   Pins TakePending(size_t count);
+  // It could not be encoded yet: it is pending again.
+  void PutBackPending(const Pin& pin);
   // Walks all images without holding the lock for long: pins of the images in the next slots from
   // *cursor on (start with 0), of one space or of all (0). False: the walk is over.
   bool Walk(uint64_t space_id, uint64_t* cursor, Pins* pins);
@@ -220,9 +171,28 @@ class BlockIndex final : public Evictor {
 
  private:
   friend class Pin;
-  class Impl;
+
   void Unpin(Image* image);
-  const std::unique_ptr<Impl> impl_;
+  absl::StatusOr<MatchResult> MatchLocked(const MatchQuery& query, const proto::LeaseToken& token)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives a lease back that was taken for a session which has ended meanwhile.
+  void CheckLease(const MatchQuery& query, absl::StatusOr<MatchResult>& result);
+  // Answers the waiter if it is late, its session over, or its blocks there; files it again if not.
+  void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
+
+  const Options options_;
+  HostTier& host_;
+  const Clock& clock_;
+  std::function<bool(uint64_t)> is_session_open_;
+  std::function<void()> wake_;
+
+  mutable Mutex mutex_;
+  BlockTable table_ ABSL_GUARDED_BY(mutex_);
+  Leases leases_ ABSL_GUARDED_BY(mutex_);
+  Waiters waiters_ ABSL_GUARDED_BY(mutex_);
+  uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;  // where TakePending() goes on
+  Histogram match_seconds_;
+  Counter asked_blocks_, matched_blocks_, shortened_matches_;
 };
 
 }  // namespace cairn

@@ -25,17 +25,11 @@
 #include "absl/status/statusor.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/memory/range_map.h"
 
 namespace cairn {
 
 class Arena;
-
-// What an extent is for. Each use has a budget of its own.
-enum class Use : uint8_t {
-  kPlaced = 0,   // an image of the tier, published or about to be
-  kStaging = 1,  // a payload on its way in, or an answer on its way out
-};
-inline constexpr size_t kUseCount = 2;
 
 // Rounds up as the arena accounts: a multiple of 4 KiB with at most 5 significant bits.
 uint64_t RoundedExtentBytes(uint64_t bytes);
@@ -58,6 +52,8 @@ class Extent {
   uint64_t rounded_bytes() const { return is_empty() ? 0 : RoundedExtentBytes(bytes_); }
   uint64_t offset() const { return offset_; }  // within the arena: the place, in logs
 
+  // Marks it as evictable on behalf of `owner`, or not (nullptr, as it is at first).
+  void SetOwner(void* owner);
   // Gives the tail back. REQUIRES: 0 < bytes <= size_bytes().
   void ShrinkTo(uint64_t bytes);
   // Gives the bytes back; empty afterwards.
@@ -100,40 +96,36 @@ class Arena {
   // Moves an extent to another use, bytes untouched. False, nothing changed, when over that budget.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // Marks an extent as evictable on behalf of `owner`, or not (nullptr).
-  void SetOwner(const Extent& extent, void* owner);
-
   // The owners that stand in the cheapest run of `bytes`: free ranges cost nothing, an owner what
   // `cost` says (UINT64_MAX: cannot go). Empty when there is no such run. `cost` runs under the
   // arena's lock and must not call the arena.
   std::vector<void*> CheapestWindow(uint64_t bytes, absl::FunctionRef<uint64_t(void*)> cost) const;
 
-  uint64_t capacity_bytes() const { return capacity_bytes_; }
+  uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }
   uint64_t used_bytes(Use use) const;
   // Bytes ever handed out and ever taken back, rounded: their difference is what is used.
   uint64_t allocated_bytes_total() const;
   uint64_t freed_bytes_total() const;
   Pages pages() const { return pages_; }
-  std::span<std::byte> mapping() const { return {base_, capacity_bytes_}; }
+  std::span<std::byte> mapping() const { return aligned_; }
   // Largest extent that would fit now, budgets aside.
   uint64_t largest_free_bytes() const;
 
  private:
   friend class Extent;
-  class FreeRanges;  // the free-range structure, guarded by mutex_
   Arena() = default;
-  void Free(uint64_t offset, uint64_t bytes);
-  void Shrink(uint64_t offset, uint64_t bytes_old, uint64_t bytes_new);
+  void SetOwner(uint64_t offset, void* owner);
+  void Free(uint64_t offset);
+  void Shrink(uint64_t offset, uint64_t bytes);
 
-  std::byte* base_ = nullptr;
-  uint64_t capacity_bytes_ = 0;
-  uint64_t mapped_bytes_ = 0;
+  std::span<std::byte> mapping_;  // as mapped
+  std::span<std::byte> aligned_;  // the part in use
   std::array<uint64_t, kUseCount> budget_bytes_{};
   Pages pages_ = Pages::kSmall;
 
   mutable Mutex mutex_;
-  std::unique_ptr<FreeRanges> ranges_ ABSL_GUARDED_BY(mutex_);
+  RangeMap ranges_ ABSL_GUARDED_BY(mutex_);
   std::array<uint64_t, kUseCount> used_bytes_ ABSL_GUARDED_BY(mutex_){};
   uint64_t allocated_bytes_total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t freed_bytes_total_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -19,6 +19,8 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
+#include "codecs/backend.h"
+#include "codecs/image.h"
 #include "proto/frame.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
@@ -26,6 +28,10 @@
 #include "service/tier/host_tier.h"
 
 namespace cairn {
+
+struct Received;
+struct Encoded;
+struct Placed;
 
 // What puts work with, and what they count. Made once. Thread-safety: Thread-safe.
 class PutPath {
@@ -43,6 +49,7 @@ class PutPath {
   BlockIndex& index;
   HostTier& host;
   const Clock& clock;
+  const codecs::Backend& backend;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
   // Counts a put that failed, by its status.
@@ -77,11 +84,18 @@ class PutContext {
   void KeepRaw() { keeps_raw_ = true; }
 
  private:
-  friend struct PutSteps;  // the step files
+  friend absl::StatusOr<PutContext> Admit(PutPath&, const Session&, const proto::Frame&);
+  friend Received Arrived(PutContext&, uint32_t);
+  friend absl::StatusOr<Encoded> Encode(PutContext&, Received);
+  friend absl::StatusOr<Placed> Place(PutContext&, Encoded);
+  friend absl::Status Publish(PutContext&, Placed);
+  friend absl::Status Put(PutContext&, Received);
+
   PutPath* path_ = nullptr;
   const Space* space_ = nullptr;
   uint64_t session_id_ = 0;
   proto::Put put_;
+  codecs::ImageSpec spec_;       // of the image to be, but for its recipe
   uint32_t payload_crc32c_ = 0;  // as the frame says
   absl::Time admitted_ = absl::InfinitePast();
   Sessions::InFlightPut in_flight_;  // destroyed after staging_: its bytes are then free

@@ -10,6 +10,8 @@
 // Thread-safety: Thread-safe.
 // Locks:         none held while the evictor is called; the evictor may take the index's.
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -75,6 +77,7 @@ class HostTier {
   const Arena& arena() const { return *arena_; }
   uint64_t capacity_bytes() const { return arena_->budget_bytes(Use::kPlaced); }
   uint64_t used_bytes() const { return arena_->used_bytes(Use::kPlaced); }
+  uint64_t staging_capacity_bytes() const { return arena_->budget_bytes(Use::kStaging); }
   uint64_t staging_bytes() const { return arena_->used_bytes(Use::kStaging); }
 
   void Report(MetricSink& sink) const;
@@ -86,8 +89,8 @@ class HostTier {
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;
-  std::atomic<bool> draining_to_low_{false};
-  Counter refused_placed_, refused_staging_;
+  std::atomic<bool> is_evicting_to_low_{false};  // relaxed: upkeep's own memory between calls
+  std::array<Counter, kUseCount> refused_;
 };
 
 }  // namespace cairn

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "codecs/backend.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/host_tier.h"
@@ -47,13 +48,18 @@ class Upkeep {
 
  private:
   void Run();
-  // Encodes up to a few pending blocks; true if there may be more.
+  // Encodes up to a few pending images; true if there may be more at once.
   bool EncodePending();
+  // ResourceExhausted: no room now, the image is to be pending again.
+  absl::Status EncodeOne(const Pin& pin);
+  // Checks the whole image; false if it was damaged, and has been dropped.
+  bool VerifyOne(const Pin& pin);
 
   Spaces& spaces_;
   BlockIndex& index_;
   HostTier& host_;
   const Clock& clock_;
+  const codecs::Backend& backend_;
 
   mutable Mutex mutex_;
   CondVar woken_;
@@ -61,7 +67,7 @@ class Upkeep {
   bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 
-  Counter rounds_, encoded_, encode_failed_, corrupt_tiles_, verified_images_;
+  Counter rounds_, encoded_, corrupt_images_, verified_images_;
   Histogram encode_seconds_;
 };
 

@@ -42,6 +42,8 @@ UNITS = [
     ("service/spaces", "service/state"),
     ("service/sessions", "service/state"),
     ("service/path_pool", "service/state"),
+    ("service/active_backend", "service/state"),
+    ("service/step_timer", "service/state"),
 ] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index put get upkeep front".split()]
 
 # header pattern -> where it may be included (tests may include anything)

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/index/block_index.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "service/index/cover.h"
+
+namespace cairn {
+
+BlockIndex::BlockIndex(const Options& options, HostTier& host, const Clock& clock)
+    : options_(options),
+      host_(host),
+      clock_(clock),
+      table_(options.blocks_max),
+      leases_(table_),
+      match_seconds_(LatencyBounds()) {
+  host_.SetEvictor(this);
+}
+
+BlockIndex::~BlockIndex() {
+  host_.SetEvictor(nullptr);
+  const MutexLock lock(mutex_);
+  leases_.Clear();
+  for (uint32_t slot = 0; slot < table_.slot_count(); ++slot) {
+    if (Block* block = table_.AtSlot(slot); block != nullptr) {
+      table_.UnlinkBlock(block);
+    }
+  }
+  CAIRN_CHECK(table_.pinned_bytes() == 0, "a pin outlives the index");
+}
+
+void BlockIndex::SetSessionCheck(std::function<bool(uint64_t session_id)> is_open) {
+  is_session_open_ = std::move(is_open);
+}
+
+void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+
+// --- Lookup --------------------------------------------------------------------------------------
+
+BlockIndex::Pins BlockIndex::Lookup(const BlockName& name, uint16_t group,
+                                    const codecs::Slice& slice) {
+  Pins pins;
+  ImageList images;
+  const MutexLock lock(mutex_);
+  Block* block = table_.Find(name);
+  if (block == nullptr || !FindCover(*block, group, slice, &images)) {
+    return pins;
+  }
+  table_.Touch(block, clock_.Now());
+  for (Image* image : images) {
+    table_.Pin(image);
+    pins.push_back(Pin(this, image));
+  }
+  return pins;
+}
+
+void BlockIndex::Unpin(Image* image) {
+  const MutexLock lock(mutex_);
+  table_.Unpin(image);
+}
+
+// --- Publish -------------------------------------------------------------------------------------
+
+absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& claim) const {
+  const MutexLock lock(mutex_);
+  return table_.Check(claim);
+}
+
+absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
+  const MutexLock lock(mutex_);
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, table_.Check(image.claim));
+  if (covered.has_value()) {
+    return false;
+  }
+  CAIRN_RETURN_IF_ERROR(table_.Add(std::move(image), clock_.Now()).status());
+  return true;
+}
+
+void BlockIndex::Announce(const BlockName& name) {
+  Waiters::Taken awakened;
+  {
+    const MutexLock lock(mutex_);
+    awakened = waiters_.TakeFor(name);
+  }
+  for (std::unique_ptr<Waiter>& waiter : awakened) {
+    TryWaiter(std::move(waiter), /*is_last_try=*/false);
+  }
+}
+
+bool BlockIndex::Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  if (pin.image_->block == nullptr) {
+    return false;
+  }
+  table_.Swap(pin.image_, recipe, std::move(extent));
+  return true;
+}
+
+bool BlockIndex::Drop(const Pin& pin) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  if (pin.image_->block == nullptr) {
+    return false;
+  }
+  table_.UnlinkImage(pin.image_);
+  return true;
+}
+
+// --- Evict ---------------------------------------------------------------------------------------
+
+uint64_t BlockIndex::EvictOldest(EvictionReason reason) {
+  const MutexLock lock(mutex_);
+  return table_.EvictOldest(reason);
+}
+
+bool BlockIndex::EvictWindow(uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  return table_.EvictWindow(host_.arena(), bytes);
+}
+
+// --- Figures -------------------------------------------------------------------------------------
+
+IndexFigures BlockIndex::figures() const {
+  const MutexLock lock(mutex_);
+  return table_.figures();
+}
+
+IndexFigures BlockIndex::figures(uint64_t space_id) const {
+  const MutexLock lock(mutex_);
+  return table_.figures(space_id);
+}
+
+uint64_t BlockIndex::pinned_bytes() const {
+  const MutexLock lock(mutex_);
+  return table_.pinned_bytes();
+}
+
+uint64_t BlockIndex::leased_bytes() const {
+  const MutexLock lock(mutex_);
+  return table_.leased_bytes();
+}
+
+uint64_t BlockIndex::lease_count() const {
+  const MutexLock lock(mutex_);
+  return leases_.count();
+}
+
+uint64_t BlockIndex::waiter_count() const {
+  const MutexLock lock(mutex_);
+  return waiters_.count();
+}
+
+uint64_t BlockIndex::pending_count() const {
+  const MutexLock lock(mutex_);
+  return table_.pending_count();
+}
+
+void BlockIndex::Report(MetricSink& sink) const {
+  {
+    const MutexLock lock(mutex_);
+    table_.Report(sink);
+    leases_.Report(sink);
+    waiters_.Report(sink);
+  }
+  sink.AddHistogram("cairn_match_seconds", "Time of one Match in the index.", {},
+                    match_seconds_.Snapshot());
+  sink.AddCounter("cairn_match_asked_blocks_total", "Blocks that Match calls asked for.", {},
+                  asked_blocks_.Value());
+  sink.AddCounter("cairn_match_found_blocks_total", "Blocks that Match calls found.", {},
+                  matched_blocks_.Value());
+  sink.AddCounter("cairn_match_shortened_total",
+                  "Match calls answered shorter because too much of the tier is leased.", {},
+                  shortened_matches_.Value());
+}
+
+}  // namespace cairn

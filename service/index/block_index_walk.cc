@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes over many blocks: in steps, so that the lock is never held for long.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "service/index/block_index.h"
+#include "service/index/cover.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kKeysPerStep = 1024;
+constexpr uint32_t kSlotsPerStep = 4096;
+constexpr uint32_t kSlotsPerWalk = 64;
+
+bool IsComplete(const Block& block, absl::Span<const WantedGroup> wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [&block](const WantedGroup& group) {
+    return FindCover(block, group.group, group.slice, nullptr);
+  });
+}
+
+}  // namespace
+
+std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                       absl::Span<const WantedGroup> wanted) const {
+  std::vector<bool> answers;
+  answers.reserve(keys.size());
+  while (answers.size() < keys.size()) {
+    const size_t end = std::min(keys.size(), answers.size() + kKeysPerStep);
+    const MutexLock lock(mutex_);
+    for (size_t i = answers.size(); i < end; ++i) {
+      const Block* block = table_.Find({space_id, keys[i]});
+      answers.push_back(block != nullptr && IsComplete(*block, wanted));
+    }
+  }
+  return answers;
+}
+
+uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
+  uint32_t deleted = 0;
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    const MutexLock lock(mutex_);
+    for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
+      if (Block* block = table_.Find({space_id, key}); block != nullptr) {
+        table_.UnlinkBlock(block);
+        ++deleted;
+      }
+    }
+  }
+  return deleted;
+}
+
+uint64_t BlockIndex::Invalidate(uint64_t space_id) {
+  uint64_t deleted = 0;
+  uint32_t slot_end = 0;
+  {
+    const MutexLock lock(mutex_);
+    slot_end = table_.slot_count();
+  }
+  for (uint32_t first = 0; first < slot_end; first += kSlotsPerStep) {
+    const MutexLock lock(mutex_);
+    for (uint32_t slot = first; slot < std::min(slot_end, first + kSlotsPerStep); ++slot) {
+      Block* block = table_.AtSlot(slot);
+      if (block != nullptr && block->name.space_id == space_id) {
+        table_.UnlinkBlock(block);
+        ++deleted;
+      }
+    }
+  }
+  return deleted;
+}
+
+bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, Pins* pins) {
+  pins->clear();
+  const MutexLock lock(mutex_);
+  const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kSlotsPerWalk);
+  for (; *cursor < end; ++*cursor) {
+    Block* block = table_.AtSlot(static_cast<uint32_t>(*cursor));
+    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id)) {
+      continue;
+    }
+    for (const ImageRef& ref : block->images) {
+      table_.Pin(ref.image);
+      pins->push_back(Pin(this, ref.image));
+    }
+  }
+  return *cursor < table_.slot_count();
+}
+
+BlockIndex::Pins BlockIndex::TakePending(size_t count) {
+  Pins pins;
+  const MutexLock lock(mutex_);
+  for (uint32_t i = 0; i < kSlotsPerStep && pins.size() < count && table_.pending_count() > 0;
+       ++i) {
+    if (pending_slot_ >= table_.slot_count()) {
+      pending_slot_ = 0;
+    }
+    Block* block = table_.AtSlot(pending_slot_++);
+    if (block == nullptr) {
+      continue;
+    }
+    for (const ImageRef& ref : block->images) {
+      if (ref.image->is_encode_pending) {
+        table_.ClearPending(ref.image);
+        table_.Pin(ref.image);
+        pins.push_back(Pin(this, ref.image));
+      }
+    }
+  }
+  return pins;
+}
+
+void BlockIndex::PutBackPending(const Pin& pin) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  if (pin.image_->block != nullptr) {
+    table_.SetPending(pin.image_);
+  }
+}
+
+std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
+                                          const std::optional<proto::BlockKey>& after, size_t limit,
+                                          absl::Span<const WantedGroup> whole,
+                                          bool* has_more) const {
+  CAIRN_CHECK(limit > 0 && limit <= limits::kListBlocksMax);
+  // The smallest keys beyond `after`, one more than asked for, as a heap with the largest on top.
+  std::vector<proto::BlockKey> keys;
+  bool is_over = false;
+  for (uint32_t first = 0; !is_over; first += kSlotsPerStep) {
+    const MutexLock lock(mutex_);
+    const uint32_t end = std::min(table_.slot_count(), first + kSlotsPerStep);
+    is_over = end == table_.slot_count();
+    for (uint32_t slot = first; slot < end; ++slot) {
+      const Block* block = table_.AtSlot(slot);
+      if (block == nullptr || block->name.space_id != space_id ||
+          (after.has_value() && block->name.key <= *after)) {
+        continue;
+      }
+      if (keys.size() > limit) {
+        if (block->name.key >= keys.front()) {
+          continue;
+        }
+        std::pop_heap(keys.begin(), keys.end());
+        keys.pop_back();
+      }
+      keys.push_back(block->name.key);
+      std::push_heap(keys.begin(), keys.end());
+    }
+  }
+  std::sort_heap(keys.begin(), keys.end());
+  // A block that moved to another slot meanwhile may have been seen twice.
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  *has_more = keys.size() > limit;
+  keys.resize(std::min(keys.size(), limit));
+
+  std::vector<ListedBlock> blocks;
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    const MutexLock lock(mutex_);
+    for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
+      const Block* block = table_.Find({space_id, keys[i]});
+      if (block == nullptr) {
+        continue;
+      }
+      ListedBlock listed = {.key = block->name.key,
+                            .parent = block->parent,
+                            .first_position = block->first_position,
+                            .is_complete = IsComplete(*block, whole),
+                            .child_count = block->child_count,
+                            .idle = clock_.Now() - block->used_at,
+                            .images = {}};
+      for (const ImageRef& ref : block->images) {
+        listed.images.push_back({ref.image->facts, ref.image->pins});
+      }
+      blocks.push_back(std::move(listed));
+    }
+  }
+  return blocks;
+}
+
+}  // namespace cairn

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which images of a block serve a slice.
+
+#include <cstdint>
+
+#include "service/index/block.h"
+
+namespace cairn {
+
+// True if images of the group together hold every tile of the slice. *images, if not null, is then
+// the ones to read: the first published that holds all of it, else, in the order published, each
+// that holds a tile that none before it does (so that of two images the first wins, tile by tile).
+// Thread-safety: Thread-compatible. Does not allocate for up to four images.
+bool FindCover(const Block& block, uint16_t group, const codecs::Slice& slice, ImageList* images);
+
+}  // namespace cairn

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/index/leases.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kRun = absl::Milliseconds(limits::kLeaseMs);
+constexpr absl::Duration kRunMax = absl::Milliseconds(limits::kLeaseMsMax);
+
+}  // namespace
+
+void Leases::Clear() {
+  while (!leases_.empty()) {
+    Drop(leases_.begin()->first);
+  }
+}
+
+absl::Status Leases::CheckRoom(uint64_t session_id, size_t image_count) const {
+  const auto session = by_session_.find(session_id);
+  if (session != by_session_.end() && session->second.size() >= limits::kLeasesPerSessionMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("leases of the session: at most ", limits::kLeasesPerSessionMax));
+  }
+  if (leases_.size() >= limits::kLeasesMax ||
+      image_count_ + image_count > limits::kLeasedImagesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("leases: at most ", limits::kLeasesMax,
+                                                     ", of ", limits::kLeasedImagesMax,
+                                                     " images together"));
+  }
+  return absl::OkStatus();
+}
+
+void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
+                  std::vector<Image*> images, absl::Time now) {
+  for (Image* image : images) {
+    table_.LeasePin(image);
+  }
+  image_count_ += images.size();
+  ++taken_total_;
+  auto lease = std::make_unique<Lease>(Lease{.token = token,
+                                             .tenant = std::string(tenant),
+                                             .session_id = session_id,
+                                             .started = now,
+                                             .expires = now + kRun,
+                                             .images = std::move(images)});
+  by_session_[session_id].insert(lease.get());
+  const bool is_fresh = leases_.emplace(token, std::move(lease)).second;
+  CAIRN_CHECK(is_fresh);
+}
+
+void Leases::Drop(const proto::LeaseToken& token) {
+  const auto found = leases_.find(token);
+  CAIRN_CHECK(found != leases_.end());
+  const std::unique_ptr<Lease> lease = std::move(found->second);
+  leases_.erase(found);
+  const auto session = by_session_.find(lease->session_id);
+  session->second.erase(lease.get());
+  if (session->second.empty()) {
+    by_session_.erase(session);
+  }
+  image_count_ -= lease->images.size();
+  for (Image* image : lease->images) {
+    table_.LeaseUnpin(image);
+  }
+}
+
+void Leases::Release(std::string_view tenant, absl::Span<const proto::LeaseToken> tokens) {
+  for (const proto::LeaseToken& token : tokens) {
+    const auto found = leases_.find(token);
+    if (found != leases_.end() && found->second->tenant == tenant) {
+      Drop(found->second->token);
+    }
+  }
+}
+
+void Leases::Renew(uint64_t session_id, absl::Time now) {
+  const auto session = by_session_.find(session_id);
+  if (session == by_session_.end()) {
+    return;
+  }
+  for (Lease* lease : session->second) {
+    lease->expires = std::min(now + kRun, lease->started + kRunMax);
+  }
+}
+
+void Leases::EndSession(uint64_t session_id) {
+  const auto session = by_session_.find(session_id);
+  if (session == by_session_.end()) {
+    return;
+  }
+  std::vector<proto::LeaseToken> tokens;
+  for (const Lease* lease : session->second) {
+    tokens.push_back(lease->token);
+  }
+  for (const proto::LeaseToken& token : tokens) {
+    Drop(token);
+  }
+}
+
+absl::Time Leases::Expire(absl::Time now) {
+  std::vector<proto::LeaseToken> late;
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [token, lease] : leases_) {
+    if (lease->expires <= now) {
+      late.push_back(token);
+    } else {
+      next = std::min(next, lease->expires);
+    }
+  }
+  for (const proto::LeaseToken& token : late) {
+    Drop(token);
+  }
+  expired_total_ += late.size();
+  return next;
+}
+
+void Leases::Report(MetricSink& sink) const {
+  sink.AddGauge("cairn_leases", "Leases held.", {}, static_cast<double>(leases_.size()));
+  sink.AddGauge("cairn_leased_images", "Images that leases hold, once a lease.", {},
+                static_cast<double>(image_count_));
+  sink.AddCounter("cairn_leases_taken_total", "Leases taken.", {}, taken_total_);
+  sink.AddCounter("cairn_leases_expired_total", "Leases that ran out unreleased.", {},
+                  expired_total_);
+}
+
+}  // namespace cairn

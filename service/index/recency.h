@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Blocks in the order of their last use: exact least-recently-used at O(1) a touch. A binary heap
+// holds each block under the use it had when it was put there; a touch only raises block.last_use,
+// and whoever asks for the oldest first re-files those that were touched since.
+//
+// Thread-safety: Thread-compatible (the index's lock).
+// Cost:          Add, Remove, Oldest O(log n) amortised over touches; no heap allocation within
+// `blocks_max`.
+
+#include <cstdint>
+#include <vector>
+
+#include "service/index/block.h"
+
+namespace cairn {
+
+class Recency {
+ public:
+  explicit Recency(uint64_t blocks_max) {
+    entries_.reserve(blocks_max < 65536 ? blocks_max : 65536);
+  }
+
+  size_t count() const { return entries_.size(); }
+  // REQUIRES: not there.
+  void Add(Block* block);
+  // Nothing if not there.
+  void Remove(Block* block);
+  // The least recently used, or null. It stays.
+  Block* Oldest();
+
+ private:
+  struct Entry {
+    uint64_t use;
+    Block* block;
+  };
+  void Place(size_t index, const Entry& entry);
+  void SiftUp(size_t index);
+  void SiftDown(size_t index);
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/memory/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kHugePageBytes = 2_MiB;
+constexpr uint64_t kFaultStepBytes = 64_MiB;
+constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
+
+uint64_t RoundUpTo(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
+
+uint32_t RoundedPages(uint64_t bytes) {
+  const uint64_t pages = (bytes + RangeMap::kPageBytes - 1) / RangeMap::kPageBytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(RangeMap::RoundUp(pages), UINT32_MAX));
+}
+
+uint32_t PageOf(uint64_t offset) { return static_cast<uint32_t>(offset / RangeMap::kPageBytes); }
+
+void FaultIn(std::span<std::byte> mapping) {
+  absl::Time logged = MonotonicNow();
+  for (uint64_t at = 0; at < mapping.size(); at += kFaultStepBytes) {
+    const std::span<std::byte> step =
+        mapping.subspan(at, std::min<uint64_t>(kFaultStepBytes, mapping.size() - at));
+    if (madvise(step.data(), step.size(), kMadvisePopulateWrite) != 0) {
+      for (uint64_t i = 0; i < step.size(); i += RangeMap::kPageBytes) {
+        *reinterpret_cast<volatile std::byte*>(&step[i]) = std::byte{0};
+      }
+    }
+    if (MonotonicNow() - logged > absl::Seconds(1)) {
+      logged = MonotonicNow();
+      LogInfo("memory", "faulting the arena in",
+              {{"done", FormatBytes(at + step.size())}, {"of", FormatBytes(mapping.size())}});
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t RoundedExtentBytes(uint64_t bytes) {
+  return uint64_t{RoundedPages(bytes)} * RangeMap::kPageBytes;
+}
+
+Extent& Extent::operator=(Extent&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    arena_ = std::exchange(source.arena_, nullptr);
+    offset_ = source.offset_;
+    bytes_ = std::exchange(source.bytes_, 0);
+  }
+  return *this;
+}
+
+std::span<std::byte> Extent::bytes() const {
+  return is_empty() ? std::span<std::byte>() : arena_->mapping().subspan(offset_, bytes_);
+}
+
+void Extent::SetOwner(void* owner) {
+  CAIRN_CHECK(!is_empty());
+  arena_->SetOwner(offset_, owner);
+}
+
+void Extent::ShrinkTo(uint64_t bytes) {
+  CAIRN_CHECK(!is_empty() && bytes > 0 && bytes <= bytes_);
+  arena_->Shrink(offset_, bytes);
+  bytes_ = bytes;
+}
+
+void Extent::Reset() {
+  if (Arena* arena = std::exchange(arena_, nullptr); arena != nullptr) {
+    arena->Free(offset_);
+    bytes_ = 0;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
+  uint64_t bytes = 0;
+  for (const uint64_t budget : options.budget_bytes) {
+    bytes += budget;
+  }
+  bytes = RoundUpTo(bytes, kHugePageBytes);
+  if (bytes == 0 || bytes / RangeMap::kPageBytes > RangeMap::kPagesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "arena of ", bytes, " bytes: 1 to ", uint64_t{RangeMap::kPagesMax} * RangeMap::kPageBytes));
+  }
+  std::unique_ptr<Arena> arena(new Arena);
+  const int protection = PROT_READ | PROT_WRITE;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  void* base = mmap(nullptr, bytes, protection, flags | MAP_HUGETLB, -1, 0);
+  if (base != MAP_FAILED) {
+    arena->pages_ = Pages::kHugetlb;
+    arena->mapping_ = {static_cast<std::byte*>(base), bytes};
+    arena->aligned_ = arena->mapping_;
+  } else {
+    // One huge page more, so that the part in use starts on a boundary.
+    const uint64_t mapped = bytes + kHugePageBytes;
+    base = mmap(nullptr, mapped, protection, flags, -1, 0);
+    if (base == MAP_FAILED) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot map ", FormatBytes(bytes), " of host memory: ", strerror(errno)));
+    }
+    arena->mapping_ = {static_cast<std::byte*>(base), mapped};
+    const uint64_t address = reinterpret_cast<uintptr_t>(base);
+    arena->aligned_ = arena->mapping_.subspan(RoundUpTo(address, kHugePageBytes) - address, bytes);
+    if (madvise(arena->aligned_.data(), bytes, MADV_HUGEPAGE) == 0) {
+      arena->pages_ = Pages::kTransparent;
+    } else {
+      LogWarn("memory", "no 2 MiB pages for the arena: transfers cost more CPU",
+              {{"error", strerror(errno)}});
+    }
+  }
+  arena->budget_bytes_ = options.budget_bytes;
+  {
+    const MutexLock lock(arena->mutex_);
+    arena->ranges_ = RangeMap(static_cast<uint32_t>(bytes / RangeMap::kPageBytes));
+  }
+  if (options.fault_in) {
+    FaultIn(arena->aligned_);
+  }
+  return arena;
+}
+
+Arena::~Arena() {
+  {
+    const MutexLock lock(mutex_);
+    for (const uint64_t used : used_bytes_) {
+      CAIRN_CHECK(used == 0, "an extent outlives its arena");
+    }
+  }
+  if (!mapping_.empty()) {
+    munmap(mapping_.data(), mapping_.size());
+  }
+}
+
+Extent Arena::Allocate(uint64_t bytes, Use use, Refusal* refusal) {
+  CAIRN_CHECK(bytes > 0);
+  const uint32_t pages = RoundedPages(bytes);
+  const uint64_t rounded = uint64_t{pages} * RangeMap::kPageBytes;
+  const size_t index = static_cast<size_t>(use);
+  const MutexLock lock(mutex_);
+  if (rounded > budget_bytes_[index] - used_bytes_[index]) {
+    *refusal = Refusal::kOverBudget;
+    return Extent();
+  }
+  const std::optional<uint32_t> first = ranges_.Take(pages, use);
+  if (!first.has_value()) {
+    *refusal = Refusal::kNoRoom;
+    return Extent();
+  }
+  used_bytes_[index] += rounded;
+  allocated_bytes_total_ += rounded;
+  *refusal = Refusal::kNone;
+  return Extent(this, uint64_t{*first} * RangeMap::kPageBytes, bytes);
+}
+
+bool Arena::ChangeUse(const Extent& extent, Use use) {
+  CAIRN_CHECK(extent.arena_ == this);
+  const uint64_t rounded = extent.rounded_bytes();
+  const size_t target = static_cast<size_t>(use);
+  const MutexLock lock(mutex_);
+  const size_t source = static_cast<size_t>(ranges_.UseOf(PageOf(extent.offset_)));
+  if (source == target) {
+    return true;
+  }
+  if (rounded > budget_bytes_[target] - used_bytes_[target]) {
+    return false;
+  }
+  used_bytes_[source] -= rounded;
+  used_bytes_[target] += rounded;
+  ranges_.SetUse(PageOf(extent.offset_), use);
+  return true;
+}
+
+void Arena::SetOwner(uint64_t offset, void* owner) {
+  const MutexLock lock(mutex_);
+  ranges_.SetOwner(PageOf(offset), owner);
+}
+
+std::vector<void*> Arena::CheapestWindow(uint64_t bytes,
+                                         absl::FunctionRef<uint64_t(void*)> cost) const {
+  const MutexLock lock(mutex_);
+  return ranges_.CheapestWindow(RoundedPages(bytes), cost);
+}
+
+uint64_t Arena::used_bytes(Use use) const {
+  const MutexLock lock(mutex_);
+  return used_bytes_[static_cast<size_t>(use)];
+}
+
+uint64_t Arena::allocated_bytes_total() const {
+  const MutexLock lock(mutex_);
+  return allocated_bytes_total_;
+}
+
+uint64_t Arena::freed_bytes_total() const {
+  const MutexLock lock(mutex_);
+  return freed_bytes_total_;
+}
+
+uint64_t Arena::largest_free_bytes() const {
+  const MutexLock lock(mutex_);
+  return uint64_t{ranges_.largest_free()} * RangeMap::kPageBytes;
+}
+
+void Arena::Free(uint64_t offset) {
+  const MutexLock lock(mutex_);
+  const uint32_t first = PageOf(offset);
+  const uint64_t rounded = uint64_t{ranges_.PagesOf(first)} * RangeMap::kPageBytes;
+  used_bytes_[static_cast<size_t>(ranges_.UseOf(first))] -= rounded;
+  freed_bytes_total_ += rounded;
+  ranges_.Return(first);
+}
+
+void Arena::Shrink(uint64_t offset, uint64_t bytes) {
+  const uint32_t pages = RoundedPages(bytes);
+  const MutexLock lock(mutex_);
+  const uint32_t first = PageOf(offset);
+  const uint64_t tail = uint64_t{ranges_.PagesOf(first) - pages} * RangeMap::kPageBytes;
+  used_bytes_[static_cast<size_t>(ranges_.UseOf(first))] -= tail;
+  freed_bytes_total_ += tail;
+  ranges_.Shrink(first, pages);
+}
+
+}  // namespace cairn

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/encode.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "proto/block_key.h"
+#include "service/put/steps.h"
+#include "service/step_timer.h"
+
+namespace cairn {
+namespace {
+
+absl::Status Corrupt(PutPath& path, const proto::Put& put, std::string_view what) {
+  path.corrupt_wire.Add();
+  LogWarn("put", "payload does not match its checksum",
+          {{"what", what},
+           {"key", proto::Hex(std::span(put.key).first(4))},
+           {"space", put.space_id},
+           {"place", "wire"}});
+  return absl::DataLossError(absl::StrCat("payload: ", ToAbsl(what)));
+}
+
+// The image is to be exactly the one that the put announced, in a recipe that the space allows.
+absl::Status CheckImage(PutPath& path, const Space& space, const proto::Put& put,
+                        codecs::ImageSpec expected, std::span<const std::byte> payload,
+                        codecs::Recipe* recipe) {
+  codecs::ImageView view;
+  codecs::Error error = codecs::ParseImage(payload, &view);
+  if (error == codecs::Error::kBadChecksum) {
+    return Corrupt(path, put, "header and directory");
+  }
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: not an image: ", ToAbsl(codecs::Name(error))));
+  }
+  if (view.bytes().size() != payload.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: an image of ", view.bytes().size(), " bytes in ", payload.size()));
+  }
+  expected.recipe = view.spec().recipe;
+  if (!(view.spec() == expected)) {
+    return absl::InvalidArgumentError(
+        "payload: the image is of another space, key, group, slice, shape or position");
+  }
+  if (!expected.recipe.IsLossless() && !(expected.recipe == space.recipe())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "payload: the image is ", ToAbsl(codecs::FormatRecipe(expected.recipe)),
+        ", the space takes ", ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
+  }
+  error = codecs::VerifyTiles(view);
+  if (error == codecs::Error::kBadChecksum) {
+    return Corrupt(path, put, "tile");
+  }
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload: not an image: ", ToAbsl(codecs::Name(error))));
+  }
+  *recipe = expected.recipe;
+  return absl::OkStatus();
+}
+
+// Staging first; when that is full of payloads, straight into the tier, which can make room.
+absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, bool* is_placed) {
+  absl::StatusOr<Extent> target = host.AllocateStaging(bytes);
+  *is_placed = !target.ok();
+  return target.ok() ? std::move(target) : host.Allocate(bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
+  PutPath& path = *context.path_;
+  const StepTimer timer(path.seconds(PutPath::Step::kEncode));
+  if (received.crc32c != context.payload_crc32c_) {
+    return Corrupt(path, context.put_, "payload");
+  }
+  Encoded encoded;
+  if (context.put_.form == proto::Form::kImage) {
+    CAIRN_RETURN_IF_ERROR(CheckImage(path, *context.space_, context.put_, context.spec_,
+                                     received.payload, &encoded.recipe));
+    encoded.image = std::move(received.staging);
+    return encoded;
+  }
+  codecs::ImageSpec spec = context.spec_;
+  if (context.keeps_raw_ && !spec.recipe.IsLossless()) {
+    CAIRN_CHECK(codecs::ParseRecipe("raw", &spec.recipe) == codecs::Error::kOk);
+    encoded.is_encode_pending = true;
+    path.kept_raw.Add();
+  }
+  uint64_t bytes_max = 0;
+  CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
+  size_t bytes = 0;
+  const codecs::Error error =
+      codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes);
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
+  }
+  encoded.image.ShrinkTo(bytes);
+  encoded.recipe = spec.recipe;
+  return encoded;
+}
+
+}  // namespace cairn

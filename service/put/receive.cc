@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "service/limits.h"
+#include "service/put/put.h"
+#include "service/step_timer.h"
+
+namespace cairn {
+namespace {
+
+codecs::Digest DigestOf(const proto::BlockKey& bytes) {
+  codecs::Digest digest;
+  std::memcpy(digest.data(), bytes.data(), digest.size());
+  return digest;
+}
+
+codecs::Slice SliceOf(const proto::SliceRange& range) {
+  return {.layer_first = range.layer_first,
+          .layer_count = range.layer_count,
+          .head_first = range.head_first,
+          .head_count = range.head_count};
+}
+
+BlockClaim ClaimOf(const proto::Put& put) {
+  return {.name = {put.space_id, put.key},
+          .parent = put.parent,
+          .first_position = put.first_position,
+          .tokens = put.tokens,
+          .group = put.group,
+          .slice = SliceOf(put.slice)};
+}
+
+absl::StatusOr<codecs::ImageSpec> CheckGeometry(const Space& space, const proto::Put& put) {
+  const codecs::Slice slice = SliceOf(put.slice);
+  CAIRN_RETURN_IF_ERROR(space.CheckSlice(put.group, slice));
+  if (put.tokens != space.tokens_per_block()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokens is ", put.tokens, ": blocks of the space have ", space.tokens_per_block()));
+  }
+  const codecs::ImageSpec spec = {.space = DigestOf(space.fingerprint()),
+                                  .key = DigestOf(put.key),
+                                  .group = put.group,
+                                  .tile = space.groups()[put.group].tile,
+                                  .slice = slice,
+                                  .tokens = put.tokens,
+                                  .first_position = put.first_position,
+                                  .recipe = space.recipe()};
+  if (const codecs::Error error = codecs::Validate(spec); error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
+  }
+  return spec;
+}
+
+absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, proto::Form form, uint64_t bytes) {
+  uint64_t bytes_min = codecs::kHeaderBytes, bytes_max = 0;
+  if (form == proto::Form::kSource) {
+    CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes_max) ==
+                codecs::Error::kOk);
+    bytes_min = bytes_max;
+  } else {
+    CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  }
+  if (bytes < bytes_min || bytes > bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload_bytes is ", bytes, ": ", bytes_min, " to ", bytes_max));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PutContext> Admit(PutPath& path, const Session& session, const proto::Frame& frame) {
+  const StepTimer timer(path.seconds(PutPath::Step::kReceive));
+  const auto* put = std::get_if<proto::Put>(&frame.body);
+  CAIRN_CHECK(put != nullptr);
+  const auto admit = [&]() -> absl::StatusOr<PutContext> {
+    PutContext context;
+    context.path_ = &path;
+    context.session_id_ = session.id;
+    context.put_ = *put;
+    context.payload_crc32c_ = frame.payload_crc32c;
+    CAIRN_ASSIGN_OR_RETURN(context.space_, path.spaces.Find(put->space_id, session.tenant.view()));
+    CAIRN_ASSIGN_OR_RETURN(context.spec_, CheckGeometry(*context.space_, *put));
+    CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(context.spec_, put->form, frame.payload_bytes));
+    if (put->is_derived && context.space_->recipe().IsLossless()) {
+      return absl::FailedPreconditionError(
+          "is_derived: a lossless space takes no KV that was computed on a lossy prefix");
+    }
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, path.index.Check(ClaimOf(*put)));
+    if (covered.has_value()) {
+      context.is_duplicate_ = true;
+      context.image_bytes_ = *covered;
+      return context;
+    }
+    // Payloads leave room for the images that are made of them, and for answers.
+    const uint64_t staging_max =
+        path.host.staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
+    if (path.host.staging_bytes() + frame.payload_bytes > staging_max) {
+      return absl::ResourceExhaustedError(absl::StrCat("staging: payloads in flight take ",
+                                                       path.host.staging_bytes(), " of ",
+                                                       staging_max, " bytes"));
+    }
+    CAIRN_ASSIGN_OR_RETURN(context.in_flight_,
+                           path.sessions.BeginPut(session.id, frame.payload_bytes));
+    CAIRN_ASSIGN_OR_RETURN(context.staging_, path.host.AllocateStaging(frame.payload_bytes));
+    context.target_ = context.staging_.bytes();
+    return context;
+  };
+  absl::StatusOr<PutContext> context = admit();
+  if (!context.ok()) {
+    path.CountFailure(context.status());
+  } else if (context->is_duplicate()) {
+    path.Count(PutPath::Outcome::kDuplicate);
+  }
+  return context;
+}
+
+Received Arrived(PutContext& context, uint32_t crc32c) {
+  CAIRN_CHECK(!context.staging_.is_empty());
+  return {.staging = std::move(context.staging_),
+          .payload = std::exchange(context.target_, {}),
+          .crc32c = crc32c};
+}
+
+}  // namespace cairn

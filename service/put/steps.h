@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The steps between Received and published. Each consumes the product of the one before.
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "codecs/recipe.h"
+#include "service/memory/arena.h"
+#include "service/put/put.h"
+
+namespace cairn {
+
+// An image that is checked: what it says it is, byte for byte. In staging, or in the tier already.
+struct Encoded {
+  Extent image;
+  codecs::Recipe recipe;
+  bool is_placed = false;
+  bool is_encode_pending = false;  // kept raw
+};
+
+// An image in a tier, owned, not yet visible.
+struct Placed {
+  Extent image;
+  codecs::Recipe recipe;
+  bool is_encode_pending = false;
+};
+
+absl::StatusOr<Encoded> Encode(PutContext& context, Received received);
+absl::StatusOr<Placed> Place(PutContext& context, Encoded encoded);
+absl::Status Publish(PutContext& context, Placed placed);
+
+}  // namespace cairn

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/sessions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random_bytes.h"
+#include "base/status.h"
+
+namespace cairn {
+namespace {
+
+bool IsTenantName(std::string_view name) {
+  return !name.empty() && name.size() <= limits::kTenantBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '-';
+         });
+}
+
+}  // namespace
+
+TenantName::TenantName(std::string_view name) : size_(static_cast<uint8_t>(name.size())) {
+  CAIRN_CHECK(name.size() <= data_.size());
+  std::copy(name.begin(), name.end(), data_.begin());
+}
+
+size_t Sessions::TicketHash::operator()(const proto::Ticket& ticket) const {
+  return absl::Hash<proto::Ticket>{}(ticket);
+}
+
+Sessions::InFlightPut& Sessions::InFlightPut::operator=(InFlightPut&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    sessions_ = std::exchange(source.sessions_, nullptr);
+    session_id_ = source.session_id_;
+    bytes_ = source.bytes_;
+  }
+  return *this;
+}
+
+void Sessions::InFlightPut::Reset() {
+  if (Sessions* sessions = std::exchange(sessions_, nullptr); sessions != nullptr) {
+    sessions->EndPut(session_id_, bytes_);
+  }
+}
+
+absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
+                                                std::string_view client_name) {
+  if (!IsTenantName(tenant)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tenant: 1 to ", limits::kTenantBytesMax, " characters of [A-Za-z0-9._-]"));
+  }
+  if (client_name.size() > limits::kClientNameBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("client_name: at most ", limits::kClientNameBytesMax, " bytes"));
+  }
+  Opened opened;
+  opened.ticket = RandomBytes<16>();
+  const TenantName name(tenant);
+  const MutexLock lock(mutex_);
+  if (refuses_new_) {
+    refused_.Add();
+    return absl::UnavailableError("draining: no new sessions");
+  }
+  const size_t of_tenant = static_cast<size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [&name](const auto& entry) { return entry.second.session.tenant == name; }));
+  // Ended sessions whose puts are not over count too: their state is still held.
+  if (sessions_.size() >= limits::kSessionsMax || of_tenant >= limits::kSessionsPerTenantMax) {
+    refused_.Add();
+    return absl::ResourceExhaustedError(absl::StrCat("sessions: at most ",
+                                                     limits::kSessionsPerTenantMax, " a tenant, ",
+                                                     limits::kSessionsMax, " in all"));
+  }
+  opened.id = ++last_id_;
+  State& state = sessions_[opened.id];
+  state.session = {.id = opened.id, .tenant = name};
+  state.ticket = opened.ticket;
+  state.client_name = std::string(client_name);
+  tickets_.emplace(opened.ticket, opened.id);
+  opened_.Add();
+  return opened;
+}
+
+absl::StatusOr<Session> Sessions::Find(const proto::Ticket& ticket) const {
+  const MutexLock lock(mutex_);
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) {
+    return absl::NotFoundError("no such session");
+  }
+  return sessions_.find(found->second)->second.session;
+}
+
+bool Sessions::IsOpen(uint64_t session_id) const {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session_id);
+  return found != sessions_.end() && found->second.is_open;
+}
+
+void Sessions::End(uint64_t session_id) {
+  std::vector<PeerRef> peers;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = sessions_.find(session_id);
+    if (found == sessions_.end() || !found->second.is_open) {
+      return;
+    }
+    State& state = found->second;
+    state.is_open = false;
+    tickets_.erase(state.ticket);
+    peers = std::exchange(state.peers, {});
+    in_flight_bytes_ -= state.put_bytes;
+    quarantine_bytes_ += state.put_bytes;
+    if (state.puts == 0) {
+      sessions_.erase(found);
+    }
+    ended_.Add();
+  }
+  for (const PeerRef& peer : peers) {
+    hooks_.break_peer(peer);
+  }
+  hooks_.release_leases(session_id);
+}
+
+absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer) {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || !found->second.is_open) {
+    return absl::NotFoundError("no such session");
+  }
+  if (found->second.peers.size() >= limits::kPeersPerSessionMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("data connections of the session: at most ", limits::kPeersPerSessionMax));
+  }
+  found->second.peers.push_back(peer);
+  return absl::OkStatus();
+}
+
+void Sessions::DetachPeer(uint64_t session_id, const PeerRef& peer) {
+  const MutexLock lock(mutex_);
+  if (const auto found = sessions_.find(session_id); found != sessions_.end()) {
+    std::erase(found->second.peers, peer);
+  }
+}
+
+absl::StatusOr<Sessions::InFlightPut> Sessions::BeginPut(uint64_t session_id, uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || !found->second.is_open) {
+    return absl::NotFoundError("no such session");
+  }
+  State& state = found->second;
+  if (state.puts >= limits::kPutsPerSessionMax ||
+      state.put_bytes + bytes > limits::kPutBytesPerSessionMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("puts of the session in flight: at most ", limits::kPutsPerSessionMax, ", of ",
+                     limits::kPutBytesPerSessionMax, " bytes together"));
+  }
+  ++state.puts;
+  state.put_bytes += bytes;
+  in_flight_bytes_ += bytes;
+  return InFlightPut(this, session_id, bytes);
+}
+
+void Sessions::EndPut(uint64_t session_id, uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session_id);
+  CAIRN_CHECK(found != sessions_.end() && found->second.puts > 0);
+  State& state = found->second;
+  --state.puts;
+  state.put_bytes -= bytes;
+  (state.is_open ? in_flight_bytes_ : quarantine_bytes_) -= bytes;
+  if (!state.is_open && state.puts == 0) {
+    sessions_.erase(found);
+  }
+}
+
+absl::Status Sessions::IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action) {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || !found->second.is_open) {
+    return absl::UnavailableError("the session has ended");
+  }
+  return action();
+}
+
+void Sessions::RefuseNew() {
+  const MutexLock lock(mutex_);
+  refuses_new_ = true;
+}
+
+bool Sessions::is_refusing() const {
+  const MutexLock lock(mutex_);
+  return refuses_new_;
+}
+
+uint64_t Sessions::count() const {
+  const MutexLock lock(mutex_);
+  return tickets_.size();
+}
+
+uint64_t Sessions::in_flight_bytes() const {
+  const MutexLock lock(mutex_);
+  return in_flight_bytes_;
+}
+
+uint64_t Sessions::quarantine_bytes() const {
+  const MutexLock lock(mutex_);
+  return quarantine_bytes_;
+}
+
+std::vector<Sessions::Info> Sessions::List() const {
+  std::vector<Info> infos;
+  const MutexLock lock(mutex_);
+  for (const auto& [id, state] : sessions_) {
+    if (state.is_open) {
+      infos.push_back({.id = id,
+                       .tenant = std::string(state.session.tenant.view()),
+                       .client_name = state.client_name,
+                       .peers = state.peers.size(),
+                       .puts = state.puts});
+    }
+  }
+  std::sort(infos.begin(), infos.end(), [](const Info& a, const Info& b) { return a.id < b.id; });
+  return infos;
+}
+
+void Sessions::Report(MetricSink& sink) const {
+  {
+    const MutexLock lock(mutex_);
+    sink.AddGauge("cairn_sessions", "Sessions open.", {}, static_cast<double>(tickets_.size()));
+    sink.AddGauge("cairn_put_in_flight_bytes", "Payload bytes of puts admitted and not yet over.",
+                  {}, static_cast<double>(in_flight_bytes_));
+    sink.AddGauge("cairn_quarantine_bytes",
+                  "Payload bytes of puts whose session has ended, until their transfer is over.",
+                  {}, static_cast<double>(quarantine_bytes_));
+  }
+  sink.AddCounter("cairn_sessions_opened_total", "Sessions opened.", {}, opened_.Value());
+  sink.AddCounter("cairn_sessions_ended_total", "Sessions ended.", {}, ended_.Value());
+  sink.AddCounter("cairn_sessions_refused_total", "Sessions refused: too many, or draining.", {},
+                  refused_.Value());
+}
+
+}  // namespace cairn

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/metric.h"
+
+namespace cairn {
+
+// The time of a step: from its making to its end of scope, whatever the outcome.
+// Thread-safety: Thread-compatible.
+class StepTimer {
+ public:
+  explicit StepTimer(Histogram& seconds) : seconds_(seconds), started_(MonotonicNow()) {}
+  ~StepTimer() { seconds_.Observe(MonotonicNow() - started_); }
+  StepTimer(const StepTimer&) = delete;
+  StepTimer& operator=(const StepTimer&) = delete;
+
+ private:
+  Histogram& seconds_;
+  const absl::Time started_;
+};
+
+}  // namespace cairn

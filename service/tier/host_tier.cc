@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/host_tier.h"
+
+#include "base/check.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+// Evictions that one allocation may ask for. What one evicts another may take, so there is a bound.
+constexpr int kEvictionsMax = 100'000;
+
+constexpr MetricLabel kHostLabel[] = {{"tier", "host"}};
+
+}  // namespace
+
+std::string_view Name(EvictionReason reason) {
+  switch (reason) {
+    case EvictionReason::kCapacity:
+      return "capacity";
+    case EvictionReason::kWindow:
+      return "window";
+    case EvictionReason::kWatermark:
+      return "watermark";
+    case EvictionReason::kBlocks:
+      return "blocks";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options) {
+  if (options.capacity_bytes < limits::kHostBytesMin ||
+      options.capacity_bytes > limits::kHostBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host tier of ", FormatBytes(options.capacity_bytes), ": ",
+        FormatBytes(limits::kHostBytesMin), " to ", FormatBytes(limits::kHostBytesMax)));
+  }
+  std::unique_ptr<HostTier> tier(new HostTier);
+  CAIRN_ASSIGN_OR_RETURN(
+      tier->arena_, Arena::Make({.budget_bytes = {options.capacity_bytes, options.staging_bytes},
+                                 .fault_in = options.fault_in}));
+  return tier;
+}
+
+absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal()> attempt) {
+  CAIRN_CHECK(evictor_ != nullptr);
+  if (RoundedExtentBytes(bytes) <= capacity_bytes()) {
+    for (int evictions = 0; evictions < kEvictionsMax; ++evictions) {
+      const Arena::Refusal refusal = attempt();
+      if (refusal == Arena::Refusal::kNone) {
+        return absl::OkStatus();
+      }
+      const bool has_evicted = refusal == Arena::Refusal::kOverBudget
+                                   ? evictor_->EvictOldest(EvictionReason::kCapacity) > 0
+                                   : evictor_->EvictWindow(bytes);
+      if (!has_evicted) {
+        break;
+      }
+    }
+  }
+  refused_[static_cast<size_t>(Use::kPlaced)].Add();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("host tier: no room for ", bytes, " bytes: of ", capacity_bytes(), ", ",
+                   used_bytes(), " are in use and what could go is pinned or in flight"));
+}
+
+absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes) {
+  Extent extent;
+  CAIRN_RETURN_IF_ERROR(MakeRoom(bytes, [&] {
+    Arena::Refusal refusal;
+    extent = arena_->Allocate(bytes, Use::kPlaced, &refusal);
+    return refusal;
+  }));
+  return extent;
+}
+
+absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
+  for (int windows = 0; windows < 4; ++windows) {
+    Arena::Refusal refusal;
+    Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
+    if (refusal == Arena::Refusal::kNone) {
+      return extent;
+    }
+    // In budget but in pieces: placed images may stand between them.
+    if (refusal == Arena::Refusal::kOverBudget || !evictor_->EvictWindow(bytes)) {
+      break;
+    }
+  }
+  refused_[static_cast<size_t>(Use::kStaging)].Add();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("staging: no room for ", bytes, " bytes: ", staging_bytes(), " of ",
+                   arena_->budget_bytes(Use::kStaging), " are in flight"));
+}
+
+absl::Status HostTier::Place(Extent& staged) {
+  return MakeRoom(staged.size_bytes(), [&] {
+    return arena_->ChangeUse(staged, Use::kPlaced) ? Arena::Refusal::kNone
+                                                   : Arena::Refusal::kOverBudget;
+  });
+}
+
+bool HostTier::EvictToWatermark() {
+  const uint64_t percent = is_evicting_to_low_.load(std::memory_order_relaxed)
+                               ? limits::kLowWatermarkPercent
+                               : limits::kHighWatermarkPercent;
+  const bool is_above = used_bytes() > capacity_bytes() / 100 * percent;
+  const bool has_evicted = is_above && evictor_->EvictOldest(EvictionReason::kWatermark) > 0;
+  is_evicting_to_low_.store(has_evicted, std::memory_order_relaxed);
+  return has_evicted;
+}
+
+void HostTier::Report(MetricSink& sink) const {
+  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kHostLabel,
+                static_cast<double>(capacity_bytes()));
+  sink.AddGauge("cairn_tier_used_bytes",
+                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
+                "read included.",
+                kHostLabel, static_cast<double>(used_bytes()));
+  sink.AddGauge("cairn_staging_capacity_bytes",
+                "Bytes that payloads and answers in flight may take.", {},
+                static_cast<double>(arena_->budget_bytes(Use::kStaging)));
+  sink.AddGauge("cairn_staging_used_bytes", "Bytes of payloads and answers in flight.", {},
+                static_cast<double>(staging_bytes()));
+  sink.AddGauge("cairn_arena_largest_free_bytes", "Largest extent that would fit without eviction.",
+                {}, static_cast<double>(arena_->largest_free_bytes()));
+  sink.AddCounter("cairn_arena_allocated_bytes_total",
+                  "Bytes handed out by the arena; less cairn_arena_freed_bytes_total they are what "
+                  "tier and staging use.",
+                  {}, arena_->allocated_bytes_total());
+  sink.AddCounter("cairn_arena_freed_bytes_total", "Bytes given back to the arena.", {},
+                  arena_->freed_bytes_total());
+  constexpr std::string_view kUseNames[kUseCount] = {"placed", "staging"};
+  for (size_t use = 0; use < kUseCount; ++use) {
+    const MetricLabel labels[] = {{"use", kUseNames[use]}};
+    sink.AddCounter("cairn_arena_refused_total",
+                    "Allocations refused: what is left is pinned or in flight.", labels,
+                    refused_[use].Value());
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/upkeep/upkeep.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "codecs/demote.h"
+#include "service/active_backend.h"
+#include "service/step_timer.h"
+
+namespace cairn {
+namespace {
+
+// Of one round, so that a deadline never waits long for it.
+constexpr int kEvictionsPerRound = 256;
+constexpr size_t kEncodesPerRound = 4;
+// The longest sleep: the watermark is looked at so often.
+constexpr absl::Duration kSleepMax = absl::Seconds(1);
+// After a round that could not encode for want of room.
+constexpr absl::Duration kRetry = absl::Milliseconds(100);
+
+}  // namespace
+
+Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock)
+    : spaces_(spaces),
+      index_(index),
+      host_(host),
+      clock_(clock),
+      backend_(ActiveBackend()),
+      encode_seconds_(LatencyBounds()) {}
+
+void Upkeep::Start() {
+  CAIRN_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Upkeep::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  woken_.NotifyAll();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Upkeep::Wake() {
+  {
+    const MutexLock lock(mutex_);
+    is_woken_ = true;
+  }
+  woken_.NotifyOne();
+}
+
+void Upkeep::Run() {
+  pthread_setname_np(pthread_self(), "upkeep");
+  for (;;) {
+    const absl::Duration rest = RunOnce() - clock_.Now();
+    const absl::Time until = MonotonicNow() + std::min(rest, kSleepMax);
+    const MutexLock lock(mutex_);
+    while (!is_stopping_ && !is_woken_ && woken_.WaitUntil(mutex_, until)) {
+    }
+    is_woken_ = false;
+    if (is_stopping_) {
+      return;
+    }
+  }
+}
+
+absl::Time Upkeep::RunOnce() {
+  rounds_.Add();
+  absl::Time next = std::min(index_.AnswerLateWaiters(), index_.ExpireLeases());
+  int evictions = 0;
+  while (evictions < kEvictionsPerRound && host_.EvictToWatermark()) {
+    ++evictions;
+  }
+  const bool has_more = EncodePending() || evictions == kEvictionsPerRound;
+  const absl::Time now = clock_.Now();
+  if (has_more) {
+    return now;
+  }
+  return std::min(next, now + (index_.pending_count() > 0 ? kRetry : kSleepMax));
+}
+
+bool Upkeep::EncodePending() {
+  const BlockIndex::Pins pins = index_.TakePending(kEncodesPerRound);
+  bool has_room = true;
+  for (const Pin& pin : pins) {
+    if (!has_room || absl::IsResourceExhausted(EncodeOne(pin))) {
+      has_room = false;
+      index_.PutBackPending(pin);
+    }
+  }
+  return has_room && index_.pending_count() > 0;
+}
+
+absl::Status Upkeep::EncodeOne(const Pin& pin) {
+  const StepTimer timer(encode_seconds_);
+  CAIRN_ASSIGN_OR_RETURN(const Space* space, spaces_.Find(pin.facts().space_id));
+  const codecs::Recipe recipe = space->recipe();
+  // Since it was kept raw the space may have turned lossless.
+  if (recipe == pin.facts().recipe || !VerifyOne(pin)) {
+    return absl::OkStatus();
+  }
+  codecs::ImageView view;
+  CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &view) == codecs::Error::kOk);
+  codecs::ImageSpec spec = view.spec();
+  spec.recipe = recipe;
+  uint64_t bytes_max = 0;
+  CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
+  size_t bytes = 0;
+  const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("demote: ", ToAbsl(codecs::Name(error))));
+  }
+  image.ShrinkTo(bytes);
+  CAIRN_RETURN_IF_ERROR(host_.Place(image));
+  if (index_.Replace(pin, recipe, std::move(image))) {
+    encoded_.Add();
+  }
+  return absl::OkStatus();
+}
+
+void Upkeep::Report(MetricSink& sink) const {
+  sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of chores.", {}, rounds_.Value());
+  sink.AddCounter("cairn_upkeep_encoded_total", "Images kept raw that were encoded later.", {},
+                  encoded_.Value());
+  const MetricLabel encode[] = {{"step", "encode"}};
+  sink.AddHistogram("cairn_upkeep_step_seconds", "Time of each step of upkeep.", encode,
+                    encode_seconds_.Snapshot());
+  const MetricLabel where[] = {{"where", "upkeep"}};
+  sink.AddCounter("cairn_corrupt_tiles_total",
+                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
+                  where, corrupt_images_.Value());
+  sink.AddCounter("cairn_verified_images_total", "Images checked by Verify and upkeep.", {},
+                  verified_images_.Value());
+}
+
+}  // namespace cairn
