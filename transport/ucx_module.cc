@@ -24,7 +24,7 @@ std::vector<std::string> Candidates() {
   if (dladdr(reinterpret_cast<const void*>(&LoadUcxModule), &info) != 0 &&
       info.dli_fname != nullptr) {
     std::string self = info.dli_fname;
-    if (self.find('/') == self.npos) {  // a program found by PATH
+    if (self.find('/') == self.npos || self == "/proc/self/exe") {  // a program found by PATH
       char path[4096];
       const ssize_t bytes = readlink("/proc/self/exe", path, sizeof(path));
       self = bytes > 0 ? std::string(path, static_cast<size_t>(bytes)) : "";

@@ -53,7 +53,8 @@ absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::Connect(
   std::unique_ptr<UcxConnection> connection(new UcxConnection(address, std::move(settings), hello));
   CAIRN_ASSIGN_OR_RETURN(connection->context_, UcxContext::Make(connection->settings_));
   CAIRN_RETURN_IF_ERROR(connection->Open());
-  CAIRN_ASSIGN_OR_RETURN(*reply, connection->SayHello(deadline));
+  CAIRN_ASSIGN_OR_RETURN(const proto::HelloReply answer, connection->SayHello(deadline));
+  if (reply != nullptr) *reply = answer;
   return connection;
 }
 
@@ -84,7 +85,7 @@ absl::StatusOr<proto::HelloReply> UcxConnection::SayHello(absl::Time deadline) {
   is_saying_hello_ = true;
   absl::StatusOr<proto::HelloReply> reply = Shake(*this, hello_, deadline);
   is_saying_hello_ = false;
-  if (!reply.ok()) return Annotate(reply.status(), AddressText(address_));
+  if (!reply.ok()) return reply;
   window_ = static_cast<int>(
       std::clamp<uint32_t>(reply->window, 1, static_cast<uint32_t>(slots_.size())));
   return reply;

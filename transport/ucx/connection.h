@@ -24,7 +24,7 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible.
 class UcxConnection final : public Connection {
  public:
-  // As UcxModule::Connect().
+  // As UcxModule::Connect(); `reply` may be null.
   static absl::StatusOr<std::unique_ptr<UcxConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);

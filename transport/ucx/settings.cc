@@ -2,6 +2,7 @@
 #include "transport/ucx/settings.h"
 
 #include <ucs/config/global_opts.h>
+#include <ucs/config/types.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -53,7 +54,7 @@ std::vector<std::string> EnvironmentWarnings() {
       (std::string_view(mem_events) != "n" && std::string_view(mem_events) != "no")) {
     warnings.emplace_back("set UCX_MEM_EVENTS=n before start: UCX hooks memory calls otherwise");
   }
-  if (ucs_global_opts.handle_errors != 0) {
+  if ((ucs_global_opts.handle_errors & ~(1u << UCS_HANDLE_ERROR_NONE)) != 0) {
     warnings.emplace_back(
         "set UCX_HANDLE_ERRORS=none before start: UCX owns SIGSEGV, SIGBUS, SIGILL, SIGFPE "
         "otherwise");
