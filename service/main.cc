@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/status.h"
 #include "service/config.h"
 #include "service/daemon.h"
 #include "service/process.h"
