@@ -84,7 +84,7 @@ constexpr Knob kKnobs[] = {
      "recipe of spaces whose first client names none"},
     {"connections", "256", Number{&Config::connections, 1, 4096},
      "data-plane connections per transport"},
-    {"window", "32", Number{&Config::window, 1, 1024}, "requests in flight per session"},
+    {"window", "32", Number{&Config::window, 1, 256}, "requests in flight per connection"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for requests in flight to finish"},
     {"log-level", "info", Text{&Config::log_level, CheckLogLevel, "error, warn, info or debug"},

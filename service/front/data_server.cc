@@ -131,7 +131,7 @@ void DataServer::StartHello(transport::Lane& lane, Request request, Peer& peer) 
   peer.session = *session;
   peer.ticket = request.frame.ticket;
   peer.is_greeted = true;
-  peer.window = hello.window == 0 ? options_.window : std::min(hello.window, options_.window);
+  peer.window = std::min(hello.window, options_.window);
   const proto::Frame reply =
       ReplyOf(request, proto::HelloReply{.version = 1,
                                          .window = peer.window,

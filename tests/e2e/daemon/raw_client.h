@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A client without the SDK: generated stubs and hand-made frames, so that a test can say anything,
+// lies included. And a small space with contents that every (block, layer, head, plane, token,
+// element) names.
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cairn/v1/admin.grpc.pb.h"
+#include "cairn/v1/store.grpc.pb.h"
+#include "proto/block_key.h"
+#include "proto/frame.h"
+#include "transport/connect.h"
+#include "transport/transport.h"
+
+namespace cairn {
+
+inline constexpr uint16_t kToyLayers = 4, kToyHeads = 4;
+inline constexpr uint32_t kToyDim = 64, kToyTokens = 16;
+
+// A space of one KV group in bf16.
+struct ToyShape {
+  std::string model = "toy";
+  uint16_t layers = kToyLayers, heads = kToyHeads;
+  uint32_t dim = kToyDim, tokens = kToyTokens;
+  proto::SliceRange whole() const { return {0, layers, 0, heads}; }
+};
+ToyShape BigToy();  // 4 MiB of source a block; the default has 64 KiB
+
+v1::SpaceSpec ToySpec(const std::string& tenant, const ToyShape& shape = {});
+proto::SliceRange WholeToy();
+// The source bytes of a slice of block `block`: tiles in the order layer, head, plane.
+std::vector<std::byte> ToySource(uint64_t block, const proto::SliceRange& slice,
+                                 const ToyShape& shape = {});
+// A key that only `block` and `salt` name.
+proto::BlockKey ToyKey(uint64_t block, uint64_t salt = 0);
+
+// A session with its stream held open. Thread-compatible.
+class RawClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<RawClient>> Open(const std::string& control,
+                                                         const std::string& tenant = "test");
+  // Ends the session.
+  ~RawClient();
+
+  v1::Store::Stub& store() { return *store_; }
+  v1::Admin::Stub& admin() { return *admin_; }
+  const proto::Ticket& ticket() const { return ticket_; }
+  std::string ticket_bytes() const { return opened_.ticket(); }
+  const v1::SessionOpened& opened() const { return opened_; }
+  std::string local_address() const;
+
+  absl::StatusOr<uint64_t> OpenSpace(const v1::SpaceSpec& spec, const std::string& recipe = "raw");
+  v1::MatchRequest MatchOf(uint64_t space_id, std::span<const proto::BlockKey> keys) const;
+  absl::StatusOr<v1::MatchReply> Match(const v1::MatchRequest& request,
+                                       absl::Duration timeout = absl::Seconds(5));
+
+  // A greeted data-plane connection over the unix socket.
+  absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(uint64_t region_bytes = 8 << 20);
+  absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(const proto::Ticket& ticket,
+                                                              uint64_t region_bytes);
+
+  // An honest put of source bytes, and a get of whole images or source, ready to be spoilt.
+  proto::Frame PutFrame(uint64_t space_id, const proto::BlockKey& key,
+                        const proto::SliceRange& slice, std::span<const std::byte> payload,
+                        const ToyShape& shape = {});
+  proto::Frame GetFrame(uint64_t space_id, const proto::BlockKey& key,
+                        const proto::SliceRange& slice, uint64_t target_bytes);
+
+ private:
+  RawClient() = default;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Store::Stub> store_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+  grpc::ClientContext stream_context_;
+  std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> stream_;
+  v1::SessionOpened opened_;
+  proto::Ticket ticket_{};
+  uint64_t last_seq_ = 0;
+};
+
+// Sends one frame and waits for its reply. The status of the connection, or the reply frame.
+absl::StatusOr<proto::Frame> Ask(transport::Connection& connection, const proto::Frame& request,
+                                 std::span<const std::byte> payload = {},
+                                 std::span<std::byte> target = {},
+                                 absl::Duration timeout = absl::Seconds(5));
+// As Ask(), with an error reply turned into its status.
+absl::StatusOr<proto::Frame> AskOk(transport::Connection& connection, const proto::Frame& request,
+                                   std::span<const std::byte> payload = {},
+                                   std::span<std::byte> target = {});
+
+// Deadlines for a stub's call.
+void SetTimeout(grpc::ClientContext& context, absl::Duration timeout);
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace cairn

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client that works until it is killed: cairn_test_worker CONTROL put|get SEED
+// Prints "working" once its first round is done. Exit code 3: wrong bytes.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "tests/e2e/daemon/raw_client.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kDepth = 4;       // calls in flight
+constexpr uint64_t kContents = 4;  // different payloads
+
+struct Flight {
+  transport::Call call;
+  std::unique_ptr<transport::Buffer> buffer;
+};
+
+class Worker {
+ public:
+  Worker(RawClient& client, uint64_t space, transport::Connection& connection)
+      : client_(client), space_(space), connection_(connection), flights_(kDepth) {
+    for (uint64_t i = 0; i < kContents; ++i) {
+      contents_.push_back(ToySource(i, shape_.whole(), shape_));
+    }
+    for (Flight& flight : flights_) {
+      auto buffer = connection_.Allocate(contents_[0].size());
+      CAIRN_CHECK_OK(buffer);
+      flight.buffer = *std::move(buffer);
+    }
+  }
+
+  void PutForEver(uint64_t seed) {
+    for (uint64_t round = 0;; ++round) {  // ends: the process is killed
+      for (size_t i = 0; i < kDepth; ++i) {
+        const uint64_t block = seed * 1'000'000 + round * kDepth + i;
+        const auto& content = contents_[block % kContents];
+        const auto target = flights_[i].buffer->bytes();
+        std::copy(content.begin(), content.end(), target.begin());
+        const auto frame = client_.PutFrame(space_, ToyKey(block), shape_.whole(), target, shape_);
+        Start(flights_[i], frame, target, {});
+      }
+      Finish();
+      if (round == 0) Say();
+    }
+  }
+
+  // Of the blocks 0 to kContents - 1, which somebody else has put.
+  void GetForEver() {
+    for (uint64_t round = 0;; ++round) {  // ends: the process is killed
+      for (size_t i = 0; i < kDepth; ++i) {
+        const auto target = flights_[i].buffer->bytes();
+        const auto frame =
+            client_.GetFrame(space_, ToyKey(i % kContents), shape_.whole(), target.size());
+        Start(flights_[i], frame, {}, target);
+      }
+      Finish();
+      for (size_t i = 0; i < kDepth; ++i) {
+        const auto& call = flights_[i].call;
+        if (call.reply_payload_bytes == 0) continue;
+        const auto bytes = flights_[i].buffer->bytes();
+        if (!std::equal(bytes.begin(), bytes.end(), contents_[i % kContents].begin())) std::exit(3);
+      }
+      if (round == 0) Say();
+    }
+  }
+
+ private:
+  void Start(Flight& flight, const proto::Frame& frame, std::span<const std::byte> payload,
+             std::span<std::byte> target) {
+    flight.call = transport::Call();
+    flight.call.request = proto::Serialize(frame);
+    flight.call.payload = payload;
+    flight.call.target = target;
+    flight.call.deadline = MonotonicNow() + absl::Seconds(10);
+    const absl::Status started = connection_.Start(&flight.call);
+    if (!started.ok()) Fail("start", started);
+  }
+
+  void Finish() {
+    for (Flight& flight : flights_) {
+      while (!flight.call.over()) connection_.Poll(MonotonicNow() + absl::Seconds(1));
+      if (!flight.call.status.ok()) Fail("call", flight.call.status);
+    }
+  }
+
+  static void Say() {
+    std::puts("working");
+    std::fflush(stdout);
+  }
+  [[noreturn]] static void Fail(const char* what, const absl::Status& status) {
+    std::fprintf(stderr, "worker: %s: %s\n", what, status.ToString().c_str());
+    std::exit(1);
+  }
+
+  const ToyShape shape_ = BigToy();
+  RawClient& client_;
+  const uint64_t space_;
+  transport::Connection& connection_;
+  std::vector<Flight> flights_;
+  std::vector<std::vector<std::byte>> contents_;
+};
+
+int Main(const std::string& control, const std::string& mode, uint64_t seed) {
+  auto client = RawClient::Open(control);
+  CAIRN_CHECK_OK(client);
+  auto space = (*client)->OpenSpace(ToySpec("test", BigToy()));
+  CAIRN_CHECK_OK(space);
+  auto connection = (*client)->Dial(uint64_t{32} << 20);
+  CAIRN_CHECK_OK(connection);
+  Worker worker(**client, *space, **connection);
+  if (mode == "put") worker.PutForEver(seed);
+  worker.GetForEver();
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  CAIRN_CHECK(argc == 4);
+  return cairn::Main(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data server over the in-process transport, with the real paths behind it and a wire that can
+// flip bits.
+#include "service/front/data_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "codecs/checksum.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/metric_capture.h"
+#include "transport/memory/memory.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint16_t kLayers = 2, kHeads = 2, kTokens = 16;
+constexpr uint32_t kDim = 32;
+constexpr size_t kPayloadBytes = size_t{kLayers} * kHeads * 2 * kTokens * kDim * 2;
+
+// A lane whose received payloads can arrive with one bit flipped, as a wire without a checksum
+// would deliver them: the transport's own CRC is then of what is there.
+class FlippingLane final : public transport::Lane {
+ public:
+  FlippingLane(transport::Lane& lane, std::atomic<int>& flips) : lane_(lane), flips_(flips) {}
+
+  int index() const override { return lane_.index(); }
+  absl::Status Submit(absl::AnyInvocable<void(transport::Lane&)> task) override {
+    return lane_.Submit([this, task = std::move(task)](transport::Lane&) mutable { task(*this); });
+  }
+  void Receive(transport::Arrival arrival, std::span<std::byte> target, absl::Time deadline,
+               transport::ReceiveDone done) override {
+    lane_.Receive(std::move(arrival), target, deadline,
+                  [this, target, done = std::move(done)](transport::Received received) mutable {
+                    if (received.status.ok() && flips_.exchange(0) > 0) {
+                      target[target.size() / 2] ^= std::byte{0x10};
+                      received.crc32c = codecs::Crc32c(target);
+                    }
+                    done(std::move(received));
+                  });
+  }
+  void Reply(const transport::ReplyTo& reply_to, const proto::FrameBytes& frame,
+             std::span<const std::byte> payload, absl::Time deadline,
+             transport::ReplyDone done) override {
+    lane_.Reply(reply_to, frame, payload, deadline, std::move(done));
+  }
+  void Break(transport::PeerId peer) override { lane_.Break(peer); }
+
+ private:
+  transport::Lane& lane_;
+  std::atomic<int>& flips_;
+};
+
+class FlippingHandler final : public transport::LaneHandler {
+ public:
+  explicit FlippingHandler(transport::LaneHandler& inner) : inner_(inner) {}
+  void FlipNext() { flips_ = 1; }
+
+  void OnArrival(transport::Lane& lane, transport::Arrival arrival) override {
+    if (lane_ == nullptr) lane_ = std::make_unique<FlippingLane>(lane, flips_);
+    inner_.OnArrival(*lane_, std::move(arrival));
+  }
+  void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override {
+    inner_.OnPeerGone(lane, peer);
+  }
+
+ private:
+  transport::LaneHandler& inner_;
+  std::atomic<int> flips_{0};
+  std::unique_ptr<FlippingLane> lane_;  // of the one lane thread
+};
+
+class DataServerTest : public ::testing::Test {
+ protected:
+  DataServerTest()
+      : sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
+                   .break_peer = [this](const PeerRef& peer) { server_->BreakPeer(peer); }}),
+        spaces_(Raw()) {
+    auto host =
+        HostTier::Make({.capacity_bytes = 16_MiB, .staging_bytes = 16_MiB, .fault_in = false});
+    CAIRN_CHECK_OK(host);
+    host_ = *std::move(host);
+    index_ = std::make_unique<BlockIndex>(
+        BlockIndex::Options{.blocks_max = 1024, .lease_bytes_max = 8_MiB}, *host_, clock_);
+    index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
+    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *host_, clock_);
+    get_ = std::make_unique<GetPath>(spaces_, *index_, *host_, clock_);
+    pool_ = std::make_unique<PathPool>(2);
+    server_ = std::make_unique<DataServer>(
+        DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
+        DataServer::Options{.transport_label = "memory", .lanes = 1, .window = 4});
+    handler_ = std::make_unique<FlippingHandler>(*server_);
+    transport_ = transport::StartMemoryServer({.lanes = 1}, *handler_);
+    session_ = *sessions_.Open("test", "unit");
+    connection_ = Connect(session_.ticket);
+    proto::SpaceIdentity identity;
+    identity.tenant = "test";
+    identity.model = "m";
+    identity.weights_revision = "1";
+    identity.dtype = codecs::DType::kBf16;
+    identity.tokens_per_block = kTokens;
+    proto::GroupGeometry group;
+    for (uint32_t layer = 0; layer < kLayers; ++layer) group.layers.push_back(layer);
+    group.kv_heads = kHeads;
+    group.k_dim = group.v_dim = kDim;
+    identity.groups.push_back(group);
+    const auto opened = spaces_.Open(identity, "raw", "test");
+    CAIRN_CHECK_OK(opened);
+    space_ = opened->space->id();
+  }
+  ~DataServerTest() override {
+    connection_.reset();
+    transport_->Stop();
+    pool_->Stop();
+  }
+
+  static codecs::Recipe Raw() {
+    codecs::Recipe recipe;
+    CAIRN_CHECK(codecs::ParseRecipe("raw", &recipe) == codecs::Error::kOk);
+    return recipe;
+  }
+
+  std::unique_ptr<transport::Connection> Connect(const proto::Ticket& ticket) {
+    proto::Frame hello;
+    hello.seq = ++seq_;
+    hello.ticket = ticket;
+    hello.body = proto::Hello{.window = 32};
+    auto connection = transport_->Connect(hello, MonotonicNow() + absl::Seconds(5));
+    last_connect_ = connection.status();
+    return connection.ok() ? *std::move(connection) : nullptr;
+  }
+
+  static proto::BlockKey Key(uint8_t name) {
+    proto::BlockKey key{};
+    key[0] = std::byte{name};
+    return key;
+  }
+  static std::vector<std::byte> Payload(uint8_t name) {
+    std::vector<std::byte> bytes(kPayloadBytes);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + name);
+    return bytes;
+  }
+  proto::Frame PutFrame(uint8_t name, std::span<const std::byte> payload) {
+    proto::Frame frame;
+    frame.seq = ++seq_;
+    frame.ticket = session_.ticket;
+    frame.payload_bytes = payload.size();
+    frame.payload_crc32c = codecs::Crc32c(payload);
+    frame.body = proto::Put{
+        .space_id = space_, .key = Key(name), .slice = {0, kLayers, 0, kHeads}, .tokens = kTokens};
+    return frame;
+  }
+  proto::Frame GetFrame(uint8_t name) {
+    proto::Frame frame;
+    frame.seq = ++seq_;
+    frame.ticket = session_.ticket;
+    frame.body = proto::Get{.space_id = space_,
+                            .key = Key(name),
+                            .slice = {0, kLayers, 0, kHeads},
+                            .form = proto::Form::kSource,
+                            .target_bytes = kPayloadBytes};
+    return frame;
+  }
+
+  absl::Status Ask(const proto::Frame& request, std::span<const std::byte> payload = {},
+                   std::span<std::byte> target = {}) {
+    transport::Call call;
+    call.request = proto::Serialize(request);
+    call.payload = payload;
+    call.target = target;
+    call.deadline = MonotonicNow() + absl::Seconds(5);
+    CAIRN_RETURN_IF_ERROR(connection_->Start(&call));
+    while (!call.over()) connection_->Poll(call.deadline + absl::Seconds(1));
+    CAIRN_RETURN_IF_ERROR(call.status);
+    const auto reply = proto::ParseFrame(call.reply.bytes());
+    CAIRN_RETURN_IF_ERROR(reply.status());
+    EXPECT_EQ(reply->seq, request.seq);
+    return proto::StatusOf(*reply);
+  }
+  absl::Status Put(uint8_t name) {
+    const auto payload = Payload(name);
+    return Ask(PutFrame(name, payload), payload);
+  }
+  absl::Status Get(uint8_t name) {
+    std::vector<std::byte> target(kPayloadBytes);
+    const absl::Status status = Ask(GetFrame(name), {}, target);
+    EXPECT_TRUE(!status.ok() || target == Payload(name)) << "wrong bytes";
+    return status;
+  }
+  double Metric(const std::string& series) const {
+    MetricCapture capture;
+    server_->Report(capture);
+    put_->Report(capture);
+    get_->Report(capture);
+    double sum = 0;
+    for (const auto& [name, value] : capture.values()) {
+      if (name.starts_with(series)) sum += value;
+    }
+    return sum;
+  }
+
+  const Clock& clock_ = RealClock::Get();
+  std::unique_ptr<HostTier> host_;
+  Sessions sessions_;
+  Spaces spaces_;
+  std::unique_ptr<BlockIndex> index_;
+  std::unique_ptr<PutPath> put_;
+  std::unique_ptr<GetPath> get_;
+  std::unique_ptr<DataServer> server_;
+  std::unique_ptr<FlippingHandler> handler_;
+  std::unique_ptr<PathPool> pool_;
+  std::unique_ptr<transport::MemoryServer> transport_;
+  Sessions::Opened session_;
+  std::unique_ptr<transport::Connection> connection_;
+  absl::Status last_connect_;
+  uint64_t space_ = 0, seq_ = 0;
+};
+
+TEST_F(DataServerTest, PutThenGet) {
+  EXPECT_EQ(Get(1).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Put(1).ok());
+  EXPECT_TRUE(Get(1).ok());
+  EXPECT_TRUE(Put(1).ok()) << "a duplicate is an answer";
+  EXPECT_EQ(Metric("cairn_data_requests_total{transport=\"memory\",op=\"get\",code=\"not_found\""),
+            1);
+  EXPECT_EQ(Metric("cairn_data_requests_total{transport=\"memory\",op=\"put\",code=\"ok\""), 2);
+  EXPECT_EQ(Metric("cairn_puts_total{outcome=\"duplicate\""), 1);
+}
+
+TEST_F(DataServerTest, ABitFlippedOnTheWireIsNeverPublished) {
+  const LogCapture log;
+  handler_->FlipNext();
+  EXPECT_EQ(Put(1).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Get(1).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Metric("cairn_puts_total{outcome=\"corrupt\""), 1);
+  EXPECT_EQ(log.Count("does not match"), 1u);
+  EXPECT_EQ(host_->staging_bytes(), 0u);
+  EXPECT_EQ(host_->used_bytes(), 0u);
+  EXPECT_TRUE(Put(1).ok()) << "the next try is as good as new";
+  EXPECT_TRUE(Get(1).ok());
+}
+
+TEST_F(DataServerTest, ABitFlippedInMemoryIsAMiss) {
+  const LogCapture log;
+  ASSERT_TRUE(Put(1).ok());
+  // Find the payload in the arena and damage it.
+  const auto payload = Payload(1);
+  const auto mapping = host_->arena().mapping();
+  const auto found =
+      std::search(mapping.begin(), mapping.end(), payload.begin(), payload.begin() + 256);
+  ASSERT_NE(found, mapping.end());
+  *found ^= std::byte{1};
+  EXPECT_EQ(Get(1).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Get(1).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Metric("cairn_corrupt_tiles_total"), 1);
+  EXPECT_EQ(log.Count("checksum"), 1u) << "logged once";
+  EXPECT_EQ(host_->used_bytes(), 0u) << "the image is dropped";
+}
+
+TEST_F(DataServerTest, AWrongTicketIsRefusedAndTheConnectionDropped) {
+  proto::Ticket ticket = session_.ticket;
+  ticket[15] ^= std::byte{1};
+  EXPECT_EQ(Connect(ticket), nullptr);
+  EXPECT_EQ(last_connect_.code(), absl::StatusCode::kPermissionDenied);
+  proto::Frame frame = GetFrame(1);
+  frame.ticket = ticket;
+  EXPECT_EQ(Ask(frame).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Ask(GetFrame(1)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Metric("cairn_data_bad_tickets_total"), 2);
+  EXPECT_EQ(Metric("cairn_data_peers_broken_total"), 2);
+}
+
+TEST_F(DataServerTest, ASecondHelloIsAStrike) {
+  for (int i = 0; i < DataServer::kStrikesMax; ++i) {
+    proto::Frame hello;
+    hello.seq = ++seq_;
+    hello.ticket = session_.ticket;
+    hello.body = proto::Hello{.window = 32};
+    EXPECT_EQ(Ask(hello).code(), absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(Ask(GetFrame(1)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DataServerTest, TheEndOfTheSessionDropsItsConnections) {
+  ASSERT_TRUE(Put(1).ok());
+  sessions_.End(session_.id);
+  EXPECT_EQ(Get(1).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DataServerTest, DrainingRefusesPutsAndServesGets) {
+  ASSERT_TRUE(Put(1).ok());
+  server_->RefusePuts();
+  EXPECT_EQ(Put(2).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Get(1).ok());
+}
+
+TEST_F(DataServerTest, EveryRequestIsOverInTheEnd) {
+  for (uint8_t i = 0; i < 50; ++i) {
+    EXPECT_TRUE(Put(i).ok());
+    EXPECT_TRUE(Get(i).ok());
+  }
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(5);
+  while (server_->in_flight() != 0 && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(server_->in_flight(), 0);
+  EXPECT_EQ(Metric("cairn_data_requests_total"), 101) << "with the hello";
+}
+
+}  // namespace
+}  // namespace cairn
