@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes as a source: encoded by every backend, which must agree; decoded by
-// every backend, which must agree; and what has to come back exactly does. The first 8 bytes choose
-// the shape.
+// Bytes as a source: encoded by every backend, which must agree; decoded by every backend, which
+// must agree; and what has to come back exactly does. The first 8 bytes choose shape and recipe.
 
 #include <array>
 #include <cstddef>
