@@ -42,7 +42,7 @@ absl::StatusOr<Target> ParseTarget(std::string_view text) {
   const bool is_number =
       port.find_first_not_of("0123456789") == port.npos && absl::SimpleAtoi(ToAbsl(port), &number);
   if (host.empty() || (!has_brackets && host.find(':') != host.npos) ||
-      host.find('/') != host.npos || !is_number || number < 1 || number > UINT16_MAX) {
+      host.find_first_of("[]/") != host.npos || !is_number || number < 1 || number > UINT16_MAX) {
     return BadTarget(text);
   }
   target.host = std::string(host);

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/connect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "tests/support/temp_dir.h"
+#include "transport/ucx_module.h"
+
+namespace cairn::transport {
+namespace {
+
+TEST(ParseTarget, TellsTheTransport) {
+  const auto local = ParseTarget("unix:/run/cairn/socket");
+  ASSERT_TRUE(local.ok());
+  EXPECT_EQ(local->kind, Target::Kind::kUnix);
+  EXPECT_EQ(local->path, "/run/cairn/socket");
+  EXPECT_EQ(ParseTarget("unix:a:b")->path, "a:b");
+
+  const auto tcp = ParseTarget("10.0.0.1:7411");
+  ASSERT_TRUE(tcp.ok());
+  EXPECT_EQ(tcp->kind, Target::Kind::kTcp);
+  EXPECT_EQ(tcp->host, "10.0.0.1");
+  EXPECT_EQ(tcp->port, 7411);
+  EXPECT_EQ(ParseTarget("[::1]:65535")->host, "::1");
+  EXPECT_EQ(ParseTarget("node-3.cluster:1")->host, "node-3.cluster");
+}
+
+TEST(ParseTarget, GuessesNothing) {
+  for (const char* text : {"", "unix:", "/run/cairn/socket", "host", "host:", ":7411", "host:0",
+                           "host:65536", "host:-1", "host: 1", "host:1x", "::1:7411", "[]:1",
+                           "tcp://host:1", "unix", "host:99999999999999999999"}) {
+    const auto target = ParseTarget(text);
+    EXPECT_EQ(target.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+proto::Frame Hello() {
+  proto::Frame frame;
+  frame.body = proto::Hello{1, 4, 0};
+  return frame;
+}
+
+TEST(Connect, SaysThatNobodyListens) {
+  const TempDir folder;
+  const auto connection =
+      Connect("unix:" + folder.File("none"), Hello(), {}, MonotonicNow() + absl::Seconds(5));
+  EXPECT_EQ(connection.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      Connect("unix:" + std::string(200, 'x'), Hello(), {}, absl::InfiniteFuture()).status().code(),
+      absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Connect, NamesTheModuleItLookedFor) {
+  ConnectOptions options;
+  options.ucx_module = "/nowhere/libcairn_ucx.so";
+  const auto connection =
+      Connect("127.0.0.1:7411", Hello(), options, MonotonicNow() + absl::Seconds(5));
+  EXPECT_EQ(connection.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(connection.status().message()),
+              testing::HasSubstr("/nowhere/libcairn_ucx.so"));
+}
+
+TEST(LoadUcxModule, RefusesALibraryThatIsNone) {
+  const auto module = LoadUcxModule("libm.so.6");
+  EXPECT_EQ(module.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace cairn::transport

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/local/region.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "tests/support/temp_dir.h"
+
+namespace cairn::transport {
+namespace {
+
+constexpr uint64_t kBytes = 1 << 16;
+
+Fd Memfd(uint64_t bytes, int seals, unsigned flags = MFD_ALLOW_SEALING) {
+  Fd fd(memfd_create("test", MFD_CLOEXEC | flags));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  if (seals != 0) {
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  }
+  return fd;
+}
+
+absl::StatusCode MapCode(Fd fd, uint64_t bytes_max = 1 << 20, uint64_t budget_bytes = 1 << 20) {
+  RegionBudget budget(budget_bytes);
+  const absl::StatusCode code = Region::Map(std::move(fd), bytes_max, budget).status().code();
+  EXPECT_EQ(budget.used_bytes(), 0u);  // nothing is kept, mapped or not
+  return code;
+}
+
+constexpr int kGoodSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+TEST(Region, TakesASealedMemfdAndSharesItsBytes) {
+  Fd memfd = Memfd(kBytes, kGoodSeals);
+  const int kept = dup(memfd.get());
+  RegionBudget budget(kBytes);
+  {
+    auto region = Region::Map(std::move(memfd), kBytes, budget);
+    ASSERT_TRUE(region.ok()) << region.status();
+    EXPECT_EQ(region->bytes(), kBytes);
+    EXPECT_EQ(budget.used_bytes(), kBytes);
+    std::memcpy(region->At(kBytes - 5, 5), "hello", 5);
+    char read[5];
+    EXPECT_EQ(pread(kept, read, 5, kBytes - 5), 5);
+    EXPECT_EQ(std::string(read, 5), "hello");
+    EXPECT_NE(ftruncate(kept, 0), 0);  // what makes the mapping safe
+  }
+  EXPECT_EQ(budget.used_bytes(), 0u);
+  close(kept);
+}
+
+TEST(Region, RefusesWhatCouldBeCut) {
+  EXPECT_EQ(MapCode(Memfd(kBytes, 0)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, F_SEAL_SHRINK)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, F_SEAL_GROW)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, 0, 0)), absl::StatusCode::kInvalidArgument);
+  const TempDir folder;
+  Fd plain(open(folder.File("plain").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  EXPECT_EQ(ftruncate(plain.get(), kBytes), 0);
+  EXPECT_EQ(MapCode(std::move(plain)), absl::StatusCode::kInvalidArgument);
+  const std::string shared = "/dev/shm/cairn-region-test-" + std::to_string(getpid());
+  Fd shm(open(shared.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (shm.is_valid()) {
+    unlink(shared.c_str());
+    EXPECT_EQ(ftruncate(shm.get(), kBytes), 0);
+    EXPECT_EQ(MapCode(std::move(shm)), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(Region, RefusesOtherKindsOfDescriptors) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_EQ(MapCode(Fd(ends[0])), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Fd(ends[1])), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Fd(socket(AF_UNIX, SOCK_STREAM, 0))), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Fd(open("/dev/zero", O_RDWR | O_CLOEXEC))), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Fd(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC))),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Fd()), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Region, RefusesHugePages) {
+  Fd huge(memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!huge.is_valid()) {
+    GTEST_SKIP() << "no huge pages here";
+  }
+  ASSERT_EQ(ftruncate(huge.get(), 2 << 20), 0);
+  ASSERT_EQ(fcntl(huge.get(), F_ADD_SEALS, kGoodSeals), 0);
+  EXPECT_EQ(MapCode(std::move(huge), 1 << 30, 1 << 30), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Region, RefusesMemoryItCannotWrite) {
+  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_WRITE)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_FUTURE_WRITE)),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Region, KeepsItsLimits) {
+  EXPECT_EQ(MapCode(Memfd(0, kGoodSeals)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals), kBytes - 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals), kBytes, kBytes - 1),
+            absl::StatusCode::kResourceExhausted);
+  RegionBudget budget(2 * kBytes);
+  auto first = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
+  auto second = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
+  EXPECT_TRUE(first.ok() && second.ok());
+  EXPECT_FALSE(Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget).ok());
+  first = absl::CancelledError();
+  EXPECT_TRUE(Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget).ok());
+}
+
+TEST(Region, AnswersOnlyForPlacesWithin) {
+  RegionBudget budget(kBytes);
+  auto region = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
+  ASSERT_TRUE(region.ok());
+  EXPECT_NE(region->At(0, kBytes), nullptr);
+  EXPECT_NE(region->At(kBytes - 1, 1), nullptr);
+  EXPECT_EQ(region->At(0, kBytes + 1), nullptr);
+  EXPECT_EQ(region->At(1, kBytes), nullptr);
+  EXPECT_EQ(region->At(kBytes, 1), nullptr);
+  EXPECT_EQ(region->At(UINT64_MAX, 1), nullptr);
+  EXPECT_EQ(region->At(1, UINT64_MAX), nullptr);
+  EXPECT_EQ(region->At(UINT64_MAX, UINT64_MAX), nullptr);
+  EXPECT_EQ(region->At(UINT64_MAX - kBytes + 1, kBytes), nullptr);
+  EXPECT_EQ(Region().At(0, 1), nullptr);
+}
+
+}  // namespace
+}  // namespace cairn::transport
