@@ -97,8 +97,8 @@ void GetPath::Report(MetricSink& sink) const {
   answered("gathered", gathered);
   answered("decoded", decoded);
   answered("recoded", recoded);
-  sink.AddCounter("cairn_get_payload_bytes_total", "Payload bytes that gets answered.", {},
-                  payload_bytes.Value());
+  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes that answers to gets carried.", {},
+                  sent_bytes.Value());
 }
 
 }  // namespace cairn

@@ -44,8 +44,10 @@ class GetPath {
   const codecs::Backend& backend;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
+  // kSend is observed by who sends.
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter corrupt_tiles_host, payload_bytes;
+  Counter corrupt_tiles_host;
+  Counter sent_bytes;  // counted by who sends
   // Of the hits: sent as they lie, put together, decoded, decoded and encoded raw.
   Counter direct, gathered, decoded, recoded;
   void Report(MetricSink& sink) const;

@@ -2,13 +2,10 @@
 #include <utility>
 
 #include "service/get/steps.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 
 Answer Send(GetContext& context, Transcoded transcoded) {
-  const StepTimer timer(context.path.seconds(GetPath::Step::kSend));
-  context.path.payload_bytes.Add(transcoded.payload.size());
   Answer answer;
   answer.reply = {.form = context.get.form,
                   .tier = static_cast<uint8_t>(transcoded.facts.tier),

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The store without its fronts: every part below the lanes, over a small arena and a clock that
+// moves when told, with puts and gets as a lane would run them.
+//
+// Thread-safety: Thread-compatible to set up; the parts are as they are.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/encode.h"
+#include "codecs/image.h"
+#include "service/get/get.h"
+#include "service/index/block_index.h"
+#include "service/limits.h"
+#include "service/put/put.h"
+#include "service/sessions.h"
+#include "service/spaces.h"
+#include "service/tier/host_tier.h"
+#include "service/upkeep/upkeep.h"
+#include "tests/support/fake_clock.h"
+
+namespace cairn {
+
+class StoreFixture {
+ public:
+  explicit StoreFixture(uint64_t host_bytes = 16_MiB, uint64_t blocks_max = 4096,
+                        uint64_t staging_bytes = 32_MiB)
+      : sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
+                  .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }}),
+        spaces(codecs::AllRecipes().front()) {
+    auto made = HostTier::Make(
+        {.capacity_bytes = host_bytes, .staging_bytes = staging_bytes, .fault_in = false});
+    CAIRN_CHECK_OK(made);
+    host = *std::move(made);
+    index = std::make_unique<BlockIndex>(
+        BlockIndex::Options{.blocks_max = blocks_max, .lease_bytes_max = host_bytes / 2}, *host,
+        clock);
+    index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
+    put = std::make_unique<PutPath>(spaces, sessions, *index, *host, clock);
+    get = std::make_unique<GetPath>(spaces, *index, *host, clock);
+    upkeep = std::make_unique<Upkeep>(spaces, *index, *host, clock);
+    session = OpenSession("acme");
+  }
+
+  Session OpenSession(std::string_view tenant) {
+    const auto opened = sessions.Open(tenant, "test");
+    CAIRN_CHECK_OK(opened);
+    return *sessions.Find(opened->ticket);
+  }
+
+  // Two layers of four heads, K and V of 32 bf16: 256 bytes a token and layer.
+  static proto::SpaceIdentity Identity(std::string_view tenant = "acme") {
+    proto::SpaceIdentity identity;
+    identity.tenant = std::string(tenant);
+    identity.model = "model";
+    identity.weights_revision = "1";
+    identity.dtype = codecs::DType::kBf16;
+    identity.tokens_per_block = 16;
+    proto::GroupGeometry group;
+    group.layers = {0, 1};
+    group.kv_heads = 4;
+    group.k_dim = 32;
+    group.v_dim = 32;
+    identity.groups = {group};
+    return identity;
+  }
+  const Space& OpenSpace(std::string_view recipe = "raw",
+                         const proto::SpaceIdentity& identity = Identity()) {
+    const auto opened = spaces.Open(identity, recipe, identity.tenant);
+    CAIRN_CHECK_OK(opened);
+    return *opened->space;
+  }
+
+  static proto::BlockKey Key(uint64_t number) {
+    proto::BlockKey key{};
+    std::memcpy(key.data(), &number, sizeof(number));
+    key[31] = std::byte{1};
+    return key;
+  }
+  static codecs::Slice Whole(const Space& space, uint16_t group = 0) {
+    return codecs::WholeOf(space.groups()[group]);
+  }
+
+  // Finite bf16 values that depend on the key, the group and the tile only, so that whatever slices
+  // they come in fit together.
+  static std::vector<std::byte> Source(const Space& space, const proto::BlockKey& key,
+                                       uint16_t group, const codecs::Slice& slice) {
+    const codecs::TileShape& tile = space.groups()[group].tile;
+    std::vector<std::byte> source;
+    for (uint32_t l = 0; l < slice.layer_count; ++l) {
+      for (uint32_t h = 0; h < slice.head_count; ++h) {
+        for (uint32_t p = 0; p < codecs::PlaneCount(tile.kind); ++p) {
+          uint64_t seed = 0;
+          std::memcpy(&seed, key.data(), sizeof(seed));
+          std::mt19937 random(static_cast<uint32_t>(seed * 1'000'003 + group * 65'537 +
+                                                    (slice.layer_first + l) * 257 +
+                                                    (slice.head_first + h) * 17 + p));
+          const uint64_t bytes =
+              codecs::TileBytes(tile, codecs::PlaneAt(tile.kind, p), space.tokens_per_block());
+          for (uint64_t i = 0; i < bytes; i += 2) {
+            const uint32_t word = random();
+            // Sign and mantissa at random, magnitude about one.
+            source.push_back(static_cast<std::byte>(word & 0xFF));
+            source.push_back(static_cast<std::byte>(0x3F | ((word >> 8) & 0x80)));
+          }
+        }
+      }
+    }
+    return source;
+  }
+
+  static proto::Frame PutFrame(const Space& space, const proto::BlockKey& key,
+                               const codecs::Slice& slice, std::span<const std::byte> payload,
+                               proto::Form form = proto::Form::kSource, uint16_t group = 0) {
+    proto::Put body;
+    body.space_id = space.id();
+    body.key = key;
+    body.group = group;
+    body.slice = {slice.layer_first, slice.layer_count, slice.head_first, slice.head_count};
+    body.tokens = static_cast<uint16_t>(space.tokens_per_block());
+    body.form = form;
+    proto::Frame frame;
+    frame.payload_bytes = payload.size();
+    frame.payload_crc32c = codecs::Crc32c(payload);
+    frame.body = body;
+    return frame;
+  }
+
+  static std::vector<std::byte> Image(const Space& space, const proto::BlockKey& key,
+                                      const codecs::Slice& slice, std::string_view recipe,
+                                      uint16_t group = 0) {
+    codecs::ImageSpec spec;
+    std::memcpy(spec.space.data(), space.fingerprint().data(), spec.space.size());
+    std::memcpy(spec.key.data(), key.data(), spec.key.size());
+    spec.group = group;
+    spec.tile = space.groups()[group].tile;
+    spec.slice = slice;
+    spec.tokens = static_cast<uint16_t>(space.tokens_per_block());
+    CAIRN_CHECK(codecs::ParseRecipe(recipe, &spec.recipe) == codecs::Error::kOk);
+    uint64_t bytes_max = 0;
+    CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+    std::vector<std::byte> image(bytes_max);
+    size_t bytes = 0;
+    const codecs::Backend* backend = nullptr;
+    CAIRN_CHECK(codecs::ActiveBackend(&backend) == codecs::Error::kOk);
+    CAIRN_CHECK(codecs::Encode(*backend, spec, Source(space, key, group, slice), image, &bytes) ==
+                codecs::Error::kOk);
+    image.resize(bytes);
+    return image;
+  }
+
+  // A put from its frame to its reply. `keeps_raw`: as if the path pool were busy.
+  absl::StatusOr<proto::PutReply> RunPut(const proto::Frame& frame,
+                                         std::span<const std::byte> payload, const Session& by,
+                                         bool keeps_raw = false) {
+    CAIRN_ASSIGN_OR_RETURN(PutContext context, Admit(*put, by, frame));
+    if (context.is_duplicate()) {
+      return context.reply();
+    }
+    CAIRN_CHECK(context.target().size() == payload.size());
+    std::copy(payload.begin(), payload.end(), context.target().begin());
+    if (keeps_raw) {
+      context.KeepRaw();
+    }
+    CAIRN_RETURN_IF_ERROR(Put(context, Arrived(context, codecs::Crc32c(payload))));
+    return context.reply();
+  }
+  absl::StatusOr<proto::PutReply> PutSource(const Space& space, const proto::BlockKey& key,
+                                            const codecs::Slice& slice,
+                                            const proto::BlockKey& parent = {},
+                                            uint64_t first_position = 0, uint16_t group = 0) {
+    const std::vector<std::byte> source = Source(space, key, group, slice);
+    proto::Frame frame = PutFrame(space, key, slice, source, proto::Form::kSource, group);
+    auto& body = std::get<proto::Put>(frame.body);
+    body.parent = parent;
+    body.first_position = first_position;
+    return RunPut(frame, source, session);
+  }
+  // A chain of whole blocks: keys 1, 2, …
+  std::vector<proto::BlockKey> PutChain(const Space& space, uint64_t count, uint64_t first = 1) {
+    std::vector<proto::BlockKey> keys;
+    for (uint64_t i = 0; i < count; ++i) {
+      keys.push_back(Key(first + i));
+      const auto reply =
+          PutSource(space, keys.back(), Whole(space), i == 0 ? proto::BlockKey{} : keys[i - 1],
+                    i * space.tokens_per_block());
+      CAIRN_CHECK_OK(reply);
+    }
+    return keys;
+  }
+
+  absl::StatusOr<Answer> RunGet(const Space& space, const proto::BlockKey& key,
+                                const codecs::Slice& slice, proto::Form form = proto::Form::kSource,
+                                uint16_t group = 0) {
+    proto::Get body;
+    body.space_id = space.id();
+    body.key = key;
+    body.group = group;
+    body.slice = {slice.layer_first, slice.layer_count, slice.head_first, slice.head_count};
+    body.form = form;
+    return Get(*get, session, body, limits::kTransferBytesMax);
+  }
+
+  MatchQuery Query(const Space& space, std::vector<proto::BlockKey> keys, bool wants_lease = false,
+                   uint32_t token_limit = 0) const {
+    return {.space_id = space.id(),
+            .tokens_per_block = space.tokens_per_block(),
+            .keys = std::move(keys),
+            .wanted = {space.whole().begin(), space.whole().end()},
+            .token_limit = token_limit,
+            .wants_lease = wants_lease,
+            .session_id = session.id,
+            .tenant = std::string(session.tenant.view())};
+  }
+
+  FakeClock clock;
+  std::vector<PeerRef> broken;
+  std::unique_ptr<HostTier> host;
+  Sessions sessions;
+  Spaces spaces;
+  std::unique_ptr<BlockIndex> index;
+  std::unique_ptr<PutPath> put;
+  std::unique_ptr<GetPath> get;
+  std::unique_ptr<Upkeep> upkeep;
+  Session session;
+};
+
+}  // namespace cairn
