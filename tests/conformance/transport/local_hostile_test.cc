@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients that lie to the local transport: typed errors or a dropped connection; the daemon lives,
+// others' work goes on, memory and descriptors return. Here: what they send. What they do with what
+// they have been given is in local_greedy_test.cc.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "tests/conformance/transport/local_hostile.h"
+#include "tests/support/random.h"
+
+namespace cairn::transport {
+namespace {
+
+TEST_F(LocalHostileTest, RandomBytes) {
+  StartServer();
+  std::mt19937_64 random = SeededRandom();
+  for (int i = 0; i < 500; ++i) {
+    const Fd socket = Raw();
+    for (int packet = 0; packet < 4; ++packet) {
+      std::vector<std::byte> bytes(1 + random() % 1000);
+      for (std::byte& byte : bytes) {
+        byte = static_cast<std::byte>(random());
+      }
+      SendPacket(socket.get(), bytes).IgnoreError();  // may be dropped already
+    }
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  }
+  ExpectUnharmed();
+  EXPECT_EQ(daemon_.hellos.load(), 1);
+}
+
+TEST_F(LocalHostileTest, MessagesCutShortOrTooLong) {
+  StartServer();
+  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const MessageBytes whole = HelloMessage();
+  for (size_t bytes = 1; bytes < whole.size; ++bytes) {
+    const Fd socket = Raw();
+    ASSERT_TRUE(SendPacket(socket.get(), whole.bytes().first(bytes), region->memfd()).ok());
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable) << bytes;
+  }
+  for (const size_t bytes :
+       {whole.size + 1, kMessageBytesMax, kMessageBytesMax + 1, size_t{60'000}}) {
+    std::vector<std::byte> longer(bytes);
+    std::copy_n(whole.data.begin(), whole.size, longer.begin());
+    const Fd socket = Raw();
+    ASSERT_TRUE(SendPacket(socket.get(), longer, region->memfd()).ok());
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable) << bytes;
+  }
+  EXPECT_EQ(daemon_.hellos.load(), 1);
+  fds_ += 1;  // `region` is still open here
+  ExpectUnharmed();
+}
+
+TEST_F(LocalHostileTest, TheWrongDescriptors) {
+  StartServer();
+  const TempDir folder;
+  const auto try_fd = [&](Fd fd) {
+    const Fd socket = Raw();
+    CAIRN_CHECK(SendPacket(socket.get(), HelloMessage().bytes(), fd.get()).ok());
+    return Answer(socket).code();
+  };
+  const auto memfd = [](uint64_t bytes, int seals) {
+    Fd fd(memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    CAIRN_CHECK(ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    CAIRN_CHECK(seals == 0 || fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
+    return fd;
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  EXPECT_EQ(try_fd(Fd()), kInvalid);  // none
+  EXPECT_EQ(try_fd(memfd(kRegionBytes, 0)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(kRegionBytes, F_SEAL_SHRINK)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(kRegionBytes, F_SEAL_GROW)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(kRegionBytes, kSeals | F_SEAL_FUTURE_WRITE)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(0, kSeals)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(kRegionBytes / 2, kSeals)), kInvalid);  // not what the hello says
+  EXPECT_EQ(try_fd(memfd(kRegionBytes * 2, kSeals)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(uint64_t{2} << 30, kSeals)), kInvalid);  // over region_bytes_max
+  Fd plain(open(folder.File("plain").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  CAIRN_CHECK(ftruncate(plain.get(), kRegionBytes) == 0);
+  EXPECT_EQ(try_fd(std::move(plain)), kInvalid);
+  const std::string shared = "/dev/shm/cairn-hostile-" + std::to_string(getpid());
+  if (Fd shm(open(shared.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)); shm.is_valid()) {
+    unlink(shared.c_str());
+    CAIRN_CHECK(ftruncate(shm.get(), kRegionBytes) == 0);
+    EXPECT_EQ(try_fd(std::move(shm)), kInvalid);
+  }
+  int ends[2];
+  CAIRN_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  EXPECT_EQ(try_fd(Fd(ends[0])), kInvalid);
+  EXPECT_EQ(try_fd(Fd(ends[1])), kInvalid);
+  EXPECT_EQ(try_fd(Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))), kInvalid);
+  EXPECT_EQ(try_fd(Fd(open("/dev/zero", O_RDWR | O_CLOEXEC))), kInvalid);
+  EXPECT_EQ(daemon_.hellos.load(), 1);
+  ExpectUnharmed();
+}
+
+// As many copies of `fd` as `count` in one packet.
+void SendManyFds(const Fd& socket, std::span<const std::byte> bytes, int fd, size_t count) {
+  std::vector<int> copies(count, fd);
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  std::vector<std::byte> control(CMSG_SPACE(count * sizeof(int)));
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(rights), copies.data(), count * sizeof(int));
+  CAIRN_CHECK(sendmsg(socket.get(), &header, MSG_NOSIGNAL) > 0);
+}
+
+TEST_F(LocalHostileTest, TooManyDescriptorsAreClosed) {
+  StartServer();
+  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  for (const size_t count : {2, 3, 250, 253}) {
+    const Fd socket = Raw();
+    SendManyFds(socket, HelloMessage().bytes(), region->memfd(), count);
+    EXPECT_FALSE(Answer(socket).ok()) << count;
+  }
+  // And after the hello, where none is due.
+  const Fd socket = RawOpen(*region);
+  const MessageBytes get = Serialize({}, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
+  SendManyFds(socket, get.bytes(), region->memfd(), 100);
+  EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  fds_ += 2;  // `region` and `socket` are still open here
+  ExpectUnharmed();
+}
+
+TEST_F(LocalHostileTest, TheFirstFrameMustBeAHello) {
+  StartServer();
+  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  {
+    const Fd socket = Raw();
+    const MessageBytes get = Serialize({}, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
+    ASSERT_TRUE(SendPacket(socket.get(), get.bytes(), region->memfd()).ok());
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+    MessageBytes damaged = HelloMessage();
+    damaged.data[damaged.size - 1] ^= std::byte{1};
+    const Fd second = Raw();
+    ASSERT_TRUE(SendPacket(second.get(), damaged.bytes(), region->memfd()).ok());
+    EXPECT_EQ(Answer(second).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(daemon_.hellos.load(), 1);
+  fds_ += 1;
+  ExpectUnharmed();
+}
+
+TEST_F(LocalHostileTest, PlacesOutsideTheRegion) {
+  StartServer();
+  const int over_before = daemon_.transfers_begun.load();
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  const uint64_t edges[] = {1,
+                            4096,
+                            kRegionBytes - 1,
+                            kRegionBytes,
+                            kRegionBytes + 1,
+                            kMax - kRegionBytes,
+                            kMax - kRegionBytes + 1,
+                            kMax / 2,
+                            kMax - 1,
+                            kMax};
+  int refused = 0;
+  for (const uint64_t place : edges) {
+    for (const uint64_t bytes : edges) {
+      const bool lies_within = bytes <= kRegionBytes && place <= kRegionBytes - bytes;
+      if (lies_within) {
+        continue;
+      }
+      for (const bool in_reply : {false, true}) {
+        const auto region = *ClientRegion::Make(kRegionBytes, false);
+        const Fd socket = RawOpen(*region);
+        Envelope envelope;
+        (in_reply ? envelope.reply_place : envelope.payload_place) = place;
+        (in_reply ? envelope.reply_capacity_bytes : envelope.payload_bytes) = bytes;
+        const MessageBytes message =
+            Serialize(envelope, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
+        ASSERT_TRUE(SendPacket(socket.get(), message.bytes()).ok());
+        EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable) << place << " " << bytes;
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  // Nothing but the hellos was answered.
+  EXPECT_EQ(daemon_.transfers_begun.load() - over_before, refused);
+  ExpectUnharmed();
+}
+
+}  // namespace
+}  // namespace cairn::transport
