@@ -55,10 +55,10 @@ struct PutRequest {
   BlockKey key{};
   BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
-  GroupSlice slice;
+  GroupSlice slice{};
   bool is_derived = false;      // computed on a lossy prefix
   Side encode = Side::kDaemon;  // of views and source bytes, with the space's recipe
-  std::variant<PlaneViews, SourceBytes, ImageBytes> source;
+  std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
 };
 
 struct PutResult {
@@ -69,11 +69,11 @@ struct PutResult {
 struct GetRequest {
   BlockKey key{};
   LeaseToken lease{};  // all zero: none
-  GroupSlice slice;
+  GroupSlice slice{};
   // kClient moves the image and decodes it here; kDaemon moves source bytes. An image target takes
   // the image as it is, verified.
   Side decode = Side::kClient;
-  std::variant<PlaneViews, SourceTarget, ImageTarget> target;
+  std::variant<PlaneViews, SourceTarget, ImageTarget> target{};
 };
 
 struct GetResult {

@@ -61,7 +61,9 @@ class GrpcControl final : public Control {
             absl::StrCat("no session with ", options_.control, " in time"));
       }
     }
-    return session_.epoch != 0 ? absl::OkStatus() : failure_;
+    return session_.epoch != 0 ? absl::OkStatus()
+                               : Annotate(failure_, absl::StrCat("no session with cairnd at ",
+                                                                 options_.control));
   }
 
   absl::StatusOr<SessionInfo> Session(absl::Time deadline) override {

@@ -54,20 +54,20 @@ struct BreakerOptions {
 };
 
 struct ConnectOptions {
-  std::string control;  // "HOST:PORT" of cairnd's control plane; required
+  std::string control{};  // "HOST:PORT" of cairnd's control plane; required
   // "unix:PATH" or "HOST:PORT". Empty: the first address the daemon names whose socket is on this
   // host, else its first "HOST:PORT".
-  std::string data;
+  std::string data{};
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // for people: shows in logs and status
   int connections = kConnectionsDefault;
   int window = kWindowDefault;                    // most calls in flight per connection
   uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix: connection
   absl::Duration timeout = absl::ZeroDuration();  // of connecting
-  BreakerOptions breaker;
+  BreakerOptions breaker{};
   // Opens data connections; empty: the transport that the address names. A seam for tests and
   // wrappers.
-  Dialer dialer;
+  Dialer dialer{};
 };
 
 // InvalidArgument names the field and the limit.

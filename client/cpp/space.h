@@ -24,10 +24,10 @@
 namespace cairn {
 
 struct MatchRequest {
-  std::span<const BlockKey> keys;            // of consecutive blocks from the sequence's start
-  std::span<const GroupSlice> slices;        // wanted; groups not named are wanted whole
-  std::span<const uint32_t> groups_skipped;  // not wanted at all
-  uint32_t token_limit = 0;                  // at most this many tokens of prefix; 0: no limit
+  std::span<const BlockKey> keys{};            // of consecutive blocks from the sequence's start
+  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
+  std::span<const uint32_t> groups_skipped{};  // not wanted at all
+  uint32_t token_limit = 0;                    // at most this many tokens of prefix; 0: no limit
   // Wait this long for all of the keys (a prefill that is still at work), then take what there is.
   absl::Duration wait = absl::ZeroDuration();
   bool is_counting = false;                       // true: take no lease

@@ -22,10 +22,10 @@ namespace cairn {
 // layer, head and token count within the slice. Strides and offsets are bytes and may be negative.
 // Borrows everything.
 struct PlaneView {
-  std::byte* data = nullptr;               // not written to by a put
-  std::span<std::byte* const> layers;      // one per layer of the slice, or empty
-  std::span<const int64_t> token_offsets;  // one per token of the block, or empty
-  std::array<int64_t, 4> stride_bytes{};   // layer, head, token, dim
+  std::byte* data = nullptr;                 // not written to by a put
+  std::span<std::byte* const> layers{};      // one per layer of the slice, or empty
+  std::span<const int64_t> token_offsets{};  // one per token of the block, or empty
+  std::array<int64_t, 4> stride_bytes{};     // layer, head, token, dim
 };
 
 // The planes of a slice: K and V, or one of them for kinds with one plane.

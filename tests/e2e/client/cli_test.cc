@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// cairnctl against a real cairnd.
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "proto/block_key.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+using testing::HasSubstr;
+
+struct Ran {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+class CliTest : public ClientTest {
+ protected:
+  void SetUp() override {
+    client_ = Connect(Options("acme"));
+    space_ = Open(*client_, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:4");
+    source_ = ToyValues(codecs::DType::kBf16, *space_->SourceBytes({}), 1);
+    keys_ = space_->DeriveChain(ToyTokens(2));
+    ASSERT_TRUE(space_->Put({.key = keys_[0], .source = SourceBytes{source_}}).ok());
+    ASSERT_TRUE(space_
+                    ->Put({.key = keys_[1],
+                           .parent = keys_[0],
+                           .first_position = kTokens,
+                           .source = SourceBytes{source_}})
+                    .ok());
+  }
+  std::string Space_() const {
+    return " --space " + proto::Hex(space_->fingerprint()).substr(0, 12);
+  }
+
+  Ran Run(const std::string& words) const {
+    const std::string command = absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ",
+                                             daemon_->endpoint("control"), " 2>&1");
+    Ran ran;
+    FILE* pipe = popen(command.c_str(), "r");
+    char bytes[4096];
+    size_t count = 0;
+    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) ran.output.append(bytes, count);
+    const int status = pclose(pipe);
+    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return ran;
+  }
+
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Space> space_;
+  std::vector<std::byte> source_;
+  std::vector<BlockKey> keys_;
+  TempDir folder_;
+};
+
+TEST_F(CliTest, StatusAndSpacesShowWhatIsThere) {
+  Ran ran = Run("status");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("host"));
+  EXPECT_THAT(ran.output, HasSubstr("QUARANTINE"));
+  ran = Run("status --json");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.output, HasSubstr("\"tier\": \"host\""));
+  ran = Run("spaces");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("acme"));
+  EXPECT_THAT(ran.output, HasSubstr("kv 4x4x(32+32)"));
+  EXPECT_THAT(Run("spaces --json").output, HasSubstr(proto::Hex(space_->fingerprint())));
+}
+
+TEST_F(CliTest, LsAndInspectShowBlocks) {
+  const Ran listed = Run("ls" + Space_());
+  EXPECT_EQ(listed.code, 0) << listed.output;
+  for (const BlockKey& key : keys_) {
+    EXPECT_THAT(listed.output, HasSubstr(proto::Hex(key)));
+    const Ran inspected = Run("inspect " + proto::Hex(key) + Space_());
+    EXPECT_EQ(inspected.code, 0) << inspected.output;
+    EXPECT_THAT(inspected.output, HasSubstr("complete  yes"));
+    EXPECT_THAT(inspected.output, HasSubstr("kivi:4"));
+  }
+  const Ran first = Run("ls --limit 1 --json" + Space_());
+  EXPECT_THAT(first.output, HasSubstr("\"more\": true"));
+  const Ran absent = Run("inspect " + std::string(64, '1') + Space_());
+  EXPECT_EQ(absent.code, 3) << absent.output;
+}
+
+TEST_F(CliTest, AnImageGoesOutToAFileAndBackIn) {
+  const std::string file = folder_.File("block.ckvi");
+  const std::string key = proto::Hex(keys_[0]);
+  Ran ran = Run("get " + key + " --out " + file + Space_());
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  ran = Run("inspect " + file);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("all match"));
+  EXPECT_THAT(Run("inspect --json --tiles " + file).output, HasSubstr("\"intact\": true"));
+  EXPECT_EQ(Run("verify " + file).code, 0);
+
+  EXPECT_EQ(Run("delete " + key + Space_()).code, 0);
+  EXPECT_EQ(Run("delete " + key + Space_()).code, 3);
+  EXPECT_EQ(Run("get " + key + " --out " + folder_.File("none") + Space_()).code, 3);
+  ran = Run("put " + file);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("stored"));
+  EXPECT_THAT(Run("put " + file).output, HasSubstr("was there already"));
+
+  ran = Run("get " + key + " --source --layers 1:3 --heads 2 --out " + file + ".raw" + Space_());
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(std::ifstream(file + ".raw", std::ios::ate).tellg(), 2 * kTokens * kDim * 2 * 2);
+
+  {
+    std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(-5, std::ios::end);
+    damaged.put('!');
+  }
+  EXPECT_EQ(Run("verify " + file).code, 5);
+  EXPECT_EQ(Run("inspect " + file).code, 5);
+  EXPECT_EQ(Run("put " + file).code, 5);
+}
+
+TEST_F(CliTest, VerifyChecksTheWholeDaemon) {
+  const Ran ran = Run("verify --json");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("\"corrupt_images\": 0"));
+  EXPECT_THAT(ran.output, HasSubstr("\"done\": true"));
+  EXPECT_EQ(Run("delete --all" + Space_()).code, 0);
+  EXPECT_EQ(Run("delete --all").code, 2);
+}
+
+TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
+  EXPECT_EQ(Run("nonsense").code, 2);
+  EXPECT_EQ(Run("get").code, 2);
+  EXPECT_EQ(Run("status --colour").code, 2);
+  EXPECT_EQ(Run("inspect /no/such/file").code, 3);
+  EXPECT_EQ(Run("ls --space 999999").code, 3);
+  for (const char* command :
+       {"status", "spaces", "ls", "inspect", "get", "put", "delete", "verify", "version"}) {
+    const Ran help = Run(absl::StrCat(command, " --help"));
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.output, HasSubstr(absl::StrCat("usage: cairnctl ", command)));
+    EXPECT_THAT(help.output, HasSubstr("--json"));
+  }
+  const std::string nobody =
+      absl::StrCat(CAIRNCTL_PATH, " status --control 127.0.0.1:1 2>/dev/null");
+  EXPECT_EQ(WEXITSTATUS(std::system(nobody.c_str())), 4);
+}
+
+}  // namespace
+}  // namespace cairn

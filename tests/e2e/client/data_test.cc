@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts and gets of the SDK against a real cairnd: every form, either side's codec.
+
+#include <thread>
+
+#include "tests/e2e/client/client_fixture.h"
+
+namespace cairn {
+namespace {
+
+// Views of contiguous payload with the plain strides of [layer, head, plane, token, dim].
+PlaneViews ViewsOf(std::vector<std::byte>& payload, codecs::DType dtype) {
+  return ContiguousViews({{codecs::GroupKind::kKv, dtype, kDim, kDim}, kLayers, kHeads, kTokens},
+                         payload.data());
+}
+
+class DTypeTest : public ClientTest, public testing::WithParamInterface<codecs::DType> {};
+
+TEST_P(DTypeTest, RawIsBitExactInEveryFormAndOnEitherSide) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(GetParam(), Model()));
+  const uint64_t bytes = *space->SourceBytes({});
+  uint64_t seed = 0;
+  for (const Side encode : {Side::kDaemon, Side::kClient}) {
+    for (const bool has_views : {false, true}) {
+      std::vector<std::byte> source = ToyValues(GetParam(), bytes, ++seed);
+      const BlockKey key = space->DeriveChain(ToyTokens(1, static_cast<uint32_t>(seed)))[0];
+      PutRequest put{.key = key, .encode = encode};
+      if (has_views) {
+        put.source = ViewsOf(source, GetParam());
+      } else {
+        put.source = SourceBytes{source};
+      }
+      const auto stored = space->Put(put);
+      ASSERT_TRUE(stored.ok()) << stored.status();
+      EXPECT_FALSE(stored->is_duplicate);
+      for (const Side decode : {Side::kDaemon, Side::kClient}) {
+        std::vector<std::byte> target(bytes);
+        auto got = space->Get({.key = key, .decode = decode, .target = SourceTarget{target}});
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(got->bytes, bytes);
+        EXPECT_EQ(got->tier, Tier::kHost);
+        EXPECT_EQ(target, source);
+        std::fill(target.begin(), target.end(), std::byte{0});
+        got = space->Get({.key = key, .decode = decode, .target = ViewsOf(target, GetParam())});
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(target, source);
+      }
+    }
+  }
+  EXPECT_EQ(client->counters().hits, 16);
+  EXPECT_EQ(client->counters().misses, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DTypeTest,
+                         testing::Values(codecs::DType::kBf16, codecs::DType::kFp16,
+                                         codecs::DType::kFp32));
+
+class RecipeTest : public ClientTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(RecipeTest, BothSidesMakeTheSameImageAndDecodeItAlike) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()), GetParam());
+  EXPECT_EQ(space->recipe(), GetParam());
+  const auto source = ToyValues(codecs::DType::kBf16, *space->SourceBytes({}), 7);
+  std::vector<std::vector<std::byte>> images;
+  std::vector<std::vector<std::byte>> decoded;
+  const BlockKey key = space->DeriveChain(ToyTokens(1))[0];
+  for (const Side side : {Side::kDaemon, Side::kClient}) {
+    ASSERT_TRUE(space->Delete({&key, 1}).ok());
+    const auto put = space->Put({.key = key, .encode = side, .source = SourceBytes{source}});
+    ASSERT_TRUE(put.ok()) << put.status();
+    std::vector<std::byte> image(*space->ImageBytesMax({}));
+    const auto got = space->Get({.key = key, .target = ImageTarget{image}});
+    ASSERT_TRUE(got.ok()) << got.status();
+    image.resize(got->bytes);
+    EXPECT_EQ(image.size(), put->image_bytes);
+    images.push_back(image);
+    std::vector<std::byte> values(source.size());
+    ASSERT_TRUE(space->Get({.key = key, .decode = side, .target = SourceTarget{values}}).ok());
+    decoded.push_back(values);
+  }
+  EXPECT_EQ(images[0], images[1]);
+  EXPECT_EQ(decoded[0], decoded[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecipeTest,
+                         testing::Values("raw", "kivi:8", "kivi:4", "kivi:2", "kivi:2+"));
+
+using DataTest = ClientTest;
+
+TEST_F(DataTest, AnImageOfOneClientIsPutByAnother) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kFp16, Model()), "kivi:4");
+  const auto source = ToyValues(codecs::DType::kFp16, *space->SourceBytes({}), 3);
+  const BlockKey key = space->OpaqueKey(std::as_bytes(std::span("engine-hash", 11)));
+  ASSERT_TRUE(space->Put({.key = key, .source = SourceBytes{source}}).ok());
+  std::vector<std::byte> image(*space->ImageBytesMax({}));
+  const auto got = space->Get({.key = key, .target = ImageTarget{image}});
+  ASSERT_TRUE(got.ok());
+  ASSERT_EQ(*space->Delete({&key, 1}), 1);
+  std::vector<std::byte> target(source.size());
+  EXPECT_TRUE(absl::IsNotFound(space->Get({.key = key, .target = SourceTarget{target}}).status()));
+  const auto put =
+      space->Put({.key = key, .source = ImageBytes{std::span(image).first(got->bytes)}});
+  ASSERT_TRUE(put.ok()) << put.status();
+  EXPECT_EQ(put->image_bytes, got->bytes);
+  EXPECT_TRUE(space->Get({.key = key, .target = SourceTarget{target}}).ok());
+}
+
+TEST_F(DataTest, ABatchIsPipelinedAndEachAnswerIsItsOwn) {
+  ConnectOptions options = Options();
+  options.window = 4;
+  const auto client = Connect(options);
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()));
+  constexpr size_t kBlocks = 24;
+  const auto keys = space->DeriveChain(ToyTokens(kBlocks));
+  const uint64_t bytes = *space->SourceBytes({});
+  std::vector<std::vector<std::byte>> sources;
+  std::vector<PutRequest> puts;
+  for (size_t i = 0; i < kBlocks; ++i) sources.push_back(ToyValues(codecs::DType::kBf16, bytes, i));
+  for (size_t i = 0; i < kBlocks; ++i) {
+    puts.push_back({.key = keys[i],
+                    .parent = i > 0 ? keys[i - 1] : BlockKey{},
+                    .first_position = i * kTokens,
+                    .source = SourceBytes{sources[i]}});
+  }
+  puts[5].slice.head_first = kHeads;  // no such head: only this one fails
+  const auto stored = space->PutBatch(puts);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    EXPECT_EQ(stored[i].ok(), i != 5) << i << " " << stored[i].status();
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(stored[5].status()));
+
+  const auto match = space->Match({.keys = keys});
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_EQ(match->block_count, 5) << "a prefix ends at its first gap";
+  puts[5].slice = {};
+  EXPECT_FALSE(space->PutBatch(puts)[5]->is_duplicate);
+  EXPECT_EQ(client->counters().duplicates, kBlocks - 1);
+
+  std::vector<std::vector<std::byte>> targets(kBlocks + 1, std::vector<std::byte>(bytes));
+  std::vector<GetRequest> gets;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    gets.push_back({.key = keys[i], .target = SourceTarget{targets[i]}});
+  }
+  gets.push_back({.key = space->OpaqueKey({}), .target = SourceTarget{targets[kBlocks]}});
+  const auto got = space->GetBatch(gets);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(got[i].ok()) << got[i].status();
+    EXPECT_EQ(got[i]->first_position, i * kTokens);
+    EXPECT_EQ(targets[i], sources[i]) << i;
+  }
+  EXPECT_TRUE(absl::IsNotFound(got[kBlocks].status()));
+}
+
+TEST_F(DataTest, TwoRanksPutHalfTheHeadsEachAndOneReadsTheWhole) {
+  const auto identity = ToyIdentity(codecs::DType::kBf16, Model());
+  const auto first = Connect(Options());
+  const auto second = Connect(Options());
+  const auto reader = Connect(Options());
+  const auto whole = Open(*reader, identity);
+  std::vector<std::byte> source = ToyValues(codecs::DType::kBf16, *whole->SourceBytes({}), 11);
+  const PlaneViews views = ViewsOf(source, codecs::DType::kBf16);
+  const BlockKey key = whole->DeriveChain(ToyTokens(1))[0];
+  std::vector<std::byte> target(source.size());
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(absl::IsNotFound(whole->Get({.key = key, .target = SourceTarget{target}}).status()))
+        << "not complete before rank " << rank << " has put";
+    Client& client = rank == 0 ? *first : *second;
+    const auto space = Open(client, identity);
+    PlaneViews half = views;
+    for (PlaneView* view : {&half.k, &half.v}) {
+      view->data += rank * (kHeads / 2) * view->stride_bytes[1];
+    }
+    const auto put =
+        space->Put({.key = key,
+                    .slice = {.head_first = rank * kHeads / 2, .head_count = kHeads / 2},
+                    .encode = rank == 0 ? Side::kClient : Side::kDaemon,
+                    .source = half});
+    ASSERT_TRUE(put.ok()) << put.status();
+  }
+  ASSERT_TRUE(whole->Get({.key = key, .target = SourceTarget{target}}).ok());
+  EXPECT_EQ(target, source);
+  EXPECT_TRUE((*whole->Contains({&key, 1}))[0]);
+
+  // A layer range alone: layers 1 and 2, as a pipeline rank reads it.
+  const GroupSlice layers{.layer_first = 1, .layer_count = 2};
+  std::vector<std::byte> part(*whole->SourceBytes(layers));
+  const auto got = whole->Get({.key = key, .slice = layers, .target = SourceTarget{part}});
+  ASSERT_TRUE(got.ok()) << got.status();
+  const size_t layer_bytes = source.size() / kLayers;
+  EXPECT_EQ(part.size(), 2 * layer_bytes);
+  EXPECT_EQ(std::memcmp(part.data(), source.data() + layer_bytes, part.size()), 0);
+  EXPECT_LT(got->wire_bytes, source.size());
+}
+
+TEST_F(DataTest, OpaqueKeysNameBlocksWithoutAChain) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kFp16, Model()));
+  const auto source = ToyValues(codecs::DType::kFp16, *space->SourceBytes({}), 5);
+  const std::string engine_key = "vllm:0123456789abcdef";
+  const BlockKey key = space->OpaqueKey(std::as_bytes(std::span(engine_key)));
+  ASSERT_TRUE(space->Put({.key = key, .first_position = 4096, .source = SourceBytes{source}}).ok());
+  std::vector<std::byte> target(source.size());
+  const auto got = space->Get({.key = key, .target = SourceTarget{target}});
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->first_position, 4096);
+  EXPECT_EQ(target, source);
+}
+
+TEST_F(DataTest, AnotherTenantCannotReachABlockByItsKey) {
+  const auto identity = ToyIdentity(codecs::DType::kBf16, Model());
+  const auto ours = Connect(Options("ours"));
+  const auto theirs = Connect(Options("theirs"));
+  const auto our_space = Open(*ours, identity);
+  const auto their_space = Open(*theirs, identity);
+  EXPECT_NE(our_space->fingerprint(), their_space->fingerprint());
+  const auto source = ToyValues(codecs::DType::kBf16, *our_space->SourceBytes({}), 5);
+  const BlockKey key = our_space->DeriveChain(ToyTokens(1))[0];
+  ASSERT_TRUE(our_space->Put({.key = key, .source = SourceBytes{source}}).ok());
+  const auto match = our_space->Match({.keys = {&key, 1}});
+  ASSERT_TRUE(match.ok());
+  ASSERT_EQ(match->block_count, 1);
+  std::vector<std::byte> target(source.size());
+  EXPECT_TRUE(
+      absl::IsNotFound(their_space->Get({.key = key, .target = SourceTarget{target}}).status()));
+  const auto got =
+      their_space->Get({.key = key, .lease = match->lease, .target = SourceTarget{target}});
+  EXPECT_FALSE(got.ok()) << "nor under a lease of ours";
+  EXPECT_FALSE((*their_space->Contains({&key, 1}))[0]);
+  EXPECT_EQ(their_space->Match({.keys = {&key, 1}})->block_count, 0);
+  EXPECT_EQ(*their_space->Delete({&key, 1}), 0);
+  EXPECT_TRUE((*our_space->Contains({&key, 1}))[0]);
+  EXPECT_FALSE(theirs->OpenSpace(our_space->identity()).ok());
+}
+
+TEST_F(DataTest, ALeaseOfASchedulerServesItsWorkers) {
+  const auto identity = ToyIdentity(codecs::DType::kBf16, Model());
+  const auto scheduler = Connect(Options());
+  const auto worker = Connect(Options());
+  const auto space = Open(*scheduler, identity);
+  const auto source = ToyValues(codecs::DType::kBf16, *space->SourceBytes({}), 5);
+  const auto keys = space->DeriveChain(ToyTokens(2));
+  ASSERT_TRUE(space->Put({.key = keys[0], .source = SourceBytes{source}}).ok());
+  ASSERT_TRUE(space
+                  ->Put({.key = keys[1],
+                         .parent = keys[0],
+                         .first_position = kTokens,
+                         .source = SourceBytes{source}})
+                  .ok());
+  const auto limited = space->Match({.keys = keys, .token_limit = 2 * kTokens - 1});
+  EXPECT_EQ(limited->block_count, 1) << "the last token is recomputed";
+  const auto counted = space->Match({.keys = keys, .is_counting = true});
+  EXPECT_EQ(counted->block_count, 2);
+  EXPECT_EQ(counted->lease, LeaseToken{});
+  const auto match = space->Match({.keys = keys});
+  ASSERT_EQ(match->block_count, 2);
+  EXPECT_NE(match->lease, LeaseToken{});
+  EXPECT_EQ(match->token_count, 2 * kTokens);
+  EXPECT_EQ(match->blocks[1].tier, Tier::kHost);
+  EXPECT_GT(match->blocks[1].image_bytes, source.size());
+  std::vector<std::byte> target(source.size());
+  EXPECT_TRUE(Open(*worker, identity)
+                  ->Get({.key = keys[1], .lease = match->lease, .target = SourceTarget{target}})
+                  .ok());
+  EXPECT_GT(scheduler->GetStats()->lease_count, 0);
+  EXPECT_TRUE(scheduler->Release(std::vector{match->lease, limited->lease}).ok());
+  EXPECT_TRUE(scheduler->Release(std::vector{match->lease}).ok()) << "unknown leases are ignored";
+}
+
+TEST_F(DataTest, DecodeWaitsForPrefill) {
+  const auto identity = ToyIdentity(codecs::DType::kBf16, Model());
+  const auto prefill = Connect(Options());
+  const auto decode = Connect(Options());
+  const auto target_space = Open(*decode, identity);
+  const auto source_space = Open(*prefill, identity);
+  const auto source = ToyValues(codecs::DType::kBf16, *target_space->SourceBytes({}), 5);
+  const auto keys = target_space->DeriveChain(ToyTokens(2));
+  absl::StatusOr<MatchResult> match;
+  const absl::Time started = MonotonicNow();
+  std::thread waiter(
+      [&] { match = target_space->Match({.keys = keys, .wait = absl::Seconds(20)}); });
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_TRUE(source_space
+                    ->Put({.key = keys[i],
+                           .parent = i > 0 ? keys[i - 1] : BlockKey{},
+                           .first_position = i * kTokens,
+                           .source = SourceBytes{source}})
+                    .ok());
+  }
+  waiter.join();
+  ASSERT_TRUE(match.ok()) << match.status();
+  EXPECT_EQ(match->block_count, 2);
+  EXPECT_LT(MonotonicNow() - started, absl::Seconds(10)) << "as soon as they are there";
+
+  const BlockKey never = target_space->OpaqueKey({});
+  const auto missed = target_space->Match({.keys = {&never, 1}, .wait = absl::Milliseconds(100)});
+  ASSERT_TRUE(missed.ok()) << missed.status();
+  EXPECT_EQ(missed->block_count, 0);
+}
+
+TEST_F(DataTest, BuffersOfAConnectionMoveBothWays) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()));
+  const uint64_t bytes = *space->SourceBytes({});
+  auto source = client->AllocateBuffer(bytes);
+  auto target = client->AllocateBuffer(bytes);
+  ASSERT_TRUE(source.ok() && target.ok()) << source.status() << target.status();
+  const auto values = ToyValues(codecs::DType::kBf16, bytes, 9);
+  std::memcpy(source->bytes().data(), values.data(), bytes);
+  const BlockKey key = space->DeriveChain(ToyTokens(1))[0];
+  ASSERT_TRUE(space->Put({.key = key, .source = SourceBytes{source->bytes()}}).ok());
+  ASSERT_TRUE(
+      space->Get({.key = key, .decode = Side::kDaemon, .target = SourceTarget{target->bytes()}})
+          .ok());
+  EXPECT_EQ(std::memcmp(target->bytes().data(), values.data(), bytes), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(client->AllocateBuffer(uint64_t{1} << 32).status()));
+}
+
+TEST_F(DataTest, ManyThreadsShareAClient) {
+  ConnectOptions options = Options();
+  options.connections = 3;
+  const auto client = Connect(options);
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:8");
+  const uint64_t bytes = *space->SourceBytes({});
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (uint32_t t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint32_t i = 0; i < 10; ++i) {
+        const auto source = ToyValues(codecs::DType::kBf16, bytes, t * 100 + i);
+        const BlockKey key = space->DeriveChain(ToyTokens(1, t * 1000 + i))[0];
+        std::vector<std::byte> image(*space->ImageBytesMax({}));
+        const bool is_fine =
+            space->Put({.key = key, .source = SourceBytes{source}}, absl::Seconds(20)).ok() &&
+            space->Get({.key = key, .target = ImageTarget{image}}, absl::Seconds(20)).ok();
+        wrong += is_fine ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(client->counters().hits, 60);
+}
+
+TEST_F(DataTest, MistakesAreNamed) {
+  const auto client = Connect(Options());
+  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()));
+  std::vector<std::byte> small(8);
+  const auto put = space->Put({.key = {}, .source = SourceBytes{small}});
+  EXPECT_TRUE(absl::IsInvalidArgument(put.status())) << put.status();
+  EXPECT_THAT(std::string(put.status().message()), testing::HasSubstr("source has 8 bytes"));
+  const auto got = space->Get({.key = {}, .target = SourceTarget{small}});
+  EXPECT_THAT(std::string(got.status().message()), testing::HasSubstr("target has 8 bytes"));
+  EXPECT_TRUE(absl::IsInvalidArgument(client->OpenSpace(space->identity(), "kivi:3").status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(space->Match({.keys = {}, .timeout = absl::Seconds(61)}).status()));
+  EXPECT_EQ(client->counters().breaker_opened, 0);
+}
+
+}  // namespace
+}  // namespace cairn
