@@ -70,7 +70,7 @@ void ControlServer::SetServing(bool is_serving) {
 
 void ControlServer::Stop() {
   if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   server_->Wait();
   server_.reset();
 }

@@ -31,7 +31,7 @@ class ControlServer {
   HostPort address() const { return address_; }  // with the port really bound
   // What the health service answers.
   void SetServing(bool is_serving);
-  // Ends every call, streams included, within a second or so; then returns. Idempotent. Calls that
+  // Ends every call, streams included, within a second; then returns. Idempotent. Calls that
   // wait in the index must have been answered before.
   void Stop();
 

@@ -176,9 +176,13 @@ Scrape DaemonProcess::Metrics() const {
 }
 
 double DaemonProcess::Metric(const std::string& prefix) const {
+  const bool is_whole_name = prefix.find('{') == std::string::npos;
   double sum = 0;
   for (const auto& [series, value] : Metrics()) {
-    if (series.starts_with(prefix)) sum += value;
+    if (series.starts_with(prefix) &&
+        (!is_whole_name || series.size() == prefix.size() || series[prefix.size()] == '{')) {
+      sum += value;
+    }
   }
   return sum;
 }

@@ -63,7 +63,7 @@ class DaemonProcess {
   // "HTTP/1.1 200 OK…", or the error as text.
   std::string HttpGet(const std::string& path) const;
   Scrape Metrics() const;
-  // Sum of the samples whose series starts with `prefix`.
+  // Sum of the samples of a name, or of the series that start with `name{label=…`.
   double Metric(const std::string& prefix) const;
   // Whether `prefix` gets to `value` within `timeout`.
   bool AwaitMetric(const std::string& prefix, double value, absl::Duration timeout) const;

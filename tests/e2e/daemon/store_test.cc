@@ -358,6 +358,16 @@ TEST_F(StoreTest, TheIdentitiesOfTheMetricsHold) {
   EXPECT_EQ(sum("cairn_puts_total{outcome=\"stored\""), 20);
   EXPECT_EQ(sum("cairn_puts_total{outcome=\"duplicate\""), 1);
   EXPECT_EQ(sum("cairn_data_request_seconds_count{transport=\"local\",op=\"put\""), 21);
+  EXPECT_EQ(sum("cairn_get_answers_total"), 10);
+  EXPECT_EQ(sum("cairn_image_published_bytes_total") - sum("cairn_image_unlinked_bytes_total"),
+            sum("cairn_image_bytes"));
+  EXPECT_EQ(sum("cairn_recipe_image_bytes"), sum("cairn_image_bytes"));
+  EXPECT_EQ(sum("cairn_recipe_source_bytes"), sum("cairn_source_bytes"));
+  EXPECT_EQ(sum("cairn_sessions_opened_total") - sum("cairn_sessions_ended_total"),
+            scrape.at("cairn_sessions"));
+  EXPECT_EQ(sum("cairn_staging_used_bytes") + sum("cairn_quarantine_bytes") +
+                sum("cairn_data_requests_in_flight"),
+            0);
   EXPECT_EQ(sum("cairn_arena_allocated_bytes_total") - sum("cairn_arena_freed_bytes_total"),
             sum("cairn_tier_used_bytes") + sum("cairn_staging_used_bytes"));
 }
