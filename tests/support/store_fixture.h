@@ -59,7 +59,7 @@ class StoreFixture {
     return *sessions.Find(opened->ticket);
   }
 
-  // Two layers of four heads, K and V of 32 bf16: 256 bytes a token and layer.
+  // Two layers of four heads, K and V of 32 bf16: 1 KiB a token.
   static proto::SpaceIdentity Identity(std::string_view tenant = "acme") {
     proto::SpaceIdentity identity;
     identity.tenant = std::string(tenant);

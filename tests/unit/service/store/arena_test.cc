@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/memory/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "tests/support/random.h"
+
+namespace cairn {
+namespace {
+
+std::unique_ptr<Arena> MakeArena(uint64_t placed, uint64_t staging, bool fault_in = false) {
+  auto arena = Arena::Make({.budget_bytes = {placed, staging}, .fault_in = fault_in});
+  CAIRN_CHECK_OK(arena);
+  return *std::move(arena);
+}
+
+Extent Take(Arena& arena, uint64_t bytes, Use use = Use::kPlaced) {
+  Arena::Refusal refusal;
+  return arena.Allocate(bytes, use, &refusal);
+}
+
+TEST(RoundedExtentBytesTest, SixteenStepsADoublingOverFourKiB) {
+  EXPECT_EQ(RoundedExtentBytes(1), 4_KiB);
+  EXPECT_EQ(RoundedExtentBytes(4_KiB), 4_KiB);
+  EXPECT_EQ(RoundedExtentBytes(4_KiB + 1), 8_KiB);
+  EXPECT_EQ(RoundedExtentBytes(31 * 4_KiB), 31 * 4_KiB);
+  EXPECT_EQ(RoundedExtentBytes(33 * 4_KiB), 34 * 4_KiB);
+  EXPECT_EQ(RoundedExtentBytes(1_MiB), 1_MiB);
+  EXPECT_EQ(RoundedExtentBytes(1_MiB + 1), 1_MiB + 64_KiB);
+  for (uint64_t bytes = 64_KiB; bytes < 64_MiB; bytes = bytes * 5 / 4 + 17) {
+    const uint64_t rounded = RoundedExtentBytes(bytes);
+    EXPECT_GE(rounded, bytes);
+    EXPECT_LE(rounded - bytes, bytes / 16 + 4_KiB);
+    EXPECT_EQ(RoundedExtentBytes(rounded), rounded);
+  }
+}
+
+TEST(ArenaTest, CountsEveryByteByUse) {
+  const auto arena = MakeArena(2_MiB, 2_MiB, /*fault_in=*/true);
+  Extent image = Take(*arena, 5000);
+  Extent payload = Take(*arena, 100, Use::kStaging);
+  EXPECT_EQ(arena->used_bytes(Use::kPlaced), 8_KiB);
+  EXPECT_EQ(arena->used_bytes(Use::kStaging), 4_KiB);
+  EXPECT_EQ(image.bytes().size(), 5000u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(image.bytes().data()) % 4096, 0u);
+  image.ShrinkTo(10);
+  EXPECT_EQ(arena->used_bytes(Use::kPlaced), 4_KiB);
+  ASSERT_TRUE(arena->ChangeUse(payload, Use::kPlaced));
+  EXPECT_EQ(arena->used_bytes(Use::kPlaced), 8_KiB);
+  EXPECT_EQ(arena->used_bytes(Use::kStaging), 0u);
+  Extent moved = std::move(image);
+  EXPECT_TRUE(image.is_empty());  // NOLINT(bugprone-use-after-move): that is the question
+  moved.Reset();
+  payload.Reset();
+  EXPECT_EQ(arena->used_bytes(Use::kPlaced), 0u);
+  EXPECT_EQ(arena->allocated_bytes_total(), arena->freed_bytes_total());
+  EXPECT_EQ(arena->largest_free_bytes(), 4_MiB);
+}
+
+TEST(ArenaTest, BudgetsDoNotLendToEachOther) {
+  const auto arena = MakeArena(1_MiB, 1_MiB);
+  std::vector<Extent> extents;
+  Arena::Refusal refusal = Arena::Refusal::kNone;
+  for (int i = 0; i < 4; ++i) {
+    extents.push_back(arena->Allocate(256_KiB, Use::kPlaced, &refusal));
+    ASSERT_EQ(refusal, Arena::Refusal::kNone);
+  }
+  EXPECT_TRUE(arena->Allocate(1, Use::kPlaced, &refusal).is_empty());
+  EXPECT_EQ(refusal, Arena::Refusal::kOverBudget);
+  Extent staging = arena->Allocate(1_MiB, Use::kStaging, &refusal);
+  EXPECT_EQ(refusal, Arena::Refusal::kNone);
+  EXPECT_FALSE(arena->ChangeUse(staging, Use::kPlaced));
+  extents.pop_back();
+  EXPECT_FALSE(arena->ChangeUse(staging, Use::kPlaced));
+}
+
+TEST(ArenaTest, NoRoomIsNotOverBudget) {
+  const auto arena = MakeArena(2_MiB, 0);
+  std::vector<Extent> extents;
+  for (int i = 0; i < 8; ++i) {
+    extents.push_back(Take(*arena, 256_KiB));
+  }
+  for (size_t i = 0; i < 8; i += 2) {
+    extents[i].Reset();
+  }
+  Arena::Refusal refusal = Arena::Refusal::kNone;
+  EXPECT_TRUE(arena->Allocate(512_KiB, Use::kPlaced, &refusal).is_empty());
+  EXPECT_EQ(refusal, Arena::Refusal::kNoRoom);
+  EXPECT_EQ(arena->largest_free_bytes(), 256_KiB);
+  extents[1].Reset();  // joins its neighbours
+  EXPECT_EQ(arena->largest_free_bytes(), 768_KiB);
+}
+
+TEST(ArenaTest, CheapestWindowIsOfOwnersThatMayGo) {
+  const auto arena = MakeArena(2_MiB, 0);
+  std::vector<Extent> extents;
+  std::vector<uint64_t> costs = {5, 5, 1, 9, UINT64_MAX, 1, 1, 5};
+  for (uint64_t& cost : costs) {
+    extents.push_back(Take(*arena, 256_KiB));
+    extents.back().SetOwner(&cost);
+  }
+  const auto cost_of = [](void* owner) { return *static_cast<uint64_t*>(owner); };
+  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[5], &costs[6]}));
+  EXPECT_EQ(arena->CheapestWindow(768_KiB, cost_of),
+            (std::vector<void*>{&costs[5], &costs[6], &costs[7]}));
+  EXPECT_TRUE(arena->CheapestWindow(1_MiB + 256_KiB, cost_of).empty());
+  extents[3].Reset();  // free ranges cost nothing
+  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[2]}));
+  extents[2].SetOwner(nullptr);  // nobody answers for it
+  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[5], &costs[6]}));
+}
+
+// Extents never overlap, accounting is exact, and all of it is one range again in the end.
+TEST(ArenaTest, RandomTrafficKeepsItsBooks) {
+  std::mt19937_64 random = SeededRandom();
+  const auto arena = MakeArena(12_MiB, 4_MiB);
+  std::vector<Extent> extents;
+  for (int round = 0; round < 20'000; ++round) {
+    const uint64_t dice = random() % 100;
+    if (dice < 55) {
+      const uint64_t bytes = 1 + (random() % (uint64_t{1} << (8 + random() % 14)));
+      Extent extent = Take(*arena, bytes, random() % 4 == 0 ? Use::kStaging : Use::kPlaced);
+      if (!extent.is_empty()) {
+        extents.push_back(std::move(extent));
+      }
+    } else if (!extents.empty()) {
+      const size_t index = random() % extents.size();
+      if (dice < 65) {
+        extents[index].ShrinkTo(1 + random() % extents[index].size_bytes());
+      } else if (dice < 70) {
+        arena->ChangeUse(extents[index], random() % 2 == 0 ? Use::kStaging : Use::kPlaced);
+      } else {
+        std::swap(extents[index], extents.back());
+        extents.pop_back();
+      }
+    }
+    if (round % 500 == 0) {
+      std::map<uint64_t, uint64_t> ends;
+      uint64_t used = 0;
+      for (const Extent& extent : extents) {
+        used += extent.rounded_bytes();
+        ASSERT_TRUE(ends.emplace(extent.offset(), extent.offset() + extent.rounded_bytes()).second);
+      }
+      uint64_t end = 0;
+      for (const auto& [offset, extent_end] : ends) {
+        ASSERT_GE(offset, end);
+        end = extent_end;
+      }
+      ASSERT_EQ(used, arena->used_bytes(Use::kPlaced) + arena->used_bytes(Use::kStaging));
+      ASSERT_EQ(used, arena->allocated_bytes_total() - arena->freed_bytes_total());
+    }
+  }
+  extents.clear();
+  EXPECT_EQ(arena->largest_free_bytes(), 16_MiB);
+}
+
+TEST(ArenaTest, ImpossibleSizesAreRefused) {
+  EXPECT_FALSE(Arena::Make({.budget_bytes = {0, 0}}).ok());
+  EXPECT_FALSE(Arena::Make({.budget_bytes = {uint64_t{1} << 50, 0}, .fault_in = false}).ok());
+}
+
+}  // namespace
+}  // namespace cairn

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/sessions.h"
+
+#include <gtest/gtest.h>
+
+#include "service/path_pool.h"
+#include "service/spaces.h"
+#include "tests/support/store_fixture.h"
+
+namespace cairn {
+namespace {
+
+TEST(SessionsTest, OpensFindsEnds) {
+  std::vector<uint64_t> released;
+  std::vector<PeerRef> broken;
+  Sessions sessions({.release_leases = [&](uint64_t id) { released.push_back(id); },
+                     .break_peer = [&](const PeerRef& peer) { broken.push_back(peer); }});
+  const auto a = sessions.Open("acme", "one");
+  const auto b = sessions.Open("acme", "two");
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(a->ticket, b->ticket);
+  EXPECT_EQ(sessions.Find(a->ticket)->tenant.view(), "acme");
+  ASSERT_TRUE(sessions.AttachPeer(a->id, {.server = 1, .lane = 2, .peer = 3}).ok());
+  ASSERT_TRUE(sessions.AttachPeer(a->id, {.server = 1, .lane = 2, .peer = 4}).ok());
+  sessions.DetachPeer(a->id, {.server = 1, .lane = 2, .peer = 3});
+  sessions.End(a->id);
+  sessions.End(a->id);
+  EXPECT_EQ(broken, (std::vector<PeerRef>{{1, 2, 4}}));
+  EXPECT_EQ(released, std::vector<uint64_t>{a->id});
+  EXPECT_TRUE(absl::IsNotFound(sessions.Find(a->ticket).status()));
+  EXPECT_TRUE(sessions.Find(b->ticket).ok());
+  EXPECT_FALSE(sessions.AttachPeer(a->id, {}).ok());
+  EXPECT_FALSE(sessions.BeginPut(a->id, 1).ok());
+  EXPECT_EQ(sessions.count(), 1u);
+}
+
+TEST(SessionsTest, FloodIsRefusedAndOthersStay) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  size_t opened = 0;
+  uint64_t last = 0;
+  for (size_t i = 0; i < limits::kSessionsPerTenantMax + 10; ++i) {
+    const auto session = sessions.Open("flood", "");
+    opened += session.ok() ? 1 : 0;
+    last = session.ok() ? session->id : last;
+    ASSERT_TRUE(session.ok() || absl::IsResourceExhausted(session.status()));
+  }
+  EXPECT_EQ(opened, limits::kSessionsPerTenantMax);
+  EXPECT_TRUE(sessions.Open("other", "").ok());
+  sessions.End(last);
+  EXPECT_TRUE(sessions.Open("flood", "").ok());
+}
+
+TEST(SessionsTest, NamesAreChecked) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  for (const std::string& tenant : {std::string(), std::string("a b"), std::string("a/b"),
+                                    std::string(65, 'a'), std::string("a\0b", 3)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(sessions.Open(tenant, "").status()));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(sessions.Open("a", std::string(129, 'x')).status()));
+  EXPECT_TRUE(sessions.Open(std::string(64, 'a'), std::string(128, 'x')).ok());
+  sessions.RefuseNew();
+  EXPECT_TRUE(absl::IsUnavailable(sessions.Open("a", "").status()));
+}
+
+TEST(SessionsTest, PutsInFlightAreBounded) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  const uint64_t id = sessions.Open("acme", "")->id;
+  std::vector<Sessions::InFlightPut> puts;
+  for (size_t i = 0; i < limits::kPutsPerSessionMax; ++i) {
+    auto put = sessions.BeginPut(id, 1000);
+    ASSERT_TRUE(put.ok());
+    puts.push_back(*std::move(put));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(sessions.BeginPut(id, 1).status()));
+  puts.pop_back();
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(sessions.BeginPut(id, limits::kPutBytesPerSessionMax).status()));
+  EXPECT_EQ(sessions.in_flight_bytes(), 63'000u);
+  sessions.End(id);
+  EXPECT_EQ(sessions.quarantine_bytes(), 63'000u);
+  puts.clear();
+  EXPECT_EQ(sessions.quarantine_bytes(), 0u);
+}
+
+TEST(SpacesTest, OneSpecificationIsOneSpace) {
+  StoreFixture store;
+  const auto identity = StoreFixture::Identity();
+  const auto first = store.spaces.Open(identity, "kivi:4", "acme");
+  ASSERT_TRUE(first.ok() && first->is_created);
+  const auto second = store.spaces.Open(identity, "kivi:2", "acme");
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(second->is_created);
+  EXPECT_EQ(second->space, first->space);
+  EXPECT_EQ(codecs::FormatRecipe(second->space->recipe()), "kivi:4") << "keeps its policy";
+  auto changed = identity;
+  changed.weights_revision = "2";
+  EXPECT_NE(store.spaces.Open(changed, "", "acme")->space, first->space);
+  EXPECT_TRUE(absl::IsPermissionDenied(store.spaces.Open(identity, "", "rival").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(store.spaces.Open(identity, "zip", "acme").status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(store.spaces.Find(first->space->id(), "rival").status()));
+  EXPECT_TRUE(absl::IsNotFound(store.spaces.Find(0, "acme").status()));
+  EXPECT_TRUE(absl::IsNotFound(store.spaces.Find(77, "acme").status()));
+  ASSERT_TRUE(store.spaces.SetRecipe(first->space->id(), "kivi:2+").ok());
+  EXPECT_EQ(codecs::FormatRecipe(first->space->recipe()), "kivi:2+");
+  EXPECT_EQ(store.spaces.List().size(), 2u);
+}
+
+TEST(SpacesTest, WantFillsInAndRefuses) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  using Asks = std::vector<Space::Ask>;
+  using Skips = std::vector<uint32_t>;
+  EXPECT_EQ(space.Want({}, {})->at(0).slice, (codecs::Slice{0, 2, 0, 4}));
+  EXPECT_EQ(space.Want(Asks{{.group = 0, .layer_first = 1, .head_first = 2}}, {})->at(0).slice,
+            (codecs::Slice{1, 1, 2, 2}));
+  EXPECT_FALSE(space.Want(Asks{{.group = 1}}, {}).ok());
+  EXPECT_FALSE(space.Want(Asks{{.group = 0}, {.group = 0}}, {}).ok());
+  EXPECT_FALSE(space.Want(Asks{{.group = 0, .layer_first = 2}}, {}).ok());
+  EXPECT_FALSE(space.Want(Asks{{.group = 0, .head_first = 1, .head_count = 4}}, {}).ok());
+  EXPECT_FALSE(space.Want({}, Skips{0}).ok());
+  EXPECT_FALSE(space.Want({}, Skips{3}).ok());
+}
+
+TEST(SpacesTest, FloodIsRefused) {
+  StoreFixture store;
+  auto identity = StoreFixture::Identity();
+  for (size_t i = 0; i < limits::kSpacesPerTenantMax; ++i) {
+    identity.weights_revision = std::to_string(i);
+    ASSERT_TRUE(store.spaces.Open(identity, "", "acme").ok());
+  }
+  identity.weights_revision = "one more";
+  EXPECT_TRUE(absl::IsResourceExhausted(store.spaces.Open(identity, "", "acme").status()));
+}
+
+TEST(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
+  Mutex mutex;
+  CondVar released;
+  bool is_released = false;
+  std::atomic<int> ran{0};
+  PathPool pool(1, 4);
+  const auto job = [&] {
+    const MutexLock lock(mutex);
+    while (!is_released) {
+      released.WaitUntil(mutex, MonotonicNow() + absl::Seconds(10));
+    }
+    ++ran;
+  };
+  int accepted = 0;
+  for (int i = 0; i < 10; ++i) {
+    PathPool::Job next = job;
+    const absl::Status status = pool.Submit(std::move(next));
+    accepted += status.ok() ? 1 : 0;
+    ASSERT_TRUE(status.ok() || absl::IsResourceExhausted(status));
+  }
+  EXPECT_GE(accepted, 4);
+  EXPECT_LE(accepted, 5);
+  {
+    const MutexLock lock(mutex);
+    is_released = true;
+  }
+  released.NotifyAll();
+  pool.Stop();
+  EXPECT_EQ(ran, accepted);
+  PathPool::Job late = job;
+  EXPECT_TRUE(absl::IsUnavailable(pool.Submit(std::move(late))));
+}
+
+}  // namespace
+}  // namespace cairn
