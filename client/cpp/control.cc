@@ -22,6 +22,7 @@ namespace {
 
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(20);
 constexpr absl::Duration kBackoffMax = absl::Seconds(1);
+constexpr absl::Duration kReconnectGrace = absl::Milliseconds(50);
 
 absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
   SessionInfo session;
@@ -61,17 +62,16 @@ class GrpcControl final : public Control {
             absl::StrCat("no session with ", options_.control, " in time"));
       }
     }
-    return session_.epoch != 0 ? absl::OkStatus()
-                               : Annotate(failure_, absl::StrCat("no session with cairnd at ",
-                                                                 options_.control));
+    return session_.epoch != 0
+               ? absl::OkStatus()
+               : Annotate(failure_, absl::StrCat("no session with cairnd at ", options_.control));
   }
 
   absl::StatusOr<SessionInfo> Session(absl::Time deadline) override {
     MutexLock lock(mutex_);
-    while (!is_open_) {
-      if (is_closing_ || !changed_.WaitUntil(mutex_, deadline)) {
-        break;
-      }
+    // A caller with a first token to serve is better off recomputing than waiting for a daemon.
+    const absl::Time until = std::min(deadline, MonotonicNow() + kReconnectGrace);
+    while (!is_open_ && !is_closing_ && changed_.WaitUntil(mutex_, until)) {
     }
     if (is_open_) {
       return session_;
@@ -124,8 +124,8 @@ class GrpcControl final : public Control {
   // The session thread: one turn of the loop is one session.
   void Run() {
     absl::Duration backoff = kBackoffMin;
-    while (true) {
-      if (KeepSession()) {
+    for (bool is_first = true;; is_first = false) {  // ends with the client
+      if (KeepSession(is_first)) {
         backoff = kBackoffMin;
       }
       MutexLock lock(mutex_);
@@ -140,8 +140,11 @@ class GrpcControl final : public Control {
   }
 
   // Opens a session and reads its stream to the end. False if none was opened.
-  bool KeepSession() {
+  bool KeepSession(bool is_first) {
     grpc::ClientContext context;
+    // The first fails at once where nobody listens. Later ones wait: gRPC notices that a connection
+    // has come about only while a call polls for it.
+    context.set_wait_for_ready(!is_first);
     {
       MutexLock lock(mutex_);
       if (is_closing_) {

@@ -38,7 +38,8 @@ class Control {
                                                        absl::Time deadline);
   virtual ~Control() = default;  // ends the session and joins the thread
 
-  // The session in force, waiting for one until `deadline`. Unavailable, with the last failure.
+  // The session in force. While there is none it waits a moment, `deadline` at the latest, then
+  // answers Unavailable with the last failure.
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
 
