@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random operations on the store, held against the model; and, where eviction makes the model
+// blind, against what always holds. CAIRN_SEED replays a run.
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/property/store/model.h"
+#include "tests/support/metric_capture.h"
+#include "tests/support/random.h"
+#include "tests/support/store_fixture.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kBlocks = 20;
+
+proto::SpaceIdentity HybridIdentity(uint32_t tokens_per_block) {
+  proto::SpaceIdentity identity = StoreFixture::Identity();
+  identity.tokens_per_block = tokens_per_block;
+  proto::GroupGeometry window = identity.groups[0];
+  window.layers = {2, 3};
+  window.kv_heads = 2;
+  window.window_tokens = tokens_per_block * 5 / 2;
+  proto::GroupGeometry state;
+  state.kind = proto::GroupGeometry::Kind::kState;
+  state.layers = {4};
+  state.state_bytes = 512;
+  identity.groups.push_back(window);
+  identity.groups.push_back(state);
+  return identity;
+}
+
+class Traffic {
+ public:
+  // With evictions: of blocks so large that the tier holds about two thirds of them.
+  Traffic(uint64_t stream, bool has_evictions)
+      : random_(SeededRandom(stream)),
+        store_(has_evictions ? 16_MiB : 64_MiB),
+        space_(store_.OpenSpace("raw", HybridIdentity(has_evictions ? 1024 : 16))),
+        model_(space_.tokens_per_block()),
+        has_evictions_(has_evictions) {}
+
+  void Steps(int count) {
+    for (int i = 0; i < count && !testing::Test::HasFatalFailure(); ++i) {
+      Step();
+      CheckBooks();
+    }
+    readers_.clear();
+    store_.sessions.End(store_.session.id);
+    EXPECT_EQ(answered_, asked_) << "every waiter is answered once";
+    EXPECT_EQ(store_.index->lease_count(), 0u);
+    EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+    EXPECT_EQ(store_.host->staging_bytes(), 0u);
+    store_.index->Invalidate(space_.id());
+    EXPECT_EQ(store_.host->used_bytes(), 0u);
+    EXPECT_EQ(store_.host->arena().largest_free_bytes(), store_.host->arena().capacity_bytes());
+    MetricCapture metrics;
+    store_.index->Report(metrics);
+    const double evictions =
+        metrics.Value("cairn_evictions_total{tier=\"host\",reason=\"capacity\"}");
+    EXPECT_EQ(evictions > 0, has_evictions_);
+  }
+
+ private:
+  uint64_t Roll(uint64_t sides) { return random_() % sides; }
+  // Block n's parent is n - 1, but every fifth starts a chain of its own.
+  static uint64_t ParentOf(uint64_t block) { return block % 5 == 1 ? 0 : block - 1; }
+
+  codecs::Slice RandomSlice(uint16_t group) {
+    const codecs::GroupShape& shape = space_.groups()[group];
+    codecs::Slice slice = codecs::WholeOf(shape);
+    if (Roll(2) == 0) {
+      slice.layer_first = static_cast<uint16_t>(Roll(shape.layers));
+      slice.layer_count = static_cast<uint16_t>(1 + Roll(shape.layers - slice.layer_first));
+      slice.head_first = static_cast<uint16_t>(Roll(shape.heads));
+      slice.head_count = static_cast<uint16_t>(1 + Roll(shape.heads - slice.head_first));
+    }
+    return slice;
+  }
+  std::vector<WantedGroup> RandomWanted() {
+    std::vector<WantedGroup> wanted;
+    for (const WantedGroup& whole : space_.whole()) {
+      if (Roll(3) > 0) {
+        wanted.push_back(whole);
+        wanted.back().slice = RandomSlice(whole.group);
+      }
+    }
+    return wanted.empty() ? std::vector<WantedGroup>{space_.whole()[0]} : wanted;
+  }
+  MatchQuery RandomQuery(std::vector<uint64_t>* blocks) {
+    std::vector<proto::BlockKey> keys;
+    const uint64_t first = 1 + Roll(kBlocks), count = Roll(8);
+    for (uint64_t i = 0; i < count; ++i) {
+      blocks->push_back((first + i - 1) % kBlocks + 1);
+      keys.push_back(StoreFixture::Key(blocks->back()));
+    }
+    MatchQuery query = store_.Query(space_, keys, Roll(2) == 0,
+                                    Roll(3) == 0 ? static_cast<uint32_t>(1 + Roll(100)) : 0);
+    query.wanted = RandomWanted();
+    return query;
+  }
+
+  void Step() {
+    switch (Roll(14)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        return Put();
+      case 5:
+      case 6:
+      case 7:
+        return Get();
+      case 8:
+      case 9:
+        return Match();
+      case 10:
+        return Wait();
+      case 11:
+        return Delete();
+      case 12:
+        return Release();
+      default:
+        return Pass();
+    }
+  }
+
+  void Put() {
+    const uint64_t block = 1 + Roll(kBlocks);
+    const uint16_t group = static_cast<uint16_t>(Roll(3));
+    const codecs::Slice slice = RandomSlice(group);
+    const uint64_t parent = ParentOf(block);
+    // First, since the put may answer waiters.
+    const bool is_stored = model_.Put(block, group, slice);
+    const auto reply = store_.PutSource(space_, StoreFixture::Key(block), slice,
+                                        parent == 0 ? proto::BlockKey{} : StoreFixture::Key(parent),
+                                        (block - 1) * space_.tokens_per_block(), group);
+    if (has_evictions_ && absl::IsResourceExhausted(reply.status())) {
+      EXPECT_GT(store_.index->pinned_bytes(), 0u) << reply.status();
+      return;
+    }
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    if (!has_evictions_) {
+      ASSERT_EQ(reply->is_duplicate, !is_stored);
+    }
+    CheckWaiters();
+  }
+
+  void Get() {
+    const uint64_t block = 1 + Roll(kBlocks);
+    const uint16_t group = static_cast<uint16_t>(Roll(3));
+    const codecs::Slice slice = RandomSlice(group);
+    const bool wants_image = Roll(2) == 0;
+    auto answer = store_.RunGet(space_, StoreFixture::Key(block), slice,
+                                wants_image ? proto::Form::kImage : proto::Form::kSource, group);
+    if (!has_evictions_) {
+      ASSERT_EQ(answer.ok(), model_.Has(block, group, slice)) << answer.status();
+    }
+    if (!answer.ok()) {
+      ASSERT_TRUE(absl::IsNotFound(answer.status())) << answer.status();
+      return;
+    }
+    ASSERT_TRUE(model_.Has(block, group, slice)) << "nothing is read that was not put";
+    ASSERT_EQ(answer->payload_crc32c, codecs::Crc32c(answer->payload));
+    if (!wants_image) {
+      const auto source = StoreFixture::Source(space_, StoreFixture::Key(block), group, slice);
+      ASSERT_TRUE(
+          std::equal(source.begin(), source.end(), answer->payload.begin(), answer->payload.end()));
+    }
+    if (Roll(4) == 0) {  // a slow reader
+      readers_.push_back(*std::move(answer));
+    } else if (!readers_.empty() && Roll(2) == 0) {
+      const Answer& old = readers_.front();
+      ASSERT_EQ(old.payload_crc32c, codecs::Crc32c(old.payload)) << "pinned bytes never change";
+      readers_.pop_front();
+    }
+  }
+
+  void Match() {
+    std::vector<uint64_t> blocks;
+    const MatchQuery query = RandomQuery(&blocks);
+    const auto result = store_.index->Match(query);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const size_t expected = model_.Match(blocks, query.wanted, query.token_limit);
+    if (has_evictions_ || result->is_shortened_by_pins) {
+      ASSERT_LE(result->blocks.size(), expected);
+    } else {
+      ASSERT_EQ(result->blocks.size(), expected);
+    }
+    ASSERT_EQ(result->lease.has_value(), query.wants_lease && !result->blocks.empty());
+    if (result->lease.has_value()) {
+      leases_.push_back(*result->lease);
+    }
+    const auto there = store_.index->Contains(space_.id(), query.keys, space_.whole());
+    for (size_t i = 0; i < blocks.size() && !has_evictions_; ++i) {
+      ASSERT_EQ(there[i],
+                model_.IsComplete(blocks[i], {space_.whole().begin(), space_.whole().end()}));
+    }
+  }
+
+  void Wait() {
+    std::vector<uint64_t> blocks;
+    MatchQuery query = RandomQuery(&blocks);
+    query.wants_lease = false;
+    if (store_.index->waiter_count() >= limits::kWaitersPerSessionMax) {
+      return;
+    }
+    const uint64_t id = asked_++;
+    const absl::Time deadline = store_.clock.Now() + absl::Seconds(1 + Roll(20));
+    waiters_.push_back({id, blocks, query.wanted, query.token_limit, deadline});
+    store_.index->MatchWhenReady(query, deadline, [this, id](absl::StatusOr<MatchResult> result) {
+      ASSERT_TRUE(result.ok());
+      ++answered_;
+      const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
+                                       [id](const ModelWaiter& w) { return w.id == id; });
+      ASSERT_NE(waiter, waiters_.end());
+      if (!has_evictions_) {
+        EXPECT_EQ(result->blocks.size(),
+                  model_.Match(waiter->blocks, waiter->wanted, waiter->token_limit));
+      }
+      waiters_.erase(waiter);
+    });
+    CheckWaiters();
+  }
+
+  void Delete() {
+    if (Roll(20) == 0) {
+      const uint64_t invalidated = store_.index->Invalidate(space_.id());
+      const uint64_t expected = model_.Invalidate();
+      ASSERT_TRUE(has_evictions_ ? invalidated <= expected : invalidated == expected);
+      return;
+    }
+    const uint64_t block = 1 + Roll(kBlocks);
+    const uint32_t deleted = store_.index->Delete(space_.id(), {StoreFixture::Key(block)});
+    const bool was_there = model_.Delete(block);
+    ASSERT_TRUE(has_evictions_ ? deleted <= was_there : deleted == was_there);
+  }
+
+  void Release() {
+    if (!leases_.empty()) {
+      store_.index->Release("acme", {leases_.front()});
+      leases_.pop_front();
+    }
+  }
+
+  void Pass() {
+    store_.clock.Advance(absl::Seconds(Roll(15)));
+    if (Roll(2) == 0) {
+      store_.index->RenewLeases(store_.session.id);
+    }
+    store_.upkeep->RunOnce();
+    CheckWaiters();
+  }
+
+  // Who still waits is neither late nor served.
+  void CheckWaiters() {
+    for (const ModelWaiter& waiter : waiters_) {
+      if (!has_evictions_) {
+        ASSERT_LT(model_.Match(waiter.blocks, waiter.wanted, waiter.token_limit),
+                  model_.Asked(waiter.blocks, waiter.token_limit));
+      }
+    }
+  }
+
+  void CheckBooks() {
+    const IndexFigures figures = store_.index->figures();
+    if (!has_evictions_) {
+      ASSERT_EQ(figures.block_count, model_.block_count());
+    }
+    ASSERT_LE(store_.host->used_bytes(), store_.host->capacity_bytes());
+    ASSERT_GE(store_.host->used_bytes(), figures.image_bytes);
+    ASSERT_LE(store_.index->leased_bytes(), store_.host->capacity_bytes() / 2);
+    ASSERT_LE(store_.index->leased_bytes(), store_.index->pinned_bytes());
+    const Arena& arena = store_.host->arena();
+    ASSERT_EQ(arena.allocated_bytes_total() - arena.freed_bytes_total(),
+              store_.host->used_bytes() + store_.host->staging_bytes());
+    ASSERT_EQ(store_.sessions.in_flight_bytes(), 0u);
+  }
+
+  struct ModelWaiter {
+    uint64_t id;
+    std::vector<uint64_t> blocks;
+    std::vector<WantedGroup> wanted;
+    uint32_t token_limit;
+    absl::Time deadline;
+  };
+
+  std::mt19937_64 random_;
+  StoreFixture store_;
+  const Space& space_;
+  StoreModel model_;
+  const bool has_evictions_;
+  std::deque<Answer> readers_;
+  std::deque<proto::LeaseToken> leases_;
+  std::vector<ModelWaiter> waiters_;
+  uint64_t asked_ = 0, answered_ = 0;
+};
+
+TEST(StorePropertyTest, DoesAsTheModelDoes) {
+  for (uint64_t stream = 0; stream < 4 && !HasFailure(); ++stream) {
+    Traffic(stream, /*has_evictions=*/false).Steps(2500);
+  }
+}
+
+TEST(StorePropertyTest, KeepsItsPromisesWhenFull) {
+  for (uint64_t stream = 10; stream < 12 && !HasFailure(); ++stream) {
+    Traffic(stream, /*has_evictions=*/true).Steps(1200);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
