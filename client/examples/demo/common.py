@@ -14,7 +14,8 @@ import cairn
 from model import CHUNK_TOKENS, Geometry
 
 RECIPES = ("raw", "kivi:8", "kivi:4", "kivi:2", "kivi:2+")
-WAIT_SECONDS = 55.0  # less than the longest a call may take; prefill takes about ten
+WAIT_SECONDS = 5.0  # of one call that waits for blocks; asked again until they are there
+HAND_OFF_SECONDS_MAX = 500.0  # for all of them
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def main():
     file, library, bin_dir = sys.argv[1:4]
     os.environ["CAIRN_LIBRARY"] = library
     os.environ["CAIRN_BIN_DIR"] = bin_dir
-    arguments = ["-q", "-rs", "-x", "-p", "no:cacheprovider", str(HERE / file)]
+    arguments = ["-q", "-rs", "-p", "no:cacheprovider", str(HERE / file)]
     status = pytest.main(arguments)
     return 77 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
 

@@ -2,14 +2,16 @@
 """Keys in Python are those of the library, and those of the vectors both sides pass."""
 
 import ctypes
+import json
 import random
 
 import cairn
 import numpy as np
 import pytest
-from cairn import _ffi
+from cairn import _ffi, keys
 from cairn.client import native_spec
 from cairn.keys import KeyExtra, SpaceSpec, derive_chain, derive_key, fingerprint, opaque_key
+from conftest import ROOT
 
 SPECS = [
     SpaceSpec("m", "r", [cairn.KvGroup(4, 2, 64)]),
@@ -36,6 +38,63 @@ SPECS = [
         tokens_per_block=16,
     ),
 ]
+
+
+VECTORS = json.loads((ROOT / "tests" / "golden" / "keys" / "keys.json").read_text())
+
+
+def name_of(kinds, number):
+    return next(name for name, value in kinds.items() if value == number)
+
+
+def spec_of(vector):
+    groups = []
+    for group in vector["groups"]:
+        rope = dict(group["rope"], kind=name_of(keys.ROPE_KINDS, group["rope"]["kind"]))
+        rope["inverse_frequencies"] = tuple(rope["inverse_frequencies"])
+        kind = name_of(keys.GROUP_KINDS, group["kind"])
+        groups.append(cairn.Group(**(group | {"kind": kind, "rope": cairn.Rope(**rope)})))
+    return SpaceSpec(
+        vector["model"],
+        vector["weights_revision"],
+        groups,
+        name_of(keys.DTYPES, vector["dtype"]),
+        vector["tokens_per_block"],
+    )
+
+
+def extras_of(vector):
+    return [KeyExtra(e["kind"], bytes.fromhex(e["value"]), e["offset"]) for e in vector["extras"]]
+
+
+@pytest.mark.parametrize("vector", VECTORS["spaces"], ids=lambda vector: vector["name"])
+def test_golden_fingerprint(vector):
+    spec = spec_of(vector["spec"])
+    assert fingerprint(vector["spec"]["tenant"], spec).hex() == vector["fingerprint"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["keys"], ids=lambda vector: vector["name"])
+def test_golden_key(vector):
+    space, parent = bytes.fromhex(vector["space"]), bytes.fromhex(vector["parent"])
+    key = derive_key(space, parent, vector["tokens"], extras_of(vector))
+    assert key.hex() == vector["key"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["chains"], ids=lambda vector: vector["name"])
+def test_golden_chain(vector):
+    chain = derive_chain(
+        bytes.fromhex(vector["space"]),
+        vector["tokens"],
+        vector["tokens_per_block"],
+        extras_of(vector),
+    )
+    assert [key.hex() for key in chain] == vector["keys"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["opaque"])
+def test_golden_opaque_key(vector):
+    space, engine_key = bytes.fromhex(vector["space"]), bytes.fromhex(vector["engine_key"])
+    assert opaque_key(space, engine_key).hex() == vector["key"]
 
 
 def native_extras(extras):
@@ -86,9 +145,9 @@ def test_chain(extras):
             ctypes.byref(count),
         )
     )
-    keys = derive_chain(space, tokens, 32, extras)
-    assert count.value == 3 and b"".join(keys) == expected.raw
-    assert keys[0] == derive_key(space, None, tokens[:32], [e for e in extras if e.offset < 32])
+    chain = derive_chain(space, tokens, 32, extras)
+    assert count.value == 3 and b"".join(chain) == expected.raw
+    assert chain[0] == derive_key(space, None, tokens[:32], [e for e in extras if e.offset < 32])
 
 
 def test_opaque_key():
