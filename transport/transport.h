@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The seam for moving bytes between a client and the daemon. Homes behind it: local/ (unix socket and
-// client-owned memfd), ucx/ (active messages), memory/ (in process, for tests). Everything above this
-// header is the same for all of them, and one conformance suite (tests/conformance/transport) holds
-// them to it.
+// The seam for moving bytes between a client and the daemon. Homes behind it: local/ (unix socket
+// and client-owned memfd), ucx/ (active messages), memory/ (in process, for tests). Everything
+// above this header is the same for all of them, and one conformance suite
+// (tests/conformance/transport) holds them to it.
 //
-// The conversation is request and response. A client sends a request frame, with or without a payload;
-// the daemon answers each request with exactly one reply frame, with or without a payload. Frames are
-// opaque here but for their size and for `seq` (see proto/frame.h), which pairs a reply with its request.
+// The conversation is request and response. A client sends a request frame, with or without a
+// payload; the daemon answers each request with exactly one reply frame, with or without a payload.
+// Frames are opaque here but for their size and for `seq` (see proto/frame.h), which pairs a reply
+// with its request.
 //
 // States of a transfer:
 //
@@ -15,8 +16,8 @@
 //   Moving ──deadline, Break(), peer lost──▶ Breaking ──▶ Over  (callback; memory is free)
 //
 // While Breaking, the transport is forcing the peer's connection down and the memory counts as
-// quarantined. The one completion of every transfer runs when the transfer is Over: only then may the
-// memory be reused. Completion of a reply means "memory is free", never "the peer has it".
+// quarantined. The one completion of every transfer runs when the transfer is Over: only then may
+// the memory be reused. Completion of a reply means "memory is free", never "the peer has it".
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,7 @@ using PeerId = uint64_t;
 struct ReplyTo {
   PeerId peer = 0;
   uint64_t seq = 0;
-  uint64_t place = 0;           // transport's own: for local/, offset of the client's reply buffer in its memfd
+  uint64_t place = 0;           // the transport's own; local/: offset in the client's memfd
   uint64_t capacity_bytes = 0;  // most payload bytes that the client can take in reply
 };
 
@@ -97,17 +98,19 @@ class Lane {
 
   virtual int index() const = 0;
 
-  // Runs `task` on the lane thread, soon. Thread-safe. ResourceExhausted when the lane's queue is full,
-  // Unavailable once the server is stopping; the task is then dropped without running.
+  // Runs `task` on the lane thread, soon. Thread-safe. ResourceExhausted when the lane's queue is
+  // full, Unavailable once the server is stopping; the task is then dropped without running.
   virtual absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) = 0;
 
   // Moves the arrival's payload into target. REQUIRES: target.size() == arrival.payload_bytes().
-  // `done` runs on the lane thread, exactly once, never inside this call; target stays lent until then.
+  // `done` runs on the lane thread, exactly once, never inside this call; target stays lent until
+  // then.
   virtual void Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
                        ReceiveDone done) = 0;
 
-  // Sends the one reply of a request. `payload` stays lent until `done` has run (on the lane thread,
-  // exactly once, never inside this call). REQUIRES: payload.size() <= reply_to.capacity_bytes.
+  // Sends the one reply of a request. `payload` stays lent until `done` has run (on the lane
+  // thread, exactly once, never inside this call). REQUIRES: payload.size() <=
+  // reply_to.capacity_bytes.
   virtual void Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) = 0;
 
@@ -128,16 +131,18 @@ class LaneHandler {
 // never growth.
 struct ServerLimits {
   int lanes = 1;
-  int peers_max = 256;                                // connections, all lanes together
-  int arrivals_held_max = 64;                         // per lane: arrived, not yet received or refused
-  uint64_t payload_bytes_max = uint64_t{64} << 20;    // of one transfer
-  uint64_t region_bytes_max = uint64_t{1} << 30;      // local: mapped client memory per connection
-  uint64_t regions_bytes_max = uint64_t{8} << 30;     // local: mapped client memory in all
-  uint64_t quarantine_bytes_max = uint64_t{256} << 20;  // per lane: Breaking; above it receives are refused
+  int peers_max = 256;         // connections, all lanes together
+  int arrivals_held_max = 64;  // per lane: arrived, not yet received or refused
+  uint64_t payload_bytes_max = uint64_t{64} << 20;  // of one transfer
+  uint64_t region_bytes_max = uint64_t{1} << 30;    // local: mapped client memory per connection
+  uint64_t regions_bytes_max = uint64_t{8} << 30;   // local: mapped client memory in all
+  // Per lane: lent to transfers that are Breaking; above it receives are refused.
+  uint64_t quarantine_bytes_max = uint64_t{256} << 20;
 };
 
-// A listening transport with its lanes. Thread-safe. Stop() (also run by the destructor) refuses new
-// peers, breaks all peers, completes every transfer, joins the lane threads; bounded by 3 seconds.
+// A listening transport with its lanes. Thread-safe. Stop() (also run by the destructor) refuses
+// new peers, breaks all peers, completes every transfer, joins the lane threads; bounded by 3
+// seconds.
 class Server {
  public:
   virtual ~Server() = default;
@@ -152,8 +157,9 @@ class Server {
 // ---------------------------------------------------------------------------------------------------
 // Client side (the SDK)
 
-// Memory from which puts leave and into which gets land with the fewest copies: inside the connection's
-// sealed memfd (local), ordinary memory elsewhere. Move-only; stays readable after its Connection ends.
+// Memory from which puts leave and into which gets land with the fewest copies: inside the
+// connection's sealed memfd (local), ordinary memory elsewhere. Move-only; stays readable after its
+// Connection ends.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -190,8 +196,8 @@ class Connection {
   // connection works too, at the price of one more copy.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
 
-  // Starts a call. Unavailable when the connection is broken, ResourceExhausted when window() calls are
-  // in flight: then nothing was taken. REQUIRES: call->request carries a seq not in flight.
+  // Starts a call. Unavailable when the connection is broken, ResourceExhausted when window() calls
+  // are in flight: then nothing was taken. REQUIRES: call->request carries a seq not in flight.
   virtual absl::Status Start(Call* call) = 0;
 
   // Makes progress until a call ends, `until` passes, or the connection breaks; then returns.

@@ -28,15 +28,19 @@ absl::Status NoMemory(absl::string_view what) {
 }
 
 // Every page present and writable now.
-void Prefault(std::byte* base, uint64_t bytes) {
+absl::Status Prefault(std::byte* base, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0) {
-    return;
+    return absl::OkStatus();
+  }
+  if (errno != EINVAL) {  // EINVAL: a kernel before 5.14
+    return NoMemory("prefaulting");
   }
 #endif
   for (uint64_t place = 0; place < bytes; place += kPageBytes) {
     *reinterpret_cast<volatile std::byte*>(base + place) = std::byte{0};
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -61,11 +65,12 @@ absl::StatusOr<std::shared_ptr<ClientRegion>> ClientRegion::Make(uint64_t bytes,
   if (base == MAP_FAILED) {
     return NoMemory("mmap");
   }
-  if (prefault) {
-    Prefault(static_cast<std::byte*>(base), bytes);
-  }
-  return std::shared_ptr<ClientRegion>(
+  std::shared_ptr<ClientRegion> region(
       new ClientRegion(std::move(memfd), static_cast<std::byte*>(base), bytes));
+  if (prefault) {
+    CAIRN_RETURN_IF_ERROR(Prefault(region->base_, bytes));
+  }
+  return region;
 }
 
 ClientRegion::ClientRegion(Fd memfd, std::byte* base, uint64_t bytes)

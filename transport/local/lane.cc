@@ -150,7 +150,8 @@ void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
 }
 
 void LocalLane::Break(PeerId id) {
-  if (Peer* peer = Find(id); peer != nullptr) {
+  if (Peer* peer = Find(id); peer != nullptr && !peer->is_breaking) {
+    share_.metrics.peers_broken.Add();
     BreakPeer(*peer, absl::UnavailableError("the session is over"));
   }
 }

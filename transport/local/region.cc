@@ -71,6 +71,7 @@ absl::StatusOr<Region> Region::Map(Fd memfd, uint64_t bytes_max, RegionBudget& b
     return error == EPERM ? absl::InvalidArgumentError(absl::StrCat("region: not writable: ", text))
                           : absl::ResourceExhaustedError(absl::StrCat("region: ", text));
   }
+  madvise(base, bytes, MADV_DONTDUMP);  // a tenant's bytes are not for core files
   Region region;
   region.base_ = static_cast<std::byte*>(base);
   region.bytes_ = bytes;

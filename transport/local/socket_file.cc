@@ -23,6 +23,9 @@ namespace {
 
 constexpr mode_t kMode = 0660;
 constexpr int kBacklog = 128;
+// Anybody who may read a folder may hold its lock, so it is not waited for longer than another
+// daemon's start.
+constexpr absl::Duration kLockWait = absl::Seconds(2);
 
 absl::Status ErrnoStatus(absl::string_view what, const std::string& path) {
   return absl::UnavailableError(
@@ -54,8 +57,15 @@ absl::StatusOr<Fd> LockFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   Fd lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock.is_valid() || flock(lock.get(), LOCK_EX) != 0) {
+  if (!lock.is_valid()) {
     return ErrnoStatus("cannot use the folder", folder);
+  }
+  const absl::Time deadline = MonotonicNow() + kLockWait;
+  while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {  // ends at the deadline
+    if ((errno != EWOULDBLOCK && errno != EINTR) || MonotonicNow() >= deadline) {
+      return ErrnoStatus("cannot lock the folder", folder);
+    }
+    absl::SleepFor(absl::Milliseconds(5));
   }
   return lock;
 }

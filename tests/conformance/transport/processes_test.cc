@@ -95,8 +95,10 @@ TEST_F(ProcessesTest, AStoppedPeerHoldsNothingPastTheDeadline) {
             absl::OkStatus());
   ASSERT_TRUE(Eventually([&] { return is_over.load(); }));
   EXPECT_LE(taken, absl::Milliseconds(600));
-  EXPECT_EQ(end.code(), transport_->moves_without_peer() ? absl::StatusCode::kOk
-                                                         : absl::StatusCode::kDeadlineExceeded);
+  // A transport that moves without its peer may be done in time.
+  EXPECT_TRUE(end.code() == absl::StatusCode::kDeadlineExceeded ||
+              (end.ok() && transport_->moves_without_peer()))
+      << end;
   // The memory is free: whatever the peer does when it runs again, no byte changes.
   std::fill(target.begin(), target.end(), std::byte{0xEE});
   peer.Signal(SIGCONT);
