@@ -2,6 +2,7 @@
 #include "client/cpp/control.h"
 
 #include <grpcpp/grpcpp.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
@@ -123,6 +124,7 @@ class GrpcControl final : public Control {
 
   // The session thread: one turn of the loop is one session.
   void Run() {
+    pthread_setname_np(pthread_self(), "cairn-session");
     absl::Duration backoff = kBackoffMin;
     for (bool is_first = true;; is_first = false) {  // ends with the client
       if (KeepSession(is_first)) {
