@@ -30,13 +30,9 @@ ABI_VERSION = 1
 FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
 OK, NOT_FOUND = 0, 5
 
-# UCX reads these once, when the transport over HOST:PORT is first used. Its memory hooks and signal
-# handlers belong to a program of its own, not to a guest in an engine's process.
-_UCX_SETTINGS = {
-    "UCX_MEM_EVENTS": "n",
-    "UCX_HANDLE_ERRORS": "none",
-    "UCX_LOG_LEVEL": "fatal",
-}
+# UCX reads these once, when it is loaded. Memory hooks and signal handlers are not for a guest in an
+# engine's process. What the user has set stays.
+_UCX_SETTINGS = {"UCX_MEM_EVENTS": "n", "UCX_HANDLE_ERRORS": "none", "UCX_LOG_LEVEL": "fatal"}
 
 
 class _Sized(Structure):
@@ -329,8 +325,6 @@ def library_path() -> pathlib.Path:
 
 def _load() -> ctypes.CDLL:
     path = library_path()
-    for name, value in _UCX_SETTINGS.items():
-        os.environ.setdefault(name, value)
     try:
         library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
     except OSError as error:
@@ -354,6 +348,29 @@ def library() -> ctypes.CDLL:
         if _library is None:
             _library = _load()
         return _library
+
+
+def load_ucx() -> None:
+    """Loads the transport over HOST:PORT, if it is there, under our settings; the library finds it
+    loaded. A wheel's own UCX must not open the modules of a UCX that is installed: they would bring
+    that one along. The engine's own UCX may want them, so it never sees that setting.
+    """
+    module = library_path().with_name("libcairn_ucx.so")
+    if not module.exists():
+        return
+    for name, value in _UCX_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    grafted = module.parent.parent / "kvcairn.libs"
+    is_ours = grafted.is_dir() and "UCX_MODULE_DIR" not in os.environ
+    if is_ours:
+        os.environ["UCX_MODULE_DIR"] = str(grafted)
+    try:
+        ctypes.CDLL(str(module), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    except OSError as error:
+        raise InternalError(f"{module} cannot be loaded: {error}") from error
+    finally:
+        if is_ours:
+            del os.environ["UCX_MODULE_DIR"]
 
 
 def check(code: int) -> None:

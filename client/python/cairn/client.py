@@ -244,9 +244,10 @@ def connect(
 ) -> Client:
     """Opens a session with the daemon whose control plane is at `control` ("HOST:PORT").
 
-    data: "unix:PATH" or "HOST:PORT" (UCX); None takes the first address the daemon names that is on
-    this host. tenant: whose blocks these are. connections, window, region_bytes: data connections,
-    calls in flight on each, shared memory of each; 0 is the default (2, 8, 64 MiB).
+    data: "unix:PATH" or "HOST:PORT" (UCX, with UCX_MEM_EVENTS=n and UCX_HANDLE_ERRORS=none unless
+    they are set); None takes the first address the daemon names that is on this host. tenant: whose
+    blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
+    shared memory of each; 0 is the default (2, 8, 64 MiB).
     timeout: seconds, at most 60; None is 2.
     """
     options = _ffi.ConnectOptions(
@@ -261,5 +262,7 @@ def connect(
     )
     address = ctypes.c_void_p()
     _refuse_after_fork()
+    if data is not None and not data.startswith("unix:"):
+        _ffi.load_ucx()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
     return Client(address.value or 0)

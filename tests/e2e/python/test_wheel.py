@@ -8,7 +8,7 @@ import sys
 import venv
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Daemon
 
 PROGRAM = """
 import array, ctypes, pathlib, sys
@@ -52,11 +52,17 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_in_a_bare_environment(wheel, daemon, tmp_path):
-    venv.create(tmp_path / "bare", with_pip=True)
-    python = tmp_path / "bare" / "bin" / "python"
+@pytest.fixture(scope="module")
+def bare_python(wheel, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
     quiet = ["--no-index", "--disable-pip-version-check", "-q"]
     subprocess.run([python, "-m", "pip", "install", *quiet, wheel], check=True)
+    return python
+
+
+def run_program(python, daemon, tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("CAIRN_", "PYTHON"))}
     done = subprocess.run(
         [python, "-c", PROGRAM, daemon.control, daemon.data],
@@ -68,3 +74,14 @@ def test_in_a_bare_environment(wheel, daemon, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "wheel works\n"
+
+
+def test_local(bare_python, daemon, tmp_path):
+    run_program(bare_python, daemon, tmp_path)
+
+
+def test_ucx(bare_python, bin_dir, tmp_path):
+    if not (bin_dir.parent / "lib" / "libcairn_ucx.so").exists():
+        pytest.skip("built without UCX")
+    with Daemon(bin_dir, "ucx", tmp_path) as started:
+        run_program(bare_python, started, tmp_path)
