@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/ucx/context.h"
 
-#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "transport/ucx/status.h"
@@ -54,7 +53,10 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Make(const UcxContext& con
   std::unique_ptr<UcxWorker> made(new UcxWorker(worker));
   CAIRN_RETURN_IF_ERROR(
       FromUcs(ucp_worker_get_efd(worker, &made->event_fd_), "UCX worker wake-up"));
-  CAIRN_RETURN_IF_ERROR(made->Handle(kGuardId, &IgnoreMessage, nullptr));
+  // The last first, so that the table is allocated once.
+  for (unsigned id = kIdMax + 1; id-- > 0;) {
+    CAIRN_RETURN_IF_ERROR(made->Handle(id, &IgnoreMessage, nullptr));
+  }
   return made;
 }
 
@@ -74,8 +76,7 @@ absl::Status UcxWorker::Handle(unsigned id, ucp_am_recv_callback_t callback, voi
   params.flags = UCP_AM_FLAG_WHOLE_MSG;
   params.cb = callback;
   params.arg = argument;
-  return FromUcs(ucp_worker_set_am_recv_handler(worker_, &params),
-                 absl::StrCat("UCX message handler ", id));
+  return FromUcs(ucp_worker_set_am_recv_handler(worker_, &params), "UCX message handler");
 }
 
 }  // namespace cairn::transport

@@ -22,8 +22,9 @@ namespace cairn::transport {
 
 inline constexpr unsigned kRequestId = 1;  // client to daemon
 inline constexpr unsigned kReplyId = 2;    // daemon to client
-// Registered so that UCX's handler table covers every id a peer can name: it is not bounds-checked.
-inline constexpr unsigned kGuardId = 65535;
+// What a peer can name. Every id gets a handler: UCX neither checks an id against the size of its
+// table (1.13.1) nor clears the entries between two ids that were registered.
+inline constexpr unsigned kIdMax = 65535;
 
 // Puts above it go by rendezvous, so that the daemon chooses when and where the bytes land.
 inline constexpr size_t kEagerRequestBytesMax = size_t{8} << 10;
