@@ -6,7 +6,10 @@
 //                                          that starts to move
 //   cairn_ucx_test_peer put PORT BYTES     a client that puts until something fails
 //   cairn_ucx_test_peer get PORT BYTES     a client that gets until something fails
-//#include <unistd.h>
+//
+// Clients connect to CAIRN_TEST_HOST, 127.0.0.1 if it is not set.
+//#include <stdlib.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -26,7 +29,7 @@ void Say(const std::string& line) {
 }
 
 int Serve(uint16_t port) {
-  TestStore store(size_t{256} << 20);
+  TestStore store(size_t{64} << 20);
   store.on_moving = [] { Say("moving"); };
   UcxServerOptions options;
   options.host = "127.0.0.1";
@@ -40,9 +43,10 @@ int Serve(uint16_t port) {
 }
 
 int Repeat(const std::string& what, uint16_t port, size_t bytes) {
+  const char* const host = getenv("CAIRN_TEST_HOST");
   proto::HelloReply reply;
-  auto connection = UcxConnection::Connect("127.0.0.1", port, HelloFrame(), {},
-                                           MonotonicNow() + absl::Seconds(10), &reply);
+  auto connection = UcxConnection::Connect(host == nullptr ? "127.0.0.1" : host, port, HelloFrame(),
+                                           {}, MonotonicNow() + absl::Seconds(10), &reply);
   CAIRN_CHECK(connection.ok(), connection.status().ToString());
   std::vector<std::byte> memory = Pattern(bytes);
   const proto::FrameBytes put = PutRequest(2, memory);

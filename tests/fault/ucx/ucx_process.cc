@@ -39,12 +39,14 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 UcxProcess::UcxProcess(std::vector<std::string> arguments,
-                       const std::vector<std::pair<std::string, std::string>>& environment) {
+                       const std::vector<std::pair<std::string, std::string>>& environment,
+                       const std::vector<std::string>& prefix) {
   std::array<int, 2> pipe_fds;
   CAIRN_CHECK(pipe2(pipe_fds.data(), O_CLOEXEC) == 0);
   out_ = Fd(pipe_fds[0]);
   const Fd child_end(pipe_fds[1]);
   arguments.insert(arguments.begin(), PeerProgram());
+  arguments.insert(arguments.begin(), prefix.begin(), prefix.end());
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   for (char** variable = environ; *variable != nullptr; ++variable)
@@ -54,8 +56,8 @@ UcxProcess::UcxProcess(std::vector<std::string> arguments,
   posix_spawn_file_actions_adddup2(&actions, child_end.get(), STDOUT_FILENO);
   std::vector<char*> argument_pointers = Pointers(arguments);
   std::vector<char*> variable_pointers = Pointers(variables);
-  const int error = posix_spawn(&pid_, arguments[0].c_str(), &actions, nullptr,
-                                argument_pointers.data(), variable_pointers.data());
+  const int error = posix_spawnp(&pid_, arguments[0].c_str(), &actions, nullptr,
+                                 argument_pointers.data(), variable_pointers.data());
   posix_spawn_file_actions_destroy(&actions);
   CAIRN_CHECK(error == 0, arguments[0]);
 }

@@ -16,9 +16,11 @@ namespace cairn::transport {
 // Killed and waited for when destroyed. Thread-safety: Thread-compatible.
 class UcxProcess {
  public:
-  // Runs cairn_ucx_test_peer, which lies beside this program, with `environment` added to ours.
+  // Runs cairn_ucx_test_peer, which lies beside this program, with `environment` added to ours, by
+  // the command `prefix` if there is one.
   explicit UcxProcess(std::vector<std::string> arguments,
-                      const std::vector<std::pair<std::string, std::string>>& environment = {});
+                      const std::vector<std::pair<std::string, std::string>>& environment = {},
+                      const std::vector<std::string>& prefix = {});
   ~UcxProcess();
   UcxProcess(const UcxProcess&) = delete;
 
