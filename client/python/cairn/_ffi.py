@@ -30,7 +30,7 @@ ABI_VERSION = 1
 FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
 OK, NOT_FOUND = 0, 5
 
-# UCX reads these once, when it is loaded. Memory hooks and signal handlers are not for a guest in an
+# UCX reads these once, when it is loaded: no memory hooks and no signal handlers from a guest in an
 # engine's process. What the user has set stays.
 _UCX_SETTINGS = {"UCX_MEM_EVENTS": "n", "UCX_HANDLE_ERRORS": "none", "UCX_LOG_LEVEL": "fatal"}
 
