@@ -60,16 +60,26 @@ struct Case {
   std::string name;
   std::function<void()> run;  // moves `bytes` of source
   double bytes = 0;
-  std::vector<double> rates = {};   // bytes per second, a round each
-  std::vector<double> ratios = {};  // over the yardstick of the same round
+  std::vector<double> rates = {};      // bytes per second, a round each
+  std::vector<double> ratios = {};     // over the yardstick of the same round
+  std::function<void()> prepare = {};  // before each run, untimed
 };
 
 // Runs every case once a round; the first is the yardstick of the others.
 inline void RunRounds(std::vector<Case>& cases, int rounds) {
-  for (Case& c : cases) c.run();  // warm
+  const auto prepare = [](const Case& c) {
+    if (c.prepare) c.prepare();
+  };
+  for (Case& c : cases) {  // warm
+    prepare(c);
+    c.run();
+  }
   for (int round = 0; round < rounds; ++round) {
     std::fprintf(stderr, "\rround %d of %d ", round + 1, rounds);
-    for (Case& c : cases) c.rates.push_back(c.bytes / Seconds(c.run));
+    for (Case& c : cases) {
+      prepare(c);
+      c.rates.push_back(c.bytes / Seconds(c.run));
+    }
     for (Case& c : cases) c.ratios.push_back(c.rates.back() / cases.front().rates.back());
   }
   std::fprintf(stderr, "\r                    \r");
