@@ -106,9 +106,9 @@ RawClient::~RawClient() {
   }
 }
 
-std::string RawClient::local_address() const {
+std::string RawClient::data_address(bool is_ucx) const {
   for (const std::string& address : opened_.data_addresses()) {
-    if (address.starts_with("unix:")) return address;
+    if (address.starts_with("unix:") != is_ucx) return address;
   }
   return "";
 }
@@ -150,13 +150,23 @@ absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::Dial(uint64_t 
 
 absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::Dial(const proto::Ticket& ticket,
                                                                        uint64_t region_bytes) {
+  transport::ConnectOptions options;
+  options.region_bytes = region_bytes;
+  return transport::Connect(data_address(false), HelloFrame(ticket), options,
+                            MonotonicNow() + absl::Seconds(5));
+}
+
+absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::DialUcx() {
+  return transport::Connect(data_address(true), HelloFrame(ticket_), transport::ConnectOptions(),
+                            MonotonicNow() + absl::Seconds(10));
+}
+
+proto::Frame RawClient::HelloFrame(const proto::Ticket& ticket) {
   proto::Frame hello;
   hello.seq = ++last_seq_;
   hello.ticket = ticket;
   hello.body = proto::Hello{.window = 32};
-  transport::ConnectOptions options;
-  options.region_bytes = region_bytes;
-  return transport::Connect(local_address(), hello, options, MonotonicNow() + absl::Seconds(5));
+  return hello;
 }
 
 proto::Frame RawClient::PutFrame(uint64_t space_id, const proto::BlockKey& key,

@@ -56,7 +56,8 @@ class RawClient {
   const proto::Ticket& ticket() const { return ticket_; }
   std::string ticket_bytes() const { return opened_.ticket(); }
   const v1::SessionOpened& opened() const { return opened_; }
-  std::string local_address() const;
+  // "unix:…", or with is_ucx "HOST:PORT".
+  std::string data_address(bool is_ucx) const;
 
   absl::StatusOr<uint64_t> OpenSpace(const v1::SpaceSpec& spec, const std::string& recipe = "raw");
   v1::MatchRequest MatchOf(uint64_t space_id, std::span<const proto::BlockKey> keys) const;
@@ -67,6 +68,7 @@ class RawClient {
   absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(uint64_t region_bytes = 8 << 20);
   absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(const proto::Ticket& ticket,
                                                               uint64_t region_bytes);
+  absl::StatusOr<std::unique_ptr<transport::Connection>> DialUcx();
 
   // An honest put of source bytes, and a get of whole images or source, ready to be spoilt.
   proto::Frame PutFrame(uint64_t space_id, const proto::BlockKey& key,
@@ -77,6 +79,8 @@ class RawClient {
 
  private:
   RawClient() = default;
+  proto::Frame HelloFrame(const proto::Ticket& ticket);
+
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Store::Stub> store_;
   std::unique_ptr<v1::Admin::Stub> admin_;
