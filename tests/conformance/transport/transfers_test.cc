@@ -176,8 +176,8 @@ TEST_F(TransfersTest, TheWindowIsKept) {
     return frame.kind() == proto::FrameKind::kPing;  // never answered
   };
   StartServer();
+  std::vector<Call> calls(3);  // outlive the connection, as they are never over
   const auto connection = Connect(2);
-  std::vector<Call> calls(3);
   proto::Frame ping;
   ping.body = proto::Ping{};
   for (size_t i = 0; i < 3; ++i) {
