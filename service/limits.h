@@ -29,6 +29,9 @@ inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------
 inline constexpr size_t kKeysPerCallMax = 65536;
+// Looks at keys, groups and images of one Match, so that no query holds the index for long; past it
+// the answer is a shorter prefix.
+inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
 inline constexpr size_t kLeasesMax = 8192;
 inline constexpr size_t kLeasesPerSessionMax = 1024;
 inline constexpr size_t kLeasedImagesMax = size_t{1} << 20;  // of all leases: bounds their memory
@@ -90,6 +93,7 @@ inline constexpr size_t kPathQueueBusy = 64;
 
 static_assert(kKeysPerCallMax <= kLeasedImagesMax, "one Match can be leased");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax, "one Match can wait");
+static_assert(kMatchWorkMax >= 16 * kKeysPerCallMax, "every key, eight slices, one group");
 static_assert(kLeaseMs <= kLeaseMsMax);
 static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);
 static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the low watermark");

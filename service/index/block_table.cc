@@ -28,6 +28,7 @@ size_t RecipeIndex(const codecs::Recipe& recipe) {
 
 BlockTable::BlockTable(uint64_t blocks_max) : blocks_max_(blocks_max), recency_(blocks_max) {
   CAIRN_CHECK(blocks_max > 0 && codecs::AllRecipes().size() < figures_by_recipe_.size());
+  by_name_.reserve(blocks_max);
 }
 
 Block* BlockTable::Find(const BlockName& name) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "service/index/cover.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -21,6 +22,9 @@ uint64_t BytesNotLeased(const ImageList& images) {
   }
   return bytes;
 }
+
+// What looking at a block for one group costs.
+size_t WorkOf(const Block* block) { return 1 + (block == nullptr ? 0 : block->images.size()); }
 
 bool Serves(const WantedGroup& wanted, const GroupScan& scan, size_t block_count) {
   return scan.run[block_count - 1] >= block_count - FirstNeeded(wanted, block_count);
@@ -59,11 +63,13 @@ MatchPlan PlanMatch(const BlockTable& table, const MatchQuery& query, uint64_t l
     scan.bytes_upto.reserve(asked);
   }
   ImageList images;
-  for (size_t i = 0; i < asked; ++i) {
+  size_t work = 0;
+  for (size_t i = 0; i < asked && work < limits::kMatchWorkMax; ++i) {
     Block* block = table.Find({query.space_id, query.keys[i]});
     bool is_end = false;
     for (size_t g = 0; g < scans.size(); ++g) {
       const WantedGroup& wanted = query.wanted[g];
+      work += WorkOf(block);
       const bool is_complete =
           block != nullptr && FindCover(*block, wanted.group, wanted.slice, &images);
       is_end |= !is_complete && wanted.rule == WantedGroup::Rule::kEvery;
@@ -95,7 +101,8 @@ MatchPlan PlanMatch(const BlockTable& table, const MatchQuery& query, uint64_t l
 
 std::optional<size_t> LastMissing(const BlockTable& table, const MatchQuery& query) {
   const size_t asked = BlocksAsked(query);
-  for (size_t i = asked; i-- > 0;) {
+  size_t work = 0;
+  for (size_t i = asked; i-- > 0 && work < limits::kMatchWorkMax;) {
     const Block* block = nullptr;
     bool is_looked_up = false;
     for (const WantedGroup& wanted : query.wanted) {
@@ -106,6 +113,7 @@ std::optional<size_t> LastMissing(const BlockTable& table, const MatchQuery& que
         block = table.Find({query.space_id, query.keys[i]});
         is_looked_up = true;
       }
+      work += WorkOf(block);
       if (block == nullptr || !FindCover(*block, wanted.group, wanted.slice, nullptr)) {
         return i;
       }

@@ -53,7 +53,7 @@ struct MatchPlan {
 // The longest prefix that is complete by each group's rule, scanned from the longest; with
 // wants_lease, one whose images not yet leased are at most `lease_bytes_free`, as allocated.
 // Thread-safety of both: Thread-compatible (the index's lock).
-// Cost: keys × groups.
+// Cost: keys × groups × images of a block, kMatchWorkMax at most: then the prefix ends there.
 MatchPlan PlanMatch(const BlockTable& table, const MatchQuery& query, uint64_t lease_bytes_free);
 
 // Index of the last key without which the whole query cannot match; nullopt: it would match whole.

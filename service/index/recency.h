@@ -17,9 +17,7 @@ namespace cairn {
 
 class Recency {
  public:
-  explicit Recency(uint64_t blocks_max) {
-    entries_.reserve(blocks_max < 65536 ? blocks_max : 65536);
-  }
+  explicit Recency(uint64_t blocks_max) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
   // REQUIRES: not there.
