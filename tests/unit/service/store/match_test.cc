@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Match by each group's rule, leases, waiting.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/store_fixture.h"
+
+namespace cairn {
+namespace {
+
+using Key = proto::BlockKey;
+
+// A full group, a window of 32 tokens (3 blocks of 16) and a state.
+proto::SpaceIdentity HybridIdentity() {
+  proto::SpaceIdentity identity = StoreFixture::Identity();
+  identity.model = "hybrid";
+  proto::GroupGeometry window = identity.groups[0];
+  window.layers = {2};
+  window.window_tokens = 32;
+  proto::GroupGeometry state;
+  state.kind = proto::GroupGeometry::Kind::kState;
+  state.layers = {3};
+  state.state_bytes = 512;
+  identity.groups.push_back(window);
+  identity.groups.push_back(state);
+  return identity;
+}
+
+void PutGroup(StoreFixture& store, const Space& space, uint64_t number, uint16_t group) {
+  const Key key = StoreFixture::Key(number);
+  const auto reply = store.PutSource(space, key, StoreFixture::Whole(space, group),
+                                     number == 1 ? Key{} : StoreFixture::Key(number - 1),
+                                     (number - 1) * space.tokens_per_block(), group);
+  CAIRN_CHECK_OK(reply);
+}
+
+std::vector<Key> Keys(uint64_t count) {
+  std::vector<Key> keys;
+  for (uint64_t i = 1; i <= count; ++i) {
+    keys.push_back(StoreFixture::Key(i));
+  }
+  return keys;
+}
+
+uint64_t MatchedBlocks(StoreFixture& store, const MatchQuery& query) {
+  const auto result = store.index->Match(query);
+  CAIRN_CHECK_OK(result);
+  CAIRN_CHECK(result->token_count == result->blocks.size() * query.tokens_per_block);
+  return result->blocks.size();
+}
+
+TEST(MatchTest, LongestPrefixThatIsThere) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  store.PutChain(space, 6);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(6))), 6u);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(9))), 6u);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, {})), 0u);
+  store.index->Delete(space.id(), {StoreFixture::Key(3)});
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(6))), 2u);
+  store.index->Delete(space.id(), {StoreFixture::Key(1)});
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(6))), 0u);
+}
+
+TEST(MatchTest, TokenLimitCutsToWholeBlocks) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  store.PutChain(space, 4);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(4), false, 63)), 3u);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(4), false, 64)), 4u);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(4), false, 15)), 0u);
+}
+
+TEST(MatchTest, HybridNeedsTheWindowAndTheStateAtItsEndOnly) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace("raw", HybridIdentity());
+  for (uint64_t i = 1; i <= 8; ++i) {
+    PutGroup(store, space, i, 0);
+  }
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(8))), 0u);
+  for (uint64_t i = 4; i <= 7; ++i) {
+    PutGroup(store, space, i, 1);
+  }
+  PutGroup(store, space, 6, 2);
+  // A state at 6, and a window over 4, 5, 6.
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(8))), 6u);
+  PutGroup(store, space, 7, 2);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(8))), 7u);
+  // token_limit below: scanned from the longest that the limit allows.
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(8), false, 7 * 16 - 1)), 6u);
+  // A state at 5 would need the window over 3, 4, 5.
+  PutGroup(store, space, 5, 2);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(5))), 0u);
+  PutGroup(store, space, 3, 1);
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(5))), 5u);
+  // Without the state the window alone decides.
+  MatchQuery query = store.Query(space, Keys(8));
+  query.wanted = *space.Want({}, std::vector<uint32_t>{2});
+  EXPECT_EQ(MatchedBlocks(store, query), 7u);
+}
+
+TEST(MatchTest, WindowOfAShortPrefixIsAllOfIt) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace("raw", HybridIdentity());
+  for (uint64_t i = 1; i <= 2; ++i) {
+    for (uint16_t group = 0; group < 3; ++group) {
+      PutGroup(store, space, i, group);
+    }
+  }
+  EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(2))), 2u);
+}
+
+TEST(MatchTest, AsksForSlices) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), {0, 2, 0, 2}).ok());
+  MatchQuery query = store.Query(space, Keys(1));
+  EXPECT_EQ(MatchedBlocks(store, query), 0u);
+  query.wanted =
+      *space.Want(std::vector<Space::Ask>{{.group = 0, .head_first = 0, .head_count = 2}}, {});
+  EXPECT_EQ(MatchedBlocks(store, query), 1u);
+  EXPECT_EQ(store.index->Contains(space.id(), Keys(1), space.whole()), std::vector<bool>{false});
+  ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), {0, 2, 1, 3}).ok()) << "may overlap";
+  EXPECT_EQ(store.index->Contains(space.id(), Keys(1), space.whole()), std::vector<bool>{true});
+}
+
+TEST(LeaseTest, KeepsBytesUntilReleasedByItsTenant) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 3);
+  const auto result = store.index->Match(store.Query(space, keys, true));
+  ASSERT_TRUE(result.ok() && result->lease.has_value());
+  EXPECT_EQ(result->lease_ms, limits::kLeaseMs);
+  const uint64_t pinned = store.index->pinned_bytes();
+  EXPECT_EQ(pinned, store.host->used_bytes());
+  EXPECT_EQ(store.index->leased_bytes(), pinned);
+  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->Delete(space.id(), keys), 3u);
+  EXPECT_EQ(store.host->used_bytes(), pinned) << "freed at the last unpin";
+  store.index->Release("rival", {*result->lease});
+  EXPECT_EQ(store.index->lease_count(), 1u);
+  store.index->Release("acme", {*result->lease});
+  EXPECT_EQ(store.index->lease_count(), 0u);
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+  EXPECT_EQ(store.host->used_bytes(), 0u);
+}
+
+TEST(LeaseTest, RunsOutUnlessRenewedAndThenTooInTheEnd) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 1);
+  ASSERT_TRUE(store.index->Match(store.Query(space, keys, true)).ok());
+  store.clock.Advance(absl::Seconds(50));
+  store.index->RenewLeases(store.session.id);
+  store.clock.Advance(absl::Seconds(50));
+  store.upkeep->RunOnce();
+  EXPECT_EQ(store.index->lease_count(), 1u);
+  for (int i = 0; i < 9; ++i) {
+    store.index->RenewLeases(store.session.id);
+    store.clock.Advance(absl::Seconds(55));
+  }
+  store.index->RenewLeases(store.session.id);
+  store.clock.Advance(absl::Seconds(20));
+  store.upkeep->RunOnce();
+  EXPECT_EQ(store.index->lease_count(), 0u) << "600 s are the most";
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+}
+
+TEST(LeaseTest, EndsWithItsSession) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 2);
+  ASSERT_TRUE(store.index->Match(store.Query(space, keys, true)).ok());
+  store.sessions.End(store.session.id);
+  EXPECT_EQ(store.index->lease_count(), 0u);
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+  const auto late = store.index->Match(store.Query(space, keys, true));
+  ASSERT_TRUE(late.ok());
+  EXPECT_FALSE(late->lease.has_value()) << "no lease for a session that is over";
+  EXPECT_EQ(store.index->lease_count(), 0u);
+}
+
+TEST(LeaseTest, PastHalfOfTheTierThePrefixIsShorter) {
+  StoreFixture store(16_MiB);
+  auto identity = StoreFixture::Identity();
+  identity.tokens_per_block = 1024;  // 1 MiB of source a block
+  const Space& space = store.OpenSpace("raw", identity);
+  const auto keys = store.PutChain(space, 14);
+  const auto first = store.index->Match(store.Query(space, keys, true));
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(first->is_shortened_by_pins);
+  EXPECT_EQ(first->blocks.size(), 7u);
+  EXPECT_LE(store.index->leased_bytes(), store.host->capacity_bytes() / 2);
+  const auto again = store.index->Match(store.Query(space, keys, true));
+  EXPECT_EQ(again->blocks.size(), first->blocks.size()) << "the same bytes are leased once";
+  const auto unleased = store.index->Match(store.Query(space, keys));
+  EXPECT_EQ(unleased->blocks.size(), 14u);
+  EXPECT_FALSE(unleased->is_shortened_by_pins);
+}
+
+TEST(WaitTest, AnsweredByThePublishThatCompletesTheSet) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  std::optional<MatchResult> answer;
+  int wakes = 0;
+  store.index->SetWake([&] { ++wakes; });
+  store.index->MatchWhenReady(store.Query(space, Keys(3), true),
+                              store.clock.Now() + absl::Seconds(5),
+                              [&](absl::StatusOr<MatchResult> result) { answer = *result; });
+  EXPECT_EQ(wakes, 1);
+  store.PutChain(space, 2);
+  EXPECT_FALSE(answer.has_value());
+  EXPECT_EQ(store.index->waiter_count(), 1u);
+  ASSERT_TRUE(
+      store.PutSource(space, StoreFixture::Key(3), {0, 2, 0, 1}, StoreFixture::Key(2), 32).ok());
+  EXPECT_FALSE(answer.has_value());
+  ASSERT_TRUE(
+      store.PutSource(space, StoreFixture::Key(3), {0, 2, 1, 3}, StoreFixture::Key(2), 32).ok());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->blocks.size(), 3u);
+  EXPECT_TRUE(answer->lease.has_value());
+  EXPECT_EQ(store.index->waiter_count(), 0u);
+}
+
+TEST(WaitTest, AnsweredWithWhatThereIsAtTheDeadline) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  store.PutChain(space, 1);
+  std::optional<MatchResult> answer;
+  const absl::Time deadline = store.clock.Now() + absl::Seconds(5);
+  store.index->MatchWhenReady(store.Query(space, Keys(3)), deadline,
+                              [&](absl::StatusOr<MatchResult> result) { answer = *result; });
+  EXPECT_EQ(store.upkeep->RunOnce(), std::min(deadline, store.clock.Now() + absl::Seconds(1)));
+  store.clock.Advance(absl::Seconds(4.9));
+  store.upkeep->RunOnce();
+  EXPECT_FALSE(answer.has_value());
+  store.clock.Advance(absl::Seconds(0.2));
+  store.upkeep->RunOnce();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->blocks.size(), 1u);
+  EXPECT_EQ(store.index->waiter_count(), 0u);
+}
+
+TEST(WaitTest, AnsweredAtOnceWhenNothingIsMissingAndAtTheEndOfItsSession) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  store.PutChain(space, 1);
+  int answers = 0;
+  const auto count = [&](absl::StatusOr<MatchResult> result) {
+    ++answers;
+    EXPECT_TRUE(result.ok());
+    EXPECT_FALSE(result->lease.has_value());
+  };
+  const absl::Time deadline = store.clock.Now() + absl::Seconds(5);
+  store.index->MatchWhenReady(store.Query(space, Keys(1)), deadline, count);
+  EXPECT_EQ(answers, 1);
+  store.index->MatchWhenReady(store.Query(space, Keys(2), true), deadline, count);
+  EXPECT_EQ(answers, 1);
+  store.sessions.End(store.session.id);
+  EXPECT_EQ(answers, 2);
+  EXPECT_EQ(store.index->lease_count(), 0u);
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+}
+
+TEST(WaitTest, WaitersAreBounded) {
+  StoreFixture store;
+  const Space& space = store.OpenSpace();
+  size_t refused = 0;
+  for (size_t i = 0; i < limits::kWaitersPerSessionMax + 3; ++i) {
+    store.index->MatchWhenReady(store.Query(space, Keys(1)), store.clock.Now() + absl::Seconds(5),
+                                [&](absl::StatusOr<MatchResult> result) {
+                                  refused += absl::IsResourceExhausted(result.status()) ? 1 : 0;
+                                });
+  }
+  EXPECT_EQ(refused, 3u);
+  store.sessions.End(store.session.id);
+  EXPECT_EQ(store.index->waiter_count(), 0u);
+}
+
+}  // namespace
+}  // namespace cairn
