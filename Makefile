@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel demo test bench fuzz asan tsan fmt tidy clean
+.PHONY: help deps build wheel demo test soak bench fuzz asan tsan fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -26,6 +26,9 @@ wheel: build  ## the Python package as a wheel in build/wheel
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)
+
+soak: build  ## the long tests that `make test` leaves out
+	ctest --preset release -L "^soak$$" -j 1
 
 bench: build  ## all benchmarks in one run
 	$(PYTHON) tests/bench/run.py

@@ -83,14 +83,15 @@ class RingStore final : public transport::LaneHandler {
     switch (request->kind()) {
       case proto::FrameKind::kHello:
         reply.body = proto::HelloReply{.version = 1, .window = 16, .payload_bytes_max = 64 << 20};
-        return lane.Reply(reply_to, proto::Serialize(reply), {}, deadline, [](absl::Status) {});
+        return lane.Reply(reply_to, proto::Serialize(reply), {}, deadline,
+                          [](const absl::Status&) {});
       case proto::FrameKind::kGet: {
         const auto payload = sources_.Next(std::get<proto::Get>(request->body).target_bytes);
         reply.body = proto::GetReply{};
         reply.payload_bytes = payload.size();
         reply.payload_crc32c = crcs_.at(static_cast<size_t>(payload.data() - source_.data()));
         return lane.Reply(reply_to, proto::Serialize(reply), payload, deadline,
-                          [](absl::Status) {});
+                          [](const absl::Status&) {});
       }
       default:
         break;
@@ -98,9 +99,10 @@ class RingStore final : public transport::LaneHandler {
     reply.body = proto::PutReply{};
     const std::span<std::byte> target = targets_.Next(arrival.payload_bytes());
     lane.Receive(std::move(arrival), target, deadline,
-                 [&lane, reply_to, reply, deadline](transport::Received received) {
+                 [&lane, reply_to, reply, deadline](const transport::Received& received) {
                    CAIRN_CHECK(received.status.ok(), received.status.ToString());
-                   lane.Reply(reply_to, proto::Serialize(reply), {}, deadline, [](absl::Status) {});
+                   lane.Reply(reply_to, proto::Serialize(reply), {}, deadline,
+                              [](const absl::Status&) {});
                  });
   }
   void OnPeerGone(Lane&, PeerId) override {}

@@ -58,7 +58,7 @@ bool IsWildcard(const SocketAddress& address) {
 }  // namespace
 
 absl::StatusOr<SocketAddress> ParseLocalAddress(std::string_view host, uint16_t port) {
-  const absl::StatusOr<SocketAddress> address = Lookup(host, port, AI_NUMERICHOST | AI_PASSIVE);
+  absl::StatusOr<SocketAddress> address = Lookup(host, port, AI_NUMERICHOST | AI_PASSIVE);
   if (host.empty() || !address.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("data address '", ToAbsl(host), "' is not a numeric address"));

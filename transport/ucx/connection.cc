@@ -98,7 +98,7 @@ absl::Status UcxConnection::Reopen(absl::Time deadline) {
     FinishBreaking(MonotonicNow());
   }
   CAIRN_RETURN_IF_ERROR(Open());
-  const absl::Status status = SayHello(deadline).status();
+  absl::Status status = SayHello(deadline).status();
   if (!status.ok()) StartBreaking(status);
   return status;
 }

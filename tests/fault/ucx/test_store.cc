@@ -22,10 +22,11 @@ absl::Time TestStore::Deadline() const {
 
 void TestStore::Answer(Lane& lane, const ReplyTo& reply_to, const proto::Frame& frame,
                        std::span<const std::byte> payload) {
-  lane.Reply(reply_to, proto::Serialize(frame), payload, Deadline(), [this](absl::Status status) {
-    ++replies_over;
-    if (status.ok()) ++replies_ok;
-  });
+  lane.Reply(reply_to, proto::Serialize(frame), payload, Deadline(),
+             [this](const absl::Status& status) {
+               ++replies_over;
+               if (status.ok()) ++replies_ok;
+             });
 }
 
 void TestStore::OnArrival(Lane& lane, Arrival arrival) {
@@ -82,7 +83,8 @@ void TestStore::Take(Lane& lane, Arrival arrival, const proto::Frame& request) {
   const ReplyTo reply_to = arrival.reply_to();
   lane.Receive(
       std::move(arrival), span, Deadline(),
-      [this, &lane, reply_to, request, target = std::move(target)](Received received) mutable {
+      [this, &lane, reply_to, request,
+       target = std::move(target)](const Received& received) mutable {
         PutOutcome outcome{received.status, false, received.crc32c};
         outcome.is_crc_right = received.status.ok() && received.crc32c == codecs::Crc32c(*target) &&
                                received.crc32c == request.payload_crc32c;

@@ -75,6 +75,6 @@ proto::FrameBytes PingRequest(uint64_t seq);
 void Finish(Connection& connection, Call& call);
 
 // Waits until `condition`, at most `limit`; false when it did not come true.
-bool WaitFor(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(10));
+bool WaitFor(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(30));
 
 }  // namespace cairn::transport

@@ -131,12 +131,12 @@ TEST_F(UcxPeerLossTest, NothingLandsLateFromAStoppedClient) {
   StartServer();
   store.is_target_kept = true;
   store.deadline_ms = 300;
-  UcxProcess client({"put", std::to_string(port), std::to_string(256 * kMiB)});
+  UcxProcess client({"put", std::to_string(port), std::to_string(128 * kMiB)});
   ASSERT_TRUE(WaitFor([&] { return moving_.load(); }));
   client.Signal(SIGSTOP);
   const absl::Time started = MonotonicNow();
   ASSERT_TRUE(WaitFor([&] { return store.receives_over == 1; }));
-  EXPECT_LT(MonotonicNow() - started, absl::Milliseconds(600));
+  EXPECT_LT(MonotonicNow() - started, absl::Seconds(1));
   const std::vector<PutOutcome> outcomes = store.TakeOutcomes();
   ASSERT_EQ(outcomes.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(outcomes[0].status)) << outcomes[0].status;

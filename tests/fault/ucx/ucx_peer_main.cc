@@ -48,7 +48,7 @@ int Repeat(const std::string& what, uint16_t port, size_t bytes) {
   auto connection = UcxConnection::Connect(host == nullptr ? "127.0.0.1" : host, port, HelloFrame(),
                                            {}, MonotonicNow() + absl::Seconds(10), &reply);
   CAIRN_CHECK(connection.ok(), connection.status().ToString());
-  std::vector<std::byte> memory = Pattern(bytes);
+  std::vector<std::byte> memory(bytes, std::byte{1});
   const proto::FrameBytes put = PutRequest(2, memory);
   for (;;) {  // until something fails or it is killed
     Call call;

@@ -13,6 +13,7 @@
 #include <charconv>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -31,6 +32,7 @@ std::string PeerProgram() {
 
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -48,7 +50,8 @@ UcxProcess::UcxProcess(std::vector<std::string> arguments,
   arguments.insert(arguments.begin(), PeerProgram());
   arguments.insert(arguments.begin(), prefix.begin(), prefix.end());
   std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  variables.reserve(environment.size());
+  for (const auto& [name, value] : environment) variables.push_back(absl::StrCat(name, "=", value));
   for (char** variable = environ; *variable != nullptr; ++variable)
     variables.emplace_back(*variable);
   posix_spawn_file_actions_t actions;
