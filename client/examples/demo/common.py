@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 
 import cairn
-
-from model import CHUNK_TOKENS, Geometry
+from lm.model import CHUNK_TOKENS, Geometry
+from lm.weights import SMOLLM2, MissingModelError, Weights, find
 
 RECIPES = ("raw", "kivi:8", "kivi:4", "kivi:2", "kivi:2+")
 WAIT_SECONDS = 5.0  # of one call that waits for blocks; asked again until they are there
@@ -61,7 +61,8 @@ def parse_worker_arguments() -> argparse.Namespace:
 def open_spaces(client: cairn.Client, geometry: Geometry, revision: str) -> dict[str, cairn.Space]:
     """One space per recipe. A recipe is a space's policy and not its identity, so spaces that shall
     differ in nothing else get names that differ. A deployment has one space per model."""
-    rope = cairn.Rope("interleaved", rotary_dims=geometry.dim, base=geometry.rope_base)
+    base = geometry.kinds[0].rope_base  # all layers are of one kind
+    rope = cairn.Rope(geometry.rope_pairs, rotary_dims=geometry.dim, base=base)
     group = cairn.KvGroup(
         layers=geometry.layers, kv_heads=geometry.kv_heads, dim=geometry.dim, rope=rope
     )
@@ -76,6 +77,14 @@ def open_spaces(client: cairn.Client, geometry: Geometry, revision: str) -> dict
         )
         for recipe in RECIPES
     }
+
+
+def load_weights(terminal: Terminal) -> Weights:
+    try:
+        path = find(SMOLLM2)
+    except MissingModelError as error:
+        raise SystemExit(error) from None
+    return Weights(path, progress=lambda share: terminal.bar("loading the model", share))
 
 
 class Terminal:

@@ -43,13 +43,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def worker_environment(bin_dir: pathlib.Path) -> dict[str, str]:
-    """The package from the tree, and a fixed number of BLAS threads."""
+    """The packages from the tree, and a fixed number of BLAS threads."""
     environment = dict(os.environ)
     for name in ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM"):
         environment[f"{name}_NUM_THREADS"] = str(BLAS_THREADS)
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "client" / "python")])
-    )
+    folders = [os.environ.get("PYTHONPATH"), str(ROOT / "client" / "python"), str(HERE.parent)]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     environment.setdefault("CAIRN_LIBRARY", str(bin_dir.parent / "lib" / "libcairn.so"))
     return environment
 

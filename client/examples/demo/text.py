@@ -10,36 +10,16 @@ from __future__ import annotations
 import pathlib
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-from model import Model
+from lm.tokenizer import Tokenizer
 
 
 def read_text() -> str:
     return (pathlib.Path(__file__).parent / "text.txt").read_text(encoding="ascii")
 
 
-def make_tokenizer(model: Model) -> Tokenizer:
-    """The model's byte-level BPE from the GGUF metadata; digits stand alone, no BOS token."""
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(model.vocabulary)},
-            merges=[tuple(merge.split(" ")) for merge in model.merges],
-        )
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def encode(tokenizer: Tokenizer, count: int) -> np.ndarray:
     """The first `count` tokens of the text."""
-    ids = tokenizer.encode(read_text()).ids
+    ids = tokenizer.encode(read_text())
     if len(ids) < count:
         raise SystemExit(f"text.txt holds {len(ids)} tokens, {count} were asked for")
     return np.array(ids[:count], np.uint32)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import cairn
 import numpy as np
-from tokenizers import Tokenizer
+from lm.model import KvCache, Model, chunks_of
+from lm.tokenizer import Tokenizer, make_tokenizer
+from lm.weights import revision_of
 
 from common import (
     HAND_OFF_SECONDS_MAX,
@@ -20,12 +22,12 @@ from common import (
     WAIT_SECONDS,
     Plan,
     Terminal,
+    load_weights,
     open_spaces,
     parse_worker_arguments,
     write_result,
 )
-from model import KvCache, Model, chunks_of, revision_of, weights_path
-from text import encode, make_tokenizer
+from text import encode
 
 
 @dataclass
@@ -154,9 +156,8 @@ def wait_for_prefill(
 def main() -> None:
     arguments = parse_worker_arguments()
     plan, terminal = arguments.plan, Terminal("decode")
-    path = weights_path()
-    model = Model(path, lambda share: terminal.bar("loading the model", share))
-    tokenizer = make_tokenizer(model)
+    weights = load_weights(terminal)
+    model, tokenizer = Model(weights), make_tokenizer(weights)
     tokens = encode(tokenizer, plan.text_tokens)
     worker = DecodeWorker(model, plan, tokens, tokenizer, terminal)
     result: dict[str, object] = {
@@ -165,7 +166,7 @@ def main() -> None:
     with cairn.connect(
         arguments.control, data=arguments.data, tenant="demo", client_name="decode worker"
     ) as client:
-        spaces = open_spaces(client, model.geometry, revision_of(path))
+        spaces = open_spaces(client, model.geometry, revision_of(weights.path))
         result["waited_seconds"] = wait_for_prefill(spaces, tokens[: plan.cached_tokens], terminal)
         exact = worker.recompute()
         terminal.say(f"no cache: first token after {exact.first_token_seconds:.2f} s")

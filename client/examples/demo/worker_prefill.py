@@ -6,17 +6,20 @@ from __future__ import annotations
 import time
 
 import cairn
+from lm.model import KvCache, Model, chunks_of
+from lm.tokenizer import Tokenizer, make_tokenizer
+from lm.weights import revision_of
 
 from common import (
     RECIPES,
     Plan,
     Terminal,
+    load_weights,
     open_spaces,
     parse_worker_arguments,
     write_result,
 )
-from model import KvCache, Model, chunks_of, revision_of, weights_path
-from text import encode, make_tokenizer
+from text import encode
 
 
 def put_block(
@@ -36,9 +39,12 @@ def put_block(
 
 
 def prefill(
-    model: Model, plan: Plan, spaces: dict[str, cairn.Space], terminal: Terminal
+    model: Model,
+    tokenizer: Tokenizer,
+    plan: Plan,
+    spaces: dict[str, cairn.Space],
+    terminal: Terminal,
 ) -> dict[str, object]:
-    tokenizer = make_tokenizer(model)
     tokens = encode(tokenizer, plan.text_tokens)
     prompt = tokenizer.decode(tokens[: plan.prompt_tokens])
     terminal.say(f"the prompt: {plan.prompt_tokens:,} tokens, {len(prompt):,} characters:")
@@ -70,13 +76,15 @@ def prefill(
 def main() -> None:
     arguments = parse_worker_arguments()
     terminal = Terminal("prefill")
-    path = weights_path()
-    model = Model(path, lambda share: terminal.bar("loading the model", share))
+    weights = load_weights(terminal)
+    model = Model(weights)
     with cairn.connect(
         arguments.control, data=arguments.data, tenant="demo", client_name="prefill worker"
     ) as client:
-        spaces = open_spaces(client, model.geometry, revision_of(path))
-        write_result(arguments.result, prefill(model, arguments.plan, spaces, terminal))
+        spaces = open_spaces(client, model.geometry, revision_of(weights.path))
+        tokenizer = make_tokenizer(weights)
+        result = prefill(model, tokenizer, arguments.plan, spaces, terminal)
+        write_result(arguments.result, result)
 
 
 if __name__ == "__main__":
