@@ -65,11 +65,11 @@ absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t
 
 }  // namespace
 
-codecs::Recipe Space::recipe() const {
+codecs::Recipe SpaceEntry::recipe() const {
   return codecs::AllRecipes()[recipe_index_.load(std::memory_order_relaxed)];
 }
 
-absl::StatusOr<std::vector<WantedGroup>> Space::Want(
+absl::StatusOr<std::vector<WantedGroup>> SpaceEntry::Want(
     std::span<const Ask> asks, std::span<const uint32_t> groups_skipped) const {
   std::vector<WantedGroup> wanted(whole_);
   std::vector<bool> is_skipped(whole_.size(), false), is_asked(whole_.size(), false);
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<WantedGroup>> Space::Want(
   return wanted;
 }
 
-absl::Status Space::CheckSlice(uint16_t group, const codecs::Slice& slice) const {
+absl::Status SpaceEntry::CheckSlice(uint16_t group, const codecs::Slice& slice) const {
   if (group >= groups_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("group ", group, ": the space has ", groups_.size(), " groups"));
@@ -168,7 +168,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
                                                      limits::kSpacesMax, " in all"));
   }
   ++of_tenant;
-  Space& space = spaces_.emplace_back();
+  SpaceEntry& space = spaces_.emplace_back();
   space.id_ = spaces_.size();
   space.fingerprint_ = fingerprint;
   space.identity_ = identity;
@@ -179,15 +179,15 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
   return Opened{.space = &space, .is_created = true};
 }
 
-absl::StatusOr<const Space*> Spaces::Find(uint64_t space_id, std::string_view tenant) const {
-  CAIRN_ASSIGN_OR_RETURN(const Space* space, Find(space_id));
+absl::StatusOr<const SpaceEntry*> Spaces::Find(uint64_t space_id, std::string_view tenant) const {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, Find(space_id));
   if (space->tenant() != tenant) {
     return absl::PermissionDeniedError("the space belongs to another tenant");
   }
   return space;
 }
 
-absl::StatusOr<const Space*> Spaces::Find(uint64_t space_id) const {
+absl::StatusOr<const SpaceEntry*> Spaces::Find(uint64_t space_id) const {
   const MutexLock lock(mutex_);
   if (space_id == 0 || space_id > spaces_.size()) {
     return absl::NotFoundError("no such space");
@@ -195,10 +195,10 @@ absl::StatusOr<const Space*> Spaces::Find(uint64_t space_id) const {
   return &spaces_[space_id - 1];
 }
 
-std::vector<const Space*> Spaces::List() const {
+std::vector<const SpaceEntry*> Spaces::List() const {
   const MutexLock lock(mutex_);
-  std::vector<const Space*> spaces;
-  for (const Space& space : spaces_) {
+  std::vector<const SpaceEntry*> spaces;
+  for (const SpaceEntry& space : spaces_) {
     spaces.push_back(&space);
   }
   return spaces;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The spaces that clients have named. A space is made on first use and lives as long as the daemon;
-// its blocks come and go, and so a Space pointer stays good for ever.
+// its blocks come and go, and so a SpaceEntry pointer stays good for ever.
 //
 // Thread-safety: Thread-safe.
 
@@ -27,7 +27,7 @@
 namespace cairn {
 
 // Immutable but for its recipe. Thread-safety: Thread-safe.
-class Space {
+class SpaceEntry {
  public:
   uint64_t id() const { return id_; }
   const proto::Fingerprint& fingerprint() const { return fingerprint_; }
@@ -68,7 +68,7 @@ class Spaces {
   explicit Spaces(const codecs::Recipe& default_recipe);
 
   struct Opened {
-    const Space* space = nullptr;
+    const SpaceEntry* space = nullptr;
     bool is_created = false;
   };
   // PermissionDenied: identity.tenant is another tenant. InvalidArgument: identity or recipe.
@@ -78,11 +78,11 @@ class Spaces {
 
   // NotFound: no such space. PermissionDenied: it is another tenant's. Does not allocate but for
   // errors.
-  absl::StatusOr<const Space*> Find(uint64_t space_id, std::string_view tenant) const;
+  absl::StatusOr<const SpaceEntry*> Find(uint64_t space_id, std::string_view tenant) const;
   // For the operator: any tenant's.
-  absl::StatusOr<const Space*> Find(uint64_t space_id) const;
+  absl::StatusOr<const SpaceEntry*> Find(uint64_t space_id) const;
   // In order of id.
-  std::vector<const Space*> List() const;
+  std::vector<const SpaceEntry*> List() const;
   // NotFound, InvalidArgument (lists the recipes there are).
   absl::Status SetRecipe(uint64_t space_id, std::string_view recipe);
 
@@ -93,8 +93,8 @@ class Spaces {
 
   const size_t default_recipe_index_;
   mutable Mutex mutex_;
-  std::deque<Space> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
-  absl::flat_hash_map<proto::Fingerprint, Space*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SpaceEntry> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
+  absl::flat_hash_map<proto::Fingerprint, SpaceEntry*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, size_t> counts_by_tenant_ ABSL_GUARDED_BY(mutex_);
 };
 

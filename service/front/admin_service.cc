@@ -52,7 +52,7 @@ grpc::ServerUnaryReactor* AdminService::ListSpaces(grpc::CallbackServerContext* 
                                                    const v1::ListSpacesRequest*,
                                                    v1::ListSpacesReply* reply) {
   return AnswerNow(context, calls_, Call::kListSpaces, [&]() -> absl::Status {
-    for (const Space* space : parts_.spaces.List()) {
+    for (const SpaceEntry* space : parts_.spaces.List()) {
       const IndexFigures figures = parts_.index.figures(space->id());
       v1::SpaceInfo& info = *reply->add_spaces();
       info.set_space_id(space->id());
@@ -69,7 +69,7 @@ grpc::ServerUnaryReactor* AdminService::ListSpaces(grpc::CallbackServerContext* 
 
 absl::Status AdminService::FillBlocks(const v1::ListBlocksRequest& request,
                                       v1::ListBlocksReply* reply) const {
-  CAIRN_ASSIGN_OR_RETURN(const Space* space, parts_.spaces.Find(request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request.space_id()));
   if (request.limit() > limits::kListBlocksMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("limit: ", request.limit(), " is over ", limits::kListBlocksMax));
@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* c
                                                   v1::SetPolicyReply* reply) {
   return AnswerNow(context, calls_, Call::kSetPolicy, [&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request->space_id(), request->policy().recipe()));
-    CAIRN_ASSIGN_OR_RETURN(const Space* space, parts_.spaces.Find(request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request->space_id()));
     reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
     return absl::OkStatus();
   });

@@ -15,14 +15,14 @@ namespace {
 // What a waiting Match leaves for its answer to travel in.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
 
-void FillMatch(const MatchResult& result, v1::MatchReply* reply) {
+void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   reply->set_block_count(static_cast<uint32_t>(result.blocks.size()));
   reply->set_token_count(result.token_count);
   if (result.lease.has_value()) {
     reply->set_lease(proto::ToBytes(*result.lease));
     reply->set_lease_ms(result.lease_ms);
   }
-  for (const MatchedBlock& block : result.blocks) {
+  for (const BlockMatch& block : result.blocks) {
     v1::MatchedBlock& matched = *reply->add_blocks();
     matched.set_tier(static_cast<v1::Tier>(block.tier));
     matched.set_image_bytes(block.image_bytes);
@@ -40,8 +40,8 @@ absl::StatusOr<Session> StoreService::SessionOf(const std::string& ticket) const
   return parts_.sessions.Find(parsed);
 }
 
-absl::StatusOr<const Space*> StoreService::SpaceOf(const std::string& ticket,
-                                                   uint64_t space_id) const {
+absl::StatusOr<const SpaceEntry*> StoreService::SpaceOf(const std::string& ticket,
+                                                        uint64_t space_id) const {
   CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(ticket));
   return parts_.spaces.Find(space_id, session.tenant.view());
 }
@@ -70,7 +70,7 @@ grpc::ServerUnaryReactor* StoreService::OpenSpace(grpc::CallbackServerContext* c
 
 absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request) const {
   CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
-  CAIRN_ASSIGN_OR_RETURN(const Space* space,
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
                          parts_.spaces.Find(request.space_id(), session.tenant.view()));
   if (request.wait_ms() > limits::kWaitMsMax) {
     return absl::InvalidArgumentError(
@@ -81,7 +81,7 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
     return absl::InvalidArgumentError(
         absl::StrCat("slices, groups_skipped: at most ", limits::kGroupsPerSpaceMax, " of each"));
   }
-  std::vector<Space::Ask> asks;
+  std::vector<SpaceEntry::Ask> asks;
   for (const v1::GroupSlice& slice : request.slices()) {
     asks.push_back({slice.group(), slice.layer_first(), slice.layer_count(), slice.head_first(),
                     slice.head_count()});
@@ -111,7 +111,7 @@ grpc::ServerUnaryReactor* StoreService::Match(grpc::CallbackServerContext* conte
     return reactor;
   }
   auto done = [this, context, reactor, reply,
-               tenant = query->tenant](absl::StatusOr<MatchResult> result) {
+               tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
     calls_.Count(Call::kMatch, result.status());
     if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
     // A client that has left cannot release what it was never told of.
@@ -153,7 +153,8 @@ grpc::ServerUnaryReactor* StoreService::Contains(grpc::CallbackServerContext* co
                                                  const v1::ContainsRequest* request,
                                                  v1::ContainsReply* reply) {
   return AnswerNow(context, calls_, Call::kContains, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
+                           SpaceOf(request->ticket(), request->space_id()));
     CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
     const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
     for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
@@ -167,7 +168,8 @@ grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* cont
                                                const v1::DeleteRequest* request,
                                                v1::DeleteReply* reply) {
   return AnswerNow(context, calls_, Call::kDelete, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
+                           SpaceOf(request->ticket(), request->space_id()));
     CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
     reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
     return absl::OkStatus();
@@ -178,7 +180,8 @@ grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* 
                                                    const v1::InvalidateRequest* request,
                                                    v1::InvalidateReply* reply) {
   return AnswerNow(context, calls_, Call::kInvalidate, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const Space* space, SpaceOf(request->ticket(), request->space_id()));
+    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
+                           SpaceOf(request->ticket(), request->space_id()));
     reply->set_deleted_count(parts_.index.Invalidate(space->id()));
     return absl::OkStatus();
   });

@@ -20,7 +20,8 @@ absl::StatusOr<Answer> RunSteps(GetContext& context) {
 
 absl::StatusOr<Answer> CheckAndRun(GetPath& path, const Session& session, const proto::Get& get,
                                    uint64_t target_bytes) {
-  CAIRN_ASSIGN_OR_RETURN(const Space* space, path.spaces.Find(get.space_id, session.tenant.view()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
+                         path.spaces.Find(get.space_id, session.tenant.view()));
   GetContext context = {.path = path,
                         .space = *space,
                         .get = get,

@@ -16,7 +16,7 @@ namespace cairn {
 // One get on its way. Thread-safety: Thread-compatible.
 struct GetContext {
   GetPath& path;
-  const Space& space;
+  const SpaceEntry& space;
   const proto::Get& get;
   codecs::Slice slice;
   uint64_t source_bytes = 0;  // of the slice

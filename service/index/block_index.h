@@ -79,9 +79,9 @@ class BlockIndex final : public Evictor {
   // critical section; blocks touched. No block: token_count 0, no lease. Where a lease of all of it
   // would pin more than lease_bytes_max, a shorter prefix, flagged. ResourceExhausted: leases, of
   // the session or in all.
-  absl::StatusOr<MatchResult> Match(const MatchQuery& query);
+  absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
 
-  using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchResult>)>;
+  using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
   // As Match(), but waits for all of the keys (cut to token_limit) to be there. `done` runs exactly
   // once: in this call if nothing is to be waited for, else from the thread whose publish completed
   // the set, or from upkeep at `deadline` or at the session's end, with what there is then.
@@ -173,10 +173,10 @@ class BlockIndex final : public Evictor {
   friend class Pin;
 
   void Unpin(Image* image);
-  absl::StatusOr<MatchResult> MatchLocked(const MatchQuery& query, const proto::LeaseToken& token)
+  absl::StatusOr<MatchAnswer> MatchLocked(const MatchQuery& query, const proto::LeaseToken& token)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a lease back that was taken for a session which has ended meanwhile.
-  void CheckLease(const MatchQuery& query, absl::StatusOr<MatchResult>& result);
+  void CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result);
   // Answers the waiter if it is late, its session over, or its blocks there; files it again if not.
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
 

@@ -20,7 +20,7 @@ proto::LeaseToken NewToken(const MatchQuery& query) {
 
 }  // namespace
 
-absl::StatusOr<MatchResult> BlockIndex::MatchLocked(const MatchQuery& query,
+absl::StatusOr<MatchAnswer> BlockIndex::MatchLocked(const MatchQuery& query,
                                                     const proto::LeaseToken& token) {
   CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty());
   const absl::Time now = clock_.Now();
@@ -28,7 +28,7 @@ absl::StatusOr<MatchResult> BlockIndex::MatchLocked(const MatchQuery& query,
   const MatchPlan plan = PlanMatch(
       table_, query, options_.lease_bytes_max > leased ? options_.lease_bytes_max - leased : 0);
   const size_t count = plan.blocks.size();
-  MatchResult result;
+  MatchAnswer result;
   result.token_count = uint64_t{count} * query.tokens_per_block;
   result.is_shortened_by_pins = plan.is_shortened_by_pins;
   result.blocks.resize(count);
@@ -59,7 +59,7 @@ absl::StatusOr<MatchResult> BlockIndex::MatchLocked(const MatchQuery& query,
   return result;
 }
 
-void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchResult>& result) {
+void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result) {
   if (!result.ok()) {
     return;
   }
@@ -73,10 +73,10 @@ void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchResult>
   }
 }
 
-absl::StatusOr<MatchResult> BlockIndex::Match(const MatchQuery& query) {
+absl::StatusOr<MatchAnswer> BlockIndex::Match(const MatchQuery& query) {
   const absl::Time started = MonotonicNow();
   const proto::LeaseToken token = NewToken(query);
-  absl::StatusOr<MatchResult> result = absl::UnknownError("");
+  absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
   {
     const MutexLock lock(mutex_);
     result = MatchLocked(query, token);
@@ -113,7 +113,7 @@ void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone
 
 void BlockIndex::TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try) {
   const proto::LeaseToken token = NewToken(waiter->query);
-  absl::StatusOr<MatchResult> result = absl::UnknownError("");
+  absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
   {
     const MutexLock lock(mutex_);
     const std::optional<size_t> missing =

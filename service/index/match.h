@@ -26,15 +26,15 @@ struct MatchQuery {
   std::string tenant;
 };
 
-struct MatchedBlock {
+struct BlockMatch {
   TierId tier = TierId::kHost;
   uint64_t image_bytes =
       0;  // of the images that serve the wanted slices; 0 where the rules need none
 };
 
-struct MatchResult {
+struct MatchAnswer {
   uint64_t token_count = 0;
-  std::vector<MatchedBlock> blocks;  // block_count of them
+  std::vector<BlockMatch> blocks;  // block_count of them
   std::optional<proto::LeaseToken> lease;
   uint32_t lease_ms = 0;
   bool is_shortened_by_pins = false;

@@ -25,7 +25,7 @@ namespace cairn {
 struct Waiter {
   MatchQuery query;
   absl::Time deadline;
-  absl::AnyInvocable<void(absl::StatusOr<MatchResult>)> done;
+  absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)> done;
 };
 
 class Waiters {

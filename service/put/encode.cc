@@ -24,7 +24,7 @@ absl::Status Corrupt(PutPath& path, const proto::Put& put, std::string_view what
 }
 
 // The image is to be exactly the one that the put announced, in a recipe that the space allows.
-absl::Status CheckImage(PutPath& path, const Space& space, const proto::Put& put,
+absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put& put,
                         codecs::ImageSpec expected, std::span<const std::byte> payload,
                         codecs::Recipe* recipe) {
   codecs::ImageView view;

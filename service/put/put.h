@@ -92,7 +92,7 @@ class PutContext {
   friend absl::Status Put(PutContext&, Received);
 
   PutPath* path_ = nullptr;
-  const Space* space_ = nullptr;
+  const SpaceEntry* space_ = nullptr;
   uint64_t session_id_ = 0;
   proto::Put put_;
   codecs::ImageSpec spec_;       // of the image to be, but for its recipe

@@ -34,7 +34,7 @@ BlockClaim ClaimOf(const proto::Put& put) {
           .slice = SliceOf(put.slice)};
 }
 
-absl::StatusOr<codecs::ImageSpec> CheckGeometry(const Space& space, const proto::Put& put) {
+absl::StatusOr<codecs::ImageSpec> CheckGeometry(const SpaceEntry& space, const proto::Put& put) {
   const codecs::Slice slice = SliceOf(put.slice);
   CAIRN_RETURN_IF_ERROR(space.CheckSlice(put.group, slice));
   if (put.tokens != space.tokens_per_block()) {

@@ -100,7 +100,7 @@ std::vector<double> TimeMatches(Store& store, int count, bool wants_lease) {
   const uint64_t chains = store.keys.size() / 1024;
   for (int i = 0; i < count; ++i) {
     const MatchQuery query = store.Query(random() % chains, 1024, wants_lease);
-    absl::StatusOr<MatchResult> result = absl::UnknownError("");
+    absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
     micros.push_back(1e6 * Seconds([&] { result = store.index->Match(query); }));
     CAIRN_CHECK(result.ok() && result->blocks.size() == 1024);
     if (result->lease.has_value()) {

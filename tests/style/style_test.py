@@ -5,6 +5,7 @@ import sys
 import unittest
 
 import layers
+import names
 import tidy
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -64,6 +65,18 @@ class LayersTest(unittest.TestCase):
         }
         self.assertIn("circle of folders", layers.check_circles(folders)[0])
         self.assertEqual(layers.check_circles({"base/a.h": '#include "base/b.h"', "base/b.h": ""}), [])
+
+
+class NamesTest(unittest.TestCase):
+    def test_one_home_for_a_class(self):
+        one = {"client/a.h": "namespace cairn {\nclass A final : public B {\n};\n}  // namespace cairn\n"}
+        for other, count in [
+            ("namespace cairn {\nstruct A {\n};\n}  // namespace cairn\n", 1),
+            ("namespace cairn::proto {\nstruct A {\n};\n}  // namespace cairn::proto\n", 0),
+            ("namespace cairn {\nnamespace {\nstruct A {\n};\n}  // namespace\n}  // namespace cairn\n", 0),
+            ("namespace cairn {\nclass A;\nclass A::Inner : public C {\n};\n}  // namespace cairn\n", 0),
+        ]:
+            self.assertEqual(len(names.check(one | {"service/a.h": other})), count, other)
 
 
 class TidyTest(unittest.TestCase):

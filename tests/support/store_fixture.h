@@ -75,8 +75,8 @@ class StoreFixture {
     identity.groups = {group};
     return identity;
   }
-  const Space& OpenSpace(std::string_view recipe = "raw",
-                         const proto::SpaceIdentity& identity = Identity()) {
+  const SpaceEntry& OpenSpace(std::string_view recipe = "raw",
+                              const proto::SpaceIdentity& identity = Identity()) {
     const auto opened = spaces.Open(identity, recipe, identity.tenant);
     CAIRN_CHECK_OK(opened);
     return *opened->space;
@@ -88,13 +88,13 @@ class StoreFixture {
     key[31] = std::byte{1};
     return key;
   }
-  static codecs::Slice Whole(const Space& space, uint16_t group = 0) {
+  static codecs::Slice Whole(const SpaceEntry& space, uint16_t group = 0) {
     return codecs::WholeOf(space.groups()[group]);
   }
 
   // Finite bf16 values that depend on the key, the group and the tile only, so that whatever slices
   // they come in fit together.
-  static std::vector<std::byte> Source(const Space& space, const proto::BlockKey& key,
+  static std::vector<std::byte> Source(const SpaceEntry& space, const proto::BlockKey& key,
                                        uint16_t group, const codecs::Slice& slice) {
     const codecs::TileShape& tile = space.groups()[group].tile;
     std::vector<std::byte> source;
@@ -120,7 +120,7 @@ class StoreFixture {
     return source;
   }
 
-  static proto::Frame PutFrame(const Space& space, const proto::BlockKey& key,
+  static proto::Frame PutFrame(const SpaceEntry& space, const proto::BlockKey& key,
                                const codecs::Slice& slice, std::span<const std::byte> payload,
                                proto::Form form = proto::Form::kSource, uint16_t group = 0) {
     proto::Put body;
@@ -137,7 +137,7 @@ class StoreFixture {
     return frame;
   }
 
-  static std::vector<std::byte> Image(const Space& space, const proto::BlockKey& key,
+  static std::vector<std::byte> Image(const SpaceEntry& space, const proto::BlockKey& key,
                                       const codecs::Slice& slice, std::string_view recipe,
                                       uint16_t group = 0) {
     codecs::ImageSpec spec;
@@ -176,7 +176,7 @@ class StoreFixture {
     CAIRN_RETURN_IF_ERROR(Put(context, Arrived(context, codecs::Crc32c(payload))));
     return context.reply();
   }
-  absl::StatusOr<proto::PutReply> PutSource(const Space& space, const proto::BlockKey& key,
+  absl::StatusOr<proto::PutReply> PutSource(const SpaceEntry& space, const proto::BlockKey& key,
                                             const codecs::Slice& slice,
                                             const proto::BlockKey& parent = {},
                                             uint64_t first_position = 0, uint16_t group = 0) {
@@ -188,7 +188,8 @@ class StoreFixture {
     return RunPut(frame, source, session);
   }
   // A chain of whole blocks: keys 1, 2, …
-  std::vector<proto::BlockKey> PutChain(const Space& space, uint64_t count, uint64_t first = 1) {
+  std::vector<proto::BlockKey> PutChain(const SpaceEntry& space, uint64_t count,
+                                        uint64_t first = 1) {
     std::vector<proto::BlockKey> keys;
     for (uint64_t i = 0; i < count; ++i) {
       keys.push_back(Key(first + i));
@@ -200,7 +201,7 @@ class StoreFixture {
     return keys;
   }
 
-  absl::StatusOr<Answer> RunGet(const Space& space, const proto::BlockKey& key,
+  absl::StatusOr<Answer> RunGet(const SpaceEntry& space, const proto::BlockKey& key,
                                 const codecs::Slice& slice, proto::Form form = proto::Form::kSource,
                                 uint16_t group = 0) {
     proto::Get body;
@@ -212,8 +213,8 @@ class StoreFixture {
     return Get(*get, session, body, limits::kTransferBytesMax);
   }
 
-  MatchQuery Query(const Space& space, std::vector<proto::BlockKey> keys, bool wants_lease = false,
-                   uint32_t token_limit = 0) const {
+  MatchQuery Query(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
+                   bool wants_lease = false, uint32_t token_limit = 0) const {
     return {.space_id = space.id(),
             .tokens_per_block = space.tokens_per_block(),
             .keys = std::move(keys),

@@ -161,11 +161,11 @@ class Stress {
   void Wait(const Session& session, uint64_t block) {
     ++waits_;
     store_.index->MatchWhenReady(Query(session, block), store_.clock.Now() + absl::Seconds(3),
-                                 [this](const absl::StatusOr<MatchResult>&) { ++answers_; });
+                                 [this](const absl::StatusOr<MatchAnswer>&) { ++answers_; });
   }
 
   StoreFixture store_;
-  const Space& space_;
+  const SpaceEntry& space_;
   std::vector<std::vector<std::byte>> sources_;
   std::atomic<int> hits_{0}, wrong_{0}, stored_{0}, waits_{0}, answers_{0};
 };
@@ -180,7 +180,7 @@ TEST(StoreFaultTest, DamageAnywhereIsAMissNeverData) {
   LogCapture log;
   std::mt19937_64 random = SeededRandom();
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto whole = StoreFixture::Whole(space);
   const auto expected = StoreFixture::Image(space, StoreFixture::Key(1), whole, "kivi:4");
   int misses = 0;

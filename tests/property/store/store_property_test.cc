@@ -210,7 +210,7 @@ class Traffic {
     const uint64_t id = asked_++;
     const absl::Time deadline = store_.clock.Now() + absl::Seconds(1 + Roll(20));
     waiters_.push_back({id, blocks, query.wanted, query.token_limit, deadline});
-    store_.index->MatchWhenReady(query, deadline, [this, id](absl::StatusOr<MatchResult> result) {
+    store_.index->MatchWhenReady(query, deadline, [this, id](absl::StatusOr<MatchAnswer> result) {
       ASSERT_TRUE(result.ok());
       ++answered_;
       const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
@@ -289,7 +289,7 @@ class Traffic {
 
   std::mt19937_64 random_;
   StoreFixture store_;
-  const Space& space_;
+  const SpaceEntry& space_;
   StoreModel model_;
   const bool has_evictions_;
   std::deque<Answer> readers_;

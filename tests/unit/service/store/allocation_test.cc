@@ -32,7 +32,7 @@ int CountAllocations(Action action) {
 
 TEST(StoreAllocationTest, GetsDoNotAllocate) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto whole = StoreFixture::Whole(space);
   const auto keys = store.PutChain(space, 8);
   for (const auto form : {proto::Form::kImage, proto::Form::kSource}) {
@@ -53,7 +53,7 @@ TEST(StoreAllocationTest, GetsDoNotAllocate) {
 
 TEST(StoreAllocationTest, PutsThatReplaceTheOldestDoNotAllocate) {
   StoreFixture store(16_MiB, /*blocks_max=*/64);
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto whole = StoreFixture::Whole(space);
   uint64_t next = 1;
   const auto put = [&](const proto::Frame& frame, std::span<const std::byte> source) {

@@ -27,7 +27,7 @@ proto::SpaceIdentity HybridIdentity() {
   return identity;
 }
 
-void PutGroup(StoreFixture& store, const Space& space, uint64_t number, uint16_t group) {
+void PutGroup(StoreFixture& store, const SpaceEntry& space, uint64_t number, uint16_t group) {
   const Key key = StoreFixture::Key(number);
   const auto reply = store.PutSource(space, key, StoreFixture::Whole(space, group),
                                      number == 1 ? Key{} : StoreFixture::Key(number - 1),
@@ -52,7 +52,7 @@ uint64_t MatchedBlocks(StoreFixture& store, const MatchQuery& query) {
 
 TEST(ChainTest, PositionsAreHeldToTheParent) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto whole = StoreFixture::Whole(space);
   const auto put = [&](uint64_t key, uint64_t parent, uint64_t position) {
     return store
@@ -78,7 +78,7 @@ TEST(ChainTest, PositionsAreHeldToTheParent) {
 
 TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 3);
   const auto other = store.PutChain(space, 2, 100);
   ASSERT_TRUE(store.RunGet(space, keys[2], StoreFixture::Whole(space)).ok());
@@ -108,7 +108,7 @@ TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
 
 TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 3);
   const auto pins = store.index->Lookup({space.id(), keys[2]}, 0, StoreFixture::Whole(space));
   EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
@@ -121,7 +121,7 @@ TEST(EvictionTest, OverFullTierEvictsAndRefusesOnlyWhenAllIsPinned) {
   StoreFixture store(16_MiB);
   auto identity = StoreFixture::Identity();
   identity.tokens_per_block = 1024;
-  const Space& space = store.OpenSpace("raw", identity);
+  const SpaceEntry& space = store.OpenSpace("raw", identity);
   const auto whole = StoreFixture::Whole(space);
   for (uint64_t i = 1; i <= 100; ++i) {
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), whole).ok());
@@ -150,7 +150,7 @@ TEST(EvictionTest, WatermarkStopsAtTheLowMark) {
   StoreFixture store(16_MiB);
   auto identity = StoreFixture::Identity();
   identity.tokens_per_block = 256;
-  const Space& space = store.OpenSpace("raw", identity);
+  const SpaceEntry& space = store.OpenSpace("raw", identity);
   for (uint64_t i = 1; i <= 200; ++i) {
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), StoreFixture::Whole(space)).ok());
   }
@@ -162,11 +162,11 @@ TEST(EvictionTest, WatermarkStopsAtTheLowMark) {
 
 TEST(EvictionTest, LargeBlocksGetAWindowAmongSmallOnes) {
   StoreFixture store(16_MiB, 4096, 4_MiB);
-  const Space& small = store.OpenSpace();
+  const SpaceEntry& small = store.OpenSpace();
   auto identity = StoreFixture::Identity();
   identity.tokens_per_block = 1024;
   identity.model = "large";
-  const Space& large = store.OpenSpace("raw", identity);
+  const SpaceEntry& large = store.OpenSpace("raw", identity);
   for (uint64_t i = 1; i <= 1500; ++i) {
     ASSERT_TRUE(store.PutSource(small, StoreFixture::Key(i), StoreFixture::Whole(small)).ok());
   }
@@ -185,7 +185,7 @@ TEST(EvictionTest, LargeBlocksGetAWindowAmongSmallOnes) {
 
 TEST(EvictionTest, TheIndexHasAMaximumOfBlocks) {
   StoreFixture store(16_MiB, /*blocks_max=*/8);
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   for (uint64_t i = 1; i <= 20; ++i) {
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(i), StoreFixture::Whole(space)).ok());
     ASSERT_LE(store.index->figures().block_count, 8u);
@@ -197,8 +197,8 @@ TEST(EvictionTest, TheIndexHasAMaximumOfBlocks) {
 
 TEST(WalkTest, ListsInOrderOfKeysInPages) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
-  const Space& other = store.OpenSpace("raw", HybridIdentity());
+  const SpaceEntry& space = store.OpenSpace();
+  const SpaceEntry& other = store.OpenSpace("raw", HybridIdentity());
   std::vector<Key> keys = store.PutChain(space, 50);
   PutGroup(store, other, 1, 0);
   std::sort(keys.begin(), keys.end());
@@ -220,8 +220,8 @@ TEST(WalkTest, ListsInOrderOfKeysInPages) {
 
 TEST(WalkTest, InvalidateTakesOneSpaceOnly) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
-  const Space& other = store.OpenSpace("raw", HybridIdentity());
+  const SpaceEntry& space = store.OpenSpace();
+  const SpaceEntry& other = store.OpenSpace("raw", HybridIdentity());
   store.PutChain(space, 20);
   PutGroup(store, other, 1, 0);
   EXPECT_EQ(store.index->figures(space.id()).block_count, 20u);
@@ -233,7 +233,7 @@ TEST(WalkTest, InvalidateTakesOneSpaceOnly) {
 
 TEST(WalkTest, VerifyFindsWhatIsDamagedAndOnlyThat) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 100);
   {
     const auto pins = store.index->Lookup({space.id(), keys[42]}, 0, StoreFixture::Whole(space));

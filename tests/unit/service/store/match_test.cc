@@ -26,7 +26,7 @@ proto::SpaceIdentity HybridIdentity() {
   return identity;
 }
 
-void PutGroup(StoreFixture& store, const Space& space, uint64_t number, uint16_t group) {
+void PutGroup(StoreFixture& store, const SpaceEntry& space, uint64_t number, uint16_t group) {
   const Key key = StoreFixture::Key(number);
   const auto reply = store.PutSource(space, key, StoreFixture::Whole(space, group),
                                      number == 1 ? Key{} : StoreFixture::Key(number - 1),
@@ -51,7 +51,7 @@ uint64_t MatchedBlocks(StoreFixture& store, const MatchQuery& query) {
 
 TEST(MatchTest, LongestPrefixThatIsThere) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   store.PutChain(space, 6);
   EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(6))), 6u);
   EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(9))), 6u);
@@ -64,7 +64,7 @@ TEST(MatchTest, LongestPrefixThatIsThere) {
 
 TEST(MatchTest, TokenLimitCutsToWholeBlocks) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   store.PutChain(space, 4);
   EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(4), false, 63)), 3u);
   EXPECT_EQ(MatchedBlocks(store, store.Query(space, Keys(4), false, 64)), 4u);
@@ -73,7 +73,7 @@ TEST(MatchTest, TokenLimitCutsToWholeBlocks) {
 
 TEST(MatchTest, HybridNeedsTheWindowAndTheStateAtItsEndOnly) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("raw", HybridIdentity());
+  const SpaceEntry& space = store.OpenSpace("raw", HybridIdentity());
   for (uint64_t i = 1; i <= 8; ++i) {
     PutGroup(store, space, i, 0);
   }
@@ -101,7 +101,7 @@ TEST(MatchTest, HybridNeedsTheWindowAndTheStateAtItsEndOnly) {
 
 TEST(MatchTest, WindowOfAShortPrefixIsAllOfIt) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("raw", HybridIdentity());
+  const SpaceEntry& space = store.OpenSpace("raw", HybridIdentity());
   for (uint64_t i = 1; i <= 2; ++i) {
     for (uint16_t group = 0; group < 3; ++group) {
       PutGroup(store, space, i, group);
@@ -112,12 +112,12 @@ TEST(MatchTest, WindowOfAShortPrefixIsAllOfIt) {
 
 TEST(MatchTest, AsksForSlices) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), {0, 2, 0, 2}).ok());
   MatchQuery query = store.Query(space, Keys(1));
   EXPECT_EQ(MatchedBlocks(store, query), 0u);
   query.wanted =
-      *space.Want(std::vector<Space::Ask>{{.group = 0, .head_first = 0, .head_count = 2}}, {});
+      *space.Want(std::vector<SpaceEntry::Ask>{{.group = 0, .head_first = 0, .head_count = 2}}, {});
   EXPECT_EQ(MatchedBlocks(store, query), 1u);
   EXPECT_EQ(store.index->Contains(space.id(), Keys(1), space.whole()), std::vector<bool>{false});
   ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), {0, 2, 1, 3}).ok()) << "may overlap";
@@ -126,7 +126,7 @@ TEST(MatchTest, AsksForSlices) {
 
 TEST(LeaseTest, KeepsBytesUntilReleasedByItsTenant) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 3);
   const auto result = store.index->Match(store.Query(space, keys, true));
   ASSERT_TRUE(result.ok() && result->lease.has_value());
@@ -147,7 +147,7 @@ TEST(LeaseTest, KeepsBytesUntilReleasedByItsTenant) {
 
 TEST(LeaseTest, RunsOutUnlessRenewedAndThenTooInTheEnd) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 1);
   ASSERT_TRUE(store.index->Match(store.Query(space, keys, true)).ok());
   store.clock.Advance(absl::Seconds(50));
@@ -168,7 +168,7 @@ TEST(LeaseTest, RunsOutUnlessRenewedAndThenTooInTheEnd) {
 
 TEST(LeaseTest, EndsWithItsSession) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 2);
   ASSERT_TRUE(store.index->Match(store.Query(space, keys, true)).ok());
   store.sessions.End(store.session.id);
@@ -184,7 +184,7 @@ TEST(LeaseTest, PastHalfOfTheTierThePrefixIsShorter) {
   StoreFixture store(16_MiB);
   auto identity = StoreFixture::Identity();
   identity.tokens_per_block = 1024;  // 1 MiB of source a block
-  const Space& space = store.OpenSpace("raw", identity);
+  const SpaceEntry& space = store.OpenSpace("raw", identity);
   const auto keys = store.PutChain(space, 14);
   const auto first = store.index->Match(store.Query(space, keys, true));
   ASSERT_TRUE(first.ok());
@@ -200,13 +200,13 @@ TEST(LeaseTest, PastHalfOfTheTierThePrefixIsShorter) {
 
 TEST(WaitTest, AnsweredByThePublishThatCompletesTheSet) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
-  std::optional<MatchResult> answer;
+  const SpaceEntry& space = store.OpenSpace();
+  std::optional<MatchAnswer> answer;
   int wakes = 0;
   store.index->SetWake([&] { ++wakes; });
   store.index->MatchWhenReady(store.Query(space, Keys(3), true),
                               store.clock.Now() + absl::Seconds(5),
-                              [&](absl::StatusOr<MatchResult> result) { answer = *result; });
+                              [&](absl::StatusOr<MatchAnswer> result) { answer = *result; });
   EXPECT_EQ(wakes, 1);
   store.PutChain(space, 2);
   EXPECT_FALSE(answer.has_value());
@@ -224,12 +224,12 @@ TEST(WaitTest, AnsweredByThePublishThatCompletesTheSet) {
 
 TEST(WaitTest, AnsweredWithWhatThereIsAtTheDeadline) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   store.PutChain(space, 1);
-  std::optional<MatchResult> answer;
+  std::optional<MatchAnswer> answer;
   const absl::Time deadline = store.clock.Now() + absl::Seconds(5);
   store.index->MatchWhenReady(store.Query(space, Keys(3)), deadline,
-                              [&](absl::StatusOr<MatchResult> result) { answer = *result; });
+                              [&](absl::StatusOr<MatchAnswer> result) { answer = *result; });
   EXPECT_EQ(store.upkeep->RunOnce(), std::min(deadline, store.clock.Now() + absl::Seconds(1)));
   store.clock.Advance(absl::Seconds(4.9));
   store.upkeep->RunOnce();
@@ -243,10 +243,10 @@ TEST(WaitTest, AnsweredWithWhatThereIsAtTheDeadline) {
 
 TEST(WaitTest, AnsweredAtOnceWhenNothingIsMissingAndAtTheEndOfItsSession) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   store.PutChain(space, 1);
   int answers = 0;
-  const auto count = [&](absl::StatusOr<MatchResult> result) {
+  const auto count = [&](absl::StatusOr<MatchAnswer> result) {
     ++answers;
     EXPECT_TRUE(result.ok());
     EXPECT_FALSE(result->lease.has_value());
@@ -264,11 +264,11 @@ TEST(WaitTest, AnsweredAtOnceWhenNothingIsMissingAndAtTheEndOfItsSession) {
 
 TEST(WaitTest, WaitersAreBounded) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   size_t refused = 0;
   for (size_t i = 0; i < limits::kWaitersPerSessionMax + 3; ++i) {
     store.index->MatchWhenReady(store.Query(space, Keys(1)), store.clock.Now() + absl::Seconds(5),
-                                [&](absl::StatusOr<MatchResult> result) {
+                                [&](absl::StatusOr<MatchAnswer> result) {
                                   refused += absl::IsResourceExhausted(result.status()) ? 1 : 0;
                                 });
   }

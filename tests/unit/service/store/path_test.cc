@@ -29,7 +29,7 @@ void ExpectNothingHeld(StoreFixture& store) {
 
 TEST(PutGetTest, RawComesBackBitForBit) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto reply = store.PutSource(space, key, whole);
@@ -50,7 +50,7 @@ TEST(PutGetTest, RawComesBackBitForBit) {
 
 TEST(PutGetTest, ImageGoesInAndOutUntouched) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto image = StoreFixture::Image(space, key, whole, "kivi:4");
@@ -65,7 +65,7 @@ TEST(PutGetTest, ImageGoesInAndOutUntouched) {
 
 TEST(PutGetTest, SourceIsEncodedByTheRecipeOfTheSpace) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:2");
+  const SpaceEntry& space = store.OpenSpace("kivi:2");
   const auto key = StoreFixture::Key(7);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
@@ -76,7 +76,7 @@ TEST(PutGetTest, SourceIsEncodedByTheRecipeOfTheSpace) {
 
 TEST(PutGetTest, MissIsNotFoundAndCounted) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   EXPECT_TRUE(absl::IsNotFound(
       store.RunGet(space, StoreFixture::Key(9), StoreFixture::Whole(space)).status()));
   MetricCapture metrics;
@@ -87,7 +87,7 @@ TEST(PutGetTest, MissIsNotFoundAndCounted) {
 TEST(PutGetTest, HalvesOfTwoRanksAreReadWholeAndByLayer) {
   StoreFixture store;
   for (const std::string_view recipe : {"raw", "kivi:4"}) {
-    const Space& space = store.OpenSpace(recipe, [&] {
+    const SpaceEntry& space = store.OpenSpace(recipe, [&] {
       auto identity = StoreFixture::Identity();
       identity.model = std::string(recipe);
       return identity;
@@ -113,7 +113,7 @@ TEST(PutGetTest, HalvesOfTwoRanksAreReadWholeAndByLayer) {
 
 TEST(PutGetTest, ImagesOfDifferentRecipesBecomeOneRawImage) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:8");
+  const SpaceEntry& space = store.OpenSpace("kivi:8");
   const auto key = StoreFixture::Key(4);
   ASSERT_TRUE(store.PutSource(space, key, kLeft).ok());
   const auto raw = StoreFixture::Image(space, key, kRight, "raw");
@@ -139,7 +139,7 @@ TEST(PutGetTest, ImagesOfDifferentRecipesBecomeOneRawImage) {
 
 TEST(PutGetTest, SecondPutIsADuplicateBeforeItsPayloadMoves) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   ASSERT_TRUE(store.PutSource(space, key, StoreFixture::Whole(space)).ok());
   const auto source = StoreFixture::Source(space, key, 0, kLeft);
@@ -153,7 +153,7 @@ TEST(PutGetTest, SecondPutIsADuplicateBeforeItsPayloadMoves) {
 
 TEST(PutGetTest, OfTwoEqualPutsInFlightTheSecondToPublishIsTheDuplicate) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
@@ -173,7 +173,7 @@ TEST(PutGetTest, OfTwoEqualPutsInFlightTheSecondToPublishIsTheDuplicate) {
 TEST(PutGetTest, PayloadThatDoesNotMatchItsCrcIsDataLoss) {
   StoreFixture store;
   LogCapture log;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto whole = StoreFixture::Whole(space);
   auto source = StoreFixture::Source(space, StoreFixture::Key(1), 0, whole);
   const auto frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), whole, source);
@@ -192,7 +192,7 @@ TEST(PutGetTest, PayloadThatDoesNotMatchItsCrcIsDataLoss) {
 TEST(PutGetTest, ImageWithADamagedTileIsDataLossThoughItsPayloadCrcHolds) {
   StoreFixture store;
   LogCapture log;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto whole = StoreFixture::Whole(space);
   auto image = StoreFixture::Image(space, StoreFixture::Key(1), whole, "raw");
   image.back() ^= std::byte{1};
@@ -204,7 +204,7 @@ TEST(PutGetTest, ImageWithADamagedTileIsDataLossThoughItsPayloadCrcHolds) {
 
 TEST(PutGetTest, ImageOfAnotherBlockIsRefused) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto put = [&](const std::vector<std::byte>& image) {
@@ -227,7 +227,7 @@ TEST(PutGetTest, ImageOfAnotherBlockIsRefused) {
 
 TEST(PutGetTest, DerivedKvStaysOutOfLosslessSpaces) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, StoreFixture::Key(1), 0, whole);
   proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), whole, source);
@@ -237,7 +237,7 @@ TEST(PutGetTest, DerivedKvStaysOutOfLosslessSpaces) {
 
 TEST(PutGetTest, FieldsOutOfTheirLimitsAreNamed) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, StoreFixture::Key(1), 0, whole);
   const auto refused = [&](auto change) {
@@ -259,21 +259,21 @@ TEST(PutGetTest, FieldsOutOfTheirLimitsAreNamed) {
 
 TEST(PutGetTest, AnotherTenantReachesNothingByKey) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
   store.session = store.OpenSession("rival");
   EXPECT_TRUE(absl::IsPermissionDenied(store.RunGet(space, key, whole).status()));
   EXPECT_TRUE(absl::IsPermissionDenied(store.PutSource(space, key, whole).status()));
-  const Space& theirs = store.OpenSpace("raw", StoreFixture::Identity("rival"));
+  const SpaceEntry& theirs = store.OpenSpace("raw", StoreFixture::Identity("rival"));
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(theirs, key, whole).status()));
 }
 
 TEST(PutGetTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
   StoreFixture store;
   LogCapture log;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
@@ -297,7 +297,7 @@ TEST(PutGetTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
 
 TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
@@ -319,7 +319,7 @@ TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
 
 TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
   StoreFixture store;
-  const Space& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
   const auto key = StoreFixture::Key(5);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
@@ -342,7 +342,7 @@ TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
 
 TEST(PutGetTest, TooSmallATargetSaysWhatIsNeeded) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
+  const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   ASSERT_TRUE(store.PutSource(space, key, StoreFixture::Whole(space)).ok());
   proto::Get body;

@@ -107,8 +107,8 @@ TEST(SpacesTest, OneSpecificationIsOneSpace) {
 
 TEST(SpacesTest, WantFillsInAndRefuses) {
   StoreFixture store;
-  const Space& space = store.OpenSpace();
-  using Asks = std::vector<Space::Ask>;
+  const SpaceEntry& space = store.OpenSpace();
+  using Asks = std::vector<SpaceEntry::Ask>;
   using Skips = std::vector<uint32_t>;
   EXPECT_EQ(space.Want({}, {})->at(0).slice, (codecs::Slice{0, 2, 0, 4}));
   EXPECT_EQ(space.Want(Asks{{.group = 0, .layer_first = 1, .head_first = 2}}, {})->at(0).slice,
