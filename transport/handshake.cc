@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "proto/frame_check.h"
 
 namespace cairn::transport {
 
@@ -16,6 +17,7 @@ absl::StatusOr<proto::HelloReply> Shake(Connection& connection, const proto::Fra
   if (asked == nullptr) {
     return absl::InvalidArgumentError("a connection begins with a hello frame");
   }
+  CAIRN_RETURN_IF_ERROR(proto::CheckFrame(hello));
   Call call;
   call.request = proto::Serialize(hello);
   call.deadline = deadline;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "client/cpp/data.h"
 #include "client/cpp/dial.h"
+#include "proto/frame_check.h"
 
 namespace cairn {
 namespace {
@@ -44,6 +45,10 @@ void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   request.ticket = ticket_;
   request.payload_bytes = place.call.payload.size();
   request.deadline_ms = MillisecondsLeft(deadline_);
+  // The caller's own numbers are in it: a wrong one is an answer, not an abort.
+  if (const absl::Status status = proto::CheckFrame(request); !status.ok()) {
+    return exchange.Fail(status);
+  }
   place.call.request = proto::Serialize(request);
   place.call.deadline = deadline_;
   place.exchange = &exchange;

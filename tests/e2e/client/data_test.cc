@@ -353,6 +353,19 @@ TEST_F(DataTest, MistakesAreNamed) {
   EXPECT_THAT(std::string(put.status().message()), testing::HasSubstr("source has 8 bytes"));
   const auto got = space->Get({.key = {}, .target = SourceTarget{small}});
   EXPECT_THAT(std::string(got.status().message()), testing::HasSubstr("target has 8 bytes"));
+  // Right sizes, but numbers that no frame can say.
+  const std::vector<std::byte> source(size_t{kLayers} * kHeads * 2 * kTokens * kDim * 2);
+  std::vector<std::byte> target(source.size());
+  const auto nameless = space->Put({.key = {}, .source = SourceBytes{source}});
+  EXPECT_TRUE(absl::IsInvalidArgument(nameless.status())) << nameless.status();
+  EXPECT_THAT(std::string(nameless.status().message()), testing::HasSubstr("put.key"));
+  const auto far = space->Put({.key = {std::byte{1}},
+                               .first_position = proto::kPositionMax + 1,
+                               .source = SourceBytes{source}});
+  EXPECT_THAT(std::string(far.status().message()), testing::HasSubstr("put.first_position"));
+  const auto none = space->Get({.key = {}, .target = SourceTarget{target}});
+  EXPECT_TRUE(absl::IsInvalidArgument(none.status())) << none.status();
+  EXPECT_THAT(std::string(none.status().message()), testing::HasSubstr("get.key"));
   EXPECT_TRUE(absl::IsInvalidArgument(client->OpenSpace(space->identity(), "kivi:3").status()));
   EXPECT_TRUE(
       absl::IsInvalidArgument(space->Match({.keys = {}, .timeout = absl::Seconds(61)}).status()));

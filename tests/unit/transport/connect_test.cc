@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "tests/support/temp_dir.h"
+#include "transport/handshake.h"
 #include "transport/ucx_module.h"
 
 namespace cairn::transport {
@@ -60,6 +61,30 @@ TEST(Connect, NamesTheModuleItLookedFor) {
   EXPECT_EQ(connection.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(connection.status().message()),
               testing::HasSubstr("/nowhere/libcairn_ucx.so"));
+}
+
+// Takes nothing.
+class DeafConnection final : public Connection {
+ public:
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t) override { return Deaf(); }
+  absl::Status Start(Call*) override { return Deaf(); }
+  void Poll(absl::Time) override {}
+  bool broken() const override { return false; }
+  int window() const override { return 1; }
+
+ private:
+  static absl::Status Deaf() { return absl::UnavailableError("it takes nothing"); }
+};
+
+TEST(Shake, AHelloThatNoFrameCanSayIsAnAnswer) {
+  DeafConnection connection;
+  proto::Frame hello = Hello();
+  EXPECT_EQ(Shake(connection, hello, MonotonicNow()).status().code(),
+            absl::StatusCode::kUnavailable);
+  hello.body = proto::Hello{.window = proto::kWindowMax + 1};
+  const auto refused = Shake(connection, hello, MonotonicNow());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("hello.window"));
 }
 
 TEST(LoadUcxModule, RefusesALibraryThatIsNone) {
