@@ -22,8 +22,8 @@ namespace cairn::proto {
 using Fingerprint = std::array<std::byte, 32>;
 
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kNameBytesMax = 256;       // model, weights_revision
-inline constexpr uint32_t kDimMax = 1024;          // elements of a K, V or latent row
+inline constexpr size_t kNameBytesMax = 256;          // model, weights_revision
+inline constexpr uint32_t kDimMax = codecs::kDimMax;  // elements of a K, V or latent row
 inline constexpr uint32_t kLayerIndexMax = 65535;  // of the model; a group has at most kLayersMax
 inline constexpr uint32_t kWindowTokensMax = 1u << 30;
 

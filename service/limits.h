@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "codecs/shape.h"
+#include "proto/block_key.h"
 #include "proto/frame.h"
 
 namespace cairn::limits {
@@ -17,8 +18,8 @@ namespace cairn::limits {
 // -----------------------------------------------------------------------------
 inline constexpr size_t kSpacesMax = 1024;  // all tenants; a space lives as long as the daemon
 inline constexpr size_t kSpacesPerTenantMax = 256;
-inline constexpr size_t kGroupsPerSpaceMax = 64;
-inline constexpr size_t kTenantBytesMax = 64;
+inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
+inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;
 inline constexpr size_t kSessionsMax = 1024;
 inline constexpr size_t kSessionsPerTenantMax = 512;
@@ -48,7 +49,7 @@ inline constexpr size_t kListBlocksDefault = 1000;
 // --- Deadlines
 // ---------------------------------------------------------------------------------------
 inline constexpr uint32_t kDataDeadlineMs = 2'000;  // of a data-plane request that names none
-inline constexpr uint32_t kDeadlineMsMax = 60'000;
+inline constexpr uint32_t kDeadlineMsMax = proto::kDeadlineMsMax;
 
 // --- Index
 // ------------------------------------------------------------------------------------------- At

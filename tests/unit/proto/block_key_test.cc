@@ -92,7 +92,13 @@ TEST(SpaceIdentity, ErrorsNameTheFieldAndTheLimit) {
   EXPECT_THAT(group_error([](G& g) { g.layers = {65536}; }), HasSubstr("65535"));
   EXPECT_THAT(group_error([](G& g) { g.kv_heads = 0; }), HasSubstr("kv_heads is 0"));
   EXPECT_THAT(group_error([](G& g) { g.kv_heads = 1025; }), HasSubstr("1 to 1024"));
-  EXPECT_THAT(group_error([](G& g) { g.k_dim = 1025; }), HasSubstr("k_dim"));
+  // What a space may have is what an image can hold.
+  EXPECT_EQ(Validate(Changed([](S& s) { s.groups[0].k_dim = s.groups[0].v_dim = 4096; })),
+            absl::OkStatus());
+  EXPECT_THAT(group_error([](G& g) { g.k_dim = 4097; }),
+              HasSubstr("groups[0].k_dim is 4097, expected 1 to 4096"));
+  EXPECT_THAT(group_error([](G& g) { g.v_dim = 4097; }),
+              HasSubstr("groups[0].v_dim is 4097, expected 1 to 4096"));
   EXPECT_THAT(group_error([](G& g) { g.v_dim = 0; }), HasSubstr("v_dim"));
   EXPECT_THAT(group_error([](G& g) { g.state_bytes = 1; }), HasSubstr("state_bytes"));
   EXPECT_THAT(group_error([](G& g) { g.row_bytes = 1; }), HasSubstr("row_bytes"));
