@@ -208,4 +208,18 @@ Fd ConnectTcp(uint16_t port) {
   return fd;
 }
 
+Fd ListenTcp(uint16_t* port) {
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  socklen_t bytes = sizeof address;
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CAIRN_CHECK(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
+                  ::listen(fd.get(), 64) == 0 &&
+                  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &bytes) == 0,
+              std::strerror(errno));
+  *port = ntohs(address.sin_port);
+  return fd;
+}
+
 }  // namespace cairn

@@ -77,5 +77,7 @@ class DaemonProcess {
 
 // A connected TCP socket on loopback; CAIRN_CHECKs.
 Fd ConnectTcp(uint16_t port);
+// One that listens on a port of the kernel's choice; CAIRN_CHECKs.
+Fd ListenTcp(uint16_t* port);
 
 }  // namespace cairn

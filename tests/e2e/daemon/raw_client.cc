@@ -21,6 +21,13 @@ uint64_t Mix(uint64_t value) {
 
 }  // namespace
 
+std::string WireName(Wire wire) { return wire == Wire::kUcx ? "ucx" : "local"; }
+
+std::vector<std::string> WireFlags(Wire wire) {
+  return wire == Wire::kUcx ? std::vector<std::string>{"--data=127.0.0.1:0"}
+                            : std::vector<std::string>{};
+}
+
 ToyShape BigToy() { return {.model = "big", .layers = 16, .heads = 8, .dim = 128, .tokens = 64}; }
 
 v1::SpaceSpec ToySpec(const std::string& tenant, const ToyShape& shape) {
@@ -150,14 +157,18 @@ absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::Dial(uint64_t 
 
 absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::Dial(const proto::Ticket& ticket,
                                                                        uint64_t region_bytes) {
-  transport::ConnectOptions options;
-  options.region_bytes = region_bytes;
-  return transport::Connect(data_address(false), HelloFrame(ticket), options,
-                            MonotonicNow() + absl::Seconds(5));
+  return DialOver(Wire::kLocal, ticket, region_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::DialUcx() {
-  return transport::Connect(data_address(true), HelloFrame(ticket_), transport::ConnectOptions(),
+  return DialOver(Wire::kUcx, ticket_);
+}
+
+absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::DialOver(
+    Wire wire, const proto::Ticket& ticket, uint64_t region_bytes) {
+  transport::ConnectOptions options;
+  options.region_bytes = region_bytes;
+  return transport::Connect(data_address(wire == Wire::kUcx), HelloFrame(ticket), options,
                             MonotonicNow() + absl::Seconds(10));
 }
 

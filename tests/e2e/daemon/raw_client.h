@@ -23,6 +23,17 @@
 
 namespace cairn {
 
+// A data plane. kWires are those that this build has.
+enum class Wire : uint8_t { kLocal, kUcx };
+#if CAIRN_TEST_HAS_UCX
+inline constexpr Wire kWires[] = {Wire::kLocal, Wire::kUcx};
+#else
+inline constexpr Wire kWires[] = {Wire::kLocal};
+#endif
+std::string WireName(Wire wire);  // as in metrics
+// What turns it on, beside the flags of DaemonProcess.
+std::vector<std::string> WireFlags(Wire wire);
+
 inline constexpr uint16_t kToyLayers = 4, kToyHeads = 4;
 inline constexpr uint32_t kToyDim = 64, kToyTokens = 16;
 
@@ -42,6 +53,11 @@ std::vector<std::byte> ToySource(uint64_t block, const proto::SliceRange& slice,
                                  const ToyShape& shape = {});
 // A key that only `block` and `salt` name.
 proto::BlockKey ToyKey(uint64_t block, uint64_t salt = 0);
+
+// The n-th block that cairn_test_worker puts with `seed`; its content is that of block
+// n % kWorkerContents.
+inline constexpr uint64_t kWorkerContents = 4;
+inline constexpr uint64_t WorkerBlock(uint64_t seed, uint64_t n) { return seed * 1'000'000 + n; }
 
 // A session with its stream held open. Thread-compatible.
 class RawClient {
@@ -69,6 +85,10 @@ class RawClient {
   absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(const proto::Ticket& ticket,
                                                               uint64_t region_bytes);
   absl::StatusOr<std::unique_ptr<transport::Connection>> DialUcx();
+  // Over either; region_bytes is for kLocal.
+  absl::StatusOr<std::unique_ptr<transport::Connection>> DialOver(Wire wire,
+                                                                  const proto::Ticket& ticket,
+                                                                  uint64_t region_bytes = 8 << 20);
 
   // An honest put of source bytes, and a get of whole images or source, ready to be spoilt.
   proto::Frame PutFrame(uint64_t space_id, const proto::BlockKey& key,

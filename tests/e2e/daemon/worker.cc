@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client that works until it is killed: cairn_test_worker CONTROL put|get SEED
+// A client that works until it is killed: cairn_test_worker CONTROL put|get local|ucx SEED
+// put    blocks that SEED names (WorkerBlock() of raw_client.h), over and over
+// get    the blocks 0 to kWorkerContents - 1, which somebody else has put, under a lease
 // Prints "working" once its first round is done. Exit code 3: wrong bytes.
 #include <cstdio>
 #include <cstdlib>
@@ -14,8 +16,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kDepth = 4;       // calls in flight
-constexpr uint64_t kContents = 4;  // different payloads
+constexpr size_t kDepth = 4;  // calls in flight
 
 struct Flight {
   transport::Call call;
@@ -26,7 +27,7 @@ class Worker {
  public:
   Worker(RawClient& client, uint64_t space, transport::Connection& connection)
       : client_(client), space_(space), connection_(connection), flights_(kDepth) {
-    for (uint64_t i = 0; i < kContents; ++i) {
+    for (uint64_t i = 0; i < kWorkerContents; ++i) {
       contents_.push_back(ToySource(i, shape_.whole(), shape_));
     }
     for (Flight& flight : flights_) {
@@ -39,8 +40,8 @@ class Worker {
   void PutForEver(uint64_t seed) {
     for (uint64_t round = 0;; ++round) {  // ends: the process is killed
       for (size_t i = 0; i < kDepth; ++i) {
-        const uint64_t block = seed * 1'000'000 + round * kDepth + i;
-        const auto& content = contents_[block % kContents];
+        const uint64_t block = WorkerBlock(seed, round * kDepth + i);
+        const auto& content = contents_[block % kWorkerContents];
         const auto target = flights_[i].buffer->bytes();
         std::copy(content.begin(), content.end(), target.begin());
         const auto frame = client_.PutFrame(space_, ToyKey(block), shape_.whole(), target, shape_);
@@ -51,13 +52,17 @@ class Worker {
     }
   }
 
-  // Of the blocks 0 to kContents - 1, which somebody else has put.
   void GetForEver() {
+    std::vector<proto::BlockKey> keys;
+    for (uint64_t i = 0; i < kWorkerContents; ++i) keys.push_back(ToyKey(i));
+    auto match = client_.MatchOf(space_, keys);
+    match.set_lease(true);
+    CAIRN_CHECK_OK(client_.Match(match));
     for (uint64_t round = 0;; ++round) {  // ends: the process is killed
       for (size_t i = 0; i < kDepth; ++i) {
         const auto target = flights_[i].buffer->bytes();
         const auto frame =
-            client_.GetFrame(space_, ToyKey(i % kContents), shape_.whole(), target.size());
+            client_.GetFrame(space_, ToyKey(i % kWorkerContents), shape_.whole(), target.size());
         Start(flights_[i], frame, {}, target);
       }
       Finish();
@@ -65,7 +70,8 @@ class Worker {
         const auto& call = flights_[i].call;
         if (call.reply_payload_bytes == 0) continue;
         const auto bytes = flights_[i].buffer->bytes();
-        if (!std::equal(bytes.begin(), bytes.end(), contents_[i % kContents].begin())) std::exit(3);
+        if (!std::equal(bytes.begin(), bytes.end(), contents_[i % kWorkerContents].begin()))
+          std::exit(3);
       }
       if (round == 0) Say();
     }
@@ -107,12 +113,14 @@ class Worker {
   std::vector<std::vector<std::byte>> contents_;
 };
 
-int Main(const std::string& control, const std::string& mode, uint64_t seed) {
+int Main(const std::string& control, const std::string& mode, const std::string& wire,
+         uint64_t seed) {
   auto client = RawClient::Open(control);
   CAIRN_CHECK_OK(client);
   auto space = (*client)->OpenSpace(ToySpec("test", BigToy()));
   CAIRN_CHECK_OK(space);
-  auto connection = (*client)->Dial(uint64_t{32} << 20);
+  auto connection = (*client)->DialOver(wire == WireName(Wire::kUcx) ? Wire::kUcx : Wire::kLocal,
+                                        (*client)->ticket(), uint64_t{32} << 20);
   CAIRN_CHECK_OK(connection);
   Worker worker(**client, *space, **connection);
   if (mode == "put") worker.PutForEver(seed);
@@ -124,6 +132,6 @@ int Main(const std::string& control, const std::string& mode, uint64_t seed) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  CAIRN_CHECK(argc == 4);
-  return cairn::Main(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
+  CAIRN_CHECK(argc == 5);
+  return cairn::Main(argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10));
 }
