@@ -22,7 +22,8 @@ class CliTest : public ClientTest {
  protected:
   void SetUp() override {
     client_ = Connect(Options("acme"));
-    space_ = Open(*client_, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:4");
+    space_ = Open(client_, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:4");
+    ASSERT_TRUE(client_ && space_);
     source_ = ToyValues(codecs::DType::kBf16, *space_->SourceBytes({}), 1);
     keys_ = space_->DeriveChain(ToyTokens(2));
     ASSERT_TRUE(space_->Put({.key = keys_[0], .source = SourceBytes{source_}}).ok());

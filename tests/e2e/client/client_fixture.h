@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/cpp/client.h"
@@ -65,10 +66,28 @@ inline std::vector<std::byte> ToyValues(codecs::DType dtype, size_t bytes, uint6
   return values;
 }
 
+// How bytes travel: shared memory behind a `unix:` address, or UCX behind a `HOST:PORT`.
+enum class Plane : uint8_t { kLocal, kUcx };
+
+inline std::vector<Plane> Planes() {
+  if (CLIENT_TEST_HAS_UCX != 0) {
+    return {Plane::kLocal, Plane::kUcx};
+  }
+  return {Plane::kLocal};
+}
+inline std::string PlaneName(Plane plane) { return plane == Plane::kLocal ? "Local" : "Ucx"; }
+
+// Long enough for a machine that does much else; a test of deadlines names its own.
+inline constexpr absl::Duration kPatience = absl::Seconds(20);
+
 class ClientTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto started = DaemonProcess::Start();
+    std::vector<std::string> flags;
+    if (CLIENT_TEST_HAS_UCX != 0) {
+      flags.emplace_back("--data=127.0.0.1:0");
+    }
+    auto started = DaemonProcess::Start(flags);
     ASSERT_TRUE(started.ok()) << started.status();
     daemon_ = std::move(*started).release();
   }
@@ -76,21 +95,35 @@ class ClientTest : public testing::Test {
     delete daemon_;
     daemon_ = nullptr;
   }
+  void SetUp() override { ASSERT_NE(daemon_, nullptr); }
 
+  // The plane that the SDK chooses by itself.
   static ConnectOptions Options(const std::string& tenant = "default") {
     ConnectOptions options;
     options.control = daemon_->endpoint("control");
     options.tenant = tenant;
+    options.timeout = kPatience;
     return options;
   }
+  static ConnectOptions OptionsOver(Plane plane) {
+    ConnectOptions options = Options();
+    options.data =
+        plane == Plane::kUcx ? daemon_->endpoint("data") : "unix:" + daemon_->endpoint("socket");
+    return options;
+  }
+  // Null, and the test failed, when it does not work: ASSERT_NE() the last of a row of them.
   static std::unique_ptr<Client> Connect(const ConnectOptions& options) {
     auto client = Client::Connect(options);
     EXPECT_TRUE(client.ok()) << client.status();
     return client.ok() ? *std::move(client) : nullptr;
   }
-  static std::unique_ptr<Space> Open(Client& client, const proto::SpaceIdentity& identity,
+  static std::unique_ptr<Space> Open(const std::unique_ptr<Client>& client,
+                                     const proto::SpaceIdentity& identity,
                                      const std::string& recipe = "raw") {
-    auto space = client.OpenSpace(identity, recipe);
+    if (client == nullptr) {
+      return nullptr;
+    }
+    auto space = client->OpenSpace(identity, recipe, kPatience);
     EXPECT_TRUE(space.ok()) << space.status();
     return space.ok() ? *std::move(space) : nullptr;
   }
@@ -104,6 +137,24 @@ class ClientTest : public testing::Test {
 };
 
 inline DaemonProcess* ClientTest::daemon_ = nullptr;
+
+// Runs over each data plane,
+class PlaneTest : public ClientTest, public testing::WithParamInterface<Plane> {
+ protected:
+  static ConnectOptions Options() { return OptionsOver(GetParam()); }
+};
+// or for each value of T over each.
+template <typename T>
+class PlaneAndTest : public ClientTest, public testing::WithParamInterface<std::tuple<T, Plane>> {
+ protected:
+  using Both = testing::WithParamInterface<std::tuple<T, Plane>>;
+  static ConnectOptions Options() { return OptionsOver(std::get<1>(Both::GetParam())); }
+  static const T& Param() { return std::get<0>(Both::GetParam()); }
+};
+
+inline std::string NameOfPlane(const testing::TestParamInfo<Plane>& info) {
+  return PlaneName(info.param);
+}
 
 // Tokens of a sequence of `blocks` blocks.
 inline std::vector<uint32_t> ToyTokens(size_t blocks, uint32_t first = 1) {

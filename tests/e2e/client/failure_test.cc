@@ -16,6 +16,7 @@ namespace cairn {
 namespace {
 
 using FailureTest = ClientTest;
+INSTANTIATE_TEST_SUITE_P(Over, PlaneTest, testing::ValuesIn(Planes()), NameOfPlane);
 
 // Stops a process for as long as it lives.
 class Stopped {
@@ -34,7 +35,7 @@ class Stopped {
   const ChildProcess& process_;
 };
 
-TEST_F(FailureTest, AFlippedBitIsAMissCountedAndLoggedOnce) {
+TEST_P(PlaneTest, AFlippedBitIsAMissCountedAndLoggedOnce) {
   Fault fault;
   ConnectOptions options = Options();
   options.dialer =
@@ -44,7 +45,8 @@ TEST_F(FailureTest, AFlippedBitIsAMissCountedAndLoggedOnce) {
     return std::make_unique<FaultyConnection>(*std::move(real), &fault);
   };
   const auto client = Connect(options);
-  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:4");
+  const auto space = Open(client, ToyIdentity(codecs::DType::kBf16, Model()), "kivi:4");
+  ASSERT_TRUE(client && space);
   const auto source = ToyValues(codecs::DType::kBf16, *space->SourceBytes({}), 5);
   const BlockKey key = space->DeriveChain(ToyTokens(1))[0];
   ASSERT_TRUE(space->Put({.key = key, .source = SourceBytes{source}}).ok());
@@ -72,12 +74,13 @@ TEST_F(FailureTest, AFlippedBitIsAMissCountedAndLoggedOnce) {
   EXPECT_EQ(client->counters().misses, corrupt);
 }
 
-TEST_F(FailureTest, AHungDaemonCostsADeadlineThenTheBreakerCostsNothing) {
+TEST_P(PlaneTest, AHungDaemonCostsADeadlineThenTheBreakerCostsNothing) {
   ConnectOptions options = Options();
   options.breaker.failures_to_open = 2;
-  options.breaker.open_min = absl::Seconds(2);
+  options.breaker.open_min = absl::Seconds(1);
   const auto client = Connect(options);
-  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()));
+  const auto space = Open(client, ToyIdentity(codecs::DType::kBf16, Model()));
+  ASSERT_TRUE(client && space);
   const auto source = ToyValues(codecs::DType::kBf16, *space->SourceBytes({}), 5);
   const auto keys = space->DeriveChain(ToyTokens(1));
   ASSERT_TRUE(space->Put({.key = keys[0], .source = SourceBytes{source}}).ok());
@@ -119,7 +122,8 @@ TEST_F(FailureTest, AHungDaemonCostsADeadlineThenTheBreakerCostsNothing) {
 
 TEST_F(FailureTest, AForkedChildIsRefused) {
   const auto client = Connect(Options());
-  const auto space = Open(*client, ToyIdentity(codecs::DType::kBf16, Model()));
+  const auto space = Open(client, ToyIdentity(codecs::DType::kBf16, Model()));
+  ASSERT_TRUE(client && space);
   const BlockKey key = space->DeriveChain(ToyTokens(1))[0];
   std::vector<std::byte> target(*space->SourceBytes({}));
   const pid_t child = fork();
@@ -148,13 +152,22 @@ TEST_F(FailureTest, NobodyThereIsSaidAtOnce) {
   EXPECT_LT(MonotonicNow() - started, absl::Seconds(2));
 }
 
-TEST(RestartTest, AKilledDaemonIsMissesThenTheClientGoesOnWithTheNextOne) {
-  auto first = DaemonProcess::Start();
+class RestartTest : public testing::TestWithParam<Plane> {};
+INSTANTIATE_TEST_SUITE_P(Over, RestartTest, testing::ValuesIn(Planes()), NameOfPlane);
+
+TEST_P(RestartTest, AKilledDaemonIsMissesThenTheClientGoesOnWithTheNextOne) {
+  const bool is_ucx = GetParam() == Plane::kUcx;
+  std::vector<std::string> flags;
+  if (is_ucx) flags.emplace_back("--data=127.0.0.1:0");
+  auto first = DaemonProcess::Start(flags);
   ASSERT_TRUE(first.ok()) << first.status();
   const std::string control = (*first)->endpoint("control");
   const std::string socket = (*first)->endpoint("socket");
+  const std::string data = is_ucx ? (*first)->endpoint("data") : "";
   ConnectOptions options;
   options.control = control;
+  options.data = is_ucx ? data : "unix:" + socket;
+  options.timeout = kPatience;
   options.breaker.is_enforced = false;
   auto client = Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
@@ -174,9 +187,10 @@ TEST(RestartTest, AKilledDaemonIsMissesThenTheClientGoesOnWithTheNextOne) {
       << gone.status();
   EXPECT_LT(MonotonicNow() - killed, absl::Seconds(1));
 
-  auto second =
-      ChildProcess::Start(CAIRND_PATH, {"--control=" + control, "--http=off", "--socket=" + socket,
-                                        "--host-bytes=64MiB", "--log-level=error"});
+  flags = {"--control=" + control, "--http=off", "--socket=" + socket, "--host-bytes=64MiB",
+           "--log-level=error"};
+  if (is_ucx) flags.push_back("--data=" + data);
+  auto second = ChildProcess::Start(CAIRND_PATH, flags);
   ASSERT_TRUE(second.ok()) << second.status();
   ASSERT_TRUE((*second)->ReadLine(absl::Seconds(60)).ok());
   absl::StatusOr<GetResult> got;
