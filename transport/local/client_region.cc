@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -138,8 +139,10 @@ void ClientRegion::Detach(uint64_t place, uint64_t bytes) {
   void* copy = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CAIRN_CHECK(copy != MAP_FAILED, "no memory to detach a buffer from the daemon");
   std::memcpy(copy, base_ + first, span);
-  CAIRN_CHECK(mremap(copy, span, span, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + first) ==
-              base_ + first);
+  // Not mremap(): a UCX in this process may have replaced it by one that drops the last argument.
+  const auto moved = static_cast<uintptr_t>(
+      syscall(SYS_mremap, copy, span, span, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + first));
+  CAIRN_CHECK(moved == reinterpret_cast<uintptr_t>(base_ + first));
 }
 
 absl::StatusOr<std::unique_ptr<RegionBuffer>> RegionBuffer::Make(
