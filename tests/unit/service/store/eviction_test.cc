@@ -5,50 +5,10 @@
 
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
+#include "tests/unit/service/store/chains.h"
 
 namespace cairn {
 namespace {
-
-using Key = proto::BlockKey;
-
-// A full group, a window of 32 tokens (3 blocks of 16) and a state.
-proto::SpaceIdentity HybridIdentity() {
-  proto::SpaceIdentity identity = StoreFixture::Identity();
-  identity.model = "hybrid";
-  proto::GroupGeometry window = identity.groups[0];
-  window.layers = {2};
-  window.window_tokens = 32;
-  proto::GroupGeometry state;
-  state.kind = proto::GroupGeometry::Kind::kState;
-  state.layers = {3};
-  state.state_bytes = 512;
-  identity.groups.push_back(window);
-  identity.groups.push_back(state);
-  return identity;
-}
-
-void PutGroup(StoreFixture& store, const SpaceEntry& space, uint64_t number, uint16_t group) {
-  const Key key = StoreFixture::Key(number);
-  const auto reply = store.PutSource(space, key, StoreFixture::Whole(space, group),
-                                     number == 1 ? Key{} : StoreFixture::Key(number - 1),
-                                     (number - 1) * space.tokens_per_block(), group);
-  CAIRN_CHECK_OK(reply);
-}
-
-std::vector<Key> Keys(uint64_t count) {
-  std::vector<Key> keys;
-  for (uint64_t i = 1; i <= count; ++i) {
-    keys.push_back(StoreFixture::Key(i));
-  }
-  return keys;
-}
-
-uint64_t MatchedBlocks(StoreFixture& store, const MatchQuery& query) {
-  const auto result = store.index->Match(query);
-  CAIRN_CHECK_OK(result);
-  CAIRN_CHECK(result->token_count == result->blocks.size() * query.tokens_per_block);
-  return result->blocks.size();
-}
 
 TEST(ChainTest, PositionsAreHeldToTheParent) {
   StoreFixture store;
