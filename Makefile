@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel demo test soak bench fuzz asan tsan fmt tidy clean
+.PHONY: help deps build wheel demo test soak bench quality fuzz asan tsan fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -32,6 +32,10 @@ soak: build  ## the long tests that `make test` leaves out
 
 bench: build  ## all benchmarks in one run
 	$(PYTHON) tests/bench/run.py
+
+quality: build  ## what recipes cost two real models, into docs/quality.md (half an hour)
+	nice $(PYTHON) tests/quality/run.py
+	$(PYTHON) tests/quality/report.py
 
 fuzz: deps  ## each fuzzer for FUZZ_SECONDS (60)
 	cmake --preset fuzz

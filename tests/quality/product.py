@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codes KV by way of a cairnd of our own: what a decode worker would get, and the bytes that the
+store holds for it. Nothing here knows a recipe."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import tempfile
+from dataclasses import dataclass
+
+import cairn
+import numpy as np
+from daemon import Daemon
+from lm.model import CHUNK_TOKENS, Geometry
+
+CALL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Coded:
+    """KV as it came back [layers, kv_heads, tokens, dim] (bf16 bits), and its size in the store."""
+
+    k_bits: np.ndarray
+    v_bits: np.ndarray
+    image_bytes: int  # of whole images: headers, directories, parameters, rows
+    element_count: int
+
+    @property
+    def bits(self) -> float:
+        """All-in, per element of K and V together."""
+        return 8 * self.image_bytes / self.element_count
+
+
+def groups_of(geometry: Geometry) -> list[cairn.Group]:
+    """One group per kind of layer."""
+    return [
+        cairn.KvGroup(
+            layers=layers,
+            kv_heads=geometry.kv_heads,
+            dim=geometry.dim,
+            window_tokens=kind.window_tokens,
+            rope=cairn.Rope(geometry.rope_pairs, geometry.dim, kind.rope_base),
+        )
+        for kind, layers in geometry.layers_by_kind().items()
+    ]
+
+
+class Product:
+    """A daemon and a client to it, until the end of the `with` block."""
+
+    def __init__(self, bin_dir: pathlib.Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cairn-quality-")
+        self._daemon = Daemon(bin_dir, "local", pathlib.Path(self._folder.name))
+        self._client = cairn.connect(
+            self._daemon.control, data=self._daemon.data, tenant="quality"
+        )
+        self._count = itertools.count()
+
+    def __enter__(self) -> Product:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+        self._daemon.stop()
+        self._folder.cleanup()
+
+    def code(
+        self,
+        geometry: Geometry,
+        revision: str,
+        recipe: str,
+        k_bits: np.ndarray,
+        v_bits: np.ndarray,
+    ) -> Coded:
+        """Puts the KV of a whole prefix in blocks of 128 tokens into a space of `recipe`, gets it
+        back and deletes it."""
+        tokens = k_bits.shape[2]
+        if tokens % CHUNK_TOKENS:
+            raise ValueError(f"{tokens} tokens are not full blocks of {CHUNK_TOKENS}")
+        groups = groups_of(geometry)
+        with self._client.open_space(
+            model=f"{recipe} {next(self._count)}",
+            weights_revision=revision,
+            groups=groups,
+            dtype="bf16",
+            tokens_per_block=CHUNK_TOKENS,
+            recipe=recipe,
+        ) as space:
+            if space.recipe != recipe:
+                raise RuntimeError(f"asked for {recipe}, the space has {space.recipe}")
+            keys = space.keys(np.arange(tokens, dtype=np.uint32))
+            k_out, v_out = np.empty_like(k_bits), np.empty_like(v_bits)
+            image_bytes = 0
+            for index, group in enumerate(groups):
+                layers, part = list(group.layer_indices), cairn.Part(group=index)
+                image_bytes += _put(space, keys, part, k_bits[layers], v_bits[layers])
+                k_out[layers], v_out[layers] = _get(space, keys, part, k_bits[layers].shape)
+            space.invalidate()
+        return Coded(k_out, v_out, image_bytes, k_bits.size + v_bits.size)
+
+
+def _block(index: int) -> slice:
+    return slice(index * CHUNK_TOKENS, (index + 1) * CHUNK_TOKENS)
+
+
+def _put(
+    space: cairn.Space, keys: list[bytes], part: cairn.Part, k: np.ndarray, v: np.ndarray
+) -> int:
+    puts = [
+        cairn.Put(
+            key,
+            k[:, :, _block(index)],
+            v[:, :, _block(index)],
+            parent=keys[index - 1] if index else None,
+            first_position=index * CHUNK_TOKENS,
+            part=part,
+        )
+        for index, key in enumerate(keys)
+    ]
+    results = space.put_batch(puts, timeout=CALL_SECONDS)
+    for result in results:
+        if result.error is not None:
+            raise result.error
+        if result.is_duplicate or not result.image_bytes:
+            raise RuntimeError("a put stored nothing")
+    return sum(result.image_bytes for result in results)
+
+
+def _get(
+    space: cairn.Space, keys: list[bytes], part: cairn.Part, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    k, v = np.empty(shape, np.uint16), np.empty(shape, np.uint16)
+    gets = [
+        cairn.Get(key, k[:, :, _block(index)], v[:, :, _block(index)], part=part)
+        for index, key in enumerate(keys)
+    ]
+    for result in space.get_batch(gets, timeout=CALL_SECONDS):
+        if result.error is not None:
+            raise result.error
+        if not result:
+            raise RuntimeError("a block that was put is not there")
+    return k, v

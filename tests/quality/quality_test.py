@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instrument itself: metrics, test construction, and the forward pass against plain loops."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "client" / "examples")]
+sys.path.append(str(ROOT / "client" / "examples" / "demo"))
+
+try:
+    import numpy as np
+    from lm import weights as lm_weights
+    from lm.model import KvCache, Model, attend, rotate, rotation, round_to_bf16
+    from lm.tokenizer import make_tokenizer
+except ImportError as missing:
+    print(f"skipped: {missing.name} is missing (make deps)")
+    sys.exit(77)
+
+import metrics
+import report
+import texts
+from protocol import Case, copy_test_tokens
+
+
+class MetricsTest(unittest.TestCase):
+    def test_divergence_is_the_sum_it_is_defined_as(self):
+        p, q = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.25, 0.5])
+        logs = [np.log(x)[None].astype(np.float32) for x in (p, q)]
+        self.assertAlmostEqual(metrics.divergence(*logs)[0], 0.25 * np.log(2), places=6)
+        self.assertEqual(metrics.divergence(logs[0], logs[0])[0], 0)
+
+    def test_divergence_of_large_vocabularies_is_not_below_zero(self):
+        logits = np.random.default_rng(1).normal(0, 4, (4, 50000)).astype(np.float32)
+        nudged = logits + np.random.default_rng(2).normal(0, 1e-5, logits.shape).astype(np.float32)
+        kl = metrics.divergence(metrics.log_softmax(logits), metrics.log_softmax(nudged))
+        self.assertGreater(kl.min(), -1e-9)
+        self.assertLess(kl.max(), 1e-9)
+
+    def test_log_softmax_bears_large_logits(self):
+        found = metrics.log_softmax(np.array([[1000.0, 1000.0, -1000.0]], np.float32))
+        np.testing.assert_allclose(found[0, :2], -np.log(2), rtol=1e-6)
+
+    def test_trimmed_mean_leaves_out_both_ends(self):
+        values = np.arange(100.0)
+        values[99] = 1e9
+        self.assertEqual(metrics.trimmed_mean(values), np.arange(5.0, 95.0).mean())
+        self.assertEqual(metrics.trimmed_mean(np.array([1.0, 2.0, 9.0])), 4.0)  # too few to drop
+
+    def test_standard_error(self):
+        self.assertAlmostEqual(metrics.standard_error(np.array([1.0, 3.0])), 1.0)
+
+    def test_score(self):
+        exact = np.log(np.array([[0.5, 0.5 - 1e-6, 1e-6], [0.8, 0.1, 0.1]], np.float32))
+        coded = np.log(np.array([[0.25, 0.75 - 1e-6, 1e-6], [0.4, 0.3, 0.3]], np.float32))
+        scores = metrics.score(exact, coded, np.array([0, 0]))
+        self.assertAlmostEqual(scores.perplexity_exact, (0.5 * 0.8) ** -0.5, places=5)
+        self.assertAlmostEqual(scores.perplexity_ratio, 2.0, places=5)
+        self.assertEqual(scores.same_top, 0.5)
+        self.assertGreater(scores.kl_max, scores.kl)
+
+
+class ConstructionTest(unittest.TestCase):
+    def test_the_copy_test_repeats_the_prefix(self):
+        tokens = copy_test_tokens(np.arange(1000), 300, 257)
+        np.testing.assert_array_equal(tokens[:1000], np.arange(1000))
+        np.testing.assert_array_equal(tokens[1000:], np.arange(300, 557))
+
+    def test_a_copy_lies_within_the_prefix(self):
+        Case("smollm2", "A", 1024, 256, 300)
+        with self.assertRaises(ValueError):
+            Case("smollm2", "A", 512, 256, 300)
+
+    def test_calibration_text_is_never_scored(self):
+        places = [
+            {(text.package, text.path) for text in names.values()}
+            for names in (texts.SCORED, texts.CALIBRATION)
+        ]
+        self.assertFalse(places[0] & places[1])
+        self.assertFalse(texts.SCORED.keys() & texts.CALIBRATION.keys())
+
+    def test_markup_is_taken_out(self):
+        self.assertEqual(texts.plain("see [this](http://a/b) now", "markdown"), "see [this] now")
+        self.assertEqual(texts.plain("<p>a &amp; b</p><script>x</script>", "html"), "a & b")
+
+
+class ReportTest(unittest.TestCase):
+    def test_tables_go_between_their_marks(self):
+        page = "a\n<!-- table forced -->\nold\n<!-- end -->\nb\n"
+        done = report.replace_tables(page, {"forced": "new"})
+        self.assertEqual(done, "a\n<!-- table forced -->\nnew\n<!-- end -->\nb\n")
+        with self.assertRaises(ValueError):
+            report.replace_tables(page, {"other": "new"})
+
+
+class ForwardTest(unittest.TestCase):
+    def test_rope_turns_pairs_by_position(self):
+        base, dim, position = 100.0, 4, 3
+        x = np.array([[1.0, 2.0, 3.0, 4.0]], np.float32)
+        for pairs, channels in (("interleaved", [(0, 1), (2, 3)]), ("half", [(0, 2), (1, 3)])):
+            found = rotate(x, *rotation(base, dim, position, 1), pairs)[0]
+            for pair, (one, two) in enumerate(channels):
+                turn = np.exp(1j * position * base ** (-2 * pair / dim))
+                expected = (x[0, one] + 1j * x[0, two]) * turn
+                np.testing.assert_allclose(
+                    [found[one], found[two]], [expected.real, expected.imag], rtol=1e-5
+                )
+
+    def test_scores_depend_on_distance_alone(self):
+        rng = np.random.default_rng(3)
+        q, k = rng.normal(size=(2, 1, 8)).astype(np.float32)
+        for pairs in ("interleaved", "half"):
+            products = [
+                rotate(q, *rotation(1e4, 8, first + 5, 1), pairs)
+                @ rotate(k, *rotation(1e4, 8, first, 1), pairs).T
+                for first in (0, 100)
+            ]
+            np.testing.assert_allclose(*products, rtol=1e-4)
+
+    def test_attention_is_that_of_plain_loops(self):
+        rng = np.random.default_rng(4)
+        heads, kv_heads, count, first, dim = 4, 2, 3, 6, 8
+        q = rng.normal(size=(heads, count, dim)).astype(np.float32)
+        k, v = rng.normal(size=(2, kv_heads, first + count, dim)).astype(np.float32)
+        for window in (0, 1, 4, 100):
+            found = attend(q, k, v, first, window)
+            for head in range(heads):
+                keys, values = k[head * kv_heads // heads], v[head * kv_heads // heads]
+                for index in range(count):
+                    at = first + index
+                    seen = [j for j in range(at + 1) if not window or at - j < window]
+                    weight = np.exp([q[head, index] @ keys[j] / dim**0.5 for j in seen])
+                    expected = weight @ values[seen] / weight.sum()
+                    np.testing.assert_allclose(found[head, index], expected, rtol=2e-5, atol=1e-6)
+
+    def test_bf16_rounds_to_even(self):
+        bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0xBF80C000], np.uint32)
+        expected = np.array([0x3F800000, 0x3F820000, 0x3F810000, 0xBF810000], np.uint32)
+        rounded = round_to_bf16(bits.view(np.float32)).view(np.uint32)
+        np.testing.assert_array_equal(rounded, expected)
+
+
+class ModelTest(unittest.TestCase):
+    """The real weights, where they are installed: English is likely, token by token as at once."""
+
+    PERPLEXITY_MAX = {lm_weights.SMOLLM2: 40.0, lm_weights.GEMMA3: 45.0}  # measured: 28 and 32
+
+    def check(self, name):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                weights = lm_weights.Weights(lm_weights.find(name, pathlib.Path(folder)))
+            except lm_weights.MissingModelError as missing:
+                self.skipTest(str(missing))
+            model, tokenizer = Model(weights), make_tokenizer(weights)
+        text = texts.read("alice", pathlib.Path(folder))[:500]
+        tokens = np.array(tokenizer.encode(text))
+        self.assertEqual(tokenizer.decode(tokens.tolist()), text)
+        whole, parts = (KvCache(model.geometry, len(tokens)) for _ in range(2))
+        hidden = model.forward(tokens, whole)
+        logs = metrics.log_softmax(model.logits(hidden))
+        loss = -logs[np.arange(len(tokens) - 1), tokens[1:]].mean()
+        self.assertLess(np.exp(loss), self.PERPLEXITY_MAX[name])
+        model.forward(tokens[:-2], parts)
+        for token in tokens[-2:]:
+            last = model.forward(np.array([token]), parts)
+        np.testing.assert_allclose(last[-1], hidden[-1], atol=0.02 * np.abs(hidden[-1]).max())
+
+    def test_smollm2(self):
+        self.check(lm_weights.SMOLLM2)
+
+    def test_gemma3(self):
+        self.check(lm_weights.GEMMA3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

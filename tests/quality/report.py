@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes measured figures into docs/quality.md: its tables, its plot, and the data behind them.
+
+    build/venv/bin/python tests/quality/report.py [--results build/quality-cache/results.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+import re
+from collections.abc import Callable
+
+from run import IDENTITY, read_results
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "quality.md"
+MODELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma-3-270M"}
+KL_MIN = 1e-5  # of the plot: less is lost in the rounding of fp32
+
+Row = dict
+Column = tuple[str, Callable[[Row], str]]
+
+
+def replace_tables(page: str, tables: dict[str, str]) -> str:
+    """Puts each table between <!-- table NAME --> and <!-- end -->."""
+    for name, table in tables.items():
+        marks = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
+        page, count = re.subn(marks, lambda m: f"{m[1]}{table}\n{m[2]}", page, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{count} places for table {name}")
+    return page
+
+
+def pivot(
+    rows: list[Row], column_of: Callable[[Row], tuple], name_of: Callable, cell: Callable[[Row], str]
+) -> str:
+    """Recipes down, by falling bits; `column_of` across. Bits are the mean over the columns."""
+    columns = sorted({column_of(row) for row in rows})
+    recipes: dict[str, dict] = {}
+    for row in rows:
+        recipes.setdefault(row["recipe"], {})[column_of(row)] = row
+    bits = {
+        recipe: sum(row["bits"] for row in cells.values()) / len(cells)
+        for recipe, cells in recipes.items()
+    }
+    lines = ["| recipe | bits | " + " | ".join(name_of(column) for column in columns) + " |"]
+    lines.append("| --- " * (len(columns) + 2) + "|")
+    for recipe in sorted(recipes, key=lambda recipe: -bits[recipe]):
+        cells = [recipes[recipe].get(column) for column in columns]
+        shown = [cell(row) if row else "" for row in cells]
+        lines.append(f"| `{recipe}` | {bits[recipe]:.3f} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def number(value: float, decimals: int | None = None) -> str:
+    """With so many decimals; without them, as many as its magnitude asks for."""
+    if value == 0:
+        return "0"
+    if decimals is None:
+        decimals = 2 if value >= 1 else 4 if value >= 0.001 else 5
+    return f"{value:.{decimals}f}"
+
+
+def with_error(value: float, error: float) -> str:
+    """Both down to the second significant digit of the error, and no further than 0.00001."""
+    if error == 0:
+        return number(value)
+    decimals = min(max(0, 1 - math.floor(math.log10(error))), 5)
+    return f"{number(value, decimals)} ± {number(error, decimals)}"
+
+
+def divergence_cell(row: Row) -> str:
+    return with_error(row["kl"], row["kl_error"])
+
+
+def details_cell(row: Row) -> str:
+    return (
+        f"{number(row['kl_trimmed'])} · {row['perplexity_ratio']:.3f} · {100 * row['same_top']:.0f} %"
+    )
+
+
+def written_cell(row: Row) -> str:
+    return f"{with_error(row['regret'], row['regret_error'])} · {row['same_tokens']}"
+
+
+def exact_table(rows: list[Row], column_of: Callable, name_of: Callable) -> str:
+    found = {column_of(row): row["perplexity_exact"] for row in rows}
+    names = [name_of(column) for column in sorted(found)]
+    values = [f"{found[column]:.1f}" for column in sorted(found)]
+    lines = [names, ["---"] * len(names), values]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def make_tables(rows: list[Row]) -> dict[str, str]:
+    def by_text(row: Row) -> tuple:
+        return (list(MODELS).index(row["model"]), row["text"])
+
+    def by_prefix(row: Row) -> tuple:
+        return (list(MODELS).index(row["model"]), row["prefix_tokens"])
+
+    def name_of(column: tuple) -> str:
+        return f"{list(MODELS)[column[0]]} {column[1]}"
+
+    forced = [row for row in rows if row["test"] == "forced"]
+    at_2048 = [row for row in forced if row["prefix_tokens"] == 2048]
+    on_a = [row for row in forced if row["text"] == "A"]
+    copied = [row for row in rows if row["test"] == "copy"]
+    written = [row for row in rows if row["test"] == "written"]
+    tensors = [row for row in at_2048 if row["text"] == "A"]
+    return {
+        "exact": exact_table(at_2048, by_text, name_of),
+        "forced": pivot(at_2048, by_text, name_of, divergence_cell),
+        "details": pivot(at_2048, by_text, name_of, details_cell),
+        "copy": pivot(copied, by_text, name_of, divergence_cell),
+        "length": pivot(on_a, by_prefix, name_of, divergence_cell),
+        "written": pivot(written, by_text, name_of, written_cell),
+        "tensors": pivot(
+            tensors, by_text, name_of, lambda row: f"{row['k_error']:.4f} · {row['v_error']:.4f}"
+        ),
+    }
+
+
+def family_of(recipe: str) -> str:
+    """`kivi:2` and `kivi:4` are one curve, `kivi:2+` is on another."""
+    name = recipe.split(":")[0]
+    return name + ":b+" if recipe.endswith("+") else name
+
+
+def draw(rows: list[Row], path: pathlib.Path) -> None:
+    """Bits against divergence: a curve per family of recipes, a dot per text."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    # Same bytes from same figures: no date, no random ids; text stays text.
+    matplotlib.rcParams.update({"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 9})
+    figure, panels = plt.subplots(2, len(MODELS), figsize=(8.4, 6.4), sharex=True, sharey=True)
+    families = sorted({family_of(row["recipe"]) for row in rows} - {"raw"})
+    colors = dict(zip(families, plt.cm.tab10.colors, strict=False))
+    for line, (test, what) in enumerate([("forced", "reading on"), ("copy", "copying")]):
+        for side, (model, model_name) in enumerate(MODELS.items()):
+            panel = panels[line][side]
+            panel.set_title(f"{model_name}, {what}")
+            panel.set_yscale("log")
+            panel.margins(x=0.12, y=0.1)
+            panel.grid(True, which="major", color="#dddddd", linewidth=0.6)
+            for family in families:
+                mine = [
+                    row
+                    for row in rows
+                    if (row["test"], row["model"]) == (test, model)
+                    and row["prefix_tokens"] == 2048
+                    and family_of(row["recipe"]) == family
+                ]
+                draw_family(panel, mine, family, colors[family], families.index(family))
+            if line == 1:
+                panel.set_xlabel("bits per element of K and V, all-in")
+            if side == 0:
+                panel.set_ylabel("mean KL, nats")
+    panels[0][0].legend(frameon=False, loc="upper right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
+    recipes: dict[str, list[Row]] = {}
+    for row in rows:
+        recipes.setdefault(row["recipe"], []).append(row)
+    points = []
+    for recipe, same in recipes.items():
+        bits = [row["bits"] for row in same]
+        losses = [max(row["kl"], KL_MIN) for row in same]
+        panel.plot(bits, losses, "o", color=color, alpha=0.35, markersize=4, markeredgewidth=0)
+        mean = math.exp(sum(map(math.log, losses)) / len(losses))
+        points.append((sum(bits) / len(bits), mean, recipe))
+    points.sort()
+    if not points:
+        return
+    panel.plot(*zip(*[point[:2] for point in points]), "-o", color=color, markersize=5, label=family)
+    for bits, loss, recipe in points:
+        place = (5, 4) if index % 2 == 0 else (5, -11)  # neighbours' names on the two sides
+        panel.annotate(recipe, (bits, loss), place, textcoords="offset points", color=color)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--results", type=pathlib.Path, default=ROOT / "build" / "quality-cache" / "results.jsonl"
+    )
+    arguments = parser.parse_args()
+    rows = list(read_results(arguments.results).values())
+    rows.sort(key=lambda row: tuple(row[name] for name in IDENTITY))
+    PAGE.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    PAGE.write_text(replace_tables(PAGE.read_text(), make_tables(rows)))
+    draw(rows, PAGE.with_suffix(".svg"))
+    for row in rows:
+        if row["recipe"] == "raw" and (row.get("kl") or row.get("k_error") or row.get("v_error")):
+            raise SystemExit(f"raw is not lossless: {row}")
+
+
+if __name__ == "__main__":
+    main()
