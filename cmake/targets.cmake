@@ -66,14 +66,15 @@ function(cairn_test)
     _cairn_test_properties(${ARG_NAME} "${ARG_LABELS}" ${ARG_TIMEOUT} "${ARG_ENVIRONMENT}")
     return()
   endif()
-  # gtest_discover_tests splits a list-valued property, hence the escaping of the separators.
+  # gtest_discover_tests splits a list-valued property, hence the escaping of the separators. Values are
+  # not part of a test's name: a pointer's would change it from run to run.
   string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
   string(REPLACE ";" "\\;" environment "${ARG_ENVIRONMENT}")
   set(properties TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
   if(environment)
     list(APPEND properties ENVIRONMENT "${environment}")
   endif()
-  gtest_discover_tests(${ARG_NAME} TEST_PREFIX ${ARG_NAME}. EXTRA_ARGS ${ARG_ARGS}
+  gtest_discover_tests(${ARG_NAME} TEST_PREFIX ${ARG_NAME}. EXTRA_ARGS ${ARG_ARGS} NO_PRETTY_VALUES
     DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()
 
