@@ -29,6 +29,7 @@ struct AffineTile {
   uint8_t bits;    // 8, 4 or 2
   bool
       is_clipped;  // choose the range of least squared error, as below, instead of the covering one
+  bool is_streamed = false;  // decode: the target is more than caches keep, so write it past them
 };
 
 // One bit a token, bit t mod 64 of word t / 64. Bits at and past `tokens` are 0.
@@ -79,11 +80,15 @@ struct Backend {
 
   // The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
   // rows included. Params are any bits; where the min or range is not finite, so is what is
-  // written, with NaN bits unspecified.
+  // written, with NaN bits unspecified. What is_streamed lets past the caches is nevertheless
+  // written when the step returns, as any other store is, for every thread.
   void (*decode_per_channel)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                              uint8_t* target);
   void (*decode_per_token)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                            uint8_t* target);
+
+  // target = source, written past the caches.
+  void (*copy_streamed)(const uint8_t* source, uint64_t bytes, uint8_t* target);
 
   // target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
   // source has; unused bits of the last byte of a row are written 0.

@@ -24,6 +24,7 @@ constexpr Backend kReference = {
     .encode_per_token = reference::EncodePerToken,
     .decode_per_channel = reference::DecodePerChannel,
     .decode_per_token = reference::DecodePerToken,
+    .copy_streamed = reference::CopyStreamed,
     .narrow_codes = reference::NarrowCodes,
 };
 

@@ -10,6 +10,10 @@
 namespace cairn::codecs {
 namespace {
 
+// A target of at least this is more than a core's own caches keep, so it is written past all of
+// them: that spares reading it first. Half the time of raw and kivi:2 on a Zen 3.
+constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;
+
 void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
                   const TileLayout& layout, const uint8_t* content, uint8_t* target) {
   const auto step = geometry.IsPerChannel() ? StepOf<&Backend::decode_per_channel>(backend)
@@ -30,17 +34,24 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
   }
 }
 
-void DecodeTile(const Backend& backend, const ImageView& view, uint32_t index, uint8_t* target) {
+void DecodeTile(const Backend& backend, const ImageView& view, uint32_t index, bool is_streamed,
+                uint8_t* target) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   const TileEntry entry = view.Tile(index);
   const uint8_t* content = U8(view.TileContent(index).data());
   if (entry.form == kRawForm) {
-    std::memcpy(target, content, geometry.SourceBytes());
+    if (is_streamed) {
+      StepOf<&Backend::copy_streamed>(backend)(content, geometry.SourceBytes(), target);
+    } else {
+      std::memcpy(target, content, geometry.SourceBytes());
+    }
     return;
   }
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
-  DecodeAffine(backend, AffineOf(geometry, spec.recipe), geometry, *layout, content, target);
+  AffineTile tile = AffineOf(geometry, spec.recipe);
+  tile.is_streamed = is_streamed;
+  DecodeAffine(backend, tile, geometry, *layout, content, target);
   OverlayRows(geometry, *layout, entry.rows, content, target);
 }
 
@@ -57,13 +68,14 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   }
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
   const uint32_t planes = PlaneCount(spec.tile.kind);
+  const bool is_streamed = target_bytes >= kStreamedBytesMin;
   uint8_t* out = U8(target.data());
   for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
     // The tiles of a layer's heads are adjacent.
     const uint32_t first =
         view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
     for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      DecodeTile(backend, view, first + i, out);
+      DecodeTile(backend, view, first + i, is_streamed, out);
       out += GeometryOf(spec, i % planes).SourceBytes();
     }
   }

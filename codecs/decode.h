@@ -16,9 +16,11 @@
 namespace cairn::codecs {
 
 //   view    parsed; in bounds whatever its tiles hold. Values are those that were encoded if
-//   VerifyTiles(view, slice) was kOk slice   inside view.spec().slice (else kInvalidSlice) target
-//   exactly SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any alignment,
-//   no overlap with view
+//           VerifyTiles(view, slice) was kOk
+//   slice   inside view.spec().slice (else kInvalidSlice)
+//   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
+//           alignment, no overlap with view. From 1 MiB on it is written past the caches where
+//           whole cache lines allow it: a target at a multiple of 64 is fastest
 // Same image gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target);

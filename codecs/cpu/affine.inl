@@ -36,6 +36,10 @@ struct Elements<DType::kBf16> {
       kMagnitudeMaxBits >> 16;  // the largest that is no row's
   static Float Load(const uint8_t* source) { return Simd::LoadBf16(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreBf16(target, value); }
+  template <bool kStreams>
+  static void StoreTwo(uint8_t* target, Float a, Float b) {
+    Simd::StoreHalves<kStreams>(target, Simd::PackBf16(a, b));
+  }
 };
 template <>
 struct Elements<DType::kFp16> {
@@ -43,6 +47,10 @@ struct Elements<DType::kFp16> {
   static constexpr uint32_t kMagnitudeMax = 0x77FF;  // 32752
   static Float Load(const uint8_t* source) { return Simd::LoadFp16(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreFp16(target, value); }
+  template <bool kStreams>
+  static void StoreTwo(uint8_t* target, Float a, Float b) {
+    Simd::StoreHalves<kStreams>(target, Simd::PackFp16(a, b));
+  }
 };
 template <>
 struct Elements<DType::kFp32> {
@@ -50,6 +58,11 @@ struct Elements<DType::kFp32> {
   static constexpr uint32_t kMagnitudeMax = kMagnitudeMaxBits;
   static Float Load(const uint8_t* source) { return Simd::LoadFp32(source); }
   static void Store(uint8_t* target, Float value) { Simd::StoreFp32(target, value); }
+  template <bool kStreams>
+  static void StoreTwo(uint8_t* target, Float a, Float b) {
+    Simd::StoreHalves<kStreams>(target, Simd::BitsOf(a));
+    Simd::StoreHalves<kStreams>(target + 4 * kLanes, Simd::BitsOf(b));
+  }
 };
 
 // Calls `run` with the type of the tile's elements.
@@ -89,6 +102,26 @@ Int RoundedInt(Float value) {
 }
 Float Clamped(Float value, float high) {
   return Simd::Min(Simd::Max(value, Simd::Set(0.0F)), Simd::Set(high));
+}
+
+// Whether the magnitude of one of the elements, of kBytes each, is above `bound`, as bits.
+template <uint32_t kBytes>
+bool HasAbove(const uint8_t* elements, uint64_t bytes, uint32_t bound) {
+  constexpr uint32_t kRegisterBytes = 4 * kLanes;
+  uint8_t few[kRegisterBytes] = {};
+  if (bytes < kRegisterBytes) {
+    __builtin_memcpy(few, elements, bytes);
+    elements = few;
+    bytes = kRegisterBytes;
+  }
+  Int largest = Simd::Zero();
+  for (uint64_t at = 0; at < bytes; at += kRegisterBytes) {
+    // The last register overlaps the one before where the bytes are no multiple of it.
+    const uint64_t from = at + kRegisterBytes <= bytes ? at : bytes - kRegisterBytes;
+    largest = kBytes == 2 ? Simd::MaxMagnitude16(largest, elements + from)
+                          : Simd::MaxMagnitude32(largest, elements + from);
+  }
+  return kBytes == 2 ? Simd::AnyAbove16(largest, bound) : Simd::AnyAbove32(largest, bound);
 }
 
 }  // namespace

@@ -79,21 +79,6 @@ Mask InexactConstants(const Range& of) {
   return Simd::Greater(is_constant, is_exact);
 }
 
-// Whether a token has an element that cannot be coded.
-template <typename Type>
-bool IsUncodable(const uint8_t* row, uint32_t bytes) {
-  constexpr uint32_t kRegisterBytes = 4 * kLanes;
-  Int largest = Simd::Zero();
-  for (uint32_t at = 0; at < bytes; at += kRegisterBytes) {
-    // The last register overlaps the one before where the row is no multiple of it.
-    const uint32_t from = at + kRegisterBytes <= bytes ? at : bytes - kRegisterBytes;
-    largest = Type::kBytes == 2 ? Simd::MaxMagnitude16(largest, row + from)
-                                : Simd::MaxMagnitude32(largest, row + from);
-  }
-  return Type::kBytes == 2 ? Simd::AnyAbove16(largest, Type::kMagnitudeMax)
-                           : Simd::AnyAbove32(largest, Type::kMagnitudeMax);
-}
-
 void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
   if (!FillsRegisters(tile) || tile.dim < 2 * kLanes) {
     reference::SelectRows(tile, source, rows);
@@ -102,7 +87,7 @@ void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
   WithType(tile.dtype, [&]<typename Type>(Type) {
     const uint32_t bytes = tile.dim * Type::kBytes;
     for (uint32_t t = 0; t < tile.tokens; ++t) {
-      if (IsUncodable<Type>(source + uint64_t{t} * bytes, bytes)) {
+      if (HasAbove<Type::kBytes>(source + uint64_t{t} * bytes, bytes, Type::kMagnitudeMax)) {
         rows[t / 64] |= uint64_t{1} << (t % 64);
       }
     }

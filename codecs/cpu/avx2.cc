@@ -17,6 +17,7 @@ extern const Backend kAvx2Backend = {
     .encode_per_token = EncodePerToken,
     .decode_per_channel = DecodePerChannel,
     .decode_per_token = DecodePerToken,
+    .copy_streamed = CopyStreamed,
     .narrow_codes = nullptr,
 };
 

@@ -93,16 +93,24 @@ struct Simd {
   static Float LoadFp32(const uint8_t* source) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(source));
   }
-  // To nearest even. REQUIRES: no lane is NaN.
-  static void StoreBf16(uint8_t* target, Float a) {
+  // The bf16 nearest to every lane, to even, in its low half; the high half is 0. REQUIRES: no lane
+  // is NaN.
+  static Int RoundBf16(Float a) {
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded =
         _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-    const __m256i high = _mm256_srli_epi32(rounded, 16);
-    const __m256i packed = _mm256_packus_epi32(high, high);
-    const __m256i ordered = _mm256_permute4x64_epi64(packed, 0x08);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm256_castsi256_si128(ordered));
+    return _mm256_srli_epi32(rounded, 16);
+  }
+  static Halves PackBf16(Float a, Float b) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(RoundBf16(a), RoundBf16(b)), 0xD8);
+  }
+  static Halves PackFp16(Float a, Float b) {
+    return _mm256_set_m128i(_mm256_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void StoreBf16(uint8_t* target, Float a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm256_castsi256_si128(PackBf16(a, a)));
   }
   static void StoreFp16(uint8_t* target, Float a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target),
@@ -184,28 +192,42 @@ struct Simd {
     return _mm256_srli_epi32(_mm256_mullo_epi16(moved, _mm256_set1_epi32(241)), 12);
   }
 
-  // 2 * kLanes halves picked among four by 2-bit codes, from kLanes / 2 bytes of them.
   static Halves LoadHalves(const uint8_t* source) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
   }
-  static Halves SpreadHalf(uint16_t value) {
-    return _mm256_set1_epi16(static_cast<int16_t>(value));
+  // kStreams: past the caches, a whole register at its alignment, to be ended by EndStreams().
+  template <bool kStreams>
+  static void StoreHalves(uint8_t* target, Halves a) {
+    auto* to = reinterpret_cast<__m256i*>(target);
+    if constexpr (kStreams) {
+      _mm256_stream_si256(to, a);
+    } else {
+      _mm256_storeu_si256(to, a);
+    }
   }
+  static void EndStreams() { _mm_sfence(); }
+  static Halves SpreadHalf(const uint8_t* source) {
+    int16_t value = 0;
+    __builtin_memcpy(&value, source, 2);
+    return _mm256_set1_epi16(value);
+  }
+  // 2 * kLanes halves picked among four by 2-bit codes, from kLanes / 2 bytes of them.
+  template <bool kStreams>
   static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
     int word = 0;
     __builtin_memcpy(&word, codes, 4);
-    const __m256i spread =
-        _mm256_shuffle_epi8(_mm256_set1_epi32(word),
-                            _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
-                                             2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
-    const __m256i low_bit = _mm256_set1_epi64x(0x0040001000040001);
-    const __m256i high_bit = _mm256_set1_epi64x(0x0080002000080002);
-    const __m256i is_odd = _mm256_cmpeq_epi16(_mm256_and_si256(spread, low_bit), low_bit);
-    const __m256i is_high = _mm256_cmpeq_epi16(_mm256_and_si256(spread, high_bit), high_bit);
+    // In the top bit of byte j of word i: the high bit of code 4 j + i. One further left: the low.
+    const __m256i shifted =
+        _mm256_sllv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(6, 4, 2, 0, 6, 4, 2, 0));
+    const __m256i is_high =
+        _mm256_shuffle_epi8(shifted, _mm256_setr_epi8(0, 0, 4, 4, 8, 8, 12, 12,    //
+                                                      1, 1, 5, 5, 9, 9, 13, 13,    //
+                                                      2, 2, 6, 6, 10, 10, 14, 14,  //
+                                                      3, 3, 7, 7, 11, 11, 15, 15));
+    const __m256i is_odd = _mm256_add_epi8(is_high, is_high);
     const __m256i below = _mm256_blendv_epi8(of[0], of[1], is_odd);
     const __m256i above = _mm256_blendv_epi8(of[2], of[3], is_odd);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
-                        _mm256_blendv_epi8(below, above, is_high));
+    StoreHalves<kStreams>(target, _mm256_blendv_epi8(below, above, is_high));
   }
 };
 

@@ -71,17 +71,26 @@ struct Simd {
   }
   static Float LoadFp16(const uint8_t* source) { return _mm512_cvtph_ps(Load256(source)); }
   static Float LoadFp32(const uint8_t* source) { return _mm512_loadu_ps(source); }
-  static void StoreBf16(uint8_t* target, Float a) {
+  static __m256i RoundBf16(Float a) {
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded =
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
-                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+  }
+  static __m256i RoundFp16(Float a) {
+    return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static Halves Join(__m256i a, __m256i b) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  }
+  static Halves PackBf16(Float a, Float b) { return Join(RoundBf16(a), RoundBf16(b)); }
+  static Halves PackFp16(Float a, Float b) { return Join(RoundFp16(a), RoundFp16(b)); }
+  static void StoreBf16(uint8_t* target, Float a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), RoundBf16(a));
   }
   static void StoreFp16(uint8_t* target, Float a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target),
-                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), RoundFp16(a));
   }
   static void StoreFp32(uint8_t* target, Float a) { _mm512_storeu_ps(target, a); }
 
@@ -142,9 +151,21 @@ struct Simd {
   }
 
   static Halves LoadHalves(const uint8_t* source) { return _mm512_loadu_si512(source); }
-  static Halves SpreadHalf(uint16_t value) {
-    return _mm512_set1_epi16(static_cast<int16_t>(value));
+  template <bool kStreams>
+  static void StoreHalves(uint8_t* target, Halves a) {
+    if constexpr (kStreams) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(target), a);
+    } else {
+      _mm512_storeu_si512(target, a);
+    }
   }
+  static void EndStreams() { _mm_sfence(); }
+  static Halves SpreadHalf(const uint8_t* source) {
+    int16_t value = 0;
+    __builtin_memcpy(&value, source, 2);
+    return _mm512_set1_epi16(value);
+  }
+  template <bool kStreams>
   static void StorePicked(uint8_t* target, const uint8_t* codes, const Halves* of) {
     uint64_t word = 0;
     __builtin_memcpy(&word, codes, 8);
@@ -152,7 +173,7 @@ struct Simd {
     const auto is_high = static_cast<__mmask32>(_pext_u64(word, 0xAAAAAAAAAAAAAAAA));
     const __m512i below = _mm512_mask_blend_epi16(is_odd, of[0], of[1]);
     const __m512i above = _mm512_mask_blend_epi16(is_odd, of[2], of[3]);
-    _mm512_storeu_si512(target, _mm512_mask_blend_epi16(is_high, below, above));
+    StoreHalves<kStreams>(target, _mm512_mask_blend_epi16(is_high, below, above));
   }
 };
 

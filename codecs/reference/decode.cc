@@ -48,6 +48,10 @@ void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t*
   }
 }
 
+void CopyStreamed(const uint8_t* source, uint64_t bytes, uint8_t* target) {
+  std::memcpy(target, source, bytes);
+}
+
 void NarrowCodes(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                  uint8_t* target) {
   const uint32_t source_row_bytes = CodeRowBytes(tile.dim, tile.bits);

@@ -17,6 +17,7 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
                       uint8_t* target);
 void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                     uint8_t* target);
+void CopyStreamed(const uint8_t* source, uint64_t bytes, uint8_t* target);
 void NarrowCodes(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                  uint8_t* target);
 

@@ -20,7 +20,7 @@ namespace cairn::codecs {
 void PrintTo(const AffineTile& tile, std::ostream* out) {
   *out << tile.tokens << " tokens x " << tile.dim << ", dtype "
        << int{static_cast<uint8_t>(tile.dtype)} << ", " << int{tile.bits} << " bits"
-       << (tile.is_clipped ? ", clipped" : "");
+       << (tile.is_clipped ? ", clipped" : "") << (tile.is_streamed ? ", streamed" : "");
 }
 
 namespace {
@@ -112,6 +112,7 @@ class BackendTest : public testing::TestWithParam<const Backend*> {
   template <typename Check>
   void Try(AffineTile tile, Check check) {
     tile.is_clipped = random_() % 2 == 0;
+    tile.is_streamed = random_() % 2 == 0;
     const auto content = static_cast<Content>(random_() % static_cast<uint64_t>(Content::kCount));
     SCOPED_TRACE(testing::PrintToString(tile) + ", content " +
                  std::to_string(static_cast<int>(content)));
@@ -195,6 +196,16 @@ TEST_P(BackendTest, DecodesHostileParametersInBounds) {
       EXPECT_TRUE(target.IsIntact());
     }
   });
+}
+
+TEST_P(BackendTest, CopiesWhatItStreams) {
+  for (size_t count = 0; count < 300; ++count) {
+    GuardedBytes source(count, maker_.Misalignment());
+    for (size_t i = 0; i < count; ++i) source.data()[i] = static_cast<uint8_t>(random_());
+    GuardedBytes target(count, maker_.Misalignment());
+    StepOf<&Backend::copy_streamed> (*GetParam())(source.data(), count, target.data());
+    EXPECT_TRUE(target.Equals(source) && target.IsIntact()) << count;
+  }
 }
 
 TEST_P(BackendTest, NarrowsLikeTheReference) {

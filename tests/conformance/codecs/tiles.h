@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <random>
 #include <span>
 
@@ -24,7 +25,8 @@ class GuardedBytes {
   GuardedBytes(size_t count, size_t misalignment, uint8_t fill = 0xA5)
       : misalignment_(misalignment),
         count_(count),
-        block_(new uint8_t[kGuard + misalignment + count]) {
+        block_(static_cast<uint8_t*>(
+            ::operator new (kGuard + misalignment + count, std::align_val_t{kGuard}))) {
     std::memset(block_.get(), kPattern, kGuard + misalignment);
     std::memset(data(), fill, count);
   }
@@ -43,11 +45,14 @@ class GuardedBytes {
   }
 
  private:
-  static constexpr size_t kGuard = 64;
+  static constexpr size_t kGuard = 64;  // and the alignment
   static constexpr uint8_t kPattern = 0xE7;
   size_t misalignment_;
   size_t count_;
-  std::unique_ptr<uint8_t[]> block_;
+  struct Delete {
+    void operator()(uint8_t* block) const { ::operator delete (block, std::align_val_t{kGuard}); }
+  };
+  std::unique_ptr<uint8_t[], Delete> block_;
 };
 
 enum class Content : uint8_t {
