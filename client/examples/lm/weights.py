@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, dequantize
+
+from .gguf_file import GgufFile
 
 SMOLLM2 = "smollm2"
 GEMMA3 = "gemma3"
@@ -76,21 +77,20 @@ class Weights:
         cache: pathlib.Path | None = None,
         progress: Callable[[float], None] = lambda share: None,
     ) -> None:
-        reader = GGUFReader(path)
-        self._fields = reader.fields
+        self._file = GgufFile(path)
         self.path = path
         self.tensors: dict[str, np.ndarray] = {}
         if cache is not None and self._map(cache):
             return
-        for index, tensor in enumerate(reader.tensors):
-            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=True)
-            self.tensors[tensor.name] = values
-            progress((index + 1) / len(reader.tensors))
+        names = self._file.tensors
+        for index, name in enumerate(names):
+            self.tensors[name] = self._file.tensor(name)
+            progress((index + 1) / len(names))
         if cache is not None:
             self._keep(cache)
 
     def field(self, name: str, default: Any = None) -> Any:
-        return self._fields[name].contents() if name in self._fields else default
+        return self._file.fields.get(name, default)
 
     def _paths(self, cache: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         stat = self.path.stat()
