@@ -17,13 +17,19 @@ STOP_SECONDS_MAX = 20
 class Daemon:
     """`control`, `data` and `http` are where it listens; its log is in FOLDER/cairnd.log."""
 
-    def __init__(self, bin_dir: pathlib.Path, transport: str, folder: pathlib.Path) -> None:
+    def __init__(
+        self,
+        bin_dir: pathlib.Path,
+        transport: str,
+        folder: pathlib.Path,
+        host_bytes: str = "1GiB",
+    ) -> None:
         program = bin_dir / "cairnd"
         if not program.exists():
             raise SystemExit(f"{program} is missing: make build")
         socket = folder / "cairnd.sock"
         command = [str(program), "--control", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        command += ["--socket", str(socket), "--host-bytes", "1GiB"]
+        command += ["--socket", str(socket), "--host-bytes", host_bytes]
         if transport == "ucx":
             command += ["--data", "127.0.0.1:0"]
         self._wanted = {"control", "http"} | ({"data"} if transport == "ucx" else set())

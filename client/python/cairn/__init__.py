@@ -13,6 +13,8 @@ exception; the caller recomputes. Nothing but the standard library is needed.
 """
 
 from . import image, keys
+from ._ffi import library_version
+from .buffer import Buffer
 from .client import Client, Counters, Stats, TierStats, connect
 from .errors import (
     DataLossError,
@@ -34,6 +36,7 @@ from .transfer import Get, GetResult, MatchedBlock, Part, Put, PutResult
 __version__ = "0.1.0"
 
 __all__ = [
+    "Buffer",
     "Client",
     "Counters",
     "DataLossError",
@@ -65,4 +68,5 @@ __all__ = [
     "connect",
     "image",
     "keys",
+    "library_version",
 ]

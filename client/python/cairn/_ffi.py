@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """libcairn.so through ctypes: the structs and functions of client/c/cairn.h, and nothing on top.
 
-The library is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it). It is loaded
-on first use, with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it.
-"""
+It is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it), and loaded on first use
+with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it."""
 
 from __future__ import annotations
 
@@ -29,10 +28,6 @@ ABI_VERSION = 1
 
 FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
 OK, NOT_FOUND = 0, 5
-
-# UCX reads these once, when it is loaded: no memory hooks and no signal handlers from a guest in an
-# engine's process. What the user has set stays.
-_UCX_SETTINGS = {"UCX_MEM_EVENTS": "n", "UCX_HANDLE_ERRORS": "none", "UCX_LOG_LEVEL": "fatal"}
 
 
 class _Sized(Structure):
@@ -299,7 +294,9 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
         ],
     ),
     "cairn_release": (status, [pointer, pointer, size, u32]),
+    "cairn_put": (status, [pointer, POINTER(PutRequest), u32]),
     "cairn_put_batch": (status, [pointer, POINTER(PutRequest), size, u32]),
+    "cairn_get": (status, [pointer, POINTER(GetRequest), u32]),
     "cairn_get_batch": (status, [pointer, POINTER(GetRequest), size, u32]),
     "cairn_contains": (status, [pointer, pointer, size, u32, pointer]),
     "cairn_delete": (status, [pointer, pointer, size, u32, POINTER(u64)]),
@@ -308,6 +305,10 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_counters_get": (status, [pointer, POINTER(Counters)]),
     "cairn_breaker_recomputed": (status, [pointer, u64, f64]),
     "cairn_breaker_advise": (status, [pointer, u64, u64, POINTER(status)]),
+    "cairn_buffer_allocate": (status, [pointer, size, u32, POINTER(pointer)]),
+    "cairn_buffer_data": (pointer, [pointer]),
+    "cairn_buffer_bytes": (size, [pointer]),
+    "cairn_buffer_free": (None, [pointer]),
     "cairn_image_inspect": (status, [pointer, size, POINTER(ImageInfo)]),
     "cairn_image_verify": (status, [pointer, size, POINTER(u64)]),
     "cairn_image_decode": (status, [pointer, size, POINTER(Memory)]),
@@ -350,29 +351,6 @@ def library() -> ctypes.CDLL:
         return _library
 
 
-def load_ucx() -> None:
-    """Loads the transport over HOST:PORT, if it is there, under our settings; the library finds it
-    loaded. A wheel's own UCX must not open the modules of a UCX that is installed: they would bring
-    that one along. The engine's own UCX may want them, so it never sees that setting.
-    """
-    module = library_path().with_name("libcairn_ucx.so")
-    if not module.exists():
-        return
-    for name, value in _UCX_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    grafted = module.parent.parent / "kvcairn.libs"
-    is_ours = grafted.is_dir() and "UCX_MODULE_DIR" not in os.environ
-    if is_ours:
-        os.environ["UCX_MODULE_DIR"] = str(grafted)
-    try:
-        ctypes.CDLL(str(module), mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    except OSError as error:
-        raise InternalError(f"{module} cannot be loaded: {error}") from error
-    finally:
-        if is_ours:
-            del os.environ["UCX_MODULE_DIR"]
-
-
 def check(code: int) -> None:
     """Raises the exception for a status that is not OK."""
     if code != OK:
@@ -382,6 +360,11 @@ def check(code: int) -> None:
 def last_error() -> str:
     """One line on the last call that failed on this thread."""
     return library().cairn_last_error().decode("utf-8", "replace")
+
+
+def library_version() -> str:
+    """The version of Cairn that the library is of."""
+    return library().cairn_version().decode()
 
 
 def status_name(code: int) -> str:

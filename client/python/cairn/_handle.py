@@ -21,6 +21,8 @@ class Handle:
         self._pid = os.getpid()
         self._idle = threading.Condition()
         self._call_count = 0
+        self._keeper_count = 0
+        self._is_ending = False  # closed, and no call runs any more
         self._is_closed = False
 
     @property
@@ -42,6 +44,19 @@ class Handle:
                 self._call_count -= 1
                 self._idle.notify_all()
 
+    def keep(self) -> None:
+        """From now on `close` leaves the address open until `let_go`."""
+        with self._idle:
+            self._keeper_count += 1
+
+    def let_go(self) -> None:
+        """The other end of `keep`. May run in a finalizer, so within any other method."""
+        with self._idle:
+            self._keeper_count -= 1
+            is_last = self._is_ending and self._keeper_count == 0
+        if is_last:
+            self._closer(self._address)
+
     def close(self) -> None:
         """Once; later calls do nothing. A forked child only forgets: the parent has it still."""
         if os.getpid() != self._pid:
@@ -51,7 +66,10 @@ class Handle:
                 return
             self._is_closed = True
             self._idle.wait_for(lambda: self._call_count == 0)
-        self._closer(self._address)
+            self._is_ending = True
+            is_last = self._keeper_count == 0
+        if is_last:
+            self._closer(self._address)
 
     def _refuse_after_fork(self) -> None:
         if os.getpid() != self._pid:

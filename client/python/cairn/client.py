@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import _ffi, keys
+from . import _ffi, _ucx, keys
 from ._handle import Handle
+from .buffer import Buffer
 from .errors import FailedPreconditionError
 from .space import TIERS, Space
 
@@ -164,8 +165,23 @@ class Client:
             )
         return bool(fetch.value)
 
+    def allocate_buffer(self, count: int, *, timeout: float | None = None) -> Buffer:
+        """`count` bytes of memory of a data connection, for puts and gets with the fewest copies.
+
+        ResourceExhaustedError: the connection's region (`region_bytes`) is full.
+        """
+        address = ctypes.c_void_p()
+        with self._handle.use() as client:
+            _ffi.check(
+                _ffi.library().cairn_buffer_allocate(
+                    client, count, _ffi.milliseconds(timeout), ctypes.byref(address)
+                )
+            )
+            return Buffer(self._handle, address.value or 0)
+
     def close(self) -> None:
-        """Ends the session: its leases are released, its puts aborted, its spaces closed."""
+        """Ends the session: its leases are released, its puts aborted, its spaces closed. Memory of
+        a buffer that is still looked at stays, and with it the session, until it is gone."""
         for space in list(self._spaces):
             space.close()
         self._handle.close()
@@ -263,6 +279,6 @@ def connect(
     address = ctypes.c_void_p()
     _refuse_after_fork()
     if data is not None and not data.startswith("unix:"):
-        _ffi.load_ucx()
+        _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
     return Client(address.value or 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _ffi
 from .errors import InvalidArgumentError
-from .tensors import Tensor, contiguous_strides, describe
+from .tensors import contiguous
 from .transfer import Part, plane_of
 
 _DTYPES = {1: "bf16", 2: "fp16", 3: "fp32"}
@@ -36,11 +36,9 @@ class ImageInfo:
 
 def inspect(image: Any) -> ImageInfo:
     """Reads header and directory of hostile bytes; InvalidArgumentError names what is wrong."""
-    memory = _bytes_of(image)
+    memory = contiguous("image", image)
     info = _ffi.ImageInfo()
-    _ffi.check(
-        _ffi.library().cairn_image_inspect(memory.address, _count(memory), ctypes.byref(info))
-    )
+    _ffi.check(_ffi.library().cairn_image_inspect(memory.address, memory.bytes, ctypes.byref(info)))
     part = info.slice
     return ImageInfo(
         info.version,
@@ -65,13 +63,13 @@ def inspect(image: Any) -> ImageInfo:
 
 def verify(image: Any) -> None:
     """Checks every checksum; DataLossError when one does not match its bytes."""
-    memory = _bytes_of(image)
-    _ffi.check(_ffi.library().cairn_image_verify(memory.address, _count(memory), None))
+    memory = contiguous("image", image)
+    _ffi.check(_ffi.library().cairn_image_verify(memory.address, memory.bytes, None))
 
 
 def decode(image: Any, k: Any, v: Any = None) -> ImageInfo:
     """Verifies an image and decodes it into arrays [layers, heads, tokens, dim] of its own part."""
-    info, memory = inspect(image), _bytes_of(image)
+    info, memory = inspect(image), contiguous("image", image)
     target = _ffi.Memory(form=_ffi.FORM_VIEWS)
     wanted = [("k", k, info.k_dim)] + ([("v", v, info.v_dim)] if info.v_dim else [])
     planes = []
@@ -86,20 +84,6 @@ def decode(image: Any, k: Any, v: Any = None) -> ImageInfo:
     if len(planes) > 1:
         target.v = planes[1].view()
     _ffi.check(
-        _ffi.library().cairn_image_decode(memory.address, _count(memory), ctypes.byref(target))
+        _ffi.library().cairn_image_decode(memory.address, memory.bytes, ctypes.byref(target))
     )
     return info
-
-
-def _bytes_of(image: Any) -> Tensor:
-    memory = describe("image", image)
-    if memory.strides != contiguous_strides(memory.shape, memory.itemsize):
-        raise InvalidArgumentError("image is not one contiguous piece of bytes")
-    return memory
-
-
-def _count(memory: Tensor) -> int:
-    count = memory.itemsize
-    for extent in memory.shape:
-        count *= extent
-    return count

@@ -21,13 +21,11 @@ from .transfer import (
     PutResult,
     check_key,
     choice_of,
-    plane_of,
+    fill,
 )
 
 if TYPE_CHECKING:
     from .client import Client
-
-_NOT_FOUND = 5
 
 
 class Match:
@@ -103,6 +101,10 @@ class Space:
     An array may come from numpy, torch or anything with DLPack or the buffer protocol, with any
     strides, or be a list of one array [heads, tokens, dim] per layer. bf16 elements may be a
     bfloat16 type (torch, ml_dtypes) or their bits as uint16.
+
+    In place of `k` and `v` a put or a get may name contiguous bytes of any type: `source`, the
+    elements as [layers, heads, plane (K, V), tokens, dim], or `image`, a block as it is stored
+    (`cairn.image` reads those). From and into a `Buffer` these move with the fewest copies.
     """
 
     def __init__(
@@ -128,6 +130,14 @@ class Space:
     def opaque_key(self, engine_key: bytes) -> bytes:
         """The key of a block that the engine names by a hash of its own."""
         return keys.opaque_key(self.fingerprint, engine_key)
+
+    def source_bytes(self, part: Part | None = None) -> int:
+        """How many bytes a block, or that part of it, has in the `source` form."""
+        return self._bytes_of(_ffi.library().cairn_space_source_bytes, part)
+
+    def image_bytes_max(self, part: Part | None = None) -> int:
+        """How many bytes an image of a block, or of that part, has at most, in any recipe."""
+        return self._bytes_of(_ffi.library().cairn_space_image_bytes_max, part)
 
     # -------------------------------------------------------------------------------- reading
 
@@ -175,21 +185,24 @@ class Space:
     def get(
         self,
         key: bytes,
-        k: Any,
+        k: Any = None,
         v: Any = None,
         *,
+        source: Any = None,
+        image: Any = None,
         lease: bytes | None = None,
         part: Part | None = None,
         decode: str = "client",
         timeout: float | None = None,
     ) -> GetResult:
-        """Gets one block, or a part of it, into the caller's arrays.
+        """Gets one block, or a part of it, into the caller's arrays: k and v, or `source`, or
+        `image`, the latter at least `image_bytes_max()` long.
 
         True where it was there; then the arrays hold it, verified. After False (a miss) or an
         exception their content is unspecified. lease: of a match, so that the block cannot go
         away meanwhile. decode: "client" moves the image, "daemon" the source bytes.
         """
-        one = Get(key, k, v, lease, part or Part(), decode)
+        one = Get(key, k, v, lease, part or Part(), decode, source, image)
         result = self.get_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -198,7 +211,7 @@ class Space:
     def get_batch(self, gets: Sequence[Get], *, timeout: float | None = None) -> list[GetResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
         requests = (_ffi.GetRequest * len(gets))()
-        planes = []  # keeps the descriptions, and so the memory, until the call is over
+        held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, gets, strict=True):
             request.struct_bytes = ctypes.sizeof(_ffi.GetRequest)
             request.decode = choice_of("decode", one.decode, ("client", "daemon"))
@@ -206,20 +219,16 @@ class Space:
             if one.lease is not None:
                 request.lease[:] = one.lease
             request.slice = one.part.native()
-            planes.append(self._fill(request.target, one.k, one.v, one.part, is_target=True))
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_get_batch(
-                    space, requests, len(requests), _ffi.milliseconds(timeout)
-                )
-            )
+            held.append(fill(request.target, self.spec, one))
+        reason = self._run("get", requests, timeout)
         return [
             GetResult(
                 request.status == 0,
                 TIERS.get(request.tier, "none"),
                 request.wire_bytes,
                 request.first_position,
-                None if request.status in (0, _NOT_FOUND) else _failure("get", request.status),
+                _failure("get", request.status, reason),
+                request.bytes,
             )
             for request in requests
         ]
@@ -240,9 +249,11 @@ class Space:
     def put(
         self,
         key: bytes,
-        k: Any,
+        k: Any = None,
         v: Any = None,
         *,
+        source: Any = None,
+        image: Any = None,
         parent: bytes | None = None,
         first_position: int = 0,
         part: Part | None = None,
@@ -250,13 +261,14 @@ class Space:
         encode: str = "daemon",
         timeout: float | None = None,
     ) -> PutResult:
-        """Puts one block, or the part of it that this rank has.
+        """Puts one block, or the part of it that this rank has: k and v, or `source`, or `image`.
 
         parent: the key of the block before it, None for the first. first_position: of its first
         token in the sequence. is_derived: it was computed on a lossy prefix. encode: who encodes
         it with the space's recipe, "daemon" or "client". v is None for a latent.
         """
-        one = Put(key, k, v, parent, first_position, part or Part(), is_derived, encode)
+        whole = part or Part()
+        one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -265,7 +277,7 @@ class Space:
     def put_batch(self, puts: Sequence[Put], *, timeout: float | None = None) -> list[PutResult]:
         """Many at once, pipelined. Each has its own result, and its own error."""
         requests = (_ffi.PutRequest * len(puts))()
-        planes = []
+        held = []  # what keeps the memory alive until the call is over
         for request, one in zip(requests, puts, strict=True):
             request.struct_bytes = ctypes.sizeof(_ffi.PutRequest)
             request.encode = choice_of("encode", one.encode, ("daemon", "client"))
@@ -275,18 +287,13 @@ class Space:
             request.slice = one.part.native()
             request.first_position = one.first_position
             request.derived = 1 if one.is_derived else 0
-            planes.append(self._fill(request.source, one.k, one.v, one.part, is_target=False))
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_put_batch(
-                    space, requests, len(requests), _ffi.milliseconds(timeout)
-                )
-            )
+            held.append(fill(request.source, self.spec, one))
+        reason = self._run("put", requests, timeout)
         return [
             PutResult(
                 bool(request.duplicate),
                 request.image_bytes,
-                None if request.status == 0 else _failure("put", request.status),
+                _failure("put", request.status, reason),
             )
             for request in requests
         ]
@@ -329,38 +336,35 @@ class Space:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _bytes_of(self, question: Any, part: Part | None) -> int:
+        count = ctypes.c_uint64()
+        native = (part or Part()).native()
+        with self._handle.use() as space:
+            _ffi.check(question(space, ctypes.byref(native), ctypes.byref(count)))
+        return count.value
+
+    def _run(self, verb: str, requests: Any, timeout: float | None) -> str:
+        """Runs requests, which then have their statuses. Of a single one that failed it returns
+        what the library says about it."""
+        library, limit = _ffi.library(), _ffi.milliseconds(timeout)
+        with self._handle.use() as space:
+            if len(requests) == 1:
+                call = library.cairn_put if verb == "put" else library.cairn_get
+                requests[0].status = call(space, requests, limit)
+                return _ffi.last_error() if requests[0].status != _ffi.OK else ""
+            many = library.cairn_put_batch if verb == "put" else library.cairn_get_batch
+            _ffi.check(many(space, requests, len(requests), limit))
+            return ""
+
     def _release(self, lease: bytes) -> None:
         with self._client_handle.use() as client:
             _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
-
-    def _fill(
-        self, memory: _ffi.Memory, k: Any, v: Any, part: Part, is_target: bool
-    ) -> list[Plane]:
-        """Describes the arrays of one request, after checking them against the geometry."""
-        if not 0 <= part.group < len(self.spec.groups):
-            raise InvalidArgumentError(f"group is {part.group}, the space has fewer")
-        group = self.spec.groups[part.group]
-        layers = len(group.layer_indices) if part.layers is None else len(part.layers)
-        heads = group.kv_heads if part.heads is None else len(part.heads)
-        wanted = [("k", k, group.k_dim)] + ([("v", v, group.v_dim)] if group.v_dim else [])
-        planes = []
-        for what, array, dim in wanted:
-            plane = plane_of(what, array)
-            plane.tensor.require(what, self.spec.dtype, is_target)
-            shape = (layers, heads, self.spec.tokens_per_block, dim)
-            if plane.shape != shape:
-                raise InvalidArgumentError(f"{what} has shape {plane.shape}, expected {shape}")
-            planes.append(plane)
-        memory.form = _ffi.FORM_VIEWS
-        memory.k = planes[0].view()
-        if len(planes) > 1:
-            memory.v = planes[1].view()
-        return planes
 
 
 def _join(wanted: Sequence[bytes]) -> bytes:
     return b"".join(check_key("a key", key) for key in wanted)
 
 
-def _failure(what: str, status: int) -> Error:
-    return from_code(status, f"{what}: {_ffi.status_name(status)}")
+def _failure(what: str, status: int, reason: str) -> Error | None:
+    is_answer = status == _ffi.OK or (what == "get" and status == _ffi.NOT_FOUND)
+    return None if is_answer else from_code(status, reason or f"{what}: {_ffi.status_name(status)}")

@@ -9,6 +9,7 @@ sliced, transposed and per-layer arrays need no repacking.
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,11 @@ class Tensor:
     is_writable: bool
     owner: Any
 
+    @property
+    def bytes(self) -> int:
+        """How many the elements have, not counting gaps between them."""
+        return self.itemsize * math.prod(self.shape)
+
     def require(self, what: str, dtype: str, is_target: bool) -> None:
         """Raises unless elements are (bits of) a space's `dtype`, and writable in a target."""
         if self.dtype not in _ACCEPTED[dtype]:
@@ -59,6 +65,16 @@ def describe(what: str, array: Any) -> Tensor:
             f"{what} is a {type(array).__name__}: neither DLPack nor the buffer protocol"
         ) from None
     return _from_buffer(what, view)
+
+
+def contiguous(what: str, array: Any, is_target: bool = False) -> Tensor:
+    """Describes an array that is one piece of bytes, in C order; writable if it `is_target`."""
+    tensor = describe(what, array)
+    if tensor.strides != contiguous_strides(tensor.shape, tensor.itemsize):
+        raise InvalidArgumentError(f"{what} is not one contiguous piece of bytes")
+    if is_target and not tensor.is_writable:
+        raise InvalidArgumentError(f"{what} is read-only")
+    return tensor
 
 
 def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _ffi, keys
 from .errors import Error, InvalidArgumentError
-from .tensors import Tensor, describe
+from .tensors import Tensor, contiguous, describe
 
 TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
 
@@ -42,13 +42,15 @@ class Put:
     """One block, or a part of one, to put. See `Space.put` for the fields."""
 
     key: bytes
-    k: Any
+    k: Any = None
     v: Any = None
     parent: bytes | None = None
     first_position: int = 0
     part: Part = Part()
     is_derived: bool = False
     encode: str = "daemon"
+    source: Any = None
+    image: Any = None
 
 
 @dataclass
@@ -56,11 +58,13 @@ class Get:
     """One block, or a part of one, to get. See `Space.get` for the fields."""
 
     key: bytes
-    k: Any
+    k: Any = None
     v: Any = None
     lease: bytes | None = None
     part: Part = Part()
     decode: str = "client"
+    source: Any = None
+    image: Any = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,15 @@ class PutResult:
 
 @dataclass(frozen=True)
 class GetResult:
-    """True where the block was there: the arrays then hold verified KV. A miss is False."""
+    """True where the block was there: the arrays then hold verified KV. A miss is False.
+    target_bytes: what was written, for an image the length of it."""
 
     is_hit: bool
     tier: str
     wire_bytes: int
     first_position: int
     error: Error | None = None
+    target_bytes: int = 0
 
     def __bool__(self) -> bool:
         return self.is_hit
@@ -138,6 +144,66 @@ class Plane:
 
 def plane_of(what: str, array: Any) -> Plane:
     return array if isinstance(array, Plane) else Plane(what, array)
+
+
+def fill(
+    memory: _ffi.Memory, spec: keys.SpaceSpec, request: Put | Get
+) -> list[Plane] | list[Tensor]:
+    """Describes the memory of a request, after checking it against the space's geometry. What is
+    returned keeps that memory alive."""
+    part, is_target = request.part, isinstance(request, Get)
+    if not 0 <= part.group < len(spec.groups):
+        raise InvalidArgumentError(f"group is {part.group}, the space has {len(spec.groups)}")
+    flat = [("source", request.source), ("image", request.image)]
+    named = [(what, array) for what, array in flat if array is not None]
+    if not named:
+        return _fill_views(memory, spec, request, is_target)
+    if len(named) > 1 or request.k is not None or request.v is not None:
+        raise InvalidArgumentError("k and v, source and image exclude each other: name one form")
+    what, array = named[0]
+    tensor = contiguous(what, array, is_target)
+    if what == "source" and tensor.bytes != _source_bytes(spec, part):
+        raise InvalidArgumentError(
+            f"source has {tensor.bytes} bytes, expected {_source_bytes(spec, part)}"
+        )
+    memory.form = _ffi.FORM_SOURCE if what == "source" else _ffi.FORM_IMAGE
+    memory.data, memory.bytes = tensor.address, tensor.bytes
+    return [tensor]
+
+
+def _counts(group: keys.Group, part: Part) -> tuple[int, int]:
+    layers = len(group.layer_indices) if part.layers is None else len(part.layers)
+    return layers, group.kv_heads if part.heads is None else len(part.heads)
+
+
+def _source_bytes(spec: keys.SpaceSpec, part: Part) -> int:
+    group = spec.groups[part.group]
+    layers, heads = _counts(group, part)
+    item_bytes = 4 if spec.dtype == "fp32" else 2
+    return layers * heads * spec.tokens_per_block * (group.k_dim + group.v_dim) * item_bytes
+
+
+def _fill_views(
+    memory: _ffi.Memory, spec: keys.SpaceSpec, request: Put | Get, is_target: bool
+) -> list[Plane]:
+    group = spec.groups[request.part.group]
+    layers, heads = _counts(group, request.part)
+    wanted = [("k", request.k, group.k_dim)]
+    if group.v_dim:
+        wanted.append(("v", request.v, group.v_dim))
+    planes = []
+    for what, array, dim in wanted:
+        plane = plane_of(what, array)
+        plane.tensor.require(what, spec.dtype, is_target)
+        shape = (layers, heads, spec.tokens_per_block, dim)
+        if plane.shape != shape:
+            raise InvalidArgumentError(f"{what} has shape {plane.shape}, expected {shape}")
+        planes.append(plane)
+    memory.form = _ffi.FORM_VIEWS
+    memory.k = planes[0].view()
+    if len(planes) > 1:
+        memory.v = planes[1].view()
+    return planes
 
 
 def choice_of(what: str, value: str, choices: tuple[str, ...]) -> int:

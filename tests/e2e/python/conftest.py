@@ -28,7 +28,7 @@ def bin_dir():
 
 @pytest.fixture(scope="session")
 def daemon(bin_dir, tmp_path_factory):
-    with Daemon(bin_dir, "local", tmp_path_factory.mktemp("cairnd")) as started:
+    with Daemon(bin_dir, "local", tmp_path_factory.mktemp("cairnd"), "128MiB") as started:
         yield started
 
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that the data connections of a client can reach without a copy of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any
+
+from . import _ffi
+from ._handle import Handle
+from .errors import FailedPreconditionError
+
+
+class Buffer:
+    """Bytes in the memory of a data connection; made by `Client.allocate_buffer`.
+
+    A put from it and a get into it, in the `source` or `image` form, move with the fewest copies.
+    It is a context manager. Its memory lives as long as anything that looks at it, and a client
+    that is closed meanwhile ends its session only when the last such view is gone.
+
+        with client.allocate_buffer(space.source_bytes()) as buffer:
+            kv = np.frombuffer(buffer.memory, np.uint16).reshape(layers, heads, 2, tokens, dim)
+            ...
+            space.put(key, source=kv)
+    """
+
+    def __init__(self, client: Handle, address: int) -> None:
+        library = _ffi.library()
+        count = library.cairn_buffer_bytes(address)
+        # An instance of a class of our own, as the ctypes types themselves have no weak references.
+        kind: Any = type("Memory", (ctypes.c_uint8 * count,), {})
+        owner = kind.from_address(library.cairn_buffer_data(address))
+        client.keep()
+        weakref.finalize(owner, _free, client, address, os.getpid())
+        self._memory: memoryview | None = memoryview(owner).cast("B")
+
+    @property
+    def memory(self) -> memoryview:
+        """The bytes, writable: for `numpy.frombuffer`, `torch.frombuffer`, slices, …"""
+        if self._memory is None:
+            raise FailedPreconditionError("the buffer is closed")
+        return self._memory
+
+    def close(self) -> None:
+        """Forgets the memory. It goes back to the connection when no view of it is left."""
+        self._memory = None
+
+    def __len__(self) -> int:
+        return self.memory.nbytes
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _free(client: Handle, address: int, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has only a copy of it
+        _ffi.library().cairn_buffer_free(address)
+        client.let_go()
