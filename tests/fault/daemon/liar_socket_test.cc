@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients that lie below the frames: bytes that are no protocol at all, at every port but UCX's
+// (tests/fault/ucx), and memory that is not what it seems.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/fault/daemon/liar_fixture.h"
+#include "transport/local/envelope.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LiarSocketTest : public LiarFixture {
+ protected:
+  LiarSocketTest() : LiarFixture(Wire::kLocal) {}
+};
+
+Fd ConnectSocket(const std::string& path) {
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const timeval limit{3, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  return fd;
+}
+
+// Sends `bytes`, with a file descriptor where that is valid.
+void SendWithFd(int socket, const std::string& bytes, int fd) {
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  (void)::sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+std::string RandomBytes(std::mt19937_64& random, size_t count) {
+  std::string bytes(count, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+// What the daemon answers on a raw socket: the status of its reply, or Unavailable where it closes.
+absl::Status ReadAnswer(int socket) {
+  std::byte bytes[1024];
+  const ssize_t count = ::recv(socket, bytes, sizeof bytes, 0);
+  if (count <= 0) return absl::UnavailableError(count == 0 ? "closed" : std::strerror(errno));
+  const auto message = transport::ParseMessage(std::span(bytes, static_cast<size_t>(count)),
+                                               transport::Direction::kReply);
+  if (!message.ok()) return message.status();
+  const auto frame = proto::ParseFrame(message->frame.bytes());
+  return frame.ok() ? proto::StatusOf(*frame) : frame.status();
+}
+
+std::string Text(const transport::MessageBytes& message) {
+  return {reinterpret_cast<const char*>(message.data.data()), message.size};
+}
+
+// A memfd of `bytes`, with all the seals there should be or none.
+Fd MakeMemory(off_t bytes, bool is_sealed) {
+  Fd fd(::memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), bytes), 0);
+  if (is_sealed) {
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  }
+  return fd;
+}
+
+TEST_F(LiarSocketTest, MemoryThatIsNotWhatItSeems) {
+  constexpr off_t kBytes = 1 << 20;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd pipe(ends[0]), pipe_end(ends[1]);
+  const Fd unsealed = MakeMemory(kBytes, false), truncated = MakeMemory(4096, true),
+           vast = MakeMemory(off_t{2} << 30, true), good = MakeMemory(kBytes, true);
+  const auto hello = [this](uint64_t region_bytes) {
+    proto::Frame frame;
+    frame.seq = 1;
+    frame.ticket = liar_->ticket();
+    frame.body = proto::Hello{.window = 8, .region_bytes = region_bytes};
+    transport::Envelope envelope;
+    envelope.direction = transport::Direction::kRequest;
+    return Text(transport::Serialize(envelope, proto::Serialize(frame)));
+  };
+  const auto greet = [&](int fd, uint64_t region_bytes) {
+    const Fd socket = ConnectSocket(daemon_->endpoint("socket"));
+    SendWithFd(socket.get(), hello(region_bytes), fd);
+    return ReadAnswer(socket.get());
+  };
+  EXPECT_TRUE(greet(good.get(), kBytes).ok());
+  EXPECT_FALSE(greet(-1, kBytes).ok());
+  EXPECT_FALSE(greet(unsealed.get(), kBytes).ok());
+  EXPECT_FALSE(greet(truncated.get(), kBytes).ok());
+  EXPECT_FALSE(greet(pipe.get(), kBytes).ok());
+  EXPECT_FALSE(greet(vast.get(), uint64_t{2} << 30).ok()) << "over --region-bytes";
+}
+
+TEST_F(LiarSocketTest, PlacesOutsideTheMemory) {
+  const Fd memory = MakeMemory(1 << 20, true);
+  const Fd socket = ConnectSocket(daemon_->endpoint("socket"));
+  proto::Frame frame;
+  frame.seq = 1;
+  frame.ticket = liar_->ticket();
+  frame.body = proto::Hello{.window = 8, .region_bytes = 1 << 20};
+  transport::Envelope envelope;
+  envelope.direction = transport::Direction::kRequest;
+  SendWithFd(socket.get(), Text(transport::Serialize(envelope, proto::Serialize(frame))),
+             memory.get());
+  ASSERT_TRUE(ReadAnswer(socket.get()).ok());
+  envelope.payload_bytes = payload_.size();
+  envelope.payload_place = (1 << 20) - 4096;
+  SendWithFd(socket.get(), Text(transport::Serialize(envelope, proto::Serialize(LiarsPut()))), -1);
+  EXPECT_FALSE(ReadAnswer(socket.get()).ok());
+  EXPECT_FALSE(IsPublished(2));
+}
+
+TEST_F(LiarSocketTest, FramesCutShort) {
+  const proto::FrameBytes whole = proto::Serialize(LiarsPut());
+  for (const size_t bytes :
+       {size_t{1}, size_t{40}, size_t{41}, size_t{103}, size_t{104}, size_t{120}}) {
+    const Fd socket = ConnectSocket(daemon_->endpoint("socket"));
+    transport::Envelope envelope;
+    envelope.direction = transport::Direction::kRequest;
+    SendWithFd(socket.get(), Text(transport::Serialize(envelope, whole)).substr(0, bytes), -1);
+    EXPECT_FALSE(ReadAnswer(socket.get()).ok()) << bytes;
+  }
+}
+
+TEST_F(LiarSocketTest, RandomBytesAtTheSocket) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 200; ++i) {
+    const Fd fd = ConnectSocket(daemon_->endpoint("socket"));
+    const int packets = 1 + static_cast<int>(random() % 4);
+    for (int j = 0; j < packets; ++j) {
+      SendWithFd(fd.get(), RandomBytes(random, 1 + random() % 600), -1);
+    }
+  }
+  EXPECT_TRUE(HonestWork(3));
+}
+
+TEST_F(LiarSocketTest, RandomBytesAtTheControlAndHttpPorts) {
+  std::mt19937_64 random(8);
+  for (const char* name : {"control", "http"}) {
+    for (int i = 0; i < 100; ++i) {
+      const Fd fd = ConnectTcp(daemon_->port(name));
+      std::string bytes = RandomBytes(random, 1 + random() % 5000);
+      if (i % 3 == 0) bytes = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes;
+      if (i % 3 == 1) bytes = "GET /metrics HTTP/1.1\r\n" + bytes;
+      (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
+  }
+  EXPECT_TRUE(HonestWork(3));
+  EXPECT_THAT(daemon_->HttpGet("/healthz"), HasSubstr("200 OK"));
+}
+
+TEST_F(LiarSocketTest, SilentConnectionsDoNotKeepOthersOut) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(ConnectTcp(daemon_->port("control")));
+    silent.push_back(ConnectTcp(daemon_->port("http")));
+  }
+  EXPECT_TRUE(HonestWork(3));
+  EXPECT_NE(Open(), nullptr);
+  EXPECT_THAT(daemon_->HttpGet("/healthz"), HasSubstr("200 OK"));
+}
+
+TEST_F(LiarSocketTest, AFloodOfSessions) {
+  std::vector<std::unique_ptr<RawClient>> flood;
+  absl::Status refused;
+  for (int i = 0; i < 600 && refused.ok(); ++i) {
+    auto client = RawClient::Open(daemon_->endpoint("control"));
+    refused = client.status();
+    if (client.ok()) flood.push_back(*std::move(client));
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("sessions: at most 512 a tenant"));
+  EXPECT_GE(flood.size(), 100u);
+  EXPECT_TRUE(HonestWork(3));
+}
+
+}  // namespace
+}  // namespace cairn
