@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 
@@ -181,26 +182,78 @@ TEST(DaemonLife, DrainRefusesNewWorkAndServesWhatIsThere) {
   EXPECT_EQ(target, payload);
 }
 
-TEST(DaemonLife, ASecondSignalEndsItAtOnce) {
-  const auto daemon = StartDaemon({"--drain-ms=60000"});
-  ASSERT_NE(daemon, nullptr);
-  auto opened = RawClient::Open(daemon->endpoint("control"));
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  RawClient& client = **opened;
-  const auto space = client.OpenSpace(ToySpec("test"));
-  auto connection = client.Dial();
-  ASSERT_TRUE(space.ok() && connection.ok());
-  const auto payload = ToySource(1, WholeToy());
-  ASSERT_TRUE(
-      AskOk(**connection, client.PutFrame(*space, ToyKey(1), WholeToy(), payload), payload).ok());
-  const std::vector<proto::BlockKey> keys = {ToyKey(1)};
-  auto request = client.MatchOf(*space, keys);
-  request.set_lease(true);
-  ASSERT_EQ(client.Match(request)->block_count(), 1u);
-  daemon->process().Signal(SIGTERM);
-  EXPECT_FALSE(daemon->process().Wait(absl::Milliseconds(500)).ok()) << "a lease is held";
-  daemon->process().Signal(SIGINT);
-  EXPECT_EQ(daemon->process().Wait(absl::Seconds(2)).value_or(-1), 128 + SIGINT);
+// A daemon with one block, on which one session holds a lease.
+class DrainTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& drain_ms) {
+    daemon_ = StartDaemon({"--drain-ms=" + drain_ms});
+    ASSERT_NE(daemon_, nullptr);
+    auto opened = RawClient::Open(daemon_->endpoint("control"));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    client_ = *std::move(opened);
+    const auto space = client_->OpenSpace(ToySpec("test"));
+    auto connection = client_->Dial();
+    ASSERT_TRUE(space.ok() && connection.ok());
+    connection_ = *std::move(connection);
+    space_ = *space;
+    payload_ = ToySource(1, WholeToy());
+    ASSERT_TRUE(
+        AskOk(*connection_, client_->PutFrame(space_, ToyKey(1), WholeToy(), payload_), payload_)
+            .ok());
+    const std::vector<proto::BlockKey> keys = {ToyKey(1)};
+    auto request = client_->MatchOf(space_, keys);
+    request.set_lease(true);
+    const auto matched = client_->Match(request);
+    ASSERT_EQ(matched->block_count(), 1u);
+    lease_ = matched->lease();
+  }
+  bool Get() {
+    std::vector<std::byte> target(payload_.size());
+    const auto frame = client_->GetFrame(space_, ToyKey(1), WholeToy(), target.size());
+    return AskOk(*connection_, frame, {}, target).ok() && target == payload_;
+  }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<RawClient> client_;
+  std::unique_ptr<transport::Connection> connection_;
+  uint64_t space_ = 0;
+  std::vector<std::byte> payload_;
+  std::string lease_;
+};
+
+TEST_F(DrainTest, ASecondSignalEndsItAtOnce) {
+  Start("60000");
+  daemon_->process().Signal(SIGTERM);
+  EXPECT_FALSE(daemon_->process().Wait(absl::Milliseconds(500)).ok()) << "a lease is held";
+  daemon_->process().Signal(SIGINT);
+  EXPECT_EQ(daemon_->process().Wait(absl::Seconds(2)).value_or(-1), 128 + SIGINT);
+}
+
+TEST_F(DrainTest, ItEndsWithTheLastLease) {
+  Start("60000");
+  daemon_->process().Signal(SIGTERM);
+  EXPECT_FALSE(daemon_->process().Wait(absl::Milliseconds(300)).ok()) << "a lease is held";
+  EXPECT_TRUE(Get()) << "who holds the lease gets its block";
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(5));
+  v1::ReleaseRequest request;
+  request.set_ticket(client_->ticket_bytes());
+  request.add_leases(lease_);
+  v1::ReleaseReply reply;
+  ASSERT_TRUE(client_->store().Release(&context, request, &reply).ok());
+  EXPECT_EQ(daemon_->process().Wait(absl::Seconds(10)).value_or(-1), 0) << daemon_->ReadLog();
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("drained=true"));
+}
+
+TEST_F(DrainTest, ItWaitsForALeaseNoLongerThanItIsTold) {
+  Start("1000");
+  const absl::Time began = MonotonicNow();
+  daemon_->process().Signal(SIGTERM);
+  EXPECT_EQ(daemon_->process().Wait(absl::Seconds(10)).value_or(-1), 0) << daemon_->ReadLog();
+  EXPECT_GE(MonotonicNow() - began, absl::Milliseconds(950));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("drain time is over with work left"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("leases=1"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("drained=false"));
 }
 
 // Metrics: docs/metrics.md lists what is exported, and nothing else.

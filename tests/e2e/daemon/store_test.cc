@@ -326,6 +326,9 @@ TEST_F(StoreTest, WrongFieldsAreNamedWithTheirLimits) {
   const auto space = client_->OpenSpace(spec);
   EXPECT_EQ(space.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(space.status().message()), HasSubstr("tokens_per_block"));
+  EXPECT_TRUE(client_->OpenSpace(ToySpec("test", {.dim = 4096})).ok());
+  EXPECT_THAT(std::string(client_->OpenSpace(ToySpec("test", {.dim = 4097})).status().message()),
+              HasSubstr("groups[0].k_dim is 4097, expected 1 to 4096"));
   auto request = client_->MatchOf(space_, {});
   request.add_keys("short");
   EXPECT_THAT(std::string(client_->Match(request).status().message()), HasSubstr("32"));
