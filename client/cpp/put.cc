@@ -6,6 +6,7 @@
 #include "client/cpp/transfer.h"
 #include "codecs/backends.h"
 #include "codecs/checksum.h"
+#include "codecs/crc_join.h"
 #include "codecs/encode.h"
 
 namespace cairn {
@@ -18,6 +19,18 @@ codecs::Digest DigestOf(const std::array<std::byte, 32>& bytes) {
 absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
+}
+
+// The CRC of a payload that stays where it is. An image states those of its tiles: joined, they
+// spare a pass over it, and the daemon, which takes the CRC of what arrives, finds a tile that is
+// not what its image says. Bytes that are no image are the daemon's to refuse.
+uint32_t CrcOf(std::span<const std::byte> bytes, proto::Form form) {
+  codecs::ImageView view;
+  if (form == proto::Form::kImage && codecs::ParseImage(bytes, &view) == codecs::Error::kOk &&
+      view.bytes().size() == bytes.size()) {
+    return codecs::JoinCrc32c(view);
+  }
+  return codecs::Crc32c(bytes);
 }
 
 }  // namespace
@@ -37,7 +50,7 @@ const void* PutExchange::place() const {
 PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
                                          proto::Form form) const {
   if (is_lent || !scratch.is_region_shared()) {
-    return {bytes, codecs::Crc32c(bytes), form};
+    return {bytes, CrcOf(bytes, form), form};
   }
   const std::span<std::byte> copy = scratch.Region(bytes.size());
   return {copy, codecs::CopyCrc32c(0, copy.data(), bytes), form};
@@ -99,7 +112,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   CAIRN_RETURN_IF_ERROR(
       FromCodec(codecs::Encode(*backend, spec, source, target, &bytes), "encode"));
   const std::span<const std::byte> image = target.first(bytes);
-  return Payload{image, codecs::Crc32c(image), proto::Form::kImage};
+  return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage};
 }
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {

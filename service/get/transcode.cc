@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "codecs/checksum.h"
+#include "codecs/crc_join.h"
 #include "codecs/decode.h"
 #include "codecs/encode.h"
 #include "proto/block_key.h"
-#include "service/get/crc_join.h"
 #include "service/get/steps.h"
 #include "service/step_timer.h"
 
@@ -59,18 +59,6 @@ absl::StatusOr<Views> Verify(GetContext& context, const BlockIndex::Pins& pins) 
     }
   }
   return views;
-}
-
-// Of a verified image, whole.
-uint32_t CrcOf(const ImageView& view) {
-  CrcJoin join;
-  const uint64_t tiles = view.Tile(0).offset;
-  join.Append(codecs::Crc32c(view.bytes().first(tiles)), tiles);
-  for (uint32_t i = 0; i < view.tile_count(); ++i) {
-    const codecs::TileEntry tile = view.Tile(i);
-    join.Append(tile.crc, tile.bytes);
-  }
-  return join.crc();
 }
 
 absl::Status CheckTarget(const GetContext& context, uint64_t bytes) {
@@ -149,7 +137,7 @@ std::span<const std::byte> SourceWithin(const GetContext& context, const ImageVi
   if (slice.layer_count > 1 && slice.head_count < view.spec().slice.head_count) {
     return {};  // tiles of other heads between them
   }
-  CrcJoin join;
+  codecs::CrcJoin join;
   uint64_t bytes = 0;
   for (uint64_t i = first; i < first + count; ++i) {
     const codecs::TileEntry tile = view.Tile(static_cast<uint32_t>(i));
@@ -230,7 +218,7 @@ absl::StatusOr<Transcoded> ToImage(GetContext& context, Promoted promoted, const
   if (views.size() == 1 && views.front().spec().slice == context.slice) {
     CAIRN_RETURN_IF_ERROR(CheckTarget(context, views.front().bytes().size()));
     transcoded.payload = views.front().bytes();
-    transcoded.crc32c = CrcOf(views.front());
+    transcoded.crc32c = codecs::JoinCrc32c(views.front());
     transcoded.pin = std::move(promoted.pins.front());
     context.path.direct.Add();
     return transcoded;

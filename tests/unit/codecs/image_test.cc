@@ -6,6 +6,8 @@
 
 #include "codecs/backends.h"
 #include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/crc_join.h"
 #include "codecs/decode.h"
 #include "codecs/encode.h"
 #include "gtest/gtest.h"
@@ -78,6 +80,15 @@ TEST(ImageTest, TilesAreFoundByLayerHeadAndPlane) {
   EXPECT_EQ(view.IndexOf({8, 6, 1}), 9U);
   EXPECT_EQ(view.Tile(9).bytes, 32U);
   EXPECT_EQ(view.TileContent(9).data(), image.data() + view.Tile(9).offset);
+}
+
+TEST(ImageTest, ItsCrcIsJoinedFromThoseThatItStates) {
+  std::vector<std::byte> image = EncodeSmall();
+  ImageView view;
+  ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+  EXPECT_EQ(JoinCrc32c(view), Crc32c(image));
+  image[view.Tile(view.tile_count() - 1).offset] ^= std::byte{1};
+  EXPECT_NE(JoinCrc32c(view), Crc32c(image)) << "a tile is not what the image says";
 }
 
 TEST(ImageTest, SpecsOutOfLimitsAreRefused) {

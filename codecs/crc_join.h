@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-namespace cairn {
+#include "codecs/image.h"
+
+namespace cairn::codecs {
 
 // Joins parts in order. Thread-safety: Thread-compatible.
 // Cost: 32 steps a part whose length is that of the part before, else a few hundred.
@@ -20,4 +22,8 @@ class CrcJoin {
   uint32_t shift_ = uint32_t{1} << 31;  // x^(8 * shift_bytes_) modulo the polynomial
 };
 
-}  // namespace cairn
+// The CRC32C of a whole image, taking each tile at its word: only header and directory are read.
+// Bytes that are not what the image says have another CRC.
+uint32_t JoinCrc32c(const ImageView& view);
+
+}  // namespace cairn::codecs

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "service/get/crc_join.h"
+#include "codecs/crc_join.h"
 
-namespace cairn {
+#include "codecs/checksum.h"
+
+namespace cairn::codecs {
 namespace {
 
 // Polynomials over GF(2) below degree 32, bit 31 first: 1 is 1 << 31, x is 1 << 30.
@@ -38,4 +40,15 @@ void CrcJoin::Append(uint32_t crc, uint64_t bytes) {
   crc_ = Times(crc_, shift_) ^ crc;
 }
 
-}  // namespace cairn
+uint32_t JoinCrc32c(const ImageView& view) {
+  CrcJoin join;
+  const uint64_t tiles = view.Tile(0).offset;
+  join.Append(Crc32c(view.bytes().first(tiles)), tiles);
+  for (uint32_t i = 0; i < view.tile_count(); ++i) {
+    const TileEntry tile = view.Tile(i);
+    join.Append(tile.crc, tile.bytes);
+  }
+  return join.crc();
+}
+
+}  // namespace cairn::codecs
