@@ -31,6 +31,12 @@ with cairn.connect(control, data=data, tenant="wheel") as client:
     with space.match([key]) as match:
         assert match.get(k_out, v_out) == 16
     assert k_out.tobytes() == k.tobytes() and v_out.tobytes() == v.tobytes()
+    with client.allocate_buffer(space.source_bytes()) as buffer:
+        assert space.get(key, source=buffer.memory)
+        assert buffer.memory[:256].tobytes() == k.tobytes()[:256]
+    image = bytearray(space.image_bytes_max())
+    assert space.get(key, image=image)
+    cairn.image.verify(image)
 
 own = str(pathlib.Path(sys.prefix))
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
