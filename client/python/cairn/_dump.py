@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV of a model as files: safetensors or npy, in one folder. Needs numpy.
+
+The names of tensors say what they hold: `k` and `v` are [layers, heads, tokens, dim]; `k.7` and
+`v.7` are layer 7, [heads, tokens, dim]. K is as it lies in the engine's cache, after RoPE. Optional
+`q` or `q.7` are the queries of the last tokens as they meet K, [query heads, some tokens, dim]. A
+safetensors file holds any of them, an npy file (`k.npy`, `v.7.npy`) one; bf16 in an npy file is its
+bits as uint16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pathlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import InvalidArgumentError
+
+_NAME = re.compile(r"([kvq])(?:\.(\d+))?")
+_SAFETENSORS_DTYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+_CAIRN_DTYPES = {"uint16": "bf16", "float16": "fp16", "float32": "fp32"}
+_HEADER_BYTES_MAX = 1 << 26
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One sequence, by layer. k[i] and v[i]: [heads, tokens, dim], bf16 as uint16. q may be {}."""
+
+    dtype: str
+    k: dict[int, np.ndarray]
+    v: dict[int, np.ndarray]
+    q: dict[int, np.ndarray]
+    fingerprint: str  # of the files' names, lengths and times
+
+    @property
+    def token_count(self) -> int:
+        return next(iter(self.k.values())).shape[1]
+
+    def groups(self) -> list[list[int]]:
+        """Layers of one geometry."""
+        found: dict[tuple, list[int]] = {}
+        for layer in sorted(self.k):
+            heads, _, dim = self.k[layer].shape
+            found.setdefault((heads, dim, self.v[layer].shape[2]), []).append(layer)
+        return list(found.values())
+
+
+def read_dump(folder: pathlib.Path) -> Dump:
+    """Reads every *.safetensors and *.npy of a folder; InvalidArgumentError says what is wrong."""
+    planes: dict[str, dict[int, np.ndarray]] = {"k": {}, "v": {}, "q": {}}
+    fingerprint = hashlib.sha256()
+    paths = sorted([*folder.glob("*.safetensors"), *folder.glob("*.npy")])
+    for path in paths:
+        stat = path.stat()
+        fingerprint.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        try:
+            tensors = _tensors_of(path)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise InvalidArgumentError(f"{path.name} cannot be read: {error}") from None
+        for name, array in tensors:
+            if match := _NAME.fullmatch(name):
+                _add(planes[match[1]], match[2], array, f"{path.name}: {name}")
+    k, v = planes["k"], planes["v"]
+    if not k:
+        raise InvalidArgumentError(f"{folder}: no tensor k or k.0 in {len(paths)} files")
+    if k.keys() != v.keys() or not planes["q"].keys() <= k.keys():
+        raise InvalidArgumentError(f"{folder}: K, V and Q are of different layers")
+    dtypes = {array.dtype.name for array in [*k.values(), *v.values()]}
+    if len(dtypes) != 1 or not dtypes <= _CAIRN_DTYPES.keys():
+        raise InvalidArgumentError(f"{folder}: elements are {sorted(dtypes)}, expected one type")
+    dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], fingerprint.hexdigest())
+    _check(dump, folder)
+    return dump
+
+
+def as_float(array: np.ndarray) -> np.ndarray:
+    """float32; uint16 is taken for the bits of bf16."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
+
+
+def _check(dump: Dump, folder: pathlib.Path) -> None:
+    for layer, k in dump.k.items():
+        if k.shape[:2] != dump.v[layer].shape[:2] or k.shape[1] != dump.token_count:
+            raise InvalidArgumentError(f"{folder}: layer {layer} has other heads or tokens")
+        q = dump.q.get(layer)
+        if q is not None and (q.shape[2] != k.shape[2] or len(q) % len(k) or not q.shape[1]):
+            raise InvalidArgumentError(f"{folder}: layer {layer} has queries that do not fit")
+        if q is not None and q.shape[1] > dump.token_count:
+            raise InvalidArgumentError(f"{folder}: layer {layer} has more queries than tokens")
+
+
+def _add(plane: dict[int, np.ndarray], layer: str | None, array: np.ndarray, where: str) -> None:
+    if array.ndim != (4 if layer is None else 3):
+        raise InvalidArgumentError(f"{where} has {array.ndim} dimensions")
+    layers = enumerate(array) if layer is None else [(int(layer), array)]
+    for index, one in layers:
+        if index in plane:
+            raise InvalidArgumentError(f"{where}: layer {index} is there twice")
+        plane[index] = one
+
+
+def _tensors_of(path: pathlib.Path) -> list[tuple[str, np.ndarray]]:
+    if path.suffix == ".npy":
+        return [(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))]
+    file_bytes = path.stat().st_size
+    with open(path, "rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        if not 0 < header_bytes <= min(_HEADER_BYTES_MAX, file_bytes - 8):
+            raise ValueError("it is no safetensors file")
+        header = json.loads(file.read(header_bytes))
+    found = []
+    for name, about in header.items():
+        dtype = _SAFETENSORS_DTYPES.get(about.get("dtype", ""))
+        if dtype is None or not _NAME.fullmatch(name):
+            continue
+        first, last = (int(offset) for offset in about["data_offsets"])
+        shape = tuple(about["shape"])
+        if first < 0 or math.prod(shape) * np.dtype(dtype).itemsize != last - first:
+            raise ValueError(f"{name} has another length than its shape")
+        offset = 8 + header_bytes + first
+        found.append((name, np.memmap(path, dtype, "r", offset, shape)))
+    return found
