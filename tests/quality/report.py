@@ -35,7 +35,10 @@ def replace_tables(page: str, tables: dict[str, str]) -> str:
 
 
 def pivot(
-    rows: list[Row], column_of: Callable[[Row], tuple], name_of: Callable, cell: Callable[[Row], str]
+    rows: list[Row],
+    column_of: Callable[[Row], tuple],
+    name_of: Callable[[tuple], str],
+    cell: Callable[[Row], str],
 ) -> str:
     """Recipes down, by falling bits; `column_of` across. Bits are the mean over the columns."""
     columns = sorted({column_of(row) for row in rows})
@@ -77,9 +80,8 @@ def divergence_cell(row: Row) -> str:
 
 
 def details_cell(row: Row) -> str:
-    return (
-        f"{number(row['kl_trimmed'])} · {row['perplexity_ratio']:.3f} · {100 * row['same_top']:.0f} %"
-    )
+    trimmed, ratio = number(row["kl_trimmed"]), row["perplexity_ratio"]
+    return f"{trimmed} · {ratio:.3f} · {100 * row['same_top']:.0f} %"
 
 
 def written_cell(row: Row) -> str:
@@ -180,7 +182,8 @@ def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
     points.sort()
     if not points:
         return
-    panel.plot(*zip(*[point[:2] for point in points]), "-o", color=color, markersize=5, label=family)
+    across, up, _ = zip(*points, strict=True)
+    panel.plot(across, up, "-o", color=color, markersize=5, label=family)
     for bits, loss, recipe in points:
         place = (5, 4) if index % 2 == 0 else (5, -11)  # neighbours' names on the two sides
         panel.annotate(recipe, (bits, loss), place, textcoords="offset points", color=color)

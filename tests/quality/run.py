@@ -34,7 +34,7 @@ SUITE = (
     ("forced", "A,B,alice", "2048"),
     ("copy", "A", "2048"),
     ("forced", "A", "512,1024,4096"),
-    ("written", "alice", "2048"),
+    ("written", "A,B,alice", "2048"),
 )
 
 
