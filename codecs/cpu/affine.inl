@@ -22,6 +22,8 @@ bool FillsRegisters(const AffineTile& tile) {
   return tile.dim % kLanes == 0 && tile.group % kLanes == 0;
 }
 
+uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }
+
 bool HasRow(const uint64_t* rows, uint32_t token) {
   return ((rows[token / 64] >> (token % 64)) & 1) != 0;
 }
@@ -38,8 +40,10 @@ struct Elements<DType::kBf16> {
   static void Store(uint8_t* target, Float value) { Simd::StoreBf16(target, value); }
   template <bool kStreams>
   static void StoreTwo(uint8_t* target, Float a, Float b) {
-    Simd::StoreHalves<kStreams>(target, Simd::PackBf16(a, b));
+    Simd::StoreHalves<kStreams>(target, Pack(a, b));
   }
+  static Simd::Halves Pack(Float a, Float b) { return Simd::PackBf16(a, b); }
+  static float ToFloat(uint16_t bits) { return Bf16ToFloat(bits); }
 };
 template <>
 struct Elements<DType::kFp16> {
@@ -49,8 +53,10 @@ struct Elements<DType::kFp16> {
   static void Store(uint8_t* target, Float value) { Simd::StoreFp16(target, value); }
   template <bool kStreams>
   static void StoreTwo(uint8_t* target, Float a, Float b) {
-    Simd::StoreHalves<kStreams>(target, Simd::PackFp16(a, b));
+    Simd::StoreHalves<kStreams>(target, Pack(a, b));
   }
+  static Simd::Halves Pack(Float a, Float b) { return Simd::PackFp16(a, b); }
+  static float ToFloat(uint16_t bits) { return Simd::FromFp16(bits); }
 };
 template <>
 struct Elements<DType::kFp32> {

@@ -92,8 +92,6 @@ struct Steps {
   }
 };
 
-uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }
-
 // ---- Per channel ----
 
 struct Panel {

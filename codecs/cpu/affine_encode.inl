@@ -60,9 +60,9 @@ template <uint32_t kBits>
 void StoreCodes(uint8_t* target, Float value, Float min, Float inverse_step8) {
   const Float position = Simd::Mul(Simd::Sub(value, min), inverse_step8);
   if constexpr (kBits == 2) {
-    const uint32_t past_0 = Simd::Bits(Simd::Greater(position, Simd::Set(42.5F)));
-    const uint32_t past_1 = Simd::Bits(Simd::NotLess(position, Simd::Set(127.5F)));
-    const uint32_t past_2 = Simd::Bits(Simd::Greater(position, Simd::Set(212.5F)));
+    const uint32_t past_0 = Simd::Bits(IsPast(0, position));
+    const uint32_t past_1 = Simd::Bits(IsPast(1, position));
+    const uint32_t past_2 = Simd::Bits(IsPast(2, position));
     Simd::StoreCodes2(target, past_0 ^ past_1 ^ past_2, past_1);
   } else {
     const Int code8 = RoundedInt(Clamped(position, 255.0F));
@@ -104,25 +104,68 @@ struct Columns {
   const uint64_t* rows;
   uint32_t token_first, token_count;
 
+  static constexpr bool kOrders = Type::kBytes == 2 && kVectors % 2 == 0;
+  static constexpr uint32_t kHalves = kVectors / 2;  // registers of them, if kOrders
+
+  [[nodiscard]] const uint8_t* AddressOf(uint32_t token, uint32_t vector) const {
+    return source + (uint64_t{token} * tile.dim + vector * kLanes) * Type::kBytes;
+  }
   [[nodiscard]] Float At(uint32_t token, uint32_t vector) const {
-    return Type::Load(source + (uint64_t{token} * tile.dim + vector * kLanes) * Type::kBytes);
+    return Type::Load(AddressOf(token, vector));
   }
   [[nodiscard]] uint32_t TokenEnd() const { return token_first + token_count; }
 
   void Bounds(Range* of) const {
-    bool is_first = true;
-    for (uint32_t t = token_first; t < TokenEnd(); ++t) {
-      if (HasRow(rows, t)) continue;
-      for (uint32_t v = 0; v < kVectors; ++v) {
-        const Float value = At(t, v);
-        of[v].low = is_first ? value : Simd::Min(of[v].low, value);
-        of[v].high = is_first ? value : Simd::Max(of[v].high, value);
+    if constexpr (kOrders) {
+      OrderedBounds(of);
+    } else {
+      bool is_first = true;
+      for (uint32_t t = token_first; t < TokenEnd(); ++t) {
+        if (HasRow(rows, t)) continue;
+        for (uint32_t v = 0; v < kVectors; ++v) {
+          const Float value = At(t, v);
+          of[v].low = is_first ? value : Simd::Min(of[v].low, value);
+          of[v].high = is_first ? value : Simd::Max(of[v].high, value);
+        }
+        is_first = false;
       }
-      is_first = false;
+      if (is_first) {
+        for (uint32_t v = 0; v < kVectors; ++v) of[v] = {Simd::Set(0.0F), Simd::Set(0.0F)};
+      }
     }
     for (uint32_t v = 0; v < kVectors; ++v) {
-      of[v].low = is_first ? Simd::Set(0.0F) : Simd::Add(of[v].low, Simd::Set(0.0F));
-      of[v].high = is_first ? Simd::Set(0.0F) : Simd::Add(of[v].high, Simd::Set(0.0F));
+      of[v].low = Simd::Add(of[v].low, Simd::Set(0.0F));
+      of[v].high = Simd::Add(of[v].high, Simd::Set(0.0F));
+    }
+  }
+
+  // The same of 16-bit elements, as integers.
+  void OrderedBounds(Range* of) const {
+    Simd::Halves low[kHalves];
+    Simd::Halves high[kHalves];
+    for (uint32_t i = 0; i < kHalves; ++i) {
+      low[i] = Simd::AddToHalves(Simd::Zero(), 0x7FFF);
+      high[i] = Simd::AddToHalves(Simd::Zero(), -0x8000);
+    }
+    bool is_empty = true;
+    for (uint32_t t = token_first; t < TokenEnd(); ++t) {
+      if (HasRow(rows, t)) continue;
+      is_empty = false;
+      for (uint32_t i = 0; i < kHalves; ++i) {
+        const Simd::Halves value = Simd::Ordered(Simd::LoadHalves(AddressOf(t, 2 * i)));
+        low[i] = Simd::MinHalves(low[i], value);
+        high[i] = Simd::MaxHalves(high[i], value);
+      }
+    }
+    for (uint32_t i = 0; i < kHalves && is_empty; ++i) low[i] = high[i] = Simd::Zero();
+    for (uint32_t i = 0; i < kHalves; ++i) {
+      alignas(64) uint8_t lows[4 * kLanes];
+      alignas(64) uint8_t highs[4 * kLanes];
+      Simd::StoreHalves<false>(lows, Simd::Ordered(low[i]));
+      Simd::StoreHalves<false>(highs, Simd::Ordered(high[i]));
+      for (uint32_t v = 0; v < 2; ++v) {
+        of[2 * i + v] = {Type::Load(lows + 2 * v * kLanes), Type::Load(highs + 2 * v * kLanes)};
+      }
     }
   }
 
@@ -164,18 +207,46 @@ struct Columns {
       mins[v] = chosen.min;
       inverse_steps[v] = QuotientOrZero(Simd::Set(Levels(8)), chosen.range);
     }
-    constexpr uint32_t kVectorBytes = kLanes * kBits / 8;
+    if constexpr (kOrders && kBits == 2) {
+      if (StoreCodesByLimits(mins, inverse_steps, codes)) return true;
+    }
+    ForEachRowOfCodes(codes, [&](uint32_t t, uint8_t* row) {
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        StoreCodes<kBits>(row + v * kVectorBytes, At(t, v), mins[v], inverse_steps[v]);
+      }
+    });
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kVectorBytes = kLanes * kBits / 8;
+
+  // Calls store(token, its codes) for every token that has codes, and clears those of the others.
+  template <typename Store>
+  void ForEachRowOfCodes(uint8_t* codes, Store store) const {
     const uint64_t row_bytes = uint64_t{tile.dim} * kBits / 8;
     for (uint32_t t = token_first; t < TokenEnd(); ++t) {
       uint8_t* row = codes + t * row_bytes;
       if (HasRow(rows, t)) {
         __builtin_memset(row, 0, kVectors * kVectorBytes);
-        continue;
-      }
-      for (uint32_t v = 0; v < kVectors; ++v) {
-        StoreCodes<kBits>(row + v * kVectorBytes, At(t, v), mins[v], inverse_steps[v]);
+      } else {
+        store(t, row);
       }
     }
+  }
+
+  // False where limits were not found.
+  bool StoreCodesByLimits(const Float* mins, const Float* inverse_steps, uint8_t* codes) const {
+    Simd::Halves limits[3 * kHalves];
+    for (uint32_t i = 0; i < kHalves; ++i) {
+      Limits<Type> of(mins + 2 * i, inverse_steps + 2 * i);
+      if (!of.Find()) return false;
+      for (uint32_t code = 0; code < 3; ++code)
+        limits[3 * i + code] = Simd::LoadHalves(of.last[code]);
+    }
+    ForEachRowOfCodes(codes, [&](uint32_t t, uint8_t* row) {
+      codecs::StoreCodesByLimits<kHalves, false>(row, AddressOf(t, 0), limits);
+    });
     return true;
   }
 };
@@ -183,19 +254,24 @@ struct Columns {
 template <typename Type, uint32_t kBits>
 bool EncodeChannels(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                     uint8_t* codes, uint8_t* params) {
-  constexpr uint32_t kWide = 4;
-  for (uint32_t first = 0; first < tile.tokens; first += tile.group) {
+  constexpr uint32_t kWide = 2 * Simd::kCodeHalves;
+  const auto encode = [&]<uint32_t kVectors>(uint32_t first, uint32_t channel) {
     const uint32_t count = tile.tokens - first < tile.group ? tile.tokens - first : tile.group;
-    uint8_t* pairs = params + uint64_t{first / tile.group} * tile.dim * 4;
+    const Columns<Type, kBits, kVectors> columns{tile, source + channel * Type::kBytes, rows, first,
+                                                 count};
+    return columns.Encode(codes + channel * kBits / 8,
+                          params + (uint64_t{first / tile.group} * tile.dim + channel) * 4);
+  };
+  for (uint32_t first = 0; first < tile.tokens; first += tile.group) {
     uint32_t c = 0;
     for (; c + kWide * kLanes <= tile.dim; c += kWide * kLanes) {
-      const Columns<Type, kBits, kWide> columns{tile, source + c * Type::kBytes, rows, first,
-                                                count};
-      if (!columns.Encode(codes + c * kBits / 8, pairs + uint64_t{4} * c)) return false;
+      if (!encode.template operator()<kWide>(first, c)) return false;
+    }
+    for (; c + 2 * kLanes <= tile.dim; c += 2 * kLanes) {
+      if (!encode.template operator()<2>(first, c)) return false;
     }
     for (; c < tile.dim; c += kLanes) {
-      const Columns<Type, kBits, 1> columns{tile, source + c * Type::kBytes, rows, first, count};
-      if (!columns.Encode(codes + c * kBits / 8, pairs + uint64_t{4} * c)) return false;
+      if (!encode.template operator()<1>(first, c)) return false;
     }
   }
   return true;

@@ -16,6 +16,9 @@ struct Run {
 
   // Not yet with -0 taken as +0.
   void Bounds(float* low, float* high) const {
+    if constexpr (Type::kBytes == 2) {
+      if (count % (2 * kLanes) == 0) return OrderedBounds(low, high);
+    }
     Range of{At(0), At(0)};
     for (uint32_t c = kLanes; c < count; c += kLanes) {
       of.low = Simd::Min(of.low, At(c));
@@ -23,6 +26,19 @@ struct Run {
     }
     *low = Simd::ReduceMin(of.low);
     *high = Simd::ReduceMax(of.high);
+  }
+
+  // The same of 16-bit elements, as integers.
+  void OrderedBounds(float* low, float* high) const {
+    Simd::Halves least = Simd::Ordered(Simd::LoadHalves(source));
+    Simd::Halves most = least;
+    for (uint32_t c = 2 * kLanes; c < count; c += 2 * kLanes) {
+      const Simd::Halves value = Simd::Ordered(Simd::LoadHalves(source + uint64_t{2} * c));
+      least = Simd::MinHalves(least, value);
+      most = Simd::MaxHalves(most, value);
+    }
+    *low = Type::ToFloat(OrderedOne(Simd::ReduceMinHalves(least)));
+    *high = Type::ToFloat(OrderedOne(Simd::ReduceMaxHalves(most)));
   }
 
   // `of` has the run's bounds in every lane, and so has the result.
@@ -47,6 +63,18 @@ struct Run {
       least = error;
     }
     return candidates[best];
+  }
+
+  // REQUIRES: count is a multiple of 2 * kLanes.
+  void EncodeByLimits(const Simd::Halves* limits, uint8_t* codes) const {
+    constexpr uint32_t kMany = Simd::kCodeHalves * 2 * kLanes;
+    uint32_t c = 0;
+    for (; c + kMany <= count; c += kMany) {
+      StoreCodesByLimits<Simd::kCodeHalves, true>(codes + c / 4, source + uint64_t{2} * c, limits);
+    }
+    for (; c < count; c += 2 * kLanes) {
+      StoreCodesByLimits<1, true>(codes + c / 4, source + uint64_t{2} * c, limits);
+    }
   }
 
   void Encode(float min, float inverse_step8, uint8_t* codes) const {
@@ -74,54 +102,91 @@ struct Runs {
     return codes + (uint64_t{token} * tile.dim + group * tile.group) * kBits / 8;
   }
 
-  // Up to kLanes runs at once: their params are made together, a lane each.
+  // Up to two registers of runs at once: their params are made together, a lane each.
   struct Batch {
-    uint32_t tokens[kLanes];
-    uint32_t groups[kLanes];
-    alignas(64) float low[kLanes];
-    alignas(64) float high[kLanes];
+    static constexpr uint32_t kRuns = 2 * kLanes;
+    uint32_t tokens[kRuns];
+    uint32_t groups[kRuns];
+    alignas(64) float low[kRuns];
+    alignas(64) float high[kRuns];
     uint32_t count = 0;
   };
 
   // Bit i: run i is constant and not an fp16 value, so its token is a row. Where none is, encodes
   // them all.
   [[nodiscard]] uint32_t Encode(Batch& batch) const {
-    for (uint32_t i = batch.count; i < kLanes; ++i) batch.low[i] = batch.high[i] = 0.0F;
-    const Float zero = Simd::Set(0.0F);
-    const Range of{Simd::Add(Simd::LoadFp32(Bytes(batch.low)), zero),
-                   Simd::Add(Simd::LoadFp32(Bytes(batch.high)), zero)};
-    const uint32_t inexact = Simd::Bits(InexactConstants(of));
-    if (inexact != 0) return inexact;
-    alignas(64) float mins[kLanes];
-    alignas(64) float ranges[kLanes];
-    alignas(64) float inverse_steps[kLanes];
-    Params chosen = ParamsOf(of, 0.0F);
-    if (tile.is_clipped) {
-      for (uint32_t i = 0; i < batch.count; ++i) {
-        const Range one{Simd::Add(Simd::Set(batch.low[i]), zero),
-                        Simd::Add(Simd::Set(batch.high[i]), zero)};
-        const Params best = At(batch.tokens[i], batch.groups[i]).Clipped(one);
-        mins[i] = Simd::First(best.min);
-        ranges[i] = Simd::First(best.range);
-      }
-      for (uint32_t i = batch.count; i < kLanes; ++i) mins[i] = ranges[i] = 0.0F;
-      chosen = {Simd::LoadFp32(Bytes(mins)), Simd::LoadFp32(Bytes(ranges))};
+    for (uint32_t i = batch.count; i < Batch::kRuns; ++i) {
+      batch.low[i] = batch.low[0];
+      batch.high[i] = batch.high[0];
     }
-    Simd::StoreFp32(Bytes(mins), chosen.min);
-    Simd::StoreFp32(Bytes(inverse_steps), QuotientOrZero(Simd::Set(Levels(8)), chosen.range));
-    uint8_t pairs[4 * kLanes];
-    Simd::StorePairs(pairs, chosen.min, chosen.range);
+    Params chosen[2];
+    Float mins[2];
+    Float inverse_steps[2];
+    uint8_t pairs[4 * Batch::kRuns];
+    for (uint32_t v = 0; v < 2; ++v) {
+      const uint32_t lane = v * kLanes;
+      const Float zero = Simd::Set(0.0F);
+      const Range of{Simd::Add(Simd::LoadFp32(Bytes(batch.low + lane)), zero),
+                     Simd::Add(Simd::LoadFp32(Bytes(batch.high + lane)), zero)};
+      const uint32_t inexact = Simd::Bits(InexactConstants(of));
+      if (inexact != 0) return inexact << lane;
+      chosen[v] = tile.is_clipped ? Clipped(batch, lane) : ParamsOf(of, 0.0F);
+      Simd::StorePairs(pairs + uint64_t{4} * lane, chosen[v].min, chosen[v].range);
+      mins[v] = chosen[v].min;
+      inverse_steps[v] = QuotientOrZero(Simd::Set(Levels(8)), chosen[v].range);
+    }
     const uint64_t first = uint64_t{batch.tokens[0]} * groups + batch.groups[0];
     __builtin_memcpy(params + 4 * first, pairs, 4 * batch.count);
-    for (uint32_t i = 0; i < batch.count; ++i) {
-      const uint32_t token = batch.tokens[i];
-      const uint32_t group = batch.groups[i];
-      At(token, group).Encode(mins[i], inverse_steps[i], CodesAt(token, group));
-    }
+    EncodeRuns(batch, mins, inverse_steps);
     return 0;
   }
 
-  static uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }
+  // The best ranges of the runs [lane, lane + kLanes) of a batch.
+  [[nodiscard]] Params Clipped(const Batch& batch, uint32_t lane) const {
+    const Float zero = Simd::Set(0.0F);
+    alignas(64) float mins[kLanes] = {};
+    alignas(64) float ranges[kLanes] = {};
+    for (uint32_t i = 0; i < kLanes && lane + i < batch.count; ++i) {
+      const uint32_t run = lane + i;
+      const Range one{Simd::Add(Simd::Set(batch.low[run]), zero),
+                      Simd::Add(Simd::Set(batch.high[run]), zero)};
+      const Params best = At(batch.tokens[run], batch.groups[run]).Clipped(one);
+      mins[i] = Simd::First(best.min);
+      ranges[i] = Simd::First(best.range);
+    }
+    return {Simd::LoadFp32(Bytes(mins)), Simd::LoadFp32(Bytes(ranges))};
+  }
+
+  void EncodeRuns(const Batch& batch, const Float* mins, const Float* inverse_steps) const {
+    const auto for_each = [&](auto encode) {
+      for (uint32_t i = 0; i < batch.count; ++i) {
+        const uint32_t token = batch.tokens[i];
+        const uint32_t group = batch.groups[i];
+        encode(i, At(token, group), CodesAt(token, group));
+      }
+    };
+    if constexpr (kBits == 2 && Type::kBytes == 2) {
+      Limits<Type> limits(mins, inverse_steps);
+      if (tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0 && limits.Find()) {
+        for_each([&](uint32_t i, const Run<Type, kBits>& run, uint8_t* run_codes) {
+          const Simd::Halves of[3] = {Simd::SpreadHalf(limits.last[0] + 2 * i),
+                                      Simd::SpreadHalf(limits.last[1] + 2 * i),
+                                      Simd::SpreadHalf(limits.last[2] + 2 * i)};
+          run.EncodeByLimits(of, run_codes);
+        });
+        return;
+      }
+    }
+    alignas(64) float min[Batch::kRuns];
+    alignas(64) float inverse_step[Batch::kRuns];
+    for (uint32_t v = 0; v < 2; ++v) {
+      Simd::StoreFp32(Bytes(min + v * kLanes), mins[v]);
+      Simd::StoreFp32(Bytes(inverse_step + v * kLanes), inverse_steps[v]);
+    }
+    for_each([&](uint32_t i, const Run<Type, kBits>& run, uint8_t* run_codes) {
+      run.Encode(min[i], inverse_step[i], run_codes);
+    });
+  }
 
   // Tokens [first, end), none of them a row. False, and one more row, where a run is an inexact
   // constant.
@@ -134,7 +199,7 @@ struct Runs {
         batch.groups[i] = group;
         At(token, group).Bounds(&batch.low[i], &batch.high[i]);
         const bool is_last = token + 1 == end && group + 1 == groups;
-        if (batch.count < kLanes && !is_last) continue;
+        if (batch.count < Batch::kRuns && !is_last) continue;
         const uint32_t inexact = Encode(batch);
         if (inexact != 0) {
           const uint32_t row = batch.tokens[__builtin_ctz(inexact)];

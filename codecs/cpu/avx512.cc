@@ -3,6 +3,7 @@
 #include "codecs/cpu/simd_avx512.h"
 // The sentences, in these words.
 #include "codecs/cpu/affine.inl"
+#include "codecs/cpu/affine_codes2.inl"
 #include "codecs/cpu/affine_decode.inl"
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"

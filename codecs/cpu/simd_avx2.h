@@ -32,6 +32,7 @@ struct Simd {
   // Bit i is lane i.
   static uint32_t Bits(Mask mask) { return static_cast<uint32_t>(_mm256_movemask_ps(mask)); }
 
+  static float FromFp16(uint16_t bits) { return _cvtsh_ss(bits); }
   static float First(Float a) { return _mm256_cvtss_f32(a); }
   static float ReduceMin(Float a) {
     __m128 b = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -228,6 +229,61 @@ struct Simd {
     const __m256i below = _mm256_blendv_epi8(of[0], of[1], is_odd);
     const __m256i above = _mm256_blendv_epi8(of[2], of[3], is_odd);
     StoreHalves<kStreams>(target, _mm256_blendv_epi8(below, above, is_high));
+  }
+
+  // Halves as signed integers in the order of the bf16 or fp16 that they are, and back.
+  static Halves Ordered(Halves a) {
+    return _mm256_xor_si256(a, _mm256_srli_epi16(_mm256_srai_epi16(a, 15), 1));
+  }
+  static Halves MinHalves(Halves a, Halves b) { return _mm256_min_epi16(a, b); }
+  static Halves MaxHalves(Halves a, Halves b) { return _mm256_max_epi16(a, b); }
+  static uint16_t ReduceMinHalves(Halves a) {
+    const __m128i b = _mm_min_epi16(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i moved = _mm_xor_si128(b, _mm_set1_epi16(-0x8000));
+    return static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_minpos_epu16(moved)) ^ 0x8000);
+  }
+  static uint16_t ReduceMaxHalves(Halves a) {
+    return static_cast<uint16_t>(~ReduceMinHalves(_mm256_xor_si256(a, _mm256_set1_epi16(-1))));
+  }
+  // a, less b where the mask of its lane is set: those of the first kLanes, of the others.
+  static Halves SubtractWhere(Mask first, Mask second, Halves a, int16_t b) {
+    const __m256i mask =
+        _mm256_packs_epi32(_mm256_castps_si256(first), _mm256_castps_si256(second));
+    const __m256i ordered = _mm256_permute4x64_epi64(mask, 0xD8);
+    return _mm256_sub_epi16(a, _mm256_and_si256(ordered, _mm256_set1_epi16(b)));
+  }
+  static Halves AddToHalves(Halves a, int16_t b) {
+    return _mm256_add_epi16(a, _mm256_set1_epi16(b));
+  }
+  // How many of three a lane is above.
+  static Halves CountBelow(Halves a, const Halves* three) {
+    const __m256i first = _mm256_cmpgt_epi16(a, three[0]);
+    const __m256i second = _mm256_cmpgt_epi16(a, three[1]);
+    const __m256i third = _mm256_cmpgt_epi16(a, three[2]);
+    return _mm256_sub_epi16(_mm256_setzero_si256(),
+                            _mm256_add_epi16(_mm256_add_epi16(first, second), third));
+  }
+  // kCount * 2 * kLanes two-bit codes. kCount: 1 or kCodeHalves.
+  static constexpr uint32_t kCodeHalves = 4;
+  template <uint32_t kCount>
+  static void StoreCodeHalves2(uint8_t* target, const Halves* codes) {
+    const __m256i by_4 = _mm256_set1_epi16(0x0401);
+    const __m256i by_16 = _mm256_set1_epi32(0x00100001);
+    const auto four_each = [&](Halves a, Halves b) {  // codes of 8 bits, then 4 to a word
+      return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_packs_epi16(a, b), by_4), by_16);
+    };
+    const __m256i first = four_each(codes[0], codes[kCount == 1 ? 0 : 1]);
+    const __m256i second = kCount == 1 ? first : four_each(codes[kCount - 2], codes[kCount - 1]);
+    const __m256i words = _mm256_packs_epi32(first, second);
+    const __m256i bytes = _mm256_packus_epi16(words, words);
+    const __m128i packed =
+        _mm_unpacklo_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    if constexpr (kCount == 1) {
+      const int word = _mm_cvtsi128_si32(packed);
+      __builtin_memcpy(target, &word, 4);
+    } else {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(target), packed);
+    }
   }
 };
 

@@ -32,6 +32,7 @@ struct Simd {
   }
   static uint32_t Bits(Mask mask) { return mask; }
 
+  static float FromFp16(uint16_t bits) { return _cvtsh_ss(bits); }
   static float First(Float a) { return _mm512_cvtss_f32(a); }
   static float ReduceMin(Float a) { return _mm512_reduce_min_ps(a); }
   static float ReduceMax(Float a) { return _mm512_reduce_max_ps(a); }
@@ -174,6 +175,46 @@ struct Simd {
     const __m512i below = _mm512_mask_blend_epi16(is_odd, of[0], of[1]);
     const __m512i above = _mm512_mask_blend_epi16(is_odd, of[2], of[3]);
     StoreHalves<kStreams>(target, _mm512_mask_blend_epi16(is_high, below, above));
+  }
+
+  static Halves Ordered(Halves a) {
+    return _mm512_xor_si512(a, _mm512_srli_epi16(_mm512_srai_epi16(a, 15), 1));
+  }
+  static Halves MinHalves(Halves a, Halves b) { return _mm512_min_epi16(a, b); }
+  static Halves MaxHalves(Halves a, Halves b) { return _mm512_max_epi16(a, b); }
+  static uint16_t ReduceMinHalves(Halves a) {
+    const __m256i b = _mm256_min_epi16(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    const __m128i c = _mm_min_epi16(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    const __m128i moved = _mm_xor_si128(c, _mm_set1_epi16(-0x8000));
+    return static_cast<uint16_t>(_mm_cvtsi128_si32(_mm_minpos_epu16(moved)) ^ 0x8000);
+  }
+  static uint16_t ReduceMaxHalves(Halves a) {
+    return static_cast<uint16_t>(~ReduceMinHalves(_mm512_xor_si512(a, _mm512_set1_epi16(-1))));
+  }
+  static Halves SubtractWhere(Mask first, Mask second, Halves a, int16_t b) {
+    const auto both = static_cast<__mmask32>(first | (static_cast<uint32_t>(second) << 16));
+    return _mm512_mask_sub_epi16(a, both, a, _mm512_set1_epi16(b));
+  }
+  static Halves AddToHalves(Halves a, int16_t b) {
+    return _mm512_add_epi16(a, _mm512_set1_epi16(b));
+  }
+  static Halves CountBelow(Halves a, const Halves* three) {
+    const __m512i one = _mm512_set1_epi16(1);
+    Halves count = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < 3; ++i) {
+      count = _mm512_mask_add_epi16(count, _mm512_cmpgt_epi16_mask(a, three[i]), count, one);
+    }
+    return count;
+  }
+  static constexpr uint32_t kCodeHalves = 2;
+  template <uint32_t kCount>
+  static void StoreCodeHalves2(uint8_t* target, const Halves* codes) {
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const __m256i bytes = _mm512_cvtepi16_epi8(codes[i]);
+      const __m256i pairs = _mm256_maddubs_epi16(bytes, _mm256_set1_epi16(0x0401));
+      const __m256i words = _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x00100001));
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(target + 8 * i), _mm256_cvtepi32_epi8(words));
+    }
   }
 };
 

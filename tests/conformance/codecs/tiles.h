@@ -60,6 +60,7 @@ enum class Content : uint8_t {
   kOffset,     // small ranges far from zero
   kTails,      // a few large values
   kTies,       // positions that fall on half steps
+  kMirrored,   // ranges with zero in their middle, and values next to it
   kTiny,       // around the denormals of fp16 and of the dtype
   kConstants,  // groups without a range, exact and not
   kAnyBits,    // every pattern of bits, so NaN and infinities
@@ -96,6 +97,10 @@ class TileMaker {
         return bell * bell * bell * bell * bell;
       case Content::kTies:
         return static_cast<float>(static_cast<int>(random_() % 511)) * 0.5F - 64.0F;
+      case Content::kMirrored:
+        if (random_() % 4 == 0) return bell * 0x1p-26F;
+        return static_cast<float>(static_cast<int>(random_() % 13) - 6) *
+               static_cast<float>(1 + channel % 3 * 40);
       case Content::kTiny:
         return bell * (random_() % 2 == 0 ? 0x1p-23F : 0x1p-130F);
       case Content::kConstants:
