@@ -45,7 +45,7 @@ absl::StatusOr<Arguments> Arguments::Parse(std::span<const std::string> words,
                                            std::span<const Flag> flags) {
   Arguments arguments;
   for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
+    const std::string& word = words[i] == "-h" ? "--help" : words[i];
     if (!word.starts_with("--")) {
       arguments.positional_.push_back(word);
       continue;

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kFingerprintDigitsMin = 6;
 
 std::string Known(const v1::ListSpacesReply& spaces) {
-  std::string text = spaces.spaces().empty() ? "there is none" : "there are:";
+  std::string text = spaces.spaces().empty() ? "the daemon has none yet" : "there are:";
   for (const v1::SpaceInfo& space : spaces.spaces()) {
     absl::StrAppend(&text, " ", space.space_id(), " (", space.spec().tenant(), "/",
                     space.spec().model(), ")");

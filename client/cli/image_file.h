@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
@@ -25,7 +26,8 @@ struct ImageFile {
   absl::Status Load(const std::string& path) {
     CAIRN_ASSIGN_OR_RETURN(bytes, ReadFile(path, codecs::kImageBytesMax));
     const auto content = std::as_bytes(std::span(bytes.data(), bytes.size()));
-    CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParseImage(content, &view), path));
+    CAIRN_RETURN_IF_ERROR(
+        FromCodec(codecs::ParseImage(content, &view), absl::StrCat(path, ": not an intact image")));
     if (view.bytes().size() != bytes.size()) {
       return absl::DataLossError(
           absl::StrCat(path, ": ", bytes.size() - view.bytes().size(), " bytes follow the image"));

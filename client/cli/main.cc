@@ -21,7 +21,7 @@ constexpr const Command* kCommands[] = {&kStatus, &kSpaces, &kLs,     &kInspect,
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not there, 4 no daemon answers,\n"
-    "            5 a checksum does not match, 6 out of time\n";
+    "            5 damaged, or no image at all, 6 out of time\n";
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -69,6 +69,25 @@ void PrintHelp(const Command& command) {
   absl::PrintF("\n%s", ToAbsl(kExitCodes));
 }
 
+const Command* FindCommand(const std::string& name) {
+  const auto found = std::find_if(std::begin(kCommands), std::end(kCommands),
+                                  [&](const Command* c) { return c->name == name; });
+  return found != std::end(kCommands) ? *found : nullptr;
+}
+
+// What a failure says, and where that helps what to do about it.
+std::string Explain(const Command& command, const absl::Status& status) {
+  const std::string text(status.message());
+  if (text.starts_with("unknown flag")) {
+    return absl::StrCat(text, "; 'cairnctl ", ToAbsl(command.name), " --help' lists them");
+  }
+  if (absl::IsUnavailable(status)) {
+    return absl::StrCat(
+        text, "\nIs cairnd running, and is that its address (--control, $CAIRN_CONTROL)?");
+  }
+  return text;
+}
+
 absl::Status RunCommand(const Command& command, std::span<const std::string> words) {
   const absl::StatusOr<Arguments> arguments = Arguments::Parse(words, command.flags);
   if (!arguments.ok()) {
@@ -88,20 +107,29 @@ absl::Status RunCommand(const Command& command, std::span<const std::string> wor
 
 int Main(const std::vector<std::string>& words) {
   SetLogLevel(LogLevel::kError);  // what goes wrong is said by the command, once
-  if (words.empty() || words[0] == "--help" || words[0] == "help") {
+  const bool is_help =
+      !words.empty() && (words[0] == "help" || words[0] == "--help" || words[0] == "-h");
+  if (words.empty() || (is_help && words.size() == 1)) {
     PrintUsage();
     return words.empty() ? 2 : 0;
   }
-  const std::string name = words[0] == "--version" ? "version" : words[0];
-  const auto found = std::find_if(std::begin(kCommands), std::end(kCommands),
-                                  [&](const Command* c) { return c->name == name; });
-  if (found == std::end(kCommands)) {
-    absl::FPrintF(stderr, "cairnctl: unknown command '%s'; 'cairnctl --help' lists them\n", name);
+  const std::string name = is_help ? words[1] : words[0] == "--version" ? "version" : words[0];
+  const Command* command = FindCommand(name);
+  if (command == nullptr) {
+    const bool is_flag = name.starts_with("-");
+    absl::FPrintF(
+        stderr, "cairnctl: %s '%s'; 'cairnctl --help' lists them\n",
+        is_flag ? "flags come after the command: expected one instead of" : "unknown command",
+        name);
     return 2;
   }
-  const absl::Status status = RunCommand(**found, std::span(words).subspan(1));
+  if (is_help) {
+    PrintHelp(*command);
+    return 0;
+  }
+  const absl::Status status = RunCommand(*command, std::span(words).subspan(1));
   if (!status.ok()) {
-    absl::FPrintF(stderr, "cairnctl %s: %s\n", name, status.message());
+    absl::FPrintF(stderr, "cairnctl %s: %s\n", name, Explain(*command, status));
   }
   return ExitCode(status);
 }

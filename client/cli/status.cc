@@ -51,7 +51,9 @@ absl::Status Run(const Arguments& arguments) {
     return absl::OkStatus();
   }
   absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version, arguments.control(),
-               absl::FormatDuration(absl::Trunc(stats.uptime, absl::Seconds(1))),
+               stats.uptime < absl::Seconds(1)
+                   ? "0s"
+                   : absl::FormatDuration(absl::Trunc(stats.uptime, absl::Seconds(1))),
                stats.is_draining ? ", DRAINING" : "");
   absl::PrintF("%d blocks, %d images: %s hold %s of KV (%s)\n", stats.block_count,
                stats.image_count, FormatBytes(stats.image_bytes), FormatBytes(stats.source_bytes),

@@ -144,9 +144,16 @@ TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
     EXPECT_THAT(help.output, HasSubstr(absl::StrCat("usage: cairnctl ", command)));
     EXPECT_THAT(help.output, HasSubstr("--json"));
   }
-  const std::string nobody =
-      absl::StrCat(CAIRNCTL_PATH, " status --control 127.0.0.1:1 2>/dev/null");
-  EXPECT_EQ(WEXITSTATUS(std::system(nobody.c_str())), 4);
+  EXPECT_THAT(Run("ls -h").output, HasSubstr("usage: cairnctl ls"));
+  EXPECT_THAT(Run("help put").output, HasSubstr("usage: cairnctl put"));
+  EXPECT_THAT(Run("ls --colour").output, HasSubstr("'cairnctl ls --help' lists them"));
+  EXPECT_THAT(Run("--json status").output, HasSubstr("flags come after the command"));
+  const Ran no_image = Run("inspect " CAIRN_SOURCE_DIR "/LICENSE");
+  EXPECT_EQ(no_image.code, 5);
+  EXPECT_THAT(no_image.output, HasSubstr("not an intact image: bad magic"));
+  const Ran nobody = Run("status --control 127.0.0.1:1 2>&1 #");
+  EXPECT_EQ(nobody.code, 4);
+  EXPECT_THAT(nobody.output, HasSubstr("Is cairnd running"));
 }
 
 }  // namespace
