@@ -35,7 +35,9 @@ class QuotaTest : public BudgetTest {
     for (const auto& connection : connections) {
       for (size_t i = 0; i < count; ++i) {
         transport::Call& call = calls.emplace_back();
-        call.request = proto::Serialize(PutFrame(space, 1000 + calls.size()));
+        proto::Frame frame = PutFrame(space, 1000 + calls.size());
+        frame.deadline_ms = 20'000;
+        call.request = proto::Serialize(frame);
         call.payload = space.content;
         call.deadline = MonotonicNow() + absl::Seconds(20);
         EXPECT_TRUE(connection->Start(&call).ok());
