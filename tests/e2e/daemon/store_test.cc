@@ -345,6 +345,8 @@ TEST_F(StoreTest, TheIdentitiesOfTheMetricsHold) {
   for (uint64_t block = 1; block <= 20; ++block) ASSERT_TRUE(Put(block).ok());
   ASSERT_TRUE(Put(1).ok());
   for (uint64_t block = 11; block <= 30; ++block) (void)Get(block, WholeToy());
+  // The last reply is with the client a moment before its lane has counted it.
+  ASSERT_TRUE(daemon_->AwaitMetric("cairn_data_requests_in_flight", 0, absl::Seconds(5)));
   const Scrape scrape = daemon_->Metrics();
   const auto sum = [&scrape](const std::string& prefix) {
     double total = 0;

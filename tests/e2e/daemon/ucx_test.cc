@@ -48,7 +48,8 @@ TEST(DaemonUcx, WhatComesOverOneTransportIsServedOverTheOther) {
       }
     }
   }
-  EXPECT_EQ(daemon.Metric("cairn_data_requests_total{transport=\"ucx\",op=\"get\",code=\"ok\""), 4);
+  EXPECT_TRUE(daemon.AwaitMetric(
+      "cairn_data_requests_total{transport=\"ucx\",op=\"get\",code=\"ok\"", 4, absl::Seconds(5)));
   proto::Frame wrong = (*client)->GetFrame(*space, ToyKey(1), shape.whole(), 0);
   wrong.ticket[0] ^= std::byte{1};
   // Its completion does not say that the refusal was delivered, and the connection is dropped at
