@@ -13,7 +13,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from run import IDENTITY, read_results
+from run import CACHE, IDENTITY, read_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "quality.md"
@@ -191,9 +191,7 @@ def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--results", type=pathlib.Path, default=ROOT / "build" / "quality-cache" / "results.jsonl"
-    )
+    parser.add_argument("--results", type=pathlib.Path, default=CACHE / "results.jsonl")
     arguments = parser.parse_args()
     rows = list(read_results(arguments.results).values())
     rows.sort(key=lambda row: tuple(row[name] for name in IDENTITY))

@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / part) for part in ("client/python", "client/examples")]
 sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
+CACHE = ROOT / "build" / "quality-cache"
 RECIPES = "raw,kivi:8,kivi:4,kivi:4+,kivi:2,kivi:2+"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
 # What docs/quality.md shows: (tests, texts, prefixes).
@@ -50,10 +51,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--recipes", default=RECIPES)
     parser.add_argument("--again", action="store_true", help="measure what is there anew")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
-    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build" / "quality-cache")
-    parser.add_argument(
-        "--results", type=pathlib.Path, default=ROOT / "build" / "quality-cache" / "results.jsonl"
-    )
+    parser.add_argument("--cache", type=pathlib.Path, default=CACHE)
+    parser.add_argument("--results", type=pathlib.Path, default=CACHE / "results.jsonl")
     return parser.parse_args()
 
 
