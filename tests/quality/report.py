@@ -148,7 +148,7 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
             panel = panels[line][side]
             panel.set_title(f"{model_name}, {what}")
             panel.set_yscale("log")
-            panel.margins(x=0.12, y=0.1)
+            panel.margins(x=0.24, y=0.12)
             panel.grid(True, which="major", color="#dddddd", linewidth=0.6)
             for family in families:
                 mine = [
@@ -185,8 +185,11 @@ def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
     across, up, _ = zip(*points, strict=True)
     panel.plot(across, up, "-o", color=color, markersize=5, label=family)
     for bits, loss, recipe in points:
-        place = (5, 4) if index % 2 == 0 else (5, -11)  # neighbours' names on the two sides
-        panel.annotate(recipe, (bits, loss), place, textcoords="offset points", color=color)
+        # Neighbours' names on the two sides of their curves.
+        place, side = ((5, 4), "left") if index % 2 == 0 else ((-4, -11), "right")
+        panel.annotate(
+            recipe, (bits, loss), place, textcoords="offset points", color=color, ha=side
+        )
 
 
 def main() -> None:
