@@ -56,7 +56,7 @@ CALIBRATION = {
     ),
     "vim": Text("Vim's manual", "vim-runtime", "usr/share/vim/vim90/doc/eval.txt", 20000),
     "python": Text(
-        "Python source", "libpython3.11-stdlib", "usr/lib/python3.11/typing.py", 8000
+        "Python source", "libpython3.11-minimal", "usr/lib/python3.11/typing.py", 8000
     ),
     "essay": Text(
         "another essay of A's package",
