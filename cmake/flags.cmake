@@ -29,6 +29,10 @@ if(CAIRN_WERROR)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 
+if(CAIRN_SANITIZE)
+  # Lines in stack traces, at less than half the time to compile of -O2 -g.
+  add_compile_options(-O1 -g1)
+endif()
 if(CAIRN_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

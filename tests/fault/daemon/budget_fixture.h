@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
+#include "tests/support/sanitizer.h"
 
 namespace cairn {
 
@@ -23,11 +24,7 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 // docs/operations.md: threads, code and the rest, beside the arena and an index and a gRPC as small
 // as here.
 inline constexpr uint64_t kBesideArenaBytesMax = 64 * kMiB;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kIsWeighed = false;  // the sanitizer's own memory is anonymous too
-#else
-inline constexpr bool kIsWeighed = true;
-#endif
+inline constexpr bool kIsWeighed = !kIsSanitized;  // a sanitizer's own memory is anonymous too
 
 // Blocks of about `mib` MiB of source: 256 KiB a layer.
 inline ToyShape ShapeOfMiB(uint16_t mib) {

@@ -16,13 +16,14 @@
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/fault/daemon/tcp_proxy.h"
+#include "tests/support/sanitizer.h"
 
 namespace cairn {
 namespace {
 
 // docs/operations.md: within 15 s. With room for a slow machine.
 constexpr absl::Duration kNoticedWithin = absl::Seconds(25);
-constexpr absl::Duration kOthersWaitMax = absl::Seconds(3);
+const absl::Duration kOthersWaitMax = absl::Seconds(3) * kSlowdown;
 
 class HalfDeadTest : public ::testing::Test {
  protected:

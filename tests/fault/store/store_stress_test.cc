@@ -11,6 +11,7 @@
 #include "service/path_pool.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/random.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/store_fixture.h"
 
 namespace cairn {
@@ -18,11 +19,7 @@ namespace {
 
 constexpr uint64_t kBlocks = 60;
 constexpr int kThreads = 4;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRounds = 300;
-#else
-constexpr int kRounds = 1500;
-#endif
+constexpr int kRounds = 1500 / kSlowdown;
 
 class Stress {
  public:
