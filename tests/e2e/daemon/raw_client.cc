@@ -103,13 +103,18 @@ absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(const std::string& co
   if (!client->stream_->Read(&event)) return FromGrpc(client->stream_->Finish());
   client->opened_ = event.opened();
   CAIRN_ASSIGN_OR_RETURN(client->ticket_, proto::FromTicketBytes(client->opened_.ticket()));
+  client->reader_ = std::thread([stream = client->stream_.get()] {
+    v1::SessionEvent heartbeat;
+    while (stream->Read(&heartbeat)) {
+    }
+  });
   return client;
 }
 
 RawClient::~RawClient() {
   stream_context_.TryCancel();
-  v1::SessionEvent event;
-  while (stream_ != nullptr && stream_->Read(&event)) {
+  if (reader_.joinable()) {
+    reader_.join();
   }
 }
 

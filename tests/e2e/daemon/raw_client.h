@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -106,6 +107,7 @@ class RawClient {
   std::unique_ptr<v1::Admin::Stub> admin_;
   grpc::ClientContext stream_context_;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> stream_;
+  std::thread reader_;  // of the stream: gRPC answers pings only while a call waits
   v1::SessionOpened opened_;
   proto::Ticket ticket_{};
   uint64_t last_seq_ = 0;
