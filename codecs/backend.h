@@ -3,7 +3,7 @@
 // The steps that a CPU backend may do faster than the plain loops of codecs/reference/, one
 // function pointer a step, each over one whole tile. A null step means: use the reference. Every
 // step gives the same bytes on every backend; what the bytes are is stated below in terms of
-// codecs/math.h and, for users of the format, in docs/formats/image.md and docs/recipes/kivi.md.
+// codecs/math.h and, for users of the format, in docs/formats/image.md and docs/recipes/.
 //
 // A tile is [tokens, dim] in C order, little-endian, at any alignment. Steps read exactly the bytes
 // stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not even
@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "codecs/dtype.h"
+#include "codecs/pack/strip.h"
 
 namespace cairn::codecs {
 
@@ -34,6 +35,18 @@ struct AffineTile {
 
 // One bit a token, bit t mod 64 of word t / 64. Bits at and past `tokens` are 0.
 inline constexpr uint32_t kRowWords = 16;
+
+// A strip to decode.
+struct StripJob {
+  StripShape shape;
+  StripParts parts;      // what ParseStrip() gave
+  const uint8_t* strip;  // parts.bytes
+  uint8_t* target;       // Elements(shape) elements, written whole unless the strip is refused
+  bool is_streamed;      // the target is better written past the caches
+};
+
+// As many at once as a backend may interleave.
+inline constexpr uint32_t kStripsAtOnce = 4;
 
 struct Backend {
   const char* name;
@@ -94,6 +107,18 @@ struct Backend {
   // source has; unused bits of the last byte of a row are written 0.
   void (*narrow_codes)(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                        uint8_t* target);
+
+  // Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
+  // their count; 0, with the room in any state, where they are more. What lies in the room behind
+  // the strip is left in any state too.
+  //   source  Elements(shape) elements
+  uint64_t (*encode_strip)(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                           uint64_t room) = nullptr;
+
+  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
+  // that one's target then holds is unspecified. Targets are written in bounds whatever strips
+  // hold.
+  bool (*decode_strips)(const StripJob* jobs, uint32_t count) = nullptr;
 };
 
 }  // namespace cairn::codecs

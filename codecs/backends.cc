@@ -26,6 +26,8 @@ constexpr Backend kReference = {
     .decode_per_token = reference::DecodePerToken,
     .copy_streamed = reference::CopyStreamed,
     .narrow_codes = reference::NarrowCodes,
+    .encode_strip = reference::EncodeStrip,
+    .decode_strips = reference::DecodeStrips,
 };
 
 // Best first.

@@ -21,6 +21,10 @@ void CopyStreamed(const uint8_t* source, uint64_t bytes, uint8_t* target);
 void NarrowCodes(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                  uint8_t* target);
 
+uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                     uint64_t room);
+bool DecodeStrips(const StripJob* jobs, uint32_t count);
+
 // Element `index` of a tile, to and from fp32.
 [[nodiscard]] float LoadElement(DType dtype, const uint8_t* source, uint64_t index);
 void StoreElement(DType dtype, uint8_t* target, uint64_t index, float value);

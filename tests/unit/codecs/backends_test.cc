@@ -14,7 +14,8 @@ TEST(BackendsTest, TheReferenceIsCompleteAndLast) {
   EXPECT_TRUE(reference.is_supported());
   EXPECT_TRUE(reference.select_rows != nullptr && reference.encode_per_channel != nullptr &&
               reference.encode_per_token != nullptr && reference.decode_per_channel != nullptr &&
-              reference.decode_per_token != nullptr && reference.narrow_codes != nullptr);
+              reference.decode_per_token != nullptr && reference.narrow_codes != nullptr &&
+              reference.encode_strip != nullptr && reference.decode_strips != nullptr);
   EXPECT_EQ(CpuBackends().back(), &reference);
   EXPECT_EQ(CompiledBackends().back(), &reference);
 }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/pack/strip.h"
+
+#include <bit>
+
+#include "codecs/bytes.h"
+#include "codecs/pack/lanes32.h"
+
+namespace cairn::codecs {
+namespace {
+
+bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
+  const uint64_t elements = Elements(shape);
+  switch (parts.mode) {
+    case StripMode::kRaw:
+      return parts.top == 0 && parts.stream_bytes == 0 && parts.escapes == 0 && parts.raws == 0;
+    case StripMode::kPlanes:
+      return parts.stream_bytes == 0 && parts.escapes <= elements && parts.raws <= parts.escapes;
+    case StripMode::kLanes32:
+      return !shape.is_fast && elements >= kLanes32ElementsMin &&
+             parts.stream_bytes >= kCoderStatesBytes &&
+             parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
+             parts.escapes <= elements && parts.raws == 0;
+  }
+  return false;
+}
+
+bool HasValidPar(const StripShape& shape, const StripParts& parts, const uint8_t* par) {
+  uint32_t faults = 0;
+  for (uint32_t i = 0; i < shape.dim; ++i) {
+    const uint32_t rel = par[i] & 15;
+    faults |= rel > parts.top && rel != kDeadRel ? 1 : 0;
+    faults |= parts.mode == StripMode::kPlanes ? par[i] >> 4 : 0;
+  }
+  return faults == 0;
+}
+
+bool AreZero(const uint8_t* bytes, uint64_t first, uint64_t end) {
+  uint8_t seen = 0;
+  for (uint64_t i = first; i < end; ++i) seen |= bytes[i];
+  return seen == 0;
+}
+
+// The bits of a last run that stand for no element.
+bool IsLastRunClean(const StripShape& shape, const uint8_t* runs) {
+  const uint64_t used = Elements(shape) % kRun;
+  if (used == 0) return true;
+  const uint8_t* last = runs + (Runs(shape) - 1) * kRunBytes;
+  const uint64_t bits = Load<uint64_t>(last) | Load<uint64_t>(last + 8) | Load<uint64_t>(last + 16);
+  return bits >> used == 0;
+}
+
+StripFault CheckPlanes(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
+  if (!IsLastRunClean(shape, bytes + parts.coded)) return StripFault::kPadding;
+  const uint8_t* nibbles = bytes + parts.escape;
+  if (parts.escapes % 2 != 0 && nibbles[parts.escapes / 2] >> 4 != 0) return StripFault::kPadding;
+  uint64_t escapes = 0;
+  for (uint64_t at = parts.coded; at < parts.escape; at += kRunBytes) {
+    escapes += static_cast<uint64_t>(std::popcount(Load<uint64_t>(bytes + at) &
+                                                   Load<uint64_t>(bytes + at + 8) &
+                                                   Load<uint64_t>(bytes + at + 16)));
+  }
+  uint64_t raws = 0;
+  for (uint32_t i = 0; i < parts.escapes; ++i) {
+    raws += (nibbles[i / 2] >> (i % 2 * 4) & 15) == 15 ? 1 : 0;
+  }
+  return escapes == parts.escapes && raws == parts.raws ? StripFault::kNone : StripFault::kContent;
+}
+
+}  // namespace
+
+bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room, StripParts* parts) {
+  if (room < kStripHeaderBytes) return false;
+  const uint8_t mode = bytes[strip::kMode];
+  if (mode > static_cast<uint8_t>(StripMode::kLanes32)) return false;
+  parts->mode = static_cast<StripMode>(mode);
+  parts->top = bytes[strip::kTop];
+  if (Load<uint16_t>(bytes + strip::kZero) != 0) return false;
+  parts->stream_bytes = Load<uint32_t>(bytes + strip::kStream);
+  parts->escapes = Load<uint32_t>(bytes + strip::kEscapes);
+  parts->raws = Load<uint32_t>(bytes + strip::kRaws);
+  if (!HasValidCounts(shape, *parts)) return false;
+  PlaceParts(shape, parts);
+  if (parts->bytes > room) return false;
+  if (parts->mode == StripMode::kRaw) return true;
+  return parts->bytes < RawStripBytes(shape) && HasValidPar(shape, *parts, bytes + strip::kPar);
+}
+
+StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
+  if (!AreZero(bytes, parts.coded_end, parts.plane) || !AreZero(bytes, parts.end, parts.bytes)) {
+    return StripFault::kPadding;
+  }
+  if (parts.mode == StripMode::kRaw) return StripFault::kNone;
+  if (shape.dtype == DType::kFp16 && !IsLastRunClean(shape, bytes + parts.low)) {
+    return StripFault::kPadding;
+  }
+  return parts.mode == StripMode::kPlanes ? CheckPlanes(shape, bytes, parts) : StripFault::kNone;
+}
+
+}  // namespace cairn::codecs

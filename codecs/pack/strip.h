@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A strip: up to 128 consecutive tokens of a tile, coded without loss. Elements are split into
+// their exponent, which is coded, a byte of sign and the seven highest mantissa bits, and what
+// mantissa is left ("low"); docs/recipes/exact.md draws the bytes.
+//
+//   raw       header | source bits | zeros
+//   planes    header | par | 3-bit codes | nibbles | raw bytes | zeros | bytes | low | zeros
+//   lanes32   header | par | stream | escapes              | zeros | bytes | low | zeros
+//
+// Thread-safety: values and pure functions. Free of the standard library but for integers, so that
+// ISA files may include it.
+
+#include <cstdint>
+
+#include "codecs/dtype.h"
+#include "codecs/math.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kStripTokens = 128;
+inline constexpr uint32_t kStripHeaderBytes = 16;
+inline constexpr uint32_t kDeadRel = 15;  // a channel of zeros: its top exponent is kDeadTop
+inline constexpr uint32_t kDeadTop = 3;
+inline constexpr uint32_t kRun = 64;  // elements of a run of codes; a run is three words
+inline constexpr uint32_t kRunBytes = 24;
+inline constexpr uint32_t kLanes32ElementsMin = 256;  // a strip of fewer is not coded by lanes32
+
+enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
+
+// What a strip's bytes do not say.
+struct StripShape {
+  uint32_t tokens;  // 1..kStripTokens
+  uint32_t dim;     // 1..4096
+  DType dtype;      // kBf16, kFp16 or kFp32
+  bool is_fast;     // planes, never lanes32
+};
+
+// A strip's header and where its parts start. Offsets are from the strip's first byte.
+struct StripParts {
+  StripMode mode = StripMode::kRaw;
+  uint8_t top = 0;            // the highest top exponent
+  uint32_t stream_bytes = 0;  // lanes32
+  uint32_t escapes = 0;       // lanes32: bytes; planes: nibbles
+  uint32_t raws = 0;          // planes: raw bytes
+  uint64_t coded = 0;         // of the stream, of the codes, or of the source bits
+  uint64_t escape = 0;        // of the escape bytes, or of the nibbles
+  uint64_t raw = 0;           // planes: of the raw bytes
+  uint64_t coded_end = 0;     // zeros from here to `plane`
+  uint64_t plane = 0;         // a byte an element
+  uint64_t low = 0;
+  uint64_t end = 0;  // zeros from here to `bytes`
+  uint64_t bytes = 0;
+};
+
+namespace strip {
+inline constexpr uint32_t kMode = 0;     // u8
+inline constexpr uint32_t kTop = 1;      // u8
+inline constexpr uint32_t kZero = 2;     // u16
+inline constexpr uint32_t kStream = 4;   // u32
+inline constexpr uint32_t kEscapes = 8;  // u32
+inline constexpr uint32_t kRaws = 12;    // u32
+inline constexpr uint32_t kPar = 16;     // dim bytes: table << 4 | rel
+}  // namespace strip
+
+CAIRN_HD uint32_t BytesOf(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
+CAIRN_HD uint32_t ExponentMask(DType dtype) { return dtype == DType::kFp16 ? 0x1F : 0xFF; }
+CAIRN_HD uint64_t AlignStrip(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
+CAIRN_HD uint64_t Elements(const StripShape& shape) {
+  return static_cast<uint64_t>(shape.tokens) * shape.dim;
+}
+CAIRN_HD uint64_t Runs(const StripShape& shape) { return (Elements(shape) + kRun - 1) / kRun; }
+CAIRN_HD uint64_t LowBytes(const StripShape& shape) {
+  switch (shape.dtype) {
+    case DType::kFp16:
+      return Runs(shape) * kRunBytes;  // 3 bits
+    case DType::kFp32:
+      return Elements(shape) * 2;  // 16 bits
+    default:
+      return 0;
+  }
+}
+CAIRN_HD uint64_t RawStripBytes(const StripShape& shape) {
+  return kStripHeaderBytes + AlignStrip(Elements(shape) * BytesOf(shape.dtype));
+}
+CAIRN_HD uint32_t StripCount(uint32_t tokens) { return (tokens + kStripTokens - 1) / kStripTokens; }
+
+// An element's bits, split.
+struct Fields {
+  uint32_t exponent;
+  uint32_t plane;  // sign in bit 7, the highest seven mantissa bits below
+  uint32_t low;    // the 3 (fp16) or 16 (fp32) bits that are left
+};
+
+CAIRN_HD Fields Split(DType dtype, uint32_t bits) {
+  switch (dtype) {
+    case DType::kFp16:
+      return {bits >> 10 & 0x1F, (bits >> 8 & 0x80) | (bits >> 3 & 0x7F), bits & 7};
+    case DType::kFp32:
+      return {bits >> 23 & 0xFF, (bits >> 24 & 0x80) | (bits >> 16 & 0x7F), bits & 0xFFFF};
+    default:
+      return {bits >> 7 & 0xFF, (bits >> 8 & 0x80) | (bits & 0x7F), 0};
+  }
+}
+
+// The exponent is taken modulo what the dtype holds.
+CAIRN_HD uint32_t Join(DType dtype, const Fields& fields) {
+  const uint32_t exponent = fields.exponent & ExponentMask(dtype);
+  const uint32_t sign = fields.plane >> 7 & 1;
+  const uint32_t mantissa = fields.plane & 0x7F;
+  switch (dtype) {
+    case DType::kFp16:
+      return sign << 15 | exponent << 10 | mantissa << 3 | (fields.low & 7);
+    case DType::kFp32:
+      return sign << 31 | exponent << 23 | mantissa << 16 | (fields.low & 0xFFFF);
+    default:
+      return sign << 15 | exponent << 7 | mantissa;
+  }
+}
+
+CAIRN_HD uint32_t TopOf(uint32_t strip_top, uint32_t par) {
+  const uint32_t rel = par & 15;
+  return rel == kDeadRel ? kDeadTop : strip_top - rel;
+}
+
+// The offsets that follow from mode, stream_bytes, escapes and raws.
+CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
+  if (parts->mode == StripMode::kRaw) {
+    parts->coded = kStripHeaderBytes;
+    parts->end = kStripHeaderBytes + Elements(shape) * BytesOf(shape.dtype);
+    parts->escape = parts->raw = parts->coded_end = parts->plane = parts->low = parts->end;
+    parts->bytes = AlignStrip(parts->end);
+    return;
+  }
+  parts->coded = kStripHeaderBytes + static_cast<uint64_t>(shape.dim);
+  if (parts->mode == StripMode::kPlanes) {
+    parts->escape = parts->coded + Runs(shape) * kRunBytes;
+    parts->raw = parts->escape + (static_cast<uint64_t>(parts->escapes) + 1) / 2;
+    parts->coded_end = parts->raw + parts->raws;
+  } else {
+    parts->escape = parts->coded + parts->stream_bytes;
+    parts->raw = parts->escape + parts->escapes;
+    parts->coded_end = parts->raw;
+  }
+  parts->plane = AlignStrip(parts->coded_end);
+  parts->low = parts->plane + Elements(shape);
+  parts->end = parts->low + LowBytes(shape);
+  parts->bytes = AlignStrip(parts->end);
+}
+
+// Element `index` of codes of three bits: bit w of the code is bit index mod 64 of word w of run
+// index / 64. Storing is into bits that are 0.
+CAIRN_HD uint32_t LoadRunCode(const uint8_t* runs, uint64_t index) {
+  const uint8_t* byte = runs + index / kRun * kRunBytes + index % kRun / 8;
+  const uint32_t bit = index % 8;
+  return (byte[0] >> bit & 1) | (byte[8] >> bit & 1) << 1 | (byte[16] >> bit & 1) << 2;
+}
+CAIRN_HD void StoreRunCode(uint8_t* runs, uint64_t index, uint32_t code) {
+  uint8_t* byte = runs + index / kRun * kRunBytes + index % kRun / 8;
+  const uint32_t bit = index % 8;
+  for (uint32_t w = 0; w < 3; ++w) {
+    byte[8 * w] = static_cast<uint8_t>(byte[8 * w] | (code >> w & 1) << bit);
+  }
+}
+
+// Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where
+// the header is one that an encoder writes and all parts lie in `room`: what codecs read by *parts
+// is then in bounds. Contents are not looked at but for par.
+[[nodiscard]] bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
+                              StripParts* parts);
+
+// What ParseStrip() leaves: zeros where they must be, and escapes of planes as many as stated.
+enum class StripFault : uint8_t { kNone, kPadding, kContent };
+[[nodiscard]] StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes,
+                                    const StripParts& parts);
+
+}  // namespace cairn::codecs

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What an encoder of strips chooses for a channel: its top exponent, and which of the universal
+// tables. From a sample and in integers, so that every backend chooses alike. The format allows any
+// choice; docs/recipes/exact.md states this one, and the golden vectors hold it.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/math.h"
+#include "codecs/pack/exponent_tables.h"
+#include "codecs/pack/strip.h"
+
+namespace cairn::codecs {
+
+// Every token of a strip of up to 64; every other one of a longer one.
+CAIRN_HD uint32_t SampleStride(uint32_t tokens) { return tokens > 64 ? 2 : 1; }
+CAIRN_HD uint32_t SampleCount(uint32_t tokens) {
+  return (tokens + SampleStride(tokens) - 1) / SampleStride(tokens);
+}
+
+// Exponents are counted in a window from 4 above their mean to 7 below it.
+inline constexpr uint32_t kWindow = 12;
+inline constexpr uint32_t kWindowAbove = 4;
+
+struct ChannelSample {
+  uint32_t mean;             // as MeanOf() says
+  uint32_t counts[kWindow];  // [i]: exponents that are mean + kWindowAbove - i, modulo 256
+};
+
+// To nearest, of the `count` of `samples` exponents that are not 0; 0, for a dead channel, where
+// they are fewer than half.
+CAIRN_HD uint32_t MeanOf(uint32_t sum, uint32_t count, uint32_t samples) {
+  return 2 * count < samples ? 0 : (2 * sum + count) / (2 * count);
+}
+
+CAIRN_HD bool IsDead(const ChannelSample& sample) { return sample.mean == 0; }
+
+// The price of counts under a table whose top exponent lies `above` above the mean.
+CAIRN_HD uint32_t CostOf(const ChannelSample& sample, uint32_t table, int32_t above) {
+  uint32_t cost = 0;
+  for (uint32_t i = 0; i < kWindow; ++i) {
+    const int32_t symbol = above - static_cast<int32_t>(kWindowAbove) + static_cast<int32_t>(i);
+    const bool is_coded = symbol >= 0 && symbol < static_cast<int32_t>(kEscapeSymbol);
+    cost += sample.counts[i] *
+            kExponentCosts[table][is_coded ? symbol : static_cast<int32_t>(kEscapeSymbol)];
+  }
+  return cost;
+}
+
+struct TableChoice {
+  uint32_t table;
+  int32_t above;
+};
+
+// Strips of fewer tokens are tried in planes as well: lanes32 pays 64 bytes for its states.
+inline constexpr uint32_t kPlanesTriedBelowTokens = 64;
+
+inline constexpr int32_t kAboveMin = 3;  // tops that are tried: 3 and 4 above the mean
+inline constexpr int32_t kAboveMax = 4;
+
+// The cheapest, the first of equals; tables before tops.
+CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
+                                 int32_t above_max) {
+  TableChoice best{0, above_min};
+  uint32_t best_cost = ~0U;
+  for (uint32_t table = 0; table < kExponentTables; ++table) {
+    for (int32_t above = above_min; above <= above_max; ++above) {
+      const uint32_t cost = CostOf(sample, table, above);
+      if (cost < best_cost) {
+        best = {table, above};
+        best_cost = cost;
+      }
+    }
+  }
+  return best;
+}
+
+// Codes of planes reach 7 exponents: the top, 4 to 0 above the mean, whose 7 are the most; the
+// highest of equals.
+inline constexpr uint32_t kPlanesTops = 5;
+inline constexpr uint32_t kPlanesReach = 7;
+
+CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
+  uint32_t best = 0;
+  uint32_t most = 0;
+  for (uint32_t first = 0; first < kPlanesTops; ++first) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < kPlanesReach; ++i) count += sample.counts[first + i];
+    if (count > most) {
+      best = first;
+      most = count;
+    }
+  }
+  return static_cast<int32_t>(kWindowAbove) - static_cast<int32_t>(best);
+}
+
+CAIRN_HD uint32_t LimitTop(int32_t top) { return top > 255 ? 255 : static_cast<uint32_t>(top); }
+
+}  // namespace cairn::codecs
