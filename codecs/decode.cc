@@ -5,6 +5,7 @@
 
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
+#include "codecs/strips.h"
 #include "codecs/tile_layout.h"
 
 namespace cairn::codecs {
@@ -34,8 +35,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
   }
 }
 
-void DecodeTile(const Backend& backend, const ImageView& view, uint32_t index, bool is_streamed,
-                uint8_t* target) {
+// Strips may be left for the decoder's Flush(). False where they are none.
+[[nodiscard]] bool DecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
+                              bool is_streamed, StripDecoder* strips, uint8_t* target) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   const TileEntry entry = view.Tile(index);
@@ -46,13 +48,17 @@ void DecodeTile(const Backend& backend, const ImageView& view, uint32_t index, b
     } else {
       std::memcpy(target, content, geometry.SourceBytes());
     }
-    return;
+    return true;
+  }
+  if (entry.form == kStripsForm) {
+    return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
   }
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
   AffineTile tile = AffineOf(geometry, spec.recipe);
   tile.is_streamed = is_streamed;
   DecodeAffine(backend, tile, geometry, *layout, content, target);
   OverlayRows(geometry, *layout, entry.rows, content, target);
+  return true;
 }
 
 }  // namespace
@@ -69,17 +75,20 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const bool is_streamed = target_bytes >= kStreamedBytesMin;
+  StripDecoder strips(backend, is_streamed);
   uint8_t* out = U8(target.data());
   for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
     // The tiles of a layer's heads are adjacent.
     const uint32_t first =
         view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
     for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      DecodeTile(backend, view, first + i, is_streamed, out);
+      if (!DecodeTile(backend, view, first + i, is_streamed, &strips, out)) {
+        return Error::kBadTile;
+      }
       out += GeometryOf(spec, i % planes).SourceBytes();
     }
   }
-  return Error::kOk;
+  return strips.Flush() ? Error::kOk : Error::kBadTile;
 }
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes an image, or part of it, into source payload. One rule for every recipe: a token among
-// the tile's rows is its source bits; any other element is code * scale + min, rounded to the
-// dtype.
+// Decodes an image, or part of it, into source payload. Raw tiles and tiles in strips give their
+// source bits. Of the others one rule holds: a token among the tile's rows is its source bits; any
+// other element is code * scale + min, rounded to the dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -16,11 +16,13 @@
 namespace cairn::codecs {
 
 //   view    parsed; in bounds whatever its tiles hold. Values are those that were encoded if
-//           VerifyTiles(view, slice) was kOk
+//           VerifyTiles(view, slice) and this are kOk
 //   slice   inside view.spec().slice (else kInvalidSlice)
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where
 //           whole cache lines allow it: a target at a multiple of 64 is fastest
+// kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
+// decoding an entropy-coded stream shows whether it ends as it must.
 // Same image gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target);

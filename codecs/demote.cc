@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/demote.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/strips.h"
 #include "codecs/tile_encode.h"
 
 namespace cairn::codecs {
 namespace {
 
 bool Nests(const Recipe& inner, const Recipe& outer) {
-  if (inner == outer || outer.id == RecipeId::kRaw) return true;
+  if (inner == outer || outer.IsLossless()) return true;
   return inner.id == RecipeId::kKivi && outer.id == RecipeId::kKivi && inner.bits < outer.bits &&
          inner.is_clipped == outer.is_clipped;
 }
@@ -49,7 +51,40 @@ Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
   return Error::kOk;
 }
 
+// Decoded into the last bytes of the target, which no image of the new recipe reaches, and encoded
+// anew.
+Error RecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
+                 const TileGeometry& geometry, const Recipe& recipe, std::span<std::byte> target,
+                 ImageWriter* writer) {
+  const std::span<std::byte> bits = target.last(geometry.SourceBytes());
+  StripDecoder strips(backend, false);
+  const bool is_decoded =
+      strips.Add(geometry, view.spec().recipe, view.TileContent(index), U8(bits.data())) &&
+      strips.Flush();
+  if (!is_decoded) return Error::kBadTile;
+  return EncodeTile(backend, recipe, {geometry, U8(bits.data()), view.spec().first_position},
+                    writer);
+}
+
+// What RecodeTile() needs behind the image.
+uint64_t RecodeBytes(const ImageView& view, const Recipe& recipe) {
+  const ImageSpec& spec = view.spec();
+  if (spec.recipe.id != RecipeId::kExact || recipe == spec.recipe) return 0;
+  uint64_t bytes = 0;
+  for (uint32_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {
+    bytes = std::max(bytes, GeometryOf(spec, plane).SourceBytes());
+  }
+  return bytes;
+}
+
 }  // namespace
+
+uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe) {
+  uint64_t bytes = 0;
+  // The limits of an image depend on no recipe, and this one has been parsed.
+  if (MaxImageBytes(view.spec(), &bytes) != Error::kOk) return 0;
+  return bytes + RecodeBytes(view, recipe);
+}
 
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes) {
@@ -57,8 +92,12 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
   if (!Nests(recipe, view.spec().recipe)) return Error::kNotDemotable;
   ImageSpec spec = view.spec();
   spec.recipe = recipe;
-  if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;
-  ImageWriter writer(spec, target);
+  const uint64_t recode_bytes = RecodeBytes(view, recipe);
+  if (target.size() < recode_bytes ||
+      target.size() - recode_bytes < PrefixBytes(view.tile_count())) {
+    return Error::kTargetTooSmall;
+  }
+  ImageWriter writer(spec, target.first(target.size() - recode_bytes));
   const uint32_t planes = PlaneCount(spec.tile.kind);
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const TileGeometry geometry = GeometryOf(spec, i % planes);
@@ -69,6 +108,8 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
       // Its bits are the source's.
       const TileSource source{geometry, U8(view.TileContent(i).data()), spec.first_position};
       error = EncodeTile(backend, recipe, source, &writer);
+    } else if (view.Tile(i).form == kStripsForm) {
+      error = RecodeTile(backend, view, i, geometry, recipe, target, &writer);
     } else {
       error = NarrowTile(backend, view, i, geometry, recipe, &writer);
     }

@@ -14,15 +14,21 @@
 
 namespace cairn::codecs {
 
-// From raw to any recipe: the same bytes as Encode() of the source. From kivi:b to fewer bits:
-// likewise, by integer work on the codes. From kivi:b+ to fewer bits and a +: codes are narrowed
-// inside the ranges the image has, rows stay; a direct encode might have chosen narrower ranges. To
-// the recipe that the image has: a copy. Anything else: kNotDemotable.
+// From raw or exact to any recipe: the same bytes as Encode() of the source. From kivi:b to fewer
+// bits: likewise, by integer work on the codes. From kivi:b+ to fewer bits and a +: codes are
+// narrowed inside the ranges the image has, rows stay; a direct encode might have chosen narrower
+// ranges. To the recipe that the image has: a copy. Anything else: kNotDemotable.
 //
 //   view    parsed and verified
-//   target  MaxImageBytes of the new spec suffices (else kTargetTooSmall); may not overlap view
+//   target  DemoteBytesMax() suffices (else kTargetTooSmall); may not overlap view. What lies in it
+//           behind the new image is in any state
 //   bytes   the new image's; set on kOk
+// kBadTile besides: a stream that Decode() refuses.
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes);
+
+// MaxImageBytes() of the view's spec, and room for a tile to be decoded in where the way to
+// `recipe` leads over the source bits.
+[[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);
 
 }  // namespace cairn::codecs

@@ -5,6 +5,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/strips.h"
 #include "codecs/tile_encode.h"
 
 namespace cairn::codecs {
@@ -48,6 +49,10 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
                  ImageWriter* writer) {
   const Stages& stages = StagesOf(recipe);
   const TileGeometry& geometry = source.geometry;
+  if (recipe.id == RecipeId::kExact && geometry.IsCodable()) {
+    const Error error = EncodeStrips(backend, recipe, source, writer);
+    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
+  }
   if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);
   TilePlan plan;
   plan.affine = AffineOf(geometry, recipe);

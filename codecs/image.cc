@@ -25,10 +25,14 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
   recipe->id = Load<RecipeId>(base + header::kRecipeId);
   recipe->bits = Load<uint8_t>(base + header::kRecipeBits);
   const auto flags = Load<uint8_t>(base + header::kRecipeFlags);
-  if (flags > 1) return Error::kBadFlags;
-  recipe->is_clipped = flags == 1;
+  if (flags > 3) return Error::kBadFlags;
+  recipe->is_clipped = (flags & 1) != 0;
+  recipe->is_fast = (flags & 2) != 0;
   recipe->k_group_tokens = Load<uint16_t>(base + header::kKGroupTokens);
   recipe->v_group_channels = Load<uint16_t>(base + header::kVGroupChannels);
+  // No tables: reserved, where the recipe has none.
+  recipe->tables = Load<uint8_t>(base + header::kTables);
+  if (recipe->id != RecipeId::kExact && recipe->tables != 0) return Error::kBadPadding;
   return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
 }
 
@@ -36,7 +40,7 @@ Error CheckReserved(const std::byte* base, size_t side_object_count) {
   const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
   const bool is_zero = IsZero(base + header::kReserved, 4) &&
                        IsZero(base + header::kRecipeReserved, 1) &&
-                       IsZero(base + header::kRecipeParams, 24) &&
+                       IsZero(base + header::kRecipeParams, 23) &&
                        IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
   return is_zero ? Error::kOk : Error::kBadPadding;
 }
@@ -71,9 +75,9 @@ Error CheckDirectory(const ImageSpec& spec, const std::byte* entries, uint32_t t
   uint64_t offset = PrefixBytes(tile_count);
   const uint32_t planes = PlaneCount(spec.tile.kind);
   for (uint32_t i = 0; i < tile_count; ++i, entries += kDirectoryEntryBytes) {
-    const auto layout = LayoutOf(GeometryOf(spec, i % planes), spec.recipe,
-                                 Load<uint16_t>(entries + directory::kForm),
-                                 Load<uint16_t>(entries + directory::kRows));
+    const auto layout = LayoutOf(
+        GeometryOf(spec, i % planes), spec.recipe, Load<uint16_t>(entries + directory::kForm),
+        Load<uint16_t>(entries + directory::kRows), Load<uint32_t>(entries + directory::kBytes));
     if (!layout.has_value() || Load<uint32_t>(entries + directory::kBytes) != layout->bytes ||
         uint64_t{Load<uint32_t>(entries + directory::kOffset)} * kSectionAlignment != offset) {
       return Error::kBadDirectory;

@@ -61,14 +61,15 @@ Error Validate(const ImageSpec& spec);
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 // How a tile is laid out: layout in the low byte, bits of a code in the high one.
-enum class TileLayoutId : uint8_t { kRaw = 0, kAffine = 1 };
+enum class TileLayoutId : uint8_t { kRaw = 0, kAffine = 1, kStrips = 2 };
 inline constexpr uint16_t kRawForm = 0;
+inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));
 }
 
-// A directory entry, checked: offset and bytes lie inside the image and are what form and rows
-// compute.
+// A directory entry, checked: offset and bytes lie inside the image, and bytes are what form and
+// rows compute or, of strips, can be.
 struct TileEntry {
   uint64_t offset = 0;  // from the image's first byte; a multiple of 16
   uint32_t bytes = 0;   // padding included; a multiple of 16
@@ -121,7 +122,7 @@ Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
 // Checks the tiles of `slice`, or one of them: kBadChecksum, kBadPadding, kBadTile; kInvalidSlice
-// where the image lacks some.
+// where the image lacks some. Whether an entropy-coded stream ends as it must is left to Decode().
 Error VerifyTiles(const ImageView& view, const Slice& slice);
 Error VerifyTiles(const ImageView& view);
 // REQUIRES: index < view.tile_count().

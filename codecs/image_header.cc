@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image_header.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -35,7 +36,9 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kVDim, spec.tile.v_dim);
   Store(target + header::kRecipeId, spec.recipe.id);
   Store(target + header::kRecipeBits, spec.recipe.bits);
-  Store(target + header::kRecipeFlags, static_cast<uint8_t>(spec.recipe.is_clipped ? 1 : 0));
+  Store(target + header::kRecipeFlags,
+        static_cast<uint8_t>((spec.recipe.is_clipped ? 1 : 0) | (spec.recipe.is_fast ? 2 : 0)));
+  Store(target + header::kTables, spec.recipe.tables);
   Store(target + header::kKGroupTokens, spec.recipe.k_group_tokens);
   Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);
   for (size_t i = 0; i < spec.side_object_count; ++i) {
@@ -61,6 +64,11 @@ ImageWriter::ImageWriter(const ImageSpec& spec, std::span<std::byte> target)
 std::span<std::byte> ImageWriter::Reserve(uint64_t bytes) const {
   if (offset_ > target_.size() || target_.size() - offset_ < bytes) return {};
   return target_.subspan(offset_, bytes);
+}
+
+std::span<std::byte> ImageWriter::Rest(uint64_t bytes_max) const {
+  if (offset_ > target_.size()) return {};
+  return target_.subspan(offset_, std::min<uint64_t>(target_.size() - offset_, bytes_max));
 }
 
 void ImageWriter::Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form) {

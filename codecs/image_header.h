@@ -37,11 +37,12 @@ inline constexpr size_t kVDim = 120;             // u32
 inline constexpr size_t kReserved = 124;         // 4 bytes, 0
 inline constexpr size_t kRecipeId = 128;         // u8
 inline constexpr size_t kRecipeBits = 129;       // u8
-inline constexpr size_t kRecipeFlags = 130;      // u8: bit 0 clipped
+inline constexpr size_t kRecipeFlags = 130;      // u8: bit 0 clipped, bit 1 fast
 inline constexpr size_t kRecipeReserved = 131;   // u8, 0
 inline constexpr size_t kKGroupTokens = 132;     // u16
 inline constexpr size_t kVGroupChannels = 134;   // u16
-inline constexpr size_t kRecipeParams = 136;     // 24 bytes, 0
+inline constexpr size_t kTables = 136;           // u8
+inline constexpr size_t kRecipeParams = 137;     // 23 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
 inline constexpr size_t kTail = 288;             // 32 bytes, 0
 }  // namespace header
@@ -71,8 +72,10 @@ class ImageWriter {
 
   // Room for the next tile; empty when the target has less than `bytes` left.
   [[nodiscard]] std::span<std::byte> Reserve(uint64_t bytes) const;
+  // As much as there is room for the next tile, at most `bytes_max`.
+  [[nodiscard]] std::span<std::byte> Rest(uint64_t bytes_max) const;
   // The next tile is what was written into Reserve(bytes).
-  // REQUIRES: bytes is a multiple of 16 and was reserved.
+  // REQUIRES: bytes is a multiple of 16 and was reserved, or is of Rest().
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
   // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
   size_t Finish();

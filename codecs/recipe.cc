@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include "codecs/pack/exponent_tables.h"
+
 namespace cairn::codecs {
 namespace {
 
@@ -11,12 +13,16 @@ constexpr Recipe Kivi(uint8_t bits, bool is_clipped) {
   return Recipe{RecipeId::kKivi, bits, is_clipped, kKiviKGroupTokens, kKiviVGroupChannels};
 }
 
-constexpr std::array<Recipe, 7> kRecipes = {
-    Recipe{},      Kivi(8, false), Kivi(4, false), Kivi(2, false),
-    Kivi(8, true), Kivi(4, true),  Kivi(2, true),
+constexpr Recipe Exact(bool is_fast) {
+  return Recipe{.id = RecipeId::kExact, .tables = kExponentTablesVersion, .is_fast = is_fast};
+}
+
+constexpr std::array<Recipe, 9> kRecipes = {
+    Recipe{},      Kivi(8, false), Kivi(4, false), Kivi(2, false), Kivi(8, true),
+    Kivi(4, true), Kivi(2, true),  Exact(false),   Exact(true),
 };
-constexpr std::array<std::string_view, 7> kNames = {
-    "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+",
+constexpr std::array<std::string_view, 9> kNames = {
+    "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact", "exact:fast",
 };
 
 }  // namespace
@@ -40,7 +46,9 @@ std::string_view FormatRecipe(const Recipe& recipe) {
 
 bool IsKnown(const Recipe& recipe) { return !FormatRecipe(recipe).empty(); }
 
-std::string_view KnownRecipes() { return "raw, kivi:8, kivi:4, kivi:2, kivi:8+, kivi:4+, kivi:2+"; }
+std::string_view KnownRecipes() {
+  return "raw, kivi:8, kivi:4, kivi:2, kivi:8+, kivi:4+, kivi:2+, exact, exact:fast";
+}
 
 std::span<const Recipe> AllRecipes() { return kRecipes; }
 

@@ -19,26 +19,29 @@
 namespace cairn::codecs {
 
 // The values are part of the image format.
-enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2 };
+enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3 };
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
-  uint8_t bits = 16;  // of a code; 16 for raw, whatever the dtype
+  uint8_t bits = 16;  // of a code; 16 for raw and exact, whatever the dtype
   // kivi:b+ : token 0 of a chain is a row, and ranges may shrink to their least squared error.
   bool is_clipped = false;
   uint16_t k_group_tokens = 0;  // tokens that share a (min, range) in a channel of K or of a latent
   uint16_t v_group_channels = 0;  // channels that share a (min, range) in a token of V
 
+  uint8_t tables = 0;    // exact: version of the universal tables
+  bool is_fast = false;  // exact:fast: strips in planes alone
+
   // Decoded bits equal source bits.
-  [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw; }
+  [[nodiscard]] bool IsLossless() const { return id != RecipeId::kKivi; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
 inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
-// "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+"; anything else is
-// kUnknownRecipe.
+// "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
+// "exact:fast"; anything else is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
 // The name that ParseRecipe() takes; empty for a recipe that IsKnown() is false for. Static

@@ -26,6 +26,7 @@ uint32_t TilePlan::RowCount() const {
 const Stages& StagesOf(const Recipe& recipe) {
   switch (recipe.id) {
     case RecipeId::kRaw:
+    case RecipeId::kExact:
       return kRaw;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;

@@ -49,7 +49,7 @@ struct Stages {
   SelectStage select = nullptr;
   PredictStage predict = nullptr;
   AllocateStage allocate = nullptr;
-  QuantizeStage quantize = nullptr;  // null: every tile is raw
+  QuantizeStage quantize = nullptr;  // null: source bits, raw or in strips
 };
 
 // REQUIRES: IsKnown(recipe).

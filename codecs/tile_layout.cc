@@ -16,7 +16,31 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
   return uint64_t{(along + tile.group - 1) / tile.group} * across;
 }
 
+std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, const Recipe& recipe,
+                                       uint32_t rows, uint64_t bytes) {
+  const uint64_t strip_bytes_min = kStripHeaderBytes + kSectionAlignment;
+  if (!geometry.IsCodable() || recipe.id != RecipeId::kExact || rows != 0 ||
+      bytes % kSectionAlignment != 0 || bytes >= RawLayout(geometry).bytes ||
+      bytes < StripCount(geometry.rows) * strip_bytes_min) {
+    return std::nullopt;
+  }
+  TileLayout layout;
+  layout.codes_bytes = bytes;
+  layout.content_bytes = bytes;
+  layout.bytes = bytes;
+  return layout;
+}
+
 }  // namespace
+
+StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe, uint32_t index) {
+  const uint32_t left = geometry.rows - index * kStripTokens;
+  return {left < kStripTokens ? left : kStripTokens, geometry.dim, geometry.dtype, recipe.is_fast};
+}
+
+uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index) {
+  return uint64_t{index} * kStripTokens * geometry.RowBytes();
+}
 
 TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index) {
   const Plane plane = PlaneAt(spec.tile.kind, plane_index);
@@ -42,12 +66,13 @@ AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe) {
 }
 
 std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
-                                   uint16_t form, uint32_t rows) {
+                                   uint16_t form, uint32_t rows, uint64_t bytes) {
   const TileLayout raw = RawLayout(geometry);
   if (form == kRawForm) {
     if (rows != 0) return std::nullopt;
     return raw;
   }
+  if (form == kStripsForm) return StripsLayout(geometry, recipe, rows, bytes);
   if (!geometry.IsCodable() || recipe.id != RecipeId::kKivi || form != AffineForm(recipe.bits) ||
       rows > geometry.rows) {
     return std::nullopt;

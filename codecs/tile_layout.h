@@ -2,10 +2,12 @@
 #pragma once
 // Where the parts of a tile lie. Everything follows from the image's header and the tile's
 // directory entry (form and rows), so the writer and the parser both compute it and stored sizes
-// are only ever compared with it.
+// are only ever compared with it. How long strips are is what they hold: the entry's bytes count,
+// within bounds, and the headers of the strips are compared with them.
 //
 //   raw      source bits | zeros to 16
 //   affine   codes | zeros to 16 | params, row bits, row positions | zeros to 16
+//   strips   one strip for each 128 tokens, see codecs/pack/strip.h
 //
 // A coded form is allowed only where it is smaller than raw; so no tile is larger than raw.
 
@@ -14,6 +16,7 @@
 
 #include "codecs/backend.h"
 #include "codecs/image.h"
+#include "codecs/pack/strip.h"
 
 namespace cairn::codecs {
 
@@ -45,8 +48,14 @@ struct TileLayout {
 };
 
 // None where the form is not one that this recipe writes for this tile.
+//   bytes  of the tile as the directory has them: read for strips alone
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
-                                                 uint16_t form, uint32_t rows);
+                                                 uint16_t form, uint32_t rows, uint64_t bytes = 0);
+
+// What strip `index` of a tile is of, and where its tokens start in the source.
+[[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,
+                                 uint32_t index);
+[[nodiscard]] uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index);
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 

@@ -3,6 +3,7 @@
 #include "codecs/checksum.h"
 #include "codecs/image.h"
 #include "codecs/pack/dense.h"
+#include "codecs/strips.h"
 #include "codecs/tile_layout.h"
 
 namespace cairn::codecs {
@@ -56,6 +57,7 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
   if (Crc32c(content) != entry.crc) return Error::kBadChecksum;
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
+  if (entry.form == kStripsForm) return VerifyStrips(geometry, spec.recipe, content);
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
   if (!layout.has_value()) return Error::kBadTile;
   if (!HasCleanPadding(geometry, spec.recipe, entry, *layout, content.data())) {

@@ -109,11 +109,7 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   }
   codecs::ImageView view;
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &view) == codecs::Error::kOk);
-  codecs::ImageSpec spec = view.spec();
-  spec.recipe = recipe;
-  uint64_t bytes_max = 0;
-  CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(codecs::DemoteBytesMax(view, recipe)));
   size_t bytes = 0;
   const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {

@@ -41,26 +41,31 @@ void UseAll(const Bytes& image) {
   ImageView view;
   if (ParseImage(image, &view) != Error::kOk) return;
   const Error verified = VerifyTiles(view);
+  Bytes values(SourceBytesOf(view.spec()));
+  const Error decoded = Decode(ReferenceBackend(), view, view.spec().slice, values);
+  EXPECT_TRUE(decoded == Error::kOk || view.spec().recipe.id == RecipeId::kExact);
   for (const Backend* backend : CpuBackends()) {
-    DecodeOrFail(*backend, view, view.spec().slice);
+    EXPECT_EQ(Decode(*backend, view, view.spec().slice, values), decoded);
   }
   uint64_t gathered_bytes = 0;
   const std::array views = {view};
   ASSERT_EQ(GatheredBytes(views, view.spec().slice, &gathered_bytes), Error::kOk);
   EXPECT_EQ(gathered_bytes, view.bytes().size());
-  uint64_t bytes_max = 0;
-  ASSERT_EQ(MaxImageBytes(view.spec(), &bytes_max), Error::kOk);
-  Bytes target(bytes_max);
   size_t bytes = 0;
-  for (const char* name : {"raw", "kivi:4", "kivi:2+"}) {
+  const bool is_exact = view.spec().recipe.id == RecipeId::kExact;
+  for (const char* name : {"kivi:2+", "raw", "kivi:4"}) {
     const Recipe recipe = RecipeNamed(name);
+    Bytes target(DemoteBytesMax(view, recipe));
     const Error error = Demote(BestBackend(), view, recipe, target, &bytes);
-    EXPECT_TRUE(error == Error::kOk || error == Error::kNotDemotable) << Name(error);
+    EXPECT_TRUE(error == Error::kOk || error == Error::kNotDemotable ||
+                (error == Error::kBadTile && decoded == Error::kBadTile))
+        << Name(error);
     if (error == Error::kOk && verified == Error::kOk) {
       ImageView demoted;
       EXPECT_EQ(ParseImage(std::span(target).first(bytes), &demoted), Error::kOk);
       EXPECT_EQ(VerifyTiles(demoted), Error::kOk);
     }
+    if (is_exact) break;  // all ways lead over the source bits
   }
 }
 
@@ -85,10 +90,12 @@ TEST_P(HostileImageTest, AnyChangeBeforeTheTilesIsNoticed) {
 TEST_P(HostileImageTest, AnyChangeWithAFittingCrcIsRefusedOrHarmless) {
   const uint32_t tile_count = TileCountOf(image_);
   const size_t prefix = PrefixBytes(tile_count);
+  // Strips take longer to decode than all else; the header is the same.
+  const int step = std::string_view(GetParam()).starts_with("exact") ? 5 : 1;
   for (size_t i = 0; i < prefix; ++i) {
     // Names may be anything.
     const bool is_name = i >= header::kSpace && i < header::kFirstPosition;
-    for (int value = 0; value < 256; value += is_name ? 127 : i < kHeaderBytes ? 1 : 7) {
+    for (int value = 0; value < 256; value += is_name ? 127 : i < kHeaderBytes ? step : 7) {
       Bytes changed = image_;
       changed[i] = static_cast<std::byte>(value);
       FixPrefixCrc(changed, TileCountOf(changed));
@@ -101,7 +108,7 @@ TEST_P(HostileImageTest, AnyChangeWithAFittingCrcIsRefusedOrHarmless) {
 TEST_P(HostileImageTest, ReservedBytesMustBeZero) {
   for (const auto& [first, count] : {std::pair<size_t, size_t>{header::kReserved, 4},
                                      {header::kRecipeReserved, 1},
-                                     {header::kRecipeParams, 24},
+                                     {header::kRecipeParams, 23},
                                      {header::kSideObjects, 128},
                                      {header::kTail, 32}}) {
     for (size_t i = first; i < first + count; ++i) {
@@ -151,7 +158,8 @@ TEST_P(HostileImageTest, ATileWithAFittingCrcIsSafeWhateverItHolds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, HostileImageTest,
-                         testing::Values("raw", "kivi:8", "kivi:4+", "kivi:2"),
+                         testing::Values("raw", "kivi:8", "kivi:4+", "kivi:2", "exact",
+                                         "exact:fast"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == ':' ? '_' : c == '+' ? 'p' : c;

@@ -23,7 +23,7 @@ TEST(RecipeTest, NamesComeBack) {
 TEST(RecipeTest, OtherNamesAreRefused) {
   Recipe recipe;
   for (const char* name : {"", "kivi", "kivi:", "kivi:3", "kivi:16", "kivi:2++", "kivi:2 ", " raw",
-                           "RAW", "raw:16", "exact", "kivi:02"}) {
+                           "RAW", "raw:16", "exact:", "exact:slow", "kivi:02"}) {
     EXPECT_EQ(ParseRecipe(name, &recipe), Error::kUnknownRecipe) << name;
   }
   EXPECT_EQ(recipe, Recipe{});
