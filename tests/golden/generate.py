@@ -25,12 +25,13 @@ except ImportError:
     print("numpy is not installed: golden vectors not regenerated")
     sys.exit(77)
 
+import exact
 from sources import SOURCES, BYTES, KV, LATENT
 
 FOLDER = pathlib.Path(__file__).parent / "image"
-RECIPES = ["raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+"]
-DEMOTIONS = [("raw", "kivi:4"), ("kivi:8", "kivi:4"), ("kivi:8", "kivi:2"), ("kivi:4", "kivi:2"),
-             ("kivi:8+", "kivi:4+"), ("kivi:8+", "kivi:2+"), ("kivi:4+", "kivi:2+")]
+RECIPES = ["raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact", "exact:fast"]
+DEMOTIONS = [("raw", "kivi:4"), ("exact", "kivi:2+"), ("exact:fast", "exact"), ("raw", "exact:fast"), ("kivi:8", "kivi:4"),
+             ("kivi:8", "kivi:2"), ("kivi:4", "kivi:2"), ("kivi:8+", "kivi:4+"), ("kivi:8+", "kivi:2+"), ("kivi:4+", "kivi:2+")]
 KEPT = {"typical-bf16", "odd-fp32", "state-bytes"}  # sources whose images are kept whole
 F32 = np.float32
 DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1}
@@ -223,6 +224,8 @@ class Spec:
         self.source = source
         self.recipe = recipe
         self.is_kivi = recipe.startswith("kivi")
+        self.is_exact = recipe.startswith("exact")
+        self.is_fast = recipe == "exact:fast"
         self.bits = int(recipe[5]) if self.is_kivi else 16
         self.clipped = recipe.endswith("+")
 
@@ -255,8 +258,9 @@ def assemble(spec, tiles):
     header = struct.pack("<4sHHIIQIHBB", b"CKVI", 1, HEADER, 0, 0, offset, len(tiles), 3, s.kind, s.dtype)
     header += bytes(range(64))
     header += struct.pack("<QHHHHHBBII4x", s.first_position, s.tokens, 2, s.layers, 1, s.heads, 0, 0, s.k_dim, s.v_dim)
-    header += struct.pack("<BBBxHH24x", 2 if spec.is_kivi else 1, spec.bits, int(spec.clipped),
-                          K_GROUP if spec.is_kivi else 0, V_GROUP if spec.is_kivi else 0)
+    header += struct.pack("<BBBxHHB23x", 3 if spec.is_exact else 2 if spec.is_kivi else 1, spec.bits,
+                          int(spec.clipped) | int(spec.is_fast) << 1, K_GROUP if spec.is_kivi else 0,
+                          V_GROUP if spec.is_kivi else 0, int(spec.is_exact))
     header += bytes(HEADER - len(header))
     crc = crc32c(header + directory)
     return header[:12] + struct.pack("<I", crc) + header[16:] + directory + content
@@ -266,6 +270,10 @@ def encode(spec):
     tiles = []
     for bits, per_channel in tiles_of(spec):
         coded = None
+        if spec.is_exact and spec.source.dtype != BYTES:
+            strips = exact.encode_tile(spec.source.dtype, bits, spec.is_fast)
+            tiles.append((padded(bits.tobytes()), 0, 0) if strips is None else (strips, 0, 2))
+            continue
         if spec.is_kivi and spec.source.dtype != BYTES:
             coded = affine_tile(bits, spec.source.dtype, per_channel, spec.bits, spec.clipped,
                                 spec.source.first_position)
@@ -281,17 +289,19 @@ def decode(spec, tiles):
     for (data, rows, form), (bits, per_channel) in zip(tiles, tiles_of(spec)):
         if form == 0:
             out += data[:bits.nbytes]
+        elif form == 2:
+            out += exact.decode_tile(spec.source.dtype, data, bits.shape).tobytes()
         else:
             out += decode_affine(data, bits.shape, spec.source.dtype, per_channel, spec.bits, rows).tobytes()
     return out
 
 
 def demote(spec, tiles, to):
-    """Tiles of `spec` as the recipe of `to`, which has fewer bits."""
+    """Tiles of `spec` as the recipe of `to`, which nests in it."""
     out = []
     fresh = encode(to)
     for i, ((data, rows, form), (bits, _)) in enumerate(zip(tiles, tiles_of(spec))):
-        if form == 0:
+        if form in (0, 2):
             out.append(fresh[i])
             continue
         tokens, dim = bits.shape

@@ -151,6 +151,18 @@ def tails(dtype, head, plane, shape):
     return to_bits(dtype, values * values * values)
 
 
+def mixed(dtype, head, plane, shape):
+    """For lossless coding: dead channels, rare escapes, spreads far apart, and a strip of noise."""
+    values = noise(21 + plane, shape) * 2.0 ** (np.arange(shape[1]) * 5 % 23 - 20)
+    values[:, 3::11] = 0
+    values[::37, 5::9] *= 2.0**30 if dtype != FP16 else 2.0**9
+    bits = to_bits(dtype, values)
+    if plane == 1:
+        index = np.arange(shape[1] * 128, dtype=np.uint64).reshape(128, -1)
+        bits[:128] = ((index * 2654435761 % 2**32) * 40503 >> 9).astype(bits.dtype)
+    return bits
+
+
 add("typical", typical, 48, 32, 32, heads=2)
 add("zeros", zeros, 32, 16, 16)
 add("denormal", denormal, 40, 16, 16)
@@ -167,6 +179,8 @@ add("one", typical, 1, 64, 64)
 add("last", typical, 129, 4, 8)  # the last K group is one token
 add("dim80", typical, 33, 80, 80)  # V groups of 64 and 16 channels
 add("odd", typical, 70, 5, 3, first_position=70)
+add("mixed", mixed, 165, 24, 10)
+add("strips", typical, 257, 6, 5, first_position=512)
 add("latent", typical, 40, 24, 0, kind=LATENT, first_position=256)
 
 BLOB = bytes((i * 37 + (i >> 4)) % 256 for i in range(3 * 40 * 33))
