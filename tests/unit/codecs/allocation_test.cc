@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // No call of the codecs that moves payload takes memory from the heap.
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "codecs/backends.h"
@@ -10,18 +7,7 @@
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "gtest/gtest.h"
-
-namespace {
-std::atomic<int> allocation_count{0};
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  allocation_count.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes)) return block;
-  std::abort();
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+#include "tests/support/allocations.h"
 
 namespace cairn::codecs {
 namespace {
@@ -46,14 +32,14 @@ TEST(AllocationTest, CodecsDoNotAllocate) {
       size_t bytes = 0;
       ImageView view;
       bool is_ok = true;
-      const int before = allocation_count.load();
+      const int before = AllocationCount();
       is_ok &= Encode(*backend, spec, source, image, &bytes) == Error::kOk;
       is_ok &= ParseImage(std::span(image).first(bytes), &view) == Error::kOk;
       is_ok &= VerifyTiles(view) == Error::kOk;
       is_ok &= Gather({&view, 1}, {1, 1, 0, 2}, other, &bytes) == Error::kOk;
       is_ok &= Demote(*backend, view, recipe, other, &bytes) == Error::kOk;
       is_ok &= Decode(*backend, view, spec.slice, other) == Error::kOk;
-      EXPECT_EQ(allocation_count.load(), before) << backend->name;
+      EXPECT_EQ(AllocationCount(), before) << backend->name;
       EXPECT_TRUE(is_ok) << backend->name;
       ++tried;
     }

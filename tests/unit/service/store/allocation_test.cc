@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // In the steady state no put, no get and no miss takes memory from the heap: all of it was taken at
 // start.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "gtest/gtest.h"
+#include "tests/support/allocations.h"
 #include "tests/support/store_fixture.h"
-
-namespace {
-std::atomic<int> allocation_count{0};
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  allocation_count.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes)) return block;
-  std::abort();
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 
 namespace cairn {
 namespace {
 
 template <typename Action>
 int CountAllocations(Action action) {
-  const int before = allocation_count.load();
+  const int before = AllocationCount();
   action();
-  return allocation_count.load() - before;
+  return AllocationCount() - before;
 }
 
 TEST(StoreAllocationTest, GetsDoNotAllocate) {
