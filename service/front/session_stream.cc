@@ -40,7 +40,10 @@ class SessionStream final : public grpc::ServerWriteReactor<v1::SessionEvent> {
     for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
     event.set_daemon_version(terms_.daemon_version);
     event.set_payload_bytes_max(terms_.payload_bytes_max);
-    is_writing_ = true;  // no callback has run yet
+    {
+      const MutexLock lock(mutex_);
+      is_writing_ = true;
+    }
     StartWrite(&event_);
   }
 
