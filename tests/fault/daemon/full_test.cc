@@ -25,6 +25,7 @@ TEST_F(FullTest, ChainsLoseTheirLeavesFirst) {
   const Opened space = OpenSpace(ShapeOfMiB(1));
   for (uint64_t block = 1; block <= 10; ++block) ASSERT_TRUE(Put(space, block, block - 1).ok());
   for (uint64_t block = 101; block <= 110; ++block) ASSERT_TRUE(Put(space, block).ok());
+  ASSERT_TRUE(AwaitWatermark());
   const uint64_t left = Match(space, 1, 10, false).block_count();
   EXPECT_GE(left, 1u);
   EXPECT_LE(left, 6u);
@@ -54,6 +55,7 @@ TEST_F(FullTest, KeysWithoutAChainGoLeastRecentlyUsedFirst) {
   ASSERT_TRUE(Get(space, 1).ok());
   ASSERT_EQ(Match(space, 2, 2, false).block_count(), 1u);  // asking is using
   for (uint64_t block = 14; block <= 20; ++block) ASSERT_TRUE(Put(space, block).ok());
+  ASSERT_TRUE(AwaitWatermark());
   std::vector<uint64_t> left;
   for (uint64_t block = 1; block <= 20; ++block) {
     if (Get(space, block).ok()) left.push_back(block);
