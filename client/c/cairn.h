@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_H
 #define CAIRN_H
-// The C ABI of the Cairn client (libcairn.so). Plain C11, nothing else needed.
+// The C ABI of the Cairn client (libcairn.so). Plain C11; nothing but this file and cairn_image.h
+// beside it, which it includes, is needed.
 //
 // Calls return CAIRN_OK or one of the codes below (the numbers are gRPC's). After a failure
 // cairn_last_error() has one line of text for it, on the calling thread. Outputs are set only on
@@ -368,33 +369,10 @@ CAIRN_API size_t cairn_buffer_bytes(const cairn_buffer* buffer);
 /* NULL is fine. */
 CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 
-// -------------------------------------------------------------------------------------- images
-/* Pure functions over bytes; no daemon needed. */
-
-typedef struct cairn_image_info {
-  uint32_t struct_bytes;
-  uint32_t version;
-  uint8_t fingerprint[32]; /* of the space */
-  cairn_key key;
-  cairn_slice slice;
-  uint32_t tokens;
-  int32_t dtype; /* CAIRN_DTYPE_… */
-  uint64_t first_position;
-  uint64_t image_bytes, source_bytes;
-  uint32_t tile_count;
-  uint32_t k_dim, v_dim;
-  char recipe[64];
-} cairn_image_info;
-
-/* Reads header and directory of hostile bytes. CAIRN_INVALID_ARGUMENT names what is wrong. */
-CAIRN_API int cairn_image_inspect(const void* image, size_t image_bytes, cairn_image_info* info);
-/* Checks every CRC. CAIRN_DATA_LOSS when one does not match; `corrupt_tiles` (may be NULL) is set
- * then too. */
-CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles);
-/* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). */
-CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "cairn_image.h"
+
 #endif /* CAIRN_H */

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/c/guard.h"
+#include "codecs/recipe.h"
 
 namespace cairn::c {
 namespace {
@@ -73,6 +74,13 @@ absl::Status CheckSide(const char* name, int32_t side) {
   return side == 0 || side == 1
              ? absl::OkStatus()
              : absl::InvalidArgumentError(absl::StrCat(name, " is ", side, ", expected 0 or 1"));
+}
+
+absl::Status CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
+  return least <= value && value <= most
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat(name, " is ", value, ", expected ", least, " to ", most));
 }
 
 }  // namespace
@@ -170,16 +178,56 @@ absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSli
   return request;
 }
 
-absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromTarget(const cairn_memory& memory,
-                                                                  const ViewShape& shape) {
-  CAIRN_RETURN_IF_ERROR(CheckMemory("target", memory));
+absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
+                                                                    const cairn_memory& memory,
+                                                                    const ViewShape& shape) {
+  CAIRN_RETURN_IF_ERROR(CheckMemory(name, memory));
   if (memory.form == CAIRN_FORM_VIEWS) {
     return PlaneViews{FromView(memory.k, shape), FromView(memory.v, shape)};
   }
   if (memory.form == CAIRN_FORM_SOURCE) {
     return SourceTarget{{static_cast<std::byte*>(memory.data), memory.bytes}};
   }
-  return absl::InvalidArgumentError("target.form is 2 (IMAGE); expected VIEWS or SOURCE");
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ".form is 2 (IMAGE); expected VIEWS or SOURCE"));
+}
+
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("spec.recipe", spec.recipe));
+  const cairn_slice& slice = spec.slice;
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("spec.kind", spec.kind, CAIRN_GROUP_KV, CAIRN_GROUP_OPAQUE_ROWS));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.slice.group", slice.group, 0, UINT16_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.slice.layer_first", slice.layer_first, 0, UINT16_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.slice.layer_count", slice.layer_count, 1, UINT16_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.slice.head_first", slice.head_first, 0, UINT16_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.slice.head_count", slice.head_count, 1, UINT16_MAX));
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.tokens", spec.tokens, 1, codecs::kTokensPerBlockMax));
+  codecs::ImageSpec result;
+  result.space = Bytes<codecs::Digest>(spec.fingerprint);
+  result.key = Bytes<codecs::Digest>(spec.key);
+  result.group = static_cast<uint16_t>(slice.group);
+  result.tile.kind = static_cast<codecs::GroupKind>(spec.kind);
+  result.tile.dtype = codecs::DType::kBytes;
+  if (spec.kind == CAIRN_GROUP_KV || spec.kind == CAIRN_GROUP_LATENT) {
+    CAIRN_RETURN_IF_ERROR(CheckRange("spec.dtype", spec.dtype, CAIRN_DTYPE_BF16, CAIRN_DTYPE_FP32));
+    result.tile.dtype = static_cast<codecs::DType>(spec.dtype);
+  }
+  result.tile.k_dim = spec.k_dim;
+  result.tile.v_dim = spec.v_dim;
+  result.slice = {static_cast<uint16_t>(slice.layer_first),
+                  static_cast<uint16_t>(slice.layer_count), static_cast<uint16_t>(slice.head_first),
+                  static_cast<uint16_t>(slice.head_count)};
+  result.tokens = static_cast<uint16_t>(spec.tokens);
+  result.first_position = spec.first_position;
+  if (codecs::ParseRecipe(spec.recipe, &result.recipe) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec.recipe is '", spec.recipe, "', expected one of ", ToAbsl(codecs::KnownRecipes())));
+  }
+  if (const codecs::Error error = codecs::Validate(result); error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("spec: ", ToAbsl(codecs::Name(error))));
+  }
+  return result;
 }
 
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice) {
@@ -194,7 +242,7 @@ absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSli
     request.target = ImageTarget{{static_cast<std::byte*>(get.target.data), get.target.bytes}};
     return request;
   }
-  CAIRN_ASSIGN_OR_RETURN(const auto target, FromTarget(get.target, slice.view_shape()));
+  CAIRN_ASSIGN_OR_RETURN(const auto target, FromElements("target", get.target, slice.view_shape()));
   std::visit([&request](const auto& chosen) { request.target = chosen; }, target);
   return request;
 }

@@ -58,8 +58,12 @@ GroupSlice FromSlice(const cairn_slice& slice);
 // Borrow what the structs borrow.
 absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSlice& slice);
 absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSlice& slice);
-// VIEWS or SOURCE of a decode.
-absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromTarget(const cairn_memory& memory,
-                                                                  const ViewShape& shape);
+// VIEWS or SOURCE: elements to decode into, or to encode and then not written to. `name` is for
+// errors.
+absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
+                                                                    const cairn_memory& memory,
+                                                                    const ViewShape& shape);
+// InvalidArgument names the field; the result is valid.
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec);
 
 }  // namespace cairn::c

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: keys and images, which need no daemon.
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
@@ -7,6 +8,8 @@
 #include "client/c/convert.h"
 #include "client/c/guard.h"
 #include "client/cpp/transfer.h"
+#include "codecs/backends.h"
+#include "codecs/encode.h"
 #include "codecs/image.h"
 #include "codecs/recipe.h"
 
@@ -64,6 +67,8 @@ proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
 namespace codecs = cairn::codecs;
 namespace proto = cairn::proto;
 using cairn::BlockKey;
+using cairn::FromCodec;
+using cairn::Gather;
 using cairn::HeadBytes;
 using cairn::PlaneViews;
 using cairn::SourceTarget;
@@ -73,10 +78,11 @@ using cairn::ViewShape;
 using cairn::c::Bytes;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
+using cairn::c::FromElements;
 using cairn::c::FromExtras;
 using cairn::c::FromFingerprint;
+using cairn::c::FromImageSpec;
 using cairn::c::FromSpec;
-using cairn::c::FromTarget;
 using cairn::c::Guard;
 using cairn::c::InfoOf;
 using cairn::c::ParseGiven;
@@ -187,7 +193,7 @@ int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
     const codecs::ImageSpec& spec = view.spec();
     const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
-    CAIRN_ASSIGN_OR_RETURN(const auto place, FromTarget(*target, shape));
+    CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("target", *target, shape));
     std::vector<std::byte> heap;
     if (const auto* views = std::get_if<PlaneViews>(&place)) {
       CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
@@ -198,5 +204,44 @@ int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory
           "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
     }
     return VerifyAndDecode(view, place, heap);
+  });
+}
+
+int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("bytes", bytes));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec)));
+    return FromCodec(codecs::MaxImageBytes(given, bytes), "spec");
+  });
+}
+
+int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source, void* image,
+                       size_t image_capacity, size_t* image_bytes) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("source", source));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("image_bytes", image_bytes));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec)));
+    const uint64_t bytes = SourceBytesOf(given);
+    const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,
+                          given.tokens};
+    CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("source", *source, shape));
+    std::unique_ptr<std::byte[]> gathered;
+    std::span<const std::byte> payload;
+    if (const auto* views = std::get_if<PlaneViews>(&place)) {
+      CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
+      gathered = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      Gather(shape, *views, {gathered.get(), bytes});
+      payload = {gathered.get(), bytes};
+    } else if (payload = std::get<SourceTarget>(place).bytes; payload.size() != bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("source has ", payload.size(), " bytes; the spec's has ", bytes));
+    }
+    const codecs::Backend* backend = nullptr;
+    CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+    const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
+    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes), "image");
   });
 }

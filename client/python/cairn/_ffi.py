@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcairn.so through ctypes: the structs and functions of client/c/cairn.h, and nothing on top.
+"""libcairn.so through ctypes: the structs and functions of client/c/cairn.h and cairn_image.h.
 
 It is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it), and loaded on first use
 with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it."""
@@ -39,13 +39,8 @@ class _Sized(Structure):
 
 
 class Slice(Structure):
-    _fields_ = [
-        ("group", u32),
-        ("layer_first", u32),
-        ("layer_count", u32),
-        ("head_first", u32),
-        ("head_count", u32),
-    ]
+    _names = ("group", "layer_first", "layer_count", "head_first", "head_count")
+    _fields_ = [(name, u32) for name in _names]
 
 
 class ConnectOptions(_Sized):
@@ -259,6 +254,22 @@ class ImageInfo(_Sized):
     ]
 
 
+class ImageSpec(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("kind", i32),
+        ("fingerprint", u8 * 32),
+        ("key", u8 * 32),
+        ("slice", Slice),
+        ("tokens", u32),
+        ("dtype", i32),
+        ("k_dim", u32),
+        ("v_dim", u32),
+        ("first_position", u64),
+        ("recipe", text),
+    ]
+
+
 # Handles are void pointers, keys byte strings. Everything not named returns a status.
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_version": (text, []),
@@ -312,6 +323,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_image_inspect": (status, [pointer, size, POINTER(ImageInfo)]),
     "cairn_image_verify": (status, [pointer, size, POINTER(u64)]),
     "cairn_image_decode": (status, [pointer, size, POINTER(Memory)]),
+    "cairn_image_bytes_max": (status, [POINTER(ImageSpec), POINTER(u64)]),
+    "cairn_image_encode": (
+        status,
+        [POINTER(ImageSpec), POINTER(Memory), pointer, size, POINTER(size)],
+    ),
 }
 
 _lock = threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded images as bytes: look at one, check it, decode it. No daemon needed."""
+"""Encoded images as bytes: look at one, check it, decode it, encode one. No daemon needed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from . import _ffi
 from .errors import InvalidArgumentError
+from .keys import DTYPES, GROUP_KINDS, KEY_BYTES
 from .tensors import contiguous
-from .transfer import Part, plane_of
+from .transfer import Part, check_key, plane_of
 
-_DTYPES = {1: "bf16", 2: "fp16", 3: "fp32"}
+_DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
+_DIGEST = ctypes.c_uint8 * KEY_BYTES
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def inspect(image: Any) -> ImageInfo:
             part.group,
         ),
         info.tokens,
-        _DTYPES.get(info.dtype, str(info.dtype)),
+        _DTYPE_NAMES.get(info.dtype, str(info.dtype)),
         info.recipe.decode(),
         info.first_position,
         info.image_bytes,
@@ -67,23 +69,120 @@ def verify(image: Any) -> None:
     _ffi.check(_ffi.library().cairn_image_verify(memory.address, memory.bytes, None))
 
 
-def decode(image: Any, k: Any, v: Any = None) -> ImageInfo:
-    """Verifies an image and decodes it into arrays [layers, heads, tokens, dim] of its own part."""
-    info, memory = inspect(image), contiguous("image", image)
-    target = _ffi.Memory(form=_ffi.FORM_VIEWS)
-    wanted = [("k", k, info.k_dim)] + ([("v", v, info.v_dim)] if info.v_dim else [])
-    planes = []
-    for what, array, dim in wanted:
-        plane = plane_of(what, array)
-        plane.tensor.require(what, info.dtype, is_target=True)
-        shape = (len(info.part.layers or ()), len(info.part.heads or ()), info.tokens, dim)
-        if plane.shape != shape:
-            raise InvalidArgumentError(f"{what} has shape {plane.shape}, expected {shape}")
-        planes.append(plane)
-    target.k = planes[0].view()
-    if len(planes) > 1:
-        target.v = planes[1].view()
+@dataclass(frozen=True)
+class ImageSpec:
+    """What an image is of, and how it is coded: one K and V group's `layers` and `heads` of one
+    block. v_dim 0 is a latent. Equal specs over equal elements give equal bytes, those that a
+    daemon would keep; for an image that enters none, what is not given need not be."""
+
+    recipe: str
+    layers: int
+    heads: int
+    tokens: int
+    k_dim: int
+    v_dim: int
+    dtype: str = "bf16"
+    first_position: int = 0  # of the first token in its sequence
+    key: bytes = bytes(KEY_BYTES)
+    fingerprint: bytes = bytes(KEY_BYTES)
+    group: int = 0
+    layer_first: int = 0
+    head_first: int = 0
+
+    @property
+    def source_bytes(self) -> int:
+        """How many bytes the elements have."""
+        rows = self.layers * self.heads * self.tokens
+        return rows * (self.k_dim + self.v_dim) * (4 if self.dtype == "fp32" else 2)
+
+    def _native(self) -> _ffi.ImageSpec:
+        if self.dtype not in DTYPES:
+            raise InvalidArgumentError(f"dtype is {self.dtype!r}, expected one of {list(DTYPES)}")
+        part = (self.group, self.layer_first, self.layers, self.head_first, self.heads)
+        return _ffi.ImageSpec(
+            kind=GROUP_KINDS["kv" if self.v_dim else "latent"],
+            fingerprint=_DIGEST.from_buffer_copy(check_key("fingerprint", self.fingerprint)),
+            key=_DIGEST.from_buffer_copy(check_key("key", self.key)),
+            slice=_ffi.Slice(*part),
+            tokens=self.tokens,
+            dtype=DTYPES[self.dtype],
+            k_dim=self.k_dim,
+            v_dim=self.v_dim,
+            first_position=self.first_position,
+            recipe=self.recipe.encode(),
+        )
+
+
+def bytes_max(spec: ImageSpec) -> int:
+    """Most bytes that an image of that spec takes, in any recipe."""
+    found = ctypes.c_uint64()
+    native = spec._native()
+    _ffi.check(_ffi.library().cairn_image_bytes_max(ctypes.byref(native), ctypes.byref(found)))
+    return found.value
+
+
+def encode(
+    spec: ImageSpec, k: Any = None, v: Any = None, *, source: Any = None, target: Any = None
+) -> memoryview:
+    """Encodes arrays [layers, heads, tokens, dim], or `source`, their bytes one after the other as
+    [layers, heads, plane (K, V), tokens, dim], on the calling thread. The image is the beginning of
+    `target`, writable bytes that hold at least it, or of memory taken for it. `source` is encoded
+    where it lies, arrays are gathered first."""
+    native = spec._native()
+    memory, held = _elements_of(spec, k, v, source, is_target=False)
+    target = memoryview(bytearray(bytes_max(spec)) if target is None else target).cast("B")
+    place = contiguous("target", target, is_target=True)
+    written = ctypes.c_size_t()
     _ffi.check(
-        _ffi.library().cairn_image_decode(memory.address, memory.bytes, ctypes.byref(target))
+        _ffi.library().cairn_image_encode(
+            ctypes.byref(native),
+            ctypes.byref(memory),
+            place.address,
+            place.bytes,
+            ctypes.byref(written),
+        )
     )
+    del held
+    return target[: written.value]
+
+
+def decode(image: Any, k: Any = None, v: Any = None, *, source: Any = None) -> ImageInfo:
+    """Verifies an image and decodes it into arrays [layers, heads, tokens, dim] of its own part, or
+    into `source`, as bytes in the order that `encode` names."""
+    info, place = inspect(image), contiguous("image", image)
+    memory, held = _elements_of(info, k, v, source, is_target=True)
+    _ffi.check(
+        _ffi.library().cairn_image_decode(place.address, place.bytes, ctypes.byref(memory))
+    )
+    del held
     return info
+
+
+def _elements_of(
+    what: ImageInfo | ImageSpec, k: Any, v: Any, source: Any, is_target: bool
+) -> tuple[_ffi.Memory, list[Any]]:
+    """The memory of the elements, checked, and what keeps it alive."""
+    memory = _ffi.Memory(form=_ffi.FORM_VIEWS)
+    if source is not None:
+        if k is not None or v is not None:
+            raise InvalidArgumentError("k and v exclude source: name one form")
+        tensor = contiguous("source", source, is_target)
+        memory.form, memory.data, memory.bytes = _ffi.FORM_SOURCE, tensor.address, tensor.bytes
+        return memory, [tensor]
+    if isinstance(what, ImageSpec):
+        counts = (what.layers, what.heads)
+    else:
+        counts = (len(what.part.layers or ()), len(what.part.heads or ()))
+    wanted = [("k", k, what.k_dim)] + ([("v", v, what.v_dim)] if what.v_dim else [])
+    planes = []
+    for name, array, dim in wanted:
+        plane = plane_of(name, array)
+        plane.tensor.require(name, what.dtype, is_target)
+        shape = (*counts, what.tokens, dim)
+        if plane.shape != shape:
+            raise InvalidArgumentError(f"{name} has shape {plane.shape}, expected {shape}")
+        planes.append(plane)
+    memory.k = planes[0].view()
+    if len(planes) > 1:
+        memory.v = planes[1].view()
+    return memory, planes

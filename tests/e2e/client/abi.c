@@ -27,6 +27,7 @@ _Static_assert(sizeof(cairn_put_request) == 264, "cairn_put_request");
 _Static_assert(sizeof(cairn_get_request) == 248, "cairn_get_request");
 _Static_assert(sizeof(cairn_match_result) == 48, "cairn_match_result");
 _Static_assert(sizeof(cairn_stats) == 296, "cairn_stats");
+_Static_assert(sizeof(cairn_image_spec) == 128, "cairn_image_spec");
 
 static uint16_t source[VALUES], target[VALUES];
 
@@ -156,6 +157,42 @@ static void check_match(cairn_client* client, cairn_space* space, const cairn_ke
   CHECK(((cairn_match_result*)old)->block_count == 1 && old[40] == 0xEE);
 }
 
+/* What inspect says of an image and its elements make the image again, byte for byte. */
+static void check_encode(const cairn_image_info* info, const unsigned char* image) {
+  cairn_image_spec spec;
+  memset(&spec, 0, sizeof spec);
+  spec.struct_bytes = sizeof spec;
+  spec.kind = CAIRN_GROUP_KV;
+  memcpy(spec.fingerprint, info->fingerprint, sizeof spec.fingerprint);
+  spec.key = info->key;
+  spec.slice = info->slice;
+  spec.tokens = info->tokens;
+  spec.dtype = info->dtype;
+  spec.k_dim = info->k_dim;
+  spec.v_dim = info->v_dim;
+  spec.first_position = info->first_position;
+  spec.recipe = info->recipe;
+  uint64_t bytes_max = 0;
+  CHECK(cairn_image_bytes_max(&spec, &bytes_max) == CAIRN_OK && bytes_max >= info->image_bytes);
+  cairn_memory memory;
+  memset(&memory, 0, sizeof memory);
+  memory.form = CAIRN_FORM_SOURCE;
+  memory.data = source;
+  memory.bytes = sizeof source;
+  unsigned char* made = malloc(bytes_max);
+  size_t bytes = 0;
+  CHECK(cairn_image_encode(&spec, &memory, made, bytes_max, &bytes) == CAIRN_OK);
+  CHECK(bytes == info->image_bytes && memcmp(made, image, bytes) == 0);
+  CHECK(cairn_image_encode(&spec, &memory, made, bytes - 1, &bytes) == CAIRN_INVALID_ARGUMENT);
+  memory.bytes -= 2;
+  CHECK(cairn_image_encode(&spec, &memory, made, bytes_max, &bytes) == CAIRN_INVALID_ARGUMENT);
+  CHECK(strstr(cairn_last_error(), "source has") != NULL && bytes == info->image_bytes);
+  spec.slice.layer_count = 0;
+  CHECK(cairn_image_bytes_max(&spec, &bytes_max) == CAIRN_INVALID_ARGUMENT);
+  CHECK(strstr(cairn_last_error(), "spec.slice.layer_count") != NULL);
+  free(made);
+}
+
 static void check_image(cairn_space* space, cairn_key key) {
   const cairn_slice whole = {0, 0, 0, 0, 0};
   uint64_t bytes_max = 0;
@@ -182,6 +219,7 @@ static void check_image(cairn_space* space, cairn_key key) {
   memset(target, 0, sizeof target);
   CHECK(cairn_image_decode(image, get.bytes, &memory) == CAIRN_OK);
   CHECK(memcmp(source, target, sizeof target) == 0);
+  check_encode(&info, image);
   image[get.bytes - 1] ^= 1;
   uint64_t corrupt = 0;
   CHECK(cairn_image_verify(image, get.bytes, &corrupt) == CAIRN_DATA_LOSS && corrupt == 1);

@@ -29,8 +29,10 @@ STRUCTS = {
     "cairn_stats": _ffi.Stats,
     "cairn_counters": _ffi.Counters,
     "cairn_image_info": _ffi.ImageInfo,
+    "cairn_image_spec": _ffi.ImageSpec,
 }
 HEADER = ROOT / "client" / "c" / "cairn.h"
+HEADERS = HEADER.read_text() + (HEADER.parent / "cairn_image.h").read_text()
 PACKAGE = ROOT / "client" / "python" / "cairn"
 
 
@@ -59,13 +61,12 @@ def test_layouts(tmp_path):
 
 
 def test_every_struct_is_here():
-    declared = set(re.findall(r"^} (cairn_\w+);", HEADER.read_text(), re.MULTILINE))
+    declared = set(re.findall(r"^} (cairn_\w+);", HEADERS, re.MULTILINE))
     assert declared - {"cairn_key", "cairn_lease"} == set(STRUCTS)
 
 
 def test_every_function_is_here():
-    text = HEADER.read_text()
-    declared = re.findall(r"^CAIRN_API [\w ]+\*?\s*\b(cairn_\w+)\(", text, re.MULTILINE)
+    declared = re.findall(r"^CAIRN_API [\w ]+\*?\s*\b(cairn_\w+)\(", HEADERS, re.MULTILINE)
     assert len(declared) > 30 and set(_ffi._SIGNATURES) == set(declared)
     used = "".join(path.read_text() for path in PACKAGE.glob("*.py") if path.name != "_ffi.py")
     used += re.split(r"^_lock = ", (PACKAGE / "_ffi.py").read_text(), flags=re.MULTILINE)[1]
@@ -74,4 +75,4 @@ def test_every_function_is_here():
     derived = {"cairn_fingerprint", "cairn_derive_key", "cairn_derive_chain", "cairn_opaque_key"}
     assert unused == derived
     assert _ffi.library_version() == cairn.__version__
-    assert re.search(rf"#define CAIRN_ABI_VERSION {_ffi.ABI_VERSION}\b", text)
+    assert re.search(rf"#define CAIRN_ABI_VERSION {_ffi.ABI_VERSION}\b", HEADERS)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.image: encoding and decoding without a daemon."""
+
+import dataclasses
+
+import cairn
+import numpy as np
+import pytest
+from cairn.image import ImageSpec, bytes_max, decode, encode, inspect, verify
+from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
+
+SPEC = ImageSpec("kivi:4", LAYERS, HEADS, TOKENS, DIM, DIM)
+
+
+def as_source(k, v):
+    return np.stack([k, v], axis=2)
+
+
+@pytest.mark.parametrize("recipe", ["raw", "kivi:8", "kivi:2+"])
+def test_arrays_and_source_make_one_image_and_come_back_alike(recipe):
+    spec, kv = dataclasses.replace(SPEC, recipe=recipe), make_kv(1)
+    source = as_source(*kv)
+    assert spec.source_bytes == source.nbytes
+    image = encode(spec, *kv)
+    room = bytearray(len(image))
+    assert encode(spec, source=source, target=room) == image == room
+    verify(image)
+    info = inspect(image)
+    assert (info.recipe, info.tokens, info.k_dim) == (recipe, TOKENS, DIM)
+    assert info.image_bytes == len(image) <= bytes_max(spec)
+    planes, flat = [np.zeros_like(plane) for plane in kv], np.zeros_like(source)
+    decode(image, *planes)
+    decode(image, source=flat)
+    np.testing.assert_array_equal(as_source(*planes), flat)
+    assert np.array_equal(flat, source) == (recipe == "raw")
+
+
+def test_it_is_the_image_that_a_daemon_keeps(client):
+    space, kv = open_space(client, "kivi:2+"), make_kv(2)
+    (key,) = space.keys(range(TOKENS))
+    space.put(key, *kv)
+    room = bytearray(space.image_bytes_max())
+    kept = room[: space.get(key, image=room).target_bytes]
+    spec = dataclasses.replace(SPEC, recipe="kivi:2+", key=key, fingerprint=space.fingerprint)
+    assert encode(spec, *kv) == kept and bytes_max(spec) == len(room)
+    assert encode(dataclasses.replace(spec, first_position=TOKENS), *kv) != kept
+
+
+def test_a_latent_has_one_plane():
+    spec = dataclasses.replace(SPEC, heads=1, v_dim=0)
+    latent = make_kv(3, (LAYERS, 1, TOKENS, DIM))[0]
+    out = np.zeros_like(latent)
+    assert decode(encode(spec, latent), out).v_dim == 0 and out.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"recipe": "zip"}, "spec.recipe is 'zip', expected one of raw"),
+        ({"layers": 0}, "spec.slice.layer_count is 0"),
+        ({"layer_first": 1 << 20}, "spec.slice.layer_first"),
+        ({"tokens": 1025}, "spec.tokens is 1025"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"key": b"short"}, "key has 5 bytes"),
+        ({"k_dim": 1 << 20}, "spec: "),
+    ],
+)
+def test_a_spec_that_cannot_be_is_named(change, text):
+    with pytest.raises(cairn.InvalidArgumentError, match=text):
+        bytes_max(dataclasses.replace(SPEC, **change))
+
+
+def test_memory_that_does_not_fit_is_named():
+    kv = make_kv(4)
+    with pytest.raises(cairn.InvalidArgumentError, match="k has shape"):
+        encode(SPEC, kv[0][:, :, 1:], kv[1])
+    with pytest.raises(cairn.InvalidArgumentError, match="source has 2 bytes"):
+        encode(SPEC, source=bytes(2))
+    with pytest.raises(cairn.InvalidArgumentError, match="exclude"):
+        encode(SPEC, *kv, source=bytes(2))
+    with pytest.raises(cairn.InvalidArgumentError, match="target too small"):
+        encode(SPEC, *kv, target=bytearray(64))
+    with pytest.raises(cairn.InvalidArgumentError, match="read-only"):
+        encode(SPEC, *kv, target=bytes(1 << 20))
