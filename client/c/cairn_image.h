@@ -51,6 +51,8 @@ typedef struct cairn_image_spec {
   const char* recipe;      /* "raw", "kivi:4", … Required */
 } cairn_image_spec;
 
+/* The recipes that this library knows: "raw,exact,…,kivi:2+". Static. */
+CAIRN_API const char* cairn_image_recipes(void);
 /* Most bytes that an image of `spec` takes, in any recipe: a target of them always suffices.
  * CAIRN_INVALID_ARGUMENT as cairn_image_encode. */
 CAIRN_API int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: keys and images, which need no daemon.
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
@@ -205,6 +207,14 @@ int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory
     }
     return VerifyAndDecode(view, place, heap);
   });
+}
+
+const char* cairn_image_recipes(void) {
+  static const auto* const kNames = new std::string(
+      absl::StrJoin(codecs::AllRecipes(), ",", [](std::string* text, const codecs::Recipe& recipe) {
+        text->append(codecs::FormatRecipe(recipe));
+      }));
+  return kNames->c_str();
 }
 
 int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes) {

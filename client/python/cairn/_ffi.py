@@ -323,6 +323,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_image_inspect": (status, [pointer, size, POINTER(ImageInfo)]),
     "cairn_image_verify": (status, [pointer, size, POINTER(u64)]),
     "cairn_image_decode": (status, [pointer, size, POINTER(Memory)]),
+    "cairn_image_recipes": (text, []),
     "cairn_image_bytes_max": (status, [POINTER(ImageSpec), POINTER(u64)]),
     "cairn_image_encode": (
         status,

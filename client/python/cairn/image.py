@@ -113,6 +113,11 @@ class ImageSpec:
         )
 
 
+def recipes() -> list[str]:
+    """What an ImageSpec may name: every recipe that the library knows."""
+    return _ffi.library().cairn_image_recipes().decode().split(",")
+
+
 def bytes_max(spec: ImageSpec) -> int:
     """Most bytes that an image of that spec takes, in any recipe."""
     found = ctypes.c_uint64()
