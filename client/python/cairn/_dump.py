@@ -3,9 +3,10 @@
 
 The names of tensors say what they hold: `k` and `v` are [layers, heads, tokens, dim]; `k.7` and
 `v.7` are layer 7, [heads, tokens, dim]. K is as it lies in the engine's cache, after RoPE. Optional
-`q` or `q.7` are the queries of the last tokens as they meet K, [query heads, some tokens, dim]. A
-safetensors file holds any of them, an npy file (`k.npy`, `v.7.npy`) one; bf16 in an npy file is its
-bits as uint16.
+`q` or `q.7` are the queries of the last tokens as they meet K, [query heads, some tokens, dim], and
+`window` [layers] says how many tokens a query of each layer sees, itself included; 0 and no
+`window` mean all of them. A safetensors file holds any of them, an npy file (`k.npy`, `v.7.npy`)
+one; bf16 in an npy file is its bits as uint16.
 """
 
 from __future__ import annotations
@@ -21,25 +22,51 @@ import numpy as np
 
 from .errors import InvalidArgumentError
 
-_NAME = re.compile(r"([kvq])(?:\.(\d+))?")
-_SAFETENSORS_DTYPES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+_NAME = re.compile(r"(window)|([kvq])(?:\.(\d+))?")
+_SAFETENSORS_DTYPES = {
+    "BF16": np.uint16,
+    "F16": np.float16,
+    "F32": np.float32,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 _CAIRN_DTYPES = {"uint16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HEADER_BYTES_MAX = 1 << 26
 
 
 @dataclass(frozen=True)
-class Dump:
-    """One sequence, by layer. k[i] and v[i]: [heads, tokens, dim], bf16 as uint16. q may be {}."""
+class Kv:
+    """One sequence, by layer. k[i] and v[i]: [heads, tokens, dim], bf16 as uint16."""
 
     dtype: str
     k: dict[int, np.ndarray]
     v: dict[int, np.ndarray]
-    q: dict[int, np.ndarray]
-    fingerprint: str  # of the files' names, lengths and times
 
     @property
     def token_count(self) -> int:
         return next(iter(self.k.values())).shape[1]
+
+
+@dataclass(frozen=True)
+class Dump(Kv):
+    """What a folder holds. q and windows lack the layers that say nothing of them."""
+
+    q: dict[int, np.ndarray]
+    windows: dict[int, int]
+
+    def fingerprint(self) -> str:
+        """Of the values: a dump in other files has the same, a changed one has not."""
+        found = hashlib.sha256(f"{self.dtype} {sorted(self.windows.items())}".encode())
+        for name in "kvq":
+            for layer, array in sorted(getattr(self, name).items()):
+                found.update(f" {name}.{layer} {array.dtype.name} {array.shape} ".encode())
+                found.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return found.hexdigest()
+
+    def first_tokens(self, count: int) -> Kv:
+        """K and V of the first `count` tokens."""
+        k, v = ({i: x[:, :count] for i, x in plane.items()} for plane in (self.k, self.v))
+        return Kv(self.dtype, k, v)
 
     def groups(self) -> list[list[int]]:
         """Layers of one geometry."""
@@ -52,19 +79,22 @@ class Dump:
 
 def read_dump(folder: pathlib.Path) -> Dump:
     """Reads every *.safetensors and *.npy of a folder; InvalidArgumentError says what is wrong."""
+    if not folder.is_dir():
+        raise InvalidArgumentError(f"{folder} is no folder")
     planes: dict[str, dict[int, np.ndarray]] = {"k": {}, "v": {}, "q": {}}
-    fingerprint = hashlib.sha256()
+    windows: dict[int, int] = {}
     paths = sorted([*folder.glob("*.safetensors"), *folder.glob("*.npy")])
     for path in paths:
-        stat = path.stat()
-        fingerprint.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
         try:
             tensors = _tensors_of(path)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidArgumentError(f"{path.name} cannot be read: {error}") from None
         for name, array in tensors:
-            if match := _NAME.fullmatch(name):
-                _add(planes[match[1]], match[2], array, f"{path.name}: {name}")
+            match = _NAME.fullmatch(name)
+            if match and match[1]:
+                windows = _read_windows(array, path.name)
+            elif match:
+                _add(planes[match[2]], match[3], array, f"{path.name}: {name}")
     k, v = planes["k"], planes["v"]
     if not k:
         raise InvalidArgumentError(f"{folder}: no tensor k or k.0 in {len(paths)} files")
@@ -73,7 +103,7 @@ def read_dump(folder: pathlib.Path) -> Dump:
     dtypes = {array.dtype.name for array in [*k.values(), *v.values()]}
     if len(dtypes) != 1 or not dtypes <= _CAIRN_DTYPES.keys():
         raise InvalidArgumentError(f"{folder}: elements are {sorted(dtypes)}, expected one type")
-    dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], fingerprint.hexdigest())
+    dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], windows)
     _check(dump, folder)
     return dump
 
@@ -94,6 +124,12 @@ def _check(dump: Dump, folder: pathlib.Path) -> None:
             raise InvalidArgumentError(f"{folder}: layer {layer} has queries that do not fit")
         if q is not None and q.shape[1] > dump.token_count:
             raise InvalidArgumentError(f"{folder}: layer {layer} has more queries than tokens")
+
+
+def _read_windows(array: np.ndarray, where: str) -> dict[int, int]:
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 0).any():
+        raise InvalidArgumentError(f"{where}: window is no list of token counts")
+    return {layer: int(window) for layer, window in enumerate(array) if window}
 
 
 def _add(plane: dict[int, np.ndarray], layer: str | None, array: np.ndarray, where: str) -> None:

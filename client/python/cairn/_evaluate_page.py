@@ -5,162 +5,210 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ._evaluate_plot import make_plot
+
 if TYPE_CHECKING:
-    from .evaluate import Evaluation
+    from .evaluate import Evaluation, Loss
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 62em; margin: 2em auto;
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 74em; margin: 2em auto;
   padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 2em 0 .5em; }
+h3 { font-size: 1em; margin: 0 0 .4em; }
 p.best { background: #e8f4ec; border-left: 4px solid #2f8f4e; padding: .6em 1em; }
 p.none { background: #fbeee8; border-left: 4px solid #c0532b; padding: .6em 1em; }
-table { border-collapse: collapse; } th, td { padding: .25em .7em; text-align: right; }
-th:first-child, td:first-child { text-align: left; font-family: monospace; }
-thead th { border-bottom: 1px solid #9aa7b4; font-weight: 600; }
-tr.best td { background: #e8f4ec; } .note { color: #5b6875; font-size: .9em; }
-svg text { font: 12px system-ui, sans-serif; fill: #1c2733; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25em .7em; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } td:first-child { font-family: monospace; }
+thead th { border-bottom: 1px solid #9aa7b4; font-weight: 600; vertical-align: bottom; }
+tr.best td { background: #e8f4ec; } .note, .no { color: #5b6875; } .note { font-size: .9em; }
+.wide { overflow-x: auto; } .side { display: flex; flex-wrap: wrap; gap: 1.5em 2.5em; }
+.heat td { padding: 0 .5em; min-width: 3.1em; text-align: right; font-size: .8em;
+  line-height: 1.55; border: 1px solid #fff; }
+.heat th { padding: 0 .5em; font-size: .8em; font-weight: 400; text-align: right; }
+.heat thead th { font-family: monospace; padding-bottom: .2em; }
+.heat td:first-child { font-family: inherit; text-align: right; }
+.heat tr.all th, .heat tr.all td { border-top: 2px solid #1c2733; }
+.scale { display: inline-block; width: 12em; height: .8em; margin: 0 .5em; }
+svg text { font: 12px system-ui, sans-serif; fill: #1c2733;
+  paint-order: stroke; stroke: #fff; stroke-width: 3px; stroke-linejoin: round; }
 """
-_WIDTH, _HEIGHT = 700, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 90, 20, 50
-_LOSS_MIN = 1e-5  # of the plot; what is lossless is drawn there
+# (figure of a loss, what it is called)
+_PLOTS = (
+    ("kl", "KL of the next token, nats"),
+    ("attention_error", "error of what attention returns"),
+    ("kv_error", "larger of K's and V's error"),
+)
+_HEAT_LEAST, _HEAT_MOST = 1e-3, 1.0  # of the colours, by powers of ten
+_HEAT_LIGHT, _HEAT_DARK = (250, 246, 238), (140, 30, 25)
 
 
 def make_page(
-    found: Sequence[Evaluation], best: Evaluation | None, loss_max: float, about: str
+    found: Sequence[Evaluation], best: Evaluation | None, loss: Loss, about: dict
 ) -> str:
-    has_queries = any(one.attention_error is not None for one in found)
-    loss = "attention-output error" if has_queries else "larger of K and V error"
-    if best is None:
-        verdict = f'<p class="none">No recipe has a loss of at most {loss_max:g}.</p>'
-    else:
-        verdict = (
-            f'<p class="best">For a loss of at most {loss_max:g}:'
-            f" <b>{html.escape(best.recipe)}</b>, {best.bits:.2f} bits an element,"
-            f" {best.ratio:.2f} times as many tokens in the same memory.</p>"
-        )
+    """`found` is drawn in its order."""
+    title = f"Recipes on {about['name']}"
     parts = [
-        f"<h1>Recipes on {html.escape(about)}</h1>",
-        f'{verdict}<p class="note">Loss is the {loss}.</p>',
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p>{about['layers']} layers, {about['tokens']} tokens, {about['dtype']}.</p>",
+        _verdict(best, loss),
         "<h2>Rate against loss</h2>",
-        _plot(found, loss, loss_max),
+        f'<div class="side">{_plots(found, best, loss)}</div>',
         "<h2>Figures</h2>",
-        _table(found, best),
-        '<p class="note">Bits are all-in: headers, directories and parameters are counted. Errors'
-        " are relative: the root of the summed squared error over that of the summed squares. Rates"
-        " are GB of source a second, of one caller; decode is one core's, checksums verified.</p>",
+        f'<div class="wide">{_table(found, best)}</div>',
+        _notes(found, about),
         "<h2>Error by layer</h2>",
-        _heat_map(found),
+        _heat_maps(found),
     ]
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>cairn evaluate</title>'
-        f"<style>{_STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
     )
+
+
+def _verdict(best: Evaluation | None, loss: Loss) -> str:
+    if best is None:
+        return f'<p class="none">No recipe has {loss}.</p>'
+    return (
+        f'<p class="best">With {loss}: <b>{html.escape(best.recipe)}</b>,'
+        f" {best.bits:.2f} bits an element, {best.ratio:.2f} times as many tokens in the same"
+        " memory.</p>"
+    )
+
+
+def _plots(found: Sequence[Evaluation], best: Evaluation | None, loss: Loss) -> str:
+    wanted = [plot for plot in _PLOTS if plot[0] != loss.figure]
+    names = dict(_PLOTS)
+    wanted.insert(0, (loss.figure, names.get(loss.figure, loss.figure.replace("_", " "))))
+    drawn = []
+    for figure, name in wanted:
+        points = [
+            (one.bits, getattr(one, figure), one.recipe, one is best)
+            for one in found
+            if getattr(one, figure) is not None
+        ]
+        if points:
+            drawn.append(make_plot(points, name, loss.most if figure == loss.figure else None))
+    return "".join(f"<div>{plot}</div>" for plot in drawn)
 
 
 def _table(found: Sequence[Evaluation], best: Evaluation | None) -> str:
-    names = ("recipe", "bits", "ratio", "K error", "V error", "attention", "put", "get", "decode")
+    columns: list[tuple[str, Callable[[Evaluation], str]]] = [
+        ("recipe", lambda one: html.escape(one.recipe)),
+        ("bits", lambda one: f"{one.bits:.3f}"),
+        ("ratio", lambda one: f"{one.ratio:.2f}"),
+        ("K error", lambda one: f"{one.k_error:.4f}"),
+        ("V error", lambda one: f"{one.v_error:.4f}"),
+        ("attention", lambda one: _cell(one.attention_error, ".4f")),
+        ("KL, nats", lambda one: _cell(one.kl, ".5f") + _margin(one.kl_error)),
+        ("trimmed", lambda one: _cell(one.kl_trimmed, ".5f")),
+        ("ppl ×", lambda one: _cell(one.perplexity_ratio, ".4f")),
+        ("top-1", lambda one: _cell(one.same_top, ".1%")),
+        ("encode", lambda one: f"{one.encode_rate / 1e9:.2f}"),
+        ("decode", lambda one: f"{one.decode_rate / 1e9:.2f}"),
+    ]
+    head = "".join(f"<th>{name}</th>" for name, _ in columns)
     rows = []
     for one in found:
-        attention = "–" if one.attention_error is None else f"{one.attention_error:.4f}"
-        cells = [html.escape(one.recipe), f"{one.bits:.3f}", f"{one.ratio:.2f}"]
-        cells += [f"{one.k_error:.4f}", f"{one.v_error:.4f}", attention]
-        cells += [f"{x / 1e9:.2f}" for x in (one.put_rate, one.get_rate, one.decode_rate)]
         mark = ' class="best"' if one is best else ""
-        rows.append(f"<tr{mark}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th>{name}</th>" for name in names)
+        cells = "".join(f"<td>{cell(one)}</td>" for _, cell in columns)
+        rows.append(f"<tr{mark}>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _plot(found: Sequence[Evaluation], loss: str, loss_max: float) -> str:
-    """Bits across, loss up by powers of ten, the limit as a dashed line."""
-    losses = [max(one.loss, _LOSS_MIN) for one in found if math.isfinite(one.loss)] + [loss_max]
-    low = math.floor(math.log10(max(min(losses), _LOSS_MIN)))
-    high = max(math.ceil(math.log10(max(losses))), low + 1)
-    bits_max = math.ceil(max(one.bits for one in found) / 2) * 2
+def _cell(value: float | None, form: str) -> str:
+    return '<span class="no">unavailable</span>' if value is None else format(value, form)
 
-    def across(bits: float) -> float:
-        return _LEFT + bits / bits_max * (_WIDTH - _LEFT - _RIGHT)
 
-    def up(value: float) -> float:
-        share = (math.log10(max(value, _LOSS_MIN)) - low) / (high - low)
-        return _HEIGHT - _BOTTOM - max(0.0, min(1.0, share)) * (_HEIGHT - _TOP - _BOTTOM)
+def _margin(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.5f}"
 
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    shapes = []
-    for power in range(low, high + 1):
-        y = up(10.0**power)
-        shapes.append(_line(_LEFT, y, right, y))
-        shapes.append(_text(_LEFT - 8, y + 4, f"{10.0**power:g}", "end"))
-    for bits in range(0, bits_max + 1, 2):
-        x = across(bits)
-        shapes.append(_line(x, _TOP, x, bottom))
-        shapes.append(_text(x, bottom + 18, f"{bits}", "middle"))
-    shapes.append(_line(_LEFT, up(loss_max), right, up(loss_max), "#2f8f4e", "5 4"))
-    taken: list[tuple[float, float]] = []
-    for one in found:
-        x, y = across(one.bits), up(one.loss)
-        label = y + 4
-        while any(abs(x - other) < 60 and abs(label - there) < 13 for other, there in taken):
-            label -= 13
-        taken.append((x, label))
-        shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="#2463a6"/>')
-        shapes.append(_text(x + 9, label, one.recipe))
-    shapes.append(_text((_LEFT + right) / 2, _HEIGHT - 10, "bits per element, all-in", "middle"))
-    shapes.append(
-        f'<text transform="translate(16 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
-        f"{html.escape(loss)}</text>"
+
+def _notes(found: Sequence[Evaluation], about: dict) -> str:
+    notes = [
+        "Bits are all-in, per element of K and V: headers, directories and parameters are counted."
+        " Errors are relative: the root of the summed squared error over that of the summed"
+        " squares. encode and decode are GB of source a second, one core, one block at a time;"
+        f" decode checks every checksum. A plain copy here: {about['copy_rate'] / 1e9:.1f} GB/s."
+    ]
+    if any(one.kl is not None for one in found):
+        notes.append(
+            "KL is that of the model's next-token distribution behind the coded KV from the one"
+            " behind the exact KV, mean over positions ± its standard error; trimmed leaves out the"
+            " 5 % largest and the 5 % smallest; ppl × is perplexity over the exact one's; top-1 is"
+            " the share of positions at which the likeliest token is the same."
+        )
+    else:
+        notes.append("KL and perplexity are unavailable: they need a judge (--judge).")
+    if all(one.attention_error is None for one in found):
+        notes.append("The error of attention is unavailable: it needs queries (q) in the dump.")
+    return "".join(f'<p class="note">{note}</p>' for note in notes)
+
+
+def _heat_maps(found: Sequence[Evaluation]) -> str:
+    """A table for each of K, V and attention: a row per layer, a column per recipe with a loss."""
+    lossy = [one for one in found if one.kv_error]
+    exact = [one.recipe for one in found if not one.kv_error]
+    planes = [
+        ("K", "k_error", "k_error_by_layer"),
+        ("V", "v_error", "v_error_by_layer"),
+        ("What attention returns", "attention_error", "attention_error_by_layer"),
+    ]
+    drawn = [
+        f"<div><h3>{name}</h3>{_heat_map(lossy, whole, by_layer)}</div>"
+        for name, whole, by_layer in planes
+        if any(getattr(one, whole) is not None for one in lossy)
+    ]
+    ramp = ", ".join(_color(_HEAT_LEAST * 10 ** (3 * step / 6)) for step in range(7))
+    scale = (
+        f'<p class="note">Relative errors in percent: 0.1 <span class="scale" style="background:'
+        f' linear-gradient(to right, {ramp})"></span> 100, by powers of ten. The last row is of all'
+        " layers together."
     )
+    if exact:
+        scale += f" Without any error: {html.escape(', '.join(exact))}."
+    return f'{scale}</p><div class="side wide">{"".join(drawn)}</div>'
+
+
+def _heat_map(lossy: Sequence[Evaluation], whole: str, by_layer: str) -> str:
+    head = "".join(f"<th>{html.escape(one.recipe)}</th>" for one in lossy)
+    rows = []
+    for place, layer in enumerate(lossy[0].layers):
+        errors = [getattr(one, by_layer)[place] for one in lossy]
+        rows.append(f"<tr><th>{layer}</th>{''.join(map(_heat_cell, errors))}</tr>")
+    cells = "".join(_heat_cell(getattr(one, whole)) for one in lossy)
+    rows.append(f'<tr class="all"><th>all</th>{cells}</tr>')
     return (
-        f'<svg role="img" aria-label="bits against loss" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
-        f' width="{_WIDTH}" height="{_HEIGHT}">{"".join(shapes)}</svg>'
+        f'<table class="heat"><thead><tr><th>layer</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, color="#dde3e8", dashes="none") -> str:
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"'
-        f' stroke-dasharray="{dashes}"/>'
-    )
+def _heat_cell(error: float | None) -> str:
+    if error is None:
+        return '<td class="no">–</td>'
+    ink = "#fff" if _share(error) > 0.5 else "#1c2733"
+    percent = 100 * error
+    text = f"{percent:.0f}" if percent >= 9.95 else f"{percent:.1f}"
+    if 0 < percent < 0.1:
+        text = f"{percent:.2f}"
+    return f'<td style="background:{_color(error)};color:{ink}">{text}</td>'
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
-
-
-def _heat_map(found: Sequence[Evaluation]) -> str:
-    """A line per recipe and plane, a cell per layer; white is 0, dark is 1 or more."""
-    layers = found[0].layers
-    cell = max(14, min(26, 640 // max(1, len(layers))))
-    shapes, y = [], 22
-    for place, layer in enumerate(layers):
-        if place % max(1, len(layers) // 16) == 0:
-            x = 110 + place * cell + cell / 2
-            shapes.append(_text(x, 14, f"{layer}", "middle"))
-    for one in found:
-        for plane, errors in (("K", one.k_error_by_layer), ("V", one.v_error_by_layer)):
-            shapes.append(_text(0, y + 13, f"{one.recipe} {plane}"))
-            for place, error in enumerate(errors):
-                title = f"{html.escape(one.recipe)} {plane}, layer {layers[place]}: {error:.4f}"
-                shapes.append(
-                    f'<rect x="{110 + place * cell}" y="{y}" width="{cell - 1}" height="17"'
-                    f' fill="{_color(error)}"><title>{title}</title></rect>'
-                )
-            y += 18
-        y += 5
-    width = 110 + len(layers) * cell
-    return (
-        f'<div class="wide"><svg role="img" aria-label="error by layer" viewBox="0 0 {width} {y}"'
-        f' width="{width}" height="{y}">{"".join(shapes)}</svg></div>'
-        '<p class="note">Columns are layers; the figure is under the pointer.</p>'
-    )
+def _share(error: float) -> float:
+    """Where an error lies between the two ends of the colours."""
+    if not math.isfinite(error):
+        return 1.0
+    decades = math.log10(_HEAT_MOST / _HEAT_LEAST)
+    return min(1.0, max(0.0, math.log10(max(error, _HEAT_LEAST) / _HEAT_LEAST) / decades))
 
 
 def _color(error: float) -> str:
-    """By the square root, so that small errors can be told apart."""
-    share = min(1.0, max(0.0, error if math.isfinite(error) else 1.0)) ** 0.5
-    light, dark = (247, 249, 251), (150, 40, 27)
-    channels = [round(a + (b - a) * share) for a, b in zip(light, dark, strict=True)]
-    return "#" + "".join(f"{channel:02x}" for channel in channels)
+    share = _share(error)
+    ends = zip(_HEAT_LIGHT, _HEAT_DARK, strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in ends)

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which recipe fits a model? Codes its KV with each, and says what that costs and what it saves.
 
-    python -m cairn.evaluate DUMP --control 127.0.0.1:50151 --out report
-
 DUMP is a folder of safetensors or npy files with tensors `k` and `v`, [layers, heads, tokens, dim],
-or `k.0`, `v.0`, … by layer, [heads, tokens, dim]; and `q` or `q.0`, …, queries of the last tokens,
-if there are any. K and queries are after RoPE; bf16 in npy files is its bits as uint16.
+or `k.0`, `v.0`, … by layer, [heads, tokens, dim]. Optional: `q` or `q.0`, …, queries of the last
+tokens, for the error of what attention returns; `window` [layers], tokens that a layer looks back.
+K and queries are after RoPE; bf16 in npy files is its bits as uint16.
 
-The daemon at --control encodes; its other blocks are left alone. Prints a table and writes
-evaluate.json and evaluate.html, one page that opens anywhere. What evaluate.json already has for
-this dump is not measured again. Needs numpy, unlike the rest of the package.
+A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
+predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
+returns judge(kv), which returns logits [positions, vocabulary], or those and the next tokens.
+kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16.
+
+--loss names the figure that counts and the most of it: kl=0.01, perplexity_ratio=1.01,
+attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
+the first of kl, attention_error and kv_error that the dump allows.
+
+No daemon is needed. Prints a table and writes evaluate.json and evaluate.html, one page that opens
+anywhere. A run that was cut short goes on where it was: what evaluate.json already has for these
+values, this judge and this library is not measured again.
 """
 
 from __future__ import annotations
@@ -18,280 +26,232 @@ import argparse
 import json
 import os
 import pathlib
-import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np
-
-from . import image
-from ._dump import Dump, as_float, read_dump
+from . import _ffi, image
+from ._dump import Dump, Kv, read_dump
 from ._evaluate_page import make_page
-from .client import Client, connect
+from ._judge import Judge, Verdict, fingerprint_of, load_judge
+from ._measure import Evaluation, copy_rate, measure
 from .errors import Error, InvalidArgumentError
-from .keys import KvGroup
-from .space import Space
-from .transfer import Part
 
-RECIPES = ("raw", "kivi:8", "kivi:4", "kivi:4+", "kivi:2", "kivi:2+")
-TOKENS_PER_BLOCK = 128
-CALL_SECONDS = 60.0
+__all__ = ["Dump", "Evaluation", "Judge", "Kv", "Loss", "evaluate", "read_dump", "recommend"]
+
+FORMAT = 2  # of evaluate.json; rows of another are not taken over
+BAR_SECONDS = 0.1
+# What a loss may be of, and the most that is taken for good where no one says.
+LOSSES = {
+    "kl": 0.01,
+    "attention_error": 0.05,
+    "kv_error": 0.1,
+    "k_error": 0.1,
+    "v_error": 0.1,
+    "perplexity_ratio": 1.01,
+}
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One recipe on one dump. Errors are relative: the root of the summed squared error over that
-    of the summed squares; by layer in the order of `layers`. attention_error is of what attention
-    returns to the dumped queries, None without them. Rates are bytes in source form a second, of
-    one caller: put and get include the transport, decode is one core's, checksums verified."""
+class Loss:
+    """The figure that counts, and the most of it."""
 
-    recipe: str
-    bits: float  # per element of K and V: whole images, headers and directories
-    ratio: float
-    k_error: float
-    v_error: float
-    attention_error: float | None
-    layers: list[int]
-    k_error_by_layer: list[float]
-    v_error_by_layer: list[float]
-    put_rate: float
-    get_rate: float
-    decode_rate: float
+    figure: str
+    most: float
 
-    @property
-    def loss(self) -> float:
-        """What `recommend` compares: attention_error, or the larger of the other two."""
-        if self.attention_error is not None:
-            return self.attention_error
-        return max(self.k_error, self.v_error)
+    def of(self, one: Evaluation) -> float:
+        return getattr(one, self.figure)
+
+    def __str__(self) -> str:
+        return f"{self.figure} at most {self.most:g}"
 
 
 def evaluate(
-    client: Client, dump: Dump, recipe: str, progress: Callable[[float], None] = lambda share: None
-) -> Evaluation:
-    """Codes a dump with one recipe, in full blocks of 128 tokens; tokens after the last full one
-    are left out."""
-    block_count = dump.token_count // TOKENS_PER_BLOCK
-    if not block_count:
-        raise InvalidArgumentError(f"{dump.token_count} tokens are no block of {TOKENS_PER_BLOCK}")
-    groups = dump.groups()
-    run = _Run(dump, block_count)
-    specs = []
-    for layers in groups:
-        heads, _, dim = dump.k[layers[0]].shape
-        specs.append(KvGroup(layers, heads, dim, v_dim=dump.v[layers[0]].shape[2]))
-    with client.open_space(
-        f"cairn.evaluate {secrets.token_hex(8)}",  # whatever is there is not touched
-        weights_revision=recipe,
-        groups=specs,
-        dtype=dump.dtype,
-        tokens_per_block=TOKENS_PER_BLOCK,
-        recipe=recipe,
-    ) as space:
-        if space.recipe != recipe:
-            raise InvalidArgumentError(f"{recipe} was asked for, the space has {space.recipe}")
+    dump: Dump | str | os.PathLike,
+    recipes: Iterable[str] | None = None,
+    judge: Judge | None = None,
+    progress: Callable[[str, float, str], None] = lambda recipe, share, what: None,
+) -> list[Evaluation]:
+    """Codes a dump, or the one in a folder, with each recipe: all of them by default. `judge` gives
+    kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step)."""
+    if not isinstance(dump, Dump):
+        dump = read_dump(pathlib.Path(dump))
+    verdict = None if judge is None else Verdict(judge)
+    return [
+        measure(dump, recipe, verdict, lambda share, what, r=recipe: progress(r, share, what))
+        for recipe in recipes or image.recipes()
+    ]
+
+
+def recommend(found: Sequence[Evaluation], loss: Loss) -> Evaluation | None:
+    """The one of fewest bits that keeps the loss, or None."""
+    good = [one for one in found if loss.of(one) is not None and loss.of(one) <= loss.most]
+    return min(good, key=lambda one: (one.bits, loss.of(one)), default=None)
+
+
+def parse_loss(given: str | None, has_judge: bool, has_queries: bool) -> Loss:
+    """FIGURE=MOST, or MOST alone of the first figure that can be had."""
+    can_be_had = {"kl": has_judge, "perplexity_ratio": has_judge, "attention_error": has_queries}
+    first = next(figure for figure in LOSSES if can_be_had.get(figure, True))
+    figure, equals, most = (given or "").rpartition("=")
+    figure = figure if equals else first
+    if figure not in LOSSES:
+        raise InvalidArgumentError(f"loss {given}: expected one of {', '.join(LOSSES)}, as in kl=1")
+    if not can_be_had.get(figure, True):
+        needed = "queries (q) in the dump" if figure == "attention_error" else "a judge (--judge)"
+        raise InvalidArgumentError(f"loss {given}: {figure} needs {needed}")
+    try:
+        return Loss(figure, float(most) if given else LOSSES[figure])
+    except ValueError:
+        raise InvalidArgumentError(f"loss {given}: {most!r} is no number") from None
+
+
+class _Kept:
+    """What is on disk, keyed by what it was measured on: evaluate.json."""
+
+    def __init__(self, path: pathlib.Path, dump: Dump, judge: str | None) -> None:
+        self.path = path
+        self._key = {
+            "format": FORMAT,
+            "library": _ffi.library_version(),
+            "dump": dump.fingerprint(),
+            "judge": judge,
+        }
+        self.found = {one.recipe: one for one in self._read()}
+
+    def _read(self) -> list[Evaluation]:
         try:
-            for block in range(block_count):
-                for index, layers in enumerate(groups):
-                    run.code(space, block, index, layers)
-                progress((block + 1) / block_count)
-        finally:
-            space.invalidate()
-    return run.finish(recipe)
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            if kept["key"] != self._key:
+                return []
+            return [Evaluation(**row) for row in kept["evaluations"]]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return []  # none, or not one of ours: measured anew and written over
+
+    def write(self, conclusion: dict | None = None) -> None:
+        """At once or not at all: a run may be cut short in the middle of it."""
+        rows = [asdict(one) for one in self.found.values()]
+        kept = {"key": self._key} | (conclusion or {}) | {"evaluations": rows}
+        partial = self.path.with_suffix(".json.partial")
+        partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        os.replace(partial, self.path)
 
 
-def recommend(found: Sequence[Evaluation], loss_max: float) -> Evaluation | None:
-    """The one of fewest bits whose loss is at most that, or None."""
-    good = [one for one in found if one.loss <= loss_max]
-    return min(good, key=lambda one: (one.bits, one.loss), default=None)
+class _Bar:
+    """One line on a terminal, drawn over; elsewhere a line for each recipe that is done."""
 
+    def __init__(self, recipes: Sequence[str]) -> None:
+        self._recipes = recipes
+        self._begin = self._recipe_begin = time.monotonic()
+        self._shown = 0.0
+        self._is_terminal = sys.stderr.isatty()
 
-class _Run:
-    """Decoded planes, bytes and seconds of one recipe as they add up."""
+    def show(self, recipe: str, share: float, what: str) -> None:
+        now, index = time.monotonic(), self._recipes.index(recipe)
+        if share >= 1:
+            took, self._recipe_begin = now - self._recipe_begin, now
+            self._say(f"{recipe:12} {index + 1} of {len(self._recipes)} {took:7.1f} s", "\n")
+        elif self._is_terminal and now - self._shown >= BAR_SECONDS:
+            self._shown = now
+            whole = (index + share) / len(self._recipes)
+            left = (now - self._begin) * (1 - whole) / whole if whole else 0
+            bar = "#" * int(24 * whole)
+            self._say(f"{recipe:12} [{bar:.<24}] {whole:4.0%}  {left:4.0f} s left, {what}", "")
 
-    def __init__(self, dump: Dump, block_count: int) -> None:
-        self._dump = dump
-        self._tokens = block_count * TOKENS_PER_BLOCK
-        self._k = {i: np.empty_like(k[:, : self._tokens]) for i, k in dump.k.items()}
-        self._v = {i: np.empty_like(v[:, : self._tokens]) for i, v in dump.v.items()}
-        self._image_bytes = 0
-        self._seconds = {"put": 0.0, "get": 0.0, "decode": 0.0}
-
-    def code(self, space: Space, block: int, group: int, layers: list[int]) -> None:
-        """Puts one block of one group, gets it back as an image and decodes that."""
-        key = space.opaque_key(f"{block}".encode())
-        part = Part(group=group)
-        first = block * TOKENS_PER_BLOCK
-        cut = np.s_[:, first : first + TOKENS_PER_BLOCK]
-        planes = (self._dump.k, self._dump.v)
-        source = [np.stack([plane[i][cut] for i in layers]) for plane in planes]
-        begin = time.perf_counter()
-        stored = space.put(key, *source, first_position=first, part=part, timeout=CALL_SECONDS)
-        self._seconds["put"] += time.perf_counter() - begin
-        self._image_bytes += stored.image_bytes
-        encoded = bytearray(space.image_bytes_max(part))
-        begin = time.perf_counter()
-        got = space.get(key, image=encoded, part=part, timeout=CALL_SECONDS)
-        self._seconds["get"] += time.perf_counter() - begin
-        if not got:
-            raise InvalidArgumentError(f"block {block} is gone: does the daemon have room for it?")
-        k, v = (np.empty_like(plane) for plane in source)
-        begin = time.perf_counter()
-        image.decode(memoryview(encoded)[: got.target_bytes], k, v)
-        self._seconds["decode"] += time.perf_counter() - begin
-        for place, layer in enumerate(layers):
-            self._k[layer][cut], self._v[layer][cut] = k[place], v[place]
-
-    def finish(self, recipe: str) -> Evaluation:
-        layers = sorted(self._k)
-        k, v, attention = _Error(), _Error(), _Error()
-        for layer in layers:
-            exact = [as_float(x[layer][:, : self._tokens]) for x in (self._dump.k, self._dump.v)]
-            coded = [as_float(self._k[layer]), as_float(self._v[layer])]
-            k.add(exact[0], coded[0])
-            v.add(exact[1], coded[1])
-            if layer in self._dump.q:
-                # Queries of tokens past the last full block see the whole prefix, like its last.
-                q = as_float(self._dump.q[layer])
-                first = self._dump.token_count - q.shape[1]
-                attention.add(*(attention_output(q, first, *kv) for kv in (exact, coded)))
-        elements = sum(x.size for plane in (self._k, self._v) for x in plane.values())
-        source_bytes = elements * next(iter(self._k.values())).itemsize
-        return Evaluation(
-            recipe=recipe,
-            bits=8 * self._image_bytes / elements,
-            ratio=source_bytes / self._image_bytes,
-            k_error=k.whole,
-            v_error=v.whole,
-            attention_error=attention.whole if self._dump.q else None,
-            layers=layers,
-            k_error_by_layer=k.parts,
-            v_error_by_layer=v.parts,
-            **{f"{step}_rate": source_bytes / taken for step, taken in self._seconds.items()},
-        )
-
-
-class _Error:
-    """Relative errors of parts and of the whole. Values that are not finite count where the coded
-    ones differ from them, as an error of the exact values' size."""
-
-    def __init__(self) -> None:
-        self._sums: list[tuple[float, float]] = []
-
-    def add(self, exact: np.ndarray, coded: np.ndarray) -> None:
-        finite = np.isfinite(exact)
-        difference = np.where(finite, coded, 0) - np.where(finite, exact, 0)
-        size = float(np.square(np.where(finite, exact, 0), dtype=np.float64).sum())
-        lost = ~finite & ~((coded == exact) | (np.isnan(exact) & np.isnan(coded)))
-        error = float(np.square(difference, dtype=np.float64).sum())
-        self._sums.append((error + (size if lost.any() else 0.0), size))
-
-    @staticmethod
-    def _ratio(error: float, size: float) -> float:
-        return (error / size) ** 0.5 if size else (0.0 if error == 0 else float("inf"))
-
-    @property
-    def parts(self) -> list[float]:
-        return [self._ratio(*sums) for sums in self._sums]
-
-    @property
-    def whole(self) -> float:
-        return self._ratio(*(sum(x) for x in zip(*self._sums, strict=True)))
-
-
-def attention_output(q: np.ndarray, first: int, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Causal attention of q [query heads, n, dim], tokens first, first + 1, …, over k and v."""
-    shared = len(q) // len(k)
-    unseen = np.arange(k.shape[1])[None] > np.arange(first, first + q.shape[1])[:, None]
-    out = np.empty((*q.shape[:2], v.shape[2]), np.float32)
-    for head, query in enumerate(q):
-        score = query @ k[head // shared].T * np.float32(k.shape[2] ** -0.5)
-        score[unseen] = -np.inf
-        score = np.exp(score - score.max(-1, keepdims=True))
-        out[head] = score @ v[head // shared] / score.sum(-1, keepdims=True)
-    return out
-
-
-def _read_kept(path: pathlib.Path, dump: Dump) -> list[Evaluation]:
-    if not path.exists():
-        return []
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    if kept.get("dump") != dump.fingerprint:
-        return []
-    return [Evaluation(**row) for row in kept["evaluations"]]
+    def _say(self, line: str, end: str) -> None:
+        begin = "\r\x1b[K" if self._is_terminal else ""
+        print(begin + line, end=end, file=sys.stderr, flush=True)
 
 
 def make_table(found: Sequence[Evaluation]) -> str:
     lines = [
-        f"{'recipe':12}{'bits':>8}{'ratio':>7}{'K error':>9}{'V error':>9}{'attention':>11}"
-        f"{'put':>8}{'get':>8}{'decode':>8}  GB/s"
+        f"{'recipe':12}{'bits':>8}{'ratio':>7}{'K error':>9}{'V error':>9}{'attention':>13}"
+        f"{'KL':>21}{'ppl x':>13}{'encode':>8}{'decode':>8}  GB/s"
     ]
     for one in found:
-        attention = "-" if one.attention_error is None else f"{one.attention_error:.4f}"
-        rates = "".join(f"{x / 1e9:8.2f}" for x in (one.put_rate, one.get_rate, one.decode_rate))
+        attention = _cell(one.attention_error, ".4f")
+        kl = _cell(one.kl, ".5f") if one.kl is None else f"{one.kl:.5f} ± {one.kl_error:.5f}"
         lines.append(
             f"{one.recipe:12}{one.bits:8.3f}{one.ratio:7.2f}{one.k_error:9.4f}{one.v_error:9.4f}"
-            f"{attention:>11}{rates}"
+            f"{attention:>13}{kl:>21}{_cell(one.perplexity_ratio, '.4f'):>13}"
+            f"{one.encode_rate / 1e9:8.2f}{one.decode_rate / 1e9:8.2f}"
         )
     return "\n".join(lines)
 
 
-def _show_bar(recipe: str, share: float) -> None:
-    if sys.stderr.isatty():
-        filled = int(30 * share)
-        end = "\n" if share >= 1 else ""
-        bar = "#" * filled + "." * (30 - filled)
-        print(f"\r{recipe:12} [{bar}] {share:4.0%}", end=end, file=sys.stderr, flush=True)
+def _cell(value: float | None, form: str) -> str:
+    return "unavailable" if value is None else format(value, form)
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m cairn.evaluate",
+        prog=os.environ.get("CAIRN_PROGRAM", "python -m cairn.evaluate"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dump", type=pathlib.Path, help="folder of safetensors or npy files")
-    parser.add_argument("--control", required=True, help="HOST:PORT of the daemon")
-    parser.add_argument("--data", help="unix:PATH or HOST:PORT of its data plane")
-    parser.add_argument("--recipes", default=",".join(RECIPES))
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
-    parser.add_argument("--loss", type=float, default=0.1, help="of the recipe to recommend (0.1)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (.)")
+    parser.add_argument("--recipes", help="with commas between them (all there are)")
+    parser.add_argument("--judge", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    parser.add_argument("--loss", help="FIGURE=MOST of the recipe to recommend")
     return parser.parse_args(arguments)
+
+
+def _run(wanted: argparse.Namespace) -> None:
+    dump = read_dump(wanted.dump)
+    loss = parse_loss(wanted.loss, wanted.judge is not None, bool(dump.q))
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    judge_key = fingerprint_of(wanted.judge, wanted.dump) if wanted.judge else None
+    kept = _Kept(wanted.out / "evaluate.json", dump, judge_key)
+    recipes = wanted.recipes.split(",") if wanted.recipes else image.recipes()
+    missing = [recipe for recipe in recipes if recipe not in kept.found]
+    if missing:
+        judge = load_judge(wanted.judge, wanted.dump) if wanted.judge else None
+        verdict, bar = None if judge is None else Verdict(judge), _Bar(missing)
+        for recipe in missing:
+            kept.found[recipe] = measure(
+                dump, recipe, verdict, lambda share, what, r=recipe: bar.show(r, share, what)
+            )
+            kept.write()
+    _conclude(wanted, dump, loss, kept)
+
+
+def _conclude(wanted: argparse.Namespace, dump: Dump, loss: Loss, kept: _Kept) -> None:
+    ordered = sorted(kept.found.values(), key=lambda one: -one.bits)
+    best = recommend(ordered, loss)
+    about = {
+        "name": wanted.dump.resolve().name,
+        "tokens": dump.token_count,
+        "layers": len(dump.k),
+        "dtype": dump.dtype,
+        "copy_rate": copy_rate(dump),
+    }
+    chosen = {"figure": loss.figure, "most": loss.most, "recipe": best and best.recipe}
+    kept.write({"about": about, "loss": chosen})
+    page_path = wanted.out / "evaluate.html"
+    page_path.write_text(make_page(ordered, best, loss, about), encoding="utf-8")
+    print(make_table(ordered))
+    if best is None:
+        print(f"\nno recipe has {loss}")
+    else:
+        print(f"\nwith {loss}: {best.recipe}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
+    print(f"{kept.path}\n{page_path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     wanted = _parse_arguments(arguments)
-    wanted.out.mkdir(parents=True, exist_ok=True)
-    path = wanted.out / "evaluate.json"
     try:
-        dump = read_dump(wanted.dump)
-        found = {one.recipe: one for one in _read_kept(path, dump)}
-        with connect(wanted.control, data=wanted.data, tenant="evaluate") as client:
-            for recipe in wanted.recipes.split(","):
-                if recipe in found:
-                    continue
-                found[recipe] = evaluate(client, dump, recipe, lambda x, r=recipe: _show_bar(r, x))
-                rows = [asdict(one) for one in found.values()]
-                kept = {"dump": dump.fingerprint, "evaluations": rows}
-                path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        _run(wanted)
     except (Error, OSError) as error:
         print(f"evaluate: {error}", file=sys.stderr)
         return 1
-    ordered = sorted(found.values(), key=lambda one: -one.bits)
-    best = recommend(ordered, wanted.loss)
-    page = make_page(ordered, best, wanted.loss, f"{wanted.dump.name}: {dump.token_count} tokens")
-    (wanted.out / "evaluate.html").write_text(page, encoding="utf-8")
-    print(make_table(ordered))
-    if best is None:
-        print(f"\nno recipe has a loss of at most {wanted.loss}")
-    else:
-        print(f"\nfor a loss of at most {wanted.loss}: {best.recipe}, {best.bits:.2f} bits")
-    print(f"{path}\n{wanted.out / 'evaluate.html'}")
+    except KeyboardInterrupt:
+        print("\nevaluate: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -7,8 +7,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, evaluate
-from cairn._dump import read_dump
+from cairn import InvalidArgumentError, evaluate, image
+from cairn._dump import Dump, as_float, read_dump
+from cairn._evaluate_page import make_page
+from cairn._measure import _parts, attention_output
+from cairn.evaluate import Loss, parse_loss, recommend
 from conftest import make_kv
 
 LAYERS, HEADS, TOKENS, DIM, QUERIES = 3, 2, 300, 64, 20
@@ -42,16 +45,23 @@ def test_reads_npy_and_safetensors_alike(dump_folder, tmp_path):
     for layer in range(LAYERS):
         for name, plane in (("k", one.k), ("v", one.v)):
             np.save(other / f"{name}.{layer}.npy", plane[layer])
+    np.save(other / "q.1.npy", one.q[1])
     two = read_dump(other)
     assert (one.dtype, one.token_count) == (two.dtype, two.token_count) == ("bf16", TOKENS)
     assert one.groups() == two.groups() == [[0, 1, 2]]
-    assert list(one.q) == [1] and not two.q
+    assert list(one.q) == list(two.q) == [1] and not one.windows
+    assert one.fingerprint() == two.fingerprint()
     for layer in range(LAYERS):
         np.testing.assert_array_equal(one.k[layer], two.k[layer])
         np.testing.assert_array_equal(one.v[layer], two.v[layer])
+    np.save(other / "window.npy", np.array([0, 16, 0]))
+    three = read_dump(other)
+    assert three.windows == {1: 16} and three.fingerprint() != one.fingerprint()
 
 
 def test_says_what_is_wrong_with_a_dump(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="is no folder"):
+        read_dump(tmp_path / "nothing")
     with pytest.raises(InvalidArgumentError, match="no tensor k"):
         read_dump(tmp_path)
     np.save(tmp_path / "k.0.npy", np.zeros((2, 9, 8), np.float16))
@@ -69,41 +79,186 @@ def test_says_what_is_wrong_with_a_dump(tmp_path):
             read_dump(tmp_path)
 
 
-def test_attention_output_is_that_of_plain_loops():
+@pytest.mark.parametrize("window", [0, 1, 4])
+def test_attention_output_is_that_of_plain_loops(window):
     rng = np.random.default_rng(3)
     q = rng.standard_normal((4, 3, 8), np.float32)
-    k, v = rng.standard_normal((2, 2, 9, 8), np.float32)
-    found = evaluate.attention_output(q, 6, k, v)
+    k, v = rng.standard_normal((2, 2, 8, 8), np.float32)
+    found = attention_output(q, 6, k, v, window)
     for head in range(4):
         for index in range(3):
-            seen = slice(0, 6 + index + 1)
+            last = min(6 + index + 1, 8)  # the last query is of a token past K: it sees what 7 sees
+            seen = slice(max(0, last - window) if window else 0, last)
             weight = np.exp(k[head // 2, seen] @ q[head, index] / 8**0.5)
             expected = weight @ v[head // 2, seen] / weight.sum()
             np.testing.assert_allclose(found[head, index], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_from_files_to_the_page(daemon, dump_folder, tmp_path, capsys):
+# A model of a kind: what it predicts depends on all of K and V.
+JUDGE = """
+import numpy as np
+from cairn._dump import as_float
+CALLS = {calls}
+
+def make(folder):
+    def judge(kv):
+        with open(CALLS, "a") as file:
+            file.write("called\\n")
+            if file.tell() > {calls_max} * len("called\\n"):
+                raise KeyboardInterrupt
+        hidden = sum(as_float(p[i]).mean(0)[-9:] for p in (kv.k, kv.v) for i in sorted(p))
+        logits = hidden @ np.random.default_rng(1).standard_normal((hidden.shape[1], 50))
+        return logits, np.arange(9)
+    return judge
+"""
+
+
+def write_judge(folder, calls_max=99):
+    path = folder / "judge.py"
+    path.write_text(JUDGE.format(calls=repr(str(folder / "calls")), calls_max=calls_max))
+    return f"{path}:make"
+
+
+def run(dump, out, *more):
+    return evaluate.main([str(dump), "--out", str(out), *more])
+
+
+def rows_of(out):
+    kept = json.loads((out / "evaluate.json").read_text())
+    return {row["recipe"]: row for row in kept["evaluations"]}
+
+
+def test_from_files_to_the_page(dump_folder, tmp_path, capsys):
     out = tmp_path / "report"
-    arguments = [str(dump_folder), "--control", daemon.control, "--data", daemon.data]
-    arguments += ["--out", str(out), "--loss", "0.2"]
-    assert evaluate.main([*arguments, "--recipes", "raw,kivi:2"]) == 0
-    assert evaluate.main([*arguments, "--recipes", "raw,kivi:4"]) == 0
-    assert "for a loss of at most 0.2: kivi:4" in capsys.readouterr().out
-    kept = json.loads((out / "evaluate.json").read_text())["evaluations"]
-    rows = {row["recipe"]: row for row in kept}
-    assert [row["recipe"] for row in kept] == ["raw", "kivi:2", "kivi:4"]  # raw was not run again
+    assert run(dump_folder, out, "--loss", "0.2", "--recipes", "raw,kivi:4,kivi:2") == 0
+    printed = capsys.readouterr()
+    assert "with attention_error at most 0.2: kivi:4" in printed.out
+    assert "unavailable" in printed.out and re.search(r"kivi:2 +3 of 3", printed.err)
+    rows = rows_of(out)
     assert rows["raw"]["k_error"] == rows["raw"]["v_error"] == rows["raw"]["attention_error"] == 0
     assert 16 < rows["raw"]["bits"] < 16.3 and 4.3 < rows["kivi:4"]["bits"] < 4.7
     assert 0 < rows["kivi:4"]["attention_error"] < rows["kivi:2"]["attention_error"]
-    assert all(len(row["k_error_by_layer"]) == LAYERS for row in kept)
+    for row in rows.values():
+        assert row["kl"] is None and row["encode_rate"] > 0 and row["decode_rate"] > 0
+        assert len(row["k_error_by_layer"]) == LAYERS
+    assert [x is None for x in rows["raw"]["attention_error_by_layer"]] == [True, False, True]
+    chosen = json.loads((out / "evaluate.json").read_text())["loss"]
+    assert chosen == {"figure": "attention_error", "most": 0.2, "recipe": "kivi:4"}
     page = (out / "evaluate.html").read_text()
-    assert "kivi:4</b>" in page and not re.search(r'(src|href)="', page)
-    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
-        ElementTree.fromstring(drawing)
+    assert "<b>kivi:4</b>" in page and not re.search(r'(src|href)="', page)
+    assert "they need a judge" in page and "Without any error: raw." in page
 
 
-def test_failures_are_one_line(daemon, dump_folder, tmp_path, capsys):
-    arguments = [str(dump_folder), "--control", daemon.control, "--data", daemon.data]
-    assert evaluate.main([*arguments, "--out", str(tmp_path), "--recipes", "nonsense"]) == 1
-    assert capsys.readouterr().err.startswith("evaluate: ")
+def test_every_recipe_is_tried_and_lossless_ones_lose_nothing(dump_folder):
+    found = evaluate.evaluate(dump_folder)
+    assert [one.recipe for one in found] == image.recipes()
+    lossless = [one for one in found if one.kv_error == 0]
+    assert {"raw", "exact"} <= {one.recipe for one in lossless}
+    assert recommend(found, Loss("kv_error", 0.0)).recipe in {one.recipe for one in lossless}
+    assert recommend(found, Loss("kl", 1.0)) is None  # no judge, no KL
+
+
+def test_a_judge_says_what_the_model_makes_of_it(dump_folder, tmp_path, capsys):
+    arguments = ["--recipes", "raw,kivi:8,kivi:2", "--judge", write_judge(tmp_path)]
+    assert run(dump_folder, tmp_path / "out", *arguments) == 0
+    rows = rows_of(tmp_path / "out")
+    raw = rows["raw"]
+    assert raw["kl"] == 0 and raw["perplexity_ratio"] == raw["same_top"] == 1
+    assert 0 < rows["kivi:8"]["kl"] < rows["kivi:2"]["kl"]
+    assert rows["kivi:2"]["kl_error"] > 0 and rows["kivi:2"]["perplexity_ratio"] != 1
+    assert "with kl at most 0.01" in capsys.readouterr().out
+    assert "KL of the next token" in (tmp_path / "out" / "evaluate.html").read_text()
+
+
+def test_a_judge_may_return_logits_alone(dump_folder):
+    def judge(kv):
+        return as_float(kv.k[0])[0, -4:]
+
+    (one,) = evaluate.evaluate(dump_folder, ["kivi:2"], judge)
+    assert one.kl > 0 and one.perplexity_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (np.zeros(3), "expected .positions, vocabulary."),
+        ((np.zeros((3, 5)), np.zeros(2, int)), "next tokens for 3 positions"),
+    ],
+)
+def test_what_a_judge_may_not_return(dump_folder, answer, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        evaluate.evaluate(dump_folder, ["raw"], lambda kv: answer)
+
+
+@pytest.mark.parametrize("named", ["judge", "no_module:make", "nothing.py:make", "json:nothing"])
+def test_a_judge_that_is_not_there_is_one_line(dump_folder, tmp_path, capsys, named):
+    assert run(dump_folder, tmp_path, "--judge", named) == 1
+    assert re.fullmatch(r"evaluate: .*judge.*\n", capsys.readouterr().err)
+
+
+def test_a_run_that_was_stopped_goes_on(dump_folder, tmp_path, capsys):
+    out, recipes = tmp_path / "out", ["--recipes", "raw,kivi:4,kivi:2"]
+    assert run(dump_folder, out, *recipes, "--judge", write_judge(tmp_path, calls_max=2)) == 130
+    assert "goes on from here" in capsys.readouterr().err
+    assert list(rows_of(out)) == ["raw"]  # two calls: the exact KV, raw's
+    kept = (out / "evaluate.json").read_text()
+    (out / "evaluate.json").write_text(kept.replace('"bits": 16', '"bits": 15'))
+    (tmp_path / "calls").unlink()
+    assert run(dump_folder, out, *recipes, "--judge", f"{tmp_path / 'judge.py'}:make") == 130
+    assert list(rows_of(out)) == ["raw", "kivi:4"] and rows_of(out)["raw"]["bits"] < 16  # not again
+    assert run(dump_folder, out, *recipes, "--judge", write_judge(tmp_path)) == 0
+    assert rows_of(out)["raw"]["bits"] > 16  # another judge: all of it anew
+    (out / "evaluate.json").write_text(kept[: len(kept) // 2])
+    assert run(dump_folder, out, "--recipes", "raw") == 0
+
+
+def test_a_changed_dump_is_measured_anew(dump_folder, tmp_path):
+    assert run(dump_folder, tmp_path, "--recipes", "kivi:2") == 0
+    before = rows_of(tmp_path)["kivi:2"]["k_error"]
+    path = dump_folder / "a.safetensors"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 4] ^= 0x40  # same name, same length
+    path.write_bytes(data)
+    assert run(dump_folder, tmp_path, "--recipes", "raw") == 0
+    assert list(rows_of(tmp_path)) == ["raw"] and before > 0
+
+
+def test_losses_have_names(dump_folder):
+    assert parse_loss(None, True, True) == Loss("kl", 0.01)
+    assert parse_loss(None, False, True).figure == "attention_error"
+    assert parse_loss("0.3", False, False) == Loss("kv_error", 0.3)
+    assert parse_loss("k_error=0.3", True, True) == Loss("k_error", 0.3)
+    for given, text in [
+        ("kl=1", "needs a judge"),
+        ("attention_error=1", "needs queries"),
+        ("mse=1", "expected one of kl, "),
+        ("k_error=much", "is no number"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=text):
+            parse_loss(given, False, False)
+
+
+def test_a_page_of_a_deep_model_is_whole():
+    about = {"name": "<deep>", "tokens": 128, "layers": 81, "dtype": "bf16", "copy_rate": 1e9}
+    k, v = make_kv(5, (81, 1, 128, 16))
+    dump = Dump("bf16", dict(enumerate(k)), dict(enumerate(v)), {}, {})
+    found = evaluate.evaluate(dump, ["raw", "kivi:8", "kivi:2"])
+    page = make_page(found, found[0], Loss("kv_error", 0.1), about)
+    assert "&lt;deep&gt;" in page and page.count("<tr><th>80</th>") == 2  # K and V
+    for tag in ("svg", "table"):
+        drawings = re.findall(rf"<{tag}.*?</{tag}>", page, re.DOTALL)
+        assert drawings
+        for drawing in drawings:
+            ElementTree.fromstring(drawing)
+
+
+def test_layers_that_no_image_holds_together_get_more_images():
+    plane = np.zeros((8, 128, 4096), np.uint16)  # 8 MiB; four layers of K and V are 64 MiB
+    dump = Dump("bf16", dict.fromkeys(range(7), plane), dict.fromkeys(range(7), plane), {}, {})
+    assert _parts(dump) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_failures_are_one_line(dump_folder, tmp_path, capsys):
+    assert run(dump_folder, tmp_path, "--recipes", "nonsense") == 1
+    assert "evaluate: spec.recipe is 'nonsense', expected one of raw" in capsys.readouterr().err
     assert not (tmp_path / "evaluate.json").exists()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model's own word on coded KV: what it predicts behind it. Needs numpy."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import pathlib
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from . import _metrics
+from ._dump import Kv
+from .errors import InvalidArgumentError
+
+# A judge reads on behind a prefix with the KV that it is given: logits [positions, vocabulary], or
+# those and the tokens that did come next. It must not change the KV, and must give the same for the
+# same KV.
+Judge = Callable[[Kv], "np.ndarray | tuple[np.ndarray, np.ndarray]"]
+
+
+def load_judge(named: str, folder: pathlib.Path) -> Judge:
+    """`named` is MODULE:FUNCTION or FILE.py:FUNCTION; FUNCTION(folder), which gets the dump's
+    folder, returns the judge."""
+    where, _, name = named.rpartition(":")
+    if not where or not name:
+        raise InvalidArgumentError(f"the judge is {named!r}, expected MODULE:FUNCTION")
+    try:
+        module = _load_file(where) if where.endswith(".py") else importlib.import_module(where)
+    except (ImportError, FileNotFoundError) as error:
+        raise InvalidArgumentError(f"judge {named}: {error}") from error
+    make = getattr(module, name, None)
+    if not callable(make):
+        raise InvalidArgumentError(f"judge {named}: {where} has no function {name}")
+    judge = make(folder)
+    if not callable(judge):
+        raise InvalidArgumentError(f"judge {named}: {name}(folder) returned no function")
+    return judge
+
+
+def fingerprint_of(named: str, folder: pathlib.Path) -> str:
+    """Of a judge's name, of its file where it is one, and of the files of the folder, tensors left
+    out, that it may read."""
+    found = hashlib.sha256(named.encode())
+    where = pathlib.Path(named.rpartition(":")[0])
+    paths = [where] if where.suffix == ".py" and where.is_file() else []
+    paths += sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file()
+        and path.suffix not in (".safetensors", ".npy")
+        and not path.name.startswith("evaluate.")  # our own
+    )
+    for path in paths:
+        found.update(f" {path.name} ".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _load_file(path: str):
+    sys.path.insert(0, str(pathlib.Path(path).resolve().parent))
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Verdict:
+    """A judge's predictions behind the exact KV, asked for once, and scores of coded KV by them."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._exact: np.ndarray | None = None
+        self._targets: np.ndarray | None = None
+
+    def score(self, exact: Kv, coded: Kv) -> _metrics.Scores:
+        """`exact` is the same in every call."""
+        if self._exact is None:
+            self._exact, self._targets = self._ask(exact)
+        found, _ = self._ask(coded)
+        if found.shape != self._exact.shape:
+            raise InvalidArgumentError(
+                f"the judge returned logits {found.shape} after {self._exact.shape}"
+            )
+        return _metrics.score(self._exact, found, self._targets)
+
+    def _ask(self, kv: Kv) -> tuple[np.ndarray, np.ndarray | None]:
+        answer = self._judge(kv)
+        logits, targets = answer if isinstance(answer, tuple) else (answer, None)
+        logits = np.asarray(logits)
+        if logits.ndim != 2 or not len(logits):
+            raise InvalidArgumentError(
+                f"the judge returned logits {logits.shape}, expected [positions, vocabulary]"
+            )
+        if targets is not None and np.shape(targets) != (len(logits),):
+            raise InvalidArgumentError(
+                f"the judge returned {np.shape(targets)} next tokens for {len(logits)} positions"
+            )
+        return _metrics.log_softmax(logits.astype(np.float32, copy=False)), targets
