@@ -63,9 +63,12 @@ struct Command {
   std::span<const Flag> flags;
   size_t operands_min = 0, operands_max = 0;
   absl::Status (*run)(const Arguments& arguments);
+  // In place of `run`: takes the words as they are, --help too, and may not return.
+  absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
-extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kVersion;
+extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kEvaluate,
+    kVersion;
 
 // Flags that every command takes.
 std::span<const Flag> CommonFlags();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cairnctl: looks into a running cairnd and into image files.
+// cairnctl: looks into a running cairnd, into image files, and at what recipes do to a model's KV.
 
 #include <algorithm>
 #include <cstdio>
@@ -16,8 +16,8 @@
 namespace cairn::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kStatus, &kSpaces, &kLs,     &kInspect, &kGet,
-                                        &kPut,    &kDelete, &kVerify, &kVersion};
+constexpr const Command* kCommands[] = {&kStatus, &kSpaces, &kLs,     &kInspect,  &kGet,
+                                        &kPut,    &kDelete, &kVerify, &kEvaluate, &kVersion};
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not there, 4 no daemon answers,\n"
@@ -64,6 +64,9 @@ void PrintHelp(const Command& command) {
   absl::PrintF("usage: cairnctl %s%s%s [FLAGS]\n\n%s.\n%s\n", ToAbsl(command.name),
                command.operands.empty() ? "" : " ", ToAbsl(command.operands),
                ToAbsl(command.summary), ToAbsl(command.details));
+  if (command.run_words != nullptr) {
+    return;
+  }
   PrintFlags(command.flags);
   PrintFlags(CommonFlags());
   absl::PrintF("\n%s", ToAbsl(kExitCodes));
@@ -105,6 +108,16 @@ absl::Status RunCommand(const Command& command, std::span<const std::string> wor
   return command.run(*arguments);
 }
 
+// Help of a command that takes its words itself is what is said here, then what it says.
+absl::Status RunWords(const Command& command, std::span<const std::string> words, bool is_help) {
+  const std::vector<std::string> help{"--help"};
+  if (!is_help &&
+      (std::ranges::count(words, "--help") != 0 || std::ranges::count(words, "-h") != 0)) {
+    PrintHelp(command);
+  }
+  return command.run_words(is_help ? help : words);
+}
+
 int Main(const std::vector<std::string>& words) {
   SetLogLevel(LogLevel::kError);  // what goes wrong is said by the command, once
   const bool is_help =
@@ -125,9 +138,13 @@ int Main(const std::vector<std::string>& words) {
   }
   if (is_help) {
     PrintHelp(*command);
-    return 0;
   }
-  const absl::Status status = RunCommand(*command, std::span(words).subspan(1));
+  absl::Status status = absl::OkStatus();
+  if (command->run_words != nullptr) {
+    status = RunWords(*command, std::span(words).subspan(1), is_help);
+  } else if (!is_help) {
+    status = RunCommand(*command, std::span(words).subspan(1));
+  }
   if (!status.ok()) {
     absl::FPrintF(stderr, "cairnctl %s: %s\n", name, Explain(*command, status));
   }

@@ -3,6 +3,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,7 +14,7 @@ from cairn._dump import Dump, as_float, read_dump
 from cairn._evaluate_page import make_page
 from cairn._measure import _parts, attention_output
 from cairn.evaluate import Loss, parse_loss, recommend
-from conftest import make_kv
+from conftest import ROOT, make_kv
 
 LAYERS, HEADS, TOKENS, DIM, QUERIES = 3, 2, 300, 64, 20
 
@@ -262,3 +264,32 @@ def test_failures_are_one_line(dump_folder, tmp_path, capsys):
     assert run(dump_folder, tmp_path, "--recipes", "nonsense") == 1
     assert "evaluate: spec.recipe is 'nonsense', expected one of raw" in capsys.readouterr().err
     assert not (tmp_path / "evaluate.json").exists()
+
+
+def cairnctl(bin_dir, *words):
+    command = [bin_dir / "cairnctl", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_cairnctl_runs_it(bin_dir, dump_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "client" / "python"))
+    arguments = [dump_folder, "--out", tmp_path, "--recipes=raw", f"--python={sys.executable}"]
+    done = cairnctl(bin_dir, "evaluate", *arguments)
+    assert done.returncode == 0 and "with attention_error at most" in done.stdout, done.stderr
+    assert (tmp_path / "evaluate.html").exists()
+    monkeypatch.setenv("CAIRN_PYTHON", sys.executable)
+    done = cairnctl(bin_dir, "evaluate", "--help")
+    assert done.returncode == 0 and "--python PATH" in done.stdout and "--judge" in done.stdout
+    assert cairnctl(bin_dir, "evaluate", tmp_path / "nothing").returncode == 1
+
+
+def test_cairnctl_says_what_is_missing(bin_dir, tmp_path, monkeypatch):
+    bare = tmp_path / "python"  # -I: without PYTHONPATH, and so without the package
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
+    bare.chmod(0o755)
+    done = cairnctl(bin_dir, "evaluate", "dump", "--python", bare)
+    assert done.returncode == 1 and "kvcairn-*.whl numpy" in done.stderr
+    done = cairnctl(bin_dir, "evaluate", "dump", "--python", tmp_path / "none")
+    assert done.returncode == 1 and "cannot run" in done.stderr
+    assert cairnctl(bin_dir, "evaluate", "--python").returncode == 2
+    assert "  evaluate " in cairnctl(bin_dir, "help").stdout
