@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .evaluate import Evaluation, Loss
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 74em; margin: 2em auto;
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 86em; margin: 2em auto;
   padding: 0 1em; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 2em 0 .5em; }
 h3 { font-size: 1em; margin: 0 0 .4em; }
@@ -25,11 +25,11 @@ th, td { padding: .25em .7em; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } td:first-child { font-family: monospace; }
 thead th { border-bottom: 1px solid #9aa7b4; font-weight: 600; vertical-align: bottom; }
 tr.best td { background: #e8f4ec; } .note, .no { color: #5b6875; } .note { font-size: .9em; }
-.wide { overflow-x: auto; } .side { display: flex; flex-wrap: wrap; gap: 1.5em 2.5em; }
-.heat td { padding: 0 .5em; min-width: 3.1em; text-align: right; font-size: .8em;
+.wide { overflow-x: auto; } .side { display: flex; flex-wrap: wrap; gap: 1.5em 1.8em; }
+.heat td { padding: 0 .5em; min-width: 2.6em; text-align: right; font-size: .8em;
   line-height: 1.55; border: 1px solid #fff; }
 .heat th { padding: 0 .5em; font-size: .8em; font-weight: 400; text-align: right; }
-.heat thead th { font-family: monospace; padding-bottom: .2em; }
+.heat thead th { font-family: monospace; font-size: .72em; padding-bottom: .2em; }
 .heat td:first-child { font-family: inherit; text-align: right; }
 .heat tr.all th, .heat tr.all td { border-top: 2px solid #1c2733; }
 .scale { display: inline-block; width: 12em; height: .8em; margin: 0 .5em; }

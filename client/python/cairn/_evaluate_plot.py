@@ -7,8 +7,8 @@ import html
 import math
 from collections.abc import Sequence
 
-_WIDTH, _HEIGHT = 520, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 24, 30, 46
+_WIDTH, _HEIGHT = 400, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 46
 _LABEL_HEIGHT, _CHARACTER_WIDTH = 14, 7
 _LEAST = 1e-6  # what is smaller is drawn on the lowest line, which then says "0"
 _GRID, _LIMIT, _POINT, _BEST = "#dde3e8", "#2f8f4e", "#2463a6", "#2f8f4e"
@@ -26,10 +26,10 @@ def make_plot(points: Sequence[Point], title: str, limit: float | None) -> str:
         shapes.append(_line(_LEFT, y, _WIDTH - _RIGHT, y, _LIMIT, "5 4"))
     shapes += _front(points, axes)
     taken = [(axes.across(p[0]) - 5, axes.across(p[0]) + 5, axes.up(p[1]) + 4) for p in points]
-    for bits, loss, name, is_best in sorted(points):
+    for bits, loss, name, is_best in sorted(points, key=lambda point: (point[3], point)):
         x, y = axes.across(bits), axes.up(loss)
         color = _BEST if is_best else _POINT
-        radius = 6 if is_best else 4.5
+        radius = 5.5 if is_best else 4.5
         shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}"/>')
         shapes.append(_label(name, x, y, taken, is_best))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
@@ -68,12 +68,16 @@ class _Axes:
             y = self.up(10.0**power)
             is_zero = self._has_zero and power == self._low
             shapes.append(_line(_LEFT, y, _WIDTH - _RIGHT, y))
-            shapes.append(_text(_LEFT - 8, y + 4, "0" if is_zero else f"{10.0**power:g}", "end"))
+            shapes.append(_text(_LEFT - 8, y + 4, "0" if is_zero else _power_of_ten(power), "end"))
         for bits in range(0, self._bits_max + 1, 2):
             x = self.across(bits)
             shapes.append(_line(x, _TOP, x, _HEIGHT - _BOTTOM))
             shapes.append(_text(x, _HEIGHT - _BOTTOM + 18, f"{bits}", "middle"))
         return shapes
+
+
+def _power_of_ten(power: int) -> str:
+    return f"{10.0**power:.{max(0, -power)}f}"
 
 
 def _front(points: Sequence[Point], axes: _Axes) -> list[str]:

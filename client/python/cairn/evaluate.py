@@ -147,7 +147,7 @@ class _Bar:
     def __init__(self, recipes: Sequence[str]) -> None:
         self._recipes = recipes
         self._begin = self._recipe_begin = time.monotonic()
-        self._shown = 0.0
+        self._shown, self._what = 0.0, ""
         self._is_terminal = sys.stderr.isatty()
 
     def show(self, recipe: str, share: float, what: str) -> None:
@@ -155,8 +155,8 @@ class _Bar:
         if share >= 1:
             took, self._recipe_begin = now - self._recipe_begin, now
             self._say(f"{recipe:12} {index + 1} of {len(self._recipes)} {took:7.1f} s", "\n")
-        elif self._is_terminal and now - self._shown >= BAR_SECONDS:
-            self._shown = now
+        elif self._is_terminal and (what != self._what or now - self._shown >= BAR_SECONDS):
+            self._shown, self._what = now, what
             whole = (index + share) / len(self._recipes)
             left = (now - self._begin) * (1 - whole) / whole if whole else 0
             bar = "#" * int(24 * whole)
