@@ -90,9 +90,9 @@ class Verdict:
         answer = self._judge(kv)
         logits, targets = answer if isinstance(answer, tuple) else (answer, None)
         logits = np.asarray(logits)
-        if logits.ndim != 2 or not len(logits):
+        if logits.ndim != 2 or len(logits) < 2:
             raise InvalidArgumentError(
-                f"the judge returned logits {logits.shape}, expected [positions, vocabulary]"
+                f"the judge returned logits {logits.shape}, expected [2 positions or more, words]"
             )
         if targets is not None and np.shape(targets) != (len(logits),):
             raise InvalidArgumentError(

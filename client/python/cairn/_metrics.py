@@ -36,8 +36,8 @@ def trimmed_mean(values: np.ndarray, share: float = TRIMMED_SHARE) -> float:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Of the mean, as if positions were independent; nan of one position."""
-    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+    """Of the mean of two or more positions, as if they were independent."""
+    return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ def test_a_judge_may_return_logits_alone(dump_folder):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (np.zeros(3), "expected .positions, vocabulary."),
+        (np.zeros(3), "expected .2 positions or more, words."),
+        (np.zeros((1, 5)), "expected .2 positions or more, words."),
         ((np.zeros((3, 5)), np.zeros(2, int)), "next tokens for 3 positions"),
     ],
 )
