@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ["codec", "transport", "index", "client"]
+NAMES = ["codec", "transport", "index", "client", "idle"]
 
 
 def main():
