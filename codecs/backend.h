@@ -41,7 +41,7 @@ struct StripJob {
   StripShape shape;
   StripParts parts;      // what ParseStrip() gave
   const uint8_t* strip;  // parts.bytes
-  uint8_t* target;       // Elements(shape) elements, written whole unless the strip is refused
+  uint8_t* target;       // ElementCount(shape) elements, written whole unless the strip is refused
   bool is_streamed;      // the target is better written past the caches
 };
 
@@ -111,13 +111,12 @@ struct Backend {
   // Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
   // their count; 0, with the room in any state, where they are more. What lies in the room behind
   // the strip is left in any state too.
-  //   source  Elements(shape) elements
+  //   source  ElementCount(shape) elements
   uint64_t (*encode_strip)(const StripShape& shape, const uint8_t* source, uint8_t* target,
                            uint64_t room) = nullptr;
 
   // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
-  // that one's target then holds is unspecified. Targets are written in bounds whatever strips
-  // hold.
+  // targets then hold is unspecified. They are written in bounds whatever strips hold.
   bool (*decode_strips)(const StripJob* jobs, uint32_t count) = nullptr;
 };
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/cpu/cpu.h"
 #include "codecs/cpu/simd_avx512.h"
+#include "codecs/cpu/simd_strips.h"
 // The sentences, in these words.
 #include "codecs/cpu/affine.inl"
 #include "codecs/cpu/affine_codes2.inl"
 #include "codecs/cpu/affine_decode.inl"
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"
+#include "codecs/cpu/strip.inl"
+#include "codecs/cpu/strip_choice.inl"
+#include "codecs/cpu/strip_decode.inl"
+#include "codecs/cpu/strip_encode.inl"
 
 namespace cairn::codecs {
 
@@ -20,6 +25,8 @@ extern const Backend kAvx512Backend = {
     .decode_per_token = DecodePerToken,
     .copy_streamed = CopyStreamed,
     .narrow_codes = nullptr,
+    .encode_strip = EncodeStrip,
+    .decode_strips = DecodeStrips,
 };
 
 }  // namespace cairn::codecs

@@ -33,8 +33,9 @@ inline constexpr uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] =
 };
 
 // What a symbol costs, in 1/15 bit: 15 log2(256 / frequency), to the nearest integer. The escape,
-// and what has to be coded as one, costs 16 bits.
-inline constexpr uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
+// and what has to be coded as one, costs 16 bits. Not inline: ISA files read it too, and have no
+// symbols but their own.
+constexpr uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
     {240, 240, 56, 5, 50, 105, 120, 120, 240, 240, 240, 240, 240, 240, 240, 240},
     {240, 240, 105, 15, 20, 63, 96, 120, 120, 120, 240, 240, 240, 240, 240, 240},
     {240, 120, 47, 16, 32, 52, 70, 90, 105, 120, 120, 120, 240, 240, 240, 240},

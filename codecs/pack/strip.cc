@@ -10,7 +10,7 @@ namespace cairn::codecs {
 namespace {
 
 bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
-  const uint64_t elements = Elements(shape);
+  const uint64_t elements = ElementCount(shape);
   switch (parts.mode) {
     case StripMode::kRaw:
       return parts.top == 0 && parts.stream_bytes == 0 && parts.escapes == 0 && parts.raws == 0;
@@ -43,9 +43,9 @@ bool AreZero(const uint8_t* bytes, uint64_t first, uint64_t end) {
 
 // The bits of a last run that stand for no element.
 bool IsLastRunClean(const StripShape& shape, const uint8_t* runs) {
-  const uint64_t used = Elements(shape) % kRun;
+  const uint64_t used = ElementCount(shape) % kRun;
   if (used == 0) return true;
-  const uint8_t* last = runs + (Runs(shape) - 1) * kRunBytes;
+  const uint8_t* last = runs + (RunCount(shape) - 1) * kRunBytes;
   const uint64_t bits = Load<uint64_t>(last) | Load<uint64_t>(last + 8) | Load<uint64_t>(last + 16);
   return bits >> used == 0;
 }

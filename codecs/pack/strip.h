@@ -66,22 +66,24 @@ inline constexpr uint32_t kPar = 16;     // dim bytes: table << 4 | rel
 CAIRN_HD uint32_t BytesOf(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
 CAIRN_HD uint32_t ExponentMask(DType dtype) { return dtype == DType::kFp16 ? 0x1F : 0xFF; }
 CAIRN_HD uint64_t AlignStrip(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
-CAIRN_HD uint64_t Elements(const StripShape& shape) {
+CAIRN_HD uint64_t ElementCount(const StripShape& shape) {
   return static_cast<uint64_t>(shape.tokens) * shape.dim;
 }
-CAIRN_HD uint64_t Runs(const StripShape& shape) { return (Elements(shape) + kRun - 1) / kRun; }
+CAIRN_HD uint64_t RunCount(const StripShape& shape) {
+  return (ElementCount(shape) + kRun - 1) / kRun;
+}
 CAIRN_HD uint64_t LowBytes(const StripShape& shape) {
   switch (shape.dtype) {
     case DType::kFp16:
-      return Runs(shape) * kRunBytes;  // 3 bits
+      return RunCount(shape) * kRunBytes;  // 3 bits
     case DType::kFp32:
-      return Elements(shape) * 2;  // 16 bits
+      return ElementCount(shape) * 2;  // 16 bits
     default:
       return 0;
   }
 }
 CAIRN_HD uint64_t RawStripBytes(const StripShape& shape) {
-  return kStripHeaderBytes + AlignStrip(Elements(shape) * BytesOf(shape.dtype));
+  return kStripHeaderBytes + AlignStrip(ElementCount(shape) * BytesOf(shape.dtype));
 }
 CAIRN_HD uint32_t StripCount(uint32_t tokens) { return (tokens + kStripTokens - 1) / kStripTokens; }
 
@@ -127,14 +129,14 @@ CAIRN_HD uint32_t TopOf(uint32_t strip_top, uint32_t par) {
 CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
   if (parts->mode == StripMode::kRaw) {
     parts->coded = kStripHeaderBytes;
-    parts->end = kStripHeaderBytes + Elements(shape) * BytesOf(shape.dtype);
+    parts->end = kStripHeaderBytes + ElementCount(shape) * BytesOf(shape.dtype);
     parts->escape = parts->raw = parts->coded_end = parts->plane = parts->low = parts->end;
     parts->bytes = AlignStrip(parts->end);
     return;
   }
   parts->coded = kStripHeaderBytes + static_cast<uint64_t>(shape.dim);
   if (parts->mode == StripMode::kPlanes) {
-    parts->escape = parts->coded + Runs(shape) * kRunBytes;
+    parts->escape = parts->coded + RunCount(shape) * kRunBytes;
     parts->raw = parts->escape + (static_cast<uint64_t>(parts->escapes) + 1) / 2;
     parts->coded_end = parts->raw + parts->raws;
   } else {
@@ -143,7 +145,7 @@ CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
     parts->coded_end = parts->raw;
   }
   parts->plane = AlignStrip(parts->coded_end);
-  parts->low = parts->plane + Elements(shape);
+  parts->low = parts->plane + ElementCount(shape);
   parts->end = parts->low + LowBytes(shape);
   parts->bytes = AlignStrip(parts->end);
 }

@@ -25,6 +25,9 @@ uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* ta
                      uint64_t room);
 bool DecodeStrips(const StripJob* jobs, uint32_t count);
 
+// Writes element `index` of a strip: its exponent, and what the strip has of it besides.
+void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent);
+
 // Element `index` of a tile, to and from fp32.
 [[nodiscard]] float LoadElement(DType dtype, const uint8_t* source, uint64_t index);
 void StoreElement(DType dtype, uint8_t* target, uint64_t index, float value);

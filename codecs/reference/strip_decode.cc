@@ -7,9 +7,7 @@
 #include <cstring>
 
 namespace cairn::codecs::reference {
-namespace {
-
-void StoreElementBits(const StripJob& job, uint64_t index, uint32_t exponent) {
+void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent) {
   const StripShape& shape = job.shape;
   Fields fields{exponent, job.strip[job.parts.plane + index], 0};
   const uint8_t* low = job.strip + job.parts.low;
@@ -27,6 +25,8 @@ void StoreElementBits(const StripJob& job, uint64_t index, uint32_t exponent) {
   }
 }
 
+namespace {
+
 bool DecodeLanes32(const StripJob& job) {
   const StripShape& shape = job.shape;
   const uint8_t* par = job.strip + strip::kPar;
@@ -41,7 +41,7 @@ bool DecodeLanes32(const StripJob& job) {
       if (escapes == job.parts.escapes) return false;
       exponent = job.strip[job.parts.escape + escapes++];
     }
-    StoreElementBits(job, uint64_t{token} * shape.dim + channel, exponent);
+    JoinElement(job, uint64_t{token} * shape.dim + channel, exponent);
     return true;
   };
   return DecodeStream(job.strip + job.parts.coded, job.parts.stream_bytes, shape.tokens, shape.dim,
@@ -54,7 +54,7 @@ bool DecodePlanes(const StripJob& job) {
   const uint8_t* par = job.strip + strip::kPar;
   uint32_t escapes = 0;
   uint32_t raws = 0;
-  for (uint64_t i = 0; i < Elements(shape); ++i) {
+  for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     uint32_t distance = LoadRunCode(job.strip + job.parts.coded, i);
     if (distance == 7) {
       if (escapes == job.parts.escapes) return false;
@@ -66,7 +66,7 @@ bool DecodePlanes(const StripJob& job) {
         distance = job.strip[job.parts.raw + raws++];
       }
     }
-    StoreElementBits(job, i, TopOf(job.parts.top, par[i % shape.dim]) - distance);
+    JoinElement(job, i, TopOf(job.parts.top, par[i % shape.dim]) - distance);
   }
   return escapes == job.parts.escapes && raws == job.parts.raws;
 }

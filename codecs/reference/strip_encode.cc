@@ -91,7 +91,7 @@ void StorePlane(const Source& source, const StripParts& parts, uint8_t* target) 
   const StripShape& shape = source.shape;
   std::memset(target + parts.coded_end, 0, parts.plane - parts.coded_end);
   std::memset(target + parts.low, 0, parts.bytes - parts.low);
-  for (uint64_t i = 0; i < Elements(shape); ++i) {
+  for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     const Fields fields = source.At(i);
     target[parts.plane + i] = static_cast<uint8_t>(fields.plane);
     if (shape.dtype == DType::kFp32) {
@@ -112,7 +112,7 @@ uint32_t SymbolOf(const CoderTable& table, uint32_t top, uint32_t exponent) {
 uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
-  if (Elements(shape) < kLanes32ElementsMin || room < coded) return 0;
+  if (ElementCount(shape) < kLanes32ElementsMin || room < coded) return 0;
   uint8_t par[kDimLimit];
   StripParts parts;
   parts.mode = StripMode::kLanes32;
@@ -171,7 +171,7 @@ uint64_t EncodePlanes(const Source& source, uint8_t* target, uint64_t room) {
     const uint32_t top = TopOf(parts.top, par[index % shape.dim]);
     return PlanesCode{(top - source.At(index).exponent) & 0xFF};
   };
-  for (uint64_t i = 0; i < Elements(shape); ++i) {
+  for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     const PlanesCode code = code_of(i);
     if (code.Code() != 7) continue;
     ++parts.escapes;
@@ -184,7 +184,7 @@ uint64_t EncodePlanes(const Source& source, uint8_t* target, uint64_t room) {
   std::memset(target + parts.coded, 0, parts.raw - parts.coded);
   uint8_t* raw = target + parts.raw;
   uint32_t escapes = 0;
-  for (uint64_t i = 0; i < Elements(shape); ++i) {
+  for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     const PlanesCode code = code_of(i);
     StoreRunCode(target + parts.coded, i, code.Code());
     if (code.Code() != 7) continue;

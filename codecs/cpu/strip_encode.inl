@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// encode_strip of codecs/backend.h in the words of struct Strips.
+//
+// Passes over the source, which stays in the second-level cache: what to choose; the coded part, of
+// lanes32 backwards; plane and low bits, whose place is known only then. A room that may be too
+// small for a stream, and more escapes than are worth coding, are left to the plain loops.
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint64_t kLeftToReference = ~uint64_t{0};
+constexpr uint32_t kEscapesMax = 8192;
+
+void PutHeader(const StripParts& parts, const uint8_t* par, uint32_t dim, uint8_t* target) {
+  const auto put = [&](uint32_t at, uint32_t value) {
+    __builtin_memcpy(target + at, &value, sizeof(value));
+  };
+  put(0, static_cast<uint32_t>(parts.mode) | uint32_t{parts.top} << 8);
+  put(strip::kStream, parts.stream_bytes);
+  put(strip::kEscapes, parts.escapes);
+  put(strip::kRaws, parts.raws);
+  __builtin_memcpy(target + strip::kPar, par, dim);
+}
+
+// Padding, plane and low bits.
+template <typename Type>
+void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* target) {
+  const uint64_t elements = ElementCount(source.shape);
+  uint8_t* low = target + parts.low;
+  __builtin_memset(target + parts.coded_end, 0, parts.plane - parts.coded_end);
+  __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
+  // Half of the last run may be of no element.
+  if (Type::kDType == DType::kFp16) __builtin_memset(target + parts.end - kRunBytes, 0, kRunBytes);
+  uint64_t index = 0;
+  for (; index + kChunk <= elements; index += kChunk) {
+    const uint8_t* from = source.bytes + index * Type::kBytes;
+    Strips::Store(target + parts.plane + index, Type::Rest(from, index, low));
+  }
+  if (index == elements) return;
+  const auto count = static_cast<uint32_t>(elements - index);
+  uint8_t buffer[kChunk * Type::kBytes];
+  const uint8_t* from = source.At(index, count, buffer);
+  uint8_t plane[kChunk];
+  uint8_t words[kChunk * 2];  // the low halves of fp32
+  const bool has_words = Type::kDType == DType::kFp32;
+  Strips::Store(plane, Type::Rest(from, has_words ? 0 : index, has_words ? words : low));
+  if (has_words) __builtin_memcpy(low + 2 * index, words, uint64_t{2} * count);
+  __builtin_memcpy(target + parts.plane + index, plane, count);
+}
+
+// ---- lanes32 ----
+
+struct EncoderTable {
+  alignas(16) uint8_t symbol[16];  // itself, or the escape
+  alignas(16) uint8_t frequency[16];
+  alignas(16) uint8_t start[16];
+  alignas(16) uint8_t reciprocal[2][16];  // 65536 / frequency, rounded down and to 16 bits: bytes
+  uint8_t likeliest;
+};
+struct EncoderTables {
+  EncoderTable of[kExponentTables];
+};
+constexpr EncoderTables kEncoderTables = [] {
+  EncoderTables tables{};
+  for (uint32_t t = 0; t < kExponentTables; ++t) {
+    EncoderTable& table = tables.of[t];
+    const CoderTable& from = kExponentCoderTables.of[t];
+    for (uint32_t s = 0; s < kCoderSymbols; ++s) {
+      const uint32_t frequency = from.frequency[s];
+      table.symbol[s] = static_cast<uint8_t>(frequency == 0 ? kEscapeSymbol : s);
+      table.frequency[s] = from.frequency[s];
+      table.start[s] = from.start[s];
+      const uint32_t reciprocal = frequency <= 1 ? 65535 : 65536 / frequency;
+      table.reciprocal[0][s] = static_cast<uint8_t>(reciprocal);
+      table.reciprocal[1][s] = static_cast<uint8_t>(reciprocal >> 8);
+      if (frequency > from.frequency[table.likeliest]) table.likeliest = static_cast<uint8_t>(s);
+    }
+  }
+  return tables;
+}();
+
+// Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are
+// overwritten.
+uint8_t* PutSymbols(const EncoderTable& table, Bytes32 symbols, Halves32* states, uint8_t* stream) {
+  const Bytes32 few = Strips::LookUp(table.frequency, symbols);
+  const Halves32 high = Strips::Right<8>(*states);
+  const Bytes32 is_full = Strips::NotBelow(Strips::Narrow(high), few);
+  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
+  stream = Strips::CompressBefore(stream, low, Strips::Bits(is_full));
+  const Halves32 x = Strips::Choose(Strips::Pair(is_full, is_full), high, *states);
+  const Halves32 frequency = Strips::Widen(few);
+  const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
+                                           Strips::LookUp(table.reciprocal[1], symbols));
+  // The quotient, or one less: then what is left is not below the frequency.
+  Halves32 quotient = Strips::MulHigh(x, reciprocal);
+  const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
+  const Halves32 is_less = Strips::Above(frequency, left);  // all bits are -1
+  quotient = Strips::Add(Strips::Add(quotient, Strips::SetHalves(1)), is_less);
+  // 256 quotient + start + x - quotient * frequency
+  const Halves32 rest = Strips::Sub(Strips::SetHalves(kCoderSlots), frequency);
+  const Halves32 start = Strips::Widen(Strips::LookUp(table.start, symbols));
+  *states = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
+  return stream;
+}
+
+// Exponents of up to 32 channels, transposed.
+template <typename Type>
+void TakePanel(const StripSource<Type>& source, uint32_t channel_first, PanelExponents* panel) {
+  const StripShape& shape = source.shape;
+  for (uint32_t token = 0; token < shape.tokens; token += 16) {
+    Bytes32 rows[16];
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t of = token + i < shape.tokens ? token + i : shape.tokens - 1;
+      rows[i] =
+          source.Exponents(uint64_t{of} * shape.dim + channel_first, shape.dim - channel_first);
+    }
+    Strips::Transpose(rows);
+    for (uint32_t i = 0; i < 16; ++i) {
+      Strips::StoreTwo(panel->of[i] + token, panel->of[16 + i] + token, rows[i]);
+    }
+  }
+}
+
+// A stream and its escapes, both growing downwards.
+struct StripEncoding {
+  Halves32 states = Strips::SetHalves(kCoderStateMin);
+  uint8_t* stream;
+  uint32_t escapes = 0;
+  uint8_t escaped[kEscapesMax];
+
+  [[nodiscard]] const uint8_t* Escapes() const { return escaped + kEscapesMax - escapes; }
+
+  // One channel, from its last token to its first. False where there are too many escapes.
+  [[nodiscard]] bool PutChannel(uint32_t tokens, const uint8_t* exponents, uint32_t top,
+                                const EncoderTable& table) {
+    for (uint32_t group = CoderGroups(tokens); group-- > 0;) {
+      const uint8_t* at = exponents + group * kCoderLanes;
+      const uint32_t there = TokensThere(tokens, group);
+      Bytes32 symbols = Strips::Sub(Strips::Set(top), Strips::Load(at));
+      symbols = Strips::Min(symbols, Strips::Set(kEscapeSymbol));
+      symbols = Strips::LookUp(table.symbol, symbols);
+      uint32_t bits = Strips::Bits(Strips::Equal(symbols, Strips::Set(kEscapeSymbol))) & there;
+      if (there != ~0U) {
+        symbols = Strips::Choose(Strips::Spread(there), symbols, Strips::Set(table.likeliest));
+      }
+      stream = PutSymbols(table, symbols, &states, stream);
+      if (bits == 0) continue;
+      if (escapes + kCoderLanes > kEscapesMax) return false;
+      while (bits != 0) {
+        const uint32_t lane = 31 - static_cast<uint32_t>(__builtin_clz(bits));
+        bits ^= 1U << lane;
+        escaped[kEscapesMax - ++escapes] = at[lane];
+      }
+    }
+    return true;
+  }
+};
+
+// What a channel may take of the room, and the states with what is overwritten before them.
+constexpr uint32_t kChannelBytesMax = kStripTokens + 16;
+constexpr uint32_t kStreamSlack = kChannelBytesMax + kCoderStatesBytes;
+
+template <typename Type>
+uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_t room) {
+  const StripShape& shape = source.shape;
+  const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
+  if (ElementCount(shape) < kLanes32ElementsMin) return 0;
+  if (room < coded + kStreamSlack) return kLeftToReference;
+  uint8_t par[kStripDim];
+  StripParts parts;
+  parts.mode = StripMode::kLanes32;
+  parts.top = ChooseParams(source, parts.mode, par);
+  const uint64_t stream_max = StreamBytesMax(shape.tokens, shape.dim) + kStreamSlack;
+  uint8_t* begin = target + coded;
+  uint8_t* end = begin + (room - coded < stream_max ? room - coded : stream_max);
+  StripEncoding encoding;
+  encoding.stream = end;
+  for (uint32_t first = (shape.dim - 1) / kPanelWide * kPanelWide;; first -= kPanelWide) {
+    PanelExponents panel;
+    TakePanel(source, first, &panel);
+    uint32_t channel = first + kPanelWide < shape.dim ? first + kPanelWide : shape.dim;
+    while (channel-- > first) {
+      if (encoding.stream - begin < static_cast<int64_t>(kStreamSlack)) return kLeftToReference;
+      if (!encoding.PutChannel(shape.tokens, panel.of[channel - first],
+                               TopOf(parts.top, par[channel]),
+                               kEncoderTables.of[par[channel] >> 4])) {
+        return kLeftToReference;
+      }
+    }
+    if (first == 0) break;
+  }
+  encoding.stream -= kCoderStatesBytes;
+  Strips::PutHalves<false>(encoding.stream, encoding.states);
+  parts.stream_bytes = static_cast<uint32_t>(end - encoding.stream);
+  parts.escapes = encoding.escapes;
+  PlaceParts(shape, &parts);
+  if (parts.bytes >= RawStripBytes(shape)) return 0;
+  if (parts.bytes > room) return kLeftToReference;
+  __builtin_memmove(begin, encoding.stream, parts.stream_bytes);
+  __builtin_memcpy(target + parts.escape, encoding.Escapes(), parts.escapes);
+  PutHeader(parts, par, shape.dim, target);
+  PutRest(source, parts, target);
+  return parts.bytes;
+}
+
+// ---- Planes ----
+
+// A strip in planes before it is written.
+struct PlanesPlan {
+  StripParts parts;
+  uint8_t par[kStripDim];
+};
+
+// Calls visit(index, count, distances from the tops) for every 32 elements.
+template <typename Type, typename Visit>
+void ForEachDistance(const StripSource<Type>& source, const PlanesPlan& plan, Visit visit) {
+  const Tops tops(source.shape, plan.parts.top, plan.par);
+  const uint64_t elements = ElementCount(source.shape);
+  uint32_t channel = 0;
+  for (uint64_t index = 0; index < elements; index += kChunk) {
+    const uint64_t rest = elements - index;
+    const uint32_t count = rest < kChunk ? static_cast<uint32_t>(rest) : kChunk;
+    visit(index, count,
+          Strips::Sub(Strips::Load(tops.of + channel), source.Exponents(index, count)));
+    channel = (channel + kChunk) % source.shape.dim;
+  }
+}
+
+template <typename Type>
+void PlanPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
+  plan->parts.mode = StripMode::kPlanes;
+  plan->parts.top = ChooseParams(source, StripMode::kPlanes, plan->par);
+  uint32_t escapes = 0;
+  uint32_t raws = 0;
+  ForEachDistance(source, *plan, [&](uint64_t, uint32_t count, Bytes32 distances) {
+    const uint32_t there = TokensThere(count, 0);
+    const uint32_t far = Strips::Bits(Strips::NotBelow(distances, Strips::Set(7))) & there;
+    escapes += static_cast<uint32_t>(__builtin_popcount(far));
+    const uint32_t beyond = Strips::Bits(Strips::NotBelow(distances, Strips::Set(18)));
+    const uint32_t above = Strips::Bits(Strips::NotBelow(distances, Strips::Set(252)));
+    raws += static_cast<uint32_t>(__builtin_popcount(beyond & ~above & there));
+  });
+  plan->parts.escapes = escapes;
+  plan->parts.raws = raws;
+  PlaceParts(source.shape, &plan->parts);
+}
+
+template <typename Type>
+void PutPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t* target) {
+  const StripParts& parts = plan.parts;
+  PutHeader(parts, plan.par, source.shape.dim, target);
+  uint8_t* runs = target + parts.coded;
+  __builtin_memset(target + parts.escape - kRunBytes, 0, kRunBytes);
+  uint8_t* raw = target + parts.raw;
+  uint32_t escapes = 0;
+  ForEachDistance(source, plan, [&](uint64_t index, uint32_t count, Bytes32 distances) {
+    Bytes32 codes = Strips::Min(distances, Strips::Set(7));
+    const uint32_t there = TokensThere(count, 0);
+    if (there != ~0U) codes = Strips::And(codes, Strips::Spread(there));
+    Elements32<DType::kFp16>::StoreRunCodes(codes, index, runs);
+    uint8_t distance[kChunk];
+    Strips::Store(distance, distances);
+    uint32_t bits = Strips::Bits(Strips::Equal(codes, Strips::Set(7)));
+    for (; bits != 0; bits &= bits - 1) {
+      const uint32_t far = distance[__builtin_ctz(bits)];
+      uint32_t nibble = far - 7;
+      if (far > 17) nibble = far >= 252 ? 266 - far : 15;
+      uint8_t* pair = target + parts.escape + escapes / 2;
+      *pair = static_cast<uint8_t>(escapes % 2 == 0 ? nibble : *pair | nibble << 4);
+      ++escapes;
+      if (nibble == 15) *raw++ = static_cast<uint8_t>(far);
+    }
+  });
+  PutRest(source, parts, target);
+}
+
+// ---- All modes ----
+
+uint64_t PutRaw(const StripShape& shape, const uint8_t* source, uint8_t* target) {
+  StripParts parts;
+  PlaceParts(shape, &parts);
+  __builtin_memset(target, 0, kStripHeaderBytes);
+  __builtin_memcpy(target + parts.coded, source, parts.end - parts.coded);
+  __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
+  return parts.bytes;
+}
+
+template <typename Type>
+uint64_t EncodeStripAs(const StripSource<Type>& source, uint8_t* target, uint64_t room) {
+  const StripShape& shape = source.shape;
+  const uint64_t raw_bytes = RawStripBytes(shape);
+  uint64_t bytes = raw_bytes;
+  if (!shape.is_fast) {
+    const uint64_t coded = EncodeLanes32(source, target, room);
+    if (coded == kLeftToReference) return coded;
+    if (coded != 0) bytes = coded;
+  }
+  if (shape.is_fast || shape.tokens < kPlanesTriedBelowTokens) {
+    PlanesPlan plan;
+    PlanPlanes(source, &plan);
+    const uint64_t planes_bytes = plan.parts.bytes;
+    if (planes_bytes < raw_bytes && planes_bytes <= bytes) {
+      if (planes_bytes > room) return 0;
+      PutPlanes(source, plan, target);
+      return planes_bytes;
+    }
+  }
+  if (bytes < raw_bytes) return bytes;
+  return raw_bytes <= room ? PutRaw(shape, source.bytes, target) : 0;
+}
+
+uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                     uint64_t room) {
+  const uint64_t bytes = WithElements32(shape.dtype, [&]<typename Type>(Type) {
+    return EncodeStripAs(StripSource<Type>{shape, source}, target, room);
+  });
+  return bytes == kLeftToReference ? reference::EncodeStrip(shape, source, target, room) : bytes;
+}
+
+}  // namespace
+}  // namespace cairn::codecs
