@@ -134,7 +134,7 @@ typedef struct cairn_space_spec {
   uint32_t tokens_per_block; /* 16 to 1024; 0 is 128 */
   uint32_t group_count;
   const cairn_group_spec* groups;
-  const char* recipe; /* "raw", "kivi:4", …: if this call makes the space. NULL: the daemon's */
+  const char* recipe; /* "raw", "exact", …: if this call makes the space. NULL: the daemon's */
 } cairn_space_spec;
 
 typedef struct cairn_space_info {

@@ -65,7 +65,10 @@ Totals Sum(const codecs::ImageView& view) {
 }
 
 std::string FormName(uint16_t form) {
-  return form == codecs::kRawForm ? "raw" : absl::StrCat("affine ", form >> 8, " bit");
+  if (form == codecs::kRawForm) {
+    return "raw";
+  }
+  return form == codecs::kStripsForm ? "strips" : absl::StrCat("affine ", form >> 8, " bit");
 }
 
 void PrintJson(const codecs::ImageView& view, const Totals& totals, const absl::Status& verified,

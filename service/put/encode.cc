@@ -85,7 +85,7 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
     return encoded;
   }
   codecs::ImageSpec spec = context.spec_;
-  if (context.keeps_raw_ && !spec.recipe.IsLossless()) {
+  if (context.keeps_raw_ && spec.recipe.id != codecs::RecipeId::kRaw) {
     CAIRN_CHECK(codecs::ParseRecipe("raw", &spec.recipe) == codecs::Error::kOk);
     encoded.is_encode_pending = true;
     path.kept_raw.Add();

@@ -103,7 +103,7 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   const StepTimer timer(encode_seconds_);
   CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, spaces_.Find(pin.facts().space_id));
   const codecs::Recipe recipe = space->recipe();
-  // Since it was kept raw the space may have turned lossless.
+  // Since it was kept raw the space may have turned raw.
   if (recipe == pin.facts().recipe || !VerifyOne(pin)) {
     return absl::OkStatus();
   }

@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / part) for part in ("client/python", "client/examples"
 sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
 CACHE = ROOT / "build" / "quality-cache"
-RECIPES = "raw,kivi:8,kivi:4,kivi:4+,kivi:2,kivi:2+"
+RECIPES = "raw,exact,exact:fast,kivi:8,kivi:4,kivi:4+,kivi:2,kivi:2+"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
 # What docs/quality.md shows: (tests, texts, prefixes).
 SUITE = (

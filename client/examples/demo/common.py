@@ -13,7 +13,7 @@ import cairn
 from lm.model import CHUNK_TOKENS, Geometry
 from lm.weights import SMOLLM2, MissingModelError, Weights, find
 
-RECIPES = ("raw", "kivi:8", "kivi:4", "kivi:2", "kivi:2+")
+RECIPES = ("raw", "exact", "kivi:8", "kivi:4", "kivi:2", "kivi:2+")
 WAIT_SECONDS = 5.0  # of one call that waits for blocks; asked again until they are there
 HAND_OFF_SECONDS_MAX = 500.0  # for all of them
 

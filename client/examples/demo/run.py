@@ -3,7 +3,7 @@
 
 Starts three processes: `cairnd`; a prefill worker, which computes the KV of a prompt and puts it;
 and a decode worker, which fetches it and goes on writing. Every recipe is compared with no cache at
-all. Exits with 1 if `raw` is not bit-identical to no cache.
+all. Exits with 1 if `raw` or `exact` is not bit-identical to no cache.
 
     python client/examples/demo/run.py [--transport local|ucx] [--bin-dir DIR] [--quick]
 
@@ -30,6 +30,7 @@ ROOT = HERE.parents[2]
 # take many times as long where other programs want the cores, and little less where none do.
 BLAS_THREADS = 1
 WORKER_SECONDS_MAX = 600
+LOSSLESS = ("raw", "exact")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -122,14 +123,16 @@ def print_metrics(daemon: Daemon) -> None:
 
 
 def check(runs: dict[str, dict]) -> None:
-    raw = runs["raw"]
-    if not raw["bit_identical"] or raw["written"] != runs["no cache"]["written"]:
-        raise SystemExit(
-            "\nFAILED: raw is not bit-identical to no cache"
-            f" (KL {raw['divergence']:.3g}; it wrote {raw['written']!r})"
-        )
+    for name in LOSSLESS:
+        run = runs[name]
+        if not run["bit_identical"] or run["written"] != runs["no cache"]["written"]:
+            raise SystemExit(
+                f"\nFAILED: {name} is not bit-identical to no cache"
+                f" (KL {run['divergence']:.3g}; it wrote {run['written']!r})"
+            )
     print(
-        "\nraw is bit-identical to no cache: every logit of every compared position, and the text"
+        f"\n{' and '.join(LOSSLESS)} are bit-identical to no cache:"
+        " every logit of every compared position, and the text"
     )
 
 

@@ -86,7 +86,7 @@ class Client:
         """Opens the space of this specification, and makes it on first use.
 
         model, weights_revision, groups, dtype ("bf16", "fp16", "fp32") and tokens_per_block are its
-        identity. `recipe` ("raw", "kivi:4", …; None: the daemon's default) applies if this call
+        identity. `recipe` ("raw", "exact", "kivi:4", …; None: the daemon's default) applies if this call
         makes it; `Space.recipe` is the one in force.
         """
         spec = keys.SpaceSpec(model, weights_revision, tuple(groups), dtype, tokens_per_block)

@@ -89,8 +89,8 @@ TEST_P(RecipeTest, BothSidesMakeTheSameImageAndDecodeItAlike) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RecipeTest,
-                         testing::Combine(testing::Values("raw", "kivi:8", "kivi:4", "kivi:2",
-                                                          "kivi:2+"),
+                         testing::Combine(testing::Values("raw", "exact", "exact:fast", "kivi:8",
+                                                          "kivi:4", "kivi:2", "kivi:2+"),
                                           testing::ValuesIn(Planes())));
 
 INSTANTIATE_TEST_SUITE_P(Over, PlaneTest, testing::ValuesIn(Planes()), NameOfPlane);

@@ -86,7 +86,7 @@ TEST(PutGetTest, MissIsNotFoundAndCounted) {
 
 TEST(PutGetTest, HalvesOfTwoRanksAreReadWholeAndByLayer) {
   StoreFixture store;
-  for (const std::string_view recipe : {"raw", "kivi:4"}) {
+  for (const std::string_view recipe : {"raw", "exact", "kivi:4"}) {
     const SpaceEntry& space = store.OpenSpace(recipe, [&] {
       auto identity = StoreFixture::Identity();
       identity.model = std::string(recipe);
@@ -105,7 +105,7 @@ TEST(PutGetTest, HalvesOfTwoRanksAreReadWholeAndByLayer) {
     const auto source = store.RunGet(space, key, layer);
     ASSERT_TRUE(source.ok());
     EXPECT_EQ(source->payload_crc32c, codecs::Crc32c(source->payload));
-    if (recipe == "raw") {
+    if (recipe != "kivi:4") {
       EXPECT_EQ(Bytes(source->payload), StoreFixture::Source(space, key, 0, layer));
     }
   }
@@ -317,9 +317,9 @@ TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
   EXPECT_EQ(store.host->staging_bytes(), 0u);
 }
 
-TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
+void KeepRawThenEncode(std::string_view recipe) {
   StoreFixture store;
-  const SpaceEntry& space = store.OpenSpace("kivi:4");
+  const SpaceEntry& space = store.OpenSpace(recipe);
   const auto key = StoreFixture::Key(5);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
@@ -333,11 +333,16 @@ TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
   EXPECT_EQ(store.index->pending_count(), 0u);
   const auto after = store.RunGet(space, key, whole, Form::kImage);
   ASSERT_TRUE(after.ok());
-  EXPECT_EQ(Bytes(after->payload), StoreFixture::Image(space, key, whole, "kivi:4"));
+  EXPECT_EQ(Bytes(after->payload), StoreFixture::Image(space, key, whole, recipe));
   EXPECT_EQ(Bytes(before->payload), StoreFixture::Image(space, key, whole, "raw"))
       << "who reads the old bytes keeps them";
   before = absl::NotFoundError("");
   EXPECT_EQ(store.host->used_bytes(), RoundedExtentBytes(after->payload.size()));
+}
+
+TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
+  KeepRawThenEncode("kivi:4");
+  KeepRawThenEncode("exact");
 }
 
 TEST(PutGetTest, TooSmallATargetSaysWhatIsNeeded) {
