@@ -19,11 +19,12 @@ namespace {
 using codecs::ImageView;
 using codecs::Slice;
 
-// Damaged bytes leave the index at once; who unlinks them counts and logs.
+// Damaged bytes, and those that are no image though their checksums fit, leave the index at once;
+// who unlinks them counts and logs.
 absl::Status Corrupt(GetContext& context, const Pin& pin, codecs::Error error) {
   if (context.path.index.Drop(pin)) {
     context.path.corrupt_tiles_host.Add();
-    LogWarn("get", "image does not match its checksum: dropped",
+    LogWarn("get", "image is damaged: dropped",
             {{"error", codecs::Name(error)},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
              {"space", pin.facts().space_id},
@@ -79,8 +80,10 @@ bool HasOneRecipe(const Views& views) {
   });
 }
 
-// Decodes the slice, run of heads by run, each from the first image that has it.
-absl::Status DecodeInto(GetContext& context, const Views& views, std::span<std::byte> target) {
+// Decodes the slice, run of heads by run, each from the first image that has it. The views are
+// those of the pins.
+absl::Status DecodeInto(GetContext& context, const BlockIndex::Pins& pins, const Views& views,
+                        std::span<std::byte> target) {
   const Slice& slice = context.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
     uint64_t bytes = 0;
@@ -88,6 +91,9 @@ absl::Status DecodeInto(GetContext& context, const Views& views, std::span<std::
     if (error == codecs::Error::kOk) {
       error = codecs::Decode(context.path.backend, view, part, target.first(bytes));
       target = target.subspan(bytes);
+    }
+    if (error == codecs::Error::kBadTile) {
+      return Corrupt(context, pins[static_cast<size_t>(&view - views.data())], error);
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
   };
@@ -120,9 +126,10 @@ absl::Status DecodeInto(GetContext& context, const Views& views, std::span<std::
   return absl::OkStatus();
 }
 
-absl::StatusOr<Extent> DecodeToStaging(GetContext& context, const Views& views) {
+absl::StatusOr<Extent> DecodeToStaging(GetContext& context, const BlockIndex::Pins& pins,
+                                       const Views& views) {
   CAIRN_ASSIGN_OR_RETURN(Extent source, context.path.host.AllocateStaging(context.source_bytes));
-  CAIRN_RETURN_IF_ERROR(DecodeInto(context, views, source.bytes()));
+  CAIRN_RETURN_IF_ERROR(DecodeInto(context, pins, views, source.bytes()));
   return source;
 }
 
@@ -166,7 +173,7 @@ absl::StatusOr<Transcoded> ToSource(GetContext& context, Promoted promoted, cons
     context.path.direct.Add();
     return transcoded;
   }
-  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, DecodeToStaging(context, views));
+  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, DecodeToStaging(context, promoted.pins, views));
   transcoded.payload = transcoded.staging.bytes();
   transcoded.crc32c = codecs::Crc32c(transcoded.payload);
   context.path.decoded.Add();
@@ -191,7 +198,8 @@ absl::StatusOr<Extent> Gather(GetContext& context, const Views& views) {
 }
 
 // Images of different recipes have no common image but a lossless one of what they decode to.
-absl::StatusOr<Extent> Recode(GetContext& context, const Views& views) {
+absl::StatusOr<Extent> Recode(GetContext& context, const BlockIndex::Pins& pins,
+                              const Views& views) {
   codecs::ImageSpec spec = views.front().spec();
   spec.slice = context.slice;
   CAIRN_CHECK(codecs::ParseRecipe("raw", &spec.recipe) == codecs::Error::kOk);
@@ -201,7 +209,7 @@ absl::StatusOr<Extent> Recode(GetContext& context, const Views& views) {
     return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
   }
   CAIRN_RETURN_IF_ERROR(CheckTarget(context, bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(const Extent source, DecodeToStaging(context, views));
+  CAIRN_ASSIGN_OR_RETURN(const Extent source, DecodeToStaging(context, pins, views));
   CAIRN_ASSIGN_OR_RETURN(Extent image, context.path.host.AllocateStaging(bytes_max));
   size_t bytes = 0;
   error = codecs::Encode(context.path.backend, spec, source.bytes(), image.bytes(), &bytes);
@@ -224,8 +232,9 @@ absl::StatusOr<Transcoded> ToImage(GetContext& context, Promoted promoted, const
     return transcoded;
   }
   const bool has_one_recipe = HasOneRecipe(views);
-  CAIRN_ASSIGN_OR_RETURN(transcoded.staging,
-                         has_one_recipe ? Gather(context, views) : Recode(context, views));
+  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, has_one_recipe
+                                                 ? Gather(context, views)
+                                                 : Recode(context, promoted.pins, views));
   (has_one_recipe ? context.path.gathered : context.path.recoded).Add();
   transcoded.payload = transcoded.staging.bytes();
   transcoded.crc32c = codecs::Crc32c(transcoded.payload);

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "codecs/checksum.h"
 #include "codecs/decode.h"
+#include "codecs/image_header.h"
+#include "codecs/pack/strip.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
@@ -293,6 +296,33 @@ TEST(PutGetTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
   EXPECT_EQ(store.host->used_bytes(), 0u);
   ASSERT_TRUE(store.PutSource(space, key, whole).ok()) << "it can be put again";
   EXPECT_TRUE(store.RunGet(space, key, whole).ok());
+}
+
+// Only decoding an entropy-coded stream shows that it is none.
+TEST(PutGetTest, StreamThatDoesNotEndIsAMissThoughItsChecksumsFit) {
+  StoreFixture store;
+  LogCapture log;
+  proto::SpaceIdentity identity = StoreFixture::Identity();
+  identity.tokens_per_block = 64;  // of fewer, codes of three bits may be smaller
+  const SpaceEntry& space = store.OpenSpace("exact", identity);
+  const auto key = StoreFixture::Key(1);
+  const auto whole = StoreFixture::Whole(space);
+  auto image = StoreFixture::Image(space, key, whole, "exact");
+  codecs::ImageView view;
+  ASSERT_EQ(codecs::ParseImage(image, &view), codecs::Error::kOk);
+  // A state of the stream's, behind a byte a channel; and both checksums above it.
+  image[view.Tile(0).offset + codecs::kStripHeaderBytes + view.spec().tile.k_dim] ^= std::byte{1};
+  const uint32_t tile_crc = codecs::Crc32c(view.TileContent(0));
+  const size_t prefix_bytes = codecs::PrefixBytes(view.tile_count());
+  std::memcpy(&image[codecs::PrefixBytes(0) + codecs::directory::kCrc], &tile_crc, 4);
+  const uint32_t prefix_crc = codecs::PrefixCrc(std::span(image).first(prefix_bytes));
+  std::memcpy(&image[codecs::header::kCrc], &prefix_crc, 4);
+  const auto frame = StoreFixture::PutFrame(space, key, whole, image, Form::kImage);
+  ASSERT_TRUE(store.RunPut(frame, image, store.session).ok());
+  EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
+  EXPECT_EQ(store.index->figures().image_count, 0u) << "it is not tried again";
+  EXPECT_EQ(log.Lines().size(), 1u);
+  ExpectNothingHeld(store);
 }
 
 TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
