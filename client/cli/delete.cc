@@ -10,7 +10,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number or start of the fingerprint [the only one]"},
+    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
     {"--all", "", "every block of the space, instead of KEYs; wants --space"},
 };
 

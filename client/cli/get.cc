@@ -16,7 +16,7 @@ namespace {
 
 constexpr Flag kFlags[] = {
     {"--out", "FILE", "where to write; required"},
-    {"--space", "ID", "number or start of the fingerprint [the only one]"},
+    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
     {"--group", "INDEX", "group of the space [0]"},
     {"--layers", "FIRST:PAST", "layers within the group [all]"},
     {"--heads", "FIRST:PAST", "KV heads [all]"},
@@ -64,7 +64,13 @@ absl::Status Run(const Arguments& arguments) {
   } else {
     request.target = ImageTarget{target};
   }
-  CAIRN_ASSIGN_OR_RETURN(const GetResult result, opened.space->Get(request, timeout));
+  const absl::StatusOr<GetResult> got = opened.space->Get(request, timeout);
+  if (absl::IsNotFound(got.status()) && got.status().message().empty()) {  // a plain miss
+    return absl::NotFoundError(absl::StrCat("no block ", proto::Hex(key), " in space ",
+                                            info.space_id(), ", or not all of what was asked"));
+  }
+  CAIRN_RETURN_IF_ERROR(got.status());
+  const GetResult& result = *got;
   CAIRN_RETURN_IF_ERROR(WriteFile(path, std::span(target).first(result.bytes)));
   const std::string tier(TierName(static_cast<v1::Tier>(result.tier)));
   if (arguments.is_json()) {

@@ -15,7 +15,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "of a KEY: number or start of the fingerprint [the only one]"},
+    {"--space", "ID", "of a KEY: number, or 6 digits or more of the fingerprint [the only one]"},
     {"--tiles", "", "of a FILE: list every tile"},
 };
 

@@ -16,7 +16,7 @@ constexpr uint64_t kLimitMax = 1'000'000;
 constexpr uint32_t kPageBlocks = 1000;
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number or start of the fingerprint [the only one]"},
+    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
     {"--limit", "COUNT", "list at most that many [1000]"},
     {"--after", "KEY", "list the keys after this one"},
 };
@@ -52,6 +52,7 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
   CAIRN_ASSIGN_OR_RETURN(const uint64_t limit, arguments.GetNumber("--limit", 1000, kLimitMax));
+  if (limit == 0) return absl::InvalidArgumentError("--limit is 0: at least 1");
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   v1::ListBlocksRequest request;
   request.set_space_id(space.space_id());

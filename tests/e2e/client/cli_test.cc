@@ -137,6 +137,10 @@ TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
   EXPECT_EQ(Run("status --colour").code, 2);
   EXPECT_EQ(Run("inspect /no/such/file").code, 3);
   EXPECT_EQ(Run("ls --space 999999").code, 3);
+  EXPECT_EQ(Run("ls --limit 0" + Space_()).code, 2);
+  const Ran missed = Run("get " + std::string(64, '7') + " --out /dev/null" + Space_());
+  EXPECT_EQ(missed.code, 3);
+  EXPECT_THAT(missed.output, HasSubstr("no block 7777"));
   for (const char* command :
        {"status", "spaces", "ls", "inspect", "get", "put", "delete", "verify", "version"}) {
     const Ran help = Run(absl::StrCat(command, " --help"));
