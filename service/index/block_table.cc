@@ -47,6 +47,9 @@ absl::Status BlockTable::CheckPlaceInChain(const BlockClaim& claim) const {
     if (claim.parent == claim.name.key) {
       return absl::InvalidArgumentError("parent is the block itself");
     }
+    if (claim.first_position == 0) {
+      return absl::InvalidArgumentError("first_position is 0: such a block has no parent");
+    }
     const BlockName parent_name = {claim.name.space_id, claim.parent};
     const Block* parent = Find(parent_name);
     if (parent != nullptr && parent->first_position + parent->tokens != claim.first_position) {

@@ -257,6 +257,8 @@ TEST(PutGetTest, FieldsOutOfTheirLimitsAreNamed) {
               HasSubstr("payload_bytes"));
   EXPECT_THAT(refused([](Frame&, proto::Put& p) { p.space_id = 99; }), HasSubstr("NOT_FOUND"));
   EXPECT_THAT(refused([](Frame&, proto::Put& p) { p.parent = p.key; }), HasSubstr("parent"));
+  EXPECT_THAT(refused([](Frame&, proto::Put& p) { p.parent = StoreFixture::Key(9); }),
+              HasSubstr("first_position is 0"));
   EXPECT_EQ(store.host->staging_bytes(), 0u);
 }
 
