@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "client/cpp/core.h"
 #include "proto/convert.h"
@@ -98,6 +99,12 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   bound.opened.space_id = reply.space_id();
   CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,
                          proto::FromRecipeName(reply.policy().recipe(), codecs::Recipe()));
+  if (!recipe_wanted_.empty() && recipe_wanted_ != reply.policy().recipe()) {
+    LogWarn("client", "the space is kept in another recipe than was asked for",
+            {{"model", identity_.model},
+             {"asked", recipe_wanted_},
+             {"recipe", reply.policy().recipe()}});
+  }
   MutexLock lock(mutex_);
   if (opened_.epoch == 0) {
     was_created_ = reply.created();

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/support/log_capture.h"
 
 namespace cairn {
 namespace {
@@ -23,6 +24,21 @@ TEST_F(ShareTest, OpaqueKeysNameBlocksWithoutAChain) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->first_position, 4096);
   EXPECT_EQ(target, source);
+}
+
+// The first to open a space settles its recipe.
+TEST_F(ShareTest, WhoAsksForAnotherRecipeIsWarned) {
+  const auto client = Connect(Options());
+  const auto identity = ToyIdentity(codecs::DType::kBf16, Model());
+  ASSERT_TRUE(client->OpenSpace(identity, "kivi:4").ok());
+  const LogCapture log;
+  ASSERT_TRUE(client->OpenSpace(identity, "kivi:4").ok());
+  ASSERT_TRUE(client->OpenSpace(identity).ok());
+  EXPECT_EQ(log.Lines().size(), 0);
+  const auto space = client->OpenSpace(identity, "raw");
+  ASSERT_TRUE(space.ok());
+  EXPECT_EQ((*space)->recipe(), "kivi:4");
+  EXPECT_EQ(log.Count("another recipe"), 1);
 }
 
 TEST_F(ShareTest, AnotherTenantCannotReachABlockByItsKey) {
