@@ -11,16 +11,17 @@
 
 constexpr uint32_t kLayers = 4, kHeads = 2, kDim = 64, kTokens = 128;
 
-cairn::proto::SpaceIdentity TinyLlama() {
+cairn::proto::SpaceIdentity TinyMistral() {
   cairn::proto::GroupGeometry group;
   group.layers.resize(kLayers);
   std::iota(group.layers.begin(), group.layers.end(), 0u);
   group.kv_heads = kHeads;
   group.k_dim = kDim;
   group.v_dim = kDim;
+  group.rope = {cairn::proto::Rope::Kind::kHalf, kDim, 10000.0, {}};  // as K was turned
 
   cairn::proto::SpaceIdentity identity;
-  identity.model = "tiny-llama";
+  identity.model = "tiny-mistral";
   identity.weights_revision = "2026-11-21";
   identity.dtype = cairn::codecs::DType::kBf16;
   identity.tokens_per_block = kTokens;
@@ -41,7 +42,7 @@ T OrDie(absl::StatusOr<T> result) {
 int main(int argc, char** argv) {
   const auto client = OrDie(cairn::Client::Connect(
       {.control = argc > 1 ? argv[1] : "127.0.0.1:50151", .tenant = "tutorial"}));
-  const auto space = OrDie(client->OpenSpace(TinyLlama(), "raw"));
+  const auto space = OrDie(client->OpenSpace(TinyMistral(), "raw"));
   std::printf("recipe %s\n", space->recipe().c_str());
 
   std::vector<uint32_t> prompt(300);  // token ids; yours come from a tokenizer
