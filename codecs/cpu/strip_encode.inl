@@ -136,8 +136,12 @@ struct StripEncoding {
     for (uint32_t group = CoderGroups(tokens); group-- > 0;) {
       const uint8_t* at = exponents + group * kCoderLanes;
       const uint32_t there = TokensThere(tokens, group);
-      Bytes32 symbols = Strips::Sub(Strips::Set(top), Strips::Load(at));
+      const Bytes32 exponents = Strips::Load(at);
+      Bytes32 symbols = Strips::Sub(Strips::Set(top), exponents);
       symbols = Strips::Min(symbols, Strips::Set(kEscapeSymbol));
+      // One above the top is an escape, though its distance wraps to that of a symbol.
+      symbols = Strips::Choose(Strips::NotBelow(Strips::Set(top), exponents), symbols,
+                               Strips::Set(kEscapeSymbol));
       symbols = Strips::LookUp(table.symbol, symbols);
       uint32_t bits = Strips::Bits(Strips::Equal(symbols, Strips::Set(kEscapeSymbol))) & there;
       if (there != ~0U) {
