@@ -232,8 +232,9 @@ void DataServer::Over(transport::Lane& lane, const Request& request, absl::Statu
   if (const auto peer = peers.find(request.reply_to.peer); peer != peers.end()) {
     --peer->second.in_flight;
   }
-  metrics_.in_flight.Add(-1);
+  // In this order, so that what is no longer in flight is counted.
   metrics_.Count(request.op, code, parts_.clock.Now() - request.arrived);
+  metrics_.in_flight.Add(-1);
 }
 
 void DataServer::OnPeerGone(transport::Lane& lane, transport::PeerId peer) {
