@@ -285,9 +285,9 @@ TEST_F(UcxTransferTest, StopUnderLoadEndsEveryTransfer) {
   options.limits.lanes = 2;
   StartServer();
   std::vector<std::jthread> clients;
-  std::atomic<int> ended{0};
+  std::atomic<int> begun{0}, ended{0};
   for (int i = 0; i < 4; ++i) {
-    clients.emplace_back([this, &ended] {
+    clients.emplace_back([this, &begun, &ended] {
       std::vector<std::byte> memory(16 * kMiB, std::byte{1});
       std::vector<Call> calls(4);
       const auto connection = Connect();
@@ -300,7 +300,8 @@ TEST_F(UcxTransferTest, StopUnderLoadEndsEveryTransfer) {
           calls[c].request = GetRequest(c + 2, 4 * kMiB);
           calls[c].target = std::span(memory).subspan(c * 4 * kMiB, 4 * kMiB);
         }
-        EXPECT_EQ(connection->Start(&calls[c]), absl::OkStatus());
+        ASSERT_EQ(connection->Start(&calls[c]), absl::OkStatus());
+        ++begun;
       }
       for (Call& call : calls) {
         Finish(*connection, call);
@@ -308,7 +309,8 @@ TEST_F(UcxTransferTest, StopUnderLoadEndsEveryTransfer) {
       }
     });
   }
-  ASSERT_TRUE(WaitFor([&] { return store.receives_started >= 4 && store.gets_started >= 4; }));
+  ASSERT_TRUE(WaitFor(
+      [&] { return begun == 16 && store.receives_started >= 4 && store.gets_started >= 4; }));
   const absl::Time started = MonotonicNow();
   server->Stop();
   EXPECT_LT(MonotonicNow() - started, absl::Seconds(3));
