@@ -47,6 +47,8 @@ std::string_view Name(Error error) {
       return "bad checksum";
     case Error::kBadTile:
       return "bad tile";
+    case Error::kBadProfile:
+      return "bad profile";
   }
   return "unknown error";
 }

@@ -32,6 +32,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadPadding,    // a byte that must be zero is not
     kBadChecksum,   // CRC32C of header and directory, or of a tile
     kBadTile,       // a tile's rows or parameters are not ones an encoder writes
+    kBadProfile,    // a profile's part is not one that docs/formats/profile.md allows
 };
 
 // The enumerator without its k, in words: "bad checksum". Static storage.

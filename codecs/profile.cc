@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/profile.h"
+
+#include "codecs/bytes.h"
+#include "codecs/math.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint64_t kTilesOfGroupMax = 65536;
+constexpr uint64_t kChannelBytes = 8;
+constexpr uint64_t kRateBytes = 4;
+constexpr uint32_t kBitsMin = 10;  // tenths
+constexpr uint32_t kBitsMax = 160;
+constexpr uint32_t kMeanMaxBits = 0x49800000;   // of 2^20
+constexpr uint32_t kScaleMinBits = 0x35800000;  // of 2^-20
+constexpr uint16_t kVectorMaxBits = 0x4000;     // of 2, as fp16
+constexpr uint64_t kTablesBytes = uint64_t{kProfileTables} * kCoderSymbols;
+constexpr uint64_t kOffsetsBytes = uint64_t{kProfileTables} * 2;
+
+namespace field {
+constexpr size_t kMagic = 0;         // u32
+constexpr size_t kVersion = 4;       // u16
+constexpr size_t kHeaderBytes = 6;   // u16
+constexpr size_t kBytes = 8;         // u64
+constexpr size_t kPlanes = 16;       // u8
+constexpr size_t kRope = 17;         // u8
+constexpr size_t kBasis = 18;        // u8
+constexpr size_t kReserved = 19;     // u8, 0
+constexpr size_t kLayers = 20;       // u16
+constexpr size_t kHeads = 22;        // u16
+constexpr size_t kKDim = 24;         // u32
+constexpr size_t kVDim = 28;         // u32
+constexpr size_t kRotaryFirst = 32;  // u16
+constexpr size_t kRotaryDims = 34;   // u16
+constexpr size_t kRates = 36;        // u16
+constexpr size_t kTail = 38;         // 26 bytes, 0
+}  // namespace field
+
+bool IsDim(uint32_t dim) { return dim >= 1 && dim <= kProfileDimMax; }
+
+bool IsLog(int32_t log) { return log >= -kProfileLogMax && log <= kProfileLogMax; }
+
+bool IsScale(uint32_t bits) { return bits >= kScaleMinBits && bits <= kMeanMaxBits; }
+
+}  // namespace
+
+// Reads the parts one after another; `at_` is where the next one starts.
+class ProfileParser {
+ public:
+  ProfileParser(std::span<const std::byte> bytes, Profile* profile)
+      : bytes_(bytes), profile_(*profile) {}
+
+  Error Header();
+  Error Parts();
+
+ private:
+  // The next part; its padding is checked. False where there is too little left.
+  bool Take(uint64_t part_bytes, uint64_t* offset);
+  bool Rates();
+  bool Tables(uint32_t plane);
+  bool Channels(uint32_t plane);
+  bool Basis();
+
+  std::span<const std::byte> bytes_;
+  Profile& profile_;
+  uint64_t at_ = kProfileHeaderBytes;
+  bool has_clean_padding_ = true;
+};
+
+Error ProfileParser::Header() {
+  if (bytes_.size() < kProfileHeaderBytes) return Error::kTruncated;
+  const std::byte* base = bytes_.data();
+  if (Load<uint32_t>(base + field::kMagic) != kProfileMagic) return Error::kBadMagic;
+  if (Load<uint16_t>(base + field::kVersion) != kProfileVersion) return Error::kBadVersion;
+  if (Load<uint16_t>(base + field::kHeaderBytes) != kProfileHeaderBytes) return Error::kBadHeader;
+  if (bytes_.size() > kProfileBytesMax) return Error::kBadHeader;
+  if (Load<uint64_t>(base + field::kBytes) != bytes_.size()) return Error::kTruncated;
+  if (!IsZero(base + field::kReserved, 1) ||
+      !IsZero(base + field::kTail, kProfileHeaderBytes - field::kTail)) {
+    return Error::kBadPadding;
+  }
+  Profile& p = profile_;
+  p.planes_ = Load<uint8_t>(base + field::kPlanes);
+  p.rope_ = Load<RopeKind>(base + field::kRope);
+  const auto basis = Load<uint8_t>(base + field::kBasis);
+  p.has_basis_ = basis == 1;
+  p.layers_ = Load<uint16_t>(base + field::kLayers);
+  p.heads_ = Load<uint16_t>(base + field::kHeads);
+  p.dims_[0] = Load<uint32_t>(base + field::kKDim);
+  p.dims_[1] = Load<uint32_t>(base + field::kVDim);
+  p.rotary_first_ = Load<uint16_t>(base + field::kRotaryFirst);
+  p.rotary_dims_ = Load<uint16_t>(base + field::kRotaryDims);
+  p.rate_count_ = Load<uint16_t>(base + field::kRates);
+  const bool has_v = p.planes_ == 2;
+  const bool turns = p.rope_ != RopeKind::kNone;
+  const bool is_valid =
+      p.planes_ >= 1 && p.planes_ <= 2 && p.rope_ <= RopeKind::kInterleaved && basis <= 1 &&
+      p.layers_ >= 1 && p.heads_ >= 1 &&
+      uint64_t{p.layers_} * p.heads_ * p.planes_ <= kTilesOfGroupMax && IsDim(p.dims_[0]) &&
+      (has_v ? IsDim(p.dims_[1]) : p.dims_[1] == 0) && turns == (p.rotary_dims_ != 0) &&
+      p.rotary_dims_ % 2 == 0 && p.rotary_first_ + p.rotary_dims_ <= p.dims_[0] &&
+      (turns || p.rotary_first_ == 0) && p.rate_count_ >= 1 && p.rate_count_ <= kProfileRatesMax;
+  return is_valid ? Error::kOk : Error::kBadHeader;
+}
+
+bool ProfileParser::Take(uint64_t part_bytes, uint64_t* offset) {
+  // At most 2^16 heads of 2^21 bytes: nothing here can overflow.
+  const uint64_t aligned = AlignSection(part_bytes);
+  if (bytes_.size() - at_ < aligned) return false;
+  *offset = at_;
+  has_clean_padding_ &= IsZero(bytes_.data() + at_ + part_bytes, aligned - part_bytes);
+  at_ += aligned;
+  return true;
+}
+
+bool ProfileParser::Rates() {
+  uint32_t previous = kBitsMin - 1;
+  for (uint32_t i = 0; i < profile_.rate_count_; ++i) {
+    const std::byte* rate = bytes_.data() + profile_.rates_ + i * kRateBytes;
+    const auto bits = Load<uint16_t>(rate);
+    const int32_t multiplier = Load<int16_t>(rate + 2);
+    if (bits <= previous || bits > kBitsMax || multiplier < -kProfileMultiplierMax ||
+        multiplier > kProfileMultiplierMax) {
+      return false;
+    }
+    previous = bits;
+  }
+  return true;
+}
+
+bool ProfileParser::Tables(uint32_t plane) {
+  uint64_t tables = 0;
+  if (!Take(kTablesBytes, &tables)) return false;
+  if (!Take(kOffsetsBytes, &profile_.offsets_[plane])) return false;
+  uint32_t faults = 0;
+  for (uint32_t i = 0; i < kProfileTables; ++i) {
+    uint16_t frequencies[kCoderSymbols];
+    for (uint32_t s = 0; s < kCoderSymbols; ++s) {
+      frequencies[s] = Load<uint8_t>(bytes_.data() + tables + i * kCoderSymbols + s);
+    }
+    faults |= MakeCoderTable(frequencies, &profile_.tables_[plane][i]) ? 0 : 1;
+  }
+  for (uint64_t i = 0; i < kOffsetsBytes; ++i) {
+    faults |= Load<int8_t>(bytes_.data() + profile_.offsets_[plane] + i) == -128 ? 1 : 0;
+  }
+  return faults == 0;
+}
+
+bool ProfileParser::Channels(uint32_t plane) {
+  const uint64_t count = uint64_t{profile_.layers_} * profile_.heads_ * profile_.dims_[plane];
+  if (!Take(count * kChannelBytes, &profile_.channels_[plane])) return false;
+  uint32_t faults = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const std::byte* channel = bytes_.data() + profile_.channels_[plane] + i * kChannelBytes;
+    faults |= (Load<uint32_t>(channel) & 0x7FFFFFFF) > kMeanMaxBits ? 1 : 0;
+    faults |= IsLog(Load<int16_t>(channel + 4)) ? 0 : 1;
+    faults |= IsLog(Load<int16_t>(channel + 6)) ? 0 : 1;
+  }
+  return faults == 0;
+}
+
+bool ProfileParser::Basis() {
+  const uint64_t count = uint64_t{profile_.layers_} * profile_.heads_ * profile_.dims_[0];
+  if (!Take(count * sizeof(float), &profile_.scale_) ||
+      !Take(count * sizeof(float), &profile_.inverse_) ||
+      !Take(count * profile_.dims_[0] * sizeof(uint16_t), &profile_.vectors_)) {
+    return false;
+  }
+  const std::byte* base = bytes_.data();
+  uint32_t faults = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    faults |= IsScale(Load<uint32_t>(base + profile_.scale_ + 4 * i)) ? 0 : 1;
+    faults |= IsScale(Load<uint32_t>(base + profile_.inverse_ + 4 * i)) ? 0 : 1;
+  }
+  for (uint64_t i = 0; i < count * profile_.dims_[0]; ++i) {
+    const auto vector = Load<uint16_t>(base + profile_.vectors_ + 2 * i);
+    faults |= (vector & 0x7FFF) > kVectorMaxBits ? 1 : 0;
+  }
+  return faults == 0;
+}
+
+Error ProfileParser::Parts() {
+  Profile& p = profile_;
+  if (!Take(uint64_t{p.rotary_dims_} / 2 * sizeof(uint64_t), &p.turns_) ||
+      !Take(p.rate_count_ * kRateBytes, &p.rates_) || !Rates()) {
+    return Error::kBadProfile;
+  }
+  for (uint32_t plane = 0; plane < p.planes_; ++plane) {
+    if (!Tables(plane)) return Error::kBadProfile;
+  }
+  for (uint32_t plane = 0; plane < p.planes_; ++plane) {
+    if (!Channels(plane)) return Error::kBadProfile;
+  }
+  if (p.has_basis_ && !Basis()) return Error::kBadProfile;
+  if (at_ != bytes_.size()) return Error::kBadProfile;
+  return has_clean_padding_ ? Error::kOk : Error::kBadPadding;
+}
+
+Error ParseProfile(std::span<const std::byte> bytes, Profile* profile) {
+  Profile parsed;
+  parsed.bytes_ = bytes;
+  ProfileParser parser(bytes, &parsed);
+  if (const Error error = parser.Header(); error != Error::kOk) return error;
+  if (const Error error = parser.Parts(); error != Error::kOk) return error;
+  *profile = parsed;
+  return Error::kOk;
+}
+
+uint32_t Profile::PairFirst(uint32_t pair) const {
+  return rotary_first_ + (rope_ == RopeKind::kInterleaved ? 2 * pair : pair);
+}
+
+uint32_t Profile::PairSecond(uint32_t pair) const {
+  return PairFirst(pair) + (rope_ == RopeKind::kInterleaved ? 1 : PairCount());
+}
+
+uint64_t Profile::PairTurns(uint32_t pair) const {
+  return Load<uint64_t>(bytes_.data() + turns_ + sizeof(uint64_t) * pair);
+}
+
+std::optional<int16_t> Profile::MultiplierOf(uint32_t bits_in_tenths) const {
+  for (uint32_t i = 0; i < rate_count_; ++i) {
+    const std::byte* rate = bytes_.data() + rates_ + i * kRateBytes;
+    if (Load<uint16_t>(rate) == bits_in_tenths) return Load<int16_t>(rate + 2);
+  }
+  return std::nullopt;
+}
+
+float Profile::Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const {
+  const auto offset =
+      Load<int8_t>(bytes_.data() + offsets_[plane] + uint64_t{table} * 2 + magnitude - 1);
+  return static_cast<float>(offset) * 0.00390625F;
+}
+
+ProfileChannel Profile::Channel(uint32_t plane, ProfileHead at, uint32_t channel) const {
+  const std::byte* entry =
+      bytes_.data() + channels_[plane] + (HeadIndex(at) * dims_[plane] + channel) * kChannelBytes;
+  return {Load<float>(entry), Load<int16_t>(entry + 4), Load<int16_t>(entry + 6)};
+}
+
+float Profile::Scale(ProfileHead at, uint32_t channel) const {
+  return Load<float>(bytes_.data() + scale_ + (HeadIndex(at) * dims_[0] + channel) * 4);
+}
+
+float Profile::ScaleInverse(ProfileHead at, uint32_t channel) const {
+  return Load<float>(bytes_.data() + inverse_ + (HeadIndex(at) * dims_[0] + channel) * 4);
+}
+
+float Profile::Vector(ProfileHead at, uint32_t channel, uint32_t component) const {
+  const uint64_t index = (HeadIndex(at) * dims_[0] + channel) * dims_[0] + component;
+  return Fp16ToFloat(Load<uint16_t>(bytes_.data() + vectors_ + 2 * index));
+}
+
+bool Profile::Fits(const TileShape& shape, const Slice& slice) const {
+  const bool is_kv = shape.kind == GroupKind::kKv;
+  if (!is_kv && shape.kind != GroupKind::kLatent) return false;
+  return planes_ == (is_kv ? 2 : 1) && shape.k_dim == dims_[0] && shape.v_dim == dims_[1] &&
+         uint32_t{slice.layer_first} + slice.layer_count <= layers_ &&
+         uint32_t{slice.head_first} + slice.head_count <= heads_;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A profile: what the recipe `cairn` knows of one group of a model's layers. A side object, named
+// by the SHA-256 of its bytes; docs/formats/profile.md draws them.
+//
+// Thread-safety: Profile is a value; functions are Thread-safe. Nothing allocates or throws.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "codecs/error.h"
+#include "codecs/pack/lanes32.h"
+#include "codecs/shape.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kProfileMagic = 0x50564B43;  // "CKVP"
+inline constexpr uint16_t kProfileVersion = 1;
+inline constexpr size_t kProfileHeaderBytes = 64;
+inline constexpr size_t kProfileBytesMax = size_t{32} << 20;
+inline constexpr uint32_t kProfileDimMax = 1024;
+inline constexpr uint32_t kProfileTables = 21;  // a plane
+inline constexpr uint32_t kProfileRatesMax = 64;
+inline constexpr int32_t kProfileLogMax = 16384;        // of a step or a spread; 256 an octave
+inline constexpr int32_t kProfileMultiplierMax = 4096;  // likewise
+
+// One channel of one head.
+struct ProfileChannel {
+  float mean = 0;
+  int16_t step_log = 0;    // 256 * log2
+  int16_t spread_log = 0;  // 256 * log2
+};
+
+// One (layer, head) of the group.
+struct ProfileHead {
+  uint32_t layer = 0;
+  uint32_t head = 0;
+};
+
+class Profile {
+ public:
+  [[nodiscard]] uint32_t planes() const { return planes_; }
+  [[nodiscard]] uint32_t layers() const { return layers_; }
+  [[nodiscard]] uint32_t heads() const { return heads_; }
+  // REQUIRES of all below: what is asked for is there.
+  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return dims_[plane]; }
+
+  // K: which channels turn, as pairs.
+  [[nodiscard]] uint32_t PairCount() const { return rotary_dims_ / 2; }
+  [[nodiscard]] uint32_t PairFirst(uint32_t pair) const;
+  [[nodiscard]] uint32_t PairSecond(uint32_t pair) const;
+  [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // 2^-64 turn a token
+
+  // 256 * log2; none where the profile has no such rate.
+  [[nodiscard]] std::optional<int16_t> MultiplierOf(uint32_t bits_in_tenths) const;
+
+  [[nodiscard]] const CoderTable& Table(uint32_t plane, uint32_t table) const {
+    return tables_[plane][table];
+  }
+  // Of a code of magnitude 1 or 2, in steps.
+  [[nodiscard]] float Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const;
+  [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
+
+  [[nodiscard]] bool HasBasis() const { return has_basis_; }
+  [[nodiscard]] float Scale(ProfileHead at, uint32_t channel) const;
+  [[nodiscard]] float ScaleInverse(ProfileHead at, uint32_t channel) const;
+  [[nodiscard]] float Vector(ProfileHead at, uint32_t channel, uint32_t component) const;
+
+  // The group that it was made for has tiles of this shape, and this slice is of it.
+  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
+
+ private:
+  friend Error ParseProfile(std::span<const std::byte> bytes, Profile* profile);
+  friend class ProfileParser;
+
+  [[nodiscard]] uint64_t HeadIndex(ProfileHead at) const {
+    return uint64_t{at.layer} * heads_ + at.head;
+  }
+
+  std::span<const std::byte> bytes_;
+  uint32_t planes_ = 0;
+  uint32_t layers_ = 0;
+  uint32_t heads_ = 0;
+  uint32_t dims_[2] = {0, 0};
+  RopeKind rope_ = RopeKind::kNone;
+  uint32_t rotary_first_ = 0;
+  uint32_t rotary_dims_ = 0;
+  uint32_t rate_count_ = 0;
+  bool has_basis_ = false;
+  uint64_t turns_ = 0;  // offsets of the parts
+  uint64_t rates_ = 0;
+  uint64_t offsets_[2] = {0, 0};
+  uint64_t channels_[2] = {0, 0};
+  uint64_t scale_ = 0;
+  uint64_t inverse_ = 0;
+  uint64_t vectors_ = 0;
+  CoderTable tables_[2][kProfileTables];
+};
+
+// Reads a profile that borrows `bytes`, which must outlive it and not change; assumes malice.
+// *profile is set on kOk. kTruncated (which more bytes than stated are too), kBadMagic,
+// kBadVersion, kBadHeader, kBadPadding, kBadProfile.
+Error ParseProfile(std::span<const std::byte> bytes, Profile* profile);
+
+}  // namespace cairn::codecs

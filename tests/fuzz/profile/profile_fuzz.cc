@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as a profile: as they come, and with the size in the header made to fit. Everything that a
+// profile which parses can be asked for has to be inside it and keep its limits.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "codecs/bytes.h"
+#include "codecs/profile.h"
+
+namespace {
+
+using namespace cairn::codecs;  // NOLINT(google-build-using-namespace): a harness of one file
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+bool IsLog(int32_t log) { return log >= -kProfileLogMax && log <= kProfileLogMax; }
+
+void UseChannels(const Profile& profile, uint32_t plane, ProfileHead at) {
+  for (uint32_t i = 0; i < profile.Dim(plane); ++i) {
+    const ProfileChannel channel = profile.Channel(plane, at, i);
+    Require(channel.mean >= -1048576 && channel.mean <= 1048576);
+    Require(IsLog(channel.step_log) && IsLog(channel.spread_log));
+  }
+}
+
+void UseBasis(const Profile& profile, ProfileHead at) {
+  for (uint32_t i = 0; i < profile.Dim(0); ++i) {
+    Require(profile.Scale(at, i) > 0 && profile.ScaleInverse(at, i) > 0);
+    for (uint32_t j = 0; j < profile.Dim(0); ++j) {
+      const float vector = profile.Vector(at, i, j);
+      Require(vector >= -2 && vector <= 2);
+    }
+  }
+}
+
+void Use(const Profile& profile) {
+  for (uint32_t pair = 0; pair < profile.PairCount(); ++pair) {
+    Require(profile.PairFirst(pair) < profile.PairSecond(pair));
+    Require(profile.PairSecond(pair) < profile.Dim(0));
+    static_cast<void>(profile.PairTurns(pair));
+  }
+  for (uint32_t bits = 0; bits < 200; ++bits) static_cast<void>(profile.MultiplierOf(bits));
+  for (uint32_t layer = 0; layer < profile.layers(); ++layer) {
+    for (uint32_t head = 0; head < profile.heads(); ++head) {
+      for (uint32_t plane = 0; plane < profile.planes(); ++plane) {
+        UseChannels(profile, plane, {layer, head});
+      }
+      if (profile.HasBasis()) UseBasis(profile, {layer, head});
+    }
+  }
+  for (uint32_t plane = 0; plane < profile.planes(); ++plane) {
+    for (uint32_t table = 0; table < kProfileTables; ++table) {
+      Require(profile.Table(plane, table).frequency[kEscapeSymbol] > 0);
+      Require(profile.Offset(plane, table, 2) > -0.5F && profile.Offset(plane, table, 1) < 0.5F);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  std::vector<std::byte> bytes(begin, begin + size);
+  Profile profile;
+  if (ParseProfile(bytes, &profile) == Error::kOk) Use(profile);
+  if (bytes.size() < kProfileHeaderBytes) return 0;
+  Store(bytes.data() + 8, uint64_t{bytes.size()});
+  if (ParseProfile(bytes, &profile) == Error::kOk) Use(profile);
+  return 0;
+}
