@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A strip of the recipe `cairn`: up to 128 consecutive tokens of a tile, as codes in static steps.
+// docs/recipes/cairn.md draws the bytes.
+//
+//   raw    header | source bits | zeros
+//   coded  header | low planes | row bits | escapes | positions | stream | zeros
+//
+// All sizes stand in the header: only decoding needs the profile.
+//
+// Thread-safety: values and pure functions. Free of the standard library but for integers.
+
+#include <cstdint>
+
+#include "codecs/pack/lanes32.h"
+#include "codecs/pack/strip.h"
+
+namespace cairn::codecs {
+
+enum class StepStripMode : uint8_t { kRaw = 0, kCoded = 1 };
+
+// What a strip's header says, and where its parts start: offsets are from the strip's first byte.
+struct StepStripParts {
+  StepStripMode mode = StepStripMode::kRaw;
+  uint32_t rows = 0;
+  uint32_t planes = 0;
+  uint32_t stream_bytes = 0;
+  uint32_t escapes = 0;
+  uint64_t low = 0;       // raw: of the source bits
+  uint64_t row_bits = 0;  // rows * dim elements
+  uint64_t escape = 0;    // i16 each
+  uint64_t position = 0;  // u8 each
+  uint64_t stream = 0;
+  uint64_t end = 0;  // zeros from here to `bytes`
+  uint64_t bytes = 0;
+};
+
+namespace step_strip {
+inline constexpr uint32_t kMode = 0;     // u8
+inline constexpr uint32_t kRows = 1;     // u8
+inline constexpr uint32_t kPlanes = 2;   // u16
+inline constexpr uint32_t kStream = 4;   // u32
+inline constexpr uint32_t kEscapes = 8;  // u32
+inline constexpr uint32_t kZero = 12;    // u32
+}  // namespace step_strip
+
+// Of one low bit of one channel: a bit a token, in words of 32.
+CAIRN_HD uint32_t LowPlaneBytes(uint32_t tokens) { return 4 * CoderGroups(tokens); }
+
+// The offsets that follow from mode, rows, planes, stream_bytes and escapes.
+CAIRN_HD void PlaceStepParts(const StripShape& shape, StepStripParts* parts) {
+  parts->low = kStripHeaderBytes;
+  if (parts->mode == StepStripMode::kRaw) {
+    parts->end = parts->low + ElementCount(shape) * BytesOf(shape.dtype);
+    parts->row_bits = parts->escape = parts->position = parts->stream = parts->end;
+  } else {
+    const uint64_t row_bytes = static_cast<uint64_t>(shape.dim) * BytesOf(shape.dtype);
+    parts->row_bits =
+        parts->low + static_cast<uint64_t>(LowPlaneBytes(shape.tokens)) * parts->planes;
+    parts->escape = parts->row_bits + parts->rows * row_bytes;
+    parts->position = parts->escape + 2 * static_cast<uint64_t>(parts->escapes);
+    parts->stream = parts->position + parts->rows;
+    parts->end = parts->stream + parts->stream_bytes;
+  }
+  parts->bytes = AlignStrip(parts->end);
+}
+
+// Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where
+// the header is one that an encoder writes and all parts lie in `room`. shape.is_fast is not read.
+[[nodiscard]] bool ParseStepStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room,
+                                  StepStripParts* parts);
+
+// What ParseStepStrip() leaves: zeros where they must be, and positions of rows.
+[[nodiscard]] StripFault CheckStepStrip(const StripShape& shape, const uint8_t* bytes,
+                                        const StepStripParts& parts);
+
+void StoreStepHeader(const StepStripParts& parts, uint8_t* target);
+
+}  // namespace cairn::codecs

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The plain loops of the recipe `cairn`, a strip at a time. Nothing allocates; encoding and
+// demoting take 300 KiB of stack.
+//
+// Thread-safety: Thread-safe.
+
+#include <cstdint>
+
+#include "codecs/pack/step_strip.h"
+#include "codecs/select/small_norm.h"
+#include "codecs/step_tile.h"
+
+namespace cairn::codecs::reference {
+
+// A strip of a tile, and where it stands.
+struct StepSource {
+  uint32_t tokens = 0;             // 1..kStripTokens
+  uint64_t position = 0;           // of its first token in the chain
+  const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
+  // Elements of V of the same tokens and head, by which small norms are found; null for latents.
+  const uint8_t* v = nullptr;
+};
+
+// Codes of a strip [token][channel], and the tokens that have none.
+struct StepCodes {
+  int16_t of[kStripTokens * kProfileDimMax];
+  StripTokens rows;
+};
+
+// The strip's bytes, at most `room` of them; 0, with the room in any state, where they are more.
+// *rows: how many of its tokens are kept.
+uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
+                         uint64_t room, uint32_t* rows);
+
+// False where the strip does not end as it must or the profile is another one; what the target
+// then holds is unspecified.
+//   parts   what ParseStepStrip() gave
+//   target  tokens * tile.dim elements
+[[nodiscard]] bool DecodeStepStrip(const StepTile& tile, uint32_t tokens, uint64_t position,
+                                   const StepStripParts& parts, const uint8_t* strip,
+                                   uint8_t* target);
+
+// The codes and rows of a coded strip. False as above.
+// REQUIRES: parts.mode is kCoded.
+[[nodiscard]] bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
+                                 const uint8_t* strip, StepCodes* codes);
+
+// A coded strip of `from` as one of `to`, the same tile at a higher level: rows stay. Bytes as
+// EncodeStepStrip(); *is_valid is false, and 0 returned, where the strip is none.
+uint64_t DemoteStepStrip(const StepTile& from, const StepTile& to, uint32_t tokens,
+                         const StepStripParts& parts, const uint8_t* strip, uint8_t* target,
+                         uint64_t room, bool* is_valid);
+
+// One token of elements through RoPE, mean and basis and back, in units of a value, not a step.
+void StepForward(const StepTile& tile, uint64_t position, const float* values, float* centred);
+void StepBack(const StepTile& tile, uint64_t position, const float* centred, float* values);
+
+}  // namespace cairn::codecs::reference

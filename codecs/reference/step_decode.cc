@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "codecs/bytes.h"
+#include "codecs/reference/reference.h"
+#include "codecs/reference/step.h"
+
+namespace cairn::codecs::reference {
+namespace {
+
+// Low bits of a channel's codes, whose planes start at `low`.
+uint32_t LoadLow(const uint8_t* low, uint32_t tokens, uint32_t low_bits, uint32_t token) {
+  uint32_t value = 0;
+  for (uint32_t bit = 0; bit < low_bits; ++bit) {
+    const uint8_t* plane = low + uint64_t{bit} * LowPlaneBytes(tokens);
+    value |= static_cast<uint32_t>(plane[token / 8] >> (token % 8) & 1) << bit;
+  }
+  return value;
+}
+
+bool LoadRows(uint32_t tokens, const StepStripParts& parts, const uint8_t* strip,
+              StripTokens* rows) {
+  for (uint32_t i = 0; i < parts.rows; ++i) {
+    const uint8_t token = strip[parts.position + i];
+    if (token >= tokens || rows->Has(token)) return false;
+    rows->Add(token);
+  }
+  return true;
+}
+
+float CodeValue(const StepChannel& channel, int32_t code) {
+  float value = static_cast<float>(code);
+  if (code == 1 || code == 2) value = Add(value, channel.offsets[code - 1]);
+  if (code == -1 || code == -2) value = Add(value, -channel.offsets[-code - 1]);
+  return Multiply(value, channel.step);
+}
+
+void DecodeToken(const StepTile& tile, uint64_t position, const int16_t* codes, uint32_t token,
+                 uint8_t* target) {
+  float centred[kProfileDimMax];
+  float values[kProfileDimMax];
+  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = CodeValue(tile.channels[c], codes[c]);
+  StepBack(tile, position, centred, values);
+  for (uint32_t c = 0; c < tile.dim; ++c) {
+    StoreElement(tile.dtype, target, uint64_t{token} * tile.dim + c, values[c]);
+  }
+}
+
+}  // namespace
+
+bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
+                   const uint8_t* strip, StepCodes* codes) {
+  if (parts.planes != tile.planes || !LoadRows(tokens, parts, strip, &codes->rows)) return false;
+  const uint8_t* escape = strip + parts.escape;
+  const uint8_t* escapes_end = escape + 2 * uint64_t{parts.escapes};
+  const uint8_t* low = strip + parts.low;
+  const auto table_of = [&](uint32_t i) -> const CoderTable& {
+    return tile.TableOf(tile.order[i]);
+  };
+  const auto emit = [&](uint32_t i, uint32_t token, uint32_t symbol) {
+    const uint32_t channel = tile.order[i];
+    const uint32_t low_bits = tile.channels[channel].shape.low_bits;
+    if (token < tokens) {
+      int16_t* code = codes->of + uint64_t{token} * tile.dim + channel;
+      if (codes->rows.Has(token)) {
+        *code = 0;
+      } else if (symbol != kEscapeSymbol) {
+        *code =
+            static_cast<int16_t>(StepCode(symbol, LoadLow(low, tokens, low_bits, token), low_bits));
+      } else {
+        if (escape == escapes_end) return false;
+        *code = Load<int16_t>(escape);
+        escape += sizeof(int16_t);
+      }
+    }
+    if (token + 1 == kCoderLanes * CoderGroups(tokens)) {
+      low += uint64_t{low_bits} * LowPlaneBytes(tokens);
+    }
+    return true;
+  };
+  return DecodeStream(strip + parts.stream, parts.stream_bytes, tokens, tile.dim, table_of, emit) &&
+         escape == escapes_end;
+}
+
+bool DecodeStepStrip(const StepTile& tile, uint32_t tokens, uint64_t position,
+                     const StepStripParts& parts, const uint8_t* strip, uint8_t* target) {
+  const uint64_t row_bytes = uint64_t{tile.dim} * BytesOf(tile.dtype);
+  if (parts.mode == StepStripMode::kRaw) {
+    std::memcpy(target, strip + parts.low, tokens * row_bytes);
+    return true;
+  }
+  StepCodes codes;
+  if (!LoadStepCodes(tile, tokens, parts, strip, &codes)) return false;
+  for (uint32_t token = 0; token < tokens; ++token) {
+    if (codes.rows.Has(token)) continue;
+    DecodeToken(tile, position + token, codes.of + uint64_t{token} * tile.dim, token, target);
+  }
+  for (uint32_t i = 0; i < parts.rows; ++i) {
+    std::memcpy(target + strip[parts.position + i] * row_bytes,
+                strip + parts.row_bits + i * row_bytes, row_bytes);
+  }
+  return true;
+}
+
+}  // namespace cairn::codecs::reference

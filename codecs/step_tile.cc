@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/step_tile.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
+
+StepChannel ChannelOf(const Profile& profile, ProfileHead at, uint32_t plane, uint32_t index,
+                      StepRate rate) {
+  const ProfileChannel known = profile.Channel(plane, at, index);
+  const int32_t log = known.step_log + rate.multiplier;
+  StepChannel channel;
+  channel.mean = known.mean;
+  channel.step = Multiply(Exp2(log), static_cast<float>(PowerOf3(rate.level)));
+  channel.step_inverse = Exp2(-log);
+  channel.shape = StepShapeOf(known.spread_log - log - kLogOf3 * rate.level);
+  for (uint32_t i = 0; i < 2; ++i) {
+    channel.offsets[i] =
+        channel.shape.low_bits == 0 ? profile.Offset(plane, channel.shape.table, i + 1) : 0.0F;
+  }
+  return channel;
+}
+
+// Both members of each pair, then what does not turn.
+void OrderByPairs(const Profile& profile, StepTile* tile) {
+  bool turns[kProfileDimMax] = {};
+  uint32_t count = 0;
+  for (uint32_t pair = 0; pair < tile->pairs; ++pair) {
+    for (const uint32_t channel : {profile.PairFirst(pair), profile.PairSecond(pair)}) {
+      tile->order[count++] = static_cast<uint16_t>(channel);
+      turns[channel] = true;
+    }
+  }
+  for (uint32_t channel = 0; channel < tile->dim; ++channel) {
+    if (!turns[channel]) tile->order[count++] = static_cast<uint16_t>(channel);
+  }
+}
+
+}  // namespace
+
+void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRate rate,
+                  DType dtype, StepTile* tile) {
+  tile->profile = &profile;
+  tile->at = at;
+  tile->plane = plane;
+  tile->dim = profile.Dim(plane);
+  tile->pairs = plane == 0 ? profile.PairCount() : 0;
+  tile->has_basis = plane == 0 && profile.HasBasis();
+  tile->dtype = dtype;
+  tile->level = rate.level;
+  tile->planes = 0;
+  for (uint32_t i = 0; i < tile->dim; ++i) {
+    tile->channels[i] = ChannelOf(profile, at, plane, i, rate);
+    tile->planes += tile->channels[i].shape.low_bits;
+    tile->order[i] = static_cast<uint16_t>(i);
+  }
+  if (tile->pairs != 0 && !tile->has_basis) OrderByPairs(profile, tile);
+}
+
+}  // namespace cairn::codecs
