@@ -5,6 +5,7 @@
 
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
+#include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
 
@@ -37,7 +38,8 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
 
 // Strips may be left for the decoder's Flush(). False where they are none.
 [[nodiscard]] bool DecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
-                              bool is_streamed, StripDecoder* strips, uint8_t* target) {
+                              const Profile* profile, bool is_streamed, StripDecoder* strips,
+                              uint8_t* target) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   const TileEntry entry = view.Tile(index);
@@ -53,6 +55,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
   if (entry.form == kStripsForm) {
     return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
   }
+  if (entry.form == kStepStripsForm) {
+    return DecodeStepStrips(spec, index, *profile, view.TileContent(index), target);
+  }
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
   AffineTile tile = AffineOf(geometry, spec.recipe);
   tile.is_streamed = is_streamed;
@@ -64,8 +69,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
 }  // namespace
 
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
-             std::span<std::byte> target) {
+             std::span<std::byte> target, const Profile* profile) {
   const ImageSpec& spec = view.spec();
+  if (!IsCodableWith(spec, profile)) return Error::kNoProfile;
   if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;
   uint64_t target_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, slice, spec.tokens, &target_bytes);
@@ -82,7 +88,7 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
     const uint32_t first =
         view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
     for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      if (!DecodeTile(backend, view, first + i, is_streamed, &strips, out)) {
+      if (!DecodeTile(backend, view, first + i, profile, is_streamed, &strips, out)) {
         return Error::kBadTile;
       }
       out += GeometryOf(spec, i % planes).SourceBytes();

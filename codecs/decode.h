@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decodes an image, or part of it, into source payload. Raw tiles and tiles in strips give their
-// source bits. Of the others one rule holds: a token among the tile's rows is its source bits; any
-// other element is code * scale + min, rounded to the dtype.
+// source bits; of `cairn`, docs/recipes/cairn.md has the rule. Of the others one rule holds: a
+// token among the tile's rows is its source bits; any other element is code * scale + min, rounded
+// to the dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -12,6 +13,7 @@
 #include "codecs/backend.h"
 #include "codecs/error.h"
 #include "codecs/image.h"
+#include "codecs/profile.h"
 
 namespace cairn::codecs {
 
@@ -21,10 +23,11 @@ namespace cairn::codecs {
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where
 //           whole cache lines allow it: a target at a multiple of 64 is fastest
+//   profile the one that the image names, where its recipe needs one (else kNoProfile)
 // kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
 // decoding an entropy-coded stream shows whether it ends as it must.
 // Same image gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
-             std::span<std::byte> target);
+             std::span<std::byte> target, const Profile* profile = nullptr);
 
 }  // namespace cairn::codecs

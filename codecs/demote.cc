@@ -14,7 +14,9 @@ namespace cairn::codecs {
 namespace {
 
 bool Nests(const Recipe& inner, const Recipe& outer) {
-  if (inner == outer || outer.IsLossless()) return true;
+  if (inner == outer) return true;
+  if (inner.NeedsProfile()) return false;
+  if (outer.IsLossless()) return true;
   return inner.id == RecipeId::kKivi && outer.id == RecipeId::kKivi && inner.bits < outer.bits &&
          inner.is_clipped == outer.is_clipped;
 }

@@ -5,6 +5,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_encode.h"
 
@@ -53,6 +54,10 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
     const Error error = EncodeStrips(backend, recipe, source, writer);
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
+  if (recipe.NeedsProfile()) {
+    const Error error = EncodeStepStrips(recipe, source, writer);
+    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
+  }
   if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);
   TilePlan plan;
   plan.affine = AffineOf(geometry, recipe);
@@ -81,8 +86,9 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
 }
 
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
-             std::span<std::byte> target, size_t* bytes) {
+             std::span<std::byte> target, size_t* bytes, const Profile* profile) {
   if (const Error error = Validate(spec); error != Error::kOk) return error;
+  if (!IsCodableWith(spec, profile)) return Error::kNoProfile;
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {
@@ -96,7 +102,13 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const uint8_t* tile_bytes = U8(source.data());
   for (uint32_t i = 0; i < tile_count; ++i) {
-    const TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position};
+    TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position};
+    if (spec.recipe.NeedsProfile()) {
+      tile.profile = profile;
+      tile.at = HeadOf(spec, i);
+      if (planes == 2)
+        tile.v = i % planes == 0 ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
+    }
     if (const Error error = EncodeTile(backend, spec.recipe, tile, &writer); error != Error::kOk) {
       return error;
     }

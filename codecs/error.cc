@@ -29,6 +29,8 @@ std::string_view Name(Error error) {
       return "images do not cover the slice";
     case Error::kNotDemotable:
       return "recipe does not nest in the image's";
+    case Error::kNoProfile:
+      return "no fitting profile";
     case Error::kTruncated:
       return "truncated";
     case Error::kBadMagic:

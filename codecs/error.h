@@ -22,6 +22,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kMismatch,        // gathered images differ in more than their slice
     kIncomplete,      // gathered images do not cover the slice
     kNotDemotable,    // the recipe asked for does not nest in the image's
+    kNoProfile,       // the recipe needs a profile: none was given, or one of something else
     // Bytes that are no image, or no longer the one that was written.
     kTruncated,     // shorter than it says
     kBadMagic,      // not an image

@@ -5,6 +5,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/image_header.h"
+#include "codecs/profile.h"
 #include "codecs/tile_layout.h"
 
 namespace cairn::codecs {
@@ -33,14 +34,19 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
   // No tables: reserved, where the recipe has none.
   recipe->tables = Load<uint8_t>(base + header::kTables);
   if (recipe->id != RecipeId::kExact && recipe->tables != 0) return Error::kBadPadding;
+  if (recipe->NeedsProfile()) {
+    recipe->level = Load<uint8_t>(base + header::kLevel);
+    recipe->multiplier = Load<int16_t>(base + header::kMultiplier);
+  }
   return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
 }
 
-Error CheckReserved(const std::byte* base, size_t side_object_count) {
+Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_object_count) {
+  const size_t params = recipe.NeedsProfile() ? header::kParamsTail : header::kRecipeParams;
   const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
   const bool is_zero = IsZero(base + header::kReserved, 4) &&
                        IsZero(base + header::kRecipeReserved, 1) &&
-                       IsZero(base + header::kRecipeParams, 23) &&
+                       IsZero(base + params, header::kSideObjects - params) &&
                        IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
   return is_zero ? Error::kOk : Error::kBadPadding;
 }
@@ -63,7 +69,8 @@ Error LoadSpec(const std::byte* base, ImageSpec* spec) {
     spec->side_objects[i] = Load<Digest>(base + header::kSideObjects + i * sizeof(Digest));
   }
   if (const Error error = LoadRecipe(base, &spec->recipe); error != Error::kOk) return error;
-  if (const Error error = CheckReserved(base, spec->side_object_count); error != Error::kOk) {
+  if (const Error error = CheckReserved(base, spec->recipe, spec->side_object_count);
+      error != Error::kOk) {
     return error;
   }
   return Validate(*spec) == Error::kOk ? Error::kOk : Error::kBadHeader;
@@ -108,6 +115,20 @@ Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes) {
   return Error::kOk;
 }
 
+namespace {
+
+// A profile, where the recipe needs one, and K in a form that it knows; else nothing.
+bool HasValidSideObjects(const ImageSpec& spec) {
+  if (!spec.recipe.NeedsProfile()) {
+    return spec.domain == Domain::kAsWritten && spec.side_object_count == 0;
+  }
+  return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kProfileDimMax &&
+         spec.tile.v_dim <= kProfileDimMax && spec.domain <= Domain::kBasis &&
+         spec.side_object_count == 1;
+}
+
+}  // namespace
+
 Error Validate(const ImageSpec& spec) {
   uint64_t bytes = 0;
   if (const Error error = MaxImageBytes(spec, &bytes); error != Error::kOk) return error;
@@ -117,8 +138,7 @@ Error Validate(const ImageSpec& spec) {
     return Error::kInvalidSlice;
   }
   if (!IsKnown(spec.recipe)) return Error::kUnknownRecipe;
-  // No recipe of today refers to a side object.
-  if (spec.domain != Domain::kAsWritten || spec.side_object_count != 0 ||
+  if (!HasValidSideObjects(spec) ||
       spec.first_position > std::numeric_limits<uint64_t>::max() - kTokensPerBlockMax) {
     return Error::kInvalidShape;
   }

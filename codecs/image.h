@@ -33,7 +33,7 @@ inline constexpr size_t kSideObjectsMax = 4;
 using Digest = std::array<uint8_t, 32>;
 
 // In which form K is coded. Values are part of the image format.
-enum class Domain : uint8_t { kAsWritten = 0 };
+enum class Domain : uint8_t { kAsWritten = 0, kBeforeRope = 1, kBasis = 2 };
 
 // What an image is of, and how it is coded: all that an encoder is told, and all that a header
 // says.
@@ -48,7 +48,7 @@ struct ImageSpec {
       0;  // of the block's first token in its chain; 0 makes token 0 a row in kivi:b+
   Recipe recipe;
   Domain domain = Domain::kAsWritten;
-  uint8_t side_object_count = 0;  // of side_objects; 0 for the recipes of today
+  uint8_t side_object_count = 0;  // of side_objects: 1 for cairn, its profile; else 0
   std::array<Digest, kSideObjectsMax> side_objects{};
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
@@ -61,9 +61,10 @@ Error Validate(const ImageSpec& spec);
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 // How a tile is laid out: layout in the low byte, bits of a code in the high one.
-enum class TileLayoutId : uint8_t { kRaw = 0, kAffine = 1, kStrips = 2 };
+enum class TileLayoutId : uint8_t { kRaw = 0, kAffine = 1, kStrips = 2, kStepStrips = 3 };
 inline constexpr uint16_t kRawForm = 0;
 inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
+inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));
 }

@@ -41,6 +41,8 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kTables, spec.recipe.tables);
   Store(target + header::kKGroupTokens, spec.recipe.k_group_tokens);
   Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);
+  Store(target + header::kLevel, spec.recipe.level);
+  Store(target + header::kMultiplier, spec.recipe.multiplier);
   for (size_t i = 0; i < spec.side_object_count; ++i) {
     Store(target + header::kSideObjects + i * sizeof(Digest), spec.side_objects[i]);
   }

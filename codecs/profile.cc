@@ -10,8 +10,6 @@ namespace {
 constexpr uint64_t kTilesOfGroupMax = 65536;
 constexpr uint64_t kChannelBytes = 8;
 constexpr uint64_t kRateBytes = 4;
-constexpr uint32_t kBitsMin = 10;  // tenths
-constexpr uint32_t kBitsMax = 160;
 constexpr uint32_t kMeanMaxBits = 0x49800000;   // of 2^20
 constexpr uint32_t kScaleMinBits = 0x35800000;  // of 2^-20
 constexpr uint16_t kVectorMaxBits = 0x4000;     // of 2, as fp16
@@ -115,12 +113,12 @@ bool ProfileParser::Take(uint64_t part_bytes, uint64_t* offset) {
 }
 
 bool ProfileParser::Rates() {
-  uint32_t previous = kBitsMin - 1;
+  uint32_t previous = kProfileBitsMin - 1;
   for (uint32_t i = 0; i < profile_.rate_count_; ++i) {
     const std::byte* rate = bytes_.data() + profile_.rates_ + i * kRateBytes;
     const auto bits = Load<uint16_t>(rate);
     const int32_t multiplier = Load<int16_t>(rate + 2);
-    if (bits <= previous || bits > kBitsMax || multiplier < -kProfileMultiplierMax ||
+    if (bits <= previous || bits > kProfileBitsMax || multiplier < -kProfileMultiplierMax ||
         multiplier > kProfileMultiplierMax) {
       return false;
     }

@@ -23,6 +23,8 @@ inline constexpr size_t kProfileBytesMax = size_t{32} << 20;
 inline constexpr uint32_t kProfileDimMax = 1024;
 inline constexpr uint32_t kProfileTables = 21;  // a plane
 inline constexpr uint32_t kProfileRatesMax = 64;
+inline constexpr uint32_t kProfileBitsMin = 10;  // of a rate, in tenths
+inline constexpr uint32_t kProfileBitsMax = 160;
 inline constexpr int32_t kProfileLogMax = 16384;        // of a step or a spread; 256 an octave
 inline constexpr int32_t kProfileMultiplierMax = 4096;  // likewise
 

@@ -19,11 +19,12 @@
 namespace cairn::codecs {
 
 // The values are part of the image format.
-enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3 };
+enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4 };
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
-  uint8_t bits = 16;  // of a code; 16 for raw and exact, whatever the dtype
+  // Of a code; 16 for raw and exact, whatever the dtype; cairn: the target, in tenths.
+  uint8_t bits = 16;
   // kivi:b+ : token 0 of a chain is a row, and ranges may shrink to their least squared error.
   bool is_clipped = false;
   uint16_t k_group_tokens = 0;  // tokens that share a (min, range) in a channel of K or of a latent
@@ -32,8 +33,13 @@ struct Recipe {
   uint8_t tables = 0;    // exact: version of the universal tables
   bool is_fast = false;  // exact:fast: strips in planes alone
 
+  uint8_t level = 0;       // cairn: steps are 3^level times those of level 0
+  int16_t multiplier = 0;  // cairn: of the profile's steps, 256 * log2
+
   // Decoded bits equal source bits.
-  [[nodiscard]] bool IsLossless() const { return id != RecipeId::kKivi; }
+  [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
+  // It codes with a profile, which SetCairn() takes it from: ParseRecipe() knows no such recipe.
+  [[nodiscard]] bool NeedsProfile() const { return id == RecipeId::kCairn; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -44,17 +50,17 @@ inline constexpr uint16_t kKiviVGroupChannels = 64;
 // "exact:fast"; anything else is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
-// The name that ParseRecipe() takes; empty for a recipe that IsKnown() is false for. Static
-// storage.
+// The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
+// "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
-// Every field is one that ParseRecipe() can make.
+// Every field is one that ParseRecipe() or SetCairn() can make.
 [[nodiscard]] bool IsKnown(const Recipe& recipe);
 
 // "raw, kivi:8, …": for messages. Static storage.
 [[nodiscard]] std::string_view KnownRecipes();
 
-// All of them, in the order of KnownRecipes().
+// All that need no profile, in the order of KnownRecipes().
 [[nodiscard]] std::span<const Recipe> AllRecipes();
 
 }  // namespace cairn::codecs

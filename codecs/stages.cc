@@ -27,6 +27,7 @@ const Stages& StagesOf(const Recipe& recipe) {
   switch (recipe.id) {
     case RecipeId::kRaw:
     case RecipeId::kExact:
+    case RecipeId::kCairn:
       return kRaw;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;

@@ -15,6 +15,7 @@
 
 #include "codecs/backend.h"
 #include "codecs/error.h"
+#include "codecs/profile.h"
 #include "codecs/recipe.h"
 #include "codecs/tile_layout.h"
 
@@ -25,6 +26,11 @@ struct TileSource {
   TileGeometry geometry;
   const uint8_t* bytes = nullptr;  // geometry.SourceBytes(), borrowed
   uint64_t first_position = 0;     // of the tile's first token in its chain
+  // For recipes with a profile: it, of which of its heads the tile is, and the elements of V of the
+  // tile's head, null for latents.
+  const Profile* profile = nullptr;
+  ProfileHead at = {};
+  const uint8_t* v = nullptr;
 };
 
 struct TilePlan {
@@ -49,7 +55,7 @@ struct Stages {
   SelectStage select = nullptr;
   PredictStage predict = nullptr;
   AllocateStage allocate = nullptr;
-  QuantizeStage quantize = nullptr;  // null: source bits, raw or in strips
+  QuantizeStage quantize = nullptr;  // null: raw, or in strips
 };
 
 // REQUIRES: IsKnown(recipe).

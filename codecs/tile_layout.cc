@@ -16,12 +16,12 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
   return uint64_t{(along + tile.group - 1) / tile.group} * across;
 }
 
-std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, const Recipe& recipe,
-                                       uint32_t rows, uint64_t bytes) {
+// rows_max: of the recipe whose form it is.
+std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t rows,
+                                       uint32_t rows_max, uint64_t bytes) {
   const uint64_t strip_bytes_min = kStripHeaderBytes + kSectionAlignment;
-  if (!geometry.IsCodable() || recipe.id != RecipeId::kExact || rows != 0 ||
-      bytes % kSectionAlignment != 0 || bytes >= RawLayout(geometry).bytes ||
-      bytes < StripCount(geometry.rows) * strip_bytes_min) {
+  if (!geometry.IsCodable() || rows > rows_max || bytes % kSectionAlignment != 0 ||
+      bytes >= RawLayout(geometry).bytes || bytes < StripCount(geometry.rows) * strip_bytes_min) {
     return std::nullopt;
   }
   TileLayout layout;
@@ -72,7 +72,12 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
     if (rows != 0) return std::nullopt;
     return raw;
   }
-  if (form == kStripsForm) return StripsLayout(geometry, recipe, rows, bytes);
+  if (form == kStripsForm && recipe.id == RecipeId::kExact) {
+    return StripsLayout(geometry, rows, 0, bytes);
+  }
+  if (form == kStepStripsForm && recipe.id == RecipeId::kCairn) {
+    return StripsLayout(geometry, rows, geometry.rows, bytes);
+  }
   if (!geometry.IsCodable() || recipe.id != RecipeId::kKivi || form != AffineForm(recipe.bits) ||
       rows > geometry.rows) {
     return std::nullopt;

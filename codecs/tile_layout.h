@@ -7,7 +7,7 @@
 //
 //   raw      source bits | zeros to 16
 //   affine   codes | zeros to 16 | params, row bits, row positions | zeros to 16
-//   strips   one strip for each 128 tokens, see codecs/pack/strip.h
+//   strips   one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
 //
 // A coded form is allowed only where it is smaller than raw; so no tile is larger than raw.
 

@@ -3,6 +3,7 @@
 #include "codecs/checksum.h"
 #include "codecs/image.h"
 #include "codecs/pack/dense.h"
+#include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
 
@@ -58,6 +59,7 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   if (entry.form == kStripsForm) return VerifyStrips(geometry, spec.recipe, content);
+  if (entry.form == kStepStripsForm) return VerifyStepStrips(geometry, content, entry.rows);
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
   if (!layout.has_value()) return Error::kBadTile;
   if (!HasCleanPadding(geometry, spec.recipe, entry, *layout, content.data())) {

@@ -17,6 +17,9 @@
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "codecs/image_header.h"
+#include "codecs/static_step.h"
+#include "codecs/step_strips.h"
+#include "tests/support/profile_bytes.h"
 
 namespace {
 
@@ -43,14 +46,48 @@ void DemoteAll(const ImageView& view, bool is_verified, bool is_decodable) {
   }
 }
 
+// Of the shape that the corpus has.
+const Profile& FixedProfile() {
+  static const Bytes bytes =
+      ProfileBytes({.layers = 3, .heads = 3, .rope = RopeKind::kHalf, .rotary_dims = 8},
+                   std::mt19937_64(1))
+          .bytes();
+  static const Profile profile = [] {
+    Profile parsed;
+    Require(ParseProfile(bytes, &parsed) == Error::kOk);
+    return parsed;
+  }();
+  return profile;
+}
+
+void UseWithProfile(const ImageView& view) {
+  uint64_t source_bytes = 0;
+  Require(SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &source_bytes) ==
+          Error::kOk);
+  Bytes decoded(source_bytes);
+  const Error error = Decode(ReferenceBackend(), view, view.spec().slice, decoded, &FixedProfile());
+  Require((error == Error::kNoProfile) == !IsCodableWith(view.spec(), &FixedProfile()));
+  uint64_t bytes_max = 0;
+  Require(MaxImageBytes(view.spec(), &bytes_max) == Error::kOk);
+  Bytes target(bytes_max);
+  size_t bytes = 0;
+  if (DemoteSteps(view, FixedProfile(), kStepLevelMax, target, &bytes) != Error::kOk) return;
+  ImageView demoted;
+  Require(ParseImage(std::span(target).first(bytes), &demoted) == Error::kOk);
+  Require(Decode(ReferenceBackend(), demoted, view.spec().slice, decoded, &FixedProfile()) ==
+          error);
+}
+
 void Use(const ImageView& view) {
+  if (view.spec().recipe.NeedsProfile()) UseWithProfile(view);
   const bool is_verified = VerifyTiles(view) == Error::kOk;
   uint64_t source_bytes = 0;
   Require(SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &source_bytes) ==
           Error::kOk);
   Bytes decoded(source_bytes);
   const Error error = Decode(ReferenceBackend(), view, view.spec().slice, decoded);
-  Require(error == Error::kOk || view.spec().recipe.id == RecipeId::kExact);
+  Require(error == Error::kOk || view.spec().recipe.id == RecipeId::kExact ||
+          (error == Error::kNoProfile) == view.spec().recipe.NeedsProfile());
   for (const Backend* backend : CpuBackends()) {
     Bytes other(source_bytes);
     Require(Decode(*backend, view, view.spec().slice, other) == error);

@@ -39,5 +39,29 @@ TEST(RecipeTest, OtherParametersAreUnknown) {
   EXPECT_TRUE(Recipe{}.IsLossless());
 }
 
+TEST(RecipeTest, CairnNeedsAProfileAndIsNotParsed) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe("cairn:2.3", &recipe), Error::kUnknownRecipe);
+  recipe = {.id = RecipeId::kCairn, .bits = 23};
+  EXPECT_TRUE(recipe.NeedsProfile());
+  EXPECT_FALSE(recipe.IsLossless());
+  EXPECT_EQ(FormatRecipe(recipe), "cairn:2.3");
+  recipe.level = 5;
+  recipe.bits = 160;
+  recipe.multiplier = -4096;
+  EXPECT_EQ(FormatRecipe(recipe), "cairn:16.0*243");
+  EXPECT_TRUE(IsKnown(recipe));
+  recipe.multiplier = -4097;
+  EXPECT_FALSE(IsKnown(recipe));
+  recipe.multiplier = 0;
+  recipe.level = 6;
+  EXPECT_FALSE(IsKnown(recipe));
+  recipe.level = 0;
+  recipe.bits = 9;
+  EXPECT_FALSE(IsKnown(recipe));
+  EXPECT_FALSE(IsKnown({.id = RecipeId::kCairn, .bits = 23, .is_clipped = true}));
+  EXPECT_FALSE(IsKnown({.id = RecipeId::kRaw, .level = 1}));
+}
+
 }  // namespace
 }  // namespace cairn::codecs
