@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the profile that the recipe `cairn` codes with, from KV of the model over any text.
+
+    groups = [GroupSamples(texts=[(k, v), …], rotation=Rotation.of("half", frequencies))]
+    profiles = build(groups, rates=(2.3, 3.0, 4.3))     # one of each group, in bytes
+
+A few thousand tokens do; 512 are usable, but for a basis, which wants 8 tokens a channel. Better
+with q_squares, the mean of the squared queries, and with the losses: how much a model's predictions
+suffer where one plane of one layer is coarse. docs/recipes/cairn.md says what all of it is for.
+Needs numpy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._profile import SYMBOLS, TABLES, Basis, Plane, Profile, Rotation
+
+SKIPPED_TOKENS = 4  # of each text: what attention rests on by default is no measure of the rest
+LOSS_EXPONENT = 0.35  # of the loss of a layer, in its step; more would over-fit the text
+LOSS_MIN = 1e-5
+LOG_LIMIT = 64 * 256
+FIRST_MULTIPLIERS = (-480, -330, -200, -60, 40)
+STRIP_TOKENS = 128
+STRIP_BYTES = 78  # header 16, padding 8, and what the coder's states cost
+TILE_BYTES, IMAGE_BYTES = 16, 320
+ROWS_MAX, ROW_SHARE = 2, 0.16
+FIND_STRIDE = 4  # of tokens, where bits are counted
+
+
+@dataclass
+class GroupSamples:
+    """texts: K after RoPE and V of each, float32 [layers, heads, tokens, dim], from position 0."""
+
+    texts: Sequence[tuple[np.ndarray, np.ndarray]]
+    rotation: Rotation = Rotation()
+    q_squares: np.ndarray | None = None  # after RoPE [layers, heads, dim]
+    k_loss: np.ndarray | None = None  # [layers]
+    v_loss: np.ndarray | None = None
+
+
+def turn(k: np.ndarray, rotation: Rotation, first: int, sign: int) -> np.ndarray:
+    """K [..., tokens, dim] after RoPE (sign 1) or before it (sign −1)."""
+    if rotation.kind == "none":
+        return k.astype(np.float32)
+    positions = np.arange(first, first + k.shape[-2], dtype=np.uint64)
+    phase = (positions[:, None] * rotation.turns[None]).astype(np.float64) * (2 * np.pi / 2.0**64)
+    cosine, sine = np.cos(phase).astype(np.float32), np.sin(phase * sign).astype(np.float32)
+    one, two = rotation.pairs()
+    out = k.astype(np.float32)
+    a, b = k[..., one], k[..., two]
+    out[..., one] = a * cosine - b * sine
+    out[..., two] = a * sine + b * cosine
+    return out
+
+
+class _Samples:
+    """One plane of one group: channels as they are quantised."""
+
+    def __init__(
+        self, texts: list[np.ndarray], weights: np.ndarray | None, has_basis: bool
+    ) -> None:
+        count = sum(text.shape[2] for text in texts)
+        self.mean = (sum(text.sum(2, dtype=np.float64) for text in texts) / count).astype(
+            np.float32
+        )
+        self.scale = np.ones(self.mean.shape, np.float32)
+        if weights is not None:
+            self.scale = np.sqrt(weights / weights.mean(-1, keepdims=True) + 1e-3).astype(
+                np.float32
+            )
+        self.vectors: np.ndarray | None = None
+        if has_basis:
+            scaled = [(text - self.mean[:, :, None]) * self.scale[:, :, None] for text in texts]
+            covariance = sum(np.matmul(y.swapaxes(-1, -2), y) for y in scaled) / count
+            vectors = np.linalg.eigh(covariance.astype(np.float64))[1][..., ::-1]
+            self.vectors = vectors.astype(np.float16)
+        self.values = np.concatenate([self.of(text) for text in texts], 2)
+        self.sigma = np.sqrt(np.square(self.values).mean(2, dtype=np.float64))
+        # What a step is a share of: the spread of a layer, with channels weighted.
+        weighted = self.sigma if has_basis else self.sigma * self.scale
+        self.spread = np.sqrt(np.square(weighted).mean((1, 2)))
+        self.step_log = self.sigma_log = np.zeros(self.mean.shape, np.int16)
+
+    def of(self, text: np.ndarray) -> np.ndarray:
+        """What is quantised of a text."""
+        centred = text - self.mean[:, :, None]
+        if self.vectors is None:
+            return centred
+        return np.matmul(centred * self.scale[:, :, None], self.vectors.astype(np.float32))
+
+    def set_steps(self, of_layers: np.ndarray) -> None:
+        steps = np.maximum(of_layers, 1e-12)[:, None, None] / (
+            1 if self.vectors is not None else self.scale
+        )
+        self.step_log = _log(np.broadcast_to(steps, self.sigma.shape))
+        self.sigma_log = _log(self.sigma)
+
+    def codes(self, multiplier: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Positions in steps, codes, and of each channel its raw bits and its table."""
+        inverse = np.exp2(-(self.step_log.astype(np.float64) + multiplier) / 256).astype(np.float32)
+        positions = self.values * inverse[:, :, None]
+        raw_bits, table = shapes(self.sigma_log.astype(np.int64) - self.step_log - multiplier)
+        return positions, np.rint(positions).astype(np.int32), raw_bits, table
+
+
+def shapes(ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of channels whose spread is 2^(ratio/256) steps: how many low bits go raw, and the table."""
+    octave_quarter = np.clip(((ratio + 32) >> 6) + 16, 0, 39)
+    raw_bits = np.maximum(0, (octave_quarter - 17) // 4)
+    return raw_bits, octave_quarter - 4 * raw_bits
+
+
+def symbols_of(codes: np.ndarray, raw_bits: np.ndarray) -> np.ndarray:
+    """0 … 14, or 15 where there is none."""
+    half = (1 << raw_bits) >> 1
+    high = ((codes + half[:, :, None]) >> raw_bits[:, :, None]) + 7
+    return np.where((high >= 0) & (high < SYMBOLS - 1), high, SYMBOLS - 1)
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    logs = np.rint(256 * np.log2(np.maximum(values, 1e-30)))
+    return np.clip(logs, -LOG_LIMIT, LOG_LIMIT).astype(np.int16)
+
+
+def _histograms(
+    samples: list[_Samples], multipliers: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts [TABLES, SYMBOLS], and for codes ±1 and ±2 the sum and count of what rounding took."""
+    counts, shrink = np.zeros((TABLES, SYMBOLS)), np.zeros((TABLES, 2, 2))
+    for multiplier in multipliers:
+        for plane in samples:
+            positions, codes, raw_bits, table = plane.codes(multiplier)
+            wide = np.broadcast_to(table[:, :, None], codes.shape)
+            index = wide * SYMBOLS + symbols_of(codes, raw_bits)
+            counts += np.bincount(index.ravel(), minlength=counts.size).reshape(counts.shape)
+            sizes = np.abs(codes)
+            for size in (1, 2):
+                chosen = (sizes == size) & (raw_bits == 0)[:, :, None]
+                rest = np.abs(positions[chosen]) - size
+                shrink[:, size - 1, 0] += np.bincount(wide[chosen], rest, TABLES)
+                shrink[:, size - 1, 1] += np.bincount(wide[chosen], minlength=TABLES)
+    counts[:, : SYMBOLS - 1] += counts[:, SYMBOLS - 2 :: -1]  # shapes are symmetric
+    return counts, shrink
+
+
+def _table(counts: np.ndarray) -> np.ndarray:
+    """Frequencies that sum to 256 and cost the least: rare symbols get none and are escapes."""
+    if counts.sum() == 0:
+        counts = np.exp(-np.abs(np.arange(SYMBOLS) - 7.0))
+    order = np.argsort(-counts[: SYMBOLS - 1], kind="stable")
+    best, least = None, np.inf
+    for kept in range(1, SYMBOLS):
+        mass = np.zeros(SYMBOLS)
+        mass[order[:kept]] = counts[order[:kept]]
+        mass[-1] = counts.sum() - mass.sum()
+        present = np.append(order[:kept], SYMBOLS - 1)
+        frequencies = np.zeros(SYMBOLS, np.int64)
+        frequencies[present] = _shares(mass[present])
+        cost = (mass[present] * (8 - np.log2(frequencies[present]))).sum() + 16 * mass[-1]
+        if cost < least:
+            best, least = frequencies, cost
+    return best
+
+
+def _shares(mass: np.ndarray) -> np.ndarray:
+    """256 slots, at least one each, in proportion; the last few to whom they save most."""
+    shares = np.maximum(1, np.floor(256 * mass / mass.sum()).astype(np.int64))
+    while shares.sum() > 256:
+        shares[
+            np.argmin(
+                np.where(shares > 1, mass * np.log2(shares / np.maximum(shares - 1, 1)), np.inf)
+            )
+        ] -= 1
+    while shares.sum() < 256:
+        shares[np.argmax(mass * np.log2((shares + 1) / shares))] += 1
+    return shares
+
+
+def _tables(samples: list[_Samples], multipliers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    counts, shrink = _histograms(samples, multipliers)
+    offsets = shrink[:, :, 0] / (shrink[:, :, 1] + 50) * 256
+    return np.stack([_table(row) for row in counts]), np.clip(np.rint(offsets), -102, 102).astype(
+        np.int8
+    )
+
+
+def _coded_bits(samples: list[_Samples], frequencies: np.ndarray, multiplier: int) -> float:
+    """What the codes of all samples take."""
+    prices = 8 - np.log2(np.maximum(frequencies, 1))
+    prices[:, -1] += 16
+    prices = np.where(frequencies > 0, prices, prices[:, -1:])
+    total = 0.0
+    for plane in samples:
+        _, codes, raw_bits, table = plane.codes(multiplier)
+        symbols = symbols_of(codes, raw_bits)
+        total += prices[table[:, :, None], symbols].sum() + raw_bits.sum() * codes.shape[2]
+    return total
+
+
+def _row_share(values: np.ndarray) -> float:
+    """Of tokens [layers, heads, tokens, dim] of V: how many are rows for their small norm."""
+    blocks = values.shape[2] // STRIP_TOKENS
+    norms = np.square(values[:, :, : blocks * STRIP_TOKENS]).sum(-1).reshape(-1, STRIP_TOKENS)
+    if not len(norms):
+        return 0.0
+    small = norms < ROW_SHARE * np.sort(norms)[:, STRIP_TOKENS // 2, None]
+    return float(np.minimum(small.sum(1), ROWS_MAX).mean() / STRIP_TOKENS)
+
+
+def _overhead(groups: Sequence[GroupSamples], planes: list[list[_Samples]]) -> float:
+    """Bits an element besides those of symbols."""
+    total = elements = 0.0
+    rows = float(
+        np.mean([_row_share(group.texts[0][1][:, :, SKIPPED_TOKENS:]) for group in groups])
+    )
+    for samples in planes:
+        for plane in samples:
+            layers, heads, dim = plane.mean.shape
+            a_block = (
+                layers * heads * (STRIP_BYTES + TILE_BYTES + rows * STRIP_TOKENS * (2 * dim + 1))
+            )
+            total += 8 * (a_block + IMAGE_BYTES / len(planes))
+            elements += layers * heads * dim * STRIP_TOKENS
+    return total / elements
+
+
+class _Group:
+    """Texts of K before RoPE and of V, and what a profile makes of them."""
+
+    def __init__(self, group: GroupSamples, has_basis: bool) -> None:
+        self._weights = group.q_squares
+        if self._weights is not None and group.rotation.dims:
+            one, two = group.rotation.pairs()
+            weights = self._weights.copy()
+            weights[..., one] = weights[..., two] = (weights[..., one] + weights[..., two]) / 2
+            self._weights = weights
+        self._has_basis = has_basis
+        k = [turn(k, group.rotation, 0, -1) for k, _ in group.texts]
+        self._texts = [
+            _parts([text[:, :, SKIPPED_TOKENS:] for text in texts])
+            for texts in (k, [v for _, v in group.texts])
+        ]
+        self.planes = [self._fit(plane, texts) for plane, texts in enumerate(self._texts)]
+
+    def _fit(self, plane: int, texts: list[np.ndarray]) -> _Samples:
+        if plane == 0:
+            return _Samples(texts, self._weights, self._has_basis)
+        return _Samples(texts, None, False)
+
+    def unseen(self, plane: int) -> tuple[list[_Samples], list[_Samples]]:
+        """Each text by the profile of all, and by one of the others, in the same steps."""
+        seen, unseen, texts = [], [], self._texts[plane]
+        whole = self.planes[plane]
+        for index, text in enumerate(texts):
+            known, unknown = copy.copy(whole), self._fit(plane, texts[:index] + texts[index + 1 :])
+            known.values, unknown.values = whole.of(text), unknown.of(text)
+            unknown.step_log, unknown.sigma_log = whole.step_log, _log(unknown.sigma)
+            seen.append(known)
+            unseen.append(unknown)
+        return seen, unseen
+
+
+def _parts(texts: list[np.ndarray]) -> list[np.ndarray]:
+    """Texts of which each can be left out: of a single one, its quarters."""
+    return np.array_split(texts[0], 4, axis=2) if len(texts) == 1 else texts
+
+
+def _share_steps(groups: Sequence[GroupSamples], prepared: list[list[_Samples]]) -> None:
+    """The steps of all layers of all groups, before the multiplier: relative to each other."""
+    shares = []
+    for group, planes in zip(groups, prepared, strict=True):
+        for loss, plane in zip((group.k_loss, group.v_loss), planes, strict=True):
+            flat = np.ones(len(plane.spread))
+            shares.append(flat if loss is None else np.maximum(loss, LOSS_MIN) ** -LOSS_EXPONENT)
+    middle = np.exp(np.log(np.concatenate(shares)).mean())
+    flat_planes = [plane for planes in prepared for plane in planes]
+    for share, plane in zip(shares, flat_planes, strict=True):
+        plane.set_steps(plane.spread * share / middle)
+
+
+def _surprise(groups: list[_Group], frequencies: list[np.ndarray], multiplier: int) -> float:
+    """Bits an element that text takes more which the profile was not made from."""
+    more = elements = 0.0
+    for plane, table in enumerate(frequencies):
+        for group in groups:
+            seen, unseen = group.unseen(plane)
+            more += _coded_bits(unseen, table, multiplier) - _coded_bits(seen, table, multiplier)
+            elements += sum(samples.values.size for samples in seen)
+    return more / elements
+
+
+def _find(
+    planes: list[list[_Samples]], frequencies: list[np.ndarray], bits: float, fixed: float
+) -> int:
+    """The multiplier at which the samples take so many bits."""
+    elements = sum(plane.values.size for samples in planes for plane in samples)
+    low, high = -1600, 800
+    while high - low > 1:
+        middle = (low + high) // 2
+        coded = sum(
+            _coded_bits(samples, table, middle)
+            for samples, table in zip(planes, frequencies, strict=True)
+        )
+        low, high = (middle, high) if coded / elements + fixed > bits else (low, middle)
+    return high
+
+
+def build(
+    groups: Sequence[GroupSamples], rates: Sequence[float], has_basis: bool = False
+) -> list[bytes]:
+    """The profiles of a model's groups. All share their tables and multipliers, so that bits go
+    where they are needed most in all of the model."""
+    prepared = [_Group(group, has_basis) for group in groups]
+    _share_steps(groups, [group.planes for group in prepared])
+    planes = [[group.planes[index] for group in prepared] for index in range(2)]
+    tables = [_tables(samples, FIRST_MULTIPLIERS) for samples in planes]
+    frequencies = [table for table, _ in tables]
+    fixed = _overhead(groups, planes) + _surprise(prepared, frequencies, FIRST_MULTIPLIERS[2])
+    for plane in (plane for samples in planes for plane in samples):
+        plane.values = plane.values[:, :, ::FIND_STRIDE]
+    found = {round(bits * 10): _find(planes, frequencies, bits, fixed) for bits in sorted(rates)}
+    profiles = []
+    for group, made in zip(groups, prepared, strict=True):
+        parts = [
+            Plane(plane.mean, plane.step_log, plane.sigma_log, *table)
+            for plane, table in zip(made.planes, tables, strict=True)
+        ]
+        k = made.planes[0]
+        basis = None if k.vectors is None else Basis(k.scale, 1 / k.scale, k.vectors)
+        profiles.append(Profile(parts, group.rotation, found, basis).to_bytes())
+    return profiles
