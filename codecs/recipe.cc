@@ -90,6 +90,19 @@ Error ParseRecipe(std::string_view name, Recipe* recipe) {
   return Error::kUnknownRecipe;
 }
 
+Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
+  for (uint32_t level = 0; level <= kStepLevelMax; ++level) {
+    for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
+      Recipe candidate{.id = RecipeId::kCairn, .bits = static_cast<uint8_t>(bits)};
+      candidate.level = static_cast<uint8_t>(level);
+      if (FormatCairn(candidate) != name) continue;
+      *recipe = candidate;
+      return Error::kOk;
+    }
+  }
+  return Error::kUnknownRecipe;
+}
+
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.id == RecipeId::kCairn) return FormatCairn(recipe);
   for (size_t i = 0; i < kRecipes.size(); ++i) {

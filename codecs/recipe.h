@@ -50,6 +50,10 @@ inline constexpr uint16_t kKiviVGroupChannels = 64;
 // "exact:fast"; anything else is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
+// Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", what can be known without the profile: bits
+// and level, with multiplier 0. kUnknownRecipe. For SetRecipe(), which adds the rest.
+Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
+
 // The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
 // "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);

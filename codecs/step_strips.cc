@@ -103,6 +103,20 @@ Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths
   return Error::kOk;
 }
 
+Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec) {
+  Recipe recipe;
+  if (ParseRecipe(name, &recipe) == Error::kOk) {
+    spec->recipe = recipe;
+    spec->domain = Domain::kAsWritten;
+    spec->side_object_count = 0;
+    spec->side_objects = {};
+    return Error::kOk;
+  }
+  if (const Error error = ParseCairnRecipe(name, &recipe); error != Error::kOk) return error;
+  if (profile == nullptr) return Error::kNoProfile;
+  return SetCairn(*profile, id, recipe.bits, recipe.level, spec);
+}
+
 bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
   if (!spec.recipe.NeedsProfile()) return true;
   return profile != nullptr && profile->Fits(spec.tile, spec.slice) &&

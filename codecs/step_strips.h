@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "codecs/error.h"
 #include "codecs/image_header.h"
@@ -22,6 +23,11 @@ namespace cairn::codecs {
 // kUnknownRecipe where the profile has no such rate.
 Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
                ImageSpec* spec);
+
+// Makes *spec one of the recipe of that name: one that needs no profile, or cairn with this one.
+//   profile  null: there is none
+// kUnknownRecipe; kNoProfile where the recipe needs one.
+Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec);
 
 // The recipe needs no profile, or this is one for the spec: its group has such tiles, and rate and
 // domain are its own. Whether it is the one that is named is the caller's to know.

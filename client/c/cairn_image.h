@@ -33,8 +33,13 @@ CAIRN_API int cairn_image_inspect(const void* image, size_t image_bytes, cairn_i
 /* Checks every CRC. CAIRN_DATA_LOSS when one does not match; `corrupt_tiles` (may be NULL) is set
  * then too. */
 CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles);
-/* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). */
+/* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). Images of
+ * cairn:bits are for cairn_image_decode_with. */
 CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
+/* The same for an image of cairn:bits, with the profile that it names (docs/formats/profile.md).
+ * CAIRN_INVALID_ARGUMENT for any other. */
+CAIRN_API int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
+                                      size_t profile_bytes, const cairn_memory* target);
 
 /* What an image is of and how it is coded: all that an encoder is told. Equal specs over equal
  * elements give equal bytes on every machine, those that a daemon would keep. */
@@ -49,6 +54,8 @@ typedef struct cairn_image_spec {
   uint32_t k_dim, v_dim;   /* KV: per head; latent: k_dim; STATE, OPAQUE_ROWS: k_dim bytes */
   uint64_t first_position; /* of the first token in its sequence: kivi:b+ keeps token 0 exact */
   const char* recipe;      /* "raw", "kivi:4", … Required */
+  const void* profile;     /* of "cairn:2.3" and the like, which need it; borrowed for the call */
+  size_t profile_bytes;
 } cairn_image_spec;
 
 /* The recipes that this library knows: "raw,exact,…,kivi:2+". Static. */

@@ -7,6 +7,8 @@
 #include "base/status.h"
 #include "client/c/guard.h"
 #include "codecs/recipe.h"
+#include "codecs/step_strips.h"
+#include "proto/side_object.h"
 
 namespace cairn::c {
 namespace {
@@ -192,7 +194,46 @@ absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* 
       absl::StrCat(name, ".form is 2 (IMAGE); expected VIEWS or SOURCE"));
 }
 
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec) {
+absl::StatusOr<codecs::Profile> FromProfile(const void* profile, size_t profile_bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("profile", profile));
+  codecs::Profile parsed;
+  const codecs::Error error =
+      codecs::ParseProfile({static_cast<const std::byte*>(profile), profile_bytes}, &parsed);
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("profile: ", ToAbsl(codecs::Name(error))));
+  }
+  return parsed;
+}
+
+namespace {
+
+absl::Status SetRecipe(const cairn_image_spec& spec, codecs::Profile* profile,
+                       codecs::ImageSpec* result) {
+  codecs::Digest id{};
+  const bool has_profile = spec.profile != nullptr;
+  if (has_profile) {
+    CAIRN_ASSIGN_OR_RETURN(*profile, FromProfile(spec.profile, spec.profile_bytes));
+    id = proto::SideObjectId({static_cast<const std::byte*>(spec.profile), spec.profile_bytes});
+  }
+  switch (codecs::SetRecipe(spec.recipe, has_profile ? profile : nullptr, id, result)) {
+    case codecs::Error::kOk:
+      return absl::OkStatus();
+    case codecs::Error::kNoProfile:
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.recipe is '", spec.recipe, "', which needs spec.profile"));
+    default:
+      break;
+  }
+  const char* more = has_profile ? ", or a rate that the profile has" : "";
+  return absl::InvalidArgumentError(absl::StrCat("spec.recipe is '", spec.recipe,
+                                                 "', expected one of ",
+                                                 ToAbsl(codecs::KnownRecipes()), more));
+}
+
+}  // namespace
+
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
+                                                codecs::Profile* profile) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("spec.recipe", spec.recipe));
   const cairn_slice& slice = spec.slice;
   CAIRN_RETURN_IF_ERROR(
@@ -220,10 +261,7 @@ absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec) {
                   static_cast<uint16_t>(slice.head_count)};
   result.tokens = static_cast<uint16_t>(spec.tokens);
   result.first_position = spec.first_position;
-  if (codecs::ParseRecipe(spec.recipe, &result.recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "spec.recipe is '", spec.recipe, "', expected one of ", ToAbsl(codecs::KnownRecipes())));
-  }
+  CAIRN_RETURN_IF_ERROR(SetRecipe(spec, profile, &result));
   if (const codecs::Error error = codecs::Validate(result); error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("spec: ", ToAbsl(codecs::Name(error))));
   }

@@ -17,6 +17,7 @@
 #include "client/c/cairn.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/options.h"
+#include "codecs/profile.h"
 #include "proto/block_key.h"
 
 namespace cairn::c {
@@ -64,6 +65,10 @@ absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* 
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
 // InvalidArgument names the field; the result is valid.
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec);
+// *profile is the one that the recipe needs, and borrows spec.profile; untouched where none is
+// needed.
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
+                                                codecs::Profile* profile);
+absl::StatusOr<codecs::Profile> FromProfile(const void* profile, size_t profile_bytes);
 
 }  // namespace cairn::c

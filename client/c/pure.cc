@@ -14,6 +14,7 @@
 #include "codecs/encode.h"
 #include "codecs/image.h"
 #include "codecs/recipe.h"
+#include "proto/side_object.h"
 
 namespace cairn::c {
 namespace {
@@ -62,6 +63,24 @@ proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
   return result;
 }
 
+absl::Status DecodeInto(const codecs::ImageView& view, const codecs::Profile* profile,
+                        const cairn_memory* target) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
+  const codecs::ImageSpec& spec = view.spec();
+  const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
+  CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("target", *target, shape));
+  std::vector<std::byte> heap;
+  if (const auto* views = std::get_if<PlaneViews>(&place)) {
+    CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
+    heap.resize(HeadBytes(shape));
+  } else if (const auto& bytes = std::get<SourceTarget>(place).bytes;
+             bytes.size() != SourceBytesOf(spec)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
+  }
+  return VerifyAndDecode(view, place, heap, profile);
+}
+
 }  // namespace
 }  // namespace cairn::c
 
@@ -80,10 +99,12 @@ using cairn::ViewShape;
 using cairn::c::Bytes;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
+using cairn::c::DecodeInto;
 using cairn::c::FromElements;
 using cairn::c::FromExtras;
 using cairn::c::FromFingerprint;
 using cairn::c::FromImageSpec;
+using cairn::c::FromProfile;
 using cairn::c::FromSpec;
 using cairn::c::Guard;
 using cairn::c::InfoOf;
@@ -191,21 +212,26 @@ int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_
 
 int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target) {
   return Guard([&]() -> absl::Status {
-    CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
-    const codecs::ImageSpec& spec = view.spec();
-    const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
-    CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("target", *target, shape));
-    std::vector<std::byte> heap;
-    if (const auto* views = std::get_if<PlaneViews>(&place)) {
-      CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
-      heap.resize(HeadBytes(shape));
-    } else if (const auto& bytes = std::get<SourceTarget>(place).bytes;
-               bytes.size() != SourceBytesOf(spec)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
+    if (view.spec().recipe.NeedsProfile()) {
+      return absl::InvalidArgumentError(
+          "image: cairn_image_decode_with decodes what has a profile");
     }
-    return VerifyAndDecode(view, place, heap);
+    return DecodeInto(view, nullptr, target);
+  });
+}
+
+int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
+                            size_t profile_bytes, const cairn_memory* target) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::Profile parsed, FromProfile(profile, profile_bytes));
+    const codecs::ImageSpec& spec = view.spec();
+    const auto id = proto::SideObjectId({static_cast<const std::byte*>(profile), profile_bytes});
+    if (!spec.recipe.NeedsProfile() || spec.side_objects[0] != id) {
+      return absl::InvalidArgumentError("profile: not the one that the image names");
+    }
+    return DecodeInto(view, &parsed, target);
   });
 }
 
@@ -221,7 +247,9 @@ int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes) {
   return Guard([&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
     CAIRN_RETURN_IF_ERROR(CheckPointer("bytes", bytes));
-    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec)));
+    codecs::Profile profile;
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given,
+                           FromImageSpec(ReadStruct(spec), &profile));
     return FromCodec(codecs::MaxImageBytes(given, bytes), "spec");
   });
 }
@@ -233,7 +261,9 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     CAIRN_RETURN_IF_ERROR(CheckPointer("source", source));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image_bytes", image_bytes));
-    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec)));
+    codecs::Profile profile;
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given,
+                           FromImageSpec(ReadStruct(spec), &profile));
     const uint64_t bytes = SourceBytesOf(given);
     const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,
                           given.tokens};
@@ -252,6 +282,7 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     const codecs::Backend* backend = nullptr;
     CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
     const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
-    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes), "image");
+    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes, &profile),
+                     "image");
   });
 }

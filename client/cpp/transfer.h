@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/data.h"
+#include "codecs/profile.h"
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
 #include "proto/frame.h"
@@ -84,10 +85,11 @@ class GetExchange final : public Exchange {
 
 // Verifies every tile of `view` and decodes it into views or contiguous source bytes, a head at a
 // time while its bytes are warm. `heap` has HeadBytes() bytes, used for views only. DataLoss when a
-// checksum does not match; `target` is then in any state.
+// checksum does not match; `target` is then in any state. `profile`: the one that the image names,
+// null where it names none.
 absl::Status VerifyAndDecode(const codecs::ImageView& view,
                              const std::variant<PlaneViews, SourceTarget>& target,
-                             std::span<std::byte> heap);
+                             std::span<std::byte> heap, const codecs::Profile* profile = nullptr);
 
 // A failing codec call as a status: DataLoss for bytes that are no image or no longer the one that
 // was written, InvalidArgument else.

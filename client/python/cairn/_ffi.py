@@ -267,6 +267,8 @@ class ImageSpec(_Sized):
         ("v_dim", u32),
         ("first_position", u64),
         ("recipe", text),
+        ("profile", text),
+        ("profile_bytes", size),
     ]
 
 
@@ -323,6 +325,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_image_inspect": (status, [pointer, size, POINTER(ImageInfo)]),
     "cairn_image_verify": (status, [pointer, size, POINTER(u64)]),
     "cairn_image_decode": (status, [pointer, size, POINTER(Memory)]),
+    "cairn_image_decode_with": (status, [pointer, size, text, size, POINTER(Memory)]),
     "cairn_image_recipes": (text, []),
     "cairn_image_bytes_max": (status, [POINTER(ImageSpec), POINTER(u64)]),
     "cairn_image_encode": (

@@ -88,6 +88,7 @@ class ImageSpec:
     group: int = 0
     layer_first: int = 0
     head_first: int = 0
+    profile: bytes | None = None  # of cairn:2.3 and the like: cairn.profile makes one
 
     @property
     def source_bytes(self) -> int:
@@ -110,6 +111,8 @@ class ImageSpec:
             v_dim=self.v_dim,
             first_position=self.first_position,
             recipe=self.recipe.encode(),
+            profile=self.profile,
+            profile_bytes=len(self.profile or b""),
         )
 
 
@@ -151,14 +154,25 @@ def encode(
     return target[: written.value]
 
 
-def decode(image: Any, k: Any = None, v: Any = None, *, source: Any = None) -> ImageInfo:
+def decode(
+    image: Any,
+    k: Any = None,
+    v: Any = None,
+    *,
+    source: Any = None,
+    profile: bytes | None = None,
+) -> ImageInfo:
     """Verifies an image and decodes it into arrays [layers, heads, tokens, dim] of its own part, or
-    into `source`, as bytes in the order that `encode` names."""
+    into `source`, as bytes in the order that `encode` names. `profile`: the one it was encoded
+    with, where there is one."""
     info, place = inspect(image), contiguous("image", image)
     memory, held = _elements_of(info, k, v, source, is_target=True)
-    _ffi.check(
-        _ffi.library().cairn_image_decode(place.address, place.bytes, ctypes.byref(memory))
-    )
+    library, where = _ffi.library(), (place.address, place.bytes)
+    if profile is None:
+        _ffi.check(library.cairn_image_decode(*where, ctypes.byref(memory)))
+    else:
+        given = (profile, len(profile))
+        _ffi.check(library.cairn_image_decode_with(*where, *given, ctypes.byref(memory)))
     del held
     return info
 

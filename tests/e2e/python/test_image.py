@@ -7,6 +7,7 @@ import cairn
 import numpy as np
 import pytest
 from cairn.image import ImageSpec, bytes_max, decode, encode, inspect, verify
+from cairn.profile import GroupSamples, Rotation, build
 from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
 
 SPEC = ImageSpec("kivi:4", LAYERS, HEADS, TOKENS, DIM, DIM)
@@ -51,6 +52,37 @@ def test_a_latent_has_one_plane():
     latent = make_kv(3, (LAYERS, 1, TOKENS, DIM))[0]
     out = np.zeros_like(latent)
     assert decode(encode(spec, latent), out).v_dim == 0 and out.any()
+
+
+def test_a_profile_makes_cairn_of_it():
+    random = np.random.default_rng(5)
+    shape = (LAYERS, HEADS, 512, DIM)
+    k, v = (random.normal(size=shape).astype(np.float32) for _ in "kv")
+    rotation = Rotation.of("half", 100.0 ** -np.linspace(0, 1, DIM // 2))
+    (profile,) = build([GroupSamples([(k, v)], rotation)], (4.3, 8.0))
+    kv = [x[:, :, :TOKENS].astype(np.float16).view(np.uint16) for x in (k, v)]
+    spec = dataclasses.replace(SPEC, recipe="cairn:8.0", dtype="fp16", profile=profile)
+    image = encode(spec, *[x.view(np.float16) for x in kv])
+    verify(image)
+    assert inspect(image).recipe == "cairn:8.0"
+    out = [np.zeros(x.shape, np.float16) for x in kv]
+    decode(image, *out, profile=profile)
+    for found, exact in zip(out, (k, v), strict=True):
+        np.testing.assert_allclose(found, exact[:, :, :TOKENS], atol=0.05)
+    with pytest.raises(cairn.InvalidArgumentError, match="cairn_image_decode_with"):
+        decode(image, *out)
+    (other,) = build([GroupSamples([(v, k)], rotation)], (8.0,))
+    with pytest.raises(cairn.InvalidArgumentError, match="not the one that the image names"):
+        decode(image, *out, profile=other)
+    for change, text in (
+        ({"profile": None}, "needs spec.profile"),
+        ({"recipe": "cairn:4.4"}, "a rate that the profile has"),
+        ({"profile": profile[:-16]}, "profile: truncated"),
+        ({"heads": HEADS + 1}, "no fitting profile"),
+    ):
+        with pytest.raises(cairn.InvalidArgumentError, match=text):
+            changed = dataclasses.replace(spec, **change)
+            encode(changed, source=bytes(changed.source_bytes))
 
 
 @pytest.mark.parametrize(
