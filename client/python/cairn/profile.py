@@ -12,7 +12,6 @@ Needs numpy.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -252,17 +251,21 @@ class _Group:
             return _Samples(texts, self._weights, self._has_basis)
         return _Samples(texts, None, False)
 
-    def unseen(self, plane: int) -> tuple[list[_Samples], list[_Samples]]:
-        """Each text by the profile of all, and by one of the others, in the same steps."""
-        seen, unseen, texts = [], [], self._texts[plane]
-        whole = self.planes[plane]
+    def unseen(self, plane: int) -> list[_Samples]:
+        """Each text as a profile made from the others would have it, in the same steps. Then the
+        spreads of the profile become those: a basis finds small ones where it was fitted."""
+        texts, whole = self._texts[plane], self.planes[plane]
+        unseen, squares, count = [], 0.0, 0
         for index, text in enumerate(texts):
-            known, unknown = copy.copy(whole), self._fit(plane, texts[:index] + texts[index + 1 :])
-            known.values, unknown.values = whole.of(text), unknown.of(text)
-            unknown.step_log, unknown.sigma_log = whole.step_log, _log(unknown.sigma)
-            seen.append(known)
-            unseen.append(unknown)
-        return seen, unseen
+            fitted = self._fit(plane, texts[:index] + texts[index + 1 :])
+            fitted.values = fitted.of(text)
+            squares += np.square(fitted.values).sum(2, dtype=np.float64)
+            count += text.shape[2]
+            unseen.append(fitted)
+        whole.sigma_log = _log(np.sqrt(squares / count))
+        for fitted in unseen:
+            fitted.step_log, fitted.sigma_log = whole.step_log, whole.sigma_log
+        return unseen
 
 
 def _parts(texts: list[np.ndarray]) -> list[np.ndarray]:
@@ -288,9 +291,10 @@ def _surprise(groups: list[_Group], frequencies: list[np.ndarray], multiplier: i
     more = elements = 0.0
     for plane, table in enumerate(frequencies):
         for group in groups:
-            seen, unseen = group.unseen(plane)
-            more += _coded_bits(unseen, table, multiplier) - _coded_bits(seen, table, multiplier)
-            elements += sum(samples.values.size for samples in seen)
+            unseen = group.unseen(plane)
+            more += _coded_bits(unseen, table, multiplier)
+            more -= _coded_bits([group.planes[plane]], table, multiplier)
+            elements += group.planes[plane].values.size
     return more / elements
 
 
@@ -299,7 +303,7 @@ def _find(
 ) -> int:
     """The multiplier at which the samples take so many bits."""
     elements = sum(plane.values.size for samples in planes for plane in samples)
-    low, high = -1600, 800
+    low, high = -4000, 800
     while high - low > 1:
         middle = (low + high) // 2
         coded = sum(
