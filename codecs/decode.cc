@@ -38,7 +38,7 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
 
 // Strips may be left for the decoder's Flush(). False where they are none.
 [[nodiscard]] bool DecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
-                              const Profile* profile, bool is_streamed, StripDecoder* strips,
+                              const DecodeInputs& inputs, bool is_streamed, StripDecoder* strips,
                               uint8_t* target) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
@@ -56,7 +56,7 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
     return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
   }
   if (entry.form == kStepStripsForm) {
-    return DecodeStepStrips(spec, index, *profile, view.TileContent(index), target);
+    return DecodeStepStrips(spec, index, *inputs.profile, view.TileContent(index), target);
   }
   const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
   AffineTile tile = AffineOf(geometry, spec.recipe);
@@ -69,9 +69,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
 }  // namespace
 
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
-             std::span<std::byte> target, const Profile* profile) {
+             std::span<std::byte> target, const DecodeInputs& inputs) {
   const ImageSpec& spec = view.spec();
-  if (!IsCodableWith(spec, profile)) return Error::kNoProfile;
+  if (!IsCodableWith(spec, inputs.profile)) return Error::kNoProfile;
   if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;
   uint64_t target_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, slice, spec.tokens, &target_bytes);
@@ -88,7 +88,7 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
     const uint32_t first =
         view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
     for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      if (!DecodeTile(backend, view, first + i, profile, is_streamed, &strips, out)) {
+      if (!DecodeTile(backend, view, first + i, inputs, is_streamed, &strips, out)) {
         return Error::kBadTile;
       }
       out += GeometryOf(spec, i % planes).SourceBytes();

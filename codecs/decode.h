@@ -13,7 +13,7 @@
 #include "codecs/backend.h"
 #include "codecs/error.h"
 #include "codecs/image.h"
-#include "codecs/profile.h"
+#include "codecs/inputs.h"
 
 namespace cairn::codecs {
 
@@ -23,11 +23,11 @@ namespace cairn::codecs {
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where
 //           whole cache lines allow it: a target at a multiple of 64 is fastest
-//   profile the one that the image names, where its recipe needs one (else kNoProfile)
+//   inputs  what the recipe needs of them: without its profile, kNoProfile
 // kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
 // decoding an entropy-coded stream shows whether it ends as it must.
 // Same image gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
-             std::span<std::byte> target, const Profile* profile = nullptr);
+             std::span<std::byte> target, const DecodeInputs& inputs = {});
 
 }  // namespace cairn::codecs

@@ -86,9 +86,9 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
 }
 
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
-             std::span<std::byte> target, size_t* bytes, const Profile* profile) {
+             std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
   if (const Error error = Validate(spec); error != Error::kOk) return error;
-  if (!IsCodableWith(spec, profile)) return Error::kNoProfile;
+  if (!IsCodableWith(spec, inputs.profile)) return Error::kNoProfile;
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {
@@ -104,7 +104,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   for (uint32_t i = 0; i < tile_count; ++i) {
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position};
     if (spec.recipe.NeedsProfile()) {
-      tile.profile = profile;
+      tile.profile = inputs.profile;
       tile.at = HeadOf(spec, i);
       if (planes == 2)
         tile.v = i % planes == 0 ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;

@@ -11,7 +11,7 @@
 #include "codecs/backend.h"
 #include "codecs/error.h"
 #include "codecs/image.h"
-#include "codecs/profile.h"
+#include "codecs/inputs.h"
 
 namespace cairn::codecs {
 
@@ -20,13 +20,12 @@ namespace cairn::codecs {
 //   layer, head, plane target  may be as small as the image turns out to be; MaxImageBytes(spec)
 //   always suffices. May not overlap source bytes   the image's; set on kOk. The rest of target is
 //   in any state
-//   profile  the one that spec names, where the recipe needs one (else kNoProfile); not read for
-//   others
+//   inputs  what the recipe needs of them: without its profile, kNoProfile
 // Errors: those of Validate(spec), kSourceSize, kTargetTooSmall (target in any state).
 // Same spec and source give the same bytes on every Backend. Opaque kinds are kept raw under every
 // recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
-             std::span<std::byte> target, size_t* bytes, const Profile* profile = nullptr);
+             std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
 
 // An image of `slice` made of tiles of `sources` by one copy: sub-slices of one image, or several
 // images of one block put together. Where two sources have a tile, the first wins. Tile bytes and

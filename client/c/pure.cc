@@ -282,7 +282,8 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     const codecs::Backend* backend = nullptr;
     CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
     const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
-    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes, &profile),
-                     "image");
+    return FromCodec(
+        codecs::Encode(*backend, given, payload, target, image_bytes, {.profile = &profile}),
+        "image");
   });
 }

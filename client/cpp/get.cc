@@ -62,7 +62,7 @@ absl::Status VerifyAndDecode(const codecs::ImageView& view,
           views != nullptr ? heap.first(head_bytes)
                            : std::get<SourceTarget>(target).bytes.subspan(offset, head_bytes);
       CAIRN_RETURN_IF_ERROR(
-          FromCodec(codecs::Decode(*backend, view, one, decoded, profile), "decode"));
+          FromCodec(codecs::Decode(*backend, view, one, decoded, {.profile = profile}), "decode"));
       if (views != nullptr) {
         ScatterHead(shape, *views, layer, head, decoded);
       }

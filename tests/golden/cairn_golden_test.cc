@@ -76,7 +76,8 @@ class CairnGoldenTest : public testing::Test {
     EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
     Bytes image(max_bytes);
     size_t bytes = 0;
-    EXPECT_EQ(Encode(ReferenceBackend(), spec, source_, image, &bytes, &profile_), Error::kOk);
+    EXPECT_EQ(Encode(ReferenceBackend(), spec, source_, image, &bytes, {.profile = &profile_}),
+              Error::kOk);
     image.resize(bytes);
     return image;
   }
@@ -87,7 +88,8 @@ class CairnGoldenTest : public testing::Test {
     ASSERT_EQ(VerifyTiles(view), Error::kOk);
     Bytes decoded(source_.size());
     for (const Backend* backend : CpuBackends()) {
-      ASSERT_EQ(Decode(*backend, view, view.spec().slice, decoded, &profile_), Error::kOk);
+      ASSERT_EQ(Decode(*backend, view, view.spec().slice, decoded, {.profile = &profile_}),
+                Error::kOk);
       EXPECT_EQ(Crc32c(decoded), crc) << backend->name;
     }
   }

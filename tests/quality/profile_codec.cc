@@ -64,7 +64,7 @@ Error CodeBlock(const ImageSpec& spec, const Profile& profile, Bytes* image,
   const Backend& backend = *CpuBackends().front();
   const auto begin = Clock::now();
   size_t bytes = 0;
-  Error error = Encode(backend, spec, block, *image, &bytes, &profile);
+  Error error = Encode(backend, spec, block, *image, &bytes, {.profile = &profile});
   if (error != Error::kOk) return error;
   totals->encode_seconds += SecondsSince(begin);
   totals->image_bytes += bytes;
@@ -74,7 +74,7 @@ Error CodeBlock(const ImageSpec& spec, const Profile& profile, Bytes* image,
   if (error != Error::kOk) return error;
   std::fill(block.begin(), block.end(), std::byte{0});
   const auto parsed = Clock::now();
-  error = Decode(backend, view, spec.slice, block, &profile);
+  error = Decode(backend, view, spec.slice, block, {.profile = &profile});
   totals->decode_seconds += SecondsSince(parsed);
   return error;
 }

@@ -65,7 +65,8 @@ void UseWithProfile(const ImageView& view) {
   Require(SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &source_bytes) ==
           Error::kOk);
   Bytes decoded(source_bytes);
-  const Error error = Decode(ReferenceBackend(), view, view.spec().slice, decoded, &FixedProfile());
+  const Error error =
+      Decode(ReferenceBackend(), view, view.spec().slice, decoded, {.profile = &FixedProfile()});
   Require((error == Error::kNoProfile) == !IsCodableWith(view.spec(), &FixedProfile()));
   uint64_t bytes_max = 0;
   Require(MaxImageBytes(view.spec(), &bytes_max) == Error::kOk);
@@ -74,8 +75,8 @@ void UseWithProfile(const ImageView& view) {
   if (DemoteSteps(view, FixedProfile(), kStepLevelMax, target, &bytes) != Error::kOk) return;
   ImageView demoted;
   Require(ParseImage(std::span(target).first(bytes), &demoted) == Error::kOk);
-  Require(Decode(ReferenceBackend(), demoted, view.spec().slice, decoded, &FixedProfile()) ==
-          error);
+  Require(Decode(ReferenceBackend(), demoted, view.spec().slice, decoded,
+                 {.profile = &FixedProfile()}) == error);
 }
 
 void Use(const ImageView& view) {

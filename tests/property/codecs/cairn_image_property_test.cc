@@ -56,7 +56,8 @@ class CairnImagePropertyTest : public testing::Test {
     EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
     Bytes image(bytes_max);
     size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec, source, image, &bytes, &profile_), Error::kOk);
+    EXPECT_EQ(Encode(BestBackend(), spec, source, image, &bytes, {.profile = &profile_}),
+              Error::kOk);
     image.resize(bytes);
     return image;
   }
@@ -66,7 +67,7 @@ class CairnImagePropertyTest : public testing::Test {
     uint64_t bytes = 0;
     EXPECT_EQ(SourceBytes(view.spec().tile, slice, view.spec().tokens, &bytes), Error::kOk);
     Bytes target(bytes);
-    EXPECT_EQ(Decode(BestBackend(), view, slice, target, &profile_), Error::kOk);
+    EXPECT_EQ(Decode(BestBackend(), view, slice, target, {.profile = &profile_}), Error::kOk);
     return target;
   }
 
@@ -165,8 +166,9 @@ TEST_F(CairnImagePropertyTest, NothingIsCodedWithoutTheProfile) {
   Profile other;
   ASSERT_EQ(ParseProfile(other_bytes, &other), Error::kOk);
   for (const Profile* profile : {static_cast<const Profile*>(nullptr), &std::as_const(other)}) {
-    EXPECT_EQ(Encode(BestBackend(), spec_, source_, target, &bytes, profile), Error::kNoProfile);
-    EXPECT_EQ(Decode(BestBackend(), view, kWhole, target, profile), Error::kNoProfile);
+    EXPECT_EQ(Encode(BestBackend(), spec_, source_, target, &bytes, {.profile = profile}),
+              Error::kNoProfile);
+    EXPECT_EQ(Decode(BestBackend(), view, kWhole, target, {.profile = profile}), Error::kNoProfile);
   }
   EXPECT_EQ(DemoteSteps(view, other, 1, target, &bytes), Error::kNoProfile);
   EXPECT_FALSE(IsCodableWith(narrow, &profile_));
@@ -231,7 +233,8 @@ TEST_F(CairnImagePropertyTest, DamageIsRefusedOrHarmless) {
     ImageView view;
     if (ParseImage(damaged, &view) != Error::kOk) continue;
     const bool is_verified = VerifyTiles(view) == Error::kOk;
-    const Error error = Decode(BestBackend(), view, view.spec().slice, target, &profile_);
+    const Error error =
+        Decode(BestBackend(), view, view.spec().slice, target, {.profile = &profile_});
     EXPECT_TRUE(error == Error::kOk || error == Error::kBadTile || error == Error::kNoProfile ||
                 error == Error::kTargetTooSmall);
     decoded_count += is_verified && error == Error::kOk ? 1 : 0;

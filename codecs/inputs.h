@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What coding may need beside the payload or the image. All of it is borrowed for the call, and
+// what a recipe has no use for is not read.
+//
+// Thread-safety: values.
+
+#include <span>
+
+#include "codecs/profile.h"
+
+namespace cairn::codecs {
+
+struct EncodeInputs {
+  // The one that the spec names, where the recipe needs one.
+  const Profile* profile = nullptr;
+  // Of the queries that read a KV head, over all of its query heads: mean |q| of each channel of K
+  // as it is read, that is after RoPE. [layer][head][k_dim] of the slice, finite and not negative;
+  // empty where there is none.
+  std::span<const float> query_magnitudes = {};
+  // What each token of the slice is worth to its readers. [layer][head][token] of the slice; empty
+  // where there is none.
+  std::span<const float> token_scores = {};
+};
+
+struct DecodeInputs {
+  // The one that the image names, where its recipe needs one.
+  const Profile* profile = nullptr;
+};
+
+}  // namespace cairn::codecs
