@@ -29,15 +29,18 @@ inline void Store(void* target, Integer value) {
   return (bytes + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-[[nodiscard]] inline bool IsZero(const std::byte* bytes, size_t count) {
-  uint8_t seen = 0;
-  for (size_t i = 0; i < count; ++i) seen |= static_cast<uint8_t>(bytes[i]);
-  return seen == 0;
-}
-
 [[nodiscard]] inline const uint8_t* U8(const std::byte* bytes) {
   return reinterpret_cast<const uint8_t*>(bytes);
 }
 [[nodiscard]] inline uint8_t* U8(std::byte* bytes) { return reinterpret_cast<uint8_t*>(bytes); }
+
+[[nodiscard]] inline bool IsZero(const uint8_t* bytes, size_t count) {
+  uint8_t seen = 0;
+  for (size_t i = 0; i < count; ++i) seen |= bytes[i];
+  return seen == 0;
+}
+[[nodiscard]] inline bool IsZero(const std::byte* bytes, size_t count) {
+  return IsZero(U8(bytes), count);
+}
 
 }  // namespace cairn::codecs

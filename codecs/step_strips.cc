@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/step_strips.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -17,11 +16,6 @@ Domain DomainOf(const Profile& profile) {
   return profile.PairCount() != 0 ? Domain::kBeforeRope : Domain::kAsWritten;
 }
 
-StripShape StripAt(const TileGeometry& geometry, uint32_t index) {
-  const uint32_t left = geometry.rows - index * kStripTokens;
-  return {std::min(left, kStripTokens), geometry.dim, geometry.dtype, false};
-}
-
 // Calls visit(index, shape, parts, bytes of the strip) for every strip of a tile, in order. False
 // where the tile's bytes are not just the strips that their headers state, or visit() returns
 // false.
@@ -31,7 +25,7 @@ bool ForEachStepStrip(const TileGeometry& geometry, std::span<const std::byte> c
   const uint8_t* bytes = U8(content.data());
   uint64_t offset = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
-    const StripShape shape = StripAt(geometry, i);
+    const StripShape shape = StripOf(geometry, {}, i);
     StepStripParts parts;
     if (!ParseStepStrip(shape, bytes + offset, content.size() - offset, &parts)) return false;
     if (!visit(i, shape, parts, bytes + offset)) return false;
@@ -158,7 +152,7 @@ Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWrit
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
     reference::StepSource strip;
-    strip.tokens = StripAt(geometry, i).tokens;
+    strip.tokens = StripOf(geometry, recipe, i).tokens;
     strip.position = source.first_position + token;
     strip.bytes = source.bytes + token * geometry.RowBytes();
     if (source.v != nullptr) strip.v = source.v + token * v_bytes;

@@ -7,6 +7,8 @@
 
 namespace cairn::codecs {
 
+static_assert(kStripDimMax == kDimMax);
+
 Error VerifyStrips(const TileGeometry& geometry, const Recipe& recipe,
                    std::span<const std::byte> content) {
   StripFault fault = StripFault::kNone;

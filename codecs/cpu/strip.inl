@@ -10,9 +10,8 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kChunk = 32;       // elements of a register of bytes
-constexpr uint32_t kPanelWide = 32;   // channels that are transposed together
-constexpr uint32_t kStripDim = 4096;  // no dim is larger
+constexpr uint32_t kChunk = 32;      // elements of a register of bytes
+constexpr uint32_t kPanelWide = 32;  // channels that are transposed together
 
 // Of a panel: [channel][token].
 struct PanelExponents {
@@ -148,7 +147,7 @@ auto WithElements32(DType dtype, Run run) {
 
 // The top exponents of a strip's channels, so that those of any 32 elements in a row lie together.
 struct Tops {
-  uint8_t of[kStripDim + kChunk];
+  uint8_t of[kStripDimMax + kChunk];
 
   Tops(const StripShape& shape, uint32_t top, const uint8_t* par) {
     for (uint32_t c = 0; c < shape.dim; ++c) of[c] = static_cast<uint8_t>(TopOf(top, par[c]));

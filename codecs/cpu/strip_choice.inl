@@ -160,21 +160,11 @@ void ChoosePlanesTops(const PanelSample& sample, PanelChoice* choice) {
   Strips::Store(choice->above, best);
 }
 
-// The table of a channel whose top is lower than par can say.
-template <typename Type>
-uint32_t TableFarBelow(const StripSource<Type>& source, uint32_t channel, uint32_t top) {
-  PanelSample sample;
-  TakeSample(source, channel / kPanelWide * kPanelWide, &sample);
-  const ChannelSample one = sample.Of(channel % kPanelWide);
-  const auto above = static_cast<int32_t>(top - one.mean);
-  return ChooseTable(one, above, above).table;
-}
-
 // Writes par; returns the strip's top.
 template <typename Type>
 uint8_t ChooseParams(const StripSource<Type>& source, StripMode mode, uint8_t* par) {
   const uint32_t dim = source.shape.dim;
-  uint8_t tops[kStripDim];
+  uint8_t tops[kStripDimMax];
   uint32_t highest = 0;
   for (uint32_t first = 0; first < dim; first += kPanelWide) {
     PanelSample sample;
@@ -193,17 +183,12 @@ uint8_t ChooseParams(const StripSource<Type>& source, StripMode mode, uint8_t* p
       if (!is_dead && top > highest) highest = top;
     }
   }
-  for (uint32_t c = 0; c < dim; ++c) {
-    if (par[c] == kDeadRel) continue;
-    uint32_t rel = highest - tops[c];
-    if (rel >= kDeadRel) {
-      rel = kDeadRel - 1;
-      if (mode == StripMode::kLanes32) {
-        par[c] = static_cast<uint8_t>(TableFarBelow(source, c, highest - rel) << 4);
-      }
-    }
-    par[c] = static_cast<uint8_t>(par[c] | rel);
-  }
+  const auto table_at = [&](uint32_t channel, uint32_t top) {
+    PanelSample sample;
+    TakeSample(source, channel / kPanelWide * kPanelWide, &sample);
+    return TableForTop(sample.Of(channel % kPanelWide), top);
+  };
+  PlaceTops(tops, dim, highest, mode, table_at, par);
   return static_cast<uint8_t>(highest);
 }
 

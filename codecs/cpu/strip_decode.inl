@@ -31,21 +31,18 @@ constexpr DecoderTables kDecoderTables = [] {
   for (uint32_t t = 0; t < kExponentTables; ++t) {
     DecoderTable& table = tables.of[t];
     const CoderTable& from = kExponentCoderTables.of[t];
-    uint8_t symbols[kCoderSlots] = {};
     for (uint32_t s = 0; s < kCoderSymbols; ++s) {
       table.frequency[s] = from.frequency[s];
       table.start[s] = from.start[s];
-      for (uint32_t k = 0; k < from.frequency[s]; ++k) {
-        symbols[from.start[s] + k] = static_cast<uint8_t>(s);
-      }
     }
     for (uint32_t high = 0; high < 16; ++high) {
-      table.first[high] = symbols[16 * high];
-      table.last[high] = symbols[240 + high];
+      table.first[high] = static_cast<uint8_t>(SymbolOfSlot(from, 16 * high));
+      table.last[high] = static_cast<uint8_t>(SymbolOfSlot(from, 240 + high));
       uint32_t borders = 0;
       table.border[0][high] = table.border[1][high] = 0x7F;
       for (uint32_t low = 1; low < 16 && high < 15; ++low) {
-        const uint32_t grown = symbols[16 * high + low] - symbols[16 * high + low - 1];
+        const uint32_t slot = 16 * high + low;
+        const uint32_t grown = SymbolOfSlot(from, slot) - SymbolOfSlot(from, slot - 1);
         if (grown == 0) continue;
         tables.are_fitting &= grown == 1 && borders < 2;
         if (borders < 2) table.border[borders++][high] = static_cast<uint8_t>(low - 1);
@@ -268,13 +265,15 @@ struct PlanesEscapes {
       const uint8_t pair = job.strip[job.parts.escape + escapes / 2];
       const uint32_t nibble = pair >> (escapes % 2 * 4) & 15;
       ++escapes;
-      uint32_t distance = nibble <= 10 ? 7 + nibble : 266 - nibble;
-      if (nibble == 15) {
+      uint32_t distance = 0;
+      if (nibble != kRawNibble) {
+        distance = DistanceOf(nibble);
+      } else {
         if (raws == job.parts.raws) return false;
         distance = job.strip[job.parts.raw + raws++];
       }
       uint8_t& exponent = exponents[__builtin_ctzll(bits)];
-      exponent = static_cast<uint8_t>(exponent + 7 - distance);
+      exponent = static_cast<uint8_t>(exponent + kPlanesReach - distance);
     }
     return true;
   }

@@ -11,17 +11,6 @@ namespace {
 constexpr uint64_t kLeftToReference = ~uint64_t{0};
 constexpr uint32_t kEscapesMax = 8192;
 
-void PutHeader(const StripParts& parts, const uint8_t* par, uint32_t dim, uint8_t* target) {
-  const auto put = [&](uint32_t at, uint32_t value) {
-    __builtin_memcpy(target + at, &value, sizeof(value));
-  };
-  put(0, static_cast<uint32_t>(parts.mode) | uint32_t{parts.top} << 8);
-  put(strip::kStream, parts.stream_bytes);
-  put(strip::kEscapes, parts.escapes);
-  put(strip::kRaws, parts.raws);
-  __builtin_memcpy(target + strip::kPar, par, dim);
-}
-
 // Padding, plane and low bits.
 template <typename Type>
 void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* target) {
@@ -73,8 +62,8 @@ constexpr EncoderTables kEncoderTables = [] {
       const uint32_t reciprocal = frequency <= 1 ? 65535 : 65536 / frequency;
       table.reciprocal[0][s] = static_cast<uint8_t>(reciprocal);
       table.reciprocal[1][s] = static_cast<uint8_t>(reciprocal >> 8);
-      if (frequency > from.frequency[table.likeliest]) table.likeliest = static_cast<uint8_t>(s);
     }
+    table.likeliest = static_cast<uint8_t>(LikeliestSymbol(from));
   }
   return tables;
 }();
@@ -136,11 +125,11 @@ struct StripEncoding {
     for (uint32_t group = CoderGroups(tokens); group-- > 0;) {
       const uint8_t* at = exponents + group * kCoderLanes;
       const uint32_t there = TokensThere(tokens, group);
-      const Bytes32 exponents = Strips::Load(at);
-      Bytes32 symbols = Strips::Sub(Strips::Set(top), exponents);
+      const Bytes32 of_group = Strips::Load(at);
+      Bytes32 symbols = Strips::Sub(Strips::Set(top), of_group);
       symbols = Strips::Min(symbols, Strips::Set(kEscapeSymbol));
       // One above the top is an escape, though its distance wraps to that of a symbol.
-      symbols = Strips::Choose(Strips::NotBelow(Strips::Set(top), exponents), symbols,
+      symbols = Strips::Choose(Strips::NotBelow(Strips::Set(top), of_group), symbols,
                                Strips::Set(kEscapeSymbol));
       symbols = Strips::LookUp(table.symbol, symbols);
       uint32_t bits = Strips::Bits(Strips::Equal(symbols, Strips::Set(kEscapeSymbol))) & there;
@@ -170,7 +159,7 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
   if (ElementCount(shape) < kLanes32ElementsMin) return 0;
   if (room < coded + kStreamSlack) return kLeftToReference;
-  uint8_t par[kStripDim];
+  uint8_t par[kStripDimMax];
   StripParts parts;
   parts.mode = StripMode::kLanes32;
   parts.top = ChooseParams(source, parts.mode, par);
@@ -202,7 +191,8 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
   if (parts.bytes > room) return kLeftToReference;
   __builtin_memmove(begin, encoding.stream, parts.stream_bytes);
   __builtin_memcpy(target + parts.escape, encoding.Escapes(), parts.escapes);
-  PutHeader(parts, par, shape.dim, target);
+  StoreStripHeader(parts, target);
+  __builtin_memcpy(target + strip::kPar, par, shape.dim);
   PutRest(source, parts, target);
   return parts.bytes;
 }
@@ -212,7 +202,7 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
 // A strip in planes before it is written.
 struct PlanesPlan {
   StripParts parts;
-  uint8_t par[kStripDim];
+  uint8_t par[kStripDimMax];
 };
 
 // Calls visit(index, count, distances from the tops) for every 32 elements.
@@ -238,7 +228,8 @@ void PlanPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
   uint32_t raws = 0;
   ForEachDistance(source, *plan, [&](uint64_t, uint32_t count, Bytes32 distances) {
     const uint32_t there = TokensThere(count, 0);
-    const uint32_t far = Strips::Bits(Strips::NotBelow(distances, Strips::Set(7))) & there;
+    const uint32_t far =
+        Strips::Bits(Strips::NotBelow(distances, Strips::Set(kPlanesReach))) & there;
     escapes += static_cast<uint32_t>(__builtin_popcount(far));
     const uint32_t beyond = Strips::Bits(Strips::NotBelow(distances, Strips::Set(18)));
     const uint32_t above = Strips::Bits(Strips::NotBelow(distances, Strips::Set(252)));
@@ -252,42 +243,33 @@ void PlanPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
 template <typename Type>
 void PutPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t* target) {
   const StripParts& parts = plan.parts;
-  PutHeader(parts, plan.par, source.shape.dim, target);
+  StoreStripHeader(parts, target);
+  __builtin_memcpy(target + strip::kPar, plan.par, source.shape.dim);
   uint8_t* runs = target + parts.coded;
   __builtin_memset(target + parts.escape - kRunBytes, 0, kRunBytes);
   uint8_t* raw = target + parts.raw;
   uint32_t escapes = 0;
   ForEachDistance(source, plan, [&](uint64_t index, uint32_t count, Bytes32 distances) {
-    Bytes32 codes = Strips::Min(distances, Strips::Set(7));
+    Bytes32 codes = Strips::Min(distances, Strips::Set(kPlanesReach));
     const uint32_t there = TokensThere(count, 0);
     if (there != ~0U) codes = Strips::And(codes, Strips::Spread(there));
     Elements32<DType::kFp16>::StoreRunCodes(codes, index, runs);
     uint8_t distance[kChunk];
     Strips::Store(distance, distances);
-    uint32_t bits = Strips::Bits(Strips::Equal(codes, Strips::Set(7)));
+    uint32_t bits = Strips::Bits(Strips::Equal(codes, Strips::Set(kPlanesReach)));
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t far = distance[__builtin_ctz(bits)];
-      uint32_t nibble = far - 7;
-      if (far > 17) nibble = far >= 252 ? 266 - far : 15;
+      const uint32_t nibble = NibbleOf(far);
       uint8_t* pair = target + parts.escape + escapes / 2;
       *pair = static_cast<uint8_t>(escapes % 2 == 0 ? nibble : *pair | nibble << 4);
       ++escapes;
-      if (nibble == 15) *raw++ = static_cast<uint8_t>(far);
+      if (nibble == kRawNibble) *raw++ = static_cast<uint8_t>(far);
     }
   });
   PutRest(source, parts, target);
 }
 
 // ---- All modes ----
-
-uint64_t PutRaw(const StripShape& shape, const uint8_t* source, uint8_t* target) {
-  StripParts parts;
-  PlaceParts(shape, &parts);
-  __builtin_memset(target, 0, kStripHeaderBytes);
-  __builtin_memcpy(target + parts.coded, source, parts.end - parts.coded);
-  __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
-  return parts.bytes;
-}
 
 template <typename Type>
 uint64_t EncodeStripAs(const StripSource<Type>& source, uint8_t* target, uint64_t room) {
@@ -309,8 +291,7 @@ uint64_t EncodeStripAs(const StripSource<Type>& source, uint8_t* target, uint64_
       return planes_bytes;
     }
   }
-  if (bytes < raw_bytes) return bytes;
-  return raw_bytes <= room ? PutRaw(shape, source.bytes, target) : 0;
+  return bytes < raw_bytes ? bytes : StoreRawStrip(shape, source.bytes, target, room);
 }
 
 uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,

@@ -44,14 +44,14 @@ struct CoderTable {
 }
 
 // The symbol whose slots hold `slot`.
-CAIRN_HD uint32_t SymbolOfSlot(const CoderTable& table, uint32_t slot) {
+CAIRN_HD constexpr uint32_t SymbolOfSlot(const CoderTable& table, uint32_t slot) {
   uint32_t symbol = 0;
   for (uint32_t i = 1; i < kCoderSymbols; ++i) symbol += table.start[i] <= slot ? 1 : 0;
   return symbol;
 }
 
 // The first of the symbols with the largest frequency: what tokens that are not there are coded as.
-CAIRN_HD uint32_t LikeliestSymbol(const CoderTable& table) {
+CAIRN_HD constexpr uint32_t LikeliestSymbol(const CoderTable& table) {
   uint32_t best = 0;
   for (uint32_t i = 1; i < kCoderSymbols; ++i) {
     if (table.frequency[i] > table.frequency[best]) best = i;

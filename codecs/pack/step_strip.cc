@@ -59,9 +59,7 @@ bool ParseStepStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room
 
 StripFault CheckStepStrip(const StripShape& shape, const uint8_t* bytes,
                           const StepStripParts& parts) {
-  uint8_t seen = 0;
-  for (uint64_t i = parts.end; i < parts.bytes; ++i) seen |= bytes[i];
-  if (seen != 0) return StripFault::kPadding;
+  if (!IsZero(bytes + parts.end, parts.bytes - parts.end)) return StripFault::kPadding;
   if (parts.mode == StepStripMode::kRaw) return StripFault::kNone;
   if (!AreLowPlanesClean(shape, bytes + parts.low, parts.planes)) return StripFault::kPadding;
   return ArePositions(shape, bytes + parts.position, parts.rows) ? StripFault::kNone

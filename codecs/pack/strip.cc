@@ -2,6 +2,7 @@
 #include "codecs/pack/strip.h"
 
 #include <bit>
+#include <cstring>
 
 #include "codecs/bytes.h"
 #include "codecs/pack/lanes32.h"
@@ -35,12 +36,6 @@ bool HasValidPar(const StripShape& shape, const StripParts& parts, const uint8_t
   return faults == 0;
 }
 
-bool AreZero(const uint8_t* bytes, uint64_t first, uint64_t end) {
-  uint8_t seen = 0;
-  for (uint64_t i = first; i < end; ++i) seen |= bytes[i];
-  return seen == 0;
-}
-
 // The bits of a last run that stand for no element.
 bool IsLastRunClean(const StripShape& shape, const uint8_t* runs) {
   const uint64_t used = ElementCount(shape) % kRun;
@@ -62,12 +57,32 @@ StripFault CheckPlanes(const StripShape& shape, const uint8_t* bytes, const Stri
   }
   uint64_t raws = 0;
   for (uint32_t i = 0; i < parts.escapes; ++i) {
-    raws += (nibbles[i / 2] >> (i % 2 * 4) & 15) == 15 ? 1 : 0;
+    raws += (nibbles[i / 2] >> (i % 2 * 4) & 15) == kRawNibble ? 1 : 0;
   }
   return escapes == parts.escapes && raws == parts.raws ? StripFault::kNone : StripFault::kContent;
 }
 
 }  // namespace
+
+void StoreStripHeader(const StripParts& parts, uint8_t* target) {
+  Store(target + strip::kMode, parts.mode);
+  Store(target + strip::kTop, parts.top);
+  Store(target + strip::kZero, uint16_t{0});
+  Store(target + strip::kStream, parts.stream_bytes);
+  Store(target + strip::kEscapes, parts.escapes);
+  Store(target + strip::kRaws, parts.raws);
+}
+
+uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                       uint64_t room) {
+  StripParts parts;
+  PlaceParts(shape, &parts);
+  if (parts.bytes > room) return 0;
+  std::memset(target, 0, kStripHeaderBytes);
+  std::memcpy(target + parts.coded, source, parts.end - parts.coded);
+  std::memset(target + parts.end, 0, parts.bytes - parts.end);
+  return parts.bytes;
+}
 
 bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room, StripParts* parts) {
   if (room < kStripHeaderBytes) return false;
@@ -87,7 +102,8 @@ bool ParseStrip(const StripShape& shape, const uint8_t* bytes, uint64_t room, St
 }
 
 StripFault CheckStrip(const StripShape& shape, const uint8_t* bytes, const StripParts& parts) {
-  if (!AreZero(bytes, parts.coded_end, parts.plane) || !AreZero(bytes, parts.end, parts.bytes)) {
+  if (!IsZero(bytes + parts.coded_end, parts.plane - parts.coded_end) ||
+      !IsZero(bytes + parts.end, parts.bytes - parts.end)) {
     return StripFault::kPadding;
   }
   if (parts.mode == StripMode::kRaw) return StripFault::kNone;

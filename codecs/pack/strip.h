@@ -19,6 +19,7 @@
 namespace cairn::codecs {
 
 inline constexpr uint32_t kStripTokens = 128;
+inline constexpr uint32_t kStripDimMax = 4096;
 inline constexpr uint32_t kStripHeaderBytes = 16;
 inline constexpr uint32_t kDeadRel = 15;  // a channel of zeros: its top exponent is kDeadTop
 inline constexpr uint32_t kDeadTop = 3;
@@ -31,7 +32,7 @@ enum class StripMode : uint8_t { kRaw = 0, kPlanes = 1, kLanes32 = 2 };
 // What a strip's bytes do not say.
 struct StripShape {
   uint32_t tokens;  // 1..kStripTokens
-  uint32_t dim;     // 1..4096
+  uint32_t dim;     // 1..kStripDimMax
   DType dtype;      // kBf16, kFp16 or kFp32
   bool is_fast;     // planes, never lanes32
 };
@@ -164,6 +165,28 @@ CAIRN_HD void StoreRunCode(uint8_t* runs, uint64_t index, uint32_t code) {
     byte[8 * w] = static_cast<uint8_t>(byte[8 * w] | (code >> w & 1) << bit);
   }
 }
+
+// Mode planes: what a code of 7 stands for is a distance below the top, modulo 256, of 7 and more.
+// A nibble says the near ones, kRawNibble that the distance is the next raw byte.
+inline constexpr uint32_t kPlanesReach = 7;  // distances below it are codes themselves
+inline constexpr uint32_t kRawNibble = 15;
+
+CAIRN_HD uint32_t NibbleOf(uint32_t distance) {
+  if (distance <= 17) return distance - kPlanesReach;
+  return distance >= 252 ? 266 - distance : kRawNibble;
+}
+// REQUIRES: nibble < kRawNibble.
+CAIRN_HD uint32_t DistanceOf(uint32_t nibble) {
+  return nibble <= 10 ? kPlanesReach + nibble : 266 - nibble;
+}
+
+// Writes the header, which is all of a coded strip that is not its parts.
+void StoreStripHeader(const StripParts& parts, uint8_t* target);
+
+// Writes a raw strip whole, and returns its bytes; 0, with nothing written, where they are more
+// than `room`. The recipe `cairn` has the same.
+uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                       uint64_t room);
 
 // Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where
 // the header is one that an encoder writes and all parts lie in `room`: what codecs read by *parts

@@ -80,7 +80,6 @@ CAIRN_HD TableChoice ChooseTable(const ChannelSample& sample, int32_t above_min,
 // Codes of planes reach 7 exponents: the top, 4 to 0 above the mean, whose 7 are the most; the
 // highest of equals.
 inline constexpr uint32_t kPlanesTops = 5;
-inline constexpr uint32_t kPlanesReach = 7;
 
 CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
   uint32_t best = 0;
@@ -97,5 +96,32 @@ CAIRN_HD int32_t ChoosePlanesTop(const ChannelSample& sample) {
 }
 
 CAIRN_HD uint32_t LimitTop(int32_t top) { return top > 255 ? 255 : static_cast<uint32_t>(top); }
+
+// Puts rel into par, which has the tables of channels already, kDeadRel for dead ones. A channel
+// too far below the strip's top goes as low as par can say; in mode lanes32 it gets another table.
+//   tops               of channels that are not dead
+//   highest            the strip's top
+//   table_at(c, top)   the table of channel c for this top
+template <typename TableAt>
+CAIRN_HD void PlaceTops(const uint8_t* tops, uint32_t dim, uint32_t highest, StripMode mode,
+                        TableAt table_at, uint8_t* par) {
+  for (uint32_t c = 0; c < dim; ++c) {
+    if (par[c] == kDeadRel) continue;
+    uint32_t rel = highest - tops[c];
+    if (rel >= kDeadRel) {
+      rel = kDeadRel - 1;
+      if (mode == StripMode::kLanes32) {
+        par[c] = static_cast<uint8_t>(table_at(c, highest - rel) << 4);
+      }
+    }
+    par[c] = static_cast<uint8_t>(par[c] | rel);
+  }
+}
+
+// The table of a channel whose top is given.
+CAIRN_HD uint32_t TableForTop(const ChannelSample& sample, uint32_t top) {
+  const auto above = static_cast<int32_t>(top - sample.mean);
+  return ChooseTable(sample, above, above).table;
+}
 
 }  // namespace cairn::codecs

@@ -162,16 +162,6 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
   return parts.bytes;
 }
 
-uint64_t StoreRaw(const StripShape& shape, const uint8_t* source, uint8_t* target, uint64_t room) {
-  StepStripParts parts;
-  PlaceStepParts(shape, &parts);
-  if (parts.bytes > room) return 0;
-  StoreStepHeader(parts, target);
-  std::memcpy(target + parts.low, source, parts.end - parts.low);
-  std::memset(target + parts.end, 0, parts.bytes - parts.end);
-  return parts.bytes;
-}
-
 }  // namespace
 
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
@@ -182,7 +172,8 @@ uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t
   const auto row_at = [&](uint32_t token) { return source.bytes + token * row_bytes; };
   const uint64_t bytes = StoreStrip(tile, codes, source.tokens, row_at, target, room);
   *rows = bytes == 0 ? 0 : Symbols(tile, source.tokens, codes).RowCount();
-  return bytes == 0 ? StoreRaw(ShapeOf(tile, source.tokens), source.bytes, target, room) : bytes;
+  if (bytes != 0) return bytes;
+  return StoreRawStrip(ShapeOf(tile, source.tokens), source.bytes, target, room);
 }
 
 uint64_t DemoteStepStrip(const StepTile& from, const StepTile& to, uint32_t tokens,

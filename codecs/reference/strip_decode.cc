@@ -7,6 +7,7 @@
 #include <cstring>
 
 namespace cairn::codecs::reference {
+
 void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent) {
   const StripShape& shape = job.shape;
   Fields fields{exponent, job.strip[job.parts.plane + index], 0};
@@ -56,12 +57,13 @@ bool DecodePlanes(const StripJob& job) {
   uint32_t raws = 0;
   for (uint64_t i = 0; i < ElementCount(shape); ++i) {
     uint32_t distance = LoadRunCode(job.strip + job.parts.coded, i);
-    if (distance == 7) {
+    if (distance == kPlanesReach) {
       if (escapes == job.parts.escapes) return false;
       const uint32_t nibble = job.strip[job.parts.escape + escapes / 2] >> (escapes % 2 * 4) & 15;
       ++escapes;
-      distance = nibble <= 10 ? 7 + nibble : 266 - nibble;
-      if (nibble == 15) {
+      if (nibble != kRawNibble) {
+        distance = DistanceOf(nibble);
+      } else {
         if (raws == job.parts.raws) return false;
         distance = job.strip[job.parts.raw + raws++];
       }

@@ -9,8 +9,6 @@
 namespace cairn::codecs::reference {
 namespace {
 
-constexpr uint32_t kDimLimit = 4096;
-
 struct Source {
   const StripShape& shape;
   const uint8_t* bytes;
@@ -44,7 +42,7 @@ ChannelSample SampleOf(const Source& source, uint32_t channel) {
 
 // Writes par; returns the strip's top.
 uint8_t ChooseParams(const Source& source, StripMode mode, uint8_t* par) {
-  uint8_t tops[kDimLimit];
+  uint8_t tops[kStripDimMax];
   uint32_t highest = 0;
   for (uint32_t channel = 0; channel < source.shape.dim; ++channel) {
     const ChannelSample sample = SampleOf(source, channel);
@@ -61,29 +59,11 @@ uint8_t ChooseParams(const Source& source, StripMode mode, uint8_t* par) {
     par[channel] = static_cast<uint8_t>(choice.table << 4);
     if (top > highest) highest = top;
   }
-  for (uint32_t channel = 0; channel < source.shape.dim; ++channel) {
-    if (par[channel] == kDeadRel) continue;
-    uint32_t rel = highest - tops[channel];
-    if (rel >= kDeadRel) {  // too far below the highest: as low as par can say
-      rel = kDeadRel - 1;
-      if (mode == StripMode::kLanes32) {
-        const ChannelSample sample = SampleOf(source, channel);
-        const auto above = static_cast<int32_t>(highest - rel - sample.mean);
-        par[channel] = static_cast<uint8_t>(ChooseTable(sample, above, above).table << 4);
-      }
-    }
-    par[channel] = static_cast<uint8_t>(par[channel] | rel);
-  }
+  const auto table_at = [&](uint32_t channel, uint32_t top) {
+    return TableForTop(SampleOf(source, channel), top);
+  };
+  PlaceTops(tops, source.shape.dim, highest, mode, table_at, par);
   return static_cast<uint8_t>(highest);
-}
-
-void StoreHeader(const StripParts& parts, uint8_t* target) {
-  Store(target + strip::kMode, parts.mode);
-  Store(target + strip::kTop, parts.top);
-  Store(target + strip::kZero, uint16_t{0});
-  Store(target + strip::kStream, parts.stream_bytes);
-  Store(target + strip::kEscapes, parts.escapes);
-  Store(target + strip::kRaws, parts.raws);
 }
 
 // What both coded modes end with: padding, the plane and the low bits.
@@ -113,7 +93,7 @@ uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
   if (ElementCount(shape) < kLanes32ElementsMin || room < coded) return 0;
-  uint8_t par[kDimLimit];
+  uint8_t par[kStripDimMax];
   StripParts parts;
   parts.mode = StripMode::kLanes32;
   parts.top = ChooseParams(source, parts.mode, par);
@@ -144,66 +124,46 @@ uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   }
   PlaceParts(shape, &parts);
   if (parts.bytes > room || parts.bytes >= RawStripBytes(shape)) return 0;
-  StoreHeader(parts, target);
+  StoreStripHeader(parts, target);
   std::memcpy(target + strip::kPar, par, shape.dim);
   StorePlane(source, parts, target);
   return parts.bytes;
 }
 
-// The code of an exponent: below 7 itself; else 7 and a nibble, and for nibble 15 a raw byte.
-struct PlanesCode {
-  uint32_t distance;  // top - exponent, modulo 256
-
-  [[nodiscard]] uint32_t Code() const { return distance < 7 ? distance : 7; }
-  [[nodiscard]] uint32_t Nibble() const {
-    if (distance <= 17) return distance - 7;
-    return distance >= 252 ? 266 - distance : 15;
-  }
-};
-
 uint64_t EncodePlanes(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
-  uint8_t par[kDimLimit];
+  uint8_t par[kStripDimMax];
   StripParts parts;
   parts.mode = StripMode::kPlanes;
   parts.top = ChooseParams(source, parts.mode, par);
-  const auto code_of = [&](uint64_t index) {
+  const auto distance_of = [&](uint64_t index) {
     const uint32_t top = TopOf(parts.top, par[index % shape.dim]);
-    return PlanesCode{(top - source.At(index).exponent) & 0xFF};
+    return (top - source.At(index).exponent) & 0xFF;
   };
   for (uint64_t i = 0; i < ElementCount(shape); ++i) {
-    const PlanesCode code = code_of(i);
-    if (code.Code() != 7) continue;
+    const uint32_t distance = distance_of(i);
+    if (distance < kPlanesReach) continue;
     ++parts.escapes;
-    parts.raws += code.Nibble() == 15 ? 1 : 0;
+    parts.raws += NibbleOf(distance) == kRawNibble ? 1 : 0;
   }
   PlaceParts(shape, &parts);
   if (parts.bytes > room || parts.bytes >= RawStripBytes(shape)) return 0;
-  StoreHeader(parts, target);
+  StoreStripHeader(parts, target);
   std::memcpy(target + strip::kPar, par, shape.dim);
   std::memset(target + parts.coded, 0, parts.raw - parts.coded);
   uint8_t* raw = target + parts.raw;
   uint32_t escapes = 0;
   for (uint64_t i = 0; i < ElementCount(shape); ++i) {
-    const PlanesCode code = code_of(i);
-    StoreRunCode(target + parts.coded, i, code.Code());
-    if (code.Code() != 7) continue;
+    const uint32_t distance = distance_of(i);
+    StoreRunCode(target + parts.coded, i, distance < kPlanesReach ? distance : kPlanesReach);
+    if (distance < kPlanesReach) continue;
+    const uint32_t nibble = NibbleOf(distance);
     uint8_t* nibbles = target + parts.escape + escapes / 2;
-    *nibbles = static_cast<uint8_t>(*nibbles | code.Nibble() << (escapes % 2 * 4));
+    *nibbles = static_cast<uint8_t>(*nibbles | nibble << (escapes % 2 * 4));
     ++escapes;
-    if (code.Nibble() == 15) *raw++ = static_cast<uint8_t>(code.distance);
+    if (nibble == kRawNibble) *raw++ = static_cast<uint8_t>(distance);
   }
   StorePlane(source, parts, target);
-  return parts.bytes;
-}
-
-uint64_t EncodeRaw(const Source& source, uint8_t* target, uint64_t room) {
-  StripParts parts;
-  PlaceParts(source.shape, &parts);
-  if (parts.bytes > room) return 0;
-  StoreHeader(parts, target);
-  std::memcpy(target + parts.coded, source.bytes, parts.end - parts.coded);
-  std::memset(target + parts.end, 0, parts.bytes - parts.end);
   return parts.bytes;
 }
 
@@ -218,7 +178,7 @@ uint64_t EncodeStrip(const StripShape& shape, const uint8_t* source, uint8_t* ta
     const uint64_t planes = EncodePlanes(from, target, bytes == 0 ? room : bytes);
     if (planes != 0) bytes = planes;
   }
-  return bytes == 0 ? EncodeRaw(from, target, room) : bytes;
+  return bytes == 0 ? StoreRawStrip(shape, source, target, room) : bytes;
 }
 
 }  // namespace cairn::codecs::reference
