@@ -20,7 +20,7 @@ void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeom
                   const TileLayout& layout, const uint8_t* content, uint8_t* target) {
   const auto step = geometry.IsPerChannel() ? StepOf<&Backend::decode_per_channel>(backend)
                                             : StepOf<&Backend::decode_per_token>(backend);
-  step(tile, content, content + layout.params_offset, target);
+  step(tile, content, content + layout.params.offset, target);
 }
 
 // Rows replace what their codes gave. A position past the tile, which VerifyTile() refuses, is left
@@ -29,9 +29,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
                  const uint8_t* content, uint8_t* target) {
   const uint64_t row_bytes = geometry.RowBytes();
   for (uint32_t i = 0; i < rows; ++i) {
-    const auto position = Load<uint16_t>(content + layout.positions_offset + 2 * uint64_t{i});
+    const auto position = Load<uint16_t>(content + layout.positions.offset + 2 * uint64_t{i});
     if (position >= geometry.rows) continue;
-    std::memcpy(target + position * row_bytes, content + layout.row_bits_offset + i * row_bytes,
+    std::memcpy(target + position * row_bytes, content + layout.row_bits.offset + i * row_bytes,
                 row_bytes);
   }
 }
@@ -44,24 +44,26 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   const TileEntry entry = view.Tile(index);
   const uint8_t* content = U8(view.TileContent(index).data());
-  if (entry.form == kRawForm) {
-    if (is_streamed) {
-      StepOf<&Backend::copy_streamed>(backend)(content, geometry.SourceBytes(), target);
-    } else {
-      std::memcpy(target, content, geometry.SourceBytes());
+  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
+  switch (LayoutIdOf(entry.form)) {
+    case TileLayoutId::kRaw:
+      if (is_streamed) {
+        StepOf<&Backend::copy_streamed>(backend)(content, geometry.SourceBytes(), target);
+      } else {
+        std::memcpy(target, content, geometry.SourceBytes());
+      }
+      return true;
+    case TileLayoutId::kStrips:
+      return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
+    case TileLayoutId::kStepStrips:
+      return DecodeStepStrips(spec, index, *inputs.profile, view.TileContent(index), target);
+    case TileLayoutId::kAffine: {
+      AffineTile tile = AffineOf(geometry, spec.recipe);
+      tile.is_streamed = is_streamed;
+      DecodeAffine(backend, tile, geometry, *layout, content, target);
+      break;
     }
-    return true;
   }
-  if (entry.form == kStripsForm) {
-    return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
-  }
-  if (entry.form == kStepStripsForm) {
-    return DecodeStepStrips(spec, index, *inputs.profile, view.TileContent(index), target);
-  }
-  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
-  AffineTile tile = AffineOf(geometry, spec.recipe);
-  tile.is_streamed = is_streamed;
-  DecodeAffine(backend, tile, geometry, *layout, content, target);
   OverlayRows(geometry, *layout, entry.rows, content, target);
   return true;
 }

@@ -45,9 +45,9 @@ Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
   std::byte* target = tile.data();
   StepOf<&Backend::narrow_codes>(backend)(AffineOf(geometry, outer), recipe.bits, U8(source),
                                           U8(target));
-  std::memset(target + narrow->codes_bytes, 0, narrow->params_offset - narrow->codes_bytes);
-  const uint64_t side_bytes = narrow->content_bytes - narrow->params_offset;
-  std::memcpy(target + narrow->params_offset, source + wide->params_offset, side_bytes);
+  std::memset(target + narrow->codes_bytes, 0, narrow->side_offset - narrow->codes_bytes);
+  const uint64_t side_bytes = narrow->content_bytes - narrow->side_offset;
+  std::memcpy(target + narrow->side_offset, source + wide->side_offset, side_bytes);
   std::memset(target + narrow->content_bytes, 0, narrow->bytes - narrow->content_bytes);
   writer->Commit(narrow->bytes, Crc32c(tile), entry.rows, AffineForm(recipe.bits));
   return Error::kOk;

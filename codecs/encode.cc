@@ -31,8 +31,8 @@ Error WriteRaw(const TileSource& source, ImageWriter* writer) {
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile) {
   const uint64_t row_bytes = source.geometry.RowBytes();
-  std::byte* bits = tile + layout.row_bits_offset;
-  std::byte* positions = tile + layout.positions_offset;
+  std::byte* bits = tile + layout.row_bits.offset;
+  std::byte* positions = tile + layout.positions.offset;
   for (uint32_t token = 0; token < source.geometry.rows; ++token) {
     if (!plan.IsRow(token)) continue;
     std::memcpy(bits, source.bytes + token * row_bytes, row_bytes);
@@ -40,7 +40,7 @@ void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout&
     bits += row_bytes;
     positions += sizeof(uint16_t);
   }
-  std::memset(tile + layout.codes_bytes, 0, layout.params_offset - layout.codes_bytes);
+  std::memset(tile + layout.codes_bytes, 0, layout.side_offset - layout.codes_bytes);
   std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
 }
 
@@ -65,13 +65,13 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
   if (stages.predict != nullptr) stages.predict(backend, source, &plan);
   stages.allocate(recipe, source, &plan);
 
-  const uint16_t form = AffineForm(plan.affine.bits);
+  const uint16_t form = CodedForm(recipe);
   const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
   if (!planned.has_value()) return WriteRaw(source, writer);
-  const std::span<std::byte> room = writer->Reserve(planned->params_offset + planned->params_bytes);
+  const std::span<std::byte> room = writer->Reserve(planned->params.offset + planned->params.bytes);
   if (room.empty()) return Error::kTargetTooSmall;
   if (!stages.quantize(backend, source, &plan, U8(room.data()),
-                       U8(room.data()) + planned->params_offset)) {
+                       U8(room.data()) + planned->params.offset)) {
     return WriteRaw(source, writer);
   }
   // Quantizing may have added rows.

@@ -16,12 +16,38 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
   return uint64_t{(along + tile.group - 1) / tile.group} * across;
 }
 
+// Puts the side section's parts, whose bytes are set, one after another behind the codes. None
+// where that is not smaller than raw.
+std::optional<TileLayout> Placed(TileLayout layout, const TileGeometry& geometry) {
+  layout.side_offset = AlignSection(layout.codes_bytes);
+  layout.content_bytes = layout.side_offset;
+  for (TilePart* part : {&layout.params, &layout.row_bits, &layout.positions, &layout.kept_map,
+                         &layout.class_map, &layout.pattern_index, &layout.gate}) {
+    part->offset = layout.content_bytes;
+    layout.content_bytes += part->bytes;
+  }
+  layout.bytes = AlignSection(layout.content_bytes);
+  if (layout.bytes >= RawLayout(geometry).bytes) return std::nullopt;
+  return layout;
+}
+
+std::optional<TileLayout> AffineLayout(const TileGeometry& geometry, const Recipe& recipe,
+                                       uint32_t rows) {
+  const AffineTile tile = AffineOf(geometry, recipe);
+  TileLayout layout;
+  layout.codes_bytes = uint64_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
+  layout.params.bytes = GroupCount(tile, geometry.IsPerChannel()) * kParamsBytes;
+  layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.positions.bytes = rows * kPositionBytes;
+  return Placed(layout, geometry);
+}
+
 // rows_max: of the recipe whose form it is.
 std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t rows,
                                        uint32_t rows_max, uint64_t bytes) {
   const uint64_t strip_bytes_min = kStripHeaderBytes + kSectionAlignment;
-  if (!geometry.IsCodable() || rows > rows_max || bytes % kSectionAlignment != 0 ||
-      bytes >= RawLayout(geometry).bytes || bytes < StripCount(geometry.rows) * strip_bytes_min) {
+  if (rows > rows_max || bytes % kSectionAlignment != 0 || bytes >= RawLayout(geometry).bytes ||
+      bytes < StripCount(geometry.rows) * strip_bytes_min) {
     return std::nullopt;
   }
   TileLayout layout;
@@ -32,6 +58,20 @@ std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t ro
 }
 
 }  // namespace
+
+uint16_t CodedForm(const Recipe& recipe) {
+  switch (recipe.id) {
+    case RecipeId::kRaw:
+      return kRawForm;
+    case RecipeId::kKivi:
+      return AffineForm(recipe.bits);
+    case RecipeId::kExact:
+      return kStripsForm;
+    case RecipeId::kCairn:
+      return kStepStripsForm;
+  }
+  return kRawForm;
+}
 
 StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe, uint32_t index) {
   const uint32_t left = geometry.rows - index * kStripTokens;
@@ -67,32 +107,24 @@ AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe) {
 
 std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                    uint16_t form, uint32_t rows, uint64_t bytes) {
-  const TileLayout raw = RawLayout(geometry);
   if (form == kRawForm) {
     if (rows != 0) return std::nullopt;
-    return raw;
+    return RawLayout(geometry);
   }
-  if (form == kStripsForm && recipe.id == RecipeId::kExact) {
-    return StripsLayout(geometry, rows, 0, bytes);
-  }
-  if (form == kStepStripsForm && recipe.id == RecipeId::kCairn) {
-    return StripsLayout(geometry, rows, geometry.rows, bytes);
-  }
-  if (!geometry.IsCodable() || recipe.id != RecipeId::kKivi || form != AffineForm(recipe.bits) ||
-      rows > geometry.rows) {
+  if (!geometry.IsCodable() || rows > geometry.rows || form != CodedForm(recipe)) {
     return std::nullopt;
   }
-  const AffineTile tile = AffineOf(geometry, recipe);
-  TileLayout layout;
-  layout.codes_bytes = uint64_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
-  layout.params_offset = AlignSection(layout.codes_bytes);
-  layout.params_bytes = GroupCount(tile, geometry.IsPerChannel()) * kParamsBytes;
-  layout.row_bits_offset = layout.params_offset + layout.params_bytes;
-  layout.positions_offset = layout.row_bits_offset + rows * geometry.RowBytes();
-  layout.content_bytes = layout.positions_offset + rows * kPositionBytes;
-  layout.bytes = AlignSection(layout.content_bytes);
-  if (layout.bytes >= raw.bytes) return std::nullopt;
-  return layout;
+  switch (LayoutIdOf(form)) {
+    case TileLayoutId::kRaw:
+      return std::nullopt;
+    case TileLayoutId::kAffine:
+      return AffineLayout(geometry, recipe, rows);
+    case TileLayoutId::kStrips:
+      return StripsLayout(geometry, rows, 0, bytes);
+    case TileLayoutId::kStepStrips:
+      return StripsLayout(geometry, rows, geometry.rows, bytes);
+  }
+  return std::nullopt;
 }
 
 }  // namespace cairn::codecs

@@ -6,8 +6,8 @@
 // within bounds, and the headers of the strips are compared with them.
 //
 //   raw      source bits | zeros to 16
-//   affine   codes | zeros to 16 | params, row bits, row positions | zeros to 16
 //   strips   one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
+//   others   codes | zeros to 16 | side: those parts that the form has | zeros to 16
 //
 // A coded form is allowed only where it is smaller than raw; so no tile is larger than raw.
 
@@ -37,15 +37,30 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
-struct TileLayout {
-  uint64_t codes_bytes = 0;    // before padding; for raw: the source bits
-  uint64_t params_offset = 0;  // of the second section: 4 bytes a group
-  uint64_t params_bytes = 0;
-  uint64_t row_bits_offset = 0;   // rows * RowBytes()
-  uint64_t positions_offset = 0;  // rows * u16, ascending
-  uint64_t content_bytes = 0;     // end of the last part
-  uint64_t bytes = 0;             // content_bytes with padding
+// A stretch of the side section.
+struct TilePart {
+  uint64_t offset = 0;  // from the tile's first byte
+  uint64_t bytes = 0;   // 0: the form has no such part, or there is nothing to put in it
 };
+
+struct TileLayout {
+  uint64_t codes_bytes = 0;  // before padding; for raw and strips: all there is
+  uint64_t side_offset = 0;  // 0 where there is no side section
+  // The side section's parts, in this order and without gaps: larger units first.
+  TilePart params;             // of the groups
+  TilePart row_bits;           // rows * RowBytes()
+  TilePart positions;          // rows * u16
+  TilePart kept_map;           // 1 bit a token
+  TilePart class_map;          // 2 bits a channel
+  TilePart pattern_index;      // so many bits a token as there are patterns for
+  TilePart gate;               // 1 bit a token
+  uint64_t content_bytes = 0;  // end of the last part
+  uint64_t bytes = 0;          // content_bytes with padding
+};
+
+// The form of the tiles that a recipe codes; raw's where it codes none. What it cannot make smaller
+// is raw all the same.
+[[nodiscard]] uint16_t CodedForm(const Recipe& recipe);
 
 // None where the form is not one that this recipe writes for this tile.
 //   bytes  of the tile as the directory has them: read for strips alone

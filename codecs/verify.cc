@@ -10,12 +10,15 @@
 namespace cairn::codecs {
 namespace {
 
-// Padding after a section, and the unused bits of code rows that end inside a byte.
-bool HasCleanPadding(const TileGeometry& geometry, const Recipe& recipe, const TileEntry& entry,
-                     const TileLayout& layout, const std::byte* tile) {
+// After a section.
+bool HasCleanPadding(const TileLayout& layout, const std::byte* tile) {
   if (!IsZero(tile + layout.content_bytes, layout.bytes - layout.content_bytes)) return false;
-  if (entry.form == kRawForm) return true;
-  if (!IsZero(tile + layout.codes_bytes, layout.params_offset - layout.codes_bytes)) return false;
+  return layout.side_offset == 0 ||
+         IsZero(tile + layout.codes_bytes, layout.side_offset - layout.codes_bytes);
+}
+
+// The unused bits of code rows that end inside a byte.
+bool HasCleanCodes(const TileGeometry& geometry, const Recipe& recipe, const std::byte* tile) {
   const uint32_t used_bits = geometry.dim * recipe.bits % 8;
   if (used_bits == 0) return true;
   const uint32_t row_bytes = CodeRowBytes(geometry.dim, recipe.bits);
@@ -27,9 +30,9 @@ bool HasCleanPadding(const TileGeometry& geometry, const Recipe& recipe, const T
 
 // Minima are finite and not -0, ranges finite and not negative.
 bool HasValidParams(const TileLayout& layout, const std::byte* tile) {
-  const std::byte* params = tile + layout.params_offset;
+  const std::byte* params = tile + layout.params.offset;
   uint32_t faults = 0;
-  for (uint64_t i = 0; i < layout.params_bytes; i += 4) {
+  for (uint64_t i = 0; i < layout.params.bytes; i += 4) {
     const auto pair = Load<uint32_t>(params + i);
     faults |= (pair & 0x7C00) == 0x7C00 ? 1 : 0;
     faults |= (pair & 0xFFFF) == 0x8000 ? 1 : 0;
@@ -43,7 +46,7 @@ bool HasValidRows(const TileGeometry& geometry, const TileEntry& entry, const Ti
                   const std::byte* tile) {
   int32_t previous = -1;
   for (uint32_t i = 0; i < entry.rows; ++i) {
-    const auto position = Load<uint16_t>(tile + layout.positions_offset + 2 * uint64_t{i});
+    const auto position = Load<uint16_t>(tile + layout.positions.offset + 2 * uint64_t{i});
     if (position <= previous || position >= geometry.rows) return false;
     previous = position;
   }
@@ -58,14 +61,20 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
   if (Crc32c(content) != entry.crc) return Error::kBadChecksum;
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
-  if (entry.form == kStripsForm) return VerifyStrips(geometry, spec.recipe, content);
-  if (entry.form == kStepStripsForm) return VerifyStepStrips(geometry, content, entry.rows);
-  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows);
+  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
   if (!layout.has_value()) return Error::kBadTile;
-  if (!HasCleanPadding(geometry, spec.recipe, entry, *layout, content.data())) {
-    return Error::kBadPadding;
+  if (!HasCleanPadding(*layout, content.data())) return Error::kBadPadding;
+  switch (LayoutIdOf(entry.form)) {
+    case TileLayoutId::kRaw:
+      return Error::kOk;
+    case TileLayoutId::kStrips:
+      return VerifyStrips(geometry, spec.recipe, content);
+    case TileLayoutId::kStepStrips:
+      return VerifyStepStrips(geometry, content, entry.rows);
+    case TileLayoutId::kAffine:
+      break;
   }
-  if (entry.form == kRawForm) return Error::kOk;
+  if (!HasCleanCodes(geometry, spec.recipe, content.data())) return Error::kBadPadding;
   const bool is_valid = HasValidParams(*layout, content.data()) &&
                         HasValidRows(geometry, entry, *layout, content.data());
   return is_valid ? Error::kOk : Error::kBadTile;

@@ -60,7 +60,7 @@ void ExpectWithinHalfAStep(const Tile& tile) {
   std::vector<bool> is_row(tile.geometry.rows);
   for (uint32_t i = 0; i < tile.rows; ++i) {
     uint16_t position = 0;
-    std::memcpy(&position, tile.content + tile.layout.positions_offset + 2 * i, 2);
+    std::memcpy(&position, tile.content + tile.layout.positions.offset + 2 * i, 2);
     is_row[position] = true;
   }
   const uint32_t dim = tile.geometry.dim;
@@ -78,7 +78,7 @@ void ExpectWithinHalfAStep(const Tile& tile) {
                               ? size_t{token / tile.affine.group} * dim + channel
                               : size_t{token} * group_count + channel / tile.affine.group;
       std::array<uint16_t, 2> params{};
-      std::memcpy(params.data(), tile.content + tile.layout.params_offset + 4 * pair, 4);
+      std::memcpy(params.data(), tile.content + tile.layout.params.offset + 4 * pair, 4);
       const double min = Fp16ToFloat(params[0]);
       const double range = Fp16ToFloat(params[1]);
       const size_t index = size_t{token} * dim + channel;
