@@ -2,8 +2,8 @@
 // decode_strips of codecs/backend.h in the words of struct Strips.
 //
 // A step of lanes32 is 32 lanes of one channel. Its chain, from states to states, is longer than
-// its work, so two strips of a shape are decoded in turns. Exponents of 32 channels are gathered,
-// then transposed and joined with the other fields, token by token.
+// its work, so up to four strips of a shape are decoded in turns. Exponents of 32 channels are
+// gathered, then transposed and joined with the other fields, token by token.
 //
 // What a strip holds decides no address that is written. Two cursors are read at: that of the
 // stream is compared once a channel, and may by then be 136 bytes past its end, where the plane, of
@@ -54,7 +54,7 @@ constexpr DecoderTables kDecoderTables = [] {
 static_assert(kDecoderTables.are_fitting);
 
 // The symbols of 32 states; states become the next ones, but for what they lack to be normal.
-Bytes32 TakeSymbols(const DecoderTable& table, Halves32* states) {
+[[gnu::always_inline]] inline Bytes32 TakeSymbols(const DecoderTable& table, Halves32* states) {
   const Bytes32 slot = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
   const Bytes32 high = Strips::HighNibbles(slot);
   const Bytes32 low = Strips::LowNibbles(slot);
@@ -71,7 +71,7 @@ Bytes32 TakeSymbols(const DecoderTable& table, Halves32* states) {
 }
 
 // Reads 40 bytes at the stream.
-const uint8_t* Renormalize(const uint8_t* stream, Halves32* states) {
+[[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, Halves32* states) {
   const Halves32 is_low = Strips::Equal(Strips::Right<8>(*states), Strips::SetHalves(0));
   const uint32_t bits = Strips::Bits(Strips::NarrowMask(is_low));
   const Halves32 grown = Strips::Or(Strips::Left<8>(*states), Strips::Expand(stream, bits));
@@ -322,7 +322,20 @@ bool DecodePlanes(const StripJob& job) {
 
 // ---- All modes ----
 
-bool IsPair(const StripJob& a, const StripJob& b) {
+bool DecodeAlike(const StripJob* const* jobs, uint32_t count) {
+  switch (count) {
+    case 1:
+      return DecodeLanes32<1>(jobs);
+    case 2:
+      return DecodeLanes32<2>(jobs);
+    case 3:
+      return DecodeLanes32<2>(jobs) && DecodeLanes32<1>(jobs + 2);
+    default:
+      return DecodeLanes32<4>(jobs);
+  }
+}
+
+bool IsAlike(const StripJob& a, const StripJob& b) {
   return b.parts.mode == StripMode::kLanes32 && a.shape.dim == b.shape.dim &&
          a.shape.tokens == b.shape.tokens && a.shape.dtype == b.shape.dtype;
 }
@@ -338,11 +351,14 @@ bool DecodeStrips(const StripJob* jobs, uint32_t count) {
     } else if (job.parts.mode == StripMode::kPlanes) {
       is_ok &= DecodePlanes(job);
     } else {
-      uint32_t other = i + 1;
-      while (other < count && (is_done[other] || !IsPair(job, jobs[other]))) ++other;
-      const StripJob* pair[2] = {&job, jobs + other};
-      is_ok &= other < count ? DecodeLanes32<2>(pair) : DecodeLanes32<1>(pair);
-      if (other < count) is_done[other] = true;
+      const StripJob* alike[kStripsAtOnce];
+      uint32_t found = 0;
+      for (uint32_t other = i; other < count; ++other) {
+        if (is_done[other] || !IsAlike(job, jobs[other])) continue;
+        alike[found++] = jobs + other;
+        is_done[other] = true;
+      }
+      is_ok &= DecodeAlike(alike, found);
     }
   }
   if (jobs[0].is_streamed) Strips::EndStreams();
