@@ -22,6 +22,7 @@ struct Options {
   int rounds = 5;
   bool quick = false;  // small sizes: shows that it runs, measures nothing
   std::string json_path;
+  std::string only;  // cases whose names contain it, and the first, the yardstick
 };
 
 inline Options ParseOptions(int argc, char** argv) {
@@ -35,8 +36,11 @@ inline Options ParseOptions(int argc, char** argv) {
       options.rounds = std::max(1, std::atoi(argv[++i]));
     } else if (flag == "--json" && has_value) {
       options.json_path = argv[++i];
+    } else if (flag == "--only" && has_value) {
+      options.only = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--rounds N] [--quick] [--json FILE]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--rounds N] [--quick] [--only TEXT] [--json FILE]\n",
+                   argv[0]);
       std::exit(flag == "--help" ? 0 : 2);
     }
   }
@@ -66,7 +70,12 @@ struct Case {
 };
 
 // Runs every case once a round; the first is the yardstick of the others.
-inline void RunRounds(std::vector<Case>& cases, int rounds) {
+inline void RunRounds(std::vector<Case>& cases, const Options& options) {
+  const int rounds = options.rounds;
+  const auto is_left_out = [&](const Case& c) {
+    return c.name.find(options.only) == std::string::npos;
+  };
+  cases.erase(std::remove_if(cases.begin() + 1, cases.end(), is_left_out), cases.end());
   const auto prepare = [](const Case& c) {
     if (c.prepare) c.prepare();
   };

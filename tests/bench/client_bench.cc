@@ -169,7 +169,7 @@ int Main(int argc, char** argv) {
                      .bytes = load.bytes(),
                      .prepare = [&load] { load.Lease(); }});
   }
-  bench::RunRounds(cases, options.rounds);
+  bench::RunRounds(cases, options);
   bench::Print(cases, options, "client: images over the local transport, 8 at once");
   return 0;
 }

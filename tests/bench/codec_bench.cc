@@ -189,7 +189,7 @@ int Main(int argc, char** argv) {
   std::printf("backends of this CPU:%s; CRC32C in use: %s; working set %.0f MiB of source\n",
               backends.c_str(), ActiveCrc32cForm().name,
               static_cast<double>(set.source.size()) / (1 << 20));
-  bench::RunRounds(cases, options.rounds);
+  bench::RunRounds(cases, options);
   bench::Print(cases, options, "codecs: 128 tokens x 128 channels, bf16, one core");
   return 0;
 }
