@@ -5,6 +5,7 @@
 
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
+#include "codecs/fp8_tile.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -63,6 +64,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
       DecodeAffine(backend, tile, geometry, *layout, content, target);
       break;
     }
+    case TileLayoutId::kFp8:
+      DecodeFp8(geometry, *layout, content, target);
+      break;
   }
   OverlayRows(geometry, *layout, entry.rows, content, target);
   return true;

@@ -5,6 +5,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/fp8_tile.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_encode.h"
@@ -27,7 +28,8 @@ Error WriteRaw(const TileSource& source, ImageWriter* writer) {
   return Error::kOk;
 }
 
-// Row bits and positions after the parameters, and the padding of both sections.
+}  // namespace
+
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile) {
   const uint64_t row_bytes = source.geometry.RowBytes();
@@ -44,8 +46,6 @@ void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout&
   std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
 }
 
-}  // namespace
-
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer) {
   const Stages& stages = StagesOf(recipe);
@@ -56,6 +56,10 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
   }
   if (recipe.NeedsProfile()) {
     const Error error = EncodeStepStrips(recipe, source, writer);
+    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
+  }
+  if (recipe.id == RecipeId::kFp8 && geometry.IsCodable()) {
+    const Error error = EncodeFp8(backend, recipe, source, writer);
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
   if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <iterator>
 
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/profile.h"
@@ -19,13 +20,46 @@ constexpr Recipe Exact(bool is_fast) {
   return Recipe{.id = RecipeId::kExact, .tables = kExponentTablesVersion, .is_fast = is_fast};
 }
 
-constexpr std::array<Recipe, 9> kRecipes = {
-    Recipe{},      Kivi(8, false), Kivi(4, false), Kivi(2, false), Kivi(8, true),
-    Kivi(4, true), Kivi(2, true),  Exact(false),   Exact(true),
+constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
+
+struct Named {
+  std::string_view name;
+  Recipe recipe;
 };
-constexpr std::array<std::string_view, 9> kNames = {
-    "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact", "exact:fast",
+
+// All that need no profile. New ones go to the end: places are remembered.
+constexpr Named kNamed[] = {
+    {"raw", Recipe{}},           {"kivi:8", Kivi(8, false)},
+    {"kivi:4", Kivi(4, false)},  {"kivi:2", Kivi(2, false)},
+    {"kivi:8+", Kivi(8, true)},  {"kivi:4+", Kivi(4, true)},
+    {"kivi:2+", Kivi(2, true)},  {"exact", Exact(false)},
+    {"exact:fast", Exact(true)}, {"fp8", Fp8()},
 };
+
+constexpr auto kRecipes = [] {
+  std::array<Recipe, std::size(kNamed)> recipes{};
+  for (size_t i = 0; i < recipes.size(); ++i) recipes[i] = kNamed[i].recipe;
+  return recipes;
+}();
+
+constexpr size_t kListBytes = [] {
+  size_t bytes = 0;
+  for (const Named& named : kNamed) bytes += named.name.size() + 2;
+  return bytes - 2;
+}();
+
+constexpr auto kList = [] {
+  std::array<char, kListBytes> list{};
+  size_t at = 0;
+  for (const Named& named : kNamed) {
+    if (at != 0) {
+      list[at++] = ',';
+      list[at++] = ' ';
+    }
+    for (const char c : named.name) list[at++] = c;
+  }
+  return list;
+}();
 
 // "cairn:2.3", "cairn:10.0", "cairn:2.3*243": by level and bits in tenths.
 struct CairnNames {
@@ -81,9 +115,9 @@ std::string_view FormatCairn(const Recipe& recipe) {
 }  // namespace
 
 Error ParseRecipe(std::string_view name, Recipe* recipe) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) {
-      *recipe = kRecipes[i];
+  for (const Named& named : kNamed) {
+    if (named.name == name) {
+      *recipe = named.recipe;
       return Error::kOk;
     }
   }
@@ -105,17 +139,15 @@ Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
 
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.id == RecipeId::kCairn) return FormatCairn(recipe);
-  for (size_t i = 0; i < kRecipes.size(); ++i) {
-    if (kRecipes[i] == recipe) return kNames[i];
+  for (const Named& named : kNamed) {
+    if (named.recipe == recipe) return named.name;
   }
   return {};
 }
 
 bool IsKnown(const Recipe& recipe) { return !FormatRecipe(recipe).empty(); }
 
-std::string_view KnownRecipes() {
-  return "raw, kivi:8, kivi:4, kivi:2, kivi:8+, kivi:4+, kivi:2+, exact, exact:fast";
-}
+std::string_view KnownRecipes() { return {kList.data(), kList.size()}; }
 
 std::span<const Recipe> AllRecipes() { return kRecipes; }
 

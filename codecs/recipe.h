@@ -19,7 +19,7 @@
 namespace cairn::codecs {
 
 // The values are part of the image format.
-enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4 };
+enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4, kFp8 = 11 };
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
@@ -47,7 +47,7 @@ inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
-// "exact:fast"; anything else is kUnknownRecipe.
+// "exact:fast", "fp8"; anything else is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
 // Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", what can be known without the profile: bits

@@ -28,6 +28,7 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kRaw:
     case RecipeId::kExact:
     case RecipeId::kCairn:
+    case RecipeId::kFp8:
       return kRaw;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;

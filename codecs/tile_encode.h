@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One tile through the stages of a recipe and into an image. Shared by Encode() and Demote().
+// One tile through the stages of a recipe and into an image. Shared by Encode(), Demote() and the
+// coders of single forms.
 
 #include "codecs/backend.h"
 #include "codecs/error.h"
@@ -13,5 +14,10 @@ namespace cairn::codecs {
 // kTargetTooSmall.
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer);
+
+// Row bits and positions of the plan's rows, ascending, and the padding of both sections.
+//   tile  layout.bytes
+void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
+               std::byte* tile);
 
 }  // namespace cairn::codecs

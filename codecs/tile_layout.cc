@@ -8,6 +8,7 @@ namespace cairn::codecs {
 namespace {
 
 constexpr uint64_t kParamsBytes = 4;    // fp16 min, fp16 range
+constexpr uint64_t kScaleBytes = 2;     // of a token
 constexpr uint64_t kPositionBytes = 2;  // of a row
 
 uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
@@ -21,8 +22,9 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
 std::optional<TileLayout> Placed(TileLayout layout, const TileGeometry& geometry) {
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
-  for (TilePart* part : {&layout.params, &layout.row_bits, &layout.positions, &layout.kept_map,
-                         &layout.class_map, &layout.pattern_index, &layout.gate}) {
+  for (TilePart* part :
+       {&layout.params, &layout.row_bits, &layout.scales, &layout.positions, &layout.kept_map,
+        &layout.class_map, &layout.pattern_index, &layout.gate}) {
     part->offset = layout.content_bytes;
     layout.content_bytes += part->bytes;
   }
@@ -38,6 +40,15 @@ std::optional<TileLayout> AffineLayout(const TileGeometry& geometry, const Recip
   layout.codes_bytes = uint64_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
   layout.params.bytes = GroupCount(tile, geometry.IsPerChannel()) * kParamsBytes;
   layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.positions.bytes = rows * kPositionBytes;
+  return Placed(layout, geometry);
+}
+
+std::optional<TileLayout> Fp8Layout(const TileGeometry& geometry, uint32_t rows) {
+  TileLayout layout;
+  layout.codes_bytes = uint64_t{geometry.rows} * geometry.dim;
+  layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.scales.bytes = geometry.rows * kScaleBytes;
   layout.positions.bytes = rows * kPositionBytes;
   return Placed(layout, geometry);
 }
@@ -69,6 +80,8 @@ uint16_t CodedForm(const Recipe& recipe) {
       return kStripsForm;
     case RecipeId::kCairn:
       return kStepStripsForm;
+    case RecipeId::kFp8:
+      return kFp8Form;
   }
   return kRawForm;
 }
@@ -123,6 +136,8 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
       return StripsLayout(geometry, rows, 0, bytes);
     case TileLayoutId::kStepStrips:
       return StripsLayout(geometry, rows, geometry.rows, bytes);
+    case TileLayoutId::kFp8:
+      return Fp8Layout(geometry, rows);
   }
   return std::nullopt;
 }

@@ -49,6 +49,7 @@ struct TileLayout {
   // The side section's parts, in this order and without gaps: larger units first.
   TilePart params;             // of the groups
   TilePart row_bits;           // rows * RowBytes()
+  TilePart scales;             // fp16 a token
   TilePart positions;          // rows * u16
   TilePart kept_map;           // 1 bit a token
   TilePart class_map;          // 2 bits a channel

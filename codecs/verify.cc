@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/fp8_tile.h"
 #include "codecs/image.h"
 #include "codecs/pack/dense.h"
 #include "codecs/step_strips.h"
@@ -71,6 +72,10 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
       return VerifyStrips(geometry, spec.recipe, content);
     case TileLayoutId::kStepStrips:
       return VerifyStepStrips(geometry, content, entry.rows);
+    case TileLayoutId::kFp8:
+      return HasValidFp8(*layout, content) && HasValidRows(geometry, entry, *layout, content.data())
+                 ? Error::kOk
+                 : Error::kBadTile;
     case TileLayoutId::kAffine:
       break;
   }

@@ -114,7 +114,7 @@ class BlockTable {
 
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
-  std::array<RecipeFigures, 16> figures_by_recipe_{};  // by place in codecs::AllRecipes()
+  std::array<RecipeFigures, 64> figures_by_recipe_{};  // by place in codecs::AllRecipes()
   uint64_t pinned_blocks_ = 0;
   uint64_t pinned_queued_ = 0;  // of those, in recency_
   uint64_t pinned_bytes_ = 0;

@@ -78,6 +78,10 @@ def from_float(dtype, values):
     return values.view(np.uint32)
 
 
+def bits_type(dtype):
+    return np.uint32 if dtype == 3 else np.uint16
+
+
 def fp16_outward(value, upward):
     """The fp16 next to an fp32 in a direction, as a numpy float16."""
     near = np.float16(value)
@@ -233,6 +237,12 @@ class Spec:
         s = self.source
         return [(s.k_dim, True), (s.v_dim, False)] if s.kind == KV else [(s.k_dim, True)]
 
+    def recipe_bytes(self):
+        """The header from 128 on."""
+        groups = (K_GROUP, V_GROUP) if self.is_kivi else (0, 0)
+        return struct.pack("<BBBxHHB23x", 3 if self.is_exact else 2 if self.is_kivi else 1, self.bits,
+                           int(self.clipped) | int(self.is_fast) << 1, *groups, int(self.is_exact))
+
 
 def tiles_of(spec):
     """Bits of the source's tiles, in order, with whether groups are channels."""
@@ -258,9 +268,7 @@ def assemble(spec, tiles):
     header = struct.pack("<4sHHIIQIHBB", b"CKVI", 1, HEADER, 0, 0, offset, len(tiles), 3, s.kind, s.dtype)
     header += bytes(range(64))
     header += struct.pack("<QHHHHHBBII4x", s.first_position, s.tokens, 2, s.layers, 1, s.heads, 0, 0, s.k_dim, s.v_dim)
-    header += struct.pack("<BBBxHHB23x", 3 if spec.is_exact else 2 if spec.is_kivi else 1, spec.bits,
-                          int(spec.clipped) | int(spec.is_fast) << 1, K_GROUP if spec.is_kivi else 0,
-                          V_GROUP if spec.is_kivi else 0, int(spec.is_exact))
+    header += spec.recipe_bytes()
     header += bytes(HEADER - len(header))
     crc = crc32c(header + directory)
     return header[:12] + struct.pack("<I", crc) + header[16:] + directory + content
@@ -339,24 +347,24 @@ def vectors():
     return files
 
 
-def main():
-    files = vectors()
-    if sys.argv[1:] == ["--check"]:
-        present = {path.name for path in FOLDER.iterdir()}
+def run(folder, files, arguments):
+    """Writes the files, or with --check compares them. Returns the exit status."""
+    if arguments == ["--check"]:
+        present = {path.name for path in folder.iterdir()}
         wrong = [name for name in sorted(present | set(files))
-                 if name not in present or name not in files or (FOLDER / name).read_bytes() != files[name]]
+                 if name not in present or name not in files or (folder / name).read_bytes() != files[name]]
         for name in wrong:
             print(f"differs: {name}")
         print(f"{len(files)} files, {sum(map(len, files.values()))} bytes, {len(wrong)} differ")
         return 1 if wrong else 0
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.iterdir():
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
         path.unlink()
     for name, data in files.items():
-        (FOLDER / name).write_bytes(data)
+        (folder / name).write_bytes(data)
     print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(FOLDER, vectors(), sys.argv[1:]))

@@ -166,24 +166,5 @@ def vectors():
     return files
 
 
-def main():
-    files = vectors()
-    if sys.argv[1:] == ["--check"]:
-        present = {path.name for path in FOLDER.iterdir()}
-        wrong = [name for name in sorted(present | set(files))
-                 if name not in present or name not in files or (FOLDER / name).read_bytes() != files[name]]
-        for name in wrong:
-            print(f"differs: {name}")
-        print(f"{len(files)} files, {sum(map(len, files.values()))} bytes, {len(wrong)} differ")
-        return 1 if wrong else 0
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.iterdir():
-        path.unlink()
-    for name, data in files.items():
-        (FOLDER / name).write_bytes(data)
-    print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generate.run(FOLDER, vectors(), sys.argv[1:]))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays the vectors of tests/golden/image/ on every backend of this CPU. generate.py says what
-// the manifest holds.
+// Replays the vectors of tests/golden/image/ and recipes/ on every backend of this CPU. generate.py
+// and generate_recipes.py say what the manifests hold.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ Source LoadSource(std::istringstream& line) {
     spec.space[i] = static_cast<uint8_t>(i);
     spec.key[i] = static_cast<uint8_t>(32 + i);
   }
-  source.bytes = ReadFile(kFolder / (source.name + ".bin"));
+  source.bytes = ReadFile(kFolder / "image" / (source.name + ".bin"));
   EXPECT_EQ(source.bytes.size(), bytes);
   EXPECT_EQ(Crc32c(source.bytes), std::stoul(crc, nullptr, 16));
   return source;
@@ -96,7 +96,7 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     CheckDecode(source, image, decoded_crc);
 
     std::erase(recipe, ':');
-    const auto kept = kFolder / (source.name + "." + recipe + ".img");
+    const auto kept = kFolder / folder_ / (source.name + "." + recipe + ".img");
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
     const std::vector<std::byte> stored = ReadFile(kept);
@@ -135,30 +135,42 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     EXPECT_EQ(VerifyTiles(view), Error::kOk);
   }
 
+  void Replay(const std::string& folder) {
+    folder_ = folder;
+    std::ifstream manifest(kFolder / folder / "manifest.txt");
+    ASSERT_TRUE(manifest) << kFolder;
+    Source source;
+    for (std::string text; std::getline(manifest, text); ++checked_) {
+      std::istringstream line(text);
+      std::string what;
+      line >> what;
+      if (what == "source") {
+        source = LoadSource(line);
+      } else if (what == "image") {
+        CheckImage(source, line);
+      } else {
+        ASSERT_EQ(what, "demote");
+        CheckDemotion(source, line);
+      }
+    }
+    std::cout << checked_ << " lines of the manifest replayed on " << GetParam()->name << "\n";
+  }
+
+  std::string folder_;
+  int checked_ = 0;
   int kept_images_ = 0;
 };
 
 TEST_P(GoldenTest, ReplaysEveryVector) {
-  std::ifstream manifest(kFolder / "manifest.txt");
-  ASSERT_TRUE(manifest) << kFolder;
-  Source source;
-  int checked = 0;
-  for (std::string text; std::getline(manifest, text); ++checked) {
-    std::istringstream line(text);
-    std::string what;
-    line >> what;
-    if (what == "source") {
-      source = LoadSource(line);
-    } else if (what == "image") {
-      CheckImage(source, line);
-    } else {
-      ASSERT_EQ(what, "demote");
-      CheckDemotion(source, line);
-    }
-  }
-  EXPECT_GT(checked, 800);
+  Replay("image");
+  EXPECT_GT(checked_, 800);
   EXPECT_GT(kept_images_, 20);
-  std::cout << checked << " lines of the manifest replayed on " << GetParam()->name << "\n";
+}
+
+TEST_P(GoldenTest, ReplaysEveryVectorOfFurtherRecipes) {
+  Replay("recipes");
+  EXPECT_GT(checked_, 200);
+  EXPECT_GE(kept_images_, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenTest,

@@ -154,6 +154,7 @@ TEST(RecipePropertyTest, TokensThatCannotBeCodedComeBackBitForBit) {
 TEST(RecipePropertyTest, ConstantGroupsComeBackExactly) {
   for (const DType dtype : kDTypes) {
     for (const Recipe& recipe : AllRecipes()) {
+      if (recipe.id == RecipeId::kFp8) continue;  // has no minimum
       for (const float value : {0.0F, 1.0F, -2.75F, 0.1F, 1e-7F, -3e-7F, 32752.0F}) {
         const ImageSpec spec = MakeSpec(dtype, {0, 1, 0, 1}, 128, 64, 64, recipe);
         Bytes source(SourceBytesOf(spec));

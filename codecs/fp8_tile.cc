@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/fp8_tile.h"
+
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/fp8.h"
+#include "codecs/reference/fp8.h"
+#include "codecs/select/select.h"
+#include "codecs/tile_encode.h"
+
+namespace cairn::codecs {
+
+Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                ImageWriter* writer) {
+  const TileGeometry& geometry = source.geometry;
+  TilePlan plan;
+  plan.affine = AffineOf(geometry, recipe);
+  SelectNone(backend, source, &plan);
+  const uint32_t rows = plan.RowCount();
+  const auto layout = LayoutOf(geometry, recipe, kFp8Form, rows);
+  if (!layout.has_value()) return Error::kBadTile;
+  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  reference::EncodeFp8(plan.affine, source.bytes, plan.rows.data(), U8(tile.data()),
+                       U8(tile.data()) + layout->scales.offset);
+  WriteRows(source, plan, *layout, tile.data());
+  writer->Commit(layout->bytes, Crc32c(tile), rows, kFp8Form);
+  return Error::kOk;
+}
+
+void DecodeFp8(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content,
+               uint8_t* target) {
+  const AffineTile tile = {geometry.rows, geometry.dim, 0, geometry.dtype, 8, false};
+  reference::DecodeFp8(tile, content, content + layout.scales.offset, target);
+}
+
+bool HasValidFp8(const TileLayout& layout, std::span<const std::byte> content) {
+  uint32_t faults = 0;
+  for (uint64_t i = 0; i < layout.scales.bytes; i += sizeof(uint16_t)) {
+    faults |= Load<uint16_t>(content.data() + layout.scales.offset + i) >= 0x7C00 ? 1 : 0;
+  }
+  for (const std::byte code : content.first(layout.codes_bytes)) {
+    faults |= IsE4m3Nan(static_cast<uint8_t>(code)) ? 1 : 0;
+  }
+  return faults == 0;
+}
+
+}  // namespace cairn::codecs

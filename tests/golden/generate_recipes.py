@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Golden vectors of further recipes, by a second implementation: from docs/formats/image.md and docs/recipes/ alone, never from the C++.
+
+  generate_recipes.py            writes tests/golden/recipes/
+  generate_recipes.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy
+
+recipes/manifest.txt holds, one a line, all fields separated by blanks:
+
+  source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin)
+  image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in recipes/NAME.RECIPE.img
+  demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
+
+Headers as in generate.py.
+"""
+import pathlib
+import struct
+import sys
+
+try:
+    import numpy as np
+except ImportError:
+    print("numpy is not installed: golden vectors not regenerated")
+    sys.exit(77)
+
+import fp8
+import generate
+from sources import BYTES, SOURCES
+
+FOLDER = pathlib.Path(__file__).parent / "recipes"
+KEPT = {"typical-bf16", "odd-fp32"}  # sources whose images are kept whole
+
+
+class Fp8(generate.Spec):
+    name = "fp8"
+
+    def recipe_bytes(self):
+        return struct.pack("<BB30x", 11, 8)
+
+    def encode_tile(self, bits, per_channel):
+        """(tile, rows, form), or None where the tile is raw."""
+        made = fp8.encode_tile(self.source.dtype, bits)
+        return made and (*made, fp8.FORM)
+
+    def decode_tile(self, tile, bits, per_channel):
+        data, rows, _ = tile
+        return fp8.decode_tile(self.source.dtype, data, bits.shape, rows)
+
+
+SPECS = [Fp8]
+LOSSLESS = ["raw", "exact"]
+
+
+def encode(spec):
+    tiles = []
+    for bits, per_channel in generate.tiles_of(spec):
+        made = spec.encode_tile(bits, per_channel) if spec.source.dtype != BYTES else None
+        tiles.append(made or (generate.padded(bits.tobytes()), 0, 0))
+    return tiles
+
+
+def decode(spec, tiles):
+    out = b""
+    for tile, (bits, per_channel) in zip(tiles, generate.tiles_of(spec)):
+        raw = tile[0][:bits.nbytes]
+        out += raw if tile[2] == 0 else spec.decode_tile(tile, bits, per_channel).tobytes()
+    return out
+
+
+def vectors():
+    """Files by name."""
+    files, manifest = {}, []
+    for s in SOURCES:
+        manifest.append(f"source {s.name} {s.kind} {s.dtype} {s.layers} {s.heads} {s.tokens} {s.k_dim} {s.v_dim} "
+                        f"{s.first_position} {len(s.data)} {generate.crc32c(s.data):08x}")
+        for make in SPECS:
+            spec = make(s, make.name)
+            tiles = encode(spec)
+            image = generate.assemble(spec, tiles)
+            crc = f"{generate.crc32c(image):08x}"
+            manifest.append(f"image {make.name} {len(image)} {crc} {generate.crc32c(decode(spec, tiles)):08x}")
+            manifest += [f"demote {name} {make.name} {len(image)} {crc}" for name in LOSSLESS]
+            if s.name in KEPT:
+                files[f"{s.name}.{make.name.replace(':', '')}.img"] = image
+    files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(generate.run(FOLDER, vectors(), sys.argv[1:]))
