@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -91,9 +92,30 @@ absl::Status Probe(const std::string& python) {
                    : absl::FailedPreconditionError(absl::StrCat(python, " is no Python that runs"));
 }
 
+// What the module would say of itself, in short, for where it cannot be asked.
+constexpr char kHelp[] =
+    "  DUMP                   folder with K and V of your model, safetensors or npy\n"
+    "  --out FOLDER           for evaluate.json and the page evaluate.html [.]\n"
+    "  --judge FILE.py:NAME   the model's word on coded KV: gives KL and perplexity\n"
+    "  --loss FIGURE=MOST     of the recipe to recommend, as in kl=0.01\n"
+    "  --calibration DUMP     of another text, to make profiles of\n"
+    "  --profile-out FOLDER   for the profile of the recommended recipe\n"
+    "\nThe module says more of them, and docs/quality.md says how to begin. It is not ready to "
+    "run: ";
+
+bool AsksForHelp(std::span<const std::string> words) {
+  return std::ranges::any_of(
+      words, [](std::string_view word) { return word == "-h" || word == "--help"; });
+}
+
 absl::Status RunModule(std::span<const std::string> words) {
   CAIRN_ASSIGN_OR_RETURN(const Words given, TakePython(words));
-  CAIRN_RETURN_IF_ERROR(Probe(given.python));
+  const absl::Status ready = Probe(given.python);
+  if (!ready.ok() && AsksForHelp(given.rest)) {
+    absl::PrintF("%s%s\n", kHelp, ready.message());
+    return absl::OkStatus();
+  }
+  CAIRN_RETURN_IF_ERROR(ready);
   setenv("CAIRN_PROGRAM", "cairnctl evaluate", 1);
   std::vector<std::string> all{given.python, "-m", "cairn.evaluate"};
   all.insert(all.end(), given.rest.begin(), given.rest.end());

@@ -24,7 +24,8 @@ def write_kv_dump(
 ) -> None:
     """Reads `tokens` and writes FOLDER/kv.safetensors: k and v [layers, kv heads, tokens, dim] as
     bf16, K after RoPE; q.0, q.1, …, the queries of the last tokens [heads, queries, dim], float32;
-    window [layers], the tokens that a query sees, 0 for all."""
+    window [layers], the tokens that a query sees, 0 for all; and FOLDER/model.json, which says how
+    K turns with position."""
     geometry = model.geometry
     cache = KvCache(geometry, len(tokens))
     found: dict[int, np.ndarray] = {}
@@ -39,6 +40,18 @@ def write_kv_dump(
     tensors |= {f"q.{layer}": ("F32", q) for layer, q in found.items()}
     folder.mkdir(parents=True, exist_ok=True)
     _write_safetensors(folder / "kv.safetensors", tensors)
+    groups = [
+        {
+            "layers": layers,
+            "rope": {
+                "kind": geometry.rope_pairs,
+                "rotary_dims": geometry.dim,
+                "base": kind.rope_base,
+            },
+        }
+        for kind, layers in geometry.layers_by_kind().items()
+    ]
+    (folder / "model.json").write_text(json.dumps({"groups": groups}) + "\n")
     progress(1.0)
 
 

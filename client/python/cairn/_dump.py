@@ -6,11 +6,12 @@ The names of tensors say what they hold: `k` and `v` are [layers, heads, tokens,
 `q` or `q.7` are the queries of the last tokens as they meet K, [query heads, some tokens, dim], and
 `window` [layers] says how many tokens a query of each layer sees, itself included; 0 and no
 `window` mean all of them. A safetensors file holds any of them, an npy file (`k.npy`, `v.7.npy`)
-one; bf16 in an npy file is its bits as uint16.
+one; bf16 in an npy file is its bits as uint16. model.json says how K turns (_model.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -20,7 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ._model import GroupAbout, ModelAbout, read_model
+from ._profile import Rotation
 from .errors import InvalidArgumentError
+from .keys import Rope
 
 _NAME = re.compile(r"(window)|([kvq])(?:\.(\d+))?")
 _SAFETENSORS_DTYPES = {
@@ -46,6 +50,11 @@ class Kv:
     def token_count(self) -> int:
         return next(iter(self.k.values())).shape[1]
 
+    def first_tokens(self, count: int) -> Kv:
+        """K and V of the first `count` tokens."""
+        k, v = ({i: x[:, :count] for i, x in plane.items()} for plane in (self.k, self.v))
+        return Kv(self.dtype, k, v)
+
 
 @dataclass(frozen=True)
 class Dump(Kv):
@@ -53,28 +62,45 @@ class Dump(Kv):
 
     q: dict[int, np.ndarray]
     windows: dict[int, int]
+    about: ModelAbout = ModelAbout()
 
     def fingerprint(self) -> str:
         """Of the values: a dump in other files has the same, a changed one has not."""
-        found = hashlib.sha256(f"{self.dtype} {sorted(self.windows.items())}".encode())
+        ropes = [(group.layers, group.rope) for group in self.about.groups]
+        found = hashlib.sha256(f"{self.dtype} {sorted(self.windows.items())} {ropes}".encode())
         for name in "kvq":
             for layer, array in sorted(getattr(self, name).items()):
                 found.update(f" {name}.{layer} {array.dtype.name} {array.shape} ".encode())
                 found.update(np.ascontiguousarray(array).view(np.uint8).data)
         return found.hexdigest()
 
-    def first_tokens(self, count: int) -> Kv:
-        """K and V of the first `count` tokens."""
-        k, v = ({i: x[:, :count] for i, x in plane.items()} for plane in (self.k, self.v))
-        return Kv(self.dtype, k, v)
-
     def groups(self) -> list[list[int]]:
-        """Layers of one geometry."""
+        """Layers of one geometry, one RoPE and one window, as a space has them."""
         found: dict[tuple, list[int]] = {}
         for layer in sorted(self.k):
             heads, _, dim = self.k[layer].shape
-            found.setdefault((heads, dim, self.v[layer].shape[2]), []).append(layer)
+            window = self.windows.get(layer, 0)
+            kind = (heads, dim, self.v[layer].shape[2], self.rope_of(layer), window)
+            found.setdefault(kind, []).append(layer)
         return list(found.values())
+
+    def with_rope(self, rope: Rope) -> Dump:
+        """The same with one RoPE for all layers."""
+        group = GroupAbout(tuple(self.k), rope)
+        return dataclasses.replace(self, about=dataclasses.replace(self.about, groups=(group,)))
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """None where nobody said."""
+        return next((group.rope for group in self.about.groups if layer in group.layers), None)
+
+    def rotation_of(self, layer: int) -> Rotation:
+        """Of K, in the terms of a profile; none where nobody said."""
+        rope = self.rope_of(layer)
+        if rope is None or rope.kind == "none":
+            return Rotation()
+        dims = rope.rotary_dims or self.k[layer].shape[2]
+        frequencies = rope.inverse_frequencies or rope.base ** (-np.arange(0, dims, 2) / dims)
+        return Rotation.of(rope.kind, frequencies)
 
 
 def read_dump(folder: pathlib.Path) -> Dump:
@@ -103,7 +129,10 @@ def read_dump(folder: pathlib.Path) -> Dump:
     dtypes = {array.dtype.name for array in [*k.values(), *v.values()]}
     if len(dtypes) != 1 or not dtypes <= _CAIRN_DTYPES.keys():
         raise InvalidArgumentError(f"{folder}: elements are {sorted(dtypes)}, expected one type")
-    dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], windows)
+    about = read_model(folder)
+    if not windows:
+        windows = {i: g.window_tokens for g in about.groups for i in g.layers if g.window_tokens}
+    dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], windows, about)
     _check(dump, folder)
     return dump
 
@@ -124,6 +153,8 @@ def _check(dump: Dump, folder: pathlib.Path) -> None:
             raise InvalidArgumentError(f"{folder}: layer {layer} has queries that do not fit")
         if q is not None and q.shape[1] > dump.token_count:
             raise InvalidArgumentError(f"{folder}: layer {layer} has more queries than tokens")
+        if dump.rotation_of(layer).dims > k.shape[2]:
+            raise InvalidArgumentError(f"{folder}: more channels turn than layer {layer} has")
 
 
 def _read_windows(array: np.ndarray, where: str) -> dict[int, int]:

@@ -75,7 +75,7 @@ def _verdict(best: Evaluation | None, loss: Loss) -> str:
     if best is None:
         return f'<p class="none">No recipe has {loss}.</p>'
     return (
-        f'<p class="best">With {loss}: <b>{html.escape(best.recipe)}</b>,'
+        f'<p class="best">With {loss}: <b>{html.escape(best.name)}</b>,'
         f" {best.bits:.2f} bits an element, {best.ratio:.2f} times as many tokens in the same"
         " memory.</p>"
     )
@@ -88,7 +88,7 @@ def _plots(found: Sequence[Evaluation], best: Evaluation | None, loss: Loss) -> 
     drawn = []
     for figure, name in wanted:
         points = [
-            (one.bits, getattr(one, figure), one.recipe, one is best)
+            (one.bits, getattr(one, figure), one.name, one is best)
             for one in found
             if getattr(one, figure) is not None
         ]
@@ -99,7 +99,7 @@ def _plots(found: Sequence[Evaluation], best: Evaluation | None, loss: Loss) -> 
 
 def _table(found: Sequence[Evaluation], best: Evaluation | None) -> str:
     columns: list[tuple[str, Callable[[Evaluation], str]]] = [
-        ("recipe", lambda one: html.escape(one.recipe)),
+        ("recipe", lambda one: html.escape(one.name)),
         ("bits", lambda one: f"{one.bits:.3f}"),
         ("ratio", lambda one: f"{one.ratio:.2f}"),
         ("K error", lambda one: f"{one.k_error:.4f}"),
@@ -147,13 +147,18 @@ def _notes(found: Sequence[Evaluation], about: dict) -> str:
         notes.append("KL and perplexity are unavailable: they need a judge (--judge).")
     if all(one.attention_error is None for one in found):
         notes.append("The error of attention is unavailable: it needs queries (q) in the dump.")
+    notes += [html.escape(about[name]) for name in ("calibration",) if about.get(name)]
+    notes += [
+        f"{html.escape(name)} is not measured: {html.escape(why)}."
+        for name, why in about.get("not_measured", {}).items()
+    ]
     return "".join(f'<p class="note">{note}</p>' for note in notes)
 
 
 def _heat_maps(found: Sequence[Evaluation]) -> str:
     """A table for each of K, V and attention: a row per layer, a column per recipe with a loss."""
     lossy = [one for one in found if one.kv_error]
-    exact = [one.recipe for one in found if not one.kv_error]
+    exact = [one.name for one in found if not one.kv_error]
     planes = [
         ("K", "k_error", "k_error_by_layer"),
         ("V", "v_error", "v_error_by_layer"),
@@ -176,7 +181,7 @@ def _heat_maps(found: Sequence[Evaluation]) -> str:
 
 
 def _heat_map(lossy: Sequence[Evaluation], whole: str, by_layer: str) -> str:
-    head = "".join(f"<th>{html.escape(one.recipe)}</th>" for one in lossy)
+    head = "".join(f"<th>{html.escape(one.name)}</th>" for one in lossy)
     rows = []
     for place, layer in enumerate(lossy[0].layers):
         errors = [getattr(one, by_layer)[place] for one in lossy]

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import image
+from ._code import TOKENS_PER_BLOCK, Group, block_count_of, code
 from ._dump import Dump, Kv, as_float
 from ._judge import Verdict
-from .errors import InvalidArgumentError
 
-TOKENS_PER_BLOCK = 128
-SOURCE_BYTES_MAX = 48 << 20  # in one image, which has at most 64 MiB
-SAMPLES_MIN = 5  # of a rate; where there are fewer blocks they are coded again
-# Shares of the bar: coding, comparing, and where there is a judge its own, 0.7 of all.
-CODING_SHARE, JUDGE_SHARE = 0.5, 0.7
+# Shares of the bar: of the judge, where there is one, then of coding; comparing has the rest, but
+# for the last step, after which all is done.
+JUDGE_SHARE, CODING_SHARE, LAST_SHARE = 0.7, 0.5, 0.01
+COPY_SAMPLES = 10
 
 Progress = Callable[[float, str], None]  # share done, what is being done
 
@@ -29,7 +27,8 @@ class Evaluation:
     of the summed squares; by layer in the order of `layers`. attention_error is of what attention
     returns to the dumped queries; None without them, and for layers without. What a judge said is
     None without one. Rates are bytes in source form a second of the median block, one core; decode
-    includes checking every checksum."""
+    includes checking every checksum. Bits and errors are of tokens that no profile was made from;
+    the judge reads on behind all of them."""
 
     recipe: str
     bits: float  # per element of K and V: whole images, headers and directories
@@ -48,6 +47,11 @@ class Evaluation:
     kl_trimmed: float | None = None  # without the 5 % largest and the 5 % smallest
     perplexity_ratio: float | None = None  # behind the coded KV over behind the exact one
     same_top: float | None = None  # share of positions at which the likeliest token is the same
+    profile: str | None = None  # the kind it was coded with: plain, basis
+
+    @property
+    def name(self) -> str:
+        return self.recipe if self.profile is None else f"{self.recipe}/{self.profile}"
 
     @property
     def kv_error(self) -> float:
@@ -55,146 +59,76 @@ class Evaluation:
         return max(self.k_error, self.v_error)
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Of a dump: full blocks of 128 tokens. Its first blocks and queries may be no one's to score,
+    as profiles were made from them."""
+
+    dump: Dump
+    groups: Sequence[Group]
+    first_block: int = 0
+    first_query: int = 0
+
+
 def measure(
-    dump: Dump,
+    scored: Scored,
     recipe: str,
+    profile: str | None = None,
     verdict: Verdict | None = None,
     progress: Progress = lambda share, what: None,
 ) -> Evaluation:
-    """Codes a dump with one recipe, in full blocks of 128 tokens; tokens after the last full one
-    are left out. Takes as much memory as K and V have."""
-    block_count = dump.token_count // TOKENS_PER_BLOCK
-    if not block_count:
-        raise InvalidArgumentError(f"{dump.token_count} tokens are no block of {TOKENS_PER_BLOCK}")
-    exact = dump.first_tokens(block_count * TOKENS_PER_BLOCK)
-    codec = _Codec(exact, _parts(dump), recipe)
+    """Codes a dump with one recipe; tokens after the last full block are left out. Takes as much
+    memory as K and V have. `profile` is the name of the kind that the groups have."""
+    dump = scored.dump
+    exact = dump.first_tokens(block_count_of(dump) * TOKENS_PER_BLOCK)
     share = 1.0 if verdict is None else 1.0 - JUDGE_SHARE
-    for block in range(block_count):
-        codec.code(block)
-        progress(share * CODING_SHARE * (block + 1) / block_count, "coding")
-    errors = _Errors(dump, exact, codec.coded)
+    coded = code(
+        exact,
+        scored.groups,
+        recipe,
+        scored.first_block,
+        lambda done: progress(share * CODING_SHARE * done, "coding"),
+    )
+    errors = _Errors(scored, exact, coded.kv)
     layers = sorted(exact.k)
     for index, layer in enumerate(layers):
         errors.add(layer)
-        done = CODING_SHARE + (1 - CODING_SHARE) * (index + 1) / len(layers)
+        done = CODING_SHARE + (1 - LAST_SHARE - CODING_SHARE) * (index + 1) / len(layers)
         progress(share * done, "comparing")
     judged = {}
     if verdict is not None:
         progress(share, "asking the judge")
-        scores = verdict.score(exact, codec.coded)
+        scores = verdict.score(exact, coded.kv)
         names = ("kl", "kl_error", "kl_trimmed", "perplexity_ratio", "same_top")
         judged = {name: getattr(scores, name) for name in names}
     progress(1.0, "done")
-    return Evaluation(recipe=recipe, layers=layers, **codec.figures(), **errors.figures(), **judged)
-
-
-def _parts(dump: Dump) -> list[list[int]]:
-    """Layers that share an image: those of one geometry, as many as an image can hold."""
-    found = []
-    for layers in dump.groups():
-        kv = dump.k[layers[0]], dump.v[layers[0]]
-        layer_bytes = sum(x[:, :TOKENS_PER_BLOCK].nbytes for x in kv)
-        count = max(1, SOURCE_BYTES_MAX // layer_bytes)
-        found += [layers[i : i + count] for i in range(0, len(layers), count)]
-    return found
-
-
-class _Codec:
-    """Encodes and decodes block after block; `coded` is what comes back."""
-
-    def __init__(self, exact: Kv, groups: list[list[int]], recipe: str) -> None:
-        self._exact, self._groups, self._recipe = exact, groups, recipe
-        k = {layer: np.empty_like(plane) for layer, plane in exact.k.items()}
-        v = {layer: np.empty_like(plane) for layer, plane in exact.v.items()}
-        self.coded = Kv(exact.dtype, k, v)
-        self._image_bytes = 0
-        self._source_bytes = 0
-        self._rates: dict[str, list[float]] = {"encode": [], "decode": []}
-        self._targets: list[bytearray] = []
-        self._decoded: list[np.ndarray] = []
-        self._samples = 1
-
-    def code(self, block: int) -> None:
-        if not block:
-            self._warm_up()
-        for index, layers in enumerate(self._groups):
-            spec, source = self._source_of(layers, block)
-            for _ in range(self._samples):
-                begin = time.perf_counter()
-                encoded = image.encode(spec, source=source, target=self._targets[index])
-                self._rates["encode"].append(source.nbytes / (time.perf_counter() - begin))
-                begin = time.perf_counter()
-                image.decode(encoded, source=self._decoded[index])
-                self._rates["decode"].append(source.nbytes / (time.perf_counter() - begin))
-            self._image_bytes += len(encoded)
-            self._source_bytes += source.nbytes
-            self._keep(layers, block, spec, self._decoded[index])
-
-    def _warm_up(self) -> None:
-        """Pages in the memory of images, loads the library."""
-        block_count = self._exact.token_count // TOKENS_PER_BLOCK
-        self._samples = -(-SAMPLES_MIN // (block_count * len(self._groups)))
-        for layers in self._groups:
-            spec, source = self._source_of(layers, 0)
-            self._targets.append(bytearray(image.bytes_max(spec)))
-            self._decoded.append(np.empty_like(source))
-            encoded = image.encode(spec, source=source, target=self._targets[-1])
-            image.decode(encoded, source=self._decoded[-1])
-
-    def _source_of(self, layers: list[int], block: int) -> tuple[image.ImageSpec, np.ndarray]:
-        """A copy of one block of one group as source payload: [layers, heads, K then V]."""
-        cut = np.s_[:, block * TOKENS_PER_BLOCK : (block + 1) * TOKENS_PER_BLOCK]
-        k, v = (np.stack([p[i][cut] for i in layers]) for p in (self._exact.k, self._exact.v))
-        spec = image.ImageSpec(
-            self._recipe,
-            len(layers),
-            k.shape[1],
-            TOKENS_PER_BLOCK,
-            k.shape[3],
-            v.shape[3],
-            self._exact.dtype,
-            first_position=block * TOKENS_PER_BLOCK,
-        )
-        flat = [plane.reshape(*plane.shape[:2], -1) for plane in (k, v)]
-        return spec, np.concatenate(flat, axis=2)
-
-    def _keep(
-        self, layers: list[int], block: int, spec: image.ImageSpec, decoded: np.ndarray
-    ) -> None:
-        cut = np.s_[:, block * TOKENS_PER_BLOCK : (block + 1) * TOKENS_PER_BLOCK]
-        k, v = np.split(decoded, [spec.tokens * spec.k_dim], axis=2)
-        shape = (spec.heads, spec.tokens, -1)
-        for place, layer in enumerate(layers):
-            self.coded.k[layer][cut] = k[place].reshape(shape)
-            self.coded.v[layer][cut] = v[place].reshape(shape)
-
-    def figures(self) -> dict[str, float]:
-        item_bytes = next(iter(self.coded.k.values())).itemsize
-        rates = {f"{step}_rate": float(np.median(found)) for step, found in self._rates.items()}
-        return rates | {
-            "bits": 8 * item_bytes * self._image_bytes / self._source_bytes,
-            "ratio": self._source_bytes / self._image_bytes,
-        }
+    names = ("bits", "ratio", "encode_rate", "decode_rate")
+    figures = {name: getattr(coded, name) for name in names} | errors.figures() | judged
+    return Evaluation(recipe=recipe, profile=profile, layers=layers, **figures)
 
 
 class _Errors:
     """Of K, of V and of attention, layer by layer."""
 
-    def __init__(self, dump: Dump, exact: Kv, coded: Kv) -> None:
-        self._dump, self._exact, self._coded = dump, exact, coded
+    def __init__(self, scored: Scored, exact: Kv, coded: Kv) -> None:
+        self._dump, self._exact, self._coded = scored.dump, exact, coded
+        self._first_token = scored.first_block * TOKENS_PER_BLOCK
+        self._first_query = scored.first_query
         self._k, self._v, self._attention = RelativeError(), RelativeError(), RelativeError()
         self._attention_by_layer: list[float | None] = []
 
     def add(self, layer: int) -> None:
         both = [[as_float(plane[layer]) for plane in (kv.k, kv.v)] for kv in self._kv]
+        cut = np.s_[:, self._first_token :]
         (k, v), (coded_k, coded_v) = both
-        self._k.add(k, coded_k)
-        self._v.add(v, coded_v)
+        self._k.add(k[cut], coded_k[cut])
+        self._v.add(v[cut], coded_v[cut])
         queries = self._dump.q.get(layer)
         if queries is None:
             self._attention_by_layer.append(None)
             return
-        q, window = as_float(queries), self._dump.windows.get(layer, 0)
+        q = as_float(queries)[:, self._first_query :]
+        window = self._dump.windows.get(layer, 0)
         first = self._dump.token_count - q.shape[1]
         self._attention.add(*(attention_output(q, first, *kv, window) for kv in both))
         self._attention_by_layer.append(self._attention.parts[-1])
@@ -269,7 +203,7 @@ def copy_rate(dump: Dump) -> float:
     layers, token_count = dump.groups()[0], min(TOKENS_PER_BLOCK, dump.token_count)
     source = np.stack([dump.k[i][:, :token_count] for i in layers])
     target, found = np.empty_like(source), []
-    for _ in range(2 * SAMPLES_MIN):
+    for _ in range(COPY_SAMPLES):
         begin = time.perf_counter()
         np.copyto(target, source)
         found.append(source.nbytes / (time.perf_counter() - begin))

@@ -4,7 +4,14 @@
 DUMP is a folder of safetensors or npy files with tensors `k` and `v`, [layers, heads, tokens, dim],
 or `k.0`, `v.0`, … by layer, [heads, tokens, dim]. Optional: `q` or `q.0`, …, queries of the last
 tokens, for the error of what attention returns; `window` [layers], tokens that a layer looks back.
-K and queries are after RoPE; bf16 in npy files is its bits as uint16.
+K and queries are after RoPE; bf16 in npy files is its bits as uint16. model.json may say how K turns,
+{"groups": [{"layers": 30, "rope": {"kind": "half", "base": 10000}}]}; --rope half:10000 says it too
+(half: channels c and c + dim/2 turn together; interleaved: 2c and 2c + 1).
+
+Recipes that code with a profile, cairn:2.3 and the like, are tried with a plain one and with one
+that has a basis. Profiles are made from the dumps that --calibration names, or else from the first
+half of the dump, which is then not scored. --profile-out FOLDER keeps the profile of the recipe that
+was recommended.
 
 A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
 predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
@@ -23,28 +30,31 @@ values, this judge and this library is not measured again.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pathlib
 import sys
-import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from . import _ffi, image
+from ._calibrate import KINDS, calibration_of, make_profiles
+from ._code import Group
 from ._dump import Dump, Kv, read_dump
+from ._evaluate_kept import Kept
 from ._evaluate_page import make_page
+from ._evaluate_terminal import Bar, make_table
 from ._judge import Judge, Verdict, fingerprint_of, load_judge
-from ._measure import Evaluation, copy_rate, measure
-from .errors import Error, InvalidArgumentError
+from ._measure import Evaluation, Progress, Scored, copy_rate, measure
+from ._model import parse_rope
+from ._profile import profile_id
+from ._recipes import Candidate, candidates, rates_of
+from .errors import Error, FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Dump", "Evaluation", "Judge", "Kv", "Loss", "evaluate", "read_dump", "recommend"]
 
-FORMAT = 2  # of evaluate.json; rows of another are not taken over
-BAR_SECONDS = 0.1
 # What a loss may be of, and the most that is taken for good where no one says.
 LOSSES = {
     "kl": 0.01,
@@ -70,21 +80,73 @@ class Loss:
         return f"{self.figure} at most {self.most:g}"
 
 
+class _Bench:
+    """A dump, and the profiles of its model, each made when it is first needed."""
+
+    def __init__(
+        self,
+        dump: Dump,
+        calibration: Sequence[Dump],
+        wanted: Sequence[Candidate],
+        judge: Judge | None = None,
+    ) -> None:
+        self.dump, self.calibration = dump, calibration_of(dump, calibration)
+        self._rates = rates_of(wanted)
+        self._verdict = None if judge is None else Verdict(judge)
+        self._profiles: dict[str, list[bytes] | FailedPreconditionError] = {}
+
+    def profiles(self, kind: str) -> list[bytes]:
+        """One for each of dump.groups(); FailedPreconditionError where they cannot be made."""
+        if kind not in self._profiles:
+            try:
+                made = make_profiles(self.dump, self.calibration, self._rates, kind)
+            except FailedPreconditionError as error:
+                made = error
+            self._profiles[kind] = made
+        made = self._profiles[kind]
+        if isinstance(made, FailedPreconditionError):
+            raise made
+        return made
+
+    def measure(self, one: Candidate, progress: Progress) -> Evaluation:
+        """FailedPreconditionError says what it would need."""
+        layers = self.dump.groups()
+        profiles: list[bytes | None] = [None] * len(layers)
+        if one.profile is not None:
+            progress(0.0, "making the profile")
+            profiles = list(self.profiles(one.profile))
+        groups = [Group(*pair) for pair in zip(layers, profiles, strict=True)]
+        held_out = self.calibration.held_out_blocks, self.calibration.held_out_queries
+        scored = Scored(self.dump, groups, *held_out)
+        return measure(scored, one.recipe, one.profile, self._verdict, progress)
+
+
 def evaluate(
     dump: Dump | str | os.PathLike,
     recipes: Iterable[str] | None = None,
     judge: Judge | None = None,
     progress: Callable[[str, float, str], None] = lambda recipe, share, what: None,
+    calibration: Iterable[Dump | str | os.PathLike] = (),
 ) -> list[Evaluation]:
     """Codes a dump, or the one in a folder, with each recipe: all of them by default. `judge` gives
-    kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step)."""
-    if not isinstance(dump, Dump):
-        dump = read_dump(pathlib.Path(dump))
-    verdict = None if judge is None else Verdict(judge)
-    return [
-        measure(dump, recipe, verdict, lambda share, what, r=recipe: progress(r, share, what))
-        for recipe in recipes or image.recipes()
-    ]
+    kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step).
+    `calibration`: dumps of other texts of the same model, of which profiles are made; without any,
+    the first half of the dump is for that, and is not scored. Warns of what cannot be measured."""
+    wanted = candidates(None if recipes is None else list(recipes))
+    bench = _Bench(_dump_of(dump), [_dump_of(one) for one in calibration], wanted, judge)
+    found = []
+    for one in wanted:
+        try:
+            found.append(
+                bench.measure(one, lambda share, what, name=one.name: progress(name, share, what))
+            )
+        except FailedPreconditionError as error:
+            warnings.warn(f"{one.name} is not measured: {error}", stacklevel=2)
+    return found
+
+
+def _dump_of(given: Dump | str | os.PathLike) -> Dump:
+    return given if isinstance(given, Dump) else read_dump(pathlib.Path(given))
 
 
 def recommend(found: Sequence[Evaluation], loss: Loss) -> Evaluation | None:
@@ -110,83 +172,6 @@ def parse_loss(given: str | None, has_judge: bool, has_queries: bool) -> Loss:
         raise InvalidArgumentError(f"loss {given}: {most!r} is no number") from None
 
 
-class _Kept:
-    """What is on disk, keyed by what it was measured on: evaluate.json."""
-
-    def __init__(self, path: pathlib.Path, dump: Dump, judge: str | None) -> None:
-        self.path = path
-        self._key = {
-            "format": FORMAT,
-            "library": _ffi.library_version(),
-            "dump": dump.fingerprint(),
-            "judge": judge,
-        }
-        self.found = {one.recipe: one for one in self._read()}
-
-    def _read(self) -> list[Evaluation]:
-        try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            if kept["key"] != self._key:
-                return []
-            return [Evaluation(**row) for row in kept["evaluations"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return []  # none, or not one of ours: measured anew and written over
-
-    def write(self, conclusion: dict | None = None) -> None:
-        """At once or not at all: a run may be cut short in the middle of it."""
-        rows = [asdict(one) for one in self.found.values()]
-        kept = {"key": self._key} | (conclusion or {}) | {"evaluations": rows}
-        partial = self.path.with_suffix(".json.partial")
-        partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, self.path)
-
-
-class _Bar:
-    """One line on a terminal, drawn over; elsewhere a line for each recipe that is done."""
-
-    def __init__(self, recipes: Sequence[str]) -> None:
-        self._recipes = recipes
-        self._begin = self._recipe_begin = time.monotonic()
-        self._shown, self._what = 0.0, ""
-        self._is_terminal = sys.stderr.isatty()
-
-    def show(self, recipe: str, share: float, what: str) -> None:
-        now, index = time.monotonic(), self._recipes.index(recipe)
-        if share >= 1:
-            took, self._recipe_begin = now - self._recipe_begin, now
-            self._say(f"{recipe:12} {index + 1} of {len(self._recipes)} {took:7.1f} s", "\n")
-        elif self._is_terminal and (what != self._what or now - self._shown >= BAR_SECONDS):
-            self._shown, self._what = now, what
-            whole = (index + share) / len(self._recipes)
-            left = (now - self._begin) * (1 - whole) / whole if whole else 0
-            bar = "#" * int(24 * whole)
-            self._say(f"{recipe:12} [{bar:.<24}] {whole:4.0%}  {left:4.0f} s left, {what}", "")
-
-    def _say(self, line: str, end: str) -> None:
-        begin = "\r\x1b[K" if self._is_terminal else ""
-        print(begin + line, end=end, file=sys.stderr, flush=True)
-
-
-def make_table(found: Sequence[Evaluation]) -> str:
-    lines = [
-        f"{'recipe':12}{'bits':>8}{'ratio':>7}{'K error':>9}{'V error':>9}{'attention':>13}"
-        f"{'KL':>21}{'ppl x':>13}{'encode':>8}{'decode':>8}  GB/s"
-    ]
-    for one in found:
-        attention = _cell(one.attention_error, ".4f")
-        kl = _cell(one.kl, ".5f") if one.kl is None else f"{one.kl:.5f} ± {one.kl_error:.5f}"
-        lines.append(
-            f"{one.recipe:12}{one.bits:8.3f}{one.ratio:7.2f}{one.k_error:9.4f}{one.v_error:9.4f}"
-            f"{attention:>13}{kl:>21}{_cell(one.perplexity_ratio, '.4f'):>13}"
-            f"{one.encode_rate / 1e9:8.2f}{one.decode_rate / 1e9:8.2f}"
-        )
-    return "\n".join(lines)
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "unavailable" if value is None else format(value, form)
-
-
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=os.environ.get("CAIRN_PROGRAM", "python -m cairn.evaluate"),
@@ -198,48 +183,101 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--recipes", help="with commas between them (all there are)")
     parser.add_argument("--judge", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     parser.add_argument("--loss", help="FIGURE=MOST of the recipe to recommend")
+    parser.add_argument(
+        "--calibration",
+        type=pathlib.Path,
+        action="append",
+        default=[],
+        metavar="DUMP",
+        help="of another text of the same model, to make profiles of; any number of times",
+    )
+    parser.add_argument("--rope", help="KIND:BASE of all layers, where model.json has none")
+    parser.add_argument("--profile-out", type=pathlib.Path, metavar="FOLDER", help="for profiles")
     return parser.parse_args(arguments)
 
 
+def _read(folder: pathlib.Path, rope: str | None) -> Dump:
+    dump = read_dump(folder)
+    return dump if rope is None else dump.with_rope(parse_rope(rope))
+
+
 def _run(wanted: argparse.Namespace) -> None:
-    dump = read_dump(wanted.dump)
+    dump = _read(wanted.dump, wanted.rope)
+    calibration = [_read(folder, wanted.rope) for folder in wanted.calibration]
     loss = parse_loss(wanted.loss, wanted.judge is not None, bool(dump.q))
+    tried = candidates(wanted.recipes.split(",") if wanted.recipes else None)
     wanted.out.mkdir(parents=True, exist_ok=True)
     judge_key = fingerprint_of(wanted.judge, wanted.dump) if wanted.judge else None
-    kept = _Kept(wanted.out / "evaluate.json", dump, judge_key)
-    recipes = wanted.recipes.split(",") if wanted.recipes else image.recipes()
-    missing = [recipe for recipe in recipes if recipe not in kept.found]
-    if missing:
-        judge = load_judge(wanted.judge, wanted.dump) if wanted.judge else None
-        verdict, bar = None if judge is None else Verdict(judge), _Bar(missing)
-        for recipe in missing:
-            kept.found[recipe] = measure(
-                dump, recipe, verdict, lambda share, what, r=recipe: bar.show(r, share, what)
+    kept = Kept(wanted.out / "evaluate.json", dump, judge_key, calibration)
+    missing = [one for one in tried if one.name not in kept.found]
+    judge = load_judge(wanted.judge, wanted.dump) if wanted.judge and missing else None
+    bench, not_measured = _Bench(dump, calibration, tried, judge), {}
+    bar = Bar([one.name for one in missing])
+    for one in missing:
+        try:
+            kept.found[one.name] = bench.measure(
+                one, lambda share, what, name=one.name: bar.show(name, share, what)
             )
             kept.write()
-    _conclude(wanted, dump, loss, kept)
+        except FailedPreconditionError as error:
+            not_measured[one.name] = str(error)
+            bar.skip(one.name)
+    _conclude(wanted, bench, loss, kept, not_measured)
 
 
-def _conclude(wanted: argparse.Namespace, dump: Dump, loss: Loss, kept: _Kept) -> None:
+def _conclude(
+    wanted: argparse.Namespace, bench: _Bench, loss: Loss, kept: Kept, not_measured: dict[str, str]
+) -> None:
     ordered = sorted(kept.found.values(), key=lambda one: -one.bits)
-    best = recommend(ordered, loss)
+    if not ordered:
+        raise InvalidArgumentError("; ".join(f"{x}: {why}" for x, why in not_measured.items()))
+    best, dump = recommend(ordered, loss), bench.dump
     about = {
         "name": wanted.dump.resolve().name,
         "tokens": dump.token_count,
         "layers": len(dump.k),
         "dtype": dump.dtype,
         "copy_rate": copy_rate(dump),
+        "calibration": _about_calibration(bench, [one.resolve().name for one in wanted.calibration]),
+        "not_measured": not_measured,
     }
-    chosen = {"figure": loss.figure, "most": loss.most, "recipe": best and best.recipe}
+    chosen = {"figure": loss.figure, "most": loss.most, "recipe": best and best.name}
     kept.write({"about": about, "loss": chosen})
     page_path = wanted.out / "evaluate.html"
     page_path.write_text(make_page(ordered, best, loss, about), encoding="utf-8")
     print(make_table(ordered))
+    for name, why in not_measured.items():
+        print(f"{name:16} not measured: {why}")
     if best is None:
         print(f"\nno recipe has {loss}")
     else:
-        print(f"\nwith {loss}: {best.recipe}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
+        print(f"\nwith {loss}: {best.name}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
+    if wanted.profile_out is not None:
+        _write_profiles(wanted.profile_out, bench, best)
     print(f"{kept.path}\n{page_path}")
+
+
+def _about_calibration(bench: _Bench, folders: Sequence[str]) -> str:
+    found = bench.calibration
+    if not found.texts:
+        return ""
+    turned = {bench.dump.rotation_of(layer).kind for layer in bench.dump.k} != {"none"}
+    return (
+        f"Profiles are of {found.token_count} tokens"
+        + (f" of {', '.join(folders)}" if folders else ", the first of the dump, not scored")
+        + (", with queries" if any(found.q.values()) else ", without queries")
+        + (", K before RoPE." if turned else "; K after RoPE, as nothing says how it turns.")
+    )
+
+
+def _write_profiles(folder: pathlib.Path, bench: _Bench, best: Evaluation | None) -> None:
+    """Of the kind that was recommended, else the first: one for each group of layers."""
+    kind = (best and best.profile) or KINDS[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, profile in enumerate(bench.profiles(kind)):
+        path = folder / f"group-{index}.profile"
+        path.write_bytes(profile)
+        print(f"{path}: {kind}, {len(profile)} bytes, {profile_id(profile).hex()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

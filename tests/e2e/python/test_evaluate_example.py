@@ -67,7 +67,8 @@ def test_from_a_text_to_the_verdict(example, tmp_path, monkeypatch):
     dump = read_dump(tmp_path)
     assert (dump.dtype, dump.token_count, len(dump.k)) == ("bf16", 256, LAYERS)
     assert dump.q[1].shape == (HEADS, 64, DIM) and dump.k[0].shape == (KV_HEADS, 256, DIM)
-    assert not dump.windows
+    assert not dump.windows and dump.rotation_of(1).kind == "interleaved"
+    assert dump.rotation_of(1).dims == DIM and dump.groups() == [[0, 1]]
     assert len(json.loads((tmp_path / "scored.json").read_text())["tokens"]) == 21
     judge = load_judge(f"{EXAMPLE / 'judge.py'}:make", tmp_path)
     raw, coded = evaluate.evaluate(dump, ["raw", "kivi:2"], judge)

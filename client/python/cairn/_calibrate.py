@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of the model that a dump is of, from tokens that are not scored. Needs numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._code import TOKENS_PER_BLOCK
+from ._dump import Dump, Kv, as_float
+from .errors import FailedPreconditionError, InvalidArgumentError
+from .profile import GroupSamples, build
+
+KINDS = ("plain", "basis")
+RATES = (2.3, 3.0, 4.3)
+HELD_OUT_BLOCKS_MAX = 32
+BASIS_TOKENS_PER_CHANNEL = 8  # from fewer, a basis fits the tokens and not the model
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """texts: KV from position 0 on; q: queries by layer. The first `held_out_blocks` of the scored
+    dump and the first `held_out_queries` of each of its layers are in it, and are not scored."""
+
+    texts: list[Kv]
+    q: dict[int, list[np.ndarray]]
+    held_out_blocks: int = 0
+    held_out_queries: int = 0
+
+    @property
+    def token_count(self) -> int:
+        return sum(text.token_count for text in self.texts)
+
+
+def calibration_of(dump: Dump, others: Sequence[Dump]) -> Calibration:
+    """From dumps of other texts; where there are none, from the first half of the dump itself."""
+    if others:
+        for other in others:
+            _check_same_model(dump, other)
+        q = {i: [other.q[i] for other in others if i in other.q] for i in dump.k}
+        return Calibration(list(others), q)
+    blocks = min(dump.token_count // TOKENS_PER_BLOCK // 2, HELD_OUT_BLOCKS_MAX)
+    if not blocks:
+        return Calibration([], {})
+    queries = min((q.shape[1] for q in dump.q.values()), default=0) // 2
+    q = {i: [q[:, :queries]] for i, q in dump.q.items() if queries}
+    return Calibration([dump.first_tokens(blocks * TOKENS_PER_BLOCK)], q, blocks, queries)
+
+
+def make_profiles(
+    dump: Dump, calibration: Calibration, rates: Sequence[float], kind: str
+) -> list[bytes]:
+    """One for each of dump.groups(). FailedPreconditionError says what there would have to be."""
+    if not calibration.texts:
+        needed = f"{2 * TOKENS_PER_BLOCK} tokens in the dump, or another dump (--calibration)"
+        raise FailedPreconditionError(f"a profile is made from {needed}")
+    if kind == "basis":
+        channels = max(k.shape[2] for k in dump.k.values())
+        needed = BASIS_TOKENS_PER_CHANNEL * channels
+        if calibration.token_count < needed:
+            raise FailedPreconditionError(
+                f"a basis of {channels} channels is made from {needed} tokens that are not scored,"
+                f" there are {calibration.token_count} (--calibration)"
+            )
+    groups = [_samples(dump, calibration, layers) for layers in dump.groups()]
+    return build(groups, rates, has_basis=kind == "basis")
+
+
+def _samples(dump: Dump, calibration: Calibration, layers: list[int]) -> GroupSamples:
+    texts = []
+    for text in calibration.texts:
+        k, v = (np.stack([as_float(p[i]) for i in layers]) for p in (text.k, text.v))
+        if not (np.isfinite(k).all() and np.isfinite(v).all()):
+            raise FailedPreconditionError("a profile is made from KV that is finite")
+        texts.append((k, v))
+    return GroupSamples(texts, dump.rotation_of(layers[0]), _q_squares(dump, calibration, layers))
+
+
+def _q_squares(dump: Dump, calibration: Calibration, layers: list[int]) -> np.ndarray | None:
+    """The mean of q² [layers, heads, dim] over the query heads of each head of K."""
+    if not all(calibration.q.get(layer) for layer in layers):
+        return None
+    found = []
+    for layer in layers:
+        heads = len(dump.k[layer])
+        squares = [np.square(as_float(q)).mean(1) for q in calibration.q[layer]]
+        by_head = np.mean(squares, 0).reshape(heads, -1, dump.k[layer].shape[2])
+        found.append(by_head.mean(1))
+    return np.stack(found).astype(np.float32)
+
+
+def _check_same_model(dump: Dump, other: Dump) -> None:
+    def shapes(one: Dump) -> dict[int, tuple]:
+        return {i: (*one.k[i].shape[::2], one.v[i].shape[2]) for i in one.k}
+
+    if shapes(dump) != shapes(other) or dump.dtype != other.dtype:
+        raise InvalidArgumentError("the calibration's layers, heads or dtype are not the dump's")

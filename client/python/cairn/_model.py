@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a dump says of its model: model.json beside the tensors.
+
+    {"model": "my-model", "weights_revision": "…", "tenant": "default", "tokens_per_block": 128,
+     "groups": [{"layers": 30, "window_tokens": 0,
+                 "rope": {"kind": "half", "rotary_dims": 64, "base": 10000.0}}]}
+
+It names a space as `Client.open_space` does, with the same words; all of it is optional. `layers` is
+a count or a list, and layers without a group have no RoPE as far as anyone knows. Counts of heads
+and channels are those of the tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from .errors import InvalidArgumentError
+from .keys import ROPE_KINDS, Rope, SpaceSpec
+
+FILE = "model.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupAbout:
+    layers: tuple[int, ...]
+    rope: Rope
+    window_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelAbout:
+    groups: tuple[GroupAbout, ...] = ()
+    model: str | None = None
+    weights_revision: str = ""
+    tenant: str = "default"
+    tokens_per_block: int = 128
+
+
+def read_model(folder: pathlib.Path) -> ModelAbout:
+    """Of FOLDER/model.json, or of nothing where there is none; InvalidArgumentError."""
+    path = folder / FILE
+    if not path.exists():
+        return ModelAbout()
+    try:
+        return _parse(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
+
+
+def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
+    """What `read_model` reads, of a space's K and V groups."""
+    groups = [
+        {
+            "layers": list(group.layer_indices),
+            "window_tokens": group.window_tokens,
+            "rope": dataclasses.asdict(group.rope),
+        }
+        for group in spec.groups
+        if group.kind == "kv"
+    ]
+    about = {
+        "model": spec.model,
+        "weights_revision": spec.weights_revision,
+        "tenant": tenant,
+        "tokens_per_block": spec.tokens_per_block,
+        "groups": groups,
+    }
+    (folder / FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def parse_rope(given: str) -> Rope:
+    """KIND:BASE or KIND:BASE:ROTARY_DIMS, as in half:10000; without dims, all of them turn."""
+    kind, _, rest = given.partition(":")
+    base, _, dims = rest.partition(":")
+    try:
+        return _checked(Rope(kind, int(dims or 0), float(base)))
+    except ValueError:
+        raise InvalidArgumentError(
+            f"rope {given}: expected KIND:BASE, as in half:10000 or interleaved:100000"
+        ) from None
+
+
+def _parse(read: dict[str, Any]) -> ModelAbout:
+    groups = []
+    for group in read.get("groups", []):
+        layers = group["layers"]
+        layers = range(layers) if isinstance(layers, int) else map(int, layers)
+        rope = dict(group.get("rope") or {})
+        rope["inverse_frequencies"] = tuple(map(float, rope.get("inverse_frequencies", ())))
+        window = int(group.get("window_tokens", 0))
+        groups.append(GroupAbout(tuple(layers), _checked(Rope(**rope)), window))
+    seen = [layer for group in groups for layer in group.layers]
+    if len(set(seen)) != len(seen):
+        raise ValueError("a layer is in two groups")
+    names = ("model", "weights_revision", "tenant", "tokens_per_block")
+    return ModelAbout(tuple(groups), **{name: read[name] for name in names if name in read})
+
+
+def _checked(rope: Rope) -> Rope:
+    if rope.kind not in ROPE_KINDS:
+        raise ValueError(f"rope is {rope.kind!r}, expected one of {', '.join(ROPE_KINDS)}")
+    if rope.kind != "none" and not (rope.base > 1 or rope.inverse_frequencies):
+        raise ValueError("rope has no base")
+    if rope.rotary_dims < 0 or rope.rotary_dims % 2:
+        raise ValueError(f"{rope.rotary_dims} channels do not turn in pairs")
+    return rope

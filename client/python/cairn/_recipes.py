@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to choose from: the library's recipes, and those that need a profile with each
+kind of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import image
+from ._calibrate import KINDS, RATES
+from .errors import InvalidArgumentError
+
+_PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`cairn:2.3/basis` is the recipe cairn:2.3 with a profile that has a basis."""
+
+    recipe: str
+    profile: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.recipe if self.profile is None else f"{self.recipe}/{self.profile}"
+
+
+def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
+    """Of names, as a user gives them; of all that the library has where there are none."""
+    found = []
+    for name in named or [*image.recipes(), *(f"cairn:{rate}" for rate in RATES)]:
+        recipe, slash, kind = name.partition("/")
+        if slash and kind not in KINDS:
+            raise InvalidArgumentError(f"{name}: profiles are {' and '.join(KINDS)}")
+        kinds = (kind,) if slash else KINDS if needs_profile(recipe) else (None,)
+        found += [Candidate(recipe, kind) for kind in kinds]
+    return found
+
+
+def rates_of(wanted: Sequence[Candidate]) -> list[float]:
+    """The usual ones, and what else is asked for."""
+    asked = {float(one.recipe.rpartition(":")[2]) for one in wanted if one.profile is not None}
+    return sorted(asked | set(RATES))
+
+
+@functools.cache
+def needs_profile(recipe: str) -> bool:
+    """The library's word: InvalidArgumentError for a recipe that it does not know."""
+    shape = (_PROBE_TOKENS, _PROBE_CHANNELS, _PROBE_CHANNELS)
+    spec = image.ImageSpec(recipe, 1, 1, *shape)
+    try:
+        image.encode(spec, source=bytearray(spec.source_bytes))
+    except InvalidArgumentError as error:
+        if "needs spec.profile" not in str(error):
+            raise
+        return True
+    return False
