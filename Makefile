@@ -33,7 +33,7 @@ soak: build  ## the long tests that `make test` leaves out
 bench: build  ## all benchmarks in one run
 	$(PYTHON) tests/bench/run.py
 
-quality: build  ## what recipes cost two real models, into docs/quality.md (half an hour)
+quality: build  ## what recipes cost two real models, into docs/quality.md (hours; goes on where it was)
 	nice $(PYTHON) tests/quality/run.py
 	$(PYTHON) tests/quality/report.py
 

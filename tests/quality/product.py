@@ -7,29 +7,15 @@ from __future__ import annotations
 import itertools
 import pathlib
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import cairn
 import numpy as np
+from coder import Coded
 from daemon import Daemon
 from lm.model import CHUNK_TOKENS, Geometry
 
 CALL_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Coded:
-    """KV as it came back [layers, kv_heads, tokens, dim] (bf16 bits), and its size in the store."""
-
-    k_bits: np.ndarray
-    v_bits: np.ndarray
-    image_bytes: int  # of whole images: headers, directories, parameters, rows
-    element_count: int
-
-    @property
-    def bits(self) -> float:
-        """All-in, per element of K and V together."""
-        return 8 * self.image_bytes / self.element_count
 
 
 def groups_of(geometry: Geometry) -> list[cairn.Group]:
@@ -48,6 +34,8 @@ def groups_of(geometry: Geometry) -> list[cairn.Group]:
 
 class Product:
     """A daemon and a client to it, until the end of the `with` block."""
+
+    NAME = "daemon"
 
     def __init__(self, bin_dir: pathlib.Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cairn-quality-")
@@ -72,6 +60,7 @@ class Product:
         recipe: str,
         k_bits: np.ndarray,
         v_bits: np.ndarray,
+        profiles: Sequence[bytes] | None = None,
     ) -> Coded:
         """Puts the KV of a whole prefix in blocks of 128 tokens into a space of `recipe`, gets it
         back and deletes it."""

@@ -13,6 +13,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
+from goals import goals_table
 from run import CACHE, IDENTITY, read_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -41,22 +42,26 @@ def pivot(
     name_of: Callable[[tuple], str],
     cell: Callable[[Row], str],
 ) -> str:
-    """Recipes down, by falling bits; `column_of` across. Bits are the mean over the columns."""
+    """Recipes and their profiles down, by falling bits; `column_of` across. Bits are the mean over
+    the columns."""
     columns = sorted({column_of(row) for row in rows})
-    recipes: dict[str, dict] = {}
+    lines: dict[tuple, dict] = {}
     for row in rows:
-        recipes.setdefault(row["recipe"], {})[column_of(row)] = row
+        lines.setdefault((row["recipe"], row["profile"] or ""), {})[column_of(row)] = row
     bits = {
-        recipe: sum(row["bits"] for row in cells.values()) / len(cells)
-        for recipe, cells in recipes.items()
+        line: sum(row["bits"] for row in cells.values()) / len(cells)
+        for line, cells in lines.items()
     }
-    lines = ["| recipe | bits | " + " | ".join(name_of(column) for column in columns) + " |"]
-    lines.append("| --- " * (len(columns) + 2) + "|")
-    for recipe in sorted(recipes, key=lambda recipe: -bits[recipe]):
-        cells = [recipes[recipe].get(column) for column in columns]
+    names = ["recipe", "profile", "bits", "coded by", *map(name_of, columns)]
+    table = ["| " + " | ".join(names) + " |", "| --- " * len(names) + "|"]
+    for line in sorted(lines, key=lambda line: (-bits[line], line)):
+        recipe, profile = line
+        coders = sorted({row["through"] for row in lines[line].values()})
+        cells = [lines[line].get(column) for column in columns]
         shown = [cell(row) if row else "" for row in cells]
-        lines.append(f"| `{recipe}` | {bits[recipe]:.3f} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+        shown = [f"`{recipe}`", profile, f"{bits[line]:.3f}", ", ".join(coders), *shown]
+        table.append("| " + " | ".join(shown) + " |")
+    return "\n".join(table)
 
 
 def number(value: float, decimals: int | None = None) -> str:
@@ -126,10 +131,11 @@ def make_tables(rows: list[Row]) -> dict[str, str]:
     }
 
 
-def family_of(recipe: str) -> str:
-    """`kivi:2` and `kivi:4` are one curve, `kivi:2+` is on another."""
-    name = recipe.split(":")[0]
-    return name + ":b+" if recipe.endswith("+") else name
+def family_of(row: Row) -> str:
+    """`kivi:2` and `kivi:4` are one curve, `kivi:2+` is on another; a profile makes a third."""
+    name = row["recipe"].split(":")[0]
+    name += ":b+" if row["recipe"].endswith("+") else ""
+    return f"{name}/{row['profile']}" if row["profile"] else name
 
 
 def draw(rows: list[Row], path: pathlib.Path) -> None:
@@ -142,7 +148,7 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
     # Same bytes from same figures: no date, no random ids; text stays text.
     matplotlib.rcParams.update({"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 9})
     figure, panels = plt.subplots(2, len(MODELS), figsize=(8.4, 6.4), sharex=True, sharey=True)
-    families = sorted({family_of(row["recipe"]) for row in rows} - set(LOSSLESS))
+    families = sorted({family_of(row) for row in rows if row["recipe"] not in LOSSLESS})
     colors = dict(zip(families, plt.cm.tab10.colors, strict=False))
     for line, (test, what) in enumerate([("forced", "reading on"), ("copy", "copying")]):
         for side, (model, model_name) in enumerate(MODELS.items()):
@@ -157,7 +163,8 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
                     for row in rows
                     if (row["test"], row["model"]) == (test, model)
                     and row["prefix_tokens"] == 2048
-                    and family_of(row["recipe"]) == family
+                    and family_of(row) == family
+                    and row["recipe"] not in LOSSLESS
                 ]
                 draw_family(panel, mine, family, colors[family], families.index(family))
             if line == 1:
@@ -189,7 +196,13 @@ def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
         # Neighbours' names on the two sides of their curves.
         place, side = ((5, 4), "left") if index % 2 == 0 else ((-4, -11), "right")
         panel.annotate(
-            recipe, (bits, loss), place, textcoords="offset points", color=color, ha=side
+            recipe.partition(":")[2] or recipe,
+            (bits, loss),
+            place,
+            textcoords="offset points",
+            color=color,
+            ha=side,
+            fontsize=7,
         )
 
 
@@ -198,9 +211,9 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=CACHE / "results.jsonl")
     arguments = parser.parse_args()
     rows = list(read_results(arguments.results).values())
-    rows.sort(key=lambda row: tuple(row[name] for name in IDENTITY))
+    rows.sort(key=lambda row: tuple(row[name] or "" for name in IDENTITY))
     PAGE.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    PAGE.write_text(replace_tables(PAGE.read_text(), make_tables(rows)))
+    PAGE.write_text(replace_tables(PAGE.read_text(), make_tables(rows) | {"goals": goals_table(rows)}))
     draw(rows, PAGE.with_suffix(".svg"))
     for row in rows:
         is_lossless = row["recipe"] in LOSSLESS

@@ -2,10 +2,12 @@
 """Measures what recipes cost two real models, and keeps every figure as a line of JSON.
 
     build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3] [--recipes kivi:4,kivi:2]
-        [--tests forced,copy,written] [--texts A,B,alice] [--prefix 2048]
+        [--profiles plain,basis,mined] [--tests forced,copy,written] [--texts A,B,alice]
+        [--prefix 2048] [--daemon]
 
 Without --tests it measures all that docs/quality.md shows. What RESULTS already holds is not
-measured again, so a run that was cut short goes on where it was; --again measures it anew.
+measured again, so a run that was cut short goes on where it was; --again measures it anew. Coding is
+the codec's, through the C ABI; with --daemon it is a cairnd's, whose bytes are the same.
 report.py writes the figures into docs/quality.md, which says what they mean.
 """
 
@@ -28,15 +30,15 @@ sys.path[:0] = [str(ROOT / part) for part in ("client/python", "client/examples"
 sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
 CACHE = ROOT / "build" / "quality-cache"
-RECIPES = "raw,exact,exact:fast,kivi:8,kivi:4,kivi:4+,kivi:2,kivi:2+"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
-# What docs/quality.md shows: (tests, texts, prefixes).
+# What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one).
 SUITE = (
-    ("forced", "A,B,alice", "2048"),
-    ("copy", "A", "2048"),
-    ("forced", "A", "512,1024,4096"),
-    ("written", "A,B,alice", "2048"),
+    ("forced", "A,B,alice", "2048", "plain,basis,mined"),
+    ("copy", "A", "2048", "plain,basis"),
+    ("forced", "A", "512,1024,4096", "plain"),
+    ("written", "A,B,alice", "2048", "plain"),
 )
+MINED_RECIPES = ("cairn:2.3",)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -48,7 +50,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--texts", default="A,B,alice", help="with --tests")
     parser.add_argument("--prefix", default="2048", help="with --tests: tokens, multiples of 128")
     parser.add_argument("--scored", type=int, default=256, help="tokens")
-    parser.add_argument("--recipes", default=RECIPES)
+    parser.add_argument("--recipes", help="all there are")
+    parser.add_argument("--profiles", default="plain,basis", help="with --tests; mined, too")
+    parser.add_argument("--daemon", action="store_true", help="code by way of a cairnd")
     parser.add_argument("--again", action="store_true", help="measure what is there anew")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE)
@@ -56,42 +60,55 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-IDENTITY = ("test", "model", "text", "prefix_tokens", "scored_tokens", "recipe")
+IDENTITY = ("test", "model", "text", "prefix_tokens", "scored_tokens", "recipe", "profile")
 
 
 def read_results(path: pathlib.Path) -> dict[tuple, dict]:
     """The newest line of every identity."""
     if not path.exists():
         return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{"profile": None} | json.loads(line) for line in path.read_text().splitlines()]
     return {tuple(row[name] for name in IDENTITY): row for row in rows}
 
 
-def missing_recipes(arguments: argparse.Namespace, test: str, case, seen: dict) -> list[str]:
-    recipes = arguments.recipes.split(",")
-    if arguments.again:
-        return recipes
-    return [recipe for recipe in recipes if identity_of(test, case, recipe) not in seen]
+def wanted_of(recipes: str | None, kinds: list[str]) -> list:
+    """Recipes; those that need a profile with each kind of it."""
+    from cairn._recipes import Candidate, candidates
+
+    found = []
+    for one in candidates(recipes.split(",") if recipes else None):
+        if one.profile is None:
+            found.append(one)
+        elif one.profile == "plain":  # where each of them is once
+            named = [kind for kind in kinds if kind != "mined" or one.recipe in MINED_RECIPES]
+            found += [Candidate(one.recipe, kind) for kind in named]
+    return found
 
 
-def identity_of(test: str, case, recipe: str) -> tuple:
-    return (test, case.model, case.text, case.prefix_tokens, case.scored_tokens, recipe)
+def identity_of(test: str, case, one) -> tuple:
+    place = (case.model, case.text, case.prefix_tokens, case.scored_tokens)
+    return (test, *place, one.recipe, one.profile)
 
 
 def measure(
-    arguments: argparse.Namespace, test: str, recipes: list[str], experiment, engine, product
+    arguments: argparse.Namespace, test: str, wanted: list, experiment, profiles, coder
 ) -> None:
     import texts
+    from cairn import FailedPreconditionError
 
-    case = experiment.case
-    for recipe in recipes:
+    case, engine = experiment.case, experiment.engine
+    prefix = experiment.k_bits, experiment.v_bits
+    for one in wanted:
         begin = time.monotonic()
-        coded = product.code(
-            engine.model.geometry, engine.revision, recipe, experiment.k_bits, experiment.v_bits
-        )
+        made = profiles.of(one.profile, prefix) if one.profile else None
+        try:
+            coded = coder.code(engine.model.geometry, engine.revision, one.recipe, *prefix, made)
+        except FailedPreconditionError as error:
+            print(f"{one.name} is not measured: {error}")
+            continue
         found = experiment.written(coded) if test == "written" else experiment.forced(coded)
-        row = dict(zip(IDENTITY, identity_of(test, case, recipe), strict=True))
-        row |= {"bits": coded.bits} | found
+        row = dict(zip(IDENTITY, identity_of(test, case, one), strict=True))
+        row |= {"bits": coded.bits, "through": coder.NAME} | found
         row["text_source"] = texts.version(case.text, arguments.cache)
         row["weights"] = engine.revision[:16]
         with open(arguments.results, "a", encoding="utf-8") as file:
@@ -101,27 +118,35 @@ def measure(
 
 def describe(row: dict) -> str:
     line = f"{row['test']:8}{row['model']:8} {row['text']:6}{row['prefix_tokens']:5}"
-    line += f" {row['recipe']:8} {row['bits']:6.3f} bits"
+    line += f" {row['recipe']:10} {row['profile'] or '':6}"
+    line += f"{row['bits']:6.3f} bits"
     if row["test"] == "written":
         return f"{line}  regret {row['regret']:.4f}, {row['same_tokens']} tokens the same"
     line += f"  KL {row['kl']:.5f} ± {row['kl_error']:.5f} (trimmed {row['kl_trimmed']:.5f})"
     return f"{line}  ppl × {row['perplexity_ratio']:.4f}  top {row['same_top']:.1%}"
 
 
-def run_model(arguments: argparse.Namespace, name: str, product, seen: dict) -> None:
+def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> None:
+    from profiles import Profiles
     from protocol import Case, Engine, Experiment
 
     engine = Engine(name, arguments.cache)
+    profiles = Profiles(engine, arguments.cache)
     suite = SUITE
     if arguments.tests:
-        suite = ((arguments.tests, arguments.texts, arguments.prefix),)
-    for tests, texts_named, prefixes in suite:
-        wanted = itertools.product(tests.split(","), texts_named.split(","), prefixes.split(","))
-        for test, text, prefix in wanted:
+        suite = ((arguments.tests, arguments.texts, arguments.prefix, arguments.profiles),)
+    for tests, texts_named, prefixes, kinds in suite:
+        cases = itertools.product(tests.split(","), texts_named.split(","), prefixes.split(","))
+        for test, text, prefix in cases:
             copy_first = COPY_FIRST if test == "copy" else -1
             case = Case(name, text, int(prefix), arguments.scored, copy_first)
-            if missing := missing_recipes(arguments, test, case, seen):
-                measure(arguments, test, missing, Experiment(engine, case), engine, product)
+            wanted = [
+                one
+                for one in wanted_of(arguments.recipes, kinds.split(","))
+                if arguments.again or identity_of(test, case, one) not in seen
+            ]
+            if wanted:
+                measure(arguments, test, wanted, Experiment(engine, case), profiles, coder)
 
 
 def main() -> None:
@@ -129,14 +154,15 @@ def main() -> None:
     os.environ.setdefault(
         "CAIRN_LIBRARY", str(arguments.bin_dir.parent / "lib" / "libcairn.so")
     )
+    from coder import Codec
     from product import Product
 
     arguments.cache = arguments.cache.resolve()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     seen = read_results(arguments.results)
-    with Product(arguments.bin_dir) as product:
+    with Product(arguments.bin_dir) if arguments.daemon else Codec() as coder:
         for name in arguments.models.split(","):
-            run_model(arguments, name, product, seen)
+            run_model(arguments, name, coder, seen)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codes KV with the codec alone, as cairn.evaluate does: the bytes that a daemon would keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from cairn._code import Group, code
+from cairn._dump import Kv
+from lm.model import Geometry
+
+
+@dataclass(frozen=True)
+class Coded:
+    """KV as it came back [layers, kv_heads, tokens, dim] (bf16 bits), and its size when stored."""
+
+    k_bits: np.ndarray
+    v_bits: np.ndarray
+    image_bytes: int  # of whole images: headers, directories, parameters, rows
+    element_count: int
+
+    @property
+    def bits(self) -> float:
+        """All-in, per element of K and V together."""
+        return 8 * self.image_bytes / self.element_count
+
+
+class Codec:
+    """What cairn.evaluate measures with. Nothing here knows a recipe."""
+
+    NAME = "codec"
+
+    def __enter__(self) -> Codec:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def code(
+        self,
+        geometry: Geometry,
+        revision: str,
+        recipe: str,
+        k_bits: np.ndarray,
+        v_bits: np.ndarray,
+        profiles: Sequence[bytes] | None = None,
+    ) -> Coded:
+        """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers."""
+        kinds = list(geometry.layers_by_kind().values())
+        groups = [
+            Group(layers, profile)
+            for layers, profile in zip(kinds, profiles or [None] * len(kinds), strict=True)
+        ]
+        exact = Kv("bf16", dict(enumerate(k_bits)), dict(enumerate(v_bits)))
+        found = code(exact, groups, recipe)
+        k_out, v_out = (
+            np.stack([plane[i] for i in range(geometry.layers)])
+            for plane in (found.kv.k, found.kv.v)
+        )
+        return Coded(k_out, v_out, found.image_bytes, k_bits.size + v_bits.size)
