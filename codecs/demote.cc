@@ -7,6 +7,8 @@
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/encode.h"
+#include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_encode.h"
 
@@ -17,8 +19,10 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   if (inner == outer) return true;
   if (inner.NeedsProfile()) return false;
   if (outer.IsLossless()) return true;
-  return inner.id == RecipeId::kKivi && outer.id == RecipeId::kKivi && inner.bits < outer.bits &&
-         inner.is_clipped == outer.is_clipped;
+  Recipe narrow = outer;
+  narrow.bits = inner.bits;
+  const bool has_codes = outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt;
+  return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
 Error CopyTile(const ImageView& view, uint32_t index, ImageWriter* writer) {
@@ -56,16 +60,16 @@ Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
 // Decoded into the last bytes of the target, which no image of the new recipe reaches, and encoded
 // anew.
 Error RecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
-                 const TileGeometry& geometry, const Recipe& recipe, std::span<std::byte> target,
+                 const Recipe& recipe, std::span<std::byte> target, TileSource source,
                  ImageWriter* writer) {
-  const std::span<std::byte> bits = target.last(geometry.SourceBytes());
+  const std::span<std::byte> bits = target.last(source.geometry.SourceBytes());
   StripDecoder strips(backend, false);
   const bool is_decoded =
-      strips.Add(geometry, view.spec().recipe, view.TileContent(index), U8(bits.data())) &&
+      strips.Add(source.geometry, view.spec().recipe, view.TileContent(index), U8(bits.data())) &&
       strips.Flush();
   if (!is_decoded) return Error::kBadTile;
-  return EncodeTile(backend, recipe, {geometry, U8(bits.data()), view.spec().first_position},
-                    writer);
+  source.bytes = U8(bits.data());
+  return EncodeTile(backend, recipe, source, writer);
 }
 
 // What RecodeTile() needs behind the image.
@@ -94,6 +98,7 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
   if (!Nests(recipe, view.spec().recipe)) return Error::kNotDemotable;
   ImageSpec spec = view.spec();
   spec.recipe = recipe;
+  if (view.spec().recipe.IsLossless()) spec = RecordedSpec(spec, {});
   const uint64_t recode_bytes = RecodeBytes(view, recipe);
   if (target.size() < recode_bytes ||
       target.size() - recode_bytes < PrefixBytes(view.tile_count())) {
@@ -101,17 +106,22 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
   }
   ImageWriter writer(spec, target.first(target.size() - recode_bytes));
   const uint32_t planes = PlaneCount(spec.tile.kind);
+  HeadWork head;
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const TileGeometry geometry = GeometryOf(spec, i % planes);
+    if (i % planes == 0) head = {};
+    // The bits of a raw tile are the source's.
+    TileSource source{geometry, U8(view.TileContent(i).data()), spec.first_position,
+                      HeadOf(spec, i)};
+    source.head = &head;
+    const bool is_raw = view.Tile(i).form == kRawForm;
     Error error = Error::kOk;
-    if (recipe == view.spec().recipe) {
+    if (recipe == view.spec().recipe || (is_raw && view.spec().recipe.id == RecipeId::kOtt)) {
       error = CopyTile(view, i, &writer);
-    } else if (view.Tile(i).form == kRawForm) {
-      // Its bits are the source's.
-      const TileSource source{geometry, U8(view.TileContent(i).data()), spec.first_position};
+    } else if (is_raw) {
       error = EncodeTile(backend, recipe, source, &writer);
     } else if (view.Tile(i).form == kStripsForm) {
-      error = RecodeTile(backend, view, i, geometry, recipe, target, &writer);
+      error = RecodeTile(backend, view, i, recipe, target, source, &writer);
     } else {
       error = NarrowTile(backend, view, i, geometry, recipe, &writer);
     }

@@ -14,10 +14,11 @@
 
 namespace cairn::codecs {
 
-// From raw or exact to any recipe: the same bytes as Encode() of the source. From kivi:b to fewer
-// bits: likewise, by integer work on the codes. From kivi:b+ to fewer bits and a +: codes are
-// narrowed inside the ranges the image has, rows stay; a direct encode might have chosen narrower
-// ranges. To the recipe that the image has: a copy. Anything else: kNotDemotable.
+// From raw or exact to any recipe: the same bytes as Encode() of the source, without inputs. From
+// kivi:b to fewer bits: likewise, by integer work on the codes. From ott:b to fewer bits too, but
+// that raw tiles stay: what the chain before them left is not known. From kivi:b+ to fewer bits and
+// a +: codes are narrowed inside the ranges the image has, rows stay; a direct encode might have
+// chosen narrower ranges. To the recipe that the image has: a copy. Anything else: kNotDemotable.
 //
 //   view    parsed and verified
 //   target  DemoteBytesMax() suffices (else kTargetTooSmall); may not overlap view. What lies in it

@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "codecs/bytes.h"
+#include "codecs/chain.h"
 #include "codecs/checksum.h"
 #include "codecs/fp8_tile.h"
+#include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_encode.h"
@@ -42,6 +44,7 @@ void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout&
     bits += row_bytes;
     positions += sizeof(uint16_t);
   }
+  if (layout.chain.bytes != 0) StoreChain(source.head->chain, U8(tile) + layout.chain.offset);
   std::memset(tile + layout.codes_bytes, 0, layout.side_offset - layout.codes_bytes);
   std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
 }
@@ -102,14 +105,17 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   const auto tile_count = static_cast<uint32_t>(TileCount(spec.tile, spec.slice));
   if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
 
-  ImageWriter writer(spec, target);
+  const ImageSpec recorded = RecordedSpec(spec, inputs);
+  ImageWriter writer(recorded, target);
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const uint8_t* tile_bytes = U8(source.data());
+  HeadWork head;
   for (uint32_t i = 0; i < tile_count; ++i) {
-    TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position};
+    TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
+    tile.head = &head;
+    if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
     if (spec.recipe.NeedsProfile()) {
       tile.profile = inputs.profile;
-      tile.at = HeadOf(spec, i);
       if (planes == 2)
         tile.v = i % planes == 0 ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
     }

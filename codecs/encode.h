@@ -21,11 +21,16 @@ namespace cairn::codecs {
 //   always suffices. May not overlap source bytes   the image's; set on kOk. The rest of target is
 //   in any state
 //   inputs  what the recipe needs of them: without its profile, kNoProfile
+// The header says RecordedSpec(spec, inputs).
 // Errors: those of Validate(spec), kSourceSize, kTargetTooSmall (target in any state).
 // Same spec and source give the same bytes on every Backend. Opaque kinds are kept raw under every
 // recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
+
+// The spec, but that ott is ott/local for a block that is not the first of its chain where
+// inputs.parents do not have the slice in ott, or have some of it in ott/local.
+[[nodiscard]] ImageSpec RecordedSpec(const ImageSpec& spec, const EncodeInputs& inputs);
 
 // An image of `slice` made of tiles of `sources` by one copy: sub-slices of one image, or several
 // images of one block put together. Where two sources have a tile, the first wins. Tile bytes and

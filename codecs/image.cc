@@ -26,9 +26,10 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
   recipe->id = Load<RecipeId>(base + header::kRecipeId);
   recipe->bits = Load<uint8_t>(base + header::kRecipeBits);
   const auto flags = Load<uint8_t>(base + header::kRecipeFlags);
-  if (flags > 3) return Error::kBadFlags;
-  recipe->is_clipped = (flags & 1) != 0;
-  recipe->is_fast = (flags & 2) != 0;
+  if (flags > header::kFlagsKnown) return Error::kBadFlags;
+  recipe->is_clipped = (flags & header::kFlagClipped) != 0;
+  recipe->is_fast = (flags & header::kFlagFast) != 0;
+  recipe->is_local = (flags & header::kFlagLocal) != 0;
   recipe->k_group_tokens = Load<uint16_t>(base + header::kKGroupTokens);
   recipe->v_group_channels = Load<uint16_t>(base + header::kVGroupChannels);
   // No tables: reserved, where the recipe has none.

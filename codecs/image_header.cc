@@ -37,7 +37,9 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kRecipeId, spec.recipe.id);
   Store(target + header::kRecipeBits, spec.recipe.bits);
   Store(target + header::kRecipeFlags,
-        static_cast<uint8_t>((spec.recipe.is_clipped ? 1 : 0) | (spec.recipe.is_fast ? 2 : 0)));
+        static_cast<uint8_t>((spec.recipe.is_clipped ? header::kFlagClipped : 0) |
+                             (spec.recipe.is_fast ? header::kFlagFast : 0) |
+                             (spec.recipe.is_local ? header::kFlagLocal : 0)));
   Store(target + header::kTables, spec.recipe.tables);
   Store(target + header::kKGroupTokens, spec.recipe.k_group_tokens);
   Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);

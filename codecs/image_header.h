@@ -37,7 +37,7 @@ inline constexpr size_t kVDim = 120;             // u32
 inline constexpr size_t kReserved = 124;         // 4 bytes, 0
 inline constexpr size_t kRecipeId = 128;         // u8
 inline constexpr size_t kRecipeBits = 129;       // u8
-inline constexpr size_t kRecipeFlags = 130;      // u8: bit 0 clipped, bit 1 fast
+inline constexpr size_t kRecipeFlags = 130;      // u8, of those below
 inline constexpr size_t kRecipeReserved = 131;   // u8, 0
 inline constexpr size_t kKGroupTokens = 132;     // u16
 inline constexpr size_t kVGroupChannels = 134;   // u16
@@ -48,6 +48,11 @@ inline constexpr size_t kMultiplier = 138;       // i16
 inline constexpr size_t kParamsTail = 140;       // 20 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
 inline constexpr size_t kTail = 288;             // 32 bytes, 0
+
+inline constexpr uint8_t kFlagClipped = 1;
+inline constexpr uint8_t kFlagFast = 2;
+inline constexpr uint8_t kFlagLocal = 4;
+inline constexpr uint8_t kFlagsKnown = 7;
 }  // namespace header
 
 namespace directory {

@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "codecs/image.h"
 #include "codecs/profile.h"
 
 namespace cairn::codecs {
@@ -21,6 +22,9 @@ struct EncodeInputs {
   // What each token of the slice is worth to its readers. [layer][head][token] of the slice; empty
   // where there is none.
   std::span<const float> token_scores = {};
+  // ott: the images of the block before, parsed and verified, that together have the slice; where
+  // they do not, the rows are chosen as ott/local does.
+  std::span<const ImageView> parents = {};
 };
 
 struct DecodeInputs {

@@ -22,6 +22,14 @@ constexpr Recipe Exact(bool is_fast) {
 
 constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
 
+constexpr Recipe Ott(uint8_t bits, bool is_local) {
+  return {.id = RecipeId::kOtt,
+          .bits = bits,
+          .k_group_tokens = kKiviKGroupTokens,
+          .v_group_channels = kKiviVGroupChannels,
+          .is_local = is_local};
+}
+
 struct Named {
   std::string_view name;
   Recipe recipe;
@@ -29,11 +37,20 @@ struct Named {
 
 // All that need no profile. New ones go to the end: places are remembered.
 constexpr Named kNamed[] = {
-    {"raw", Recipe{}},           {"kivi:8", Kivi(8, false)},
-    {"kivi:4", Kivi(4, false)},  {"kivi:2", Kivi(2, false)},
-    {"kivi:8+", Kivi(8, true)},  {"kivi:4+", Kivi(4, true)},
-    {"kivi:2+", Kivi(2, true)},  {"exact", Exact(false)},
-    {"exact:fast", Exact(true)}, {"fp8", Fp8()},
+    {"raw", Recipe{}},
+    {"kivi:8", Kivi(8, false)},
+    {"kivi:4", Kivi(4, false)},
+    {"kivi:2", Kivi(2, false)},
+    {"kivi:8+", Kivi(8, true)},
+    {"kivi:4+", Kivi(4, true)},
+    {"kivi:2+", Kivi(2, true)},
+    {"exact", Exact(false)},
+    {"exact:fast", Exact(true)},
+    {"fp8", Fp8()},
+    {"ott:4", Ott(4, false)},
+    {"ott:2", Ott(2, false)},
+    {"ott:4/local", Ott(4, true)},
+    {"ott:2/local", Ott(2, true)},
 };
 
 constexpr auto kRecipes = [] {

@@ -19,7 +19,7 @@
 namespace cairn::codecs {
 
 // The values are part of the image format.
-enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4, kFp8 = 11 };
+enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4, kOtt = 7, kFp8 = 11 };
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
@@ -36,6 +36,9 @@ struct Recipe {
   uint8_t level = 0;       // cairn: steps are 3^level times those of level 0
   int16_t multiplier = 0;  // cairn: of the profile's steps, 256 * log2
 
+  // ott: the rows of a block are chosen without knowing the chain before it.
+  bool is_local = false;
+
   // Decoded bits equal source bits.
   [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
   // It codes with a profile, which SetCairn() takes it from: ParseRecipe() knows no such recipe.
@@ -47,7 +50,8 @@ inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
-// "exact:fast", "fp8"; anything else is kUnknownRecipe.
+// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local"; anything else is
+// kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
 // Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", what can be known without the profile: bits

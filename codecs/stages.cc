@@ -6,6 +6,7 @@
 #include "codecs/allocate/uniform.h"
 #include "codecs/predict/none.h"
 #include "codecs/quantize/affine.h"
+#include "codecs/select/min_norm.h"
 #include "codecs/select/select.h"
 
 namespace cairn::codecs {
@@ -14,6 +15,8 @@ namespace {
 constexpr Stages kRaw;
 constexpr Stages kKivi = {SelectNone, kPredictNone, AllocateUniform, QuantizeAffine};
 constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, AllocateUniform, QuantizeAffine};
+
+constexpr Stages kOtt = {SelectMinNorm, kPredictNone, AllocateUniform, QuantizeAffine};
 
 }  // namespace
 
@@ -32,6 +35,8 @@ const Stages& StagesOf(const Recipe& recipe) {
       return kRaw;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;
+    case RecipeId::kOtt:
+      return kOtt;
   }
   return kRaw;
 }

@@ -21,16 +21,30 @@
 
 namespace cairn::codecs {
 
+// ott: the pool of a head, the smallest key norms of the chain so far.
+inline constexpr uint32_t kChainRows = 3;
+struct ChainHead {
+  float norms[kChainRows] = {};  // the first `count`, ascending
+  uint8_t count = 0;
+  uint8_t displaced = 0;  // that have left the pool; 32: none enters any more
+};
+
+// What the tiles of a head share while they are encoded. K comes first.
+struct HeadWork {
+  std::array<uint64_t, kRowWords> rows{};  // ott: those that K's selection chose
+  ChainHead chain;                         // ott: before K is selected; after it, as it leaves
+};
+
 // A tile as the encoder gets it.
 struct TileSource {
   TileGeometry geometry;
   const uint8_t* bytes = nullptr;  // geometry.SourceBytes(), borrowed
   uint64_t first_position = 0;     // of the tile's first token in its chain
-  // For recipes with a profile: it, of which of its heads the tile is, and the elements of V of the
-  // tile's head, null for latents.
+  ProfileHead at = {};             // layer and head in the group
+  // For recipes with a profile: it, and the elements of V of the tile's head, null for latents.
   const Profile* profile = nullptr;
-  ProfileHead at = {};
   const uint8_t* v = nullptr;
+  HeadWork* head = nullptr;  // where the recipe shares something between K and V
 };
 
 struct TilePlan {

@@ -15,7 +15,8 @@ namespace cairn::codecs {
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer);
 
-// Row bits and positions of the plan's rows, ascending, and the padding of both sections.
+// The pool of ott, row bits and positions of the plan's rows, ascending, and the padding of both
+// sections.
 //   tile  layout.bytes
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
                std::byte* tile);

@@ -23,8 +23,8 @@ std::optional<TileLayout> Placed(TileLayout layout, const TileGeometry& geometry
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
   for (TilePart* part :
-       {&layout.params, &layout.row_bits, &layout.scales, &layout.positions, &layout.kept_map,
-        &layout.class_map, &layout.pattern_index, &layout.gate}) {
+       {&layout.params, &layout.chain, &layout.row_bits, &layout.scales, &layout.positions,
+        &layout.kept_map, &layout.class_map, &layout.pattern_index, &layout.gate}) {
     part->offset = layout.content_bytes;
     layout.content_bytes += part->bytes;
   }
@@ -39,6 +39,7 @@ std::optional<TileLayout> AffineLayout(const TileGeometry& geometry, const Recip
   TileLayout layout;
   layout.codes_bytes = uint64_t{tile.tokens} * CodeRowBytes(tile.dim, tile.bits);
   layout.params.bytes = GroupCount(tile, geometry.IsPerChannel()) * kParamsBytes;
+  layout.chain.bytes = recipe.id == RecipeId::kOtt && geometry.IsPerChannel() ? kChainBytes : 0;
   layout.row_bits.bytes = rows * geometry.RowBytes();
   layout.positions.bytes = rows * kPositionBytes;
   return Placed(layout, geometry);
@@ -75,6 +76,7 @@ uint16_t CodedForm(const Recipe& recipe) {
     case RecipeId::kRaw:
       return kRawForm;
     case RecipeId::kKivi:
+    case RecipeId::kOtt:
       return AffineForm(recipe.bits);
     case RecipeId::kExact:
       return kStripsForm;

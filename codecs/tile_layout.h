@@ -37,6 +37,8 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
+inline constexpr uint64_t kChainBytes = 16;
+
 // A stretch of the side section.
 struct TilePart {
   uint64_t offset = 0;  // from the tile's first byte
@@ -48,6 +50,7 @@ struct TileLayout {
   uint64_t side_offset = 0;  // 0 where there is no side section
   // The side section's parts, in this order and without gaps: larger units first.
   TilePart params;             // of the groups
+  TilePart chain;              // ott, K and latents: kChainBytes, the pool as the block leaves it
   TilePart row_bits;           // rows * RowBytes()
   TilePart scales;             // fp16 a token
   TilePart positions;          // rows * u16

@@ -4,6 +4,7 @@
 #include "codecs/fp8_tile.h"
 #include "codecs/image.h"
 #include "codecs/pack/dense.h"
+#include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -54,6 +55,11 @@ bool HasValidRows(const TileGeometry& geometry, const TileEntry& entry, const Ti
   return true;
 }
 
+bool HasValidChain(const TileLayout& layout, const std::byte* tile) {
+  ChainHead chain;
+  return layout.chain.bytes == 0 || LoadChain(U8(tile) + layout.chain.offset, &chain);
+}
+
 }  // namespace
 
 Error VerifyTile(const ImageView& view, uint32_t index) {
@@ -81,6 +87,7 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
   }
   if (!HasCleanCodes(geometry, spec.recipe, content.data())) return Error::kBadPadding;
   const bool is_valid = HasValidParams(*layout, content.data()) &&
+                        HasValidChain(*layout, content.data()) &&
                         HasValidRows(geometry, entry, *layout, content.data());
   return is_valid ? Error::kOk : Error::kBadTile;
 }

@@ -2,6 +2,7 @@
 #include "codecs/encode.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -45,7 +46,10 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
     return absl::InvalidArgumentError(
         "payload: the image is of another space, key, group, slice, shape or position");
   }
-  if (!expected.recipe.IsLossless() && !(expected.recipe == space.recipe())) {
+  codecs::ImageSpec wanted = expected;
+  wanted.recipe = space.recipe();
+  if (!expected.recipe.IsLossless() && !(expected.recipe == wanted.recipe) &&
+      !(expected.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "payload: the image is ", ToAbsl(codecs::FormatRecipe(expected.recipe)),
         ", the space takes ", ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
@@ -60,6 +64,31 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   }
   *recipe = expected.recipe;
   return absl::OkStatus();
+}
+
+// The images of the block before, for ott, which goes on with what they have.
+struct Parents {
+  BlockIndex::Pins pins;
+  std::vector<codecs::ImageView> views;
+};
+
+// Nothing where they are not resident or not as they were: the image then says that it is local. It
+// is left to those who read them to drop them.
+Parents ParentsOf(PutPath& path, const proto::Put& put, const codecs::ImageSpec& spec) {
+  Parents parents;
+  if (spec.recipe.id != codecs::RecipeId::kOtt || spec.first_position == 0) {
+    return parents;
+  }
+  parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
+  for (const Pin& pin : parents.pins) {
+    codecs::ImageView view;
+    if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk ||
+        codecs::VerifyTiles(view) != codecs::Error::kOk) {
+      return {};
+    }
+    parents.views.push_back(view);
+  }
+  return parents;
 }
 
 // Staging first; when that is full of payloads, straight into the tier, which can make room.
@@ -93,14 +122,16 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
+  const Parents parents = ParentsOf(path, context.put_, spec);
+  const codecs::EncodeInputs inputs = {.parents = parents.views};
   size_t bytes = 0;
   const codecs::Error error =
-      codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes);
+      codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
   }
   encoded.image.ShrinkTo(bytes);
-  encoded.recipe = spec.recipe;
+  encoded.recipe = codecs::RecordedSpec(spec, inputs).recipe;
   return encoded;
 }
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "codecs/demote.h"
+#include "codecs/encode.h"
 #include "service/active_backend.h"
 #include "service/step_timer.h"
 
@@ -117,7 +118,9 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   }
   image.ShrinkTo(bytes);
   CAIRN_RETURN_IF_ERROR(host_.Place(image));
-  if (index_.Replace(pin, recipe, std::move(image))) {
+  codecs::ImageSpec spec = view.spec();
+  spec.recipe = recipe;
+  if (index_.Replace(pin, codecs::RecordedSpec(spec, {}).recipe, std::move(image))) {
     encoded_.Add();
   }
   return absl::OkStatus();

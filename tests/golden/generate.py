@@ -160,14 +160,15 @@ def padded(data):
     return data + bytes(-len(data) % 16)
 
 
-def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position):
-    """(tile, rows) in affine form, or None where it has to be raw."""
+def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b""):
+    """(tile, rows) in affine form, or None where it has to be raw. chosen: tokens that are rows; pool: ott's."""
     tokens, dim = bits_of.shape
     with np.errstate(invalid="ignore"):
         values = to_float(dtype, bits_of)
         is_row = ~(np.abs(values) <= 32752).all(axis=1)
     if clipped and first_position == 0:
         is_row[0] = True
+    is_row[list(chosen)] = True
     codes = np.zeros((tokens, dim), np.int64)
     params = []
     if per_channel:
@@ -191,12 +192,12 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position):
                 params.append(group[:2])
                 codes[token, s] = group[2]
     rows = np.flatnonzero(is_row)
-    side = np.array(params, np.float16).tobytes() + bits_of[rows].tobytes() + rows.astype("<u2").tobytes()
+    side = np.array(params, np.float16).tobytes() + pool + bits_of[rows].tobytes() + rows.astype("<u2").tobytes()
     tile = padded(pack(codes, bits).tobytes()) + padded(side)
     return (tile, len(rows)) if len(tile) < len(padded(bits_of.tobytes())) else None
 
 
-def decode_affine(tile, shape, dtype, per_channel, bits, rows):
+def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0):
     tokens, dim = shape
     row_bytes = (dim * bits + 7) // 8
     packed = np.frombuffer(tile, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes)
@@ -212,7 +213,7 @@ def decode_affine(tile, shape, dtype, per_channel, bits, rows):
         index = np.arange(tokens)[:, None] * count + np.arange(dim) // group
     step = spread / F32(2 ** bits - 1)
     out = from_float(dtype, codes.astype(F32) * step[index] + minimum[index]).reshape(shape)
-    offset += 4 * count * across
+    offset += 4 * count * across + pool_bytes
     item = np.dtype(out.dtype).itemsize
     kept = np.frombuffer(tile, out.dtype, rows * dim, offset).reshape(rows, dim)
     positions = np.frombuffer(tile, "<u2", rows, offset + rows * dim * item)

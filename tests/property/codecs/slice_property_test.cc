@@ -68,7 +68,8 @@ Slice RandomSlice(std::mt19937_64& random) {
 
 TEST(SlicePropertyTest, TensorParallelHalvesMakeTheWhole) {
   std::mt19937_64 random = SeededRandom();
-  for (const std::string_view recipe : {"raw", "kivi:4", "kivi:2+", "exact", "exact:fast"}) {
+  for (const std::string_view recipe :
+       {"raw", "kivi:4", "kivi:2+", "exact", "exact:fast", "ott:2"}) {
     const Block block = MakeBlock(recipe, random);
     const Bytes first = EncodePart(block, {2, 4, 1, 3});
     const Bytes second = EncodePart(block, {2, 4, 4, 3});

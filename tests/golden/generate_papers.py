@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Golden vectors of the recipe ott, by a second implementation: from docs/recipes/ and docs/formats/ alone, never from the C++.
+
+  generate_papers.py            writes tests/golden/papers/
+  generate_papers.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy
+
+papers/manifest.txt holds, one a line, all fields separated by blanks:
+
+  source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin)
+  image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in papers/NAME.RECIPE.img
+  child RECIPE bytes crc32c decoded_crc32c      as the block after the image above, of the source above with its tokens reversed
+                                                and tokens 2, 7, 12, ... of K zero
+  demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
+
+All images have space 00..1f, key 20..3f, group 3, layer first 2, head first 1.
+"""
+import pathlib
+import struct
+import sys
+
+try:
+    import numpy as np
+except ImportError:
+    print("numpy is not installed: golden vectors not regenerated")
+    sys.exit(77)
+
+import generate
+import ott
+from sources import BYTES, KV, SOURCES
+
+FOLDER = pathlib.Path(__file__).parent / "papers"
+KEPT = {"typical-bf16", "odd-fp32", "latent-fp16"}
+LAYER_FIRST, HEAD_FIRST = 2, 1
+FLAG_LOCAL = 4
+
+
+class Image:
+    """One source under one recipe. parent: the image of the block before it."""
+
+    def __init__(self, source, recipe, parent=None):
+        self.source, self.recipe = source, recipe
+        self.bits = int(recipe[4])
+        self.position = source.first_position
+        self.parent = parent
+        self.traces = not recipe.endswith("/local")
+        self.is_local = not self.traces or (parent.is_local if parent else self.position != 0)
+        if parent:
+            self.position = parent.position + parent.source.tokens
+        self.pools = []  # of each head, as the block leaves it
+        self.tiles = []  # (bytes, rows, form)
+
+    def matrices(self):
+        """Of each head: its layer and the bits of its tiles."""
+        s, offset = self.source, 0
+        dtype = {1: np.uint16, 2: np.uint16, 3: np.uint32, 4: np.uint8}[s.dtype]
+        rows = 1 if s.kind == 3 else s.tokens
+        dims = [s.k_dim, s.v_dim] if s.kind == KV else [s.k_dim]
+        for index in range(s.layers * s.heads):
+            planes = []
+            for dim in dims:
+                bits = np.frombuffer(s.data, dtype, rows * dim, offset).reshape(rows, dim)
+                planes.append(bits)
+                offset += bits.nbytes
+            if self.parent:
+                planes = [bits[::-1].copy() for bits in planes]
+                planes[0][2::5] = 0
+            yield LAYER_FIRST + index // s.heads, planes
+
+    def encode(self):
+        for index, (layer, planes) in enumerate(self.matrices()):
+            pool, chosen = self.pool_before(index), []
+            if self.source.dtype != BYTES:
+                chosen = pool.trace(generate.to_float(self.source.dtype, planes[0]), layer)
+            for plane, bits in enumerate(planes):
+                coded = None
+                if self.source.dtype != BYTES:
+                    coded = generate.affine_tile(bits, self.source.dtype, plane == 0, self.bits, False, 1, chosen,
+                                                 pool.to_bytes() if plane == 0 else b"")
+                if coded is None:
+                    self.tiles.append((generate.padded(bits.tobytes()), 0, 0))
+                else:
+                    self.tiles.append((*coded, 1 | self.bits << 8))
+                if plane == 0:
+                    self.pools.append(ott.Pool() if coded is None else pool)
+        return self
+
+    def pool_before(self, index):
+        pool = ott.Pool()
+        if self.parent and self.traces:
+            before = self.parent.pools[index]
+            pool.norms, pool.gone = list(before.norms), before.gone
+        return pool
+
+    def decode(self):
+        out, tiles = b"", iter(self.tiles)
+        for _, planes in self.matrices():
+            for plane, bits in enumerate(planes):
+                data, rows, form = next(tiles)
+                if form == 0:
+                    out += data[:bits.nbytes]
+                else:
+                    out += generate.decode_affine(data, bits.shape, self.source.dtype, plane == 0, self.bits, rows,
+                                                  16 if plane == 0 else 0).tobytes()
+        return out
+
+    def demoted(self, recipe):
+        image = Image(self.source, recipe)
+        image.is_local = self.is_local
+        tiles = iter(self.tiles)
+        for _, planes in self.matrices():
+            for bits in planes:
+                data, rows, form = next(tiles)
+                if form == 0:
+                    image.tiles.append((data, rows, form))
+                    continue
+                tokens, dim = bits.shape
+                row_bytes = (dim * self.bits + 7) // 8
+                packed = np.frombuffer(data, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes)
+                codes = (generate.unpack(packed, dim, self.bits) + 2) // 5
+                side = data[-(-tokens * row_bytes // 16) * 16:]
+                data = generate.padded(generate.pack(codes, image.bits).tobytes()) + side
+                image.tiles.append((data, rows, 1 | image.bits << 8))
+        return image
+
+    def to_bytes(self):
+        s = self.source
+        offset, directory = generate.HEADER + generate.ENTRY * len(self.tiles), b""
+        for data, rows, form in self.tiles:
+            directory += struct.pack("<IIIHH", offset // 16, len(data), generate.crc32c(data), rows, form)
+            offset += len(data)
+        header = struct.pack("<4sHHIIQIHBB", b"CKVI", 1, generate.HEADER, 0, 0, offset, len(self.tiles), 3, s.kind, s.dtype)
+        header += bytes(range(64))
+        header += struct.pack("<QHHHHHBBII4x", self.position, s.tokens, LAYER_FIRST, s.layers, HEAD_FIRST, s.heads, 0, 0,
+                              s.k_dim, s.v_dim)
+        header += struct.pack("<BBBxHH", 7, self.bits, FLAG_LOCAL if self.is_local else 0, 128, 64)
+        header += bytes(generate.HEADER - len(header))
+        crc = generate.crc32c(header + directory)
+        return header[:12] + struct.pack("<I", crc) + header[16:] + directory + b"".join(tile[0] for tile in self.tiles)
+
+
+def vectors():
+    """Files by name."""
+    files, manifest = {}, []
+
+    def add(what, image):
+        content = image.to_bytes()
+        manifest.append(f"{what} {image.recipe} {len(content)} {generate.crc32c(content):08x} "
+                        f"{generate.crc32c(image.decode()):08x}")
+        if what == "image" and image.source.name in KEPT:
+            files[f"{image.source.name}.{image.recipe.replace(':', '').replace('/', '-')}.img"] = content
+
+    for s in SOURCES:
+        manifest.append(f"source {s.name} {s.kind} {s.dtype} {s.layers} {s.heads} {s.tokens} {s.k_dim} {s.v_dim} "
+                        f"{s.first_position} {len(s.data)} {generate.crc32c(s.data):08x}")
+        for recipe in ("ott:4", "ott:2", "ott:2/local"):
+            image = Image(s, recipe).encode()
+            add("image", image)
+            add("child", Image(s, recipe, image).encode())
+            if recipe == "ott:4":
+                content = image.demoted("ott:2").to_bytes()
+                manifest.append(f"demote ott:4 ott:2 {len(content)} {generate.crc32c(content):08x}")
+    files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(generate.run(FOLDER, vectors(), sys.argv[1:]))

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays the vectors of tests/golden/papers/ on every backend of this CPU. generate_papers.py says
+// what the manifest holds.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "codecs/backends.h"
+#include "codecs/checksum.h"
+#include "codecs/decode.h"
+#include "codecs/demote.h"
+#include "codecs/encode.h"
+
+namespace cairn::codecs {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
+
+Bytes ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+// What a line says of an image.
+struct Wanted {
+  std::string recipe;
+  size_t bytes = 0;
+  uint32_t crc = 0;
+  uint32_t decoded_crc = 0;
+};
+
+uint32_t Hex(const std::string& text) {
+  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
+}
+
+Recipe RecipeNamed(const std::string& name) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
+  return recipe;
+}
+
+class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
+ protected:
+  void LoadSource(std::istringstream& line) {
+    uint32_t kind = 0;
+    uint32_t dtype = 0;
+    spec_ = {};
+    line >> name_ >> kind >> dtype >> spec_.slice.layer_count >> spec_.slice.head_count >>
+        spec_.tokens >> spec_.tile.k_dim >> spec_.tile.v_dim >> spec_.first_position;
+    spec_.tile.kind = static_cast<GroupKind>(kind);
+    spec_.tile.dtype = static_cast<DType>(dtype);
+    spec_.slice.layer_first = 2;
+    spec_.slice.head_first = 1;
+    spec_.group = 3;
+    for (size_t i = 0; i < spec_.space.size(); ++i) {
+      spec_.space[i] = static_cast<uint8_t>(i);
+      spec_.key[i] = static_cast<uint8_t>(32 + i);
+    }
+    source_ = ReadFile(kFolder / "image" / (name_ + ".bin"));
+  }
+
+  // Tokens of every tile reversed, tokens 2, 7, 12, ... of the first plane zero.
+  [[nodiscard]] Bytes ChildSource() const {
+    Bytes child;
+    const uint32_t planes = PlaneCount(spec_.tile.kind);
+    const uint32_t rows = TileRows(spec_.tile.kind, spec_.tokens);
+    size_t offset = 0;
+    for (uint32_t tile = 0; tile < TileCount(spec_.tile, spec_.slice); ++tile) {
+      const size_t row_bytes =
+          TileBytes(spec_.tile, PlaneAt(spec_.tile.kind, tile % planes), spec_.tokens) / rows;
+      for (uint32_t token = 0; token < rows; ++token) {
+        const auto first =
+            source_.begin() + static_cast<ptrdiff_t>(offset + (rows - 1 - token) * row_bytes);
+        const bool is_zero = tile % planes == 0 && token % 5 == 2;
+        if (is_zero) child.resize(child.size() + row_bytes);
+        if (!is_zero) child.insert(child.end(), first, first + static_cast<ptrdiff_t>(row_bytes));
+      }
+      offset += rows * row_bytes;
+    }
+    return child;
+  }
+
+  Bytes EncodeImage(const ImageSpec& spec, const Bytes& source, const EncodeInputs& inputs) {
+    uint64_t max_bytes = 0;
+    EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
+    Bytes image(max_bytes);
+    size_t bytes = 0;
+    EXPECT_EQ(Encode(*GetParam(), spec, source, image, &bytes, inputs), Error::kOk);
+    image.resize(bytes);
+    return image;
+  }
+
+  void Check(const Bytes& image, const Wanted& wanted) {
+    EXPECT_EQ(image.size(), wanted.bytes);
+    EXPECT_EQ(Crc32c(image), wanted.crc);
+    ImageView view;
+    ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+    ASSERT_EQ(VerifyTiles(view), Error::kOk);
+    Bytes decoded(source_.size());
+    ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded), Error::kOk);
+    EXPECT_EQ(Crc32c(decoded), wanted.decoded_crc);
+  }
+
+  void CheckImage(std::istringstream& line) {
+    const Wanted wanted = WantedOf(line);
+    SCOPED_TRACE(name_ + " " + wanted.recipe);
+    spec_.recipe = RecipeNamed(wanted.recipe);
+    image_ = EncodeImage(spec_, source_, {});
+    Check(image_, wanted);
+    std::string file = wanted.recipe;
+    std::erase(file, ':');
+    std::replace(file.begin(), file.end(), '/', '-');
+    const auto kept = kFolder / "papers" / (name_ + "." + file + ".img");
+    if (!std::filesystem::exists(kept)) return;
+    ++kept_images_;
+    EXPECT_EQ(ReadFile(kept), image_);
+    Check(ReadFile(kept), wanted);
+  }
+
+  void CheckChild(std::istringstream& line) {
+    const Wanted wanted = WantedOf(line);
+    SCOPED_TRACE(name_ + " " + wanted.recipe + " child");
+    std::vector<ImageView> parents(1);
+    ASSERT_EQ(ParseImage(image_, &parents.front()), Error::kOk);
+    ImageSpec spec = spec_;
+    spec.first_position += spec.tokens;
+    Check(EncodeImage(spec, ChildSource(), {.parents = parents}), wanted);
+  }
+
+  void CheckDemotion(std::istringstream& line) {
+    std::string from;
+    std::string to;
+    size_t bytes = 0;
+    std::string crc;
+    line >> from >> to >> bytes >> crc;
+    SCOPED_TRACE(name_ + " to " + to);
+    ImageView view;
+    ASSERT_EQ(ParseImage(image_, &view), Error::kOk);
+    Recipe recipe = RecipeNamed(to);
+    recipe.is_local = view.spec().recipe.is_local;
+    Bytes demoted(DemoteBytesMax(view, recipe));
+    size_t demoted_bytes = 0;
+    ASSERT_EQ(Demote(*GetParam(), view, recipe, demoted, &demoted_bytes), Error::kOk);
+    demoted.resize(demoted_bytes);
+    EXPECT_EQ(demoted_bytes, bytes);
+    EXPECT_EQ(Crc32c(demoted), Hex(crc));
+  }
+
+  static Wanted WantedOf(std::istringstream& line) {
+    Wanted wanted;
+    std::string crc;
+    std::string decoded_crc;
+    line >> wanted.recipe >> wanted.bytes >> crc >> decoded_crc;
+    wanted.crc = Hex(crc);
+    wanted.decoded_crc = Hex(decoded_crc);
+    return wanted;
+  }
+
+  std::string name_;
+  ImageSpec spec_;
+  Bytes source_;
+  Bytes image_;  // of the last `image` line
+  int kept_images_ = 0;
+};
+
+TEST_P(PapersGoldenTest, ReplaysEveryVector) {
+  std::ifstream manifest(kFolder / "papers" / "manifest.txt");
+  ASSERT_TRUE(manifest) << kFolder;
+  int checked = 0;
+  for (std::string text; std::getline(manifest, text); ++checked) {
+    std::istringstream line(text);
+    std::string what;
+    line >> what;
+    if (what == "source") {
+      LoadSource(line);
+    } else if (what == "image") {
+      CheckImage(line);
+    } else if (what == "child") {
+      CheckChild(line);
+    } else {
+      ASSERT_EQ(what, "demote");
+      CheckDemotion(line);
+    }
+  }
+  EXPECT_GT(checked, 400);
+  EXPECT_EQ(kept_images_, 9);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PapersGoldenTest,
+                         testing::ValuesIn(CpuBackends().begin(), CpuBackends().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace cairn::codecs
