@@ -15,6 +15,7 @@ exception; the caller recomputes. Nothing but the standard library is needed.
 from . import image, keys
 from ._ffi import library_version
 from .buffer import Buffer
+from .capture import Capture
 from .client import Client, Counters, Stats, TierStats, connect
 from .errors import (
     DataLossError,
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Buffer",
+    "Capture",
     "Client",
     "Counters",
     "DataLossError",

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._model import GroupAbout, ModelAbout, read_model
+from ._model import ModelAbout, read_model
 from ._profile import Rotation
 from .errors import InvalidArgumentError
-from .keys import Rope
+from .keys import Group, Rope
 
 _NAME = re.compile(r"(window)|([kvq])(?:\.(\d+))?")
 _SAFETENSORS_DTYPES = {
@@ -66,7 +66,7 @@ class Dump(Kv):
 
     def fingerprint(self) -> str:
         """Of the values: a dump in other files has the same, a changed one has not."""
-        ropes = [(group.layers, group.rope) for group in self.about.groups]
+        ropes = [self.rope_of(layer) for layer in sorted(self.k)]
         found = hashlib.sha256(f"{self.dtype} {sorted(self.windows.items())} {ropes}".encode())
         for name in "kvq":
             for layer, array in sorted(getattr(self, name).items()):
@@ -86,12 +86,13 @@ class Dump(Kv):
 
     def with_rope(self, rope: Rope) -> Dump:
         """The same with one RoPE for all layers."""
-        group = GroupAbout(tuple(self.k), rope)
+        group = Group("kv", tuple(self.k), rope=rope)
         return dataclasses.replace(self, about=dataclasses.replace(self.about, groups=(group,)))
 
     def rope_of(self, layer: int) -> Rope | None:
         """None where nobody said."""
-        return next((group.rope for group in self.about.groups if layer in group.layers), None)
+        group = self.about.group_of(layer)
+        return None if group is None else group.rope
 
     def rotation_of(self, layer: int) -> Rotation:
         """Of K, in the terms of a profile; none where nobody said."""
@@ -131,7 +132,8 @@ def read_dump(folder: pathlib.Path) -> Dump:
         raise InvalidArgumentError(f"{folder}: elements are {sorted(dtypes)}, expected one type")
     about = read_model(folder)
     if not windows:
-        windows = {i: g.window_tokens for g in about.groups for i in g.layers if g.window_tokens}
+        found = {layer: about.group_of(layer) for layer in k}
+        windows = {i: g.window_tokens for i, g in found.items() if g and g.window_tokens}
     dump = Dump(_CAIRN_DTYPES[dtypes.pop()], k, v, planes["q"], windows, about)
     _check(dump, folder)
     return dump

@@ -5,9 +5,9 @@
      "groups": [{"layers": 30, "window_tokens": 0,
                  "rope": {"kind": "half", "rotary_dims": 64, "base": 10000.0}}]}
 
-It names a space as `Client.open_space` does, with the same words; all of it is optional. `layers` is
-a count or a list, and layers without a group have no RoPE as far as anyone knows. Counts of heads
-and channels are those of the tensors.
+It names a space with the words of `Client.open_space`; all of it is optional. `layers` is a count
+or a list. Layers without a group turn as nobody knows. Where kv_heads, k_dim and v_dim are not
+given, they are those of the tensors.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ import pathlib
 from typing import Any
 
 from .errors import InvalidArgumentError
-from .keys import ROPE_KINDS, Rope, SpaceSpec
+from .keys import ROPE_KINDS, Group, Rope, SpaceSpec
 
 FILE = "model.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupAbout:
-    layers: tuple[int, ...]
-    rope: Rope
-    window_tokens: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class ModelAbout:
-    groups: tuple[GroupAbout, ...] = ()
+    groups: tuple[Group, ...] = ()
     model: str | None = None
     weights_revision: str = ""
     tenant: str = "default"
     tokens_per_block: int = 128
+
+    def group_of(self, layer: int) -> Group | None:
+        """Of K and V."""
+        kv = (group for group in self.groups if group.kind == "kv")
+        return next((group for group in kv if layer in group.layer_indices), None)
 
 
 def read_model(folder: pathlib.Path) -> ModelAbout:
@@ -51,22 +49,16 @@ def read_model(folder: pathlib.Path) -> ModelAbout:
 
 
 def write_model(folder: pathlib.Path, spec: SpaceSpec, tenant: str) -> None:
-    """What `read_model` reads, of a space's K and V groups."""
-    groups = [
-        {
-            "layers": list(group.layer_indices),
-            "window_tokens": group.window_tokens,
-            "rope": dataclasses.asdict(group.rope),
-        }
-        for group in spec.groups
-        if group.kind == "kv"
-    ]
+    """What `read_model` reads, of a space."""
     about = {
         "model": spec.model,
         "weights_revision": spec.weights_revision,
         "tenant": tenant,
         "tokens_per_block": spec.tokens_per_block,
-        "groups": groups,
+        "groups": [
+            dataclasses.asdict(group) | {"layers": list(group.layer_indices)}
+            for group in spec.groups
+        ],
     }
     (folder / FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
@@ -87,12 +79,12 @@ def _parse(read: dict[str, Any]) -> ModelAbout:
     groups = []
     for group in read.get("groups", []):
         layers = group["layers"]
-        layers = range(layers) if isinstance(layers, int) else map(int, layers)
+        layers = tuple(range(layers)) if isinstance(layers, int) else tuple(map(int, layers))
         rope = dict(group.get("rope") or {})
         rope["inverse_frequencies"] = tuple(map(float, rope.get("inverse_frequencies", ())))
-        window = int(group.get("window_tokens", 0))
-        groups.append(GroupAbout(tuple(layers), _checked(Rope(**rope)), window))
-    seen = [layer for group in groups for layer in group.layers]
+        changed = {"kind": group.get("kind", "kv"), "layers": layers, "rope": _checked(Rope(**rope))}
+        groups.append(Group(**(group | changed)))
+    seen = [layer for group in groups for layer in group.layer_indices]
     if len(set(seen)) != len(seen):
         raise ValueError("a layer is in two groups")
     names = ("model", "weights_revision", "tenant", "tokens_per_block")

@@ -67,7 +67,8 @@ class Client:
     It keeps its session open by itself, and reopens it when the daemon comes back.
     """
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, tenant: str = "default") -> None:
+        self.tenant = tenant
         self._handle = Handle("client", address, _ffi.library().cairn_close)
         self._spaces: weakref.WeakSet[Space] = weakref.WeakSet()
         _clients.add(self)
@@ -281,4 +282,4 @@ def connect(
     if data is not None and not data.startswith("unix:"):
         _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))
-    return Client(address.value or 0)
+    return Client(address.value or 0, tenant)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _ffi, keys
 from ._handle import Handle
-from .errors import Error, InvalidArgumentError, from_code
+from .errors import Error, FailedPreconditionError, InvalidArgumentError, from_code
 from .transfer import (
     TIERS,
     Get,
@@ -25,6 +25,7 @@ from .transfer import (
 )
 
 if TYPE_CHECKING:
+    from .capture import Capture
     from .client import Client
 
 
@@ -120,6 +121,11 @@ class Space:
         self.fingerprint = bytes(info.fingerprint)
         self.recipe = info.recipe.decode()
         self.was_created = bool(info.created)
+        self._capture: Capture | None = None
+
+    @property
+    def tenant(self) -> str:
+        return self._client.tenant
 
     # -------------------------------------------------------------------------------- naming
 
@@ -289,7 +295,7 @@ class Space:
             request.derived = 1 if one.is_derived else 0
             held.append(fill(request.source, self.spec, one))
         reason = self._run("put", requests, timeout)
-        return [
+        results = [
             PutResult(
                 bool(request.duplicate),
                 request.image_bytes,
@@ -297,6 +303,10 @@ class Space:
             )
             for request in requests
         ]
+        capture = self._capture
+        if capture is not None:
+            capture.record(puts, results)
+        return results
 
     def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
         """Unlinks blocks; returns how many there were."""
@@ -355,6 +365,12 @@ class Space:
             many = library.cairn_put_batch if verb == "put" else library.cairn_get_batch
             _ffi.check(many(space, requests, len(requests), limit))
             return ""
+
+    def _tap(self, capture: Capture | None) -> None:
+        """`capture` sees every put from now on."""
+        if capture is not None and self._capture is not None:
+            raise FailedPreconditionError("the space has a capture already")
+        self._capture = capture
 
     def _release(self, lease: bytes) -> None:
         with self._client_handle.use() as client:

@@ -123,6 +123,11 @@ class Plane:
     def tensor(self) -> Tensor:
         return self.layers[0]
 
+    @property
+    def first_token(self) -> int:
+        """Where a cut begins."""
+        return self._first_token
+
     def cut(self, first: int, count: int) -> Plane:
         """Tokens [first, first + count) of it."""
         cut = object.__new__(Plane)

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tap on a space's puts: a worker that runs writes the dumps that `cairn.evaluate` reads.
+
+    with cairn.Capture(space, "/tmp/capture") as capture:
+        …                                       # the worker goes on putting blocks
+        capture.add_queries(key, {layer: q})    # optional
+    # cairnctl evaluate /tmp/capture/0 --calibration /tmp/capture/1
+
+Needs numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._model import write_model
+from .errors import InvalidArgumentError
+from .tensors import Tensor, describe
+from .transfer import Part, Plane, Put, PutResult, plane_of
+
+if TYPE_CHECKING:
+    from .space import Space
+
+_NUMPY_DTYPES = {"bf16": "uint16", "fp16": "float16", "fp32": "float32"}
+QUERY_TOKENS_MAX = 64  # of a block: the last ones
+
+
+class Capture:
+    """Copies sequences that go into `space` through this very object, from their first block on.
+
+    A put that fails is not recorded, and none fails or waits for the disk because of the tap: what
+    is recorded costs one copy in memory, after the put, and nothing once the tap `is_full`. What
+    goes wrong in it ends it and is kept as `error`. Files are written by `close`.
+
+    sequences: how many to write, each into a folder of its own: FOLDER/0, the longest, FOLDER/1, …
+    tokens_max: of one. bytes_max: of all that is kept meanwhile, twice as many sequences at most.
+    every: takes one sequence of so many that begin. parts: which layers and heads of each group
+    this rank puts, where it does not put whole blocks. Groups that are not K and V are left out.
+    Blocks have to come after their parents. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        folder: str | os.PathLike,
+        *,
+        sequences: int = 2,
+        tokens_max: int = 2048,
+        bytes_max: int = 1 << 30,
+        every: int = 1,
+        parts: Sequence[Part] = (),
+    ) -> None:
+        import numpy  # noqa: F401  now, and not in the first put
+
+        if min(sequences, tokens_max, bytes_max, every) < 1:
+            raise InvalidArgumentError("sequences, tokens_max, bytes_max and every are 1 or more")
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(self.folder.iterdir()):
+            raise InvalidArgumentError(f"{self.folder} is not empty")
+        self.error: Exception | None = None
+        self._space, self._sequences, self._every = space, sequences, every
+        self._blocks_max = max(1, tokens_max // space.spec.tokens_per_block)
+        self._bytes_left = bytes_max
+        self._lock = threading.Lock()
+        self._boxes = _boxes_of(space.spec, parts)
+        self._chains: list[_Chain] = []
+        self._places: dict[bytes, tuple[_Chain, int]] = {}
+        self._begun = 0
+        self._is_open = True
+        space._tap(self)
+
+    @property
+    def is_full(self) -> bool:
+        """There are as many whole sequences as were asked for: `close` has nothing to wait for."""
+        return sum(chain.is_whole(self._blocks_max) for chain in self._chains) >= self._sequences
+
+    def add_queries(self, key: bytes, queries: Mapping[int, Any]) -> None:
+        """Queries as they meet K, after RoPE, of the last tokens of the block `key`, which has been
+        put: by layer [query heads, tokens, dim], arrays of numpy. Of a sequence those of its last
+        block are written. Does nothing where the block is not recorded."""
+        import numpy as np
+
+        with self._lock:
+            chain, index = self._places.get(key, (None, 0))
+            if chain is not None and self._is_open:
+                cut = {i: np.array(q)[:, -QUERY_TOKENS_MAX:] for i, q in queries.items()}
+                chain.queries.setdefault(index, {}).update(cut)
+
+    def record(self, puts: Sequence[Put], results: Sequence[PutResult]) -> None:
+        """For `Space` alone: after its puts."""
+        if not self._is_open:
+            return
+        try:
+            for put, result in zip(puts, results, strict=True):
+                if result.error is None and put.part.group in self._boxes and put.image is None:
+                    self._record(put)
+        except Exception as error:  # the worker's puts come before all that is recorded of them
+            self.error = error
+            self._end()
+
+    def close(self) -> list[pathlib.Path]:
+        """Takes the tap out and writes what there is; the folders, the longest sequence first. None
+        where something went wrong, or when it is called again."""
+        if self._is_open:
+            self._end()
+        found = sorted(self._chains, key=lambda chain: -chain.whole_blocks)[: self._sequences]
+        written = []
+        for chain in found:
+            if chain.whole_blocks and self.error is None:
+                folder = self.folder / str(len(written))
+                chain.write(folder, self._space)
+                written.append(folder)
+        self._chains, self._places = [], {}
+        return written
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._space._tap(None)
+
+    def _record(self, put: Put) -> None:
+        with self._lock:
+            chain, index = self._place_of(put)
+            if chain is None:
+                return
+            block = chain.blocks[index]
+        block.copy(put)  # not under the lock: two parts of a block do not overlap
+        if len(chain.blocks) == self._blocks_max and self.is_full:
+            self._end()
+
+    def _place_of(self, put: Put) -> tuple[_Chain | None, int]:
+        """Where the block belongs; a place is made for one that goes on where a sequence ends."""
+        if put.key in self._places:
+            return self._places[put.key]
+        chain, index = None, 0
+        if put.parent is None and put.first_position == 0:
+            self._begun += 1
+            if (self._begun - 1) % self._every == 0:
+                chain = self._new_chain()
+        elif put.parent in self._places:
+            chain, last = self._places[put.parent]
+            index = last + 1
+        block_bytes = sum(box.block_bytes for box in self._boxes.values())
+        is_next = chain is not None and index == len(chain.blocks) < self._blocks_max
+        if not is_next or block_bytes > self._bytes_left:
+            return None, 0
+        self._bytes_left -= block_bytes
+        chain.blocks.append(_Block(self._boxes))
+        chain.keys.append(put.key)
+        self._places[put.key] = chain, index
+        return chain, index
+
+    def _new_chain(self) -> _Chain | None:
+        """One more, in the place of the shortest where there are too many."""
+        if len(self._chains) >= 2 * self._sequences:
+            shortest = min(self._chains, key=lambda chain: len(chain.blocks))
+            if len(shortest.blocks) >= self._blocks_max:
+                return None
+            self._chains.remove(shortest)
+            for key in shortest.keys:
+                del self._places[key]
+            block_bytes = sum(box.block_bytes for box in self._boxes.values())
+            self._bytes_left += block_bytes * len(shortest.blocks)
+        self._chains.append(_Chain())
+        return self._chains[-1]
+
+
+class _Box:
+    """The layers and heads of a group that are recorded."""
+
+    def __init__(self, spec: Any, part: Part) -> None:
+        group = spec.groups[part.group]
+        self.all_layers = range(len(group.layer_indices))
+        self.all_heads = range(group.kv_heads)
+        self.layers, self.heads = part.layers or self.all_layers, part.heads or self.all_heads
+        self.layer_indices = [group.layer_indices[i] for i in self.layers]
+        self.dtype = _NUMPY_DTYPES[spec.dtype]
+        shape = (len(self.layers), len(self.heads), spec.tokens_per_block)
+        self.shapes = [(*shape, group.k_dim), (*shape, group.v_dim)]
+
+    @property
+    def block_bytes(self) -> int:
+        layers, heads, tokens, k_dim = self.shapes[0]
+        item_bytes = 4 if self.dtype == "float32" else 2
+        return layers * heads * tokens * (k_dim + self.shapes[1][3]) * item_bytes
+
+
+def _boxes_of(spec: Any, parts: Sequence[Part]) -> dict[int, _Box]:
+    kv = [index for index, group in enumerate(spec.groups) if group.kind == "kv"]
+    if not kv:
+        raise InvalidArgumentError("the space has no group of K and V")
+    return {part.group: _Box(spec, part) for part in parts or [Part(group=i) for i in kv]}
+
+
+class _Block:
+    """One block as it is put, part by part."""
+
+    def __init__(self, boxes: dict[int, _Box]) -> None:
+        import numpy as np
+
+        self._boxes = boxes
+        self.planes = {
+            group: [np.empty(shape, box.dtype) for shape in box.shapes]
+            for group, box in boxes.items()
+        }
+        self._missing = {
+            group: np.ones(box.shapes[0][:2], bool) for group, box in boxes.items()
+        }
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(missing.any() for missing in self._missing.values())
+
+    def copy(self, put: Put) -> None:
+        box = self._boxes[put.part.group]
+        planes = self.planes[put.part.group]
+        layers = _places(put.part.layers or box.all_layers, box.layers)
+        heads = _places(put.part.heads or box.all_heads, box.heads)
+        if put.source is None:
+            for plane, array in zip(planes, (put.k, put.v), strict=True):
+                for place, layer in zip(range(len(plane))[layers], _layers_of(array), strict=True):
+                    plane[place, heads] = layer.view(plane.dtype)
+        else:
+            counts = [len(range(count)[cut]) for count, cut in zip(planes[0].shape, (layers, heads))]
+            both = _array_of(describe("source", put.source)).reshape(-1).view(planes[0].dtype)
+            both = both.reshape(*counts, -1)
+            first = planes[0].shape[2] * planes[0].shape[3]
+            for plane, flat in zip(planes, (both[:, :, :first], both[:, :, first:]), strict=True):
+                plane[layers, heads] = flat.reshape(*counts, *plane.shape[2:])
+        self._missing[put.part.group][layers, heads] = False
+
+
+def _places(wanted: range, box: range) -> slice:
+    """Of layers or heads in a box that holds them."""
+    first = wanted.start - box.start
+    if first < 0 or first + len(wanted) > len(box):
+        raise InvalidArgumentError(f"{wanted} was put, {box} is captured (parts)")
+    return slice(first, first + len(wanted))
+
+
+def _layers_of(array: Any) -> list:
+    """Arrays [heads, tokens, dim] of numpy, over the caller's memory."""
+    plane = plane_of("a plane", array)
+    found = [_array_of(tensor) for tensor in plane.layers]
+    if len(found) == 1 and found[0].ndim == 4:
+        found = list(found[0])
+    return [layer[:, plane.first_token :][:, : plane.shape[2]] for layer in found]
+
+
+def _array_of(tensor: Tensor) -> Any:
+    import ctypes
+
+    import numpy as np
+
+    dtype = np.dtype(f"uint{8 * tensor.itemsize}")
+    if not tensor.bytes:
+        return np.empty(tensor.shape, dtype)
+    low = sum(min(0, (n - 1) * step) for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    high = sum(max(0, (n - 1) * step) for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    memory = (ctypes.c_uint8 * (high - low + tensor.itemsize)).from_address(tensor.address + low)
+    return np.ndarray(tensor.shape, dtype, memory, -low, tensor.strides)
+
+
+class _Chain:
+    """One sequence from its first block on."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.blocks: list[_Block] = []
+        self.queries: dict[int, dict[int, Any]] = {}  # by block, then by layer
+
+    @property
+    def whole_blocks(self) -> int:
+        """How many there are before the first that is not whole."""
+        return next((i for i, x in enumerate(self.blocks) if not x.is_whole), len(self.blocks))
+
+    def is_whole(self, blocks: int) -> bool:
+        return len(self.blocks) == blocks == self.whole_blocks
+
+    def write(self, folder: pathlib.Path, space: Space) -> None:
+        """All of it or nothing."""
+        import numpy as np
+
+        count, partial = self.whole_blocks, folder.with_suffix(".partial")
+        partial.mkdir()
+        try:
+            for group, box in self.blocks[0]._boxes.items():
+                for plane, name in enumerate("kv"):
+                    for place, layer in enumerate(box.layer_indices):
+                        parts = [x.planes[group][plane][place] for x in self.blocks[:count]]
+                        np.save(partial / f"{name}.{layer}.npy", np.concatenate(parts, 1))
+            for layer, q in self.queries.get(count - 1, {}).items():
+                np.save(partial / f"q.{layer}.npy", q)
+            write_model(partial, space.spec, space.tenant)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)

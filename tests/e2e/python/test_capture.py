@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cairn.Capture: what goes through a space's put becomes a dump that cairn.evaluate reads."""
+
+import json
+import sys
+
+import cairn
+import numpy as np
+import pytest
+from cairn import Capture, InvalidArgumentError, Part, Put, evaluate
+from cairn._dump import read_dump
+from conftest import DIM, HEADS, LAYERS, ROOT, TOKENS, make_kv, open_space
+
+BLOCKS = 9  # 288 tokens
+
+
+def make_sequence(seed, blocks=BLOCKS):
+    return make_kv(seed, (LAYERS, HEADS, blocks * TOKENS, DIM))
+
+
+def cut(plane, index):
+    return plane[:, :, index * TOKENS : (index + 1) * TOKENS]
+
+
+def puts_of(space, seed, k, v, form="arrays"):
+    """The puts of a whole sequence, in order."""
+    count = k.shape[2] // TOKENS
+    keys = space.keys(np.arange(count * TOKENS, dtype=np.uint32) + 1000 * seed)
+    found = []
+    for index, key in enumerate(keys):
+        where = {"parent": keys[index - 1] if index else None, "first_position": index * TOKENS}
+        planes = cut(k, index), cut(v, index)
+        if form == "lists":
+            found.append(Put(key, *(list(plane) for plane in planes), **where))
+        elif form == "source":
+            found.append(Put(key, source=np.stack(planes, 2).copy(), **where))
+        elif form == "parts":
+            for head in range(HEADS):
+                one = [plane[:, head : head + 1] for plane in planes]
+                part = Part(heads=range(head, head + 1))
+                found.append(Put(key, *one, part=part, **where))
+        else:
+            found.append(Put(key, *planes, **where))
+    return found
+
+
+@pytest.mark.parametrize("form", ["arrays", "lists", "source", "parts"])
+def test_a_capture_is_a_dump_of_what_was_put(client, tmp_path, form):
+    k, v = make_sequence(1)
+    with open_space(client) as space, Capture(space, tmp_path / "c") as capture:
+        for one in puts_of(space, 1, k, v, form):
+            assert space.put_batch([one])[0].error is None
+        q = np.ones((2 * HEADS, 3, DIM), np.float32)
+        last = space.keys(np.arange(BLOCKS * TOKENS, dtype=np.uint32) + 1000)[-1]
+        capture.add_queries(last, {2: q})
+        assert not capture.is_full and capture.error is None
+        (folder,) = capture.close()
+    assert folder == tmp_path / "c" / "0" and not capture.close()
+    dump = read_dump(folder)
+    assert (dump.dtype, dump.token_count) == ("bf16", BLOCKS * TOKENS)
+    for layer in range(LAYERS):
+        np.testing.assert_array_equal(dump.k[layer], k[layer])
+        np.testing.assert_array_equal(dump.v[layer], v[layer])
+    np.testing.assert_array_equal(dump.q[2], q)
+    assert dump.rotation_of(0).kind == "half" and dump.about.model == "synthetic"
+    assert (dump.about.tenant, dump.about.tokens_per_block) == ("test", TOKENS)
+    (found,) = evaluate.evaluate(dump, ["cairn:3.0/plain"])
+    assert found.bits == pytest.approx(3.0, abs=0.3)
+
+
+def test_a_full_capture_lets_go(client, tmp_path):
+    with open_space(client) as space, Capture(space, tmp_path, tokens_max=4 * TOKENS) as capture:
+        for seed in (1, 2):
+            assert not capture.is_full
+            space.put_batch(puts_of(space, seed, *make_sequence(seed)))
+        assert capture.is_full and space._capture is None
+        Capture(space, tmp_path / "another").close()  # there is room for one
+        space.put_batch(puts_of(space, 3, *make_sequence(3)))
+        folders = capture.close()
+        assert [read_dump(folder).token_count for folder in folders] == [4 * TOKENS] * 2
+        one = make_sequence(1)[0]
+        np.testing.assert_array_equal(read_dump(folders[0]).k[3], one[3, :, : 4 * TOKENS])
+
+
+def test_the_longest_sequences_are_kept_within_bounds(client, tmp_path):
+    block_bytes = 2 * LAYERS * HEADS * TOKENS * DIM * 2
+    bounds = {"sequences": 1, "every": 2, "bytes_max": 12 * block_bytes}
+    with open_space(client) as space, Capture(space, tmp_path, **bounds) as capture:
+        # Every other one is taken. 8 goes to the place of 2; of the last one 4 blocks fit beside it.
+        for seed, blocks in enumerate([2, 9, 3, 9, 8, 9, 9]):
+            space.put_batch(puts_of(space, seed + 1, *make_sequence(seed + 1, blocks)))
+        (folder,) = capture.close()
+    assert capture.error is None
+    assert read_dump(folder).token_count == 8 * TOKENS
+
+
+def test_what_is_not_whole_is_not_written(client, tmp_path):
+    k, v = make_sequence(4)
+    with open_space(client) as space, Capture(space, tmp_path) as capture:
+        puts = puts_of(space, 4, k, v, "parts")
+        del puts[2 * 5]  # a half of the block 5
+        space.put_batch(puts)
+        space.put(bytes([7] * 32), cut(k, 0), cut(v, 0), parent=bytes([9] * 32), first_position=32)
+        bad = Put(bytes([8] * 32), cut(k, 0), cut(v, 0), parent=None, first_position=5)
+        space.put_batch([bad])
+        (folder,) = capture.close()
+    assert read_dump(folder).token_count == 5 * TOKENS
+
+
+def test_a_rank_captures_its_part(client, tmp_path):
+    k, v = make_sequence(5)
+    mine = Part(layers=range(1, 3), heads=range(1, 2))
+    with open_space(client) as space, Capture(space, tmp_path, parts=[mine]) as capture:
+        keys = space.keys(np.arange(BLOCKS * TOKENS, dtype=np.uint32))
+        for i, key in enumerate(keys):
+            planes = [np.ascontiguousarray(cut(p, i)[1:3, 1:2]) for p in (k, v)]
+            parent = keys[i - 1] if i else None
+            space.put(key, *planes, parent=parent, first_position=i * TOKENS, part=mine)
+        (folder,) = capture.close()
+    dump = read_dump(folder)
+    assert sorted(dump.k) == [1, 2]
+    np.testing.assert_array_equal(dump.k[2], k[2, 1:2])
+
+
+def test_a_broken_capture_fails_no_put(client, tmp_path):
+    k, v = make_sequence(6)
+    narrow = Part(heads=range(1))  # whole blocks are put all the same
+    with open_space(client) as space, Capture(space, tmp_path, parts=[narrow]) as capture:
+        results = space.put_batch(puts_of(space, 6, k, v))
+        assert [result.error for result in results] == [None] * BLOCKS
+        assert isinstance(capture.error, InvalidArgumentError) and space._capture is None
+        assert capture.close() == []
+        with pytest.raises(InvalidArgumentError, match="1 or more"):
+            Capture(space, tmp_path, every=0)
+        (tmp_path / "file").touch()
+        with pytest.raises(InvalidArgumentError, match="is not empty"):
+            Capture(space, tmp_path)
+
+
+def test_the_example(client, daemon, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "client" / "examples" / "evaluate"))
+    import capture
+    from test_evaluate_example import Letters, TinyWeights
+
+    monkeypatch.setattr(capture, "load_weights", lambda name: TinyWeights())
+    monkeypatch.setattr(capture, "make_tokenizer", lambda weights: Letters())
+    monkeypatch.setattr(capture, "revision_of", lambda path: "tiny")
+    arguments = ["--control", daemon.control, "--data", daemon.data, "--tokens", "512"]
+    monkeypatch.setattr(sys, "argv", ["capture.py", str(tmp_path / "c"), *arguments])
+    assert capture.main() == 0
+    assert "cairnctl evaluate" in capsys.readouterr().out
+    dumps = [read_dump(tmp_path / "c" / name) for name in ("0", "1")]
+    assert [dump.token_count for dump in dumps] == [512, 512] and len(dumps[0].q) == 2
+    assert json.loads((tmp_path / "c" / "0" / "model.json").read_text())["weights_revision"]
+    found = evaluate.evaluate(dumps[0], ["cairn:2.3/basis"], calibration=dumps[1:])
+    assert found[0].attention_error < 0.5
+    assert cairn.Capture is Capture
