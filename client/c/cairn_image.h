@@ -56,6 +56,15 @@ typedef struct cairn_image_spec {
   const char* recipe;      /* "raw", "kivi:4", … Required */
   const void* profile;     /* of "cairn:2.3" and the like, which need it; borrowed for the call */
   size_t profile_bytes;
+  /* What some recipes code better with, or need; NULL where there is none. Borrowed for the call.
+   */
+  const void* parent_image; /* of the same slice of the block before: ott:2 goes on from it */
+  size_t parent_image_bytes;
+  /* [layer][head][k_dim] of the slice: the mean of |q| over the queries that read a head of K, as
+   * they meet it, after RoPE. Finite, not negative. */
+  const float* query_magnitudes;
+  /* [layer][head][token] of the slice: what a token is worth to those that read it. */
+  const float* token_scores;
 } cairn_image_spec;
 
 /* The recipes that this library knows: "raw,exact,…,kivi:2+". Static. */

@@ -81,6 +81,34 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::Profile* pr
   return VerifyAndDecode(view, place, heap, profile);
 }
 
+// What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
+absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& spec,
+                        codecs::ImageView* parent, codecs::EncodeInputs* inputs) {
+  const auto& [layer_first, layer_count, head_first, head_count] = spec.slice;
+  const size_t heads = size_t{layer_count} * head_count;
+  if (given.query_magnitudes != nullptr) {
+    inputs->query_magnitudes = {given.query_magnitudes, heads * spec.tile.k_dim};
+  }
+  if (given.token_scores != nullptr) {
+    inputs->token_scores = {given.token_scores, heads * spec.tokens};
+  }
+  if (given.parent_image == nullptr) {
+    return absl::OkStatus();
+  }
+  const std::span<const std::byte> image(static_cast<const std::byte*>(given.parent_image),
+                                         given.parent_image_bytes);
+  codecs::Error error = codecs::ParseImage(image, parent);
+  if (error == codecs::Error::kOk) {
+    error = codecs::VerifyTiles(*parent);
+  }
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec.parent_image: ", ToAbsl(codecs::Name(error))));
+  }
+  inputs->parents = {parent, 1};
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace cairn::c
 
@@ -109,6 +137,7 @@ using cairn::c::FromSpec;
 using cairn::c::Guard;
 using cairn::c::InfoOf;
 using cairn::c::ParseGiven;
+using cairn::c::ReadInputs;
 using cairn::c::ReadStruct;
 using cairn::c::SourceBytesOf;
 using cairn::c::Text;
@@ -262,8 +291,11 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image_bytes", image_bytes));
     codecs::Profile profile;
-    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given,
-                           FromImageSpec(ReadStruct(spec), &profile));
+    const cairn_image_spec read = ReadStruct(spec);
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(read, &profile));
+    codecs::ImageView parent;
+    codecs::EncodeInputs inputs{.profile = &profile};
+    CAIRN_RETURN_IF_ERROR(ReadInputs(read, given, &parent, &inputs));
     const uint64_t bytes = SourceBytesOf(given);
     const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,
                           given.tokens};
@@ -282,8 +314,7 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     const codecs::Backend* backend = nullptr;
     CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
     const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
-    return FromCodec(
-        codecs::Encode(*backend, given, payload, target, image_bytes, {.profile = &profile}),
-        "image");
+    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes, inputs),
+                     "image");
   });
 }

@@ -269,6 +269,10 @@ class ImageSpec(_Sized):
         ("recipe", text),
         ("profile", text),
         ("profile_bytes", size),
+        ("parent_image", pointer),
+        ("parent_image_bytes", size),
+        ("query_magnitudes", pointer),
+        ("token_scores", pointer),
     ]
 
 

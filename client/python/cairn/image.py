@@ -89,6 +89,10 @@ class ImageSpec:
     layer_first: int = 0
     head_first: int = 0
     profile: bytes | None = None  # of cairn:2.3 and the like: cairn.profile makes one
+    # What some recipes code better with, or need.
+    parent: Any = None  # the image of the same part of the block before: ott:2 goes on from it
+    query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE
+    token_scores: Any = None  # float32 [layers, heads, tokens]: what a token is worth to readers
 
     @property
     def source_bytes(self) -> int:
@@ -100,6 +104,10 @@ class ImageSpec:
         if self.dtype not in DTYPES:
             raise InvalidArgumentError(f"dtype is {self.dtype!r}, expected one of {list(DTYPES)}")
         part = (self.group, self.layer_first, self.layers, self.head_first, self.heads)
+        heads = (self.layers, self.heads)
+        magnitudes = _floats("query_magnitudes", self.query_magnitudes, (*heads, self.k_dim))
+        scores = _floats("token_scores", self.token_scores, (*heads, self.tokens))
+        parent = None if self.parent is None else contiguous("parent", self.parent)
         return _ffi.ImageSpec(
             kind=GROUP_KINDS["kv" if self.v_dim else "latent"],
             fingerprint=_DIGEST.from_buffer_copy(check_key("fingerprint", self.fingerprint)),
@@ -113,7 +121,23 @@ class ImageSpec:
             recipe=self.recipe.encode(),
             profile=self.profile,
             profile_bytes=len(self.profile or b""),
+            parent_image=parent and parent.address,
+            parent_image_bytes=parent.bytes if parent else 0,
+            query_magnitudes=magnitudes,
+            token_scores=scores,
         )
+
+
+def _floats(what: str, array: Any, shape: tuple[int, ...]) -> int | None:
+    """Where they lie, checked."""
+    if array is None:
+        return None
+    tensor = contiguous(what, array)
+    if (tensor.dtype, tensor.shape) != ("float32", shape):
+        raise InvalidArgumentError(
+            f"{what} is {tensor.dtype} {tensor.shape}, expected float32 {shape}"
+        )
+    return tensor.address
 
 
 def recipes() -> list[str]:

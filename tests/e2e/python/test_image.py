@@ -114,3 +114,27 @@ def test_memory_that_does_not_fit_is_named():
         encode(SPEC, *kv, target=bytearray(64))
     with pytest.raises(cairn.InvalidArgumentError, match="read-only"):
         encode(SPEC, *kv, target=bytes(1 << 20))
+
+
+def test_a_chain_goes_on_from_the_image_of_its_parent():
+    spec, kv = dataclasses.replace(SPEC, recipe="ott:2"), make_kv(9)
+    first = encode(spec, *kv)
+    later = dataclasses.replace(spec, first_position=TOKENS)
+    alone = encode(later, *kv)
+    behind = encode(dataclasses.replace(later, parent=bytes(first)), *kv)
+    assert [inspect(x).recipe for x in (first, alone, behind)] == ["ott:2", "ott:2/local", "ott:2"]
+    damaged = bytearray(first)
+    damaged[-1] ^= 1
+    for parent in (damaged, b"no image"):
+        with pytest.raises(cairn.InvalidArgumentError, match="parent_image"):
+            encode(dataclasses.replace(later, parent=bytes(parent)), *kv)
+
+
+def test_what_comes_beside_elements_has_a_shape():
+    kv = make_kv(9)
+    for name, channels in (("query_magnitudes", DIM), ("token_scores", TOKENS)):
+        fits = np.ones((LAYERS, HEADS, channels), np.float32)
+        assert encode(dataclasses.replace(SPEC, **{name: fits}), *kv) == encode(SPEC, *kv)
+        for wrong in (fits[:1], fits.astype(np.float64)):
+            with pytest.raises(cairn.InvalidArgumentError, match=f"{name} is float"):
+                encode(dataclasses.replace(SPEC, **{name: wrong}), *kv)
