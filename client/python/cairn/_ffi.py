@@ -267,9 +267,8 @@ class ImageSpec(_Sized):
         ("v_dim", u32),
         ("first_position", u64),
         ("recipe", text),
-        *(("profile", text), ("profile_bytes", size)),
-        *(("parent_image", pointer), ("parent_image_bytes", size)),
-        *(("query_magnitudes", pointer), ("token_scores", pointer)),
+        *(("profile", text), ("profile_bytes", size), ("parent_image", pointer)),
+        *(("parent_image_bytes", size), ("query_magnitudes", pointer), ("token_scores", pointer)),
     ]
 
 
