@@ -74,7 +74,7 @@ TEST_F(EndsTest, ACallEndsAtItsDeadlineAndNothingLandsLater) {
 
     // The target is ours again: what the daemon sends now must not show.
     std::fill(target.begin(), target.end(), std::byte{0xEE});
-    ASSERT_TRUE(Eventually([&] { return seen.Count() > 0; }));
+    ASSERT_TRUE(WaitFor([&] { return seen.Count() > 0; }));
     const auto late = std::make_shared<std::vector<std::byte>>(Pattern(1 << 20, 3));
     ASSERT_EQ(server_->lane(0).Submit([&, late](Lane& lane) {
       proto::Frame reply;
@@ -89,7 +89,7 @@ TEST_F(EndsTest, ACallEndsAtItsDeadlineAndNothingLandsLater) {
       ASSERT_TRUE(IsPaint(target, std::byte{0xEE}));
       absl::SleepFor(absl::Milliseconds(10));
     }
-    EXPECT_TRUE(Eventually([&] { return IsAtRest(); }));
+    EXPECT_TRUE(WaitFor([&] { return IsAtRest(); }));
   }
 }
 
@@ -145,7 +145,7 @@ TEST_F(EndsTest, ABrokenPeerHearsOfItAndItsTransfersEnd) {
     EXPECT_EQ(call.status.code(), absl::StatusCode::kUnavailable);
   }
   EXPECT_TRUE(connection->broken());
-  EXPECT_TRUE(Eventually([&] { return daemon_.peers_gone.load() == 1 && IsAtRest(); }));
+  EXPECT_TRUE(WaitFor([&] { return daemon_.peers_gone.load() == 1 && IsAtRest(); }));
   EXPECT_EQ(Metric("cairn_transport_peers"), 0);
 }
 
@@ -153,9 +153,9 @@ TEST_F(EndsTest, AClosedConnectionIsNoticed) {
   StartServer();
   for (int i = 1; i <= 5; ++i) {
     Connect();
-    EXPECT_TRUE(Eventually([&] { return daemon_.peers_gone.load() == i; }));
+    EXPECT_TRUE(WaitFor([&] { return daemon_.peers_gone.load() == i; }));
   }
-  EXPECT_TRUE(Eventually([&] { return Metric("cairn_transport_peers") == 0; }));
+  EXPECT_TRUE(WaitFor([&] { return Metric("cairn_transport_peers") == 0; }));
 }
 
 TEST_F(EndsTest, AConnectionDestroyedWithCallsInFlightEndsThem) {
@@ -202,7 +202,7 @@ TEST_F(EndsTest, AnArrivalOfALostPeerIsHarmless) {
     connection->Poll(MonotonicNow() + absl::Milliseconds(1));
   }
   connection.reset();
-  ASSERT_TRUE(Eventually([&] { return daemon_.peers_gone.load() == 1; }));
+  ASSERT_TRUE(WaitFor([&] { return daemon_.peers_gone.load() == 1; }));
   std::atomic<bool> is_over{false};
   std::vector<std::byte> target(1 << 20);
   ASSERT_EQ(server_->lane(0).Submit([&](Lane& lane) {
@@ -214,7 +214,7 @@ TEST_F(EndsTest, AnArrivalOfALostPeerIsHarmless) {
     EXPECT_FALSE(is_over.load());
   }),
             absl::OkStatus());
-  EXPECT_TRUE(Eventually([&] { return is_over.load() && IsAtRest(); }));
+  EXPECT_TRUE(WaitFor([&] { return is_over.load() && IsAtRest(); }));
   server_->Stop();
   kept.reset();
 }
@@ -251,7 +251,7 @@ TEST_F(EndsTest, StopUnderLoadEndsEverythingWithinThreeSeconds) {
       }
     });
   }
-  EXPECT_TRUE(Eventually([&] { return started.load() > 100; }, absl::Seconds(30)));
+  EXPECT_TRUE(WaitFor([&] { return started.load() > 100; }, absl::Seconds(30)));
   const absl::Time begun = MonotonicNow();
   server_->Stop();
   EXPECT_LE(MonotonicNow() - begun, absl::Seconds(3));

@@ -46,7 +46,7 @@ TEST_F(LanesTest, PeersAreLimited) {
   }
   EXPECT_FALSE(TryConnect(16, absl::Seconds(1)).ok());
   connections.pop_back();
-  EXPECT_TRUE(Eventually([&] { return TryConnect(16, absl::Seconds(1)).ok(); }));
+  EXPECT_TRUE(WaitFor([&] { return TryConnect(16, absl::Seconds(1)).ok(); }));
 }
 
 TEST_F(LanesTest, ArrivalsHeldAreLimited) {
@@ -130,7 +130,7 @@ TEST_F(LanesTest, EveryTaskRunsSoonWhateverTheLaneIsDoing) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_TRUE(Eventually([&] { return run.load() == 2 * kTasks; }));
+  EXPECT_TRUE(WaitFor([&] { return run.load() == 2 * kTasks; }));
   // The machine may take a core away for longer than that now and then; a lost wake-up shows as
   // hundreds.
   EXPECT_LE(late.load(), 2 * kTasks / 500);

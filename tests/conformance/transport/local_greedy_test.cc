@@ -73,7 +73,7 @@ TEST_F(LocalGreedyTest, AReaderThatDoesNotReadIsBroken) {
   proto::Frame ping;
   ping.body = proto::Ping{};
   // Until the daemon has broken us: our replies fill the socket, and it does not wait.
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(WaitFor([&] {
     ++ping.seq;
     SendPacket(socket.get(), Serialize({}, proto::Serialize(ping)).bytes()).IgnoreError();
     return daemon_.peers_gone.load() == 1;
@@ -95,7 +95,7 @@ TEST_F(LocalGreedyTest, RequestsThatAreNeverAnsweredAreLimited) {
   ping.body = proto::Ping{};
   const MessageBytes message = Serialize({}, proto::Serialize(ping));
   int sent = 0;
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(WaitFor([&] {
     sent += SendPacket(socket.get(), message.bytes()).ok() ? 1 : 0;
     return daemon_.peers_gone.load() == 1;
   }));
@@ -118,7 +118,7 @@ TEST_F(LocalGreedyTest, AFloodOfSilentConnectionsPasses) {
     put.payload = bytes;
     EXPECT_EQ(Exchange(*good_, put, PutFrame(1, KeyOf(1), bytes)), absl::OkStatus());
     // They are put out without having said a word.
-    EXPECT_TRUE(Eventually([&] { return Metric("cairn_transport_peers") == 1; }, absl::Seconds(9)));
+    EXPECT_TRUE(WaitFor([&] { return Metric("cairn_transport_peers") == 1; }, absl::Seconds(9)));
     EXPECT_NE(Connect(), nullptr);
   }
   ExpectUnharmed();
@@ -171,7 +171,7 @@ TEST_F(LocalGreedyTest, AClientThatGoesMidCopyLeavesNothing) {
       SendPacket(socket.get(), Serialize(envelope, proto::Serialize(frame)).bytes()).IgnoreError();
     }
   }
-  EXPECT_TRUE(Eventually([&] { return daemon_.peers_gone.load() == 200; }));
+  EXPECT_TRUE(WaitFor([&] { return daemon_.peers_gone.load() == 200; }));
   EXPECT_EQ(daemon_.transfers_begun.load(), daemon_.transfers_over.load());
   EXPECT_EQ(MappingCount("memfd:cairn-region"), 2);  // the good client's, on both sides
   ExpectUnharmed();

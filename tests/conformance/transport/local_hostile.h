@@ -65,7 +65,7 @@ class LocalHostileTest : public testing::Test {
   // The status of the next reply; Unavailable when the connection was dropped instead.
   static absl::Status Answer(const Fd& socket) {
     Packet packet;
-    const bool has_come = Eventually([&] {
+    const bool has_come = WaitFor([&] {
       packet = ReceivePacket(socket.get());
       return packet.outcome != Packet::Outcome::kNothing;
     });
@@ -92,7 +92,7 @@ class LocalHostileTest : public testing::Test {
     EXPECT_EQ(Exchange(*good_, get, GetFrame(++good_seq_, KeyOf(1), target.size())),
               absl::OkStatus());
     EXPECT_TRUE(target == bytes);
-    EXPECT_TRUE(Eventually([&] { return Metric("cairn_transport_peers") == 1; }));
+    EXPECT_TRUE(WaitFor([&] { return Metric("cairn_transport_peers") == 1; }));
     EXPECT_EQ(Metric("cairn_transport_region_bytes"), kRegionBytes);
     EXPECT_EQ(Metric("cairn_transport_arrivals"), 0);
     EXPECT_EQ(FdCount(), fds_);

@@ -52,8 +52,8 @@ class ProcessesTest : public TransportTest {
       ASSERT_TRUE(peer.AwaitBegun());
       peer.Signal(SIGKILL);
     }
-    EXPECT_TRUE(Eventually([&] { return daemon_.peers_gone.load() == gone + 1 && IsAtRest(); },
-                           absl::Seconds(2)));
+    EXPECT_TRUE(WaitFor([&] { return daemon_.peers_gone.load() == gone + 1 && IsAtRest(); },
+                        absl::Seconds(2)));
     EXPECT_EQ(Metric("cairn_transport_peers"), 0);
     EXPECT_EQ(Metric("cairn_transport_region_bytes"), 0);
   }
@@ -82,7 +82,7 @@ TEST_F(ProcessesTest, AStoppedPeerHoldsNothingPastTheDeadline) {
   PeerProcess peer(server_->address(), "stop");
   ASSERT_TRUE(peer.AwaitBegun());
   peer.AwaitStopped();
-  ASSERT_TRUE(Eventually([&] { return has_arrived.load(); }));
+  ASSERT_TRUE(WaitFor([&] { return has_arrived.load(); }));
   ASSERT_EQ(server_->lane(0).Submit([&](Lane& lane) {
     const absl::Time begun = MonotonicNow();
     lane.Receive(std::move(*kept), target, begun + absl::Milliseconds(300),
@@ -94,7 +94,7 @@ TEST_F(ProcessesTest, AStoppedPeerHoldsNothingPastTheDeadline) {
     kept.reset();
   }),
             absl::OkStatus());
-  ASSERT_TRUE(Eventually([&] { return is_over.load(); }));
+  ASSERT_TRUE(WaitFor([&] { return is_over.load(); }));
   EXPECT_LE(taken, absl::Milliseconds(600));
   // A transport that moves without its peer may be done in time.
   EXPECT_TRUE(end.code() == absl::StatusCode::kDeadlineExceeded ||
@@ -109,7 +109,7 @@ TEST_F(ProcessesTest, AStoppedPeerHoldsNothingPastTheDeadline) {
                             [](std::byte byte) { return byte == std::byte{0xEE}; }));
     absl::SleepFor(absl::Milliseconds(20));
   }
-  EXPECT_TRUE(Eventually([&] { return IsAtRest(); }));
+  EXPECT_TRUE(WaitFor([&] { return IsAtRest(); }));
 }
 
 }  // namespace

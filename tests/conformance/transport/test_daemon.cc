@@ -8,7 +8,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -195,17 +194,6 @@ absl::Status Exchange(Connection& connection, Call& call, const proto::Frame& fr
   CAIRN_ASSIGN_OR_RETURN(const proto::Frame reply, proto::ParseFrame(call.reply.bytes()));
   CAIRN_CHECK(reply.seq == frame.seq);
   return proto::StatusOf(reply);
-}
-
-bool Eventually(const std::function<bool()>& condition, absl::Duration wait) {
-  const absl::Time until = MonotonicNow() + wait;
-  while (!condition()) {
-    if (MonotonicNow() >= until) {
-      return false;
-    }
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
 }
 
 int FdCount() {

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "proto/frame.h"
+#include "tests/support/wait.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {
@@ -66,8 +67,6 @@ std::vector<std::byte> Pattern(size_t bytes, uint64_t seed);
 void Await(Connection& connection, Call& call);
 // Starts and awaits one call; answers the call's status, or its reply's.
 absl::Status Exchange(Connection& connection, Call& call, const proto::Frame& frame);
-// Until `condition` holds, at most `wait`; answers whether it does.
-bool Eventually(const std::function<bool()>& condition, absl::Duration wait = absl::Seconds(10));
 // Open file descriptors of this process.
 int FdCount();
 // Lines of /proc/self/maps that have `text`.

@@ -209,7 +209,7 @@ TEST_F(TransfersTest, APayloadRefusedCostsNothingElse) {
               seq % 2 == 0 ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(daemon_.stored.load(), 10);
-  EXPECT_TRUE(Eventually([&] { return IsAtRest(); }));
+  EXPECT_TRUE(WaitFor([&] { return IsAtRest(); }));
 }
 
 TEST_F(TransfersTest, ErrorsAndMissesTravelAsReplies) {

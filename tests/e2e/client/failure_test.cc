@@ -5,12 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <thread>
-
 #include "client/cpp/dial.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/e2e/client/faulty_connection.h"
 #include "tests/support/log_capture.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -106,14 +105,11 @@ TEST_P(PlaneTest, AHungDaemonCostsADeadlineThenTheBreakerCostsNothing) {
   EXPECT_LT(MonotonicNow() - started, absl::Milliseconds(50));
 
   stopped.reset();
-  const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
-  bool is_back = false;
-  while (!is_back && MonotonicNow() < deadline) {
+  const auto is_back = [&] {
     const auto match = space->Match({.keys = keys});
-    is_back = match.ok() && match->block_count == 1;
-    if (!is_back) absl::SleepFor(absl::Milliseconds(20));
-  }
-  ASSERT_TRUE(is_back);
+    return match.ok() && match->block_count == 1;
+  };
+  ASSERT_TRUE(WaitFor(is_back, absl::Seconds(20), absl::Milliseconds(20)));
   EXPECT_TRUE(space->Get({.key = keys[0], .target = SourceTarget{target}}).ok());
   EXPECT_EQ(target, source);
   EXPECT_EQ(client->counters().breaker_state, Breaker::State::kClosed);

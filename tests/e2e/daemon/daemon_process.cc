@@ -22,9 +22,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 
@@ -84,10 +84,8 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(absl::Duration timeout) {
 void ChildProcess::Signal(int signal) const { ::kill(pid_, signal); }
 
 absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
-  const absl::Time deadline = MonotonicNow() + timeout;
-  while (is_running()) {
-    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("it still runs");
-    absl::SleepFor(absl::Milliseconds(2));
+  if (!WaitFor([this] { return !is_running(); }, timeout, absl::Milliseconds(2))) {
+    return absl::DeadlineExceededError("it still runs");
   }
   return WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_) : WEXITSTATUS(wait_status_);
 }
@@ -189,12 +187,7 @@ double DaemonProcess::Metric(const std::string& prefix) const {
 
 bool DaemonProcess::AwaitMetric(const std::string& prefix, double value,
                                 absl::Duration timeout) const {
-  const absl::Time deadline = MonotonicNow() + timeout;
-  while (Metric(prefix) != value) {
-    if (MonotonicNow() >= deadline) return false;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  return true;
+  return WaitFor([&] { return Metric(prefix) == value; }, timeout, absl::Milliseconds(20));
 }
 
 Fd ConnectTcp(uint16_t port) {

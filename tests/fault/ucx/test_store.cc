@@ -2,7 +2,6 @@
 #include "tests/fault/ucx/test_store.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -169,15 +168,6 @@ proto::FrameBytes PingRequest(uint64_t seq) {
 
 void Finish(Connection& connection, Call& call) {
   while (!call.over()) connection.Poll(call.deadline);
-}
-
-bool WaitFor(const std::function<bool()>& condition, absl::Duration limit) {
-  const absl::Time deadline = MonotonicNow() + limit;
-  while (!condition()) {
-    if (MonotonicNow() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return true;
 }
 
 }  // namespace cairn::transport

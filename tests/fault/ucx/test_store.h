@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "proto/frame.h"
+#include "tests/support/wait.h"
 #include "transport/transport.h"
 
 namespace cairn::transport {
@@ -73,8 +74,5 @@ proto::FrameBytes PingRequest(uint64_t seq);
 
 // Drives the connection until the call is over.
 void Finish(Connection& connection, Call& call);
-
-// Waits until `condition`, at most `limit`; false when it did not come true.
-bool WaitFor(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(30));
 
 }  // namespace cairn::transport

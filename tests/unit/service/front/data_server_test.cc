@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "codecs/checksum.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
+#include "tests/support/wait.h"
 #include "transport/memory/memory.h"
 
 namespace cairn {
@@ -203,11 +203,7 @@ class DataServerTest : public ::testing::Test {
   }
   // The last reply is with the client a moment before its lane has counted it.
   void AwaitOver() const {
-    const absl::Time deadline = MonotonicNow() + absl::Seconds(5);
-    while (server_->in_flight() != 0 && MonotonicNow() < deadline) {
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    EXPECT_EQ(server_->in_flight(), 0);
+    EXPECT_TRUE(WaitFor([this] { return server_->in_flight() == 0; }, absl::Seconds(5)));
   }
   // When all requests are over.
   double Metric(const std::string& series) const {
