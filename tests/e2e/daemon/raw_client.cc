@@ -156,6 +156,29 @@ absl::StatusOr<v1::MatchReply> RawClient::Match(const v1::MatchRequest& request,
   return reply;
 }
 
+absl::StatusOr<std::vector<bool>> RawClient::Contains(uint64_t space_id,
+                                                      std::span<const proto::BlockKey> keys) {
+  v1::ContainsRequest request;
+  request.set_ticket(ticket_bytes());
+  request.set_space_id(space_id);
+  for (const proto::BlockKey& key : keys) request.add_keys(proto::ToBytes(key));
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(10));
+  v1::ContainsReply reply;
+  CAIRN_RETURN_IF_ERROR(FromGrpc(store_->Contains(&context, request, &reply)));
+  return std::vector<bool>(reply.complete().begin(), reply.complete().end());
+}
+
+absl::Status RawClient::Release(const std::string& lease) {
+  v1::ReleaseRequest request;
+  request.set_ticket(ticket_bytes());
+  request.add_leases(lease);
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(5));
+  v1::ReleaseReply reply;
+  return FromGrpc(store_->Release(&context, request, &reply));
+}
+
 absl::StatusOr<std::unique_ptr<transport::Connection>> RawClient::Dial(uint64_t region_bytes) {
   return Dial(ticket_, region_bytes);
 }

@@ -80,6 +80,10 @@ class RawClient {
   v1::MatchRequest MatchOf(uint64_t space_id, std::span<const proto::BlockKey> keys) const;
   absl::StatusOr<v1::MatchReply> Match(const v1::MatchRequest& request,
                                        absl::Duration timeout = absl::Seconds(5));
+  // Whether each block is there, whole.
+  absl::StatusOr<std::vector<bool>> Contains(uint64_t space_id,
+                                             std::span<const proto::BlockKey> keys);
+  absl::Status Release(const std::string& lease);
 
   // A greeted data-plane connection over the unix socket.
   absl::StatusOr<std::unique_ptr<transport::Connection>> Dial(uint64_t region_bytes = 8 << 20);

@@ -156,13 +156,7 @@ TEST_F(StoreTest, MatchLeasesAndReleases) {
   EXPECT_EQ(reply->blocks_size(), 3);
   EXPECT_EQ(reply->blocks(0).tier(), v1::TIER_HOST);
   EXPECT_GT(daemon_->Metric("cairn_tier_pinned_bytes"), 0);
-  v1::ReleaseRequest release;
-  release.set_ticket(client_->ticket_bytes());
-  release.add_leases(reply->lease());
-  grpc::ClientContext context;
-  SetTimeout(context, absl::Seconds(5));
-  v1::ReleaseReply released;
-  ASSERT_TRUE(client_->store().Release(&context, release, &released).ok());
+  ASSERT_EQ(client_->Release(reply->lease()), absl::OkStatus());
   EXPECT_EQ(daemon_->Metric("cairn_tier_pinned_bytes"), 0);
   request.set_token_limit(2 * kToyTokens + 1);
   request.set_lease(false);
@@ -207,21 +201,14 @@ TEST_F(StoreTest, AWaitingMatchIsAMissAtItsDeadline) {
 
 TEST_F(StoreTest, ContainsDeleteInvalidateAndStats) {
   for (uint64_t block = 1; block <= 3; ++block) ASSERT_TRUE(Put(block).ok());
-  v1::ContainsRequest contains;
-  contains.set_ticket(client_->ticket_bytes());
-  contains.set_space_id(space_);
-  for (const uint64_t block : {1, 9, 3}) contains.add_keys(proto::ToBytes(ToyKey(block)));
-  v1::ContainsReply present;
-  {
-    grpc::ClientContext context;
-    SetTimeout(context, absl::Seconds(5));
-    ASSERT_TRUE(client_->store().Contains(&context, contains, &present).ok());
-  }
-  EXPECT_THAT(present.complete(), ::testing::ElementsAre(true, false, true));
+  const std::vector<proto::BlockKey> keys = {ToyKey(1), ToyKey(9), ToyKey(3)};
+  const auto is_there = client_->Contains(space_, keys);
+  ASSERT_TRUE(is_there.ok()) << is_there.status();
+  EXPECT_THAT(*is_there, ::testing::ElementsAre(true, false, true));
   v1::DeleteRequest deletion;
   deletion.set_ticket(client_->ticket_bytes());
   deletion.set_space_id(space_);
-  *deletion.mutable_keys() = contains.keys();
+  for (const proto::BlockKey& key : keys) deletion.add_keys(proto::ToBytes(key));
   v1::DeleteReply deleted;
   {
     grpc::ClientContext context;

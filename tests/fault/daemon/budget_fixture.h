@@ -14,11 +14,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "base/clock.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 
@@ -83,12 +82,8 @@ class BudgetTest : public ::testing::Test {
   // it may take what a test only means to look at.
   bool AwaitWatermark() const {
     const double low = 0.95 * daemon_->Metric("cairn_tier_capacity_bytes");
-    const absl::Time deadline = MonotonicNow() + absl::Seconds(10);
-    while (daemon_->Metric("cairn_tier_used_bytes") > low) {
-      if (MonotonicNow() >= deadline) return false;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return true;
+    return WaitFor([&] { return daemon_->Metric("cairn_tier_used_bytes") <= low; },
+                   absl::Seconds(10), absl::Milliseconds(5));
   }
 
   // Resident, as the kernel counts it.
@@ -139,15 +134,6 @@ class BudgetTest : public ::testing::Test {
     const auto reply = client_->Match(request);
     EXPECT_TRUE(reply.ok()) << reply.status();
     return reply.value_or(v1::MatchReply());
-  }
-  void Release(const v1::MatchReply& matched) {
-    grpc::ClientContext context;
-    SetTimeout(context, absl::Seconds(5));
-    v1::ReleaseRequest request;
-    request.set_ticket(client_->ticket_bytes());
-    request.add_leases(matched.lease());
-    v1::ReleaseReply reply;
-    EXPECT_TRUE(client_->store().Release(&context, request, &reply).ok());
   }
 
   uint64_t arena_bytes_ = 0;

@@ -77,7 +77,7 @@ TEST_F(FullTest, WhatIsLeftIsPinned) {
   ExpectExhausted(Put(large, 1), "of 16777216, ");
   ExpectExhausted(Put(large, 1), "what could go is pinned or in flight");
   EXPECT_TRUE(Get(small, 1).ok());
-  Release(leased);
+  EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());
   EXPECT_TRUE(Put(large, 1).ok()) << "it is refused for as long as the lease lasts, no longer";
   EXPECT_TRUE(absl::IsNotFound(Get(small, 1)));
 }
@@ -104,7 +104,7 @@ TEST_F(FullTest, TheIndexHasNoMoreBlocksThanItsLimit) {
   const auto leased = Match(space, 477, 1500, true);
   ASSERT_EQ(leased.block_count(), 1024u);
   ExpectExhausted(Put(space, 2000), "index: 1024 blocks are there and what could go is pinned");
-  Release(leased);
+  EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());
   EXPECT_TRUE(Put(space, 2000).ok());
 }
 

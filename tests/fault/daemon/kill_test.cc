@@ -18,6 +18,7 @@
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -100,20 +101,15 @@ class KillTest : public ::testing::TestWithParam<Wire> {
     constexpr uint64_t kPutsMax = 20'000;  // more than one does in a round
     std::vector<uint64_t> left;
     for (const int seed : seeds) {
-      v1::ContainsRequest request;
-      request.set_ticket(client_->ticket_bytes());
-      request.set_space_id(space_);
+      std::vector<proto::BlockKey> keys;
       for (uint64_t n = 0; n < kPutsMax; ++n) {
-        request.add_keys(proto::ToBytes(ToyKey(WorkerBlock(static_cast<uint64_t>(seed), n))));
+        keys.push_back(ToyKey(WorkerBlock(static_cast<uint64_t>(seed), n)));
       }
-      v1::ContainsReply reply;
-      grpc::ClientContext context;
-      SetTimeout(context, absl::Seconds(10));
-      const grpc::Status status = client_->store().Contains(&context, request, &reply);
-      EXPECT_TRUE(status.ok()) << status.error_message();
-      for (int n = 0; n < reply.complete_size(); ++n) {
-        if (!reply.complete(n)) continue;
-        left.push_back(WorkerBlock(static_cast<uint64_t>(seed), static_cast<uint64_t>(n)));
+      const auto is_there = client_->Contains(space_, keys);
+      EXPECT_TRUE(is_there.ok()) << is_there.status();
+      if (!is_there.ok()) continue;
+      for (uint64_t n = 0; n < kPutsMax; ++n) {
+        if ((*is_there)[n]) left.push_back(WorkerBlock(static_cast<uint64_t>(seed), n));
       }
     }
     return left;
@@ -138,14 +134,10 @@ class KillTest : public ::testing::TestWithParam<Wire> {
            sum("cairn_tier_used_bytes") == scrape.at("cairn_images") * bytes_per_image_;
   }
   void ExpectSettled(absl::Duration within) {
-    const absl::Time deadline = MonotonicNow() + within;
-    Scrape scrape = daemon_->Metrics();
-    while (!IsSettled(scrape) && MonotonicNow() < deadline) {
-      absl::SleepFor(absl::Milliseconds(20));
-      scrape = daemon_->Metrics();
-    }
+    Scrape scrape;
     std::string text;
-    if (!IsSettled(scrape)) {
+    const auto is_settled = [&] { return IsSettled(scrape = daemon_->Metrics()); };
+    if (!WaitFor(is_settled, within, absl::Milliseconds(20))) {
       for (const auto& [series, value] : scrape) absl::StrAppend(&text, series, " ", value, "\n");
     }
     EXPECT_EQ(text, "") << "something is still held: "
