@@ -6,6 +6,7 @@
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/fp8_tile.h"
+#include "codecs/hot.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -64,6 +65,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
       DecodeAffine(backend, tile, geometry, *layout, content, target);
       break;
     }
+    case TileLayoutId::kHot:
+      if (!DecodeHot(spec, index, *inputs.profile, *layout, content, target)) return false;
+      break;
     case TileLayoutId::kFp8:
       DecodeFp8(geometry, *layout, content, target);
       break;

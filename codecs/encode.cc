@@ -7,6 +7,7 @@
 #include "codecs/chain.h"
 #include "codecs/checksum.h"
 #include "codecs/fp8_tile.h"
+#include "codecs/hot.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -58,7 +59,8 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
   if (recipe.NeedsProfile()) {
-    const Error error = EncodeStepStrips(recipe, source, writer);
+    const Error error = recipe.id == RecipeId::kCairnHot ? EncodeHot(recipe, source, writer)
+                                                         : EncodeStepStrips(recipe, source, writer);
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
   if (recipe.id == RecipeId::kFp8 && geometry.IsCodable()) {

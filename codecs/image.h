@@ -61,13 +61,21 @@ Error Validate(const ImageSpec& spec);
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 
 // How a tile is laid out: layout in the low byte, bits of a code in the high one.
-enum class TileLayoutId : uint8_t { kRaw = 0, kAffine = 1, kStrips = 2, kStepStrips = 3, kFp8 = 7 };
+enum class TileLayoutId : uint8_t {
+  kRaw = 0,
+  kAffine = 1,
+  kStrips = 2,
+  kStepStrips = 3,
+  kFp8 = 7,
+  kHot = 8
+};
 [[nodiscard]] constexpr TileLayoutId LayoutIdOf(uint16_t form) {
   return static_cast<TileLayoutId>(form & 0xFF);
 }
 inline constexpr uint16_t kRawForm = 0;
 inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
 inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
+inline constexpr uint16_t kHotForm = static_cast<uint16_t>(TileLayoutId::kHot);
 inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));

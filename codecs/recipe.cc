@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "codecs/hot_tile.h"
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/profile.h"
 #include "codecs/static_step.h"
@@ -78,36 +79,42 @@ constexpr auto kList = [] {
   return list;
 }();
 
-// "cairn:2.3", "cairn:10.0", "cairn:2.3*243": by level and bits in tenths.
-struct CairnNames {
-  static constexpr uint32_t kBits = kProfileBitsMax - kProfileBitsMin + 1;
-  struct Name {
-    char text[16];
-    uint8_t length;
-  };
-  Name of[kStepLevelMax + 1][kBits];
+struct Name {
+  char text[16];
+  uint8_t length;
 };
 
-constexpr void Append(CairnNames::Name* name, std::string_view text) {
+constexpr void Append(Name* name, std::string_view text) {
   for (const char c : text) name->text[name->length++] = c;
 }
 
-constexpr void AppendNumber(CairnNames::Name* name, uint32_t number) {
+constexpr void AppendNumber(Name* name, uint32_t number) {
   if (number >= 10) AppendNumber(name, number / 10);
   name->text[name->length++] = static_cast<char>('0' + number % 10);
 }
+
+// A target of so many tenths of a bit.
+constexpr Name NameOfRate(std::string_view family, uint32_t bits) {
+  Name name{};
+  Append(&name, family);
+  AppendNumber(&name, bits / 10);
+  Append(&name, ".");
+  AppendNumber(&name, bits % 10);
+  return name;
+}
+
+// "cairn:2.3", "cairn:10.0", "cairn:2.3*243": by level and bits in tenths.
+struct CairnNames {
+  Name of[kStepLevelMax + 1][kProfileBitsMax - kProfileBitsMin + 1];
+};
 
 constexpr CairnNames kCairnNames = [] {
   CairnNames names{};
   uint32_t factor = 1;
   for (uint32_t level = 0; level <= kStepLevelMax; ++level, factor *= 3) {
-    for (uint32_t i = 0; i < CairnNames::kBits; ++i) {
-      CairnNames::Name* name = &names.of[level][i];
-      const uint32_t bits = kProfileBitsMin + i;
-      Append(name, "cairn:");
-      AppendNumber(name, bits / 10);
-      Append(name, ".");
-      AppendNumber(name, bits % 10);
+    for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
+      Name* name = &names.of[level][bits - kProfileBitsMin];
+      *name = NameOfRate("cairn:", bits);
       if (level == 0) continue;
       Append(name, "*");
       AppendNumber(name, factor);
@@ -116,16 +123,27 @@ constexpr CairnNames kCairnNames = [] {
   return names;
 }();
 
-std::string_view FormatCairn(const Recipe& recipe) {
-  Recipe plain{.id = RecipeId::kCairn, .bits = recipe.bits};
-  plain.level = recipe.level;
+// "cairn-hot:2.4": by bits in tenths.
+constexpr auto kHotNames = [] {
+  std::array<Name, kHotBitsMax - kHotBitsMin + 1> names{};
+  for (uint32_t i = 0; i < names.size(); ++i) names[i] = NameOfRate("cairn-hot:", kHotBitsMin + i);
+  return names;
+}();
+
+// Of a recipe with a profile.
+std::string_view FormatRate(const Recipe& recipe) {
+  const bool is_hot = recipe.id == RecipeId::kCairnHot;
+  Recipe plain{.id = recipe.id, .bits = recipe.bits};
+  plain.level = is_hot ? uint8_t{0} : recipe.level;
   plain.multiplier = recipe.multiplier;
-  const bool is_known = recipe == plain && recipe.bits >= kProfileBitsMin &&
-                        recipe.bits <= kProfileBitsMax && recipe.level <= kStepLevelMax &&
+  const bool is_known = recipe == plain && recipe.level <= kStepLevelMax &&
+                        recipe.bits >= (is_hot ? kHotBitsMin : kProfileBitsMin) &&
+                        recipe.bits <= (is_hot ? kHotBitsMax : kProfileBitsMax) &&
                         recipe.multiplier >= -kProfileMultiplierMax &&
                         recipe.multiplier <= kProfileMultiplierMax;
   if (!is_known) return {};
-  const CairnNames::Name& name = kCairnNames.of[recipe.level][recipe.bits - kProfileBitsMin];
+  const Name& name = is_hot ? kHotNames[recipe.bits - kHotBitsMin]
+                            : kCairnNames.of[recipe.level][recipe.bits - kProfileBitsMin];
   return {name.text, name.length};
 }
 
@@ -142,20 +160,23 @@ Error ParseRecipe(std::string_view name, Recipe* recipe) {
 }
 
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
-  for (uint32_t level = 0; level <= kStepLevelMax; ++level) {
-    for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
-      Recipe candidate{.id = RecipeId::kCairn, .bits = static_cast<uint8_t>(bits)};
-      candidate.level = static_cast<uint8_t>(level);
-      if (FormatCairn(candidate) != name) continue;
-      *recipe = candidate;
-      return Error::kOk;
+  for (const RecipeId id : {RecipeId::kCairn, RecipeId::kCairnHot}) {
+    for (uint32_t level = 0; level <= kStepLevelMax; ++level) {
+      for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
+        Recipe candidate{.id = id, .bits = static_cast<uint8_t>(bits)};
+        candidate.level = static_cast<uint8_t>(level);
+        const std::string_view known = FormatRate(candidate);
+        if (known.empty() || known != name) continue;
+        *recipe = candidate;
+        return Error::kOk;
+      }
     }
   }
   return Error::kUnknownRecipe;
 }
 
 std::string_view FormatRecipe(const Recipe& recipe) {
-  if (recipe.id == RecipeId::kCairn) return FormatCairn(recipe);
+  if (recipe.NeedsProfile()) return FormatRate(recipe);
   for (const Named& named : kNamed) {
     if (named.recipe == recipe) return named.name;
   }

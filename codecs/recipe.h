@@ -19,11 +19,19 @@
 namespace cairn::codecs {
 
 // The values are part of the image format.
-enum class RecipeId : uint8_t { kRaw = 1, kKivi = 2, kExact = 3, kCairn = 4, kOtt = 7, kFp8 = 11 };
+enum class RecipeId : uint8_t {
+  kRaw = 1,
+  kKivi = 2,
+  kExact = 3,
+  kCairn = 4,
+  kCairnHot = 5,
+  kOtt = 7,
+  kFp8 = 11,
+};
 
 struct Recipe {
   RecipeId id = RecipeId::kRaw;
-  // Of a code; 16 for raw and exact, whatever the dtype; cairn: the target, in tenths.
+  // Of a code; 16 for raw and exact, whatever the dtype; cairn, cairn-hot: the target, in tenths.
   uint8_t bits = 16;
   // kivi:b+ : token 0 of a chain is a row, and ranges may shrink to their least squared error.
   bool is_clipped = false;
@@ -33,16 +41,19 @@ struct Recipe {
   uint8_t tables = 0;    // exact: version of the universal tables
   bool is_fast = false;  // exact:fast: strips in planes alone
 
-  uint8_t level = 0;       // cairn: steps are 3^level times those of level 0
-  int16_t multiplier = 0;  // cairn: of the profile's steps, 256 * log2
+  uint8_t level = 0;  // cairn: steps are 3^level times those of level 0
+  // cairn: of the profile's steps; cairn-hot: of what a bit has to be worth. 256 * log2.
+  int16_t multiplier = 0;
 
   // ott: the rows of a block are chosen without knowing the chain before it.
   bool is_local = false;
 
   // Decoded bits equal source bits.
   [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
-  // It codes with a profile, which SetCairn() takes it from: ParseRecipe() knows no such recipe.
-  [[nodiscard]] bool NeedsProfile() const { return id == RecipeId::kCairn; }
+  // It codes with a profile, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
+  [[nodiscard]] bool NeedsProfile() const {
+    return id == RecipeId::kCairn || id == RecipeId::kCairnHot;
+  }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -54,15 +65,16 @@ inline constexpr uint16_t kKiviVGroupChannels = 64;
 // kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
-// Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", what can be known without the profile: bits
-// and level, with multiplier 0. kUnknownRecipe. For SetRecipe(), which adds the rest.
+// Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", or of "cairn-hot:2.4", what can be known
+// without the profile: bits and level, with multiplier 0. kUnknownRecipe. For SetRecipe(), which
+// adds the rest.
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 
 // The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
 // "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
-// Every field is one that ParseRecipe() or SetCairn() can make.
+// Every field is one that ParseRecipe() or SetRecipe() can make.
 [[nodiscard]] bool IsKnown(const Recipe& recipe);
 
 // "raw, kivi:8, …": for messages. Static storage.

@@ -31,6 +31,7 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kRaw:
     case RecipeId::kExact:
     case RecipeId::kCairn:
+    case RecipeId::kCairnHot:
     case RecipeId::kFp8:
       return kRaw;
     case RecipeId::kKivi:

@@ -6,6 +6,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/hot_tile.h"
 #include "codecs/reference/step.h"
 
 namespace cairn::codecs {
@@ -81,19 +82,35 @@ Error DemoteTile(const ImageView& view, uint32_t index, const Profile& profile,
   return Error::kOk;
 }
 
+void SetRate(const Profile& profile, const Digest& id, const Recipe& recipe, ImageSpec* spec) {
+  spec->recipe = recipe;
+  spec->domain = DomainOf(profile);
+  spec->side_object_count = 1;
+  spec->side_objects = {};
+  spec->side_objects[0] = id;
+}
+
 }  // namespace
 
 Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
                ImageSpec* spec) {
   const std::optional<int16_t> multiplier = profile.MultiplierOf(bits_in_tenths);
   if (!multiplier.has_value() || level > kStepLevelMax) return Error::kUnknownRecipe;
-  spec->recipe = {.id = RecipeId::kCairn, .bits = static_cast<uint8_t>(bits_in_tenths)};
+  SetRate(profile, id, {.id = RecipeId::kCairn, .bits = static_cast<uint8_t>(bits_in_tenths)},
+          spec);
   spec->recipe.level = static_cast<uint8_t>(level);
   spec->recipe.multiplier = *multiplier;
-  spec->domain = DomainOf(profile);
-  spec->side_object_count = 1;
-  spec->side_objects = {};
-  spec->side_objects[0] = id;
+  return Error::kOk;
+}
+
+Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
+                  ImageSpec* spec) {
+  if (bits_in_tenths < kHotBitsMin || bits_in_tenths > kHotBitsMax) return Error::kUnknownRecipe;
+  const std::optional<int16_t> multiplier = HotMultiplierOf(profile, bits_in_tenths);
+  if (!multiplier.has_value()) return Error::kUnknownRecipe;
+  SetRate(profile, id, {.id = RecipeId::kCairnHot, .bits = static_cast<uint8_t>(bits_in_tenths)},
+          spec);
+  spec->recipe.multiplier = *multiplier;
   return Error::kOk;
 }
 
@@ -108,14 +125,18 @@ Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id,
   }
   if (const Error error = ParseCairnRecipe(name, &recipe); error != Error::kOk) return error;
   if (profile == nullptr) return Error::kNoProfile;
+  if (recipe.id == RecipeId::kCairnHot) return SetCairnHot(*profile, id, recipe.bits, spec);
   return SetCairn(*profile, id, recipe.bits, recipe.level, spec);
 }
 
 bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
   if (!spec.recipe.NeedsProfile()) return true;
-  return profile != nullptr && profile->Fits(spec.tile, spec.slice) &&
-         profile->MultiplierOf(spec.recipe.bits) == spec.recipe.multiplier &&
-         spec.domain == DomainOf(*profile);
+  if (profile == nullptr || !profile->Fits(spec.tile, spec.slice) ||
+      spec.domain != DomainOf(*profile)) {
+    return false;
+  }
+  return spec.recipe.id == RecipeId::kCairnHot ||
+         profile->MultiplierOf(spec.recipe.bits) == spec.recipe.multiplier;
 }
 
 ProfileHead HeadOf(const ImageSpec& spec, uint32_t index) {
@@ -184,7 +205,7 @@ bool DecodeStepStrips(const ImageSpec& spec, uint32_t index, const Profile& prof
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes) {
   ImageSpec spec = view.spec();
-  if (!spec.recipe.NeedsProfile() || level <= spec.recipe.level || level > kStepLevelMax) {
+  if (spec.recipe.id != RecipeId::kCairn || level <= spec.recipe.level || level > kStepLevelMax) {
     return Error::kNotDemotable;
   }
   if (!IsCodableWith(spec, &profile)) return Error::kNoProfile;

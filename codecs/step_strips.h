@@ -24,7 +24,12 @@ namespace cairn::codecs {
 Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
                ImageSpec* spec);
 
-// Makes *spec one of the recipe of that name: one that needs no profile, or cairn with this one.
+// Makes *spec one of cairn-hot:bits with this profile, whose channels are all looked at for it.
+// kUnknownRecipe where bits are out of range or the profile has no such rate.
+Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
+                  ImageSpec* spec);
+
+// Makes *spec one of the recipe of that name: one that needs no profile, or one with this one.
 //   profile  null: there is none
 // kUnknownRecipe; kNoProfile where the recipe needs one.
 Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec);
@@ -51,8 +56,8 @@ Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWrit
 
 // The image at a higher level: the bytes that Encode() of the source gives there, but that raw
 // strips and raw tiles stay. MaxImageBytes() suffices for it.
-// kNotDemotable: the image is no cairn, or `level` not above its own, or past kStepLevelMax; or a
-// strip would not be smaller than raw, which a profile that says what is not so can bring about.
+// kNotDemotable: the image is not of cairn, or `level` not above its own, or past kStepLevelMax; or
+// a strip would not be smaller than raw, which a profile that says what is not so can bring about.
 // kNoProfile, kBadTile, kTargetTooSmall.
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes);

@@ -2,6 +2,7 @@
 #include "codecs/tile_layout.h"
 
 #include "codecs/bytes.h"
+#include "codecs/hot_tile.h"
 #include "codecs/pack/dense.h"
 
 namespace cairn::codecs {
@@ -22,9 +23,9 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
 std::optional<TileLayout> Placed(TileLayout layout, const TileGeometry& geometry) {
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
-  for (TilePart* part :
-       {&layout.params, &layout.chain, &layout.row_bits, &layout.scales, &layout.positions,
-        &layout.kept_map, &layout.class_map, &layout.pattern_index, &layout.gate}) {
+  for (TilePart* part : {&layout.params, &layout.chain, &layout.row_bits, &layout.scales,
+                         &layout.positions, &layout.kept_map, &layout.class_map,
+                         &layout.pattern_index, &layout.gate, &layout.corrections}) {
     part->offset = layout.content_bytes;
     layout.content_bytes += part->bytes;
   }
@@ -69,7 +70,29 @@ std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t ro
   return layout;
 }
 
+// Without row_bytes, which follow from the bytes of the whole.
+std::optional<TileLayout> HotLayout(const TileGeometry& geometry, uint32_t rows, uint64_t bytes) {
+  const auto side = HotLayoutOf(geometry, 0, rows);
+  if (!side.has_value() || bytes < side->bytes) return std::nullopt;
+  return HotLayoutOf(geometry, (bytes - side->bytes) / geometry.rows, rows);
+}
+
 }  // namespace
+
+std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry, uint64_t row_bytes,
+                                      uint32_t rows) {
+  const bool is_corrected = geometry.plane != Plane::kV;
+  if (geometry.rows < kHotTokensMin || 8 * row_bytes >= kHotWidthMax * geometry.dim + 8) {
+    return std::nullopt;
+  }
+  TileLayout layout;
+  layout.codes_bytes = geometry.rows * row_bytes;
+  layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.positions.bytes = rows * kPositionBytes;
+  layout.corrections.bytes =
+      is_corrected ? StripCount(geometry.rows) * HotCorrectionBytes(geometry.dim) : 0;
+  return Placed(layout, geometry);
+}
 
 uint16_t CodedForm(const Recipe& recipe) {
   switch (recipe.id) {
@@ -84,6 +107,8 @@ uint16_t CodedForm(const Recipe& recipe) {
       return kStepStripsForm;
     case RecipeId::kFp8:
       return kFp8Form;
+    case RecipeId::kCairnHot:
+      return kHotForm;
   }
   return kRawForm;
 }
@@ -140,6 +165,8 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
       return StripsLayout(geometry, rows, geometry.rows, bytes);
     case TileLayoutId::kFp8:
       return Fp8Layout(geometry, rows);
+    case TileLayoutId::kHot:
+      return HotLayout(geometry, rows, bytes);
   }
   return std::nullopt;
 }

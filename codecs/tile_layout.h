@@ -58,6 +58,7 @@ struct TileLayout {
   TilePart class_map;          // 2 bits a channel
   TilePart pattern_index;      // so many bits a token as there are patterns for
   TilePart gate;               // 1 bit a token
+  TilePart corrections;        // 4 bits a channel of each 128 tokens
   uint64_t content_bytes = 0;  // end of the last part
   uint64_t bytes = 0;          // content_bytes with padding
 };
@@ -67,9 +68,14 @@ struct TileLayout {
 [[nodiscard]] uint16_t CodedForm(const Recipe& recipe);
 
 // None where the form is not one that this recipe writes for this tile.
-//   bytes  of the tile as the directory has them: read for strips alone
+//   bytes  of the tile as the directory has them: read where they are not known without it
 [[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                                  uint16_t form, uint32_t rows, uint64_t bytes = 0);
+
+// Of a tile of `cairn-hot` whose tokens have row_bytes of codes each; none where such a tile has to
+// be raw.
+[[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
+                                                    uint64_t row_bytes, uint32_t rows);
 
 // What strip `index` of a tile is of, and where its tokens start in the source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,

@@ -2,6 +2,7 @@
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
 #include "codecs/fp8_tile.h"
+#include "codecs/hot.h"
 #include "codecs/image.h"
 #include "codecs/pack/dense.h"
 #include "codecs/select/min_norm.h"
@@ -82,6 +83,9 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
       return HasValidFp8(*layout, content) && HasValidRows(geometry, entry, *layout, content.data())
                  ? Error::kOk
                  : Error::kBadTile;
+    case TileLayoutId::kHot:
+      if (!HasCleanHot(geometry, *layout, U8(content.data()))) return Error::kBadPadding;
+      return HasValidRows(geometry, entry, *layout, content.data()) ? Error::kOk : Error::kBadTile;
     case TileLayoutId::kAffine:
       break;
   }

@@ -28,6 +28,9 @@ struct StepCodes {
   StripTokens rows;
 };
 
+// Adds the rows that need no arithmetic of the tile's: token 0 of a chain, and small norms of V.
+void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows);
+
 // The strip's bytes, at most `room` of them; 0, with the room in any state, where they are more.
 // *rows: how many of its tokens are kept.
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,

@@ -25,11 +25,7 @@ bool Quantize(const StepTile& tile, const float* centred, int16_t* codes) {
 }
 
 void QuantizeStrip(const StepTile& tile, const StepSource& source, StepCodes* codes) {
-  if (source.position == 0) codes->rows.Add(0);
-  if (source.v != nullptr) {
-    const uint32_t v_dim = tile.profile->Dim(tile.profile->planes() - 1);
-    SelectSmallNorms({source.tokens, v_dim, tile.dtype, false}, source.v, &codes->rows);
-  }
+  SelectStepRows(tile, source, &codes->rows);
   float values[kProfileDimMax];
   float centred[kProfileDimMax];
   for (uint32_t token = 0; token < source.tokens; ++token) {
@@ -163,6 +159,13 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
 }
 
 }  // namespace
+
+void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows) {
+  if (source.position == 0) rows->Add(0);
+  if (source.v == nullptr) return;
+  const uint32_t v_dim = tile.profile->Dim(tile.profile->planes() - 1);
+  SelectSmallNorms({source.tokens, v_dim, tile.dtype, false}, source.v, rows);
+}
 
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
                          uint64_t room, uint32_t* rows) {

@@ -72,6 +72,10 @@ class CairnGoldenTest : public testing::Test {
     ImageSpec spec = spec_;
     EXPECT_EQ(SetCairn(profile_, proto::SideObjectId(profile_bytes_), bits, level, &spec),
               Error::kOk);
+    return Encoded(spec);
+  }
+
+  [[nodiscard]] Bytes Encoded(const ImageSpec& spec) const {
     uint64_t max_bytes = 0;
     EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
     Bytes image(max_bytes);
@@ -80,6 +84,34 @@ class CairnGoldenTest : public testing::Test {
               Error::kOk);
     image.resize(bytes);
     return image;
+  }
+
+  // A `hot` line.
+  void CheckHot(std::istringstream& line) {
+    uint32_t bits = 0;
+    int32_t multiplier = 0;
+    size_t bytes = 0;
+    std::string crc;
+    std::string decoded_crc;
+    line >> bits >> multiplier >> bytes >> crc >> decoded_crc;
+    SCOPED_TRACE(name_ + " hot " + std::to_string(bits));
+    ImageSpec spec = spec_;
+    ASSERT_EQ(SetCairnHot(profile_, proto::SideObjectId(profile_bytes_), bits, &spec), Error::kOk);
+    EXPECT_EQ(spec.recipe.multiplier, multiplier);
+    const Bytes image = Encoded(spec);
+    EXPECT_EQ(image.size(), bytes);
+    EXPECT_EQ(Crc32c(image), Hex(crc));
+    CheckDecode(image, Hex(decoded_crc));
+    CheckKept(image, "hot" + std::to_string(bits), Hex(decoded_crc));
+  }
+
+  // The image that is kept of it, if one is.
+  void CheckKept(const Bytes& image, const std::string& how, uint32_t decoded_crc) {
+    const auto kept = kFolder / "cairn" / (name_ + "." + how + ".img");
+    if (!std::filesystem::exists(kept)) return;
+    ++kept_images_;
+    EXPECT_EQ(ReadFile(kept), image);
+    CheckDecode(ReadFile(kept), decoded_crc);
   }
 
   void CheckDecode(const Bytes& image, uint32_t crc) const {
@@ -106,12 +138,7 @@ class CairnGoldenTest : public testing::Test {
     EXPECT_EQ(image.size(), bytes);
     EXPECT_EQ(Crc32c(image), Hex(crc));
     CheckDecode(image, Hex(decoded_crc));
-    const auto kept = kFolder / "cairn" /
-                      (name_ + "." + std::to_string(bits) + "." + std::to_string(level) + ".img");
-    if (!std::filesystem::exists(kept)) return;
-    ++kept_images_;
-    EXPECT_EQ(ReadFile(kept), image);
-    CheckDecode(ReadFile(kept), Hex(decoded_crc));
+    CheckKept(image, std::to_string(bits) + "." + std::to_string(level), Hex(decoded_crc));
   }
 
   void CheckDemotion(std::istringstream& line) const {
@@ -159,13 +186,15 @@ TEST_F(CairnGoldenTest, ReplaysEveryVector) {
       LoadSource(line);
     } else if (what == "image") {
       CheckImage(line);
+    } else if (what == "hot") {
+      ASSERT_NO_FATAL_FAILURE(CheckHot(line));
     } else {
       ASSERT_EQ(what, "demote");
       CheckDemotion(line);
     }
   }
   EXPECT_GT(checked, 400);
-  EXPECT_EQ(kept_images_, 12);
+  EXPECT_EQ(kept_images_, 16);
 }
 
 }  // namespace

@@ -108,6 +108,10 @@ class Tile:
 
     def forward(self, values, first):
         """y × inverse of elements [tokens, dim]."""
+        return self.centred(values, first) * self.step_inverse
+
+    def centred(self, values, first):
+        """y of elements [tokens, dim]."""
         x = values.copy()
         if self.turns:
             cosine, sine = turning(self.profile, first, len(values))
@@ -121,23 +125,27 @@ class Tile:
             x = np.zeros_like(scaled)
             for c in range(self.dim):
                 x += scaled[:, c:c + 1] * vectors[c]
-        return x * self.step_inverse
+        return x
 
     def back(self, codes, first):
         size = np.minimum(np.abs(codes), 3)
         padded = np.concatenate([np.zeros((self.dim, 1), F32), self.offsets, np.zeros((self.dim, 1), F32)], 1)
         off = np.take_along_axis(padded, size.T, 1).T * np.sign(codes).astype(F32)
-        x = (codes.astype(F32) + off) * self.step
+        return self.restored((codes.astype(F32) + off) * self.step, first)
+
+    def restored(self, y, first):
+        """Elements of y."""
+        x = y
         if self.basis:
             where = self.layer, self.head
-            vectors, y = self.profile.vectors[where], x
+            vectors = self.profile.vectors[where]
             x = np.zeros_like(y)
             for j in range(self.dim):
                 x += y[:, j:j + 1] * vectors[:, j]
             x = x * self.profile.inverse[where]
         x = x + self.mean
         if self.turns:
-            cosine, sine = turning(self.profile, first, len(codes))
+            cosine, sine = turning(self.profile, first, len(y))
             one, two = self.profile.pairs()
             a, b = x[:, one], x[:, two]
             x[:, one], x[:, two] = a * cosine - b * sine, a * sine + b * cosine

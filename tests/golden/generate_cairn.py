@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden vectors of the recipe `cairn`, by a second implementation: from docs/recipes/cairn.md, docs/formats/profile.md and
-docs/formats/image.md alone, never from the C++.
+"""Golden vectors of the recipes `cairn` and `cairn-hot`, by a second implementation: from docs/recipes/cairn.md and cairn-hot.md,
+docs/formats/profile.md and docs/formats/image.md alone, never from the C++.
 
   generate_cairn.py            writes tests/golden/cairn/
   generate_cairn.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy
@@ -12,6 +12,7 @@ cairn/manifest.txt holds, one a line, all fields separated by blanks:
   source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin) of the profile above
   image BITS LEVEL bytes crc32c decoded_crc32c  of the source above; the bytes of some are kept in cairn/NAME.BITS.LEVEL.img
   demote BITS FROM TO bytes crc32c              of the source above encoded at level FROM and demoted
+  hot BITS MULTIPLIER bytes crc32c decoded_crc32c   of the source above by cairn-hot; some are kept in cairn/NAME.hotBITS.img
 
 All images have space 00..1f, key 20..3f, group 3, layer first 2, head first 1.
 """
@@ -26,6 +27,7 @@ except ImportError:
     print("numpy is not installed: golden vectors not regenerated")
     sys.exit(77)
 
+import cairn_hot
 import cairn_recipe as recipe
 import generate
 from profiles import PROFILES
@@ -34,6 +36,7 @@ from sources import KV, LATENT, SOURCES
 FOLDER = pathlib.Path(__file__).parent / "cairn"
 IMAGES = [(23, 0), (43, 0), (30, 2)]  # bits in tenths, level
 DEMOTIONS = [(43, 0, 1), (23, 0, 3), (30, 2, 5)]
+HOT_BITS = [24, 43]
 KEPT = {"typical-bf16", "nonfinite-fp16", "odd-fp32", "latent-bf16"}
 LAYER_FIRST, HEAD_FIRST = 2, 1
 STRIP = 128
@@ -41,6 +44,8 @@ STRIP = 128
 
 class Image:
     """One source under one profile, at one rate and level."""
+
+    recipe = 4
 
     def __init__(self, source, data, bits, level):
         self.source, self.bits, self.level = source, bits, level
@@ -134,10 +139,42 @@ class Image:
         header += bytes(range(64))
         header += struct.pack("<QHHHHHBBII4x", s.first_position, s.tokens, LAYER_FIRST, s.layers, HEAD_FIRST, s.heads,
                               self.profile.domain(), 1, s.k_dim, s.v_dim)
-        header += struct.pack("<BBBxHHBBh20x", 4, self.bits, 0, 0, 0, 0, self.level, self.multiplier) + self.id
+        header += struct.pack("<BBBxHHBBh20x", self.recipe, self.bits, 0, 0, 0, 0, self.level, self.multiplier) + self.id
         header += bytes(generate.HEADER - len(header))
         crc = generate.crc32c(header + directory)
         return header[:12] + struct.pack("<I", crc) + header[16:] + directory + b"".join(tile[0] for tile in self.tiles)
+
+
+class HotImage(Image):
+    """Of cairn-hot."""
+
+    recipe = 5
+
+    def __init__(self, source, data, profile, bits, multiplier):
+        self.source, self.bits, self.level, self.multiplier = source, bits, 0, multiplier
+        self.profile, self.id, self.tiles = profile, hashlib.sha256(data).digest(), []
+
+    def tile(self, layer, head, plane):
+        return cairn_hot.Tile(self.profile, layer, head, plane, self.multiplier, self.source.dtype)
+
+    def encode(self):
+        s = self.source
+        for layer, head, plane, bits, v in self.matrices():
+            v = None if v is None else generate.to_float(s.dtype, v)
+            made = cairn_hot.encode_tile(self.tile(layer, head, plane), bits, v, s.first_position)
+            raw = generate.padded(bits.tobytes())
+            self.tiles.append((*made, cairn_hot.FORM) if made else (raw, 0, 0))
+        return self
+
+    def decode(self):
+        out = b""
+        for (data, rows, form), (layer, head, plane, bits, _) in zip(self.tiles, self.matrices()):
+            if form == 0:
+                out += data[:bits.nbytes]
+                continue
+            tile = self.tile(layer, head, plane)
+            out += cairn_hot.decode_tile(tile, data, bits.shape, rows, self.source.first_position).tobytes()
+        return out
 
 
 def vectors():
@@ -147,6 +184,8 @@ def vectors():
         name = f"{k_dim}x{v_dim}"
         files[f"{name}.profile"] = data
         manifest.append(f"profile {name} {len(data)} {generate.crc32c(data):08x}")
+        profile = recipe.Profile(data)
+        multipliers = {bits: cairn_hot.multiplier_of(profile, bits) for bits in HOT_BITS}
         for s in SOURCES:
             if s.kind not in (KV, LATENT) or (s.k_dim, s.v_dim) != (k_dim, v_dim):
                 continue
@@ -162,6 +201,13 @@ def vectors():
             for bits, old, new in DEMOTIONS:
                 content = made[bits, old].demoted(new).to_bytes()
                 manifest.append(f"demote {bits} {old} {new} {len(content)} {generate.crc32c(content):08x}")
+            for bits, multiplier in multipliers.items():
+                image = HotImage(s, data, profile, bits, multiplier).encode()
+                content, decoded = image.to_bytes(), image.decode()
+                manifest.append(f"hot {bits} {multiplier} {len(content)} {generate.crc32c(content):08x} "
+                                f"{generate.crc32c(decoded):08x}")
+                if s.name in KEPT and bits == HOT_BITS[0]:
+                    files[f"{s.name}.hot{bits}.img"] = content
     files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
     return files
 

@@ -39,6 +39,22 @@ TEST(RecipeTest, OtherParametersAreUnknown) {
   EXPECT_TRUE(Recipe{}.IsLossless());
 }
 
+TEST(RecipeTest, CairnHotNeedsAProfileAndHasNoLevels) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe("cairn-hot:2.4", &recipe), Error::kUnknownRecipe);
+  ASSERT_EQ(ParseCairnRecipe("cairn-hot:2.4", &recipe), Error::kOk);
+  EXPECT_EQ(recipe.id, RecipeId::kCairnHot);
+  EXPECT_EQ(recipe.bits, 24);
+  EXPECT_TRUE(recipe.NeedsProfile());
+  EXPECT_EQ(FormatRecipe(recipe), "cairn-hot:2.4");
+  recipe.level = 1;
+  EXPECT_FALSE(IsKnown(recipe));
+  for (const char* name :
+       {"cairn-hot:0.9", "cairn-hot:6.1", "cairn-hot:2.4*3", "cairn-hot:24", "cairn-hot:"}) {
+    EXPECT_EQ(ParseCairnRecipe(name, &recipe), Error::kUnknownRecipe) << name;
+  }
+}
+
 TEST(RecipeTest, CairnNeedsAProfileAndIsNotParsed) {
   Recipe recipe;
   EXPECT_EQ(ParseRecipe("cairn:2.3", &recipe), Error::kUnknownRecipe);

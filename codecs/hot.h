@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tiles of the recipe `cairn-hot`: static levels of a fixed width for each channel.
+// docs/recipes/cairn-hot.md draws the bytes.
+//
+// Thread-safety: Thread-safe. Nothing allocates.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/error.h"
+#include "codecs/hot_tile.h"
+#include "codecs/image_header.h"
+#include "codecs/stages.h"
+#include "codecs/tile_layout.h"
+
+namespace cairn::codecs {
+
+// Writes a tile; kBadTile, with nothing committed, where that is not smaller than raw;
+// kTargetTooSmall. REQUIRES: source.profile is codable with.
+Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* writer);
+
+// Every element as its code has it, rows included. False where the profile makes codes of another
+// size.
+//   layout  of the tile; target  geometry.SourceBytes()
+// REQUIRES: IsCodableWith(spec, &profile).
+[[nodiscard]] bool DecodeHot(const ImageSpec& spec, uint32_t index, const Profile& profile,
+                             const TileLayout& layout, const uint8_t* content, uint8_t* target);
+
+// All that can be seen of codes and corrections without the profile: bits that no code has are 0.
+[[nodiscard]] bool HasCleanHot(const TileGeometry& geometry, const TileLayout& layout,
+                               const uint8_t* content);
+
+}  // namespace cairn::codecs
