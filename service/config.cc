@@ -80,7 +80,7 @@ constexpr Knob kKnobs[] = {
     {"lanes", "2", Number{&Config::lanes, 1, 64}, "threads per transport that move bytes"},
     {"path-threads", "2", Number{&Config::path_threads, 1, limits::kPathThreadsMax},
      "threads that run the steps of put and get"},
-    {"recipe", "raw",
+    {"recipe", "exact",
      Text{&Config::recipe, CheckRecipe,
           "raw, exact, exact:fast, kivi:8, kivi:4, kivi:2 or kivi:N+"},
      "recipe of spaces whose first client names none"},

@@ -59,6 +59,16 @@ def test_kivi_is_within_half_a_step(client, recipe, step, encode, decode):
         assert (abs(source - target) <= half * 1.02 + abs(target) * 2**-8 + 0.01).all()
 
 
+def test_a_space_without_a_recipe_keeps_every_bit_in_less(client):
+    space = open_space(client, recipe=None)
+    assert space.recipe == "exact"
+    kv, out = make_kv(6), empty()
+    (key,) = space.keys(range(TOKENS))
+    assert space.put(key, *kv).image_bytes < 0.8 * sum(x.nbytes for x in kv)
+    assert space.get(key, *out)
+    assert all(np.array_equal(a, b) for a, b in zip(kv, out, strict=True))
+
+
 def test_match_and_lease(client):
     space = open_space(client)
     keys, blocks = put_chain(space, 3, seed=100)
