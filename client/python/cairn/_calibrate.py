@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._code import TOKENS_PER_BLOCK
+from ._code import TOKENS_PER_BLOCK, Inputs
 from ._dump import Dump, Kv, as_float
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .profile import GroupSamples, build
@@ -68,6 +68,21 @@ def make_profiles(
     return build(groups, rates, has_basis=kind == "basis")
 
 
+def inputs_of(dump: Dump, calibration: Calibration) -> Inputs:
+    """Of the layers that have queries: what encoders may be told of them."""
+    found = {}
+    for layer, queries in calibration.q.items():
+        if queries:
+            found[layer] = np.mean([_by_head(dump, layer, np.abs(as_float(q))) for q in queries], 0)
+    return Inputs(query_magnitudes=found)
+
+
+def _by_head(dump: Dump, layer: int, values: np.ndarray) -> np.ndarray:
+    """The mean [heads, dim] of [query heads, n, dim] over those that read a head of K."""
+    heads, _, dim = dump.k[layer].shape
+    return values.mean(1).reshape(heads, -1, dim).mean(1)
+
+
 def _samples(dump: Dump, calibration: Calibration, layers: list[int]) -> GroupSamples:
     texts = []
     for text in calibration.texts:
@@ -82,12 +97,10 @@ def _q_squares(dump: Dump, calibration: Calibration, layers: list[int]) -> np.nd
     """The mean of q² [layers, heads, dim] over the query heads of each head of K."""
     if not all(calibration.q.get(layer) for layer in layers):
         return None
-    found = []
-    for layer in layers:
-        heads = len(dump.k[layer])
-        squares = [np.square(as_float(q)).mean(1) for q in calibration.q[layer]]
-        by_head = np.mean(squares, 0).reshape(heads, -1, dump.k[layer].shape[2])
-        found.append(by_head.mean(1))
+    found = [
+        np.mean([_by_head(dump, i, np.square(as_float(q))) for q in calibration.q[i]], 0)
+        for i in layers
+    ]
     return np.stack(found).astype(np.float32)
 
 

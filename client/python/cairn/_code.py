@@ -5,8 +5,9 @@ them. Needs numpy."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,15 @@ class Group:
 
     layers: list[int]
     profile: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What encoders get beside the elements, by layer: mean |q| that reads each channel of K
+    [heads, dim], what each token is worth to its readers [heads, tokens]. Layers may lack them."""
+
+    query_magnitudes: Mapping[int, np.ndarray] = field(default_factory=dict)
+    token_scores: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ def code(
     exact: Kv,
     groups: Sequence[Group],
     recipe: str,
+    inputs: Inputs = Inputs(),
     first_counted: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Coded:
@@ -76,7 +87,8 @@ def code(
     FailedPreconditionError where the recipe cannot code such KV."""
     block_count = block_count_of(exact)
     try:
-        codec = _Codec(exact.first_tokens(block_count * TOKENS_PER_BLOCK), groups, recipe)
+        exact = exact.first_tokens(block_count * TOKENS_PER_BLOCK)
+        codec = _Codec(exact, groups, recipe, inputs)
     except InvalidArgumentError as error:
         raise FailedPreconditionError(str(error)) from None
     for block in range(block_count):
@@ -97,11 +109,20 @@ def parts_of(exact: Kv, groups: Sequence[Group]) -> list[_Part]:
     return found
 
 
+def _stacked(found: Mapping[int, np.ndarray], layers: list[int], cut=np.s_[:]) -> Any:
+    if not all(layer in found for layer in layers):
+        return None
+    return np.stack([found[layer][cut] for layer in layers]).astype(np.float32)
+
+
 class _Codec:
     """Encodes and decodes block after block into memory that is taken once."""
 
-    def __init__(self, exact: Kv, groups: Sequence[Group], recipe: str) -> None:
+    def __init__(
+        self, exact: Kv, groups: Sequence[Group], recipe: str, inputs: Inputs
+    ) -> None:
         self._exact, self._parts, self._recipe = exact, parts_of(exact, groups), recipe
+        self._inputs = inputs
         k = {layer: np.empty_like(plane) for layer, plane in exact.k.items()}
         v = {layer: np.empty_like(plane) for layer, plane in exact.v.items()}
         self._coded = Kv(exact.dtype, k, v)
@@ -110,17 +131,22 @@ class _Codec:
         self._rates: dict[str, list[float]] = {"encode": [], "decode": []}
         self._targets: list[bytearray] = []
         self._decoded: list[np.ndarray] = []
-        images = exact.token_count // TOKENS_PER_BLOCK * len(self._parts)
-        self._samples = -(-SAMPLES_MIN // images)
-        for part in self._parts:  # pages in the memory of images, loads the library
-            spec, source = self._source_of(part, 0)
+        blocks = exact.token_count // TOKENS_PER_BLOCK
+        self._samples = -(-SAMPLES_MIN // (blocks * len(self._parts)))
+        self._parents: list[bytes | None] = [None] * len(self._parts)
+        self._has_chain = False
+        for index, part in enumerate(self._parts):  # pages in memory, loads the library
+            spec, source = self._source_of(index, min(1, blocks - 1))
             self._targets.append(bytearray(image.bytes_max(spec)))
             self._decoded.append(np.empty_like(source))
-            self._code(len(self._targets) - 1, spec, source)
+            image_bytes, *_ = self._code(index, spec, source)
+            # A recipe that goes on from the block before calls itself otherwise without it.
+            info = image.inspect(memoryview(self._targets[index])[:image_bytes])
+            self._has_chain |= info.recipe != recipe
 
     def code(self, block: int, is_counted: bool) -> None:
         for index, part in enumerate(self._parts):
-            spec, source = self._source_of(part, block)
+            spec, source = self._source_of(index, block)
             for _ in range(self._samples):
                 image_bytes, *seconds = self._code(index, spec, source)
                 for step, took in zip(self._rates.values(), seconds, strict=True):
@@ -128,6 +154,8 @@ class _Codec:
             if is_counted:
                 self._image_bytes += image_bytes
                 self._source_bytes += source.nbytes
+            if self._has_chain:
+                self._parents[index] = bytes(memoryview(self._targets[index])[:image_bytes])
             self._keep(part, block, spec, self._decoded[index])
 
     def _code(
@@ -140,8 +168,9 @@ class _Codec:
         image.decode(encoded, source=self._decoded[index], profile=spec.profile)
         return len(encoded), middle - begin, time.perf_counter() - middle
 
-    def _source_of(self, part: _Part, block: int) -> tuple[image.ImageSpec, np.ndarray]:
+    def _source_of(self, index: int, block: int) -> tuple[image.ImageSpec, np.ndarray]:
         """A copy of one block of one part as source payload: [layers, heads, K then V]."""
+        part = self._parts[index]
         cut = np.s_[:, block * TOKENS_PER_BLOCK : (block + 1) * TOKENS_PER_BLOCK]
         planes = (self._exact.k, self._exact.v)
         k, v = (np.stack([plane[i][cut] for i in part.layers]) for plane in planes)
@@ -156,6 +185,9 @@ class _Codec:
             first_position=block * TOKENS_PER_BLOCK,
             layer_first=part.first,
             profile=part.profile,
+            parent=self._parents[index],
+            query_magnitudes=_stacked(self._inputs.query_magnitudes, part.layers),
+            token_scores=_stacked(self._inputs.token_scores, part.layers, cut),
         )
         flat = [plane.reshape(*plane.shape[:2], -1) for plane in (k, v)]
         return spec, np.concatenate(flat, axis=2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._code import TOKENS_PER_BLOCK, Group, block_count_of, code
+from ._code import TOKENS_PER_BLOCK, Group, Inputs, block_count_of, code
 from ._dump import Dump, Kv, as_float
 from ._judge import Verdict
 
@@ -66,6 +66,7 @@ class Scored:
 
     dump: Dump
     groups: Sequence[Group]
+    inputs: Inputs = Inputs()
     first_block: int = 0
     first_query: int = 0
 
@@ -86,6 +87,7 @@ def measure(
         exact,
         scored.groups,
         recipe,
+        scored.inputs,
         scored.first_block,
         lambda done: progress(share * CODING_SHARE * done, "coding"),
     )

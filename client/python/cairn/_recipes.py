@@ -31,10 +31,10 @@ def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
     """Of names, as a user gives them; of all that the library has where there are none."""
     found = []
     for name in named or [*image.recipes(), *(f"cairn:{rate}" for rate in RATES)]:
-        recipe, slash, kind = name.partition("/")
-        if slash and kind not in KINDS:
-            raise InvalidArgumentError(f"{name}: profiles are {' and '.join(KINDS)}")
-        kinds = (kind,) if slash else KINDS if needs_profile(recipe) else (None,)
+        recipe, _, kind = name.rpartition("/")
+        if kind not in KINDS:  # ott:2/local is a recipe
+            recipe, kind = name, ""
+        kinds = (kind,) if kind else KINDS if needs_profile(recipe) else (None,)
         found += [Candidate(recipe, kind) for kind in kinds]
     return found
 

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from ._calibrate import KINDS, calibration_of, make_profiles
+from ._calibrate import KINDS, calibration_of, inputs_of, make_profiles
 from ._code import Group
 from ._dump import Dump, Kv, read_dump
 from ._evaluate_kept import Kept
@@ -91,6 +91,7 @@ class _Bench:
         judge: Judge | None = None,
     ) -> None:
         self.dump, self.calibration = dump, calibration_of(dump, calibration)
+        self._inputs = inputs_of(dump, self.calibration)
         self._rates = rates_of(wanted)
         self._verdict = None if judge is None else Verdict(judge)
         self._profiles: dict[str, list[bytes] | FailedPreconditionError] = {}
@@ -117,7 +118,7 @@ class _Bench:
             profiles = list(self.profiles(one.profile))
         groups = [Group(*pair) for pair in zip(layers, profiles, strict=True)]
         held_out = self.calibration.held_out_blocks, self.calibration.held_out_queries
-        scored = Scored(self.dump, groups, *held_out)
+        scored = Scored(self.dump, groups, self._inputs, *held_out)
         return measure(scored, one.recipe, one.profile, self._verdict, progress)
 
 

@@ -128,3 +128,12 @@ def test_says_what_is_wrong_with_model_json(dump_folder):
     for given in ("half", "half:", "twisted:10", "half:0", "half:100:3"):
         with pytest.raises(InvalidArgumentError, match=f"rope {given}: expected KIND:BASE"):
             parse_rope(given)
+
+
+def test_a_chain_goes_on_from_block_to_block(tmp_path):
+    dump = read_dump(with_rope(tmp_path))
+    groups = [Group(layers) for layers in dump.groups()]
+    chain, local = (code(dump, groups, name) for name in ("ott:2", "ott:2/local"))
+    assert chain.image_bytes != local.image_bytes
+    (found,) = evaluate.evaluate(dump, ["ott:2/local"])
+    assert found.name == "ott:2/local" and found.profile is None
