@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ._evaluate_plot import make_plot
+from ._evaluate_terminal import format_rate
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Loss
@@ -109,8 +110,8 @@ def _table(found: Sequence[Evaluation], best: Evaluation | None) -> str:
         ("trimmed", lambda one: _cell(one.kl_trimmed, ".5f")),
         ("ppl ×", lambda one: _cell(one.perplexity_ratio, ".4f")),
         ("top-1", lambda one: _cell(one.same_top, ".1%")),
-        ("encode", lambda one: f"{one.encode_rate / 1e9:.2f}"),
-        ("decode", lambda one: f"{one.decode_rate / 1e9:.2f}"),
+        ("encode", lambda one: format_rate(one.encode_rate)),
+        ("decode", lambda one: format_rate(one.decode_rate)),
     ]
     head = "".join(f"<th>{name}</th>" for name, _ in columns)
     rows = []
@@ -181,7 +182,8 @@ def _heat_maps(found: Sequence[Evaluation]) -> str:
 
 
 def _heat_map(lossy: Sequence[Evaluation], whole: str, by_layer: str) -> str:
-    head = "".join(f"<th>{html.escape(one.name)}</th>" for one in lossy)
+    names = (html.escape(one.name).replace("/", "/<br/>") for one in lossy)
+    head = "".join(f"<th>{name}</th>" for name in names)
     rows = []
     for place, layer in enumerate(lossy[0].layers):
         errors = [getattr(one, by_layer)[place] for one in lossy]

@@ -54,10 +54,15 @@ def make_table(found: Sequence[Evaluation]) -> str:
         lines.append(
             f"{one.name:16}{one.bits:8.3f}{one.ratio:7.2f}{one.k_error:9.4f}{one.v_error:9.4f}"
             f"{attention:>13}{kl:>21}{_cell(one.perplexity_ratio, '.4f'):>13}"
-            f"{one.encode_rate / 1e9:8.2f}{one.decode_rate / 1e9:8.2f}"
+            f"{format_rate(one.encode_rate):>8}{format_rate(one.decode_rate):>8}"
         )
     return "\n".join(lines)
 
 
 def _cell(value: float | None, form: str) -> str:
     return "unavailable" if value is None else format(value, form)
+
+
+def format_rate(rate: float) -> str:
+    """GB/s, and no rate that rounds to nothing."""
+    return f"{rate / 1e9:.2f}" if rate >= 1e8 else f"{rate / 1e9:.4f}"

@@ -67,6 +67,15 @@ def _load_file(path: str):
     return module
 
 
+def _is_same(one: Kv, other: Kv) -> bool:
+    """Bit for bit. Then a judge has nothing else to say."""
+    for planes in ((one.k, other.k), (one.v, other.v)):
+        for layer, array in planes[0].items():
+            if not np.array_equal(array.view(np.uint8), planes[1][layer].view(np.uint8)):
+                return False
+    return True
+
+
 class Verdict:
     """A judge's predictions behind the exact KV, asked for once, and scores of coded KV by them."""
 
@@ -79,7 +88,9 @@ class Verdict:
         """`exact` is the same in every call."""
         if self._exact is None:
             self._exact, self._targets = self._ask(exact)
-        found, _ = self._ask(coded)
+        found = self._exact
+        if not _is_same(exact, coded):
+            found, _ = self._ask(coded)
         if found.shape != self._exact.shape:
             raise InvalidArgumentError(
                 f"the judge returned logits {found.shape} after {self._exact.shape}"

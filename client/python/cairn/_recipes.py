@@ -12,6 +12,8 @@ from . import image
 from ._calibrate import KINDS, RATES
 from .errors import InvalidArgumentError
 
+# The library lists none of those that need a profile: they have any rate.
+PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
 _PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
 
 
@@ -30,7 +32,7 @@ class Candidate:
 def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
     """Of names, as a user gives them; of all that the library has where there are none."""
     found = []
-    for name in named or [*image.recipes(), *(f"cairn:{rate}" for rate in RATES)]:
+    for name in named or [*image.recipes(), *PROFILED]:
         recipe, _, kind = name.rpartition("/")
         if kind not in KINDS:  # ott:2/local is a recipe
             recipe, kind = name, ""
@@ -40,8 +42,8 @@ def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
 
 
 def rates_of(wanted: Sequence[Candidate]) -> list[float]:
-    """The usual ones, and what else is asked for."""
-    asked = {float(one.recipe.rpartition(":")[2]) for one in wanted if one.profile is not None}
+    """Of profiles: the usual ones, and what else is asked for."""
+    asked = {float(one.recipe[6:]) for one in wanted if one.recipe.startswith("cairn:")}
     return sorted(asked | set(RATES))
 
 

@@ -14,6 +14,7 @@ from cairn._code import Group, parts_of
 from cairn._dump import Dump, as_float, read_dump
 from cairn._evaluate_page import make_page
 from cairn._measure import attention_output
+from cairn._recipes import PROFILED
 from cairn.evaluate import Loss, parse_loss, recommend
 from conftest import ROOT, make_kv
 
@@ -156,7 +157,7 @@ def test_every_recipe_is_tried_and_lossless_ones_lose_nothing(dump_folder):
     with pytest.warns(UserWarning, match="/basis is not measured: a basis of 64 channels"):
         found = evaluate.evaluate(dump_folder)
     names = [one.name for one in found]
-    assert names == [*image.recipes(), *(f"cairn:{bits}/plain" for bits in (2.3, 3.0, 4.3))]
+    assert names == [*image.recipes(), *(f"{recipe}/plain" for recipe in PROFILED)]
     lossless = [one for one in found if one.kv_error == 0]
     assert {"raw", "exact"} <= {one.recipe for one in lossless}
     assert recommend(found, Loss("kv_error", 0.0)).recipe in {one.recipe for one in lossless}
@@ -203,17 +204,18 @@ def test_a_judge_that_is_not_there_is_one_line(dump_folder, tmp_path, capsys, na
 
 
 def test_a_run_that_was_stopped_goes_on(dump_folder, tmp_path, capsys):
-    out, recipes = tmp_path / "out", ["--recipes", "raw,kivi:4,kivi:2"]
+    out, recipes = tmp_path / "out", ["--recipes", "kivi:8,kivi:4,kivi:2"]
     assert run(dump_folder, out, *recipes, "--judge", write_judge(tmp_path, calls_max=2)) == 130
     assert "goes on from here" in capsys.readouterr().err
-    assert list(rows_of(out)) == ["raw"]  # two calls: the exact KV, raw's
+    assert list(rows_of(out)) == ["kivi:8"]  # two calls: the exact KV, its own
     kept = (out / "evaluate.json").read_text()
-    (out / "evaluate.json").write_text(kept.replace('"bits": 16', '"bits": 15'))
+    (out / "evaluate.json").write_text(kept.replace('"bits": 8', '"bits": 7'))
     (tmp_path / "calls").unlink()
     assert run(dump_folder, out, *recipes, "--judge", f"{tmp_path / 'judge.py'}:make") == 130
-    assert list(rows_of(out)) == ["raw", "kivi:4"] and rows_of(out)["raw"]["bits"] < 16  # not again
+    assert list(rows_of(out)) == ["kivi:8", "kivi:4"]
+    assert rows_of(out)["kivi:8"]["bits"] < 8  # not again
     assert run(dump_folder, out, *recipes, "--judge", write_judge(tmp_path)) == 0
-    assert rows_of(out)["raw"]["bits"] > 16  # another judge: all of it anew
+    assert rows_of(out)["kivi:8"]["bits"] > 8  # another judge: all of it anew
     (out / "evaluate.json").write_text(kept[: len(kept) // 2])
     assert run(dump_folder, out, "--recipes", "raw") == 0
 
