@@ -8,6 +8,7 @@
 #include "codecs/cpu/affine_decode.inl"
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"
+#include "codecs/cpu/lanes32.inl"
 #include "codecs/cpu/strip.inl"
 #include "codecs/cpu/strip_choice.inl"
 #include "codecs/cpu/strip_decode.inl"

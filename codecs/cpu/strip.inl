@@ -13,6 +13,21 @@ namespace {
 constexpr uint32_t kChunk = 32;      // elements of a register of bytes
 constexpr uint32_t kPanelWide = 32;  // channels that are transposed together
 
+// Of kExponentTables.
+struct ExponentLookups {
+  CoderLookup of[kExponentTables];
+  bool are_exact = true;
+};
+constexpr ExponentLookups kExponentLookups = [] {
+  ExponentLookups lookups{};
+  for (uint32_t i = 0; i < kExponentTables; ++i) {
+    lookups.of[i] = MakeCoderLookup(kExponentCoderTables[i]);
+    lookups.are_exact &= lookups.of[i].is_exact && lookups.of[i].is_exact_at_low;
+  }
+  return lookups;
+}();
+static_assert(kExponentLookups.are_exact);
+
 // Of a panel: [channel][token].
 struct PanelExponents {
   alignas(32) uint8_t of[kPanelWide][kStripTokens];

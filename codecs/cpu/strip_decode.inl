@@ -12,73 +12,6 @@
 namespace cairn::codecs {
 namespace {
 
-// How a slot's symbol is found in registers: the symbol of the first of its 16 slots, and one more
-// for each of two borders that it is above. Only the last 16 slots have more borders.
-struct DecoderTable {
-  alignas(16) uint8_t first[16];
-  alignas(16) uint8_t border[2][16];
-  alignas(16) uint8_t last[16];
-  alignas(16) uint8_t frequency[16];
-  alignas(16) uint8_t start[16];
-};
-struct DecoderTables {
-  DecoderTable of[kExponentTables];
-  bool are_fitting = true;
-};
-
-constexpr DecoderTables kDecoderTables = [] {
-  DecoderTables tables{};
-  for (uint32_t t = 0; t < kExponentTables; ++t) {
-    DecoderTable& table = tables.of[t];
-    const CoderTable& from = kExponentCoderTables.of[t];
-    for (uint32_t s = 0; s < kCoderSymbols; ++s) {
-      table.frequency[s] = from.frequency[s];
-      table.start[s] = from.start[s];
-    }
-    for (uint32_t high = 0; high < 16; ++high) {
-      table.first[high] = static_cast<uint8_t>(SymbolOfSlot(from, 16 * high));
-      table.last[high] = static_cast<uint8_t>(SymbolOfSlot(from, 240 + high));
-      uint32_t borders = 0;
-      table.border[0][high] = table.border[1][high] = 0x7F;
-      for (uint32_t low = 1; low < 16 && high < 15; ++low) {
-        const uint32_t slot = 16 * high + low;
-        const uint32_t grown = SymbolOfSlot(from, slot) - SymbolOfSlot(from, slot - 1);
-        if (grown == 0) continue;
-        tables.are_fitting &= grown == 1 && borders < 2;
-        if (borders < 2) table.border[borders++][high] = static_cast<uint8_t>(low - 1);
-      }
-    }
-  }
-  return tables;
-}();
-static_assert(kDecoderTables.are_fitting);
-
-// The symbols of 32 states; states become the next ones, but for what they lack to be normal.
-[[gnu::always_inline]] inline Bytes32 TakeSymbols(const DecoderTable& table, Halves32* states) {
-  const Bytes32 slot = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
-  const Bytes32 high = Strips::HighNibbles(slot);
-  const Bytes32 low = Strips::LowNibbles(slot);
-  Bytes32 symbol = Strips::LookUp(table.first, high);
-  for (const auto& border : table.border) {  // all bits are -1
-    symbol = Strips::Sub(symbol, Strips::Above(low, Strips::LookUp(border, high)));
-  }
-  symbol =
-      Strips::Choose(Strips::Equal(high, Strips::Set(15)), Strips::LookUp(table.last, low), symbol);
-  const Halves32 frequency = Strips::Widen(Strips::LookUp(table.frequency, symbol));
-  const Halves32 above = Strips::Widen(Strips::Sub(slot, Strips::LookUp(table.start, symbol)));
-  *states = Strips::Add(Strips::Mul(frequency, Strips::Right<8>(*states)), above);
-  return symbol;
-}
-
-// Reads 40 bytes at the stream.
-[[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, Halves32* states) {
-  const Halves32 is_low = Strips::Equal(Strips::Right<8>(*states), Strips::SetHalves(0));
-  const uint32_t bits = Strips::Bits(Strips::NarrowMask(is_low));
-  const Halves32 grown = Strips::Or(Strips::Left<8>(*states), Strips::Expand(stream, bits));
-  *states = Strips::Choose(is_low, grown, *states);
-  return stream + __builtin_popcount(bits);
-}
-
 // A strip that is being decoded. Escapes of a panel, in the order of coding: their bits, and where.
 struct StripDecoding {
   const StripJob* job;
@@ -98,13 +31,10 @@ struct StripDecoding {
     stream = of.strip + of.parts.coded + kCoderStatesBytes;
     stream_end = of.strip + of.parts.coded + of.parts.stream_bytes;
     escapes = 0;
-    const Halves32 is_low = Strips::Equal(Strips::Right<8>(states), Strips::SetHalves(0));
-    return Strips::Bits(Strips::NarrowMask(is_low)) == 0;
+    return AreStates(states);
   }
   [[nodiscard]] bool IsEnded() const {
-    const Halves32 is_last = Strips::Equal(states, Strips::SetHalves(kCoderStateMin));
-    return Strips::Bits(Strips::NarrowMask(is_last)) == ~0U && stream == stream_end &&
-           escapes == job->parts.escapes;
+    return AreLastStates(states) && stream == stream_end && escapes == job->parts.escapes;
   }
 
   // Puts the escape bytes into the panel. False where they run out.
@@ -120,12 +50,6 @@ struct StripDecoding {
   }
 };
 
-// The tokens of a group that are there, as bits.
-uint32_t TokensThere(uint32_t tokens, uint32_t group) {
-  const uint32_t rest = tokens - group * kCoderLanes;
-  return rest >= kCoderLanes ? ~0U : (1U << rest) - 1;
-}
-
 // Decodes `channels` channels of each strip into its exponents. False where a stream runs out.
 template <uint32_t kCount>
 bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channels) {
@@ -140,17 +64,17 @@ bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channel
   }
   bool is_ok = true;
   for (uint32_t c = 0; c < channels && is_ok; ++c) {
-    const DecoderTable* table[kCount];
+    const CoderLookup* table[kCount];
     Bytes32 top[kCount];
     for (uint32_t s = 0; s < kCount; ++s) {
       const uint32_t par = strips[s].job->strip[strip::kPar + channel_first + c];
-      table[s] = &kDecoderTables.of[par >> 4];
+      table[s] = &kExponentLookups.of[par >> 4];
       top[s] = Strips::Set(TopOf(strips[s].job->parts.top, par));
     }
     for (uint32_t group = 0; group < groups; ++group) {
       const uint32_t there = TokensThere(tokens, group);
       for (uint32_t s = 0; s < kCount; ++s) {
-        const Bytes32 symbol = TakeSymbols(*table[s], &states[s]);
+        const Bytes32 symbol = TakeSymbols<false>(*table[s], &states[s]);
         stream[s] = Renormalize(stream[s], &states[s]);
         Strips::Store(strips[s].exponents.of[c] + group * kCoderLanes, Strips::Sub(top[s], symbol));
         const uint32_t bits =

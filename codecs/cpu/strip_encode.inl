@@ -39,59 +39,6 @@ void PutRest(const StripSource<Type>& source, const StripParts& parts, uint8_t* 
 
 // ---- lanes32 ----
 
-struct EncoderTable {
-  alignas(16) uint8_t symbol[16];  // itself, or the escape
-  alignas(16) uint8_t frequency[16];
-  alignas(16) uint8_t start[16];
-  alignas(16) uint8_t reciprocal[2][16];  // 65536 / frequency, rounded down and to 16 bits: bytes
-  uint8_t likeliest;
-};
-struct EncoderTables {
-  EncoderTable of[kExponentTables];
-};
-constexpr EncoderTables kEncoderTables = [] {
-  EncoderTables tables{};
-  for (uint32_t t = 0; t < kExponentTables; ++t) {
-    EncoderTable& table = tables.of[t];
-    const CoderTable& from = kExponentCoderTables.of[t];
-    for (uint32_t s = 0; s < kCoderSymbols; ++s) {
-      const uint32_t frequency = from.frequency[s];
-      table.symbol[s] = static_cast<uint8_t>(frequency == 0 ? kEscapeSymbol : s);
-      table.frequency[s] = from.frequency[s];
-      table.start[s] = from.start[s];
-      const uint32_t reciprocal = frequency <= 1 ? 65535 : 65536 / frequency;
-      table.reciprocal[0][s] = static_cast<uint8_t>(reciprocal);
-      table.reciprocal[1][s] = static_cast<uint8_t>(reciprocal >> 8);
-    }
-    table.likeliest = static_cast<uint8_t>(LikeliestSymbol(from));
-  }
-  return tables;
-}();
-
-// Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are
-// overwritten.
-uint8_t* PutSymbols(const EncoderTable& table, Bytes32 symbols, Halves32* states, uint8_t* stream) {
-  const Bytes32 few = Strips::LookUp(table.frequency, symbols);
-  const Halves32 high = Strips::Right<8>(*states);
-  const Bytes32 is_full = Strips::NotBelow(Strips::Narrow(high), few);
-  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
-  stream = Strips::CompressBefore(stream, low, Strips::Bits(is_full));
-  const Halves32 x = Strips::Choose(Strips::Pair(is_full, is_full), high, *states);
-  const Halves32 frequency = Strips::Widen(few);
-  const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
-                                           Strips::LookUp(table.reciprocal[1], symbols));
-  // The quotient, or one less: then what is left is not below the frequency.
-  Halves32 quotient = Strips::MulHigh(x, reciprocal);
-  const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
-  const Halves32 is_less = Strips::Above(frequency, left);  // all bits are -1
-  quotient = Strips::Add(Strips::Add(quotient, Strips::SetHalves(1)), is_less);
-  // 256 quotient + start + x - quotient * frequency
-  const Halves32 rest = Strips::Sub(Strips::SetHalves(kCoderSlots), frequency);
-  const Halves32 start = Strips::Widen(Strips::LookUp(table.start, symbols));
-  *states = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
-  return stream;
-}
-
 // Exponents of up to 32 channels, transposed.
 template <typename Type>
 void TakePanel(const StripSource<Type>& source, uint32_t channel_first, PanelExponents* panel) {
@@ -121,7 +68,7 @@ struct StripEncoding {
 
   // One channel, from its last token to its first. False where there are too many escapes.
   [[nodiscard]] bool PutChannel(uint32_t tokens, const uint8_t* exponents, uint32_t top,
-                                const EncoderTable& table) {
+                                const CoderLookup& table) {
     for (uint32_t group = CoderGroups(tokens); group-- > 0;) {
       const uint8_t* at = exponents + group * kCoderLanes;
       const uint32_t there = TokensThere(tokens, group);
@@ -149,10 +96,6 @@ struct StripEncoding {
   }
 };
 
-// What a channel may take of the room, and the states with what is overwritten before them.
-constexpr uint32_t kChannelBytesMax = kStripTokens + 16;
-constexpr uint32_t kStreamSlack = kChannelBytesMax + kCoderStatesBytes;
-
 template <typename Type>
 uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
@@ -176,7 +119,7 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
       if (encoding.stream - begin < static_cast<int64_t>(kStreamSlack)) return kLeftToReference;
       if (!encoding.PutChannel(shape.tokens, panel.of[channel - first],
                                TopOf(parts.top, par[channel]),
-                               kEncoderTables.of[par[channel] >> 4])) {
+                               kExponentLookups.of[par[channel] >> 4])) {
         return kLeftToReference;
       }
     }

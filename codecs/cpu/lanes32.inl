@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coder lanes32 in the words of struct Strips: a step of 32 lanes, there and back. Included
+// once by each ISA file. Inlined always: states would go through memory each step.
+
+#include "codecs/pack/lanes32_lookup.h"
+
+namespace cairn::codecs {
+namespace {
+
+// The tokens of a group that are there, as bits.
+uint32_t TokensThere(uint32_t tokens, uint32_t group) {
+  const uint32_t rest = tokens - group * kCoderLanes;
+  return rest >= kCoderLanes ? ~0U : (1U << rest) - 1;
+}
+
+bool AreStates(Halves32 states) {
+  const Halves32 is_low = Strips::Equal(Strips::Right<8>(states), Strips::SetHalves(0));
+  return Strips::Bits(Strips::NarrowMask(is_low)) == 0;
+}
+bool AreLastStates(Halves32 states) {
+  const Halves32 is_last = Strips::Equal(states, Strips::SetHalves(kCoderStateMin));
+  return Strips::Bits(Strips::NarrowMask(is_last)) == ~0U;
+}
+
+// The symbols of 32 states; states become the next ones, but for what they lack to be normal.
+// kHasLowest: the table is not exact without `lowest`.
+template <bool kHasLowest>
+[[gnu::always_inline]] inline Bytes32 TakeSymbols(const CoderLookup& table, Halves32* states) {
+  const Bytes32 slot = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
+  const Bytes32 high = Strips::HighNibbles(slot);
+  const Bytes32 low = Strips::LowNibbles(slot);
+  Bytes32 symbol = Strips::LookUp(table.first, high);
+  for (const auto& border : table.border) {  // all bits are -1
+    symbol = Strips::Sub(symbol, Strips::Above(low, Strips::LookUp(border, high)));
+  }
+  symbol = Strips::Choose(Strips::Equal(high, Strips::Set(15)), Strips::LookUp(table.highest, low),
+                          symbol);
+  if constexpr (kHasLowest) {
+    symbol = Strips::Choose(Strips::Equal(high, Strips::Set(0)), Strips::LookUp(table.lowest, low),
+                            symbol);
+  }
+  const Halves32 frequency = Strips::Widen(Strips::LookUp(table.frequency, symbol));
+  const Halves32 above = Strips::Widen(Strips::Sub(slot, Strips::LookUp(table.start, symbol)));
+  *states = Strips::Add(Strips::Mul(frequency, Strips::Right<8>(*states)), above);
+  return symbol;
+}
+
+// Reads 40 bytes at the stream.
+[[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, Halves32* states) {
+  const Halves32 is_low = Strips::Equal(Strips::Right<8>(*states), Strips::SetHalves(0));
+  const uint32_t bits = Strips::Bits(Strips::NarrowMask(is_low));
+  const Halves32 grown = Strips::Or(Strips::Left<8>(*states), Strips::Expand(stream, bits));
+  *states = Strips::Choose(is_low, grown, *states);
+  return stream + __builtin_popcount(bits);
+}
+
+// Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are
+// overwritten.
+[[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,
+                                                  Halves32* states, uint8_t* stream) {
+  const Bytes32 few = Strips::LookUp(table.frequency, symbols);
+  const Halves32 high = Strips::Right<8>(*states);
+  const Bytes32 is_full = Strips::NotBelow(Strips::Narrow(high), few);
+  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
+  stream = Strips::CompressBefore(stream, low, Strips::Bits(is_full));
+  const Halves32 x = Strips::Choose(Strips::Pair(is_full, is_full), high, *states);
+  const Halves32 frequency = Strips::Widen(few);
+  const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
+                                           Strips::LookUp(table.reciprocal[1], symbols));
+  // The quotient, or one less: then what is left is not below the frequency.
+  Halves32 quotient = Strips::MulHigh(x, reciprocal);
+  const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
+  const Halves32 is_less = Strips::Above(frequency, left);  // all bits are -1
+  quotient = Strips::Add(Strips::Add(quotient, Strips::SetHalves(1)), is_less);
+  // 256 quotient + start + x - quotient * frequency
+  const Halves32 rest = Strips::Sub(Strips::SetHalves(kCoderSlots), frequency);
+  const Halves32 start = Strips::Widen(Strips::LookUp(table.start, symbols));
+  *states = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
+  return stream;
+}
+
+// What a channel may take of the room of a stream, and the states with what is overwritten before
+// them.
+constexpr uint32_t kChannelBytesMax = kStripTokens + 16;
+constexpr uint32_t kStreamSlack = kChannelBytesMax + kCoderStatesBytes;
+
+}  // namespace
+}  // namespace cairn::codecs
