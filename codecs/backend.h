@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "codecs/dtype.h"
+#include "codecs/pack/step_strip.h"
 #include "codecs/pack/strip.h"
 
 namespace cairn::codecs {
@@ -47,6 +48,28 @@ struct StripJob {
 
 // As many at once as a backend may interleave.
 inline constexpr uint32_t kStripsAtOnce = 4;
+
+struct StepTile;  // codecs/step_tile.h: a tile as the recipe `cairn` codes it
+
+// A strip of such a tile to encode, and where it stands.
+struct StepSource {
+  uint32_t tokens = 0;             // 1..kStripTokens
+  uint64_t position = 0;           // of its first token in the chain
+  const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
+  // Elements of V of the same tokens and head, by which small norms are found; null for latents.
+  const uint8_t* v = nullptr;
+};
+
+// One to decode.
+struct StepStripJob {
+  const StepTile* tile;
+  uint32_t tokens;
+  uint64_t position;
+  StepStripParts parts;  // what ParseStepStrip() gave
+  const uint8_t* strip;  // parts.bytes
+  uint8_t* target;       // tokens * tile->dim elements, written whole unless the strip is refused
+  bool is_streamed;      // the target is better written past the caches
+};
 
 struct Backend {
   const char* name;
@@ -118,6 +141,18 @@ struct Backend {
   // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
   // targets then hold is unspecified. They are written in bounds whatever strips hold.
   bool (*decode_strips)(const StripJob* jobs, uint32_t count) = nullptr;
+
+  // Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count; 0,
+  // with the room in any state, where they are more. What lies in the room behind the strip is left
+  // in any state too.
+  //   rows  how many of its tokens are kept; set
+  uint64_t (*encode_step_strip)(const StepTile& tile, const StepSource& source, uint8_t* target,
+                                uint64_t room, uint32_t* rows) = nullptr;
+
+  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must or is of
+  // another profile; what targets then hold is unspecified. They are written in bounds whatever
+  // strips hold.
+  bool (*decode_step_strips)(const StepStripJob* jobs, uint32_t count) = nullptr;
 };
 
 }  // namespace cairn::codecs

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "codecs/reference/reference.h"
+#include "codecs/reference/step.h"
 
 #if defined(__x86_64__)
 #include "codecs/cpu/cpu.h"
@@ -28,6 +29,8 @@ constexpr Backend kReference = {
     .narrow_codes = reference::NarrowCodes,
     .encode_strip = reference::EncodeStrip,
     .decode_strips = reference::DecodeStrips,
+    .encode_step_strip = reference::EncodeStepStrip,
+    .decode_step_strips = reference::DecodeStepStrips,
 };
 
 // Best first.

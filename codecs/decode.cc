@@ -38,9 +38,14 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
   }
 }
 
-// Strips may be left for the decoder's Flush(). False where they are none.
+struct Decoders {
+  StripDecoder strips;
+  StepStripDecoder steps;
+};
+
+// Strips may be left for the decoders' Flush(). False where they are none.
 [[nodiscard]] bool DecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
-                              const DecodeInputs& inputs, bool is_streamed, StripDecoder* strips,
+                              const DecodeInputs& inputs, bool is_streamed, Decoders* decoders,
                               uint8_t* target) {
   const ImageSpec& spec = view.spec();
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
@@ -56,9 +61,9 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_
       }
       return true;
     case TileLayoutId::kStrips:
-      return strips->Add(geometry, spec.recipe, view.TileContent(index), target);
+      return decoders->strips.Add(geometry, spec.recipe, view.TileContent(index), target);
     case TileLayoutId::kStepStrips:
-      return DecodeStepStrips(spec, index, *inputs.profile, view.TileContent(index), target);
+      return decoders->steps.Add(spec, index, *inputs.profile, view.TileContent(index), target);
     case TileLayoutId::kAffine: {
       AffineTile tile = AffineOf(geometry, spec.recipe);
       tile.is_streamed = is_streamed;
@@ -91,20 +96,20 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const bool is_streamed = target_bytes >= kStreamedBytesMin;
-  StripDecoder strips(backend, is_streamed);
+  Decoders decoders{{backend, is_streamed}, {backend, is_streamed}};
   uint8_t* out = U8(target.data());
   for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
     // The tiles of a layer's heads are adjacent.
     const uint32_t first =
         view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
     for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      if (!DecodeTile(backend, view, first + i, inputs, is_streamed, &strips, out)) {
+      if (!DecodeTile(backend, view, first + i, inputs, is_streamed, &decoders, out)) {
         return Error::kBadTile;
       }
       out += GeometryOf(spec, i % planes).SourceBytes();
     }
   }
-  return strips.Flush() ? Error::kOk : Error::kBadTile;
+  return decoders.strips.Flush() && decoders.steps.Flush() ? Error::kOk : Error::kBadTile;
 }
 
 }  // namespace cairn::codecs

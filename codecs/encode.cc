@@ -59,8 +59,9 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
   if (recipe.NeedsProfile()) {
-    const Error error = recipe.id == RecipeId::kCairnHot ? EncodeHot(recipe, source, writer)
-                                                         : EncodeStepStrips(recipe, source, writer);
+    const Error error = recipe.id == RecipeId::kCairnHot
+                            ? EncodeHot(recipe, source, writer)
+                            : EncodeStepStrips(backend, recipe, source, writer);
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
   if (recipe.id == RecipeId::kFp8 && geometry.IsCodable()) {

@@ -47,7 +47,7 @@ Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* wri
   const uint32_t correction_bytes = HotCorrectionBytes(geometry.dim);
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    reference::StepSource strip;
+    StepSource strip;
     strip.tokens = StripTokensAt(geometry, i);
     strip.position = source.first_position + token;
     strip.bytes = source.bytes + token * geometry.RowBytes();

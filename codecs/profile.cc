@@ -137,7 +137,11 @@ bool ProfileParser::Tables(uint32_t plane) {
     for (uint32_t s = 0; s < kCoderSymbols; ++s) {
       frequencies[s] = Load<uint8_t>(bytes_.data() + tables + i * kCoderSymbols + s);
     }
-    faults |= MakeCoderTable(frequencies, &profile_.tables_[plane][i]) ? 0 : 1;
+    const bool is_table = MakeCoderTable(frequencies, &profile_.tables_[plane][i]);
+    faults |= is_table ? 0 : 1;
+    if (!is_table) continue;
+    profile_.lookups_[plane][i] = MakeCoderLookup(profile_.tables_[plane][i]);
+    profile_.has_exact_lookups_[plane] &= profile_.lookups_[plane][i].is_exact;
   }
   for (uint64_t i = 0; i < kOffsetsBytes; ++i) {
     faults |= Load<int8_t>(bytes_.data() + profile_.offsets_[plane] + i) == -128 ? 1 : 0;
@@ -217,6 +221,8 @@ uint64_t Profile::PairTurns(uint32_t pair) const {
   return Load<uint64_t>(bytes_.data() + turns_ + sizeof(uint64_t) * pair);
 }
 
+const uint8_t* Profile::Turns() const { return U8(bytes_.data()) + turns_; }
+
 std::optional<int16_t> Profile::MultiplierOf(uint32_t bits_in_tenths) const {
   for (uint32_t i = 0; i < rate_count_; ++i) {
     const std::byte* rate = bytes_.data() + rates_ + i * kRateBytes;
@@ -248,6 +254,18 @@ float Profile::ScaleInverse(ProfileHead at, uint32_t channel) const {
 float Profile::Vector(ProfileHead at, uint32_t channel, uint32_t component) const {
   const uint64_t index = (HeadIndex(at) * dims_[0] + channel) * dims_[0] + component;
   return Fp16ToFloat(Load<uint16_t>(bytes_.data() + vectors_ + 2 * index));
+}
+
+const uint8_t* Profile::Scales(ProfileHead at) const {
+  return U8(bytes_.data()) + scale_ + HeadIndex(at) * dims_[0] * 4;
+}
+
+const uint8_t* Profile::ScaleInverses(ProfileHead at) const {
+  return U8(bytes_.data()) + inverse_ + HeadIndex(at) * dims_[0] * 4;
+}
+
+const uint8_t* Profile::Vectors(ProfileHead at) const {
+  return U8(bytes_.data()) + vectors_ + HeadIndex(at) * dims_[0] * dims_[0] * 2;
 }
 
 bool Profile::Fits(const TileShape& shape, const Slice& slice) const {

@@ -12,6 +12,7 @@
 
 #include "codecs/error.h"
 #include "codecs/pack/lanes32.h"
+#include "codecs/pack/lanes32_lookup.h"
 #include "codecs/shape.h"
 
 namespace cairn::codecs {
@@ -54,6 +55,7 @@ class Profile {
   [[nodiscard]] uint32_t PairFirst(uint32_t pair) const;
   [[nodiscard]] uint32_t PairSecond(uint32_t pair) const;
   [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // 2^-64 turn a token
+  [[nodiscard]] const uint8_t* Turns() const;             // all of them, at any alignment
 
   // 256 * log2; none where the profile has no such rate.
   [[nodiscard]] std::optional<int16_t> MultiplierOf(uint32_t bits_in_tenths) const;
@@ -61,6 +63,9 @@ class Profile {
   [[nodiscard]] const CoderTable& Table(uint32_t plane, uint32_t table) const {
     return tables_[plane][table];
   }
+  // Of all kProfileTables, and whether they are all exact.
+  [[nodiscard]] const CoderLookup* Lookups(uint32_t plane) const { return lookups_[plane]; }
+  [[nodiscard]] bool HasExactLookups(uint32_t plane) const { return has_exact_lookups_[plane]; }
   // Of a code of magnitude 1 or 2, in steps.
   [[nodiscard]] float Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const;
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
@@ -69,6 +74,11 @@ class Profile {
   [[nodiscard]] float Scale(ProfileHead at, uint32_t channel) const;
   [[nodiscard]] float ScaleInverse(ProfileHead at, uint32_t channel) const;
   [[nodiscard]] float Vector(ProfileHead at, uint32_t channel, uint32_t component) const;
+
+  // The same of all channels, as they are stored: fp32, fp32, and fp16 [channel][component].
+  [[nodiscard]] const uint8_t* Scales(ProfileHead at) const;
+  [[nodiscard]] const uint8_t* ScaleInverses(ProfileHead at) const;
+  [[nodiscard]] const uint8_t* Vectors(ProfileHead at) const;
 
   // The group that it was made for has tiles of this shape, and this slice is of it.
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
@@ -99,6 +109,8 @@ class Profile {
   uint64_t inverse_ = 0;
   uint64_t vectors_ = 0;
   CoderTable tables_[2][kProfileTables];
+  CoderLookup lookups_[2][kProfileTables];
+  bool has_exact_lookups_[2] = {true, true};
 };
 
 // Reads a profile that borrows `bytes`, which must outlive it and not change; assumes malice.

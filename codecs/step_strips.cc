@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
 #include "codecs/hot_tile.h"
@@ -159,7 +160,8 @@ Error VerifyStepStrips(const TileGeometry& geometry, std::span<const std::byte> 
   return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
 }
 
-Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWriter* writer) {
+Error EncodeStepStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                       ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   StepTile tile;
   MakeTile(geometry, recipe, *source.profile, source.at, &tile);
@@ -168,18 +170,19 @@ Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWrit
   if (source.v != nullptr) {
     v_bytes = uint64_t{source.profile->Dim(1)} * ElementBytes(geometry.dtype);
   }
+  const auto encode = StepOf<&Backend::encode_step_strip>(backend);
   uint64_t bytes = 0;
   uint32_t rows = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    reference::StepSource strip;
+    StepSource strip;
     strip.tokens = StripOf(geometry, recipe, i).tokens;
     strip.position = source.first_position + token;
     strip.bytes = source.bytes + token * geometry.RowBytes();
     if (source.v != nullptr) strip.v = source.v + token * v_bytes;
     uint32_t strip_rows = 0;
-    const uint64_t strip_bytes = reference::EncodeStepStrip(tile, strip, U8(room.data()) + bytes,
-                                                            room.size() - bytes, &strip_rows);
+    const uint64_t strip_bytes =
+        encode(tile, strip, U8(room.data()) + bytes, room.size() - bytes, &strip_rows);
     if (strip_bytes == 0) return Error::kBadTile;
     bytes += strip_bytes;
     rows += strip_rows;
@@ -188,18 +191,32 @@ Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWrit
   return Error::kOk;
 }
 
-bool DecodeStepStrips(const ImageSpec& spec, uint32_t index, const Profile& profile,
-                      std::span<const std::byte> content, uint8_t* target) {
+bool StepStripDecoder::Add(const ImageSpec& spec, uint32_t index, const Profile& profile,
+                           std::span<const std::byte> content, uint8_t* target) {
+  if (tile_count_ == kStripsAtOnce && !Flush()) return false;
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
-  StepTile tile;
+  StepTile& tile = tiles_[tile_count_++];
   MakeTile(geometry, spec.recipe, profile, HeadOf(spec, index), &tile);
-  const auto decode = [&](uint32_t i, const StripShape& shape, const StepStripParts& parts,
-                          const uint8_t* strip) {
+  const auto add = [&](uint32_t i, const StripShape& shape, const StepStripParts& parts,
+                       const uint8_t* strip) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    return reference::DecodeStepStrip(tile, shape.tokens, spec.first_position + token, parts, strip,
-                                      target + token * geometry.RowBytes());
+    jobs_[count_++] = {&tile,       shape.tokens, spec.first_position + token,
+                       parts,       strip,        target + token * geometry.RowBytes(),
+                       is_streamed_};
+    return count_ < kStripsAtOnce || DecodeJobs();
   };
-  return ForEachStepStrip(geometry, content, decode);
+  return ForEachStepStrip(geometry, content, add);
+}
+
+bool StepStripDecoder::DecodeJobs() {
+  const uint32_t count = count_;
+  count_ = 0;
+  return count == 0 || StepOf<&Backend::decode_step_strips>(backend_)(jobs_, count);
+}
+
+bool StepStripDecoder::Flush() {
+  tile_count_ = 0;
+  return DecodeJobs();
 }
 
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,

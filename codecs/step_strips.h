@@ -3,17 +3,20 @@
 // Images of the recipe `cairn`: what a spec says of a profile, and tiles that are strips of static
 // steps, see codecs/pack/step_strip.h.
 //
-// Thread-safety: Thread-safe. Nothing allocates; up to 300 KiB of stack.
+// Thread-safety: functions are Thread-safe; a StepStripDecoder belongs to one caller. Nothing
+// allocates; up to 1 MiB of stack.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "codecs/backend.h"
 #include "codecs/error.h"
 #include "codecs/image_header.h"
 #include "codecs/profile.h"
 #include "codecs/stages.h"
+#include "codecs/step_tile.h"
 
 namespace cairn::codecs {
 
@@ -47,12 +50,35 @@ Error VerifyStepStrips(const TileGeometry& geometry, std::span<const std::byte> 
 
 // Writes a tile; kBadTile, with nothing committed, where that is not smaller than raw or the writer
 // has no room. REQUIRES: source.profile is codable with.
-Error EncodeStepStrips(const Recipe& recipe, const TileSource& source, ImageWriter* writer);
+Error EncodeStepStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                       ImageWriter* writer);
 
-// False where the tile is none that an encoder with this profile writes.
-// REQUIRES: IsCodableWith(spec, &profile).
-[[nodiscard]] bool DecodeStepStrips(const ImageSpec& spec, uint32_t index, const Profile& profile,
-                                    std::span<const std::byte> content, uint8_t* target);
+// Decodes tiles, several strips at once: what a tile added has to give may be written as late as at
+// Flush().
+class StepStripDecoder {
+ public:
+  // is_streamed: targets are better written past the caches.
+  StepStripDecoder(const Backend& backend, bool is_streamed)
+      : backend_(backend), is_streamed_(is_streamed) {}
+
+  // False where a strip, of this tile or of one added before, is none that an encoder with this
+  // profile writes. REQUIRES: IsCodableWith(spec, &profile).
+  //   content  outlives Flush()
+  //   target   the tile's elements, until Flush()
+  [[nodiscard]] bool Add(const ImageSpec& spec, uint32_t index, const Profile& profile,
+                         std::span<const std::byte> content, uint8_t* target);
+  [[nodiscard]] bool Flush();
+
+ private:
+  [[nodiscard]] bool DecodeJobs();
+
+  const Backend& backend_;
+  bool is_streamed_;
+  uint32_t count_ = 0;
+  uint32_t tile_count_ = 0;
+  StepStripJob jobs_[kStripsAtOnce];
+  StepTile tiles_[kStripsAtOnce];  // of the jobs
+};
 
 // The image at a higher level: the bytes that Encode() of the source gives there, but that raw
 // strips and raw tiles stay. MaxImageBytes() suffices for it.

@@ -45,11 +45,24 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   tile->at = at;
   tile->plane = plane;
   tile->dim = profile.Dim(plane);
+  tile->v_dim = profile.Dim(profile.planes() - 1);
   tile->pairs = plane == 0 ? profile.PairCount() : 0;
   tile->has_basis = plane == 0 && profile.HasBasis();
   tile->dtype = dtype;
   tile->level = rate.level;
   tile->planes = 0;
+  tile->lookups = profile.Lookups(plane);
+  tile->has_exact_lookups = profile.HasExactLookups(plane);
+  tile->turning = {};
+  if (tile->pairs != 0) {
+    const uint32_t first = profile.PairFirst(0);
+    tile->turning = {tile->pairs, first, tile->pairs > 1 ? profile.PairFirst(1) - first : 1,
+                     profile.PairSecond(0) - first, profile.Turns()};
+  }
+  tile->basis = {};
+  if (tile->has_basis) {
+    tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
+  }
   for (uint32_t i = 0; i < tile->dim; ++i) {
     tile->channels[i] = ChannelOf(profile, at, plane, i, rate);
     tile->planes += tile->channels[i].shape.low_bits;

@@ -8,7 +8,9 @@
 #include <cstdint>
 
 #include "codecs/dtype.h"
+#include "codecs/math.h"
 #include "codecs/pack/lanes32.h"
+#include "codecs/pack/lanes32_lookup.h"
 #include "codecs/profile.h"
 #include "codecs/static_step.h"
 
@@ -28,16 +30,45 @@ struct StepChannel {
   StepShape shape;
 };
 
+// What a code stands for, in the units of a value, before the mean.
+CAIRN_HD float StepValue(const StepChannel& channel, int32_t code) {
+  float value = static_cast<float>(code);
+  if (code == 1 || code == 2) value = Add(value, channel.offsets[code - 1]);
+  if (code == -1 || code == -2) value = Add(value, -channel.offsets[-code - 1]);
+  return Multiply(value, channel.step);
+}
+
+// Channels that turn together: pair i has first + step * i, and that + distance.
+struct StepPairs {
+  uint32_t count;  // 0 but in K
+  uint32_t first;
+  uint32_t step;
+  uint32_t distance;
+  const uint8_t* turns;  // u64 each, 2^-64 turn a token; borrowed, at any alignment
+};
+
+// A basis, borrowed at any alignment: of channels, and [channel][component] of fp16.
+struct StepBasis {
+  const uint8_t* scale;
+  const uint8_t* scale_inverse;
+  const uint8_t* vectors;
+};
+
 struct StepTile {
   const Profile* profile;  // borrowed
   ProfileHead at;
   uint32_t plane;
   uint32_t dim;
+  uint32_t v_dim;  // of V of the same head
   uint32_t pairs;  // that turn; 0 but in K
   bool has_basis;  // false but in K
   DType dtype;
   uint8_t level;
-  uint32_t planes;  // low bits of all channels
+  uint32_t planes;             // low bits of all channels
+  const CoderLookup* lookups;  // kProfileTables, borrowed from the profile
+  bool has_exact_lookups;      // all of them
+  StepPairs turning;
+  StepBasis basis;  // REQUIRES: has_basis
   StepChannel channels[kProfileDimMax];
   uint16_t order[kProfileDimMax];  // of coding
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/cpu/cpu.h"
 #include "codecs/cpu/simd_avx2.h"
+#include "codecs/cpu/simd_blocks.h"
 #include "codecs/cpu/simd_strips.h"
 // The sentences, in these words.
 #include "codecs/cpu/affine.inl"
@@ -9,6 +10,10 @@
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"
 #include "codecs/cpu/lanes32.inl"
+#include "codecs/cpu/small_norm.inl"
+#include "codecs/cpu/step.inl"
+#include "codecs/cpu/step_decode.inl"
+#include "codecs/cpu/step_encode.inl"
 #include "codecs/cpu/strip.inl"
 #include "codecs/cpu/strip_choice.inl"
 #include "codecs/cpu/strip_decode.inl"
@@ -28,6 +33,8 @@ extern const Backend kAvx2Backend = {
     .narrow_codes = nullptr,
     .encode_strip = EncodeStrip,
     .decode_strips = DecodeStrips,
+    .encode_step_strip = EncodeStepStrip,
+    .decode_step_strips = DecodeStepStrips,
 };
 
 }  // namespace cairn::codecs

@@ -3,6 +3,7 @@
 // once by each ISA file. Inlined always: states would go through memory each step.
 
 #include "codecs/pack/lanes32_lookup.h"
+#include "codecs/pack/strip.h"
 
 namespace cairn::codecs {
 namespace {
@@ -83,6 +84,9 @@ template <bool kHasLowest>
 // them.
 constexpr uint32_t kChannelBytesMax = kStripTokens + 16;
 constexpr uint32_t kStreamSlack = kChannelBytesMax + kCoderStatesBytes;
+
+// What encoders return instead of bytes where the plain loops have to do it.
+constexpr uint64_t kLeftToReference = ~uint64_t{0};
 
 }  // namespace
 }  // namespace cairn::codecs

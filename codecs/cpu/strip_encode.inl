@@ -8,7 +8,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint64_t kLeftToReference = ~uint64_t{0};
 constexpr uint32_t kEscapesMax = 8192;
 
 // Padding, plane and low bits.

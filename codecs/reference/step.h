@@ -7,20 +7,12 @@
 
 #include <cstdint>
 
+#include "codecs/backend.h"
 #include "codecs/pack/step_strip.h"
 #include "codecs/select/small_norm.h"
 #include "codecs/step_tile.h"
 
 namespace cairn::codecs::reference {
-
-// A strip of a tile, and where it stands.
-struct StepSource {
-  uint32_t tokens = 0;             // 1..kStripTokens
-  uint64_t position = 0;           // of its first token in the chain
-  const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
-  // Elements of V of the same tokens and head, by which small norms are found; null for latents.
-  const uint8_t* v = nullptr;
-};
 
 // Codes of a strip [token][channel], and the tokens that have none.
 struct StepCodes {
@@ -31,23 +23,26 @@ struct StepCodes {
 // Adds the rows that need no arithmetic of the tile's: token 0 of a chain, and small norms of V.
 void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows);
 
-// The strip's bytes, at most `room` of them; 0, with the room in any state, where they are more.
-// *rows: how many of its tokens are kept.
+// The steps of the same names.
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
                          uint64_t room, uint32_t* rows);
+[[nodiscard]] bool DecodeStepStrips(const StepStripJob* jobs, uint32_t count);
 
-// False where the strip does not end as it must or the profile is another one; what the target
-// then holds is unspecified.
-//   parts   what ParseStepStrip() gave
-//   target  tokens * tile.dim elements
-[[nodiscard]] bool DecodeStepStrip(const StepTile& tile, uint32_t tokens, uint64_t position,
-                                   const StepStripParts& parts, const uint8_t* strip,
-                                   uint8_t* target);
+// One of them, at most of parts.mode kCoded.
+[[nodiscard]] bool DecodeStepStrip(const StepStripJob& job);
 
-// The codes and rows of a coded strip. False as above.
+// The codes and rows of a coded strip. False where it does not end as it must or the profile is
+// another one.
 // REQUIRES: parts.mode is kCoded.
 [[nodiscard]] bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
                                  const uint8_t* strip, StepCodes* codes);
+
+// The row tokens of a coded strip. False where they are none.
+[[nodiscard]] bool LoadStepRows(uint32_t tokens, const StepStripParts& parts, const uint8_t* strip,
+                                StripTokens* rows);
+
+// Writes the rows of a coded strip over what its codes gave. REQUIRES: LoadStepRows().
+void StoreStepRows(const StepStripJob& job);
 
 // A coded strip of `from` as one of `to`, the same tile at a higher level: rows stay. Bytes as
 // EncodeStepStrip(); *is_valid is false, and 0 returned, where the strip is none.

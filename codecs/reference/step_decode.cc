@@ -18,28 +18,11 @@ uint32_t LoadLow(const uint8_t* low, uint32_t tokens, uint32_t low_bits, uint32_
   return value;
 }
 
-bool LoadRows(uint32_t tokens, const StepStripParts& parts, const uint8_t* strip,
-              StripTokens* rows) {
-  for (uint32_t i = 0; i < parts.rows; ++i) {
-    const uint8_t token = strip[parts.position + i];
-    if (token >= tokens || rows->Has(token)) return false;
-    rows->Add(token);
-  }
-  return true;
-}
-
-float CodeValue(const StepChannel& channel, int32_t code) {
-  float value = static_cast<float>(code);
-  if (code == 1 || code == 2) value = Add(value, channel.offsets[code - 1]);
-  if (code == -1 || code == -2) value = Add(value, -channel.offsets[-code - 1]);
-  return Multiply(value, channel.step);
-}
-
 void DecodeToken(const StepTile& tile, uint64_t position, const int16_t* codes, uint32_t token,
                  uint8_t* target) {
   float centred[kProfileDimMax];
   float values[kProfileDimMax];
-  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = CodeValue(tile.channels[c], codes[c]);
+  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = StepValue(tile.channels[c], codes[c]);
   StepBack(tile, position, centred, values);
   for (uint32_t c = 0; c < tile.dim; ++c) {
     StoreElement(tile.dtype, target, uint64_t{token} * tile.dim + c, values[c]);
@@ -48,9 +31,20 @@ void DecodeToken(const StepTile& tile, uint64_t position, const int16_t* codes, 
 
 }  // namespace
 
+bool LoadStepRows(uint32_t tokens, const StepStripParts& parts, const uint8_t* strip,
+                  StripTokens* rows) {
+  for (uint32_t i = 0; i < parts.rows; ++i) {
+    const uint8_t token = strip[parts.position + i];
+    if (token >= tokens || rows->Has(token)) return false;
+    rows->Add(token);
+  }
+  return true;
+}
+
 bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& parts,
                    const uint8_t* strip, StepCodes* codes) {
-  if (parts.planes != tile.planes || !LoadRows(tokens, parts, strip, &codes->rows)) return false;
+  if (parts.planes != tile.planes || !LoadStepRows(tokens, parts, strip, &codes->rows))
+    return false;
   const uint8_t* escape = strip + parts.escape;
   const uint8_t* escapes_end = escape + 2 * uint64_t{parts.escapes};
   const uint8_t* low = strip + parts.low;
@@ -82,24 +76,36 @@ bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& 
          escape == escapes_end;
 }
 
-bool DecodeStepStrip(const StepTile& tile, uint32_t tokens, uint64_t position,
-                     const StepStripParts& parts, const uint8_t* strip, uint8_t* target) {
+bool DecodeStepStrip(const StepStripJob& job) {
+  const StepTile& tile = *job.tile;
   const uint64_t row_bytes = uint64_t{tile.dim} * BytesOf(tile.dtype);
-  if (parts.mode == StepStripMode::kRaw) {
-    std::memcpy(target, strip + parts.low, tokens * row_bytes);
+  if (job.parts.mode == StepStripMode::kRaw) {
+    std::memcpy(job.target, job.strip + job.parts.low, job.tokens * row_bytes);
     return true;
   }
   StepCodes codes;
-  if (!LoadStepCodes(tile, tokens, parts, strip, &codes)) return false;
-  for (uint32_t token = 0; token < tokens; ++token) {
+  if (!LoadStepCodes(tile, job.tokens, job.parts, job.strip, &codes)) return false;
+  for (uint32_t token = 0; token < job.tokens; ++token) {
     if (codes.rows.Has(token)) continue;
-    DecodeToken(tile, position + token, codes.of + uint64_t{token} * tile.dim, token, target);
+    DecodeToken(tile, job.position + token, codes.of + uint64_t{token} * tile.dim, token,
+                job.target);
   }
-  for (uint32_t i = 0; i < parts.rows; ++i) {
-    std::memcpy(target + strip[parts.position + i] * row_bytes,
-                strip + parts.row_bits + i * row_bytes, row_bytes);
-  }
+  StoreStepRows(job);
   return true;
+}
+
+bool DecodeStepStrips(const StepStripJob* jobs, uint32_t count) {
+  bool is_ok = true;
+  for (uint32_t i = 0; i < count; ++i) is_ok = is_ok && DecodeStepStrip(jobs[i]);
+  return is_ok;
+}
+
+void StoreStepRows(const StepStripJob& job) {
+  const uint64_t row_bytes = uint64_t{job.tile->dim} * BytesOf(job.tile->dtype);
+  for (uint32_t i = 0; i < job.parts.rows; ++i) {
+    std::memcpy(job.target + job.strip[job.parts.position + i] * row_bytes,
+                job.strip + job.parts.row_bits + i * row_bytes, row_bytes);
+  }
 }
 
 }  // namespace cairn::codecs::reference

@@ -163,8 +163,7 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
 void SelectStepRows(const StepTile& tile, const StepSource& source, StripTokens* rows) {
   if (source.position == 0) rows->Add(0);
   if (source.v == nullptr) return;
-  const uint32_t v_dim = tile.profile->Dim(tile.profile->planes() - 1);
-  SelectSmallNorms({source.tokens, v_dim, tile.dtype, false}, source.v, rows);
+  SelectSmallNorms({source.tokens, tile.v_dim, tile.dtype, false}, source.v, rows);
 }
 
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,

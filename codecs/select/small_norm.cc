@@ -4,13 +4,6 @@
 #include "codecs/select/token_norm.h"
 
 namespace cairn::codecs {
-namespace {
-
-constexpr uint32_t kRowsMax = 2;
-constexpr float kSmall = 0.16F;  // of the middle norm
-
-}  // namespace
-
 void SelectSmallNorms(const StripShape& shape, const uint8_t* v, StripTokens* rows) {
   float norms[kStripTokens];
   uint8_t token_of_rank[kStripTokens];
@@ -27,8 +20,8 @@ void SelectSmallNorms(const StripShape& shape, const uint8_t* v, StripTokens* ro
     }
     token_of_rank[rank] = static_cast<uint8_t>(token);
   }
-  const float limit = Multiply(kSmall, norms[token_of_rank[shape.tokens / 2]]);
-  for (uint32_t rank = 0; rank < kRowsMax && rank < shape.tokens; ++rank) {
+  const float limit = Multiply(kSmallNorm, norms[token_of_rank[shape.tokens / 2]]);
+  for (uint32_t rank = 0; rank < kSmallNormsMax && rank < shape.tokens; ++rank) {
     if (norms[token_of_rank[rank]] < limit) rows->Add(token_of_rank[rank]);
   }
 }

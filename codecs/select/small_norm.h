@@ -11,6 +11,10 @@
 
 namespace cairn::codecs {
 
+inline constexpr uint32_t kSmallNormsMax = 2;
+inline constexpr float kSmallNorm = 0.16F;             // of the middle norm
+inline constexpr uint32_t kInfinityBits = 0x7F800000;  // the norm of a token that cannot be coded
+
 // Tokens of a strip: bit t mod 64 of word t / 64.
 struct StripTokens {
   uint64_t words[2] = {0, 0};

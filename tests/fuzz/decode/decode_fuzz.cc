@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes as a source: encoded by every backend, which must agree; decoded by every backend, which
-// must agree; and what has to come back exactly does. The first 8 bytes choose shape and recipe.
+// must agree; and what has to come back exactly does. The first 8 bytes choose shape, recipe and,
+// for `cairn`, a profile.
 
 #include <array>
 #include <cstddef>
@@ -13,6 +14,8 @@
 #include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
+#include "codecs/step_strips.h"
+#include "tests/support/profile_bytes.h"
 
 namespace {
 
@@ -36,29 +39,44 @@ ImageSpec SpecOf(const uint8_t* data) {
   return spec;
 }
 
-Bytes EncodeWith(const Backend& backend, const ImageSpec& spec, const Bytes& source) {
+Bytes ProfileOf(const ImageSpec& spec, uint8_t seed) {
+  ProfileShape shape;
+  shape.layers = static_cast<uint16_t>(spec.slice.layer_first + 1);
+  shape.heads = static_cast<uint16_t>(spec.slice.head_first + spec.slice.head_count);
+  shape.k_dim = spec.tile.k_dim;
+  shape.v_dim = spec.tile.v_dim;
+  if (seed % 4 != 0 && shape.k_dim >= 2) {
+    shape.rope = seed % 4 == 1 ? RopeKind::kInterleaved : RopeKind::kHalf;
+    shape.rotary_dims = static_cast<uint16_t>(shape.k_dim / 2 * 2);
+  }
+  shape.has_basis = seed % 8 == 7;
+  return ProfileBytes(shape, std::mt19937_64(seed)).bytes();
+}
+
+Bytes EncodeWith(const Backend& backend, const ImageSpec& spec, const Bytes& source,
+                 const Profile* profile = nullptr) {
   uint64_t bytes_max = 0;
   Require(MaxImageBytes(spec, &bytes_max) == Error::kOk);
   Bytes image(bytes_max);
   size_t bytes = 0;
-  Require(Encode(backend, spec, source, image, &bytes) == Error::kOk);
+  Require(Encode(backend, spec, source, image, &bytes, {.profile = profile}) == Error::kOk);
   image.resize(bytes);
   return image;
 }
 
-void Check(const ImageSpec& spec, const Bytes& source) {
-  const Bytes image = EncodeWith(ReferenceBackend(), spec, source);
+void Check(const ImageSpec& spec, const Bytes& source, const Profile* profile) {
+  const Bytes image = EncodeWith(ReferenceBackend(), spec, source, profile);
   ImageView view;
   Require(ParseImage(image, &view) == Error::kOk);
   Require(VerifyTiles(view) == Error::kOk);
   Require(view.spec() == RecordedSpec(spec, {}));
   Bytes decoded(source.size());
-  Require(Decode(ReferenceBackend(), view, spec.slice, decoded) == Error::kOk);
+  Require(Decode(ReferenceBackend(), view, spec.slice, decoded, {profile}) == Error::kOk);
   Require(!spec.recipe.IsLossless() || decoded == source);
   for (const Backend* backend : CpuBackends()) {
-    Require(EncodeWith(*backend, spec, source) == image);
+    Require(EncodeWith(*backend, spec, source, profile) == image);
     Bytes other(source.size());
-    Require(Decode(*backend, view, spec.slice, other) == Error::kOk);
+    Require(Decode(*backend, view, spec.slice, other, {profile}) == Error::kOk);
     Require(other == decoded);
   }
   if (spec.recipe.id != RecipeId::kKivi || spec.recipe.is_clipped || spec.recipe.bits == 2) return;
@@ -87,6 +105,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     : static_cast<std::byte>(data[kShapeBytes + i % (size - kShapeBytes)]);
   }
   spec.recipe = AllRecipes()[data[6] % AllRecipes().size()];
-  Check(spec, source);
+  // The last quarter, where there can be a profile.
+  if (data[7] < 192 || spec.tile.kind == GroupKind::kOpaqueRows) {
+    Check(spec, source, nullptr);
+    return 0;
+  }
+  spec.slice.layer_first = data[5] % 2;
+  spec.slice.head_first = data[5] % 2;
+  const Bytes profile_bytes = ProfileOf(spec, data[6]);
+  Profile profile;
+  Require(ParseProfile(profile_bytes, &profile) == Error::kOk);
+  Require(SetCairn(profile, {}, data[6] % 2 == 0 ? 23 : 43, data[6] % 3, &spec) == Error::kOk);
+  Check(spec, source, &profile);
   return 0;
 }

@@ -22,8 +22,6 @@
 namespace cairn::codecs {
 namespace {
 
-using reference::StepSource;
-
 constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
 
 ProfileShape ShapeNumber(uint32_t i) {
@@ -69,6 +67,10 @@ class Case {
   [[nodiscard]] StripShape Shape() const { return {tokens, dim, tile->dtype, false}; }
   [[nodiscard]] StepSource Source() const {
     return {tokens, position, source.data(), tile->plane == 1 ? source.data() : nullptr};
+  }
+  [[nodiscard]] StepStripJob Job(const StepStripParts& parts, const std::vector<uint8_t>& strip,
+                                 std::vector<uint8_t>* decoded) const {
+    return {tile.get(), tokens, position, parts, strip.data(), decoded->data(), false};
   }
   [[nodiscard]] float At(const std::vector<uint8_t>& elements, uint64_t index) const {
     return reference::LoadElement(tile->dtype, elements.data(), index);
@@ -159,8 +161,7 @@ void CheckRoundTrip(const Case& c, uint32_t* coded) {
   ASSERT_EQ(parts.rows, row_count);
   ASSERT_EQ(CheckStepStrip(c.Shape(), strip.data(), parts), StripFault::kNone);
   std::vector<uint8_t> decoded(c.source.size());
-  ASSERT_TRUE(reference::DecodeStepStrip(*c.tile, c.tokens, c.position, parts, strip.data(),
-                                         decoded.data()));
+  ASSERT_TRUE(reference::DecodeStepStrip(c.Job(parts, strip, &decoded)));
   if (parts.mode == StepStripMode::kRaw) {
     ASSERT_EQ(decoded, c.source);
     return;
@@ -233,8 +234,7 @@ TEST(StepPropertyTest, DamagedStripsAreRefusedOrHarmless) {
       StepStripParts parts;
       ++tried;
       const bool is_decoded = ParseStepStrip(c.Shape(), damaged.data(), damaged.size(), &parts) &&
-                              reference::DecodeStepStrip(*c.tile, c.tokens, c.position, parts,
-                                                         damaged.data(), decoded.data());
+                              reference::DecodeStepStrip(c.Job(parts, damaged, &decoded));
       refused += is_decoded ? 0 : 1;
     }
   });

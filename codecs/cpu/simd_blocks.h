@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The words that the sentences of step*.inl are made of: 16 tokens of a channel, or 16 channels of
+// a token, as floats in two registers of AVX2. For both ISA files: AVX-512 has these instructions
+// too. Everything has internal linkage: see codecs/backend.h.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace cairn::codecs {
+namespace {
+
+// Lanes 0..7 and 8..15.
+struct Floats16 {
+  __m256 a, b;
+};
+struct Ints16 {
+  __m256i a, b;
+};
+using Halves16 = __m256i;  // 16 bits each
+
+struct Blocks {
+  static Floats16 Set(float value) {
+    const __m256 a = _mm256_set1_ps(value);
+    return {a, a};
+  }
+  static Ints16 SetInts(int32_t value) {
+    const __m256i a = _mm256_set1_epi32(value);
+    return {a, a};
+  }
+  static Floats16 Load(const float* source) {
+    return {_mm256_loadu_ps(source), _mm256_loadu_ps(source + 8)};
+  }
+  static void Store(float* target, Floats16 x) {
+    _mm256_storeu_ps(target, x.a);
+    _mm256_storeu_ps(target + 8, x.b);
+  }
+  static Floats16 Add(Floats16 x, Floats16 y) {
+    return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+  }
+  static Floats16 Sub(Floats16 x, Floats16 y) {
+    return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+  }
+  static Floats16 Mul(Floats16 x, Floats16 y) {
+    return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+  }
+  // Entry index[i] of 16, for indices of 0..15.
+  static Floats16 LookUp(Floats16 table, Ints16 index) {
+    return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
+  }
+  // All bits of lane i are whether |x| <= y; not where x is NaN.
+  static Ints16 IsWithin(Floats16 x, Floats16 y) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+    return {_mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.a, magnitude), y.a, _CMP_LE_OQ)),
+            _mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.b, magnitude), y.b, _CMP_LE_OQ))};
+  }
+
+  static Ints16 Add(Ints16 x, Ints16 y) {
+    return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+  }
+  static Ints16 Sub(Ints16 x, Ints16 y) {
+    return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+  }
+  static Ints16 And(Ints16 x, Ints16 y) {
+    return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+  }
+  static Ints16 Or(Ints16 x, Ints16 y) {
+    return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
+  }
+  static Ints16 Xor(Ints16 x, Ints16 y) {
+    return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+  }
+  static Ints16 Equal(Ints16 x, Ints16 y) {
+    return {_mm256_cmpeq_epi32(x.a, y.a), _mm256_cmpeq_epi32(x.b, y.b)};
+  }
+  static Ints16 Above(Ints16 x, Ints16 y) {  // signed
+    return {_mm256_cmpgt_epi32(x.a, y.a), _mm256_cmpgt_epi32(x.b, y.b)};
+  }
+  template <int kBy>
+  static Ints16 Left(Ints16 x) {
+    return {_mm256_slli_epi32(x.a, kBy), _mm256_slli_epi32(x.b, kBy)};
+  }
+  static Ints16 Left(Ints16 x, uint32_t by) {
+    const __m128i count = _mm_cvtsi32_si128(static_cast<int>(by));
+    return {_mm256_sll_epi32(x.a, count), _mm256_sll_epi32(x.b, count)};
+  }
+  template <int kBy>
+  static Ints16 Right(Ints16 x) {
+    return {_mm256_srli_epi32(x.a, kBy), _mm256_srli_epi32(x.b, kBy)};
+  }
+  static Floats16 Choose(Ints16 mask, Floats16 yes, Floats16 no) {
+    return {_mm256_blendv_ps(no.a, yes.a, _mm256_castsi256_ps(mask.a)),
+            _mm256_blendv_ps(no.b, yes.b, _mm256_castsi256_ps(mask.b))};
+  }
+  static Ints16 BitsOf(Floats16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+  static Floats16 OfBits(Ints16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+  // Bit i is the top bit of lane i.
+  static uint32_t Bits(Ints16 x) {
+    const auto low = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(x.a)));
+    return low | static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(x.b))) << 8;
+  }
+  // All bits of lane i are bit i.
+  static Ints16 Spread(uint32_t bits) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+    const __m256i low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i high = _mm256_slli_epi32(low, 8);
+    return {_mm256_cmpeq_epi32(_mm256_and_si256(all, low), low),
+            _mm256_cmpeq_epi32(_mm256_and_si256(all, high), high)};
+  }
+  // 0, 1, … 15
+  static Ints16 Indices() {
+    return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+            _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
+  }
+  static Ints16 FromBytes(const uint8_t* source) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+  }
+  static Floats16 ToFloats(Ints16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+  // To nearest even.
+  static Ints16 Round(Floats16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+
+  // The high halves of first + i * by, modulo 2^64.
+  static Ints16 HighOfMultiples(uint64_t first, uint64_t by) {
+    // In the order in which shuffling two registers brings their halves together.
+    const auto at = [&](uint64_t i) { return static_cast<int64_t>(first + i * by); };
+    __m256i x = _mm256_setr_epi64x(at(0), at(1), at(4), at(5));
+    const __m256i two = _mm256_set1_epi64x(static_cast<int64_t>(2 * by));
+    const __m256i eight = _mm256_set1_epi64x(static_cast<int64_t>(8 * by));
+    __m256i y = _mm256_add_epi64(x, two);
+    const __m256i low = HighHalves(x, y);
+    x = _mm256_add_epi64(x, eight);
+    y = _mm256_add_epi64(y, eight);
+    return {low, HighHalves(x, y)};
+  }
+
+  // ---- 16 bits ----
+
+  static Halves16 LoadHalves(const uint8_t* source) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+  }
+  static void StoreHalves(uint8_t* target, Halves16 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), x);
+  }
+  // kStreams: past the caches, at a multiple of 32.
+  template <bool kStreams>
+  static void PutHalves(uint8_t* target, Halves16 x) {
+    if constexpr (kStreams) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(target), x);
+    } else {
+      StoreHalves(target, x);
+    }
+  }
+  // Lanes are below 2^15 in magnitude.
+  static Halves16 Narrow(Ints16 x) {
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+  }
+  static Ints16 WidenSigned(Halves16 x) {
+    return {_mm256_cvtepi16_epi32(_mm256_castsi256_si128(x)),
+            _mm256_cvtepi16_epi32(_mm256_extracti128_si256(x, 1))};
+  }
+  static Floats16 FromBf16(Halves16 x) {
+    return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), 16),
+                   _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)), 16)});
+  }
+  static Floats16 FromFp16(Halves16 x) {
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))};
+  }
+  // As FloatToBf16() says.
+  static Halves16 ToBf16(Floats16 x) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(Bf16(x.a), Bf16(x.b)), 0xD8);
+  }
+  static Halves16 ToFp16(Floats16 x) {
+    return _mm256_inserti128_si256(
+        _mm256_castsi128_si256(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
+        _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT), 1);
+  }
+  // 16 rows of 16: rows to columns.
+  static void Transpose(Halves16 (&rows)[16]) {
+    for (int round = 0; round < 4; ++round) {
+      Halves16 next[16];
+      for (int i = 0; i < 8; ++i) {
+        next[2 * i] = _mm256_unpacklo_epi16(rows[i], rows[i + 8]);
+        next[2 * i + 1] = _mm256_unpackhi_epi16(rows[i], rows[i + 8]);
+      }
+      for (int i = 0; i < 16; ++i) rows[i] = next[i];
+    }
+    // Now of column c of either half: rows 0..7 in 2 c, the others in 2 c + 1.
+    Halves16 columns[16];
+    for (int c = 0; c < 8; ++c) {
+      columns[c] = _mm256_permute2x128_si256(rows[2 * c], rows[2 * c + 1], 0x20);
+      columns[8 + c] = _mm256_permute2x128_si256(rows[2 * c], rows[2 * c + 1], 0x31);
+    }
+    for (int i = 0; i < 16; ++i) rows[i] = columns[i];
+  }
+
+  static Floats16 LoadBytes(const uint8_t* source) {
+    return OfBits({LoadHalves(source), LoadHalves(source + 32)});
+  }
+  static int32_t Sum(Ints16 x) {
+    const __m256i eight = _mm256_add_epi32(x.a, x.b);
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+  }
+
+  // ---- 32 codes of 16 bits ----
+
+  // StepSymbol(), 15 where it is more, and the low byte of what StepLow() cuts.
+  static __m256i SymbolsOf(const int16_t* codes, uint32_t low_bits, __m256i* low) {
+    const __m256i half = _mm256_set1_epi16(static_cast<int16_t>((1 << low_bits) >> 1));
+    const __m128i by = _mm_cvtsi32_si128(static_cast<int>(low_bits));
+    const auto* source = reinterpret_cast<const __m256i*>(codes);
+    // Saturated, what is not a symbol is none still.
+    const __m256i first = _mm256_adds_epi16(_mm256_loadu_si256(source), half);
+    const __m256i second = _mm256_adds_epi16(_mm256_loadu_si256(source + 1), half);
+    const auto symbols = [&](__m256i x) {
+      const __m256i v = _mm256_add_epi16(_mm256_sra_epi16(x, by), _mm256_set1_epi16(7));
+      return _mm256_min_epu16(v, _mm256_set1_epi16(15));
+    };
+    const __m256i mask = _mm256_set1_epi16(0xFF);
+    *low = Pack(_mm256_and_si256(first, mask), _mm256_and_si256(second, mask));
+    return Pack(symbols(first), symbols(second));
+  }
+  // Bit i is bit `bit` of byte i.
+  static uint32_t BitsAt(__m256i bytes, uint32_t bit) {
+    const __m128i by = _mm_cvtsi32_si128(static_cast<int>(7 - bit));
+    return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_sll_epi16(bytes, by)));
+  }
+
+  // The sum of 16, as docs/recipes/cairn.md orders it.
+  static float Fold(Floats16 x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+
+ private:
+  static __m256i Pack(__m256i first, __m256i second) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8);
+  }
+  static __m256 LookUpOne(Floats16 table, __m256i index) {
+    const __m256 low = _mm256_permutevar8x32_ps(table.a, index);
+    const __m256 high = _mm256_permutevar8x32_ps(table.b, index);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+  }
+  static __m256i HighHalves(__m256i x, __m256i y) {
+    return _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(y), 0xDD));
+  }
+  static __m256i Bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(up, odd), 16);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, quiet, is_nan);
+  }
+};
+
+}  // namespace
+}  // namespace cairn::codecs

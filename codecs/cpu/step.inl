@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// What step_decode.inl and step_encode.inl share, in the words of simd_blocks.h: a block is 16
+// tokens of all channels of a strip, [channel][token] as floats.
+
+#include "codecs/backend.h"
+#include "codecs/reference/reference.h"
+#include "codecs/reference/step.h"
+#include "codecs/step_tile.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr uint32_t kBlockCount = kStripTokens / kBlockTokens;
+
+struct BlockValues {
+  alignas(64) float of[kProfileDimMax][kBlockTokens];
+};
+
+// How the pairs of a tile turn in a block, as RotationAt() says.
+struct BlockRotations {
+  alignas(64) float cosine[kProfileDimMax / 2][kBlockTokens];
+  alignas(64) float sine[kProfileDimMax / 2][kBlockTokens];
+};
+
+void FindRotations(const StepPairs& pairs, uint64_t position, BlockRotations* rotations) {
+  const Floats16 half = Blocks::Set(0.5F);
+  const Floats16 one = Blocks::Set(1.0F);
+  for (uint32_t i = 0; i < pairs.count; ++i) {
+    uint64_t turns = 0;
+    __builtin_memcpy(&turns, pairs.turns + uint64_t{8} * i, 8);
+    // A quarter and the rest of it are of the high half of a phase: 2^61 carries as 2^29 there.
+    const Ints16 phase = Blocks::HighOfMultiples(turns * position, turns);
+    const Ints16 quarter = Blocks::Right<30>(Blocks::Add(phase, Blocks::SetInts(1 << 29)));
+    const Ints16 rest = Blocks::Sub(phase, Blocks::Left<30>(quarter));
+    const Floats16 x = Blocks::Mul(Blocks::ToFloats(rest), Blocks::Set(1.46291808e-9F));
+    const Floats16 z = Blocks::Mul(x, x);
+    const auto add = [&](Floats16 sum, float constant) {
+      return Blocks::Add(sum, Blocks::Set(constant));
+    };
+    Floats16 s = add(Blocks::Mul(Blocks::Set(-0.00019515295891F), z), 0.0083321608736F);
+    s = add(Blocks::Mul(s, z), -0.16666654611F);
+    s = Blocks::Add(Blocks::Mul(Blocks::Mul(s, z), x), x);
+    Floats16 c = add(Blocks::Mul(Blocks::Set(0.00002443315711809948F), z), -0.001388731625493765F);
+    c = add(Blocks::Mul(c, z), 0.04166664568298827F);
+    c = Blocks::Sub(Blocks::Mul(Blocks::Mul(c, z), z), Blocks::Mul(half, z));
+    c = Blocks::Add(c, one);
+    // Odd quarters exchange the two; the cosine is negative in 1 and 2, the sine in 2 and 3.
+    const Ints16 is_odd = Blocks::Left<31>(quarter);
+    const Ints16 sine_sign = Blocks::Left<31>(Blocks::Right<1>(quarter));
+    const Ints16 cosine_sign = Blocks::Xor(is_odd, sine_sign);
+    const Ints16 cosine = Blocks::BitsOf(Blocks::Choose(is_odd, s, c));
+    const Ints16 sine = Blocks::BitsOf(Blocks::Choose(is_odd, c, s));
+    Blocks::Store(rotations->cosine[i], Blocks::OfBits(Blocks::Xor(cosine, cosine_sign)));
+    Blocks::Store(rotations->sine[i], Blocks::OfBits(Blocks::Xor(sine, sine_sign)));
+  }
+}
+
+// TurnForth() of a block, or TurnBack().
+template <bool kForth>
+void Turn(const StepPairs& pairs, const BlockRotations& rotations, BlockValues* values) {
+  for (uint32_t i = 0; i < pairs.count; ++i) {
+    float* first = values->of[pairs.first + i * pairs.step];
+    float* second = values->of[pairs.first + i * pairs.step + pairs.distance];
+    const Floats16 c = Blocks::Load(rotations.cosine[i]);
+    const Floats16 s = Blocks::Load(rotations.sine[i]);
+    const Floats16 a = Blocks::Load(first);
+    const Floats16 b = Blocks::Load(second);
+    if constexpr (kForth) {
+      Blocks::Store(first, Blocks::Sub(Blocks::Mul(a, c), Blocks::Mul(b, s)));
+      Blocks::Store(second, Blocks::Add(Blocks::Mul(a, s), Blocks::Mul(b, c)));
+    } else {
+      Blocks::Store(first, Blocks::Add(Blocks::Mul(a, c), Blocks::Mul(b, s)));
+      Blocks::Store(second, Blocks::Sub(Blocks::Mul(b, c), Blocks::Mul(a, s)));
+    }
+  }
+}
+
+// Sums of products of a matrix and a block, in the order of the terms: row(r) of `terms` factors
+// gives result r, four of them side by side.
+//   factors(r, of)  writes the factors of the results r to r + 3, [term][4]
+template <typename Factors>
+void MultiplyMatrix(uint32_t results, uint32_t terms, Factors factors, const BlockValues& by,
+                    BlockValues* products) {
+  constexpr uint32_t kAtOnce = 4;
+  alignas(64) float some[kProfileDimMax][kAtOnce];
+  for (uint32_t first = 0; first < results; first += kAtOnce) {
+    factors(first, some);
+    Floats16 sums[kAtOnce];
+    for (Floats16& sum : sums) sum = Blocks::Set(0.0F);
+    for (uint32_t term = 0; term < terms; ++term) {
+      const Floats16 x = Blocks::Load(by.of[term]);
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        sums[i] = Blocks::Add(sums[i], Blocks::Mul(Blocks::Set(some[term][i]), x));
+      }
+    }
+    for (uint32_t i = 0; i < kAtOnce && first + i < results; ++i) {
+      Blocks::Store(products->of[first + i], sums[i]);
+    }
+  }
+}
+
+// Of a tile's basis.
+float VectorOf(const StepTile& tile, uint32_t channel, uint32_t component) {
+  uint16_t bits = 0;
+  __builtin_memcpy(&bits, tile.basis.vectors + 2 * (uint64_t{channel} * tile.dim + component), 2);
+  return Fp16ToFloat(bits);
+}
+float ScaleOf(const uint8_t* scales, uint32_t channel) {
+  float scale = 0;
+  __builtin_memcpy(&scale, scales + uint64_t{4} * channel, 4);
+  return scale;
+}
+
+// Elements of a dtype of 16 bits.
+template <DType kType>
+struct Elements16 {
+  static Halves16 Round(Floats16 x) {
+    return kType == DType::kFp16 ? Blocks::ToFp16(x) : Blocks::ToBf16(x);
+  }
+  static Floats16 Widen(Halves16 x) {
+    return kType == DType::kFp16 ? Blocks::FromFp16(x) : Blocks::FromBf16(x);
+  }
+};
+
+// A block of a strip's elements to floats. Tokens that are not there are the last one.
+template <DType kType>
+void TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                 BlockValues* values) {
+  const auto row_of = [&](uint32_t i) {
+    const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
+    return source + uint64_t{token} * dim * 2;
+  };
+  uint32_t channel = 0;
+  for (; channel + 16 <= dim; channel += 16) {
+    Halves16 rows[16];
+    for (uint32_t i = 0; i < 16; ++i) {
+      rows[i] = Blocks::LoadHalves(row_of(i) + uint64_t{2} * channel);
+    }
+    Blocks::Transpose(rows);
+    for (uint32_t i = 0; i < 16; ++i) {
+      Blocks::Store(values->of[channel + i], Elements16<kType>::Widen(rows[i]));
+    }
+  }
+  for (; channel < dim; ++channel) {
+    for (uint32_t i = 0; i < 16; ++i) {
+      values->of[channel][i] = reference::LoadElement(kType, row_of(i), channel);
+    }
+  }
+}
+
+void TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t dim,
+               uint32_t token_first, BlockValues* values) {
+  if (dtype == DType::kBf16) {
+    TakeBlock16<DType::kBf16>(source, tokens, dim, token_first, values);
+  } else if (dtype == DType::kFp16) {
+    TakeBlock16<DType::kFp16>(source, tokens, dim, token_first, values);
+  } else {
+    for (uint32_t i = 0; i < kBlockTokens; ++i) {
+      const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
+      const uint8_t* row = source + uint64_t{token} * dim * 4;
+      for (uint32_t c = 0; c < dim; ++c) {
+        __builtin_memcpy(&values->of[c][i], row + uint64_t{4} * c, 4);
+      }
+    }
+  }
+}
+
+// The other way around. kStreams: rows are whole cache lines, 32 channels each.
+template <DType kType, bool kStreams>
+void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                uint8_t* target) {
+  const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
+  uint8_t* block = target + uint64_t{token_first} * dim * 2;
+  uint32_t channel = 0;
+  const auto take = [&](Halves16(&rows)[16]) {
+    for (uint32_t i = 0; i < 16; ++i) {
+      rows[i] = Elements16<kType>::Round(Blocks::Load(values.of[channel + i]));
+    }
+    Blocks::Transpose(rows);
+    channel += 16;
+  };
+  while (channel + 32 <= dim) {
+    uint8_t* to = block + uint64_t{2} * channel;
+    Halves16 first[16];
+    Halves16 second[16];
+    take(first);
+    take(second);
+    for (uint32_t i = 0; i < count; ++i, to += uint64_t{2} * dim) {
+      Blocks::PutHalves<kStreams>(to, first[i]);
+      Blocks::PutHalves<kStreams>(to + 32, second[i]);
+    }
+  }
+  for (; channel < dim; ++channel) {
+    for (uint32_t i = 0; i < count; ++i) {
+      reference::StoreElement(kType, block + uint64_t{2} * i * dim, channel, values.of[channel][i]);
+    }
+  }
+}
+
+template <bool kStreams>
+void PutBlock(DType dtype, const BlockValues& values, uint32_t tokens, uint32_t dim,
+              uint32_t token_first, uint8_t* target) {
+  if (dtype == DType::kBf16) {
+    PutBlock16<DType::kBf16, kStreams>(values, tokens, dim, token_first, target);
+  } else if (dtype == DType::kFp16) {
+    PutBlock16<DType::kFp16, kStreams>(values, tokens, dim, token_first, target);
+  } else {
+    for (uint32_t i = 0; i < kBlockTokens && token_first + i < tokens; ++i) {
+      uint8_t* row = target + uint64_t{token_first + i} * dim * 4;
+      for (uint32_t c = 0; c < dim; ++c) {
+        __builtin_memcpy(row + uint64_t{4} * c, &values.of[c][i], 4);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::codecs
