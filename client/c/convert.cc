@@ -13,13 +13,18 @@
 namespace cairn::c {
 namespace {
 
+absl::Status CheckRange(std::string_view name, int64_t value, int64_t least, int64_t most) {
+  return least <= value && value <= most
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat(name, " is ", value, ", expected ", least, " to ", most));
+}
+
 absl::StatusOr<proto::GroupGeometry> FromGroup(const cairn_group_spec& group) {
   proto::GroupGeometry geometry;
   geometry.kind = static_cast<proto::GroupGeometry::Kind>(group.kind);
-  if (group.kind < CAIRN_GROUP_KV || group.kind > CAIRN_GROUP_OPAQUE_ROWS) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.groups.kind is ", group.kind, ", expected 1 to 4"));
-  }
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("spec.groups.kind", group.kind, CAIRN_GROUP_KV, CAIRN_GROUP_OPAQUE_ROWS));
   if (group.layer_count > proto::kLayersMax) {
     return absl::InvalidArgumentError(absl::StrCat("spec.groups.layer_count is ", group.layer_count,
                                                    ", expected 1 to ", proto::kLayersMax));
@@ -62,10 +67,8 @@ PlaneView FromView(const cairn_view& view, const ViewShape& shape) {
 }
 
 absl::Status CheckMemory(const char* name, const cairn_memory& memory) {
-  if (memory.form < CAIRN_FORM_VIEWS || memory.form > CAIRN_FORM_IMAGE) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ".form is ", memory.form, ", expected 0 to 2"));
-  }
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange(absl::StrCat(name, ".form"), memory.form, CAIRN_FORM_VIEWS, CAIRN_FORM_IMAGE));
   if (memory.form != CAIRN_FORM_VIEWS && memory.data == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, ".data is null"));
   }
@@ -76,13 +79,6 @@ absl::Status CheckSide(const char* name, int32_t side) {
   return side == 0 || side == 1
              ? absl::OkStatus()
              : absl::InvalidArgumentError(absl::StrCat(name, " is ", side, ", expected 0 or 1"));
-}
-
-absl::Status CheckRange(const char* name, int64_t value, int64_t least, int64_t most) {
-  return least <= value && value <= most
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(
-                   absl::StrCat(name, " is ", value, ", expected ", least, " to ", most));
 }
 
 }  // namespace
@@ -114,10 +110,7 @@ absl::StatusOr<proto::SpaceIdentity> FromSpec(const char* tenant, const cairn_sp
     return absl::InvalidArgumentError(absl::StrCat("spec.group_count is ", spec.group_count,
                                                    ", expected 1 to ", proto::kGroupsMax));
   }
-  if (spec.dtype < CAIRN_DTYPE_BF16 || spec.dtype > CAIRN_DTYPE_FP32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spec.dtype is ", spec.dtype, ", expected 1 to 3"));
-  }
+  CAIRN_RETURN_IF_ERROR(CheckRange("spec.dtype", spec.dtype, CAIRN_DTYPE_BF16, CAIRN_DTYPE_FP32));
   proto::SpaceIdentity identity;
   identity.tenant = Text(tenant, "");
   identity.model = spec.model;
