@@ -12,8 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cairn::bench {
@@ -94,6 +96,30 @@ inline void RunRounds(std::vector<Case>& cases, const Options& options) {
   std::fprintf(stderr, "\r                    \r");
 }
 
+// What one case came to, by names of figures.
+struct Figures {
+  std::string name;
+  std::vector<std::pair<const char*, double>> figures;
+};
+
+// Writes {"title", "rounds", "cases": [{"name", figures…}…]} where options name a file. Names are
+// plain text.
+inline void WriteJson(const Options& options, const char* title, const std::vector<Figures>& rows) {
+  if (options.json_path.empty()) return;
+  std::ofstream file(options.json_path);
+  file << "{\"title\": \"" << title << "\", \"rounds\": " << options.rounds << ", \"cases\": [";
+  for (size_t i = 0; i < rows.size(); ++i) {
+    file << (i == 0 ? "\n" : ",\n") << "  {\"name\": \"" << rows[i].name << '"';
+    for (const auto& [name, value] : rows[i].figures) file << ", \"" << name << "\": " << value;
+    file << '}';
+  }
+  file << "\n]}\n";
+  if (!file.flush()) {
+    std::fprintf(stderr, "%s: %s\n", options.json_path.c_str(), std::strerror(errno));
+    std::exit(1);
+  }
+}
+
 inline void Print(const std::vector<Case>& cases, const Options& options, const char* title) {
   std::printf("%s, medians of %d alternated rounds; yardstick: %s\n", title, options.rounds,
               cases.front().name.c_str());
@@ -101,20 +127,11 @@ inline void Print(const std::vector<Case>& cases, const Options& options, const 
   for (const Case& c : cases) {
     std::printf("%-44s %10.2f %8.3f\n", c.name.c_str(), Median(c.rates) / 1e9, Median(c.ratios));
   }
-  if (options.json_path.empty()) return;
-  std::FILE* file = std::fopen(options.json_path.c_str(), "w");
-  if (file == nullptr) {
-    std::fprintf(stderr, "%s: %s\n", options.json_path.c_str(), std::strerror(errno));
-    std::exit(1);
+  std::vector<Figures> rows;
+  for (const Case& c : cases) {
+    rows.push_back({c.name, {{"gb_per_s", Median(c.rates) / 1e9}, {"ratio", Median(c.ratios)}}});
   }
-  std::fprintf(file, "{\"title\": \"%s\", \"rounds\": %d, \"cases\": [\n", title, options.rounds);
-  for (size_t i = 0; i < cases.size(); ++i) {
-    std::fprintf(file, "  {\"name\": \"%s\", \"gb_per_s\": %.4f, \"ratio\": %.4f}%s\n",
-                 cases[i].name.c_str(), Median(cases[i].rates) / 1e9, Median(cases[i].ratios),
-                 i + 1 < cases.size() ? "," : "");
-  }
-  std::fprintf(file, "]}\n");
-  std::fclose(file);
+  WriteJson(options, title, rows);
 }
 
 }  // namespace cairn::bench

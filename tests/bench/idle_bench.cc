@@ -65,16 +65,10 @@ void Print(const std::vector<Row>& rows, const Options& options) {
   std::printf("idle: CPU of all threads, medians of %d rounds\n", options.rounds);
   std::printf("%-44s %16s\n", "case", "per cent of a core");
   for (const Row& row : rows) std::printf("%-44s %16.3f\n", row.name.c_str(), Median(row.percents));
-  if (options.json_path.empty()) return;
-  std::ofstream file(options.json_path);
-  file << "{\"title\": \"idle\", \"cases\": [\n";
-  for (size_t i = 0; i < rows.size(); ++i) {
-    file << "  {\"name\": \"" << rows[i].name
-         << "\", \"core_percent\": " << Median(rows[i].percents)
-         << (i + 1 < rows.size() ? "},\n" : "}\n");
-  }
-  file << "]}\n";
-  CAIRN_CHECK(file.flush().good(), options.json_path);
+  std::vector<Figures> figures;
+  for (const Row& row : rows)
+    figures.push_back({row.name, {{"core_percent", Median(row.percents)}}});
+  WriteJson(options, "idle", figures);
 }
 
 int Main(int argc, char** argv) {

@@ -126,22 +126,14 @@ std::vector<double> TimeLookups(Store& store, int count) {
 void Print(const std::vector<Row>& rows, const Options& options) {
   std::printf("index of 100,000 blocks, %d rounds\n%-44s %10s %10s %10s\n", options.rounds, "case",
               "p50 us", "p99 us", "max us");
-  std::FILE* file =
-      options.json_path.empty() ? nullptr : std::fopen(options.json_path.c_str(), "w");
-  if (file != nullptr) std::fprintf(file, "{\"title\": \"index\", \"cases\": [\n");
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const double p50 = Percentile(rows[i].micros, 0.5), p99 = Percentile(rows[i].micros, 0.99);
-    std::printf("%-44s %10.2f %10.2f %10.2f\n", rows[i].name.c_str(), p50, p99,
-                Percentile(rows[i].micros, 1));
-    if (file != nullptr) {
-      std::fprintf(file, "  {\"name\": \"%s\", \"p50_us\": %.3f, \"p99_us\": %.3f}%s\n",
-                   rows[i].name.c_str(), p50, p99, i + 1 < rows.size() ? "," : "");
-    }
+  std::vector<Figures> figures;
+  for (const Row& row : rows) {
+    const double p50 = Percentile(row.micros, 0.5), p99 = Percentile(row.micros, 0.99);
+    std::printf("%-44s %10.2f %10.2f %10.2f\n", row.name.c_str(), p50, p99,
+                Percentile(row.micros, 1));
+    figures.push_back({row.name, {{"p50_us", p50}, {"p99_us", p99}}});
   }
-  if (file != nullptr) {
-    std::fprintf(file, "]}\n");
-    std::fclose(file);
-  }
+  WriteJson(options, "index", figures);
 }
 
 void Main(const Options& options) {

@@ -337,24 +337,15 @@ std::vector<Line> MeasureUcx(size_t bytes, size_t count, int rounds) {
 }
 #endif
 
-void WriteJson(const std::vector<Line>& lines, const Options& options) {
-  if (options.json_path.empty()) return;
-  std::FILE* const file = std::fopen(options.json_path.c_str(), "w");
-  if (file == nullptr) {
-    std::fprintf(stderr, "%s: %s\n", options.json_path.c_str(), std::strerror(errno));
-    std::exit(1);
+std::vector<Figures> FiguresOf(const std::vector<Line>& lines) {
+  std::vector<Figures> figures;
+  for (const Line& line : lines) {
+    figures.push_back({line.name,
+                       {{"gb_per_s", line.rates.empty() ? 0 : Median(line.rates) / 1e9},
+                        {"ratio", line.ratios.empty() ? 0 : Median(line.ratios)},
+                        {"goal", line.goal}}});
   }
-  std::fprintf(file, "{\"title\": \"transport\", \"rounds\": %d, \"depth\": %d, \"cases\": [\n",
-               options.rounds, kDepth);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const Line& line = lines[i];
-    std::fprintf(
-        file, "  {\"name\": \"%s\", \"gb_per_s\": %.4f, \"ratio\": %.4f, \"goal\": %.2f}%s\n",
-        line.name.c_str(), line.rates.empty() ? 0 : Median(line.rates) / 1e9,
-        line.ratios.empty() ? 0 : Median(line.ratios), line.goal, i + 1 < lines.size() ? "," : "");
-  }
-  std::fprintf(file, "]}\n");
-  std::fclose(file);
+  return figures;
 }
 
 int Run(const Options& options) {
@@ -380,7 +371,7 @@ int Run(const Options& options) {
       all.insert(all.end(), lines.begin(), lines.end());
     }
   }
-  WriteJson(all, options);
+  WriteJson(options, "transport", FiguresOf(all));
   rmdir(folder);
   return 0;
 }
