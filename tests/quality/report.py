@@ -171,7 +171,11 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
                 panel.set_xlabel("bits per element of K and V, all-in")
             if side == 0:
                 panel.set_ylabel("mean KL, nats")
-    panels[0][0].legend(frameon=False, loc="upper right")
+    named = {}
+    for panel in panels.flat:  # a family need not be in all of them
+        named |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    names = sorted(named)
+    panels[0][0].legend([named[x] for x in names], names, frameon=False, loc="upper right")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
