@@ -7,6 +7,7 @@
 #include "codecs/bytes.h"
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
+#include "codecs/mixed_tile.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -51,7 +52,7 @@ struct Decoders {
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   const TileEntry entry = view.Tile(index);
   const uint8_t* content = U8(view.TileContent(index).data());
-  const auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
+  auto layout = LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
   switch (LayoutIdOf(entry.form)) {
     case TileLayoutId::kRaw:
       if (is_streamed) {
@@ -70,6 +71,11 @@ struct Decoders {
       DecodeAffine(backend, tile, geometry, *layout, content, target);
       break;
     }
+    case TileLayoutId::kMixed:
+      layout =
+          DecodeMixed(backend, geometry, spec.recipe, entry.rows, view.TileContent(index), target);
+      if (!layout.has_value()) return false;
+      break;
     case TileLayoutId::kHot:
       if (!DecodeHot(spec, index, *inputs.profile, *layout, content, target)) return false;
       break;

@@ -8,6 +8,7 @@
 #include "codecs/checksum.h"
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
+#include "codecs/mixed_tile.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -68,6 +69,10 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
     const Error error = EncodeFp8(backend, recipe, source, writer);
     return error == Error::kBadTile ? WriteRaw(source, writer) : error;
   }
+  if (recipe.id == RecipeId::kMixKvq && geometry.IsCodable() && geometry.IsPerChannel()) {
+    const Error error = EncodeMixed(backend, recipe, source, writer);
+    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
+  }
   if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);
   TilePlan plan;
   plan.affine = AffineOf(geometry, recipe);
@@ -75,7 +80,7 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
   if (stages.predict != nullptr) stages.predict(backend, source, &plan);
   stages.allocate(recipe, source, &plan);
 
-  const uint16_t form = CodedForm(recipe);
+  const uint16_t form = CodedForm(geometry, recipe);
   const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
   if (!planned.has_value()) return WriteRaw(source, writer);
   const std::span<std::byte> room = writer->Reserve(planned->params.offset + planned->params.bytes);
@@ -95,16 +100,29 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
   return Error::kOk;
 }
 
+namespace {
+
+// Those of the whole slice, or none.
+bool HasAllMagnitudes(const ImageSpec& spec, const EncodeInputs& inputs) {
+  const uint64_t heads = uint64_t{spec.slice.layer_count} * spec.slice.head_count;
+  return inputs.query_magnitudes.empty() ||
+         inputs.query_magnitudes.size() == heads * spec.tile.k_dim;
+}
+
+}  // namespace
+
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
   if (const Error error = Validate(spec); error != Error::kOk) return error;
-  if (!IsCodableWith(spec, inputs.profile)) return Error::kNoProfile;
+  if (!IsCodableWith(spec, inputs.profile) || !IsEncodableWith(spec, inputs.profile)) {
+    return Error::kNoProfile;
+  }
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {
     return error;
   }
-  if (source.size() != source_bytes) return Error::kSourceSize;
+  if (source.size() != source_bytes || !HasAllMagnitudes(spec, inputs)) return Error::kSourceSize;
   const auto tile_count = static_cast<uint32_t>(TileCount(spec.tile, spec.slice));
   if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
 
@@ -117,6 +135,11 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
     tile.head = &head;
     if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
+    if (!inputs.query_magnitudes.empty()) {
+      tile.query_magnitudes =
+          inputs.query_magnitudes.data() + uint64_t{i / planes} * spec.tile.k_dim;
+    }
+    if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
     if (spec.recipe.NeedsProfile()) {
       tile.profile = inputs.profile;
       if (planes == 2)

@@ -39,14 +39,17 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
     recipe->level = Load<uint8_t>(base + header::kLevel);
     recipe->multiplier = Load<int16_t>(base + header::kMultiplier);
   }
+  if (recipe->HasVariant()) recipe->variant = Load<uint8_t>(base + header::kVariant);
   return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
 }
 
 Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_object_count) {
-  const size_t params = recipe.NeedsProfile() ? header::kParamsTail : header::kRecipeParams;
+  const size_t rate_bytes = recipe.NeedsProfile() ? 0 : header::kVariant - header::kRecipeParams;
+  const size_t params = recipe.HasVariant() ? header::kParamsTail : header::kVariant;
   const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
   const bool is_zero = IsZero(base + header::kReserved, 4) &&
                        IsZero(base + header::kRecipeReserved, 1) &&
+                       IsZero(base + header::kRecipeParams, rate_bytes) &&
                        IsZero(base + params, header::kSideObjects - params) &&
                        IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
   return is_zero ? Error::kOk : Error::kBadPadding;
@@ -118,10 +121,11 @@ Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes) {
 
 namespace {
 
-// A profile, where the recipe needs one, and K in a form that it knows; else nothing.
+// A profile, where the recipe needs one or has a use for it, and K in a form that it knows.
 bool HasValidSideObjects(const ImageSpec& spec) {
   if (!spec.recipe.NeedsProfile()) {
-    return spec.domain == Domain::kAsWritten && spec.side_object_count == 0;
+    const uint32_t count_max = spec.recipe.MayHaveProfile() ? 1 : 0;
+    return spec.domain == Domain::kAsWritten && spec.side_object_count <= count_max;
   }
   return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kProfileDimMax &&
          spec.tile.v_dim <= kProfileDimMax && spec.domain <= Domain::kBasis &&

@@ -66,6 +66,7 @@ enum class TileLayoutId : uint8_t {
   kAffine = 1,
   kStrips = 2,
   kStepStrips = 3,
+  kMixed = 6,
   kFp8 = 7,
   kHot = 8
 };
@@ -76,6 +77,7 @@ inline constexpr uint16_t kRawForm = 0;
 inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
 inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
 inline constexpr uint16_t kHotForm = static_cast<uint16_t>(TileLayoutId::kHot);
+inline constexpr uint16_t kMixedForm = static_cast<uint16_t>(TileLayoutId::kMixed);
 inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));

@@ -45,6 +45,7 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);
   Store(target + header::kLevel, spec.recipe.level);
   Store(target + header::kMultiplier, spec.recipe.multiplier);
+  Store(target + header::kVariant, spec.recipe.variant);
   for (size_t i = 0; i < spec.side_object_count; ++i) {
     Store(target + header::kSideObjects + i * sizeof(Digest), spec.side_objects[i]);
   }

@@ -42,10 +42,11 @@ inline constexpr size_t kRecipeReserved = 131;   // u8, 0
 inline constexpr size_t kKGroupTokens = 132;     // u16
 inline constexpr size_t kVGroupChannels = 134;   // u16
 inline constexpr size_t kTables = 136;           // u8
-inline constexpr size_t kRecipeParams = 137;     // 23 bytes, 0 but for cairn
+inline constexpr size_t kRecipeParams = 137;     // 23 bytes, 0 but for what follows
 inline constexpr size_t kLevel = 137;            // u8
 inline constexpr size_t kMultiplier = 138;       // i16
-inline constexpr size_t kParamsTail = 140;       // 20 bytes, 0
+inline constexpr size_t kVariant = 140;          // u8
+inline constexpr size_t kParamsTail = 141;       // 19 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
 inline constexpr size_t kTail = 288;             // 32 bytes, 0
 

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "codecs/hot_tile.h"
+#include "codecs/mixed.h"
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/profile.h"
 #include "codecs/static_step.h"
@@ -31,6 +32,15 @@ constexpr Recipe Ott(uint8_t bits, bool is_local) {
           .is_local = is_local};
 }
 
+constexpr Recipe MixKvq(MixedVariant variant) {
+  const bool is_paper = variant != MixedVariant::kBudget;
+  return {.id = RecipeId::kMixKvq,
+          .bits = 2,
+          .k_group_tokens = is_paper ? kMixedPaperGroup : kKiviKGroupTokens,
+          .v_group_channels = is_paper ? kMixedPaperGroup : kKiviVGroupChannels,
+          .variant = static_cast<uint8_t>(variant)};
+}
+
 struct Named {
   std::string_view name;
   Recipe recipe;
@@ -52,6 +62,11 @@ constexpr Named kNamed[] = {
     {"ott:2", Ott(2, false)},
     {"ott:4/local", Ott(4, true)},
     {"ott:2/local", Ott(2, true)},
+    {"mixkvq", MixKvq(MixedVariant::kBudget)},
+    {"mixkvq:paper", MixKvq(MixedVariant::kLlama8b)},
+    {"mixkvq:paper/7b", MixKvq(MixedVariant::kQwen7b)},
+    {"mixkvq:paper/14b", MixKvq(MixedVariant::kQwen14b)},
+    {"mixkvq:paper/32b", MixKvq(MixedVariant::kQwen32b)},
 };
 
 constexpr auto kRecipes = [] {

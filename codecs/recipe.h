@@ -26,6 +26,7 @@ enum class RecipeId : uint8_t {
   kCairn = 4,
   kCairnHot = 5,
   kOtt = 7,
+  kMixKvq = 9,
   kFp8 = 11,
 };
 
@@ -48,12 +49,18 @@ struct Recipe {
   // ott: the rows of a block are chosen without knowing the chain before it.
   bool is_local = false;
 
+  uint8_t variant = 0;  // mixkvq: a MixedVariant
+
   // Decoded bits equal source bits.
   [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
   // It codes with a profile, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
   [[nodiscard]] bool NeedsProfile() const {
     return id == RecipeId::kCairn || id == RecipeId::kCairnHot;
   }
+  // Its encoder does better with a profile, which decoding has no use for.
+  [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
+  // Its header says which variant it is.
+  [[nodiscard]] bool HasVariant() const { return id == RecipeId::kMixKvq; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -61,7 +68,8 @@ inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
-// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local"; anything else is
+// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local",
+// "mixkvq", "mixkvq:paper" and its "/7b", "/14b", "/32b"; anything else is
 // kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 

@@ -34,6 +34,8 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kCairnHot:
     case RecipeId::kFp8:
       return kRaw;
+    case RecipeId::kMixKvq:  // V; K is for EncodeMixed()
+      return kKivi;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;
     case RecipeId::kOtt:

@@ -44,7 +44,8 @@ struct TileSource {
   // For recipes with a profile: it, and the elements of V of the tile's head, null for latents.
   const Profile* profile = nullptr;
   const uint8_t* v = nullptr;
-  HeadWork* head = nullptr;  // where the recipe shares something between K and V
+  const float* query_magnitudes = nullptr;  // of the channels of K; null where there are none
+  HeadWork* head = nullptr;                 // where the recipe shares something between K and V
 };
 
 struct TilePlan {

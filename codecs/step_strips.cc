@@ -122,6 +122,10 @@ Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id,
     spec->domain = Domain::kAsWritten;
     spec->side_object_count = 0;
     spec->side_objects = {};
+    if (profile != nullptr && recipe.MayHaveProfile()) {
+      spec->side_object_count = 1;
+      spec->side_objects[0] = id;
+    }
     return Error::kOk;
   }
   if (const Error error = ParseCairnRecipe(name, &recipe); error != Error::kOk) return error;
@@ -138,6 +142,11 @@ bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
   }
   return spec.recipe.id == RecipeId::kCairnHot ||
          profile->MultiplierOf(spec.recipe.bits) == spec.recipe.multiplier;
+}
+
+bool IsEncodableWith(const ImageSpec& spec, const Profile* profile) {
+  if (!spec.recipe.MayHaveProfile() || spec.side_object_count == 0) return true;
+  return profile != nullptr && profile->Fits(spec.tile, spec.slice);
 }
 
 ProfileHead HeadOf(const ImageSpec& spec, uint32_t index) {

@@ -41,6 +41,9 @@ Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id,
 // domain are its own. Whether it is the one that is named is the caller's to know.
 [[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Profile* profile);
 
+// Where the recipe has a use for a profile and the spec names one, this is one for its slice.
+[[nodiscard]] bool IsEncodableWith(const ImageSpec& spec, const Profile* profile);
+
 // Of which head of its group tile `index` is.
 [[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
 

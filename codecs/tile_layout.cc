@@ -23,9 +23,9 @@ uint64_t GroupCount(const AffineTile& tile, bool is_per_channel) {
 std::optional<TileLayout> Placed(TileLayout layout, const TileGeometry& geometry) {
   layout.side_offset = AlignSection(layout.codes_bytes);
   layout.content_bytes = layout.side_offset;
-  for (TilePart* part : {&layout.params, &layout.chain, &layout.row_bits, &layout.scales,
-                         &layout.positions, &layout.kept_map, &layout.class_map,
-                         &layout.pattern_index, &layout.gate, &layout.corrections}) {
+  for (TilePart* part :
+       {&layout.params, &layout.chain, &layout.row_bits, &layout.scales, &layout.positions,
+        &layout.kept_map, &layout.pattern_index, &layout.gate, &layout.corrections}) {
     part->offset = layout.content_bytes;
     layout.content_bytes += part->bytes;
   }
@@ -70,6 +70,17 @@ std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t ro
   return layout;
 }
 
+// Where the parts lie, the class map says.
+std::optional<TileLayout> MixedBounds(const TileGeometry& geometry, uint64_t bytes) {
+  if (bytes % kSectionAlignment != 0 || bytes >= RawLayout(geometry).bytes ||
+      bytes < AlignSection(CodeRowBytes(geometry.dim, 2))) {
+    return std::nullopt;
+  }
+  TileLayout layout;
+  layout.codes_bytes = layout.content_bytes = layout.bytes = bytes;
+  return layout;
+}
+
 // Without row_bytes, which follow from the bytes of the whole.
 std::optional<TileLayout> HotLayout(const TileGeometry& geometry, uint32_t rows, uint64_t bytes) {
   const auto side = HotLayoutOf(geometry, 0, rows);
@@ -94,7 +105,26 @@ std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry, uint64_t row
   return Placed(layout, geometry);
 }
 
-uint16_t CodedForm(const Recipe& recipe) {
+std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Recipe& recipe,
+                                         const uint32_t (&counts)[3], uint32_t rows) {
+  const uint64_t tokens = geometry.rows;
+  const auto [two, four, source] = counts;
+  const uint64_t groups = (tokens + recipe.k_group_tokens - 1) / recipe.k_group_tokens;
+  MixedLayout layout;
+  layout.source_bits = AlignSection(CodeRowBytes(geometry.dim, 2));
+  layout.four_bits = layout.source_bits + tokens * source * ElementBytes(geometry.dtype);
+  layout.two_bits = layout.four_bits + tokens * CodeRowBytes(four, 4);
+  layout.tile.codes_bytes = layout.two_bits + tokens * CodeRowBytes(two, 2);
+  layout.tile.params.bytes = groups * (two + four) * kParamsBytes;
+  layout.tile.row_bits.bytes = rows * geometry.RowBytes();
+  layout.tile.positions.bytes = rows * kPositionBytes;
+  const auto placed = Placed(layout.tile, geometry);
+  if (!placed.has_value()) return std::nullopt;
+  layout.tile = *placed;
+  return layout;
+}
+
+uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
   switch (recipe.id) {
     case RecipeId::kRaw:
       return kRawForm;
@@ -109,6 +139,8 @@ uint16_t CodedForm(const Recipe& recipe) {
       return kFp8Form;
     case RecipeId::kCairnHot:
       return kHotForm;
+    case RecipeId::kMixKvq:
+      return geometry.IsPerChannel() ? kMixedForm : AffineForm(recipe.bits);
   }
   return kRawForm;
 }
@@ -151,7 +183,7 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
     if (rows != 0) return std::nullopt;
     return RawLayout(geometry);
   }
-  if (!geometry.IsCodable() || rows > geometry.rows || form != CodedForm(recipe)) {
+  if (!geometry.IsCodable() || rows > geometry.rows || form != CodedForm(geometry, recipe)) {
     return std::nullopt;
   }
   switch (LayoutIdOf(form)) {
@@ -167,6 +199,8 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
       return Fp8Layout(geometry, rows);
     case TileLayoutId::kHot:
       return HotLayout(geometry, rows, bytes);
+    case TileLayoutId::kMixed:
+      return MixedBounds(geometry, bytes);
   }
   return std::nullopt;
 }

@@ -55,7 +55,6 @@ struct TileLayout {
   TilePart scales;             // fp16 a token
   TilePart positions;          // rows * u16
   TilePart kept_map;           // 1 bit a token
-  TilePart class_map;          // 2 bits a channel
   TilePart pattern_index;      // so many bits a token as there are patterns for
   TilePart gate;               // 1 bit a token
   TilePart corrections;        // 4 bits a channel of each 128 tokens
@@ -63,9 +62,9 @@ struct TileLayout {
   uint64_t bytes = 0;          // content_bytes with padding
 };
 
-// The form of the tiles that a recipe codes; raw's where it codes none. What it cannot make smaller
-// is raw all the same.
-[[nodiscard]] uint16_t CodedForm(const Recipe& recipe);
+// The form of such a tile when a recipe codes it; raw's where it codes none. What it cannot make
+// smaller is raw all the same.
+[[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
 // None where the form is not one that this recipe writes for this tile.
 //   bytes  of the tile as the directory has them: read where they are not known without it
@@ -76,6 +75,20 @@ struct TileLayout {
 // be raw.
 [[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
                                                     uint64_t row_bytes, uint32_t rows);
+
+// Of a tile of K in classes of channels: class map | zeros to 16 | codes of the classes | zeros to
+// 16 | side. The map says how many channels a class has.
+struct MixedLayout {
+  uint64_t source_bits = 0;  // offsets: tokens * channels of source bits
+  uint64_t four_bits = 0;    // tokens * CodeRowBytes(channels, bits)
+  uint64_t two_bits = 0;
+  TileLayout tile;
+};
+
+//   counts  channels by ChannelClass, geometry.dim together
+[[nodiscard]] std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry,
+                                                       const Recipe& recipe,
+                                                       const uint32_t (&counts)[3], uint32_t rows);
 
 // What strip `index` of a tile is of, and where its tokens start in the source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,

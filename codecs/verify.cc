@@ -4,6 +4,7 @@
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
 #include "codecs/image.h"
+#include "codecs/mixed_tile.h"
 #include "codecs/pack/dense.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
@@ -83,6 +84,12 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
       return HasValidFp8(*layout, content) && HasValidRows(geometry, entry, *layout, content.data())
                  ? Error::kOk
                  : Error::kBadTile;
+    case TileLayoutId::kMixed: {
+      const auto mixed = CheckMixed(geometry, spec.recipe, entry.rows, content);
+      const bool is_valid = mixed.has_value() && HasValidParams(*mixed, content.data()) &&
+                            HasValidRows(geometry, entry, *mixed, content.data());
+      return is_valid ? Error::kOk : Error::kBadTile;
+    }
     case TileLayoutId::kHot:
       if (!HasCleanHot(geometry, *layout, U8(content.data()))) return Error::kBadPadding;
       return HasValidRows(geometry, entry, *layout, content.data()) ? Error::kOk : Error::kBadTile;

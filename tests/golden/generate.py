@@ -160,7 +160,7 @@ def padded(data):
     return data + bytes(-len(data) % 16)
 
 
-def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b""):
+def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b"", v_group=V_GROUP):
     """(tile, rows) in affine form, or None where it has to be raw. chosen: tokens that are rows; pool: ott's."""
     tokens, dim = bits_of.shape
     with np.errstate(invalid="ignore"):
@@ -182,7 +182,7 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
                 codes[kept, channel] = group[2]
     else:
         for token in range(tokens):
-            spans = [slice(c, min(c + V_GROUP, dim)) for c in range(0, dim, V_GROUP)]
+            spans = [slice(c, min(c + v_group, dim)) for c in range(0, dim, v_group)]
             groups = [None if is_row[token] else code_group(values[token, s], bits, clipped) for s in spans]
             if any(group is None for group in groups):
                 is_row[token] = True
@@ -197,12 +197,12 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
     return (tile, len(rows)) if len(tile) < len(padded(bits_of.tobytes())) else None
 
 
-def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0):
+def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_group=V_GROUP):
     tokens, dim = shape
     row_bytes = (dim * bits + 7) // 8
     packed = np.frombuffer(tile, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes)
     codes = unpack(packed, dim, bits)
-    along, across, group = (tokens, dim, K_GROUP) if per_channel else (dim, tokens, V_GROUP)
+    along, across, group = (tokens, dim, K_GROUP) if per_channel else (dim, tokens, v_group)
     count = -(-along // group)
     offset = -(-tokens * row_bytes // 16) * 16
     params = np.frombuffer(tile, np.float16, 2 * count * across, offset).astype(F32)

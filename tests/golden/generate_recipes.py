@@ -9,10 +9,12 @@ recipes/manifest.txt holds, one a line, all fields separated by blanks:
 
   source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin)
   image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in recipes/NAME.RECIPE.img
+  aux RECIPE bytes crc32c decoded_crc32c        likewise, with magnitudes of queries: (1 + 7 i mod 11) / 4 for number i
   demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
 
 Headers as in generate.py.
 """
+import functools
 import pathlib
 import struct
 import sys
@@ -25,6 +27,7 @@ except ImportError:
 
 import fp8
 import generate
+import mixkvq
 from sources import BYTES, SOURCES
 
 FOLDER = pathlib.Path(__file__).parent / "recipes"
@@ -33,6 +36,7 @@ KEPT = {"typical-bf16", "odd-fp32"}  # sources whose images are kept whole
 
 class Fp8(generate.Spec):
     name = "fp8"
+    takes_magnitudes = False
 
     def recipe_bytes(self):
         return struct.pack("<BB30x", 11, 8)
@@ -47,8 +51,50 @@ class Fp8(generate.Spec):
         return fp8.decode_tile(self.source.dtype, data, bits.shape, rows)
 
 
+class MixKvq(generate.Spec):
+    """Of a variant, by its number."""
+
+    takes_magnitudes = True
+    names = ["mixkvq", "mixkvq:paper", "mixkvq:paper/7b", "mixkvq:paper/14b", "mixkvq:paper/32b"]
+
+    def __init__(self, variant, source, recipe):
+        super().__init__(source, recipe)
+        self.variant, self.magnitudes = variant, None
+        self.k_group, self.v_group = (128, 64) if variant == 0 else (32, 32)
+
+    def recipe_bytes(self):
+        return struct.pack("<BB2xHH4xB19x", 9, 2, self.k_group, self.v_group, self.variant)
+
+    def encode_tile(self, bits, per_channel):
+        s = self.source
+        if not per_channel:
+            made = generate.affine_tile(bits, s.dtype, False, 2, False, s.first_position,
+                                        v_group=self.v_group)
+            return made and (*made, 0x0201)
+        head = np.ones(s.k_dim, np.float32) if self.magnitudes is None else self.magnitudes.pop(0)
+        made = mixkvq.encode_tile(s.dtype, bits, head, self.variant, self.k_group)
+        return made and (*made, mixkvq.FORM)
+
+    def decode_tile(self, tile, bits, per_channel):
+        data, rows, _ = tile
+        if not per_channel:
+            return generate.decode_affine(data, bits.shape, self.source.dtype, False, 2, rows,
+                                          v_group=self.v_group)
+        return mixkvq.decode_tile(self.source.dtype, data, bits.shape, rows, self.k_group)
+
+
 SPECS = [Fp8]
+for number, title in enumerate(MixKvq.names):
+    of_variant = functools.partial(MixKvq, number)
+    of_variant.name, of_variant.takes_magnitudes = title, True
+    SPECS.append(of_variant)
 LOSSLESS = ["raw", "exact"]
+
+
+def magnitudes_of(s):
+    """Of each head."""
+    i = np.arange(s.layers * s.heads * s.k_dim)
+    return list(((1 + 7 * i % 11) / 4).astype(np.float32).reshape(-1, s.k_dim))
 
 
 def encode(spec):
@@ -81,7 +127,13 @@ def vectors():
             manifest.append(f"image {make.name} {len(image)} {crc} {generate.crc32c(decode(spec, tiles)):08x}")
             manifest += [f"demote {name} {make.name} {len(image)} {crc}" for name in LOSSLESS]
             if s.name in KEPT:
-                files[f"{s.name}.{make.name.replace(':', '')}.img"] = image
+                files[f"{s.name}.{make.name.replace(':', '').replace('/', '-')}.img"] = image
+            if make.takes_magnitudes and s.dtype != BYTES:
+                spec.magnitudes = magnitudes_of(s)
+                tiles = encode(spec)
+                image = generate.assemble(spec, tiles)
+                manifest.append(f"aux {make.name} {len(image)} {generate.crc32c(image):08x} "
+                                f"{generate.crc32c(decode(spec, tiles)):08x}")
     files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
     return files
 

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -67,35 +69,50 @@ Recipe RecipeNamed(const std::string& name) {
   return recipe;
 }
 
+// What `aux` lines are encoded with.
+std::vector<float> MagnitudesOf(const ImageSpec& spec) {
+  std::vector<float> magnitudes(size_t{spec.slice.layer_count} * spec.slice.head_count *
+                                spec.tile.k_dim);
+  for (size_t i = 0; i < magnitudes.size(); ++i) {
+    magnitudes[i] = static_cast<float>(1 + 7 * i % 11) / 4;
+  }
+  return magnitudes;
+}
+
 std::vector<std::byte> EncodeSource(const Backend& backend, const Source& source,
-                                    const Recipe& recipe) {
+                                    const Recipe& recipe, std::span<const float> magnitudes = {}) {
   ImageSpec spec = source.spec;
   spec.recipe = recipe;
   uint64_t max_bytes = 0;
   EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
   std::vector<std::byte> image(max_bytes);
   size_t bytes = 0;
-  EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes), Error::kOk);
+  EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes, {.query_magnitudes = magnitudes}),
+            Error::kOk);
   image.resize(bytes);
   return image;
 }
 
 class GoldenTest : public testing::TestWithParam<const Backend*> {
  protected:
-  // An `image` line.
-  void CheckImage(const Source& source, std::istringstream& line) {
+  // An `image` line, or an `aux` line.
+  void CheckImage(const Source& source, std::istringstream& line,
+                  std::span<const float> magnitudes = {}) {
     std::string recipe;
     size_t bytes = 0;
     std::string crc;
     std::string decoded_crc;
     line >> recipe >> bytes >> crc >> decoded_crc;
     SCOPED_TRACE(source.name + " " + recipe);
-    std::vector<std::byte> image = EncodeSource(*GetParam(), source, RecipeNamed(recipe));
+    std::vector<std::byte> image =
+        EncodeSource(*GetParam(), source, RecipeNamed(recipe), magnitudes);
     EXPECT_EQ(image.size(), bytes);
     EXPECT_EQ(Crc32c(image), std::stoul(crc, nullptr, 16));
     CheckDecode(source, image, decoded_crc);
 
+    if (!magnitudes.empty()) return;
     std::erase(recipe, ':');
+    std::replace(recipe.begin(), recipe.end(), '/', '-');
     const auto kept = kFolder / folder_ / (source.name + "." + recipe + ".img");
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
@@ -148,6 +165,8 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
         source = LoadSource(line);
       } else if (what == "image") {
         CheckImage(source, line);
+      } else if (what == "aux") {
+        CheckImage(source, line, MagnitudesOf(source.spec));
       } else {
         ASSERT_EQ(what, "demote");
         CheckDemotion(source, line);

@@ -88,6 +88,7 @@ void Use(const ImageView& view) {
   Bytes decoded(source_bytes);
   const Error error = Decode(ReferenceBackend(), view, view.spec().slice, decoded);
   Require(error == Error::kOk || view.spec().recipe.id == RecipeId::kExact ||
+          view.spec().recipe.id == RecipeId::kMixKvq ||
           (error == Error::kNoProfile) == view.spec().recipe.NeedsProfile());
   for (const Backend* backend : CpuBackends()) {
     Bytes other(source_bytes);
