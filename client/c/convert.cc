@@ -17,7 +17,7 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t least, int
   return least <= value && value <= most
              ? absl::OkStatus()
              : absl::InvalidArgumentError(
-                   absl::StrCat(name, " is ", value, ", expected ", least, " to ", most));
+                   absl::StrCat(ToAbsl(name), " is ", value, ", expected ", least, " to ", most));
 }
 
 absl::StatusOr<proto::GroupGeometry> FromGroup(const cairn_group_spec& group) {
