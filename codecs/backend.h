@@ -49,7 +49,8 @@ struct StripJob {
 // As many at once as a backend may interleave.
 inline constexpr uint32_t kStripsAtOnce = 4;
 
-struct StepTile;  // codecs/step_tile.h: a tile as the recipe `cairn` codes it
+struct StepTile;     // codecs/step_tile.h: a tile as the recipe `cairn` codes it
+struct StepScratch;  // codecs/step_scratch.h: what strips of one image share
 
 // A strip of such a tile to encode, and where it stands.
 struct StepSource {
@@ -58,6 +59,7 @@ struct StepSource {
   const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
   // Elements of V of the same tokens and head, by which small norms are found; null for latents.
   const uint8_t* v = nullptr;
+  StepScratch* scratch = nullptr;  // may be null
 };
 
 // One to decode.
@@ -69,6 +71,7 @@ struct StepStripJob {
   const uint8_t* strip;  // parts.bytes
   uint8_t* target;       // tokens * tile->dim elements, written whole unless the strip is refused
   bool is_streamed;      // the target is better written past the caches
+  StepScratch* scratch = nullptr;  // may be null; of all jobs at once the same
 };
 
 struct Backend {

@@ -10,6 +10,7 @@
 #include "codecs/hot.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/select/min_norm.h"
+#include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_encode.h"
@@ -131,6 +132,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const uint8_t* tile_bytes = U8(source.data());
   HeadWork head;
+  StepScratch scratch;
   for (uint32_t i = 0; i < tile_count; ++i) {
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
     tile.head = &head;
@@ -142,6 +144,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
     if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
     if (spec.recipe.NeedsProfile()) {
       tile.profile = inputs.profile;
+      tile.scratch = &scratch;
       if (planes == 2)
         tile.v = i % planes == 0 ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
     }

@@ -46,6 +46,7 @@ struct TileSource {
   const uint8_t* v = nullptr;
   const float* query_magnitudes = nullptr;  // of the channels of K; null where there are none
   HeadWork* head = nullptr;                 // where the recipe shares something between K and V
+  StepScratch* scratch = nullptr;           // of the image; may be null
 };
 
 struct TilePlan {

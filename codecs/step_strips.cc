@@ -189,6 +189,7 @@ Error EncodeStepStrips(const Backend& backend, const Recipe& recipe, const TileS
     strip.position = source.first_position + token;
     strip.bytes = source.bytes + token * geometry.RowBytes();
     if (source.v != nullptr) strip.v = source.v + token * v_bytes;
+    strip.scratch = source.scratch;
     uint32_t strip_rows = 0;
     const uint64_t strip_bytes =
         encode(tile, strip, U8(room.data()) + bytes, room.size() - bytes, &strip_rows);
@@ -209,9 +210,9 @@ bool StepStripDecoder::Add(const ImageSpec& spec, uint32_t index, const Profile&
   const auto add = [&](uint32_t i, const StripShape& shape, const StepStripParts& parts,
                        const uint8_t* strip) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    jobs_[count_++] = {&tile,       shape.tokens, spec.first_position + token,
-                       parts,       strip,        target + token * geometry.RowBytes(),
-                       is_streamed_};
+    jobs_[count_++] = {&tile,        shape.tokens, spec.first_position + token,
+                       parts,        strip,        target + token * geometry.RowBytes(),
+                       is_streamed_, &scratch_};
     return count_ < kStripsAtOnce || DecodeJobs();
   };
   return ForEachStepStrip(geometry, content, add);

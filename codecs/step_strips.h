@@ -16,6 +16,7 @@
 #include "codecs/image_header.h"
 #include "codecs/profile.h"
 #include "codecs/stages.h"
+#include "codecs/step_scratch.h"
 #include "codecs/step_tile.h"
 
 namespace cairn::codecs {
@@ -81,6 +82,7 @@ class StepStripDecoder {
   uint32_t tile_count_ = 0;
   StepStripJob jobs_[kStripsAtOnce];
   StepTile tiles_[kStripsAtOnce];  // of the jobs
+  StepScratch scratch_;
 };
 
 // The image at a higher level: the bytes that Encode() of the source gives there, but that raw

@@ -6,9 +6,18 @@ namespace {
 
 constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
 
-StepChannel ChannelOf(const Profile& profile, ProfileHead at, uint32_t plane, uint32_t index,
-                      StepRate rate) {
-  const ProfileChannel known = profile.Channel(plane, at, index);
+// Of all tables of a plane.
+struct Offsets {
+  float of[kProfileTables][2];
+
+  Offsets(const Profile& profile, uint32_t plane) {
+    for (uint32_t table = 0; table < kProfileTables; ++table) {
+      for (uint32_t i = 0; i < 2; ++i) of[table][i] = profile.Offset(plane, table, i + 1);
+    }
+  }
+};
+
+StepChannel ChannelOf(const ProfileChannel& known, const Offsets& offsets, StepRate rate) {
   const int32_t log = known.step_log + rate.multiplier;
   StepChannel channel;
   channel.mean = known.mean;
@@ -16,8 +25,7 @@ StepChannel ChannelOf(const Profile& profile, ProfileHead at, uint32_t plane, ui
   channel.step_inverse = Exp2(-log);
   channel.shape = StepShapeOf(known.spread_log - log - kLogOf3 * rate.level);
   for (uint32_t i = 0; i < 2; ++i) {
-    channel.offsets[i] =
-        channel.shape.low_bits == 0 ? profile.Offset(plane, channel.shape.table, i + 1) : 0.0F;
+    channel.offsets[i] = channel.shape.low_bits == 0 ? offsets.of[channel.shape.table][i] : 0.0F;
   }
   return channel;
 }
@@ -63,8 +71,9 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   if (tile->has_basis) {
     tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
   }
+  const Offsets offsets(profile, plane);
   for (uint32_t i = 0; i < tile->dim; ++i) {
-    tile->channels[i] = ChannelOf(profile, at, plane, i, rate);
+    tile->channels[i] = ChannelOf(profile.Channel(plane, at, i), offsets, rate);
     tile->planes += tile->channels[i].shape.low_bits;
     tile->order[i] = static_cast<uint16_t>(i);
   }

@@ -59,24 +59,24 @@ template <bool kHasLowest>
 // overwritten.
 [[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,
                                                   Halves32* states, uint8_t* stream) {
+  // The chain from states to states is kept short: products are of the first guess.
   const Bytes32 few = Strips::LookUp(table.frequency, symbols);
-  const Halves32 high = Strips::Right<8>(*states);
-  const Bytes32 is_full = Strips::NotBelow(Strips::Narrow(high), few);
-  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
-  stream = Strips::CompressBefore(stream, low, Strips::Bits(is_full));
-  const Halves32 x = Strips::Choose(Strips::Pair(is_full, is_full), high, *states);
   const Halves32 frequency = Strips::Widen(few);
+  const Halves32 is_full = Strips::NotBelow(*states, Strips::Pair(Strips::Set(0), few));
+  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
+  stream = Strips::CompressBefore(stream, low, Strips::Bits(Strips::NarrowMask(is_full)));
+  const Halves32 x = Strips::Choose(is_full, Strips::Right<8>(*states), *states);
   const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
                                            Strips::LookUp(table.reciprocal[1], symbols));
   // The quotient, or one less: then what is left is not below the frequency.
-  Halves32 quotient = Strips::MulHigh(x, reciprocal);
+  const Halves32 quotient = Strips::MulHigh(x, reciprocal);
   const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
-  const Halves32 is_less = Strips::Above(frequency, left);  // all bits are -1
-  quotient = Strips::Add(Strips::Add(quotient, Strips::SetHalves(1)), is_less);
+  const Halves32 is_exact = Strips::Above(frequency, left);
   // 256 quotient + start + x - quotient * frequency
   const Halves32 rest = Strips::Sub(Strips::SetHalves(kCoderSlots), frequency);
   const Halves32 start = Strips::Widen(Strips::LookUp(table.start, symbols));
-  *states = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
+  const Halves32 guess = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
+  *states = Strips::Add(guess, Strips::AndNot(is_exact, rest));
   return stream;
 }
 

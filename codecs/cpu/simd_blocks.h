@@ -152,6 +152,19 @@ struct Blocks {
       StoreHalves(target, x);
     }
   }
+  static Halves16 SetHalves(uint32_t value) {
+    return _mm256_set1_epi16(static_cast<int16_t>(value));
+  }
+  // The larger of `largest` and the bits of x but for signs.
+  static Halves16 MaxMagnitude(Halves16 largest, Halves16 x) {
+    return _mm256_max_epu16(largest, _mm256_and_si256(x, _mm256_set1_epi16(0x7FFF)));
+  }
+  // Bit i is whether lane i, not negative, is above the bound.
+  static uint32_t BitsAbove(Halves16 x, uint32_t bound) {
+    const __m256i is_above = _mm256_cmpgt_epi16(x, SetHalves(bound));
+    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(is_above, is_above), 0xD8);
+    return static_cast<uint32_t>(_mm256_movemask_epi8(bytes)) & 0xFFFF;
+  }
   // Lanes are below 2^15 in magnitude.
   static Halves16 Narrow(Ints16 x) {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);

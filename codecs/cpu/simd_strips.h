@@ -170,6 +170,9 @@ struct Strips {
   static Halves32 And(Halves32 x, Halves32 y) {
     return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
   }
+  static Halves32 AndNot(Halves32 no, Halves32 y) {
+    return {_mm256_andnot_si256(no.a, y.a), _mm256_andnot_si256(no.b, y.b)};
+  }
   static Halves32 Or(Halves32 x, Halves32 y) {
     return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
   }
@@ -183,6 +186,9 @@ struct Strips {
   }
   static Halves32 Equal(Halves32 x, Halves32 y) {
     return {_mm256_cmpeq_epi16(x.a, y.a), _mm256_cmpeq_epi16(x.b, y.b)};
+  }
+  static Halves32 NotBelow(Halves32 x, Halves32 y) {
+    return Equal({_mm256_max_epu16(x.a, y.a), _mm256_max_epu16(x.b, y.b)}, x);
   }
   static Halves32 Above(Halves32 x, Halves32 y) {  // signed
     return {_mm256_cmpgt_epi16(x.a, y.a), _mm256_cmpgt_epi16(x.b, y.b)};

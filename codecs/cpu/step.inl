@@ -5,25 +5,31 @@
 #include "codecs/backend.h"
 #include "codecs/reference/reference.h"
 #include "codecs/reference/step.h"
+#include "codecs/step_scratch.h"
 #include "codecs/step_tile.h"
 
 namespace cairn::codecs {
 namespace {
 
 constexpr uint32_t kBlockTokens = 16;
-constexpr uint32_t kBlockCount = kStripTokens / kBlockTokens;
 
 struct BlockValues {
   alignas(64) float of[kProfileDimMax][kBlockTokens];
 };
 
-// How the pairs of a tile turn in a block, as RotationAt() says.
-struct BlockRotations {
+// How the pairs of a tile turn in a block.
+struct Rotations {
+  const float (*cosine)[kBlockTokens];
+  const float (*sine)[kBlockTokens];
+};
+struct OwnRotations {
   alignas(64) float cosine[kProfileDimMax / 2][kBlockTokens];
   alignas(64) float sine[kProfileDimMax / 2][kBlockTokens];
 };
 
-void FindRotations(const StepPairs& pairs, uint64_t position, BlockRotations* rotations) {
+// RotationAt() of the pairs at 16 positions.
+void FindRotations(const StepPairs& pairs, uint64_t position, float (*cosines)[kBlockTokens],
+                   float (*sines)[kBlockTokens]) {
   const Floats16 half = Blocks::Set(0.5F);
   const Floats16 one = Blocks::Set(1.0F);
   for (uint32_t i = 0; i < pairs.count; ++i) {
@@ -51,14 +57,38 @@ void FindRotations(const StepPairs& pairs, uint64_t position, BlockRotations* ro
     const Ints16 cosine_sign = Blocks::Xor(is_odd, sine_sign);
     const Ints16 cosine = Blocks::BitsOf(Blocks::Choose(is_odd, s, c));
     const Ints16 sine = Blocks::BitsOf(Blocks::Choose(is_odd, c, s));
-    Blocks::Store(rotations->cosine[i], Blocks::OfBits(Blocks::Xor(cosine, cosine_sign)));
-    Blocks::Store(rotations->sine[i], Blocks::OfBits(Blocks::Xor(sine, sine_sign)));
+    Blocks::Store(cosines[i], Blocks::OfBits(Blocks::Xor(cosine, cosine_sign)));
+    Blocks::Store(sines[i], Blocks::OfBits(Blocks::Xor(sine, sine_sign)));
   }
+}
+
+// Of the block from `token` on of a strip of `tokens` at a position: the ones in the scratch, which
+// are made for the first strip, or in `own`.
+Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, uint32_t token,
+                      StepScratch* scratch, OwnRotations* own) {
+  static_assert(StepScratch::kLanes == kBlockTokens);
+  const StepPairs& pairs = tile.turning;
+  if (scratch == nullptr || pairs.count > StepScratch::kPairsMax) {
+    FindRotations(pairs, position + token, own->cosine, own->sine);
+    return {own->cosine, own->sine};
+  }
+  const uint32_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+  if (scratch->profile != tile.profile || scratch->position != position ||
+      scratch->blocks < blocks) {
+    for (uint32_t block = 0; block < blocks; ++block) {
+      FindRotations(pairs, position + block * kBlockTokens, scratch->cosine[block],
+                    scratch->sine[block]);
+    }
+    scratch->profile = tile.profile;
+    scratch->position = position;
+    scratch->blocks = blocks;
+  }
+  return {scratch->cosine[token / kBlockTokens], scratch->sine[token / kBlockTokens]};
 }
 
 // TurnForth() of a block, or TurnBack().
 template <bool kForth>
-void Turn(const StepPairs& pairs, const BlockRotations& rotations, BlockValues* values) {
+void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
     float* first = values->of[pairs.first + i * pairs.step];
     float* second = values->of[pairs.first + i * pairs.step + pairs.distance];
@@ -123,14 +153,19 @@ struct Elements16 {
   }
 };
 
-// A block of a strip's elements to floats. Tokens that are not there are the last one.
+// A block of a strip's elements to floats. Tokens that are not there are the last one. Returns the
+// tokens with an IsRowValue(), as bits.
 template <DType kType>
-void TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
-                 BlockValues* values) {
+uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                     BlockValues* values) {
   const auto row_of = [&](uint32_t i) {
     const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
     return source + uint64_t{token} * dim * 2;
   };
+  // The bits of kMagnitudeMax and of what is above it are in the order of the values.
+  constexpr uint32_t kLargest = kType == DType::kFp16 ? 0x77FF : kMagnitudeMaxBits >> 16;
+  Halves16 largest = Blocks::SetHalves(0);
+  uint32_t rows_of_tail = 0;
   uint32_t channel = 0;
   for (; channel + 16 <= dim; channel += 16) {
     Halves16 rows[16];
@@ -139,31 +174,38 @@ void TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t 
     }
     Blocks::Transpose(rows);
     for (uint32_t i = 0; i < 16; ++i) {
+      largest = Blocks::MaxMagnitude(largest, rows[i]);
       Blocks::Store(values->of[channel + i], Elements16<kType>::Widen(rows[i]));
     }
   }
   for (; channel < dim; ++channel) {
     for (uint32_t i = 0; i < 16; ++i) {
-      values->of[channel][i] = reference::LoadElement(kType, row_of(i), channel);
+      const float value = reference::LoadElement(kType, row_of(i), channel);
+      values->of[channel][i] = value;
+      rows_of_tail |= IsRowValue(value) ? 1U << i : 0;
     }
   }
+  return rows_of_tail | Blocks::BitsAbove(largest, kLargest);
 }
 
-void TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t dim,
-               uint32_t token_first, BlockValues* values) {
+uint32_t TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t dim,
+                   uint32_t token_first, BlockValues* values) {
   if (dtype == DType::kBf16) {
-    TakeBlock16<DType::kBf16>(source, tokens, dim, token_first, values);
-  } else if (dtype == DType::kFp16) {
-    TakeBlock16<DType::kFp16>(source, tokens, dim, token_first, values);
-  } else {
-    for (uint32_t i = 0; i < kBlockTokens; ++i) {
-      const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
-      const uint8_t* row = source + uint64_t{token} * dim * 4;
-      for (uint32_t c = 0; c < dim; ++c) {
-        __builtin_memcpy(&values->of[c][i], row + uint64_t{4} * c, 4);
-      }
+    return TakeBlock16<DType::kBf16>(source, tokens, dim, token_first, values);
+  }
+  if (dtype == DType::kFp16) {
+    return TakeBlock16<DType::kFp16>(source, tokens, dim, token_first, values);
+  }
+  uint32_t rows = 0;
+  for (uint32_t i = 0; i < kBlockTokens; ++i) {
+    const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
+    for (uint32_t c = 0; c < dim; ++c) {
+      const float value = reference::LoadElement(dtype, source, uint64_t{token} * dim + c);
+      values->of[c][i] = value;
+      rows |= IsRowValue(value) ? 1U << i : 0;
     }
   }
+  return rows;
 }
 
 // The other way around. kStreams: rows are whole cache lines, 32 channels each.

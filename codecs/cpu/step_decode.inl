@@ -195,20 +195,17 @@ bool IsStreamed(const StepStripJob& job) {
 // All of strips of one shape once their symbols are known.
 void PutStrips(StepDecoding* strips, uint32_t count) {
   BlockValues values;
-  BlockRotations rotations;
+  OwnRotations own;
   const uint32_t tokens = strips[0].job->tokens;
   for (uint32_t token = 0; token < tokens; token += kBlockTokens) {
-    const StepStripJob* turned = nullptr;  // whose rotations are known
     for (uint32_t s = 0; s < count; ++s) {
       const StepStripJob& job = *strips[s].job;
       const StepTile& tile = *job.tile;
       Dequantize(strips[s], token / kBlockTokens, &values);
       if (tile.has_basis) LeaveBasis(tile, &values);
       if (tile.turning.count != 0) {
-        const bool is_known = turned != nullptr && turned->position == job.position &&
-                              turned->tile->profile == tile.profile;
-        if (!is_known) FindRotations(tile.turning, job.position + token, &rotations);
-        turned = &job;
+        const Rotations rotations =
+            RotationsOf(tile, job.position, tokens, token, job.scratch, &own);
         Turn<true>(tile.turning, rotations, &values);
       }
       if (IsStreamed(job)) {

@@ -20,12 +20,14 @@ struct StepCoding {
   }
 };
 
-// Channels to components of a basis.
+// Channels to components of a basis, without their means.
 void EnterBasis(const StepTile& tile, BlockValues* values) {
   BlockValues scaled;
   for (uint32_t c = 0; c < tile.dim; ++c) {
+    const Floats16 mean = Blocks::Set(tile.channels[c].mean);
     const Floats16 scale = Blocks::Set(ScaleOf(tile.basis.scale, c));
-    Blocks::Store(scaled.of[c], Blocks::Mul(Blocks::Load(values->of[c]), scale));
+    const Floats16 centred = Blocks::Sub(Blocks::Load(values->of[c]), mean);
+    Blocks::Store(scaled.of[c], Blocks::Mul(centred, scale));
   }
   const auto factors = [&](uint32_t first, float(*of)[4]) {
     for (uint32_t i = 0; i < 4; ++i) {
@@ -46,39 +48,47 @@ void CoarsenCodes(uint32_t level, int16_t* codes) {
 void QuantizeBlock(const StepTile& tile, const StepSource& source, uint32_t token,
                    StepCoding* coding) {
   BlockValues values;
-  TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, &values);
-  Ints16 is_row = Blocks::SetInts(0);
-  for (uint32_t c = 0; c < tile.dim; ++c) {
-    is_row = Blocks::Or(is_row, AreRowValues(Blocks::Load(values.of[c])));
-  }
+  uint64_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, &values);
   if (tile.turning.count != 0) {
-    BlockRotations rotations;
-    FindRotations(tile.turning, source.position + token, &rotations);
+    OwnRotations own;
+    const Rotations rotations =
+        RotationsOf(tile, source.position, source.tokens, token, source.scratch, &own);
     Turn<false>(tile.turning, rotations, &values);
-  }
-  for (uint32_t c = 0; c < tile.dim; ++c) {
-    const Floats16 mean = Blocks::Set(tile.channels[c].mean);
-    Blocks::Store(values.of[c], Blocks::Sub(Blocks::Load(values.of[c]), mean));
   }
   if (tile.has_basis) EnterBasis(tile, &values);
   Ints16 is_within = Blocks::SetInts(-1);
   for (uint32_t c = 0; c < tile.dim; ++c) {
-    const Floats16 inverse = Blocks::Set(tile.channels[c].step_inverse);
-    const Floats16 position = Blocks::Mul(Blocks::Load(values.of[c]), inverse);
+    const StepChannel& channel = tile.channels[c];
+    Floats16 y = Blocks::Load(values.of[c]);
+    if (!tile.has_basis) y = Blocks::Sub(y, Blocks::Set(channel.mean));
+    const Floats16 position = Blocks::Mul(y, Blocks::Set(channel.step_inverse));
     is_within = Blocks::And(is_within, Blocks::IsWithin(position, Blocks::Set(kStepCodeMax)));
     int16_t* codes = coding->codes[c] + token;
     Blocks::StoreHalves(reinterpret_cast<uint8_t*>(codes), Blocks::Narrow(Blocks::Round(position)));
     if (tile.level != 0) CoarsenCodes(tile.level, codes);
   }
-  const uint64_t rows = Blocks::Bits(is_row) | (Blocks::Bits(is_within) ^ 0xFFFF);
+  rows |= Blocks::Bits(is_within) ^ 0xFFFF;
   coding->rows.words[token / 64] |= rows << (token % 64);
+}
+
+// K and V of a head have the same.
+void AddSmallNormsOf(const StepTile& tile, const StepSource& source, StripTokens* rows) {
+  StripTokens found;
+  if (source.scratch != nullptr && source.scratch->v == source.v) {
+    found = source.scratch->small_norms;
+  } else {
+    AddSmallNorms({source.tokens, tile.v_dim, tile.dtype, false}, source.v, &found);
+  }
+  if (source.scratch != nullptr) {
+    source.scratch->v = source.v;
+    source.scratch->small_norms = found;
+  }
+  for (uint32_t i = 0; i < 2; ++i) rows->words[i] |= found.words[i];
 }
 
 void QuantizeStrip(const StepTile& tile, const StepSource& source, StepCoding* coding) {
   if (source.position == 0) coding->rows.Add(0);
-  if (source.v != nullptr) {
-    AddSmallNorms({source.tokens, tile.v_dim, tile.dtype, false}, source.v, &coding->rows);
-  }
+  if (source.v != nullptr) AddSmallNormsOf(tile, source, &coding->rows);
   for (uint32_t token = 0; token < source.tokens; token += kBlockTokens) {
     QuantizeBlock(tile, source, token, coding);
   }

@@ -16,6 +16,7 @@
 #include "codecs/backend_step.h"
 #include "codecs/backends.h"
 #include "codecs/reference/reference.h"
+#include "codecs/step_scratch.h"
 #include "codecs/step_tile.h"
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/support/profile_bytes.h"
@@ -141,13 +142,15 @@ class StepConformanceTest : public testing::TestWithParam<const Backend*> {
   // Empty where the room does not suffice.
   static std::vector<uint8_t> Encode(const Backend& backend, const StepCase& of,
                                      const GuardedBytes& source, const GuardedBytes& v,
-                                     GuardedBytes& room, uint32_t* rows) {
+                                     GuardedBytes& room, uint32_t* rows,
+                                     StepScratch* scratch = nullptr) {
     const bool is_v = of.tile.plane == 1;
     const bool has_v = of.profile.planes() == 2;
     const StepSource from{of.tokens, of.position, source.data(),
                           !has_v ? nullptr
                           : is_v ? source.data()
-                                 : v.data()};
+                                 : v.data(),
+                          scratch};
     const uint64_t bytes =
         StepOf<&Backend::encode_step_strip>(backend)(of.tile, from, room.data(), room.size(), rows);
     EXPECT_LE(bytes, room.size());
@@ -200,9 +203,11 @@ TEST_P(StepConformanceTest, EncodesLikeTheReference) {
     ASSERT_FALSE(wanted.empty());
     coded += wanted[0] != 0 && of.tile.has_exact_lookups ? 1 : 0;
     uint32_t rows = 0;
+    auto scratch = std::make_unique<StepScratch>();
     for (const size_t room_bytes : {wanted.size(), wanted.size() + 16, wide.size()}) {
       GuardedBytes room(room_bytes, maker_.Misalignment());
-      ASSERT_EQ(Encode(*GetParam(), of, source, v, room, &rows), wanted) << room_bytes;
+      ASSERT_EQ(Encode(*GetParam(), of, source, v, room, &rows, scratch.get()), wanted)
+          << room_bytes;
       ASSERT_EQ(rows, wanted_rows);
     }
     for (const size_t less : {size_t{1}, size_t{16}, size_t{1 + Below(wanted.size())}}) {
@@ -237,7 +242,12 @@ TEST_P(StepConformanceTest, DecodesAnyNumberAtOnce) {
       ASSERT_TRUE(ParseStepStrip(of->Shape(), strips[i].data(), strip.size(), &jobs[i].parts));
     }
     ASSERT_TRUE(ReferenceBackend().decode_step_strips(jobs.data(), count));
-    for (uint32_t i = 0; i < count; ++i) jobs[i].target = targets[i].data();
+    const auto scratch = std::make_unique<StepScratch>();
+    const bool has_scratch = Below(2) == 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      jobs[i].target = targets[i].data();
+      if (has_scratch) jobs[i].scratch = scratch.get();
+    }
     ASSERT_TRUE(StepOf<&Backend::decode_step_strips>(*GetParam())(jobs.data(), count));
     for (uint32_t i = 0; i < count; ++i) {
       ASSERT_TRUE(targets[i].Equals(wanted[i])) << i;
