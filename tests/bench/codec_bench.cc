@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 
+#include "codecs/backend_step.h"
 #include "codecs/backends.h"
 #include "codecs/checksum.h"
 #include "codecs/decode.h"
@@ -16,6 +17,10 @@
 #include "codecs/encode.h"
 #include "codecs/math.h"
 #include "codecs/pack/dense.h"
+#include "codecs/step_scratch.h"
+#include "codecs/step_strips.h"
+#include "codecs/step_tile.h"
+#include "tests/bench/bell_profile.h"
 #include "tests/bench/bench.h"
 
 namespace cairn::codecs {
@@ -49,7 +54,7 @@ void FillBf16(std::span<std::byte> target) {
   std::normal_distribution<float> normal;
   std::vector<uint16_t> some(kTokens * kDim * 8);
   for (size_t i = 0; i < some.size(); ++i) {
-    const float spread = std::exp2(static_cast<float>(i % kDim % 7) - 3.0F);
+    const float spread = bench::BellSpread(static_cast<uint32_t>(i % kDim), kDim / 2);
     some[i] = FloatToBf16(normal(random) * spread + (i % 5 == 0 ? spread : 0.0F));
   }
   const size_t bytes = some.size() * 2;
@@ -66,11 +71,14 @@ struct WorkingSet {
   uint64_t image_count = 0;
   std::span<std::byte> source, images, decoded;
   std::vector<uint64_t> image_bytes;
+  bench::BellProfile profile_bytes{4, 8, kDim};
+  Profile profile;
 
   explicit WorkingSet(uint64_t bytes) {
     spec.tile = {GroupKind::kKv, DType::kBf16, kDim, kDim};
     spec.slice = {0, 4, 0, 8};
     spec.tokens = kTokens;
+    spec.first_position = 10 * kTokens;
     spec.recipe = AllRecipes().front();
     Check(SourceBytes(spec.tile, spec.slice, kTokens, &image_source_bytes), "shape");
     Check(MaxImageBytes(spec, &image_bytes_max), "image");
@@ -81,6 +89,7 @@ struct WorkingSet {
     decoded = Memory(image_count * image_source_bytes);
     image_bytes.resize(image_count);
     FillBf16(source);
+    Check(ParseProfile(profile_bytes.bytes(), &profile), "profile");
   }
   [[nodiscard]] std::span<std::byte> Source(uint64_t i) const {
     return source.subspan(i * image_source_bytes, image_source_bytes);
@@ -94,10 +103,10 @@ struct WorkingSet {
   }
 
   void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
-    spec.recipe = recipe;
+    Check(SetRecipe(FormatRecipe(recipe), &profile, {}, &spec), "recipe");
     for (uint64_t i = 0; i < count; ++i) {
       size_t bytes = 0;
-      Check(Encode(backend, spec, Source(i), Image(i), &bytes), "encode");
+      Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile}), "encode");
       image_bytes[i] = bytes;
     }
   }
@@ -106,14 +115,14 @@ struct WorkingSet {
       ImageView view;
       Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
       if (verifies) Check(VerifyTiles(view), "verify");
-      Check(Decode(backend, view, view.spec().slice, Decoded(i)), "decode");
+      Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile}), "decode");
     }
   }
 };
 
-// The steps of an encode without the image around them: select, quantize, pack.
-void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
-                 uint64_t count) {
+// The steps of an encode without the image around them. Of kivi: select, quantize, pack.
+void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
+                       uint64_t count) {
   const uint64_t tiles = set.source.size() / kTileSourceBytes;
   const uint64_t stride = set.images.size() / tiles / 64 * 64;
   for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
@@ -134,6 +143,54 @@ void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet&
   }
 }
 
+void EncodeStripSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
+                      uint64_t count) {
+  const uint64_t tiles = set.source.size() / kTileSourceBytes;
+  const uint64_t stride = set.images.size() / tiles / 64 * 64;
+  const StripShape shape{kTokens, kDim, DType::kBf16, recipe.is_fast};
+  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
+    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
+    auto* target = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
+    StepOf<&Backend::encode_strip>(backend)(shape, source, target, stride);
+  }
+}
+
+void EncodeStaticSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
+                       uint64_t count) {
+  const uint64_t tiles = set.source.size() / kTileSourceBytes;
+  const uint64_t stride = set.images.size() / tiles / 64 * 64;
+  const StepRate rate{*set.profile.MultiplierOf(recipe.bits), 0};
+  StepScratch scratch;
+  StepTile tile;
+  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
+    const ProfileHead at{static_cast<uint32_t>(i / 16 % 4), static_cast<uint32_t>(i / 2 % 8)};
+    MakeStepTile(set.profile, at, i % 2, rate, DType::kBf16, &tile);
+    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
+    const auto* v = i % 2 == 0 ? source + kTileSourceBytes : source;
+    auto* target = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
+    uint32_t rows = 0;
+    StepOf<&Backend::encode_step_strip>(backend)(
+        tile, {kTokens, set.spec.first_position, source, v, &scratch}, target, stride, &rows);
+  }
+}
+
+void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
+                 uint64_t count) {
+  switch (recipe.id) {
+    case RecipeId::kExact:
+      return EncodeStripSteps(backend, recipe, set, count);
+    case RecipeId::kCairn:
+      return EncodeStaticSteps(backend, recipe, set, count);
+    default:
+      return EncodeAffineSteps(backend, recipe, set, count);
+  }
+}
+
+bool HasTimedSteps(const Recipe& recipe) {
+  return recipe.id == RecipeId::kKivi || recipe.id == RecipeId::kExact ||
+         recipe.id == RecipeId::kCairn;
+}
+
 void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
                std::vector<bench::Case>& cases) {
   // The plain loops are a hundred times slower than memory: a part of the set tells as much of
@@ -143,7 +200,7 @@ void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
                              : set.image_count;
   const auto bytes = static_cast<double>(count * set.image_source_bytes);
   const std::string name = std::string(FormatRecipe(recipe)) + " " + backend.name;
-  if (!recipe.IsLossless()) {
+  if (HasTimedSteps(recipe)) {
     cases.push_back({name + " encode steps",
                      [=, &set, &backend] { EncodeSteps(backend, recipe, set, count); }, bytes});
   }
@@ -176,7 +233,9 @@ int Main(int argc, char** argv) {
     cases.push_back({std::string("copy + crc32c ") + form.name,
                      [crc, &set] { crc(set.decoded.data()); }, size});
   }
-  for (const Recipe& recipe : AllRecipes()) {
+  std::vector<Recipe> recipes(AllRecipes().begin(), AllRecipes().end());
+  recipes.push_back({.id = RecipeId::kCairn, .bits = 23});
+  for (const Recipe& recipe : recipes) {
     for (const Backend* backend : CpuBackends()) {
       const bool is_reference = backend == &ReferenceBackend();
       if (recipe.id == RecipeId::kRaw && is_reference && CpuBackends().size() > 1)
