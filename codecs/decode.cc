@@ -8,6 +8,7 @@
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
 #include "codecs/mixed_tile.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -79,6 +80,12 @@ struct Decoders {
     case TileLayoutId::kHot:
       if (!DecodeHot(spec, index, *inputs.profile, *layout, content, target)) return false;
       break;
+    case TileLayoutId::kPatterned: {
+      const uint8_t* patterns =
+          inputs.bank->PatternsOf(geometry.IsPerChannel() ? 0 : 1, HeadOf(spec, index));
+      DecodePatterned(geometry, spec.recipe, *layout, content, patterns, target);
+      break;
+    }
     case TileLayoutId::kFp8:
       DecodeFp8(geometry, *layout, content, target);
       break;
@@ -93,6 +100,7 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs) {
   const ImageSpec& spec = view.spec();
   if (!IsCodableWith(spec, inputs.profile)) return Error::kNoProfile;
+  if (!IsCodableWith(spec, inputs.bank)) return Error::kNoBank;
   if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;
   uint64_t target_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, slice, spec.tokens, &target_bytes);

@@ -18,10 +18,11 @@ namespace {
 bool Nests(const Recipe& inner, const Recipe& outer) {
   if (inner == outer) return true;
   if (inner.NeedsProfile()) return false;
-  if (outer.IsLossless()) return true;
+  if (outer.IsLossless()) return !inner.NeedsBank();
   Recipe narrow = outer;
   narrow.bits = inner.bits;
-  const bool has_codes = outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt;
+  const bool has_codes =
+      outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt || outer.id == RecipeId::kPatternkv;
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
@@ -41,7 +42,7 @@ Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
   const std::byte* source = view.TileContent(index).data();
   const Recipe& outer = view.spec().recipe;
   const auto wide = LayoutOf(geometry, outer, entry.form, entry.rows);
-  const auto narrow = LayoutOf(geometry, recipe, AffineForm(recipe.bits), entry.rows);
+  const auto narrow = LayoutOf(geometry, recipe, CodedForm(geometry, recipe), entry.rows);
   // Fewer bits never make a tile larger, so what was smaller than raw still is.
   if (!wide.has_value() || !narrow.has_value()) return Error::kNotDemotable;
   const std::span<std::byte> tile = writer->Reserve(narrow->bytes);
@@ -53,7 +54,7 @@ Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
   const uint64_t side_bytes = narrow->content_bytes - narrow->side_offset;
   std::memcpy(target + narrow->side_offset, source + wide->side_offset, side_bytes);
   std::memset(target + narrow->content_bytes, 0, narrow->bytes - narrow->content_bytes);
-  writer->Commit(narrow->bytes, Crc32c(tile), entry.rows, AffineForm(recipe.bits));
+  writer->Commit(narrow->bytes, Crc32c(tile), entry.rows, CodedForm(geometry, recipe));
   return Error::kOk;
 }
 
@@ -116,7 +117,8 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
     source.head = &head;
     const bool is_raw = view.Tile(i).form == kRawForm;
     Error error = Error::kOk;
-    if (recipe == view.spec().recipe || (is_raw && view.spec().recipe.id == RecipeId::kOtt)) {
+    if (recipe == view.spec().recipe ||
+        (is_raw && !view.spec().recipe.IsLossless() && view.spec().recipe.id != RecipeId::kKivi)) {
       error = CopyTile(view, i, &writer);
     } else if (is_raw) {
       error = EncodeTile(backend, recipe, source, &writer);

@@ -9,6 +9,7 @@
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
 #include "codecs/mixed_tile.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
@@ -97,6 +98,7 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
   const std::span<std::byte> tile = writer->Reserve(layout->bytes);
   if (tile.empty()) return Error::kTargetTooSmall;
   WriteRows(source, plan, *layout, tile.data());
+  if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
   writer->Commit(layout->bytes, Crc32c(tile), rows, form);
   return Error::kOk;
 }
@@ -118,6 +120,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   if (!IsCodableWith(spec, inputs.profile) || !IsEncodableWith(spec, inputs.profile)) {
     return Error::kNoProfile;
   }
+  if (!IsCodableWith(spec, inputs.bank)) return Error::kNoBank;
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {
@@ -136,6 +139,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   for (uint32_t i = 0; i < tile_count; ++i) {
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
     tile.head = &head;
+    tile.bank = inputs.bank;
     if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
     if (!inputs.query_magnitudes.empty()) {
       tile.query_magnitudes =

@@ -20,7 +20,8 @@ namespace cairn::codecs {
 //   layer, head, plane target  may be as small as the image turns out to be; MaxImageBytes(spec)
 //   always suffices. May not overlap source bytes   the image's; set on kOk. The rest of target is
 //   in any state
-//   inputs  what the recipe needs of them: without its profile, kNoProfile
+//   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
+//   kNoBank
 // The header says RecordedSpec(spec, inputs).
 // Errors: those of Validate(spec), kSourceSize (of magnitudes too), kTargetTooSmall (target in any
 // state). Same spec and source give the same bytes on every Backend. Opaque kinds are kept raw

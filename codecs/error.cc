@@ -29,6 +29,8 @@ std::string_view Name(Error error) {
       return "images do not cover the slice";
     case Error::kNotDemotable:
       return "recipe does not nest in the image's";
+    case Error::kNoBank:
+      return "no fitting bank";
     case Error::kNoProfile:
       return "no fitting profile";
     case Error::kTruncated:
@@ -49,6 +51,8 @@ std::string_view Name(Error error) {
       return "bad checksum";
     case Error::kBadTile:
       return "bad tile";
+    case Error::kBadBank:
+      return "bad bank";
     case Error::kBadProfile:
       return "bad profile";
   }

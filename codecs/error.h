@@ -22,6 +22,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kMismatch,        // gathered images differ in more than their slice
     kIncomplete,      // gathered images do not cover the slice
     kNotDemotable,    // the recipe asked for does not nest in the image's
+    kNoBank,          // the recipe needs a bank: none was given, or one of something else
     kNoProfile,       // the recipe needs a profile: none was given, or one of something else
     // Bytes that are no image, or no longer the one that was written.
     kTruncated,     // shorter than it says
@@ -33,6 +34,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadPadding,    // a byte that must be zero is not
     kBadChecksum,   // CRC32C of header and directory, or of a tile
     kBadTile,       // a tile's rows or parameters are not ones an encoder writes
+    kBadBank,       // a bank's part is not one that docs/formats/bank.md allows
     kBadProfile,    // a profile's part is not one that docs/formats/profile.md allows
 };
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "codecs/bank.h"
 #include "codecs/bytes.h"
 #include "codecs/image_header.h"
 #include "codecs/profile.h"
@@ -30,6 +31,7 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
   recipe->is_clipped = (flags & header::kFlagClipped) != 0;
   recipe->is_fast = (flags & header::kFlagFast) != 0;
   recipe->is_local = (flags & header::kFlagLocal) != 0;
+  recipe->is_nearest = (flags & header::kFlagNearest) != 0;
   recipe->k_group_tokens = Load<uint16_t>(base + header::kKGroupTokens);
   recipe->v_group_channels = Load<uint16_t>(base + header::kVGroupChannels);
   // No tables: reserved, where the recipe has none.
@@ -40,11 +42,16 @@ Error LoadRecipe(const std::byte* base, Recipe* recipe) {
     recipe->multiplier = Load<int16_t>(base + header::kMultiplier);
   }
   if (recipe->HasVariant()) recipe->variant = Load<uint8_t>(base + header::kVariant);
+  if (recipe->NeedsBank()) {
+    recipe->level = Load<uint8_t>(base + header::kLevel);
+    recipe->patterns = Load<uint16_t>(base + header::kPatterns);
+  }
   return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
 }
 
 Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_object_count) {
-  const size_t rate_bytes = recipe.NeedsProfile() ? 0 : header::kVariant - header::kRecipeParams;
+  const bool has_rate = recipe.NeedsProfile() || recipe.NeedsBank();
+  const size_t rate_bytes = has_rate ? 0 : header::kVariant - header::kRecipeParams;
   const size_t params = recipe.HasVariant() ? header::kParamsTail : header::kVariant;
   const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
   const bool is_zero = IsZero(base + header::kReserved, 4) &&
@@ -123,6 +130,11 @@ namespace {
 
 // A profile, where the recipe needs one or has a use for it, and K in a form that it knows.
 bool HasValidSideObjects(const ImageSpec& spec) {
+  if (spec.recipe.NeedsBank()) {
+    return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kBankDimMax &&
+           spec.tile.v_dim <= kBankDimMax && spec.domain == Domain::kAsWritten &&
+           spec.side_object_count == 1;
+  }
   if (!spec.recipe.NeedsProfile()) {
     const uint32_t count_max = spec.recipe.MayHaveProfile() ? 1 : 0;
     return spec.domain == Domain::kAsWritten && spec.side_object_count <= count_max;

@@ -67,6 +67,7 @@ enum class TileLayoutId : uint8_t {
   kStrips = 2,
   kStepStrips = 3,
   kMixed = 6,
+  kPatterned = 4,
   kFp8 = 7,
   kHot = 8
 };
@@ -81,6 +82,10 @@ inline constexpr uint16_t kMixedForm = static_cast<uint16_t>(TileLayoutId::kMixe
 inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));
+}
+
+[[nodiscard]] constexpr uint16_t PatternedForm(uint8_t bits) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kPatterned) | (bits << 8));
 }
 
 // A directory entry, checked: offset and bytes lie inside the image, and bytes are what form and

@@ -39,13 +39,15 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kRecipeFlags,
         static_cast<uint8_t>((spec.recipe.is_clipped ? header::kFlagClipped : 0) |
                              (spec.recipe.is_fast ? header::kFlagFast : 0) |
-                             (spec.recipe.is_local ? header::kFlagLocal : 0)));
+                             (spec.recipe.is_local ? header::kFlagLocal : 0) |
+                             (spec.recipe.is_nearest ? header::kFlagNearest : 0)));
   Store(target + header::kTables, spec.recipe.tables);
   Store(target + header::kKGroupTokens, spec.recipe.k_group_tokens);
   Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);
   Store(target + header::kLevel, spec.recipe.level);
   Store(target + header::kMultiplier, spec.recipe.multiplier);
   Store(target + header::kVariant, spec.recipe.variant);
+  if (spec.recipe.NeedsBank()) Store(target + header::kPatterns, spec.recipe.patterns);
   for (size_t i = 0; i < spec.side_object_count; ++i) {
     Store(target + header::kSideObjects + i * sizeof(Digest), spec.side_objects[i]);
   }

@@ -45,6 +45,7 @@ inline constexpr size_t kTables = 136;           // u8
 inline constexpr size_t kRecipeParams = 137;     // 23 bytes, 0 but for what follows
 inline constexpr size_t kLevel = 137;            // u8
 inline constexpr size_t kMultiplier = 138;       // i16
+inline constexpr size_t kPatterns = 138;         // u16, patternkv: in the place of the multiplier
 inline constexpr size_t kVariant = 140;          // u8
 inline constexpr size_t kParamsTail = 141;       // 19 bytes, 0
 inline constexpr size_t kSideObjects = 160;      // 4 x 32 bytes
@@ -53,7 +54,8 @@ inline constexpr size_t kTail = 288;             // 32 bytes, 0
 inline constexpr uint8_t kFlagClipped = 1;
 inline constexpr uint8_t kFlagFast = 2;
 inline constexpr uint8_t kFlagLocal = 4;
-inline constexpr uint8_t kFlagsKnown = 7;
+inline constexpr uint8_t kFlagNearest = 8;
+inline constexpr uint8_t kFlagsKnown = 15;
 }  // namespace header
 
 namespace directory {

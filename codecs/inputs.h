@@ -7,14 +7,16 @@
 
 #include <span>
 
+#include "codecs/bank.h"
 #include "codecs/image.h"
 #include "codecs/profile.h"
 
 namespace cairn::codecs {
 
 struct EncodeInputs {
-  // The one that the spec names, where the recipe needs one.
+  // Those that the spec names, where the recipe needs one.
   const Profile* profile = nullptr;
+  const Bank* bank = nullptr;
   // Of the queries that read a KV head, over all of its query heads: mean |q| of each channel of K
   // as it is read, that is after RoPE. [layer][head][k_dim] of the slice, finite and not negative;
   // empty where there is none.
@@ -28,8 +30,9 @@ struct EncodeInputs {
 };
 
 struct DecodeInputs {
-  // The one that the image names, where its recipe needs one.
+  // Those that the image names, where its recipe needs one.
   const Profile* profile = nullptr;
+  const Bank* bank = nullptr;
 };
 
 }  // namespace cairn::codecs

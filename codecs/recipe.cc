@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "codecs/bank.h"
 #include "codecs/hot_tile.h"
 #include "codecs/mixed.h"
 #include "codecs/pack/exponent_tables.h"
@@ -41,6 +42,14 @@ constexpr Recipe MixKvq(MixedVariant variant) {
           .variant = static_cast<uint8_t>(variant)};
 }
 
+constexpr Recipe Patternkv(uint8_t bits, bool is_nearest) {
+  return {.id = RecipeId::kPatternkv,
+          .bits = bits,
+          .k_group_tokens = kKiviKGroupTokens,
+          .v_group_channels = kKiviVGroupChannels,
+          .is_nearest = is_nearest};
+}
+
 struct Named {
   std::string_view name;
   Recipe recipe;
@@ -67,6 +76,14 @@ constexpr Named kNamed[] = {
     {"mixkvq:paper/7b", MixKvq(MixedVariant::kQwen7b)},
     {"mixkvq:paper/14b", MixKvq(MixedVariant::kQwen14b)},
     {"mixkvq:paper/32b", MixKvq(MixedVariant::kQwen32b)},
+};
+
+// Those that need a bank, but for their patterns.
+constexpr Named kWithBank[] = {
+    {"patternkv:4", Patternkv(4, false)},
+    {"patternkv:2", Patternkv(2, false)},
+    {"patternkv:4:l2", Patternkv(4, true)},
+    {"patternkv:2:l2", Patternkv(2, true)},
 };
 
 constexpr auto kRecipes = [] {
@@ -162,6 +179,15 @@ std::string_view FormatRate(const Recipe& recipe) {
   return {name.text, name.length};
 }
 
+std::string_view FormatPatternkv(Recipe recipe) {
+  if (recipe.patterns == 0 || recipe.patterns > kBankPatternsMax) return {};
+  recipe.patterns = 0;
+  for (const Named& named : kWithBank) {
+    if (named.recipe == recipe) return named.name;
+  }
+  return {};
+}
+
 }  // namespace
 
 Error ParseRecipe(std::string_view name, Recipe* recipe) {
@@ -190,8 +216,19 @@ Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
   return Error::kUnknownRecipe;
 }
 
+Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe) {
+  for (const Named& named : kWithBank) {
+    if (named.name == name) {
+      *recipe = named.recipe;
+      return Error::kOk;
+    }
+  }
+  return Error::kUnknownRecipe;
+}
+
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.NeedsProfile()) return FormatRate(recipe);
+  if (recipe.NeedsBank()) return FormatPatternkv(recipe);
   for (const Named& named : kNamed) {
     if (named.recipe == recipe) return named.name;
   }

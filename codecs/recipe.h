@@ -25,6 +25,7 @@ enum class RecipeId : uint8_t {
   kExact = 3,
   kCairn = 4,
   kCairnHot = 5,
+  kPatternkv = 6,
   kOtt = 7,
   kMixKvq = 9,
   kFp8 = 11,
@@ -50,6 +51,9 @@ struct Recipe {
   bool is_local = false;
 
   uint8_t variant = 0;  // mixkvq: a MixedVariant
+  // patternkv: a token takes the nearest pattern, not the one that leaves the least range.
+  bool is_nearest = false;
+  uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
 
   // Decoded bits equal source bits.
   [[nodiscard]] bool IsLossless() const { return id == RecipeId::kRaw || id == RecipeId::kExact; }
@@ -61,6 +65,8 @@ struct Recipe {
   [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
   // Its header says which variant it is.
   [[nodiscard]] bool HasVariant() const { return id == RecipeId::kMixKvq; }
+  // It codes with a bank, which SetPatternkv() takes it from: likewise.
+  [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -77,6 +83,10 @@ Error ParseRecipe(std::string_view name, Recipe* recipe);
 // without the profile: bits and level, with multiplier 0. kUnknownRecipe. For SetRecipe(), which
 // adds the rest.
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
+
+// Of patternkv by its name, "patternkv:4", "patternkv:2", or either with ":l2": what can be known
+// without the bank, with 0 patterns. kUnknownRecipe. For SetPatternkv(), which adds the rest.
+Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
 // The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
 // "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.

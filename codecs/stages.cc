@@ -5,6 +5,7 @@
 
 #include "codecs/allocate/uniform.h"
 #include "codecs/predict/none.h"
+#include "codecs/predict/pattern.h"
 #include "codecs/quantize/affine.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/select/select.h"
@@ -16,6 +17,8 @@ constexpr Stages kRaw;
 constexpr Stages kKivi = {SelectNone, kPredictNone, AllocateUniform, QuantizeAffine};
 constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, AllocateUniform, QuantizeAffine};
 
+constexpr Stages kPatternkv = {SelectNone, PredictMinMax, AllocateUniform, QuantizePredicted};
+constexpr Stages kPatternkvL2 = {SelectNone, PredictNearest, AllocateUniform, QuantizePredicted};
 constexpr Stages kOtt = {SelectMinNorm, kPredictNone, AllocateUniform, QuantizeAffine};
 
 }  // namespace
@@ -38,6 +41,8 @@ const Stages& StagesOf(const Recipe& recipe) {
       return kKivi;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;
+    case RecipeId::kPatternkv:
+      return recipe.is_nearest ? kPatternkvL2 : kPatternkv;
     case RecipeId::kOtt:
       return kOtt;
   }

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "codecs/backend.h"
+#include "codecs/bank.h"
 #include "codecs/error.h"
 #include "codecs/profile.h"
 #include "codecs/recipe.h"
@@ -45,6 +46,7 @@ struct TileSource {
   const Profile* profile = nullptr;
   const uint8_t* v = nullptr;
   const float* query_magnitudes = nullptr;  // of the channels of K; null where there are none
+  const Bank* bank = nullptr;               // for recipes with a bank; `at` is one of its heads
   HeadWork* head = nullptr;                 // where the recipe shares something between K and V
   StepScratch* scratch = nullptr;           // of the image; may be null
 };
@@ -52,9 +54,22 @@ struct TileSource {
 struct TilePlan {
   std::array<uint64_t, kRowWords> rows{};  // bit t: token t is a row
   AffineTile affine{};
+  // What is taken from tokens before they are coded: patterns of the bank, fp16, and the number of
+  // each token's.
+  const uint8_t* patterns = nullptr;
+  std::array<uint64_t, kRowWords> predicted{};
+  std::array<uint8_t, kTokensPerBlockMax> pattern{};
 
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
+  void Predict(uint32_t token, uint8_t number) {
+    predicted[token / 64] |= uint64_t{1} << (token % 64);
+    pattern[token] = number;
+  }
+  // A row is not, whatever was taken from it before it became one.
+  [[nodiscard]] bool IsPredicted(uint32_t token) const {
+    return !IsRow(token) && ((predicted[token / 64] >> (token % 64)) & 1) != 0;
+  }
   [[nodiscard]] uint32_t RowCount() const;
 };
 

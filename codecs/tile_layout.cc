@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/tile_layout.h"
 
+#include <bit>
+
 #include "codecs/bytes.h"
 #include "codecs/hot_tile.h"
 #include "codecs/pack/dense.h"
@@ -43,6 +45,10 @@ std::optional<TileLayout> AffineLayout(const TileGeometry& geometry, const Recip
   layout.chain.bytes = recipe.id == RecipeId::kOtt && geometry.IsPerChannel() ? kChainBytes : 0;
   layout.row_bits.bytes = rows * geometry.RowBytes();
   layout.positions.bytes = rows * kPositionBytes;
+  if (recipe.NeedsBank()) {
+    layout.pattern_index.bytes = (uint64_t{geometry.rows} * PatternBits(recipe) + 7) / 8;
+    layout.gate.bytes = geometry.IsPerChannel() ? 0 : (geometry.rows + 7) / 8;
+  }
   return Placed(layout, geometry);
 }
 
@@ -124,6 +130,10 @@ std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Rec
   return layout;
 }
 
+uint32_t PatternBits(const Recipe& recipe) {
+  return static_cast<uint32_t>(std::bit_width(recipe.patterns - 1U));
+}
+
 uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
   switch (recipe.id) {
     case RecipeId::kRaw:
@@ -135,6 +145,8 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
       return kStripsForm;
     case RecipeId::kCairn:
       return kStepStripsForm;
+    case RecipeId::kPatternkv:
+      return PatternedForm(recipe.bits);
     case RecipeId::kFp8:
       return kFp8Form;
     case RecipeId::kCairnHot:
@@ -190,6 +202,7 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
     case TileLayoutId::kRaw:
       return std::nullopt;
     case TileLayoutId::kAffine:
+    case TileLayoutId::kPatterned:
       return AffineLayout(geometry, recipe, rows);
     case TileLayoutId::kStrips:
       return StripsLayout(geometry, rows, 0, bytes);

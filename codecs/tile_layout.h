@@ -97,6 +97,9 @@ struct MixedLayout {
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 
+// Of a pattern's number: the least that tells the recipe's patterns apart.
+[[nodiscard]] uint32_t PatternBits(const Recipe& recipe);
+
 // The step arguments of a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);
 

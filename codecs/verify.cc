@@ -6,6 +6,7 @@
 #include "codecs/image.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -93,6 +94,11 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
     case TileLayoutId::kHot:
       if (!HasCleanHot(geometry, *layout, U8(content.data()))) return Error::kBadPadding;
       return HasValidRows(geometry, entry, *layout, content.data()) ? Error::kOk : Error::kBadTile;
+    case TileLayoutId::kPatterned:
+      if (!HasValidPatterns(geometry, spec.recipe, *layout, U8(content.data()))) {
+        return Error::kBadTile;
+      }
+      break;
     case TileLayoutId::kAffine:
       break;
   }

@@ -34,10 +34,11 @@ CAIRN_API int cairn_image_inspect(const void* image, size_t image_bytes, cairn_i
  * then too. */
 CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_tiles);
 /* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). Images of
- * cairn:bits are for cairn_image_decode_with. */
+ * cairn:bits and patternkv:b are for cairn_image_decode_with. */
 CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
-/* The same for an image of cairn:bits, with the profile that it names (docs/formats/profile.md).
- * CAIRN_INVALID_ARGUMENT for any other. */
+/* The same for an image of cairn:bits, with the profile that it names (docs/formats/profile.md),
+ * and for one of patternkv:b, with the bank (docs/formats/bank.md). CAIRN_INVALID_ARGUMENT for any
+ * other. */
 CAIRN_API int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
                                       size_t profile_bytes, const cairn_memory* target);
 
@@ -54,7 +55,8 @@ typedef struct cairn_image_spec {
   uint32_t k_dim, v_dim;   /* KV: per head; latent: k_dim; STATE, OPAQUE_ROWS: k_dim bytes */
   uint64_t first_position; /* of the first token in its sequence: kivi:b+ keeps token 0 exact */
   const char* recipe;      /* "raw", "kivi:4", … Required */
-  const void* profile;     /* of "cairn:2.3" and the like, which need it; borrowed for the call */
+  const void* profile;     /* of "cairn:2.3" and the like, which need it; the bank of "patternkv:2"
+                            * and the like; borrowed for the call */
   size_t profile_bytes;
   /* What some recipes code better with, or need; NULL where there is none. Borrowed for the call.
    */

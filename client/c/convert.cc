@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/c/guard.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/recipe.h"
 #include "codecs/step_strips.h"
 #include "proto/side_object.h"
@@ -187,37 +188,49 @@ absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* 
       absl::StrCat(name, ".form is 2 (IMAGE); expected VIEWS or SOURCE"));
 }
 
-absl::StatusOr<codecs::Profile> FromProfile(const void* profile, size_t profile_bytes) {
-  CAIRN_RETURN_IF_ERROR(CheckPointer("profile", profile));
-  codecs::Profile parsed;
-  const codecs::Error error =
-      codecs::ParseProfile({static_cast<const std::byte*>(profile), profile_bytes}, &parsed);
-  if (error != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(absl::StrCat("profile: ", ToAbsl(codecs::Name(error))));
+absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("profile", bytes));
+  const std::span given(static_cast<const std::byte*>(bytes), count);
+  SideObject side;
+  side.id = proto::SideObjectId(given);
+  codecs::Error error = codecs::ParseBank(given, &side.bank);
+  side.is_bank = error != codecs::Error::kBadMagic && error != codecs::Error::kTruncated;
+  if (!side.is_bank) {
+    error = codecs::ParseProfile(given, &side.profile);
   }
-  return parsed;
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(side.is_bank ? "bank: " : "profile: ", ToAbsl(codecs::Name(error))));
+  }
+  return side;
 }
 
 namespace {
 
-absl::Status SetRecipe(const cairn_image_spec& spec, codecs::Profile* profile,
-                       codecs::ImageSpec* result) {
-  codecs::Digest id{};
-  const bool has_profile = spec.profile != nullptr;
-  if (has_profile) {
-    CAIRN_ASSIGN_OR_RETURN(*profile, FromProfile(spec.profile, spec.profile_bytes));
-    id = proto::SideObjectId({static_cast<const std::byte*>(spec.profile), spec.profile_bytes});
+absl::Status SetRecipe(const cairn_image_spec& spec, SideObject* side, codecs::ImageSpec* result) {
+  const bool has_side = spec.profile != nullptr;
+  if (has_side) {
+    CAIRN_ASSIGN_OR_RETURN(*side, FromSideObject(spec.profile, spec.profile_bytes));
   }
-  switch (codecs::SetRecipe(spec.recipe, has_profile ? profile : nullptr, id, result)) {
+  const codecs::Profile* profile = has_side ? side->profile_or_null() : nullptr;
+  const codecs::Bank* bank = has_side ? side->bank_or_null() : nullptr;
+  codecs::Error error = codecs::SetPatternkv(spec.recipe, bank, side->id, result);
+  if (error == codecs::Error::kUnknownRecipe) {
+    error = codecs::SetRecipe(spec.recipe, profile, side->id, result);
+  }
+  switch (error) {
     case codecs::Error::kOk:
       return absl::OkStatus();
     case codecs::Error::kNoProfile:
       return absl::InvalidArgumentError(
           absl::StrCat("spec.recipe is '", spec.recipe, "', which needs spec.profile"));
+    case codecs::Error::kNoBank:
+      return absl::InvalidArgumentError(
+          absl::StrCat("spec.recipe is '", spec.recipe, "', which needs a bank as spec.profile"));
     default:
       break;
   }
-  const char* more = has_profile ? ", or a rate that the profile has" : "";
+  const char* more = profile != nullptr ? ", or a rate that the profile has" : "";
   return absl::InvalidArgumentError(absl::StrCat("spec.recipe is '", spec.recipe,
                                                  "', expected one of ",
                                                  ToAbsl(codecs::KnownRecipes()), more));
@@ -225,8 +238,7 @@ absl::Status SetRecipe(const cairn_image_spec& spec, codecs::Profile* profile,
 
 }  // namespace
 
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
-                                                codecs::Profile* profile) {
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec, SideObject* side) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("spec.recipe", spec.recipe));
   const cairn_slice& slice = spec.slice;
   CAIRN_RETURN_IF_ERROR(
@@ -254,7 +266,7 @@ absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
                   static_cast<uint16_t>(slice.head_count)};
   result.tokens = static_cast<uint16_t>(spec.tokens);
   result.first_position = spec.first_position;
-  CAIRN_RETURN_IF_ERROR(SetRecipe(spec, profile, &result));
+  CAIRN_RETURN_IF_ERROR(SetRecipe(spec, side, &result));
   if (const codecs::Error error = codecs::Validate(result); error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("spec: ", ToAbsl(codecs::Name(error))));
   }

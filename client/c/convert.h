@@ -17,6 +17,8 @@
 #include "client/c/cairn.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/options.h"
+#include "codecs/bank.h"
+#include "codecs/image.h"
 #include "codecs/profile.h"
 #include "proto/block_key.h"
 
@@ -65,10 +67,21 @@ absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* 
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
 // InvalidArgument names the field; the result is valid.
-// *profile is the one that the recipe needs, and borrows spec.profile; untouched where none is
-// needed.
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
-                                                codecs::Profile* profile);
-absl::StatusOr<codecs::Profile> FromProfile(const void* profile, size_t profile_bytes);
+// What a caller gives as a profile: one, or a bank, as its first bytes say. Borrows those bytes.
+struct SideObject {
+  codecs::Profile profile;
+  codecs::Bank bank;
+  bool is_bank = false;
+  codecs::Digest id{};
+
+  [[nodiscard]] const codecs::Profile* profile_or_null() const {
+    return is_bank ? nullptr : &profile;
+  }
+  [[nodiscard]] const codecs::Bank* bank_or_null() const { return is_bank ? &bank : nullptr; }
+};
+absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count);
+
+// *side is what spec.profile is; untouched where that is null.
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec, SideObject* side);
 
 }  // namespace cairn::c

@@ -14,7 +14,6 @@
 #include "codecs/encode.h"
 #include "codecs/image.h"
 #include "codecs/recipe.h"
-#include "proto/side_object.h"
 
 namespace cairn::c {
 namespace {
@@ -63,7 +62,7 @@ proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
   return result;
 }
 
-absl::Status DecodeInto(const codecs::ImageView& view, const codecs::Profile* profile,
+absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInputs& inputs,
                         const cairn_memory* target) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
   const codecs::ImageSpec& spec = view.spec();
@@ -78,7 +77,7 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::Profile* pr
     return absl::InvalidArgumentError(absl::StrCat(
         "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
   }
-  return VerifyAndDecode(view, place, heap, profile);
+  return VerifyAndDecode(view, place, heap, inputs);
 }
 
 // What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
@@ -132,13 +131,14 @@ using cairn::c::FromElements;
 using cairn::c::FromExtras;
 using cairn::c::FromFingerprint;
 using cairn::c::FromImageSpec;
-using cairn::c::FromProfile;
+using cairn::c::FromSideObject;
 using cairn::c::FromSpec;
 using cairn::c::Guard;
 using cairn::c::InfoOf;
 using cairn::c::ParseGiven;
 using cairn::c::ReadInputs;
 using cairn::c::ReadStruct;
+using cairn::c::SideObject;
 using cairn::c::SourceBytesOf;
 using cairn::c::Text;
 using cairn::c::WriteStruct;
@@ -242,11 +242,11 @@ int cairn_image_verify(const void* image, size_t image_bytes, uint64_t* corrupt_
 int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target) {
   return Guard([&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
-    if (view.spec().recipe.NeedsProfile()) {
+    if (view.spec().side_object_count != 0) {
       return absl::InvalidArgumentError(
-          "image: cairn_image_decode_with decodes what has a profile");
+          "image: cairn_image_decode_with decodes what has a profile or a bank");
     }
-    return DecodeInto(view, nullptr, target);
+    return DecodeInto(view, {}, target);
   });
 }
 
@@ -254,13 +254,13 @@ int cairn_image_decode_with(const void* image, size_t image_bytes, const void* p
                             size_t profile_bytes, const cairn_memory* target) {
   return Guard([&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
-    CAIRN_ASSIGN_OR_RETURN(const codecs::Profile parsed, FromProfile(profile, profile_bytes));
+    CAIRN_ASSIGN_OR_RETURN(const SideObject side, FromSideObject(profile, profile_bytes));
     const codecs::ImageSpec& spec = view.spec();
-    const auto id = proto::SideObjectId({static_cast<const std::byte*>(profile), profile_bytes});
-    if (!spec.recipe.NeedsProfile() || spec.side_objects[0] != id) {
+    if (spec.side_object_count == 0 || spec.side_objects[0] != side.id) {
       return absl::InvalidArgumentError("profile: not the one that the image names");
     }
-    return DecodeInto(view, &parsed, target);
+    return DecodeInto(view, {.profile = side.profile_or_null(), .bank = side.bank_or_null()},
+                      target);
   });
 }
 
@@ -276,9 +276,8 @@ int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes) {
   return Guard([&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
     CAIRN_RETURN_IF_ERROR(CheckPointer("bytes", bytes));
-    codecs::Profile profile;
-    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given,
-                           FromImageSpec(ReadStruct(spec), &profile));
+    SideObject side;
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec), &side));
     return FromCodec(codecs::MaxImageBytes(given, bytes), "spec");
   });
 }
@@ -290,11 +289,11 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     CAIRN_RETURN_IF_ERROR(CheckPointer("source", source));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image_bytes", image_bytes));
-    codecs::Profile profile;
+    SideObject side;
     const cairn_image_spec read = ReadStruct(spec);
-    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(read, &profile));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(read, &side));
     codecs::ImageView parent;
-    codecs::EncodeInputs inputs{.profile = &profile};
+    codecs::EncodeInputs inputs{.profile = side.profile_or_null(), .bank = side.bank_or_null()};
     CAIRN_RETURN_IF_ERROR(ReadInputs(read, given, &parent, &inputs));
     const uint64_t bytes = SourceBytesOf(given);
     const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,

@@ -41,7 +41,7 @@ absl::Status FromCodec(codecs::Error error, std::string_view what) {
 
 absl::Status VerifyAndDecode(const codecs::ImageView& view,
                              const std::variant<PlaneViews, SourceTarget>& target,
-                             std::span<std::byte> heap, const codecs::Profile* profile) {
+                             std::span<std::byte> heap, const codecs::DecodeInputs& inputs) {
   const codecs::ImageSpec& spec = view.spec();
   const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
   const size_t head_bytes = HeadBytes(shape);
@@ -62,7 +62,7 @@ absl::Status VerifyAndDecode(const codecs::ImageView& view,
           views != nullptr ? heap.first(head_bytes)
                            : std::get<SourceTarget>(target).bytes.subspan(offset, head_bytes);
       CAIRN_RETURN_IF_ERROR(
-          FromCodec(codecs::Decode(*backend, view, one, decoded, {.profile = profile}), "decode"));
+          FromCodec(codecs::Decode(*backend, view, one, decoded, inputs), "decode"));
       if (views != nullptr) {
         ScatterHead(shape, *views, layer, head, decoded);
       }

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/data.h"
-#include "codecs/profile.h"
+#include "codecs/inputs.h"
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
 #include "proto/frame.h"
@@ -85,11 +85,10 @@ class GetExchange final : public Exchange {
 
 // Verifies every tile of `view` and decodes it into views or contiguous source bytes, a head at a
 // time while its bytes are warm. `heap` has HeadBytes() bytes, used for views only. DataLoss when a
-// checksum does not match; `target` is then in any state. `profile`: the one that the image names,
-// null where it names none.
+// checksum does not match; `target` is then in any state. `inputs`: what the image names.
 absl::Status VerifyAndDecode(const codecs::ImageView& view,
                              const std::variant<PlaneViews, SourceTarget>& target,
-                             std::span<std::byte> heap, const codecs::Profile* profile = nullptr);
+                             std::span<std::byte> heap, const codecs::DecodeInputs& inputs = {});
 
 // A failing codec call as a status: DataLoss for bytes that are no image or no longer the one that
 // was written, InvalidArgument else.

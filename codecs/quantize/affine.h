@@ -10,4 +10,8 @@ namespace cairn::codecs {
 bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* plan,
                     uint8_t* codes, uint8_t* params);
 
+// The same of what the plan's prediction leaves. The reference's loops, on every backend.
+bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
+                       uint8_t* codes, uint8_t* params);
+
 }  // namespace cairn::codecs

@@ -160,11 +160,16 @@ def padded(data):
     return data + bytes(-len(data) % 16)
 
 
-def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b"", v_group=V_GROUP):
-    """(tile, rows) in affine form, or None where it has to be raw. chosen: tokens that are rows; pool: ott's."""
+def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b"", v_group=V_GROUP,
+                values=None, tail=None):
+    """(tile, rows) in affine form, or None where it has to be raw.
+
+    chosen: tokens that are rows. pool: ott's. values: what is coded, where not what the bits say. tail: of rows, the last parts.
+    """
     tokens, dim = bits_of.shape
     with np.errstate(invalid="ignore"):
-        values = to_float(dtype, bits_of)
+        if values is None:
+            values = to_float(dtype, bits_of)
         is_row = ~(np.abs(values) <= 32752).all(axis=1)
     if clipped and first_position == 0:
         is_row[0] = True
@@ -193,11 +198,13 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
                 codes[token, s] = group[2]
     rows = np.flatnonzero(is_row)
     side = np.array(params, np.float16).tobytes() + pool + bits_of[rows].tobytes() + rows.astype("<u2").tobytes()
+    side += tail(rows) if tail else b""
     tile = padded(pack(codes, bits).tobytes()) + padded(side)
     return (tile, len(rows)) if len(tile) < len(padded(bits_of.tobytes())) else None
 
 
-def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_group=V_GROUP):
+def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_group=V_GROUP, add=None, taken=None):
+    """add: what is added to the tokens that taken says."""
     tokens, dim = shape
     row_bytes = (dim * bits + 7) // 8
     packed = np.frombuffer(tile, np.uint8, tokens * row_bytes).reshape(tokens, row_bytes)
@@ -212,7 +219,10 @@ def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_g
     else:  # [token, group]
         index = np.arange(tokens)[:, None] * count + np.arange(dim) // group
     step = spread / F32(2 ** bits - 1)
-    out = from_float(dtype, codes.astype(F32) * step[index] + minimum[index]).reshape(shape)
+    values = codes.astype(F32) * step[index] + minimum[index]
+    if add is not None:
+        values = np.where(taken[:, None], values + add, values)
+    out = from_float(dtype, values).reshape(shape)
     offset += 4 * count * across + pool_bytes
     item = np.dtype(out.dtype).itemsize
     kept = np.frombuffer(tile, out.dtype, rows * dim, offset).reshape(rows, dim)

@@ -19,6 +19,8 @@
 #include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
+#include "codecs/pattern_tile.h"
+#include "proto/side_object.h"
 
 namespace cairn::codecs {
 namespace {
@@ -110,15 +112,15 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
     ASSERT_EQ(VerifyTiles(view), Error::kOk);
     Bytes decoded(source_.size());
-    ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded), Error::kOk);
+    ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded, {.bank = &bank_}), Error::kOk);
     EXPECT_EQ(Crc32c(decoded), wanted.decoded_crc);
   }
 
   void CheckImage(std::istringstream& line) {
     const Wanted wanted = WantedOf(line);
     SCOPED_TRACE(name_ + " " + wanted.recipe);
-    spec_.recipe = RecipeNamed(wanted.recipe);
-    image_ = EncodeImage(spec_, source_, {});
+    SetRecipe(wanted.recipe);
+    image_ = EncodeImage(spec_, source_, {.bank = &bank_});
     Check(image_, wanted);
     std::string file = wanted.recipe;
     std::erase(file, ':');
@@ -149,7 +151,8 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     SCOPED_TRACE(name_ + " to " + to);
     ImageView view;
     ASSERT_EQ(ParseImage(image_, &view), Error::kOk);
-    Recipe recipe = RecipeNamed(to);
+    SetRecipe(to);
+    Recipe recipe = spec_.recipe;
     recipe.is_local = view.spec().recipe.is_local;
     Bytes demoted(DemoteBytesMax(view, recipe));
     size_t demoted_bytes = 0;
@@ -169,6 +172,29 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     return wanted;
   }
 
+  void LoadBank(std::istringstream& line) {
+    std::string name;
+    size_t bytes = 0;
+    std::string crc;
+    line >> name >> bytes >> crc;
+    bank_bytes_ = ReadFile(kFolder / "papers" / (name + ".bank"));
+    ASSERT_EQ(bank_bytes_.size(), bytes);
+    EXPECT_EQ(Crc32c(bank_bytes_), Hex(crc));
+    ASSERT_EQ(ParseBank(bank_bytes_, &bank_), Error::kOk);
+  }
+
+  void SetRecipe(const std::string& name) {
+    if (name.starts_with("patternkv")) {
+      ASSERT_EQ(SetPatternkv(name, &bank_, proto::SideObjectId(bank_bytes_), &spec_), Error::kOk);
+      return;
+    }
+    spec_.recipe = RecipeNamed(name);
+    spec_.side_object_count = 0;
+    spec_.side_objects = {};
+  }
+
+  Bytes bank_bytes_;
+  Bank bank_;
   std::string name_;
   ImageSpec spec_;
   Bytes source_;
@@ -186,6 +212,8 @@ TEST_P(PapersGoldenTest, ReplaysEveryVector) {
     line >> what;
     if (what == "source") {
       LoadSource(line);
+    } else if (what == "bank") {
+      ASSERT_NO_FATAL_FAILURE(LoadBank(line));
     } else if (what == "image") {
       CheckImage(line);
     } else if (what == "child") {
@@ -195,8 +223,8 @@ TEST_P(PapersGoldenTest, ReplaysEveryVector) {
       CheckDemotion(line);
     }
   }
-  EXPECT_GT(checked, 400);
-  EXPECT_EQ(kept_images_, 9);
+  EXPECT_GT(checked, 800);
+  EXPECT_EQ(kept_images_, 21);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PapersGoldenTest,

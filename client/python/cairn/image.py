@@ -88,7 +88,7 @@ class ImageSpec:
     group: int = 0
     layer_first: int = 0
     head_first: int = 0
-    profile: bytes | None = None  # of cairn:2.3 and the like: cairn.profile makes one
+    profile: bytes | None = None  # of cairn:2.3 and the like: cairn.profile makes one; of patternkv: cairn.bank
     # What some recipes code better with, or need.
     parent: Any = None  # the image of the same part of the block before: ott:2 goes on from it
     query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE

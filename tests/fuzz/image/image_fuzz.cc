@@ -17,8 +17,10 @@
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "codecs/image_header.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/static_step.h"
 #include "codecs/step_strips.h"
+#include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
 
 namespace {
@@ -79,7 +81,31 @@ void UseWithProfile(const ImageView& view) {
                  {.profile = &FixedProfile()}) == error);
 }
 
+// Of the shape that the corpus has.
+const Bank& FixedBank() {
+  static std::mt19937_64 random(2);
+  static const Bytes bytes =
+      BankBytes({.layers = 3, .heads = 3, .patterns = 33, .k_dim = 5, .v_dim = 3}, random);
+  static const Bank bank = [] {
+    Bank parsed;
+    Require(ParseBank(bytes, &parsed) == Error::kOk);
+    return parsed;
+  }();
+  return bank;
+}
+
+void UseWithBank(const ImageView& view) {
+  uint64_t source_bytes = 0;
+  Require(SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &source_bytes) ==
+          Error::kOk);
+  Bytes decoded(source_bytes);
+  const Error error =
+      Decode(ReferenceBackend(), view, view.spec().slice, decoded, {.bank = &FixedBank()});
+  Require(error == (IsCodableWith(view.spec(), &FixedBank()) ? Error::kOk : Error::kNoBank));
+}
+
 void Use(const ImageView& view) {
+  if (view.spec().recipe.NeedsBank()) UseWithBank(view);
   if (view.spec().recipe.NeedsProfile()) UseWithProfile(view);
   const bool is_verified = VerifyTiles(view) == Error::kOk;
   uint64_t source_bytes = 0;
@@ -89,7 +115,9 @@ void Use(const ImageView& view) {
   const Error error = Decode(ReferenceBackend(), view, view.spec().slice, decoded);
   Require(error == Error::kOk || view.spec().recipe.id == RecipeId::kExact ||
           view.spec().recipe.id == RecipeId::kMixKvq ||
-          (error == Error::kNoProfile) == view.spec().recipe.NeedsProfile());
+          (view.spec().recipe.NeedsProfile()
+               ? error == Error::kNoProfile
+               : error == Error::kNoBank && view.spec().recipe.NeedsBank()));
   for (const Backend* backend : CpuBackends()) {
     Bytes other(source_bytes);
     Require(Decode(*backend, view, view.spec().slice, other) == error);

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/pattern_tile.h"
+
+#include <cstring>
+
+#include "codecs/bytes.h"
+#include "codecs/reference/reference.h"
+
+namespace cairn::codecs {
+namespace {
+
+// Number `index` of those of `bits` bits each, at most 8, that stand one after another.
+uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < bits; ++i) {
+    const uint32_t bit = index * bits + i;
+    value |= ((source[bit / 8] >> (bit % 8)) & 1U) << i;
+  }
+  return value;
+}
+
+// Into bytes that are zero there.
+void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
+  for (uint32_t i = 0; i < bits; ++i) {
+    const uint32_t bit = index * bits + i;
+    target[bit / 8] = static_cast<uint8_t>(target[bit / 8] | (((value >> i) & 1U) << (bit % 8)));
+  }
+}
+
+// The bits past `used` are zero.
+bool HasCleanTail(const uint8_t* part, uint64_t part_bytes, uint64_t used) {
+  return part_bytes == 0 || used % 8 == 0 || (part[part_bytes - 1] >> (used % 8)) == 0;
+}
+
+}  // namespace
+
+Error SetPatternkv(std::string_view name, const Bank* bank, const Digest& id, ImageSpec* spec) {
+  Recipe recipe;
+  if (const Error error = ParsePatternkvRecipe(name, &recipe); error != Error::kOk) return error;
+  if (bank == nullptr) return Error::kNoBank;
+  recipe.patterns = static_cast<uint16_t>(bank->patterns());
+  spec->recipe = recipe;
+  spec->domain = Domain::kAsWritten;
+  spec->side_object_count = 1;
+  spec->side_objects = {};
+  spec->side_objects[0] = id;
+  return Error::kOk;
+}
+
+bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {
+  if (!spec.recipe.NeedsBank()) return true;
+  return bank != nullptr && bank->Fits(spec.tile, spec.slice) &&
+         bank->patterns() == spec.recipe.patterns;
+}
+
+void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout& layout,
+                   uint8_t* tile) {
+  std::memset(tile + layout.pattern_index.offset, 0, layout.pattern_index.bytes);
+  std::memset(tile + layout.gate.offset, 0, layout.gate.bytes);
+  const uint32_t bits = PatternBits(recipe);
+  for (uint32_t token = 0; token < plan.affine.tokens; ++token) {
+    if (!plan.IsPredicted(token)) continue;
+    StoreBits(tile + layout.pattern_index.offset, token, bits, plan.pattern[token]);
+    if (layout.gate.bytes != 0) StoreBits(tile + layout.gate.offset, token, 1, 1);
+  }
+}
+
+void DecodePatterned(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
+                     const uint8_t* content, const uint8_t* patterns, uint8_t* target) {
+  std::array<uint64_t, kRowWords> is_predicted{};
+  std::array<uint8_t, kTokensPerBlockMax> pattern{};
+  const uint32_t bits = PatternBits(recipe);
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    const bool passes =
+        layout.gate.bytes == 0 || LoadBits(content + layout.gate.offset, token, 1) != 0;
+    if (passes) is_predicted[token / 64] |= uint64_t{1} << (token % 64);
+    const uint32_t number = LoadBits(content + layout.pattern_index.offset, token, bits);
+    // One past the bank, which VerifyTile() refuses, is taken for the first.
+    pattern[token] = static_cast<uint8_t>(number < recipe.patterns ? number : 0);
+  }
+  const AffineTile tile = AffineOf(geometry, recipe);
+  const reference::Prediction prediction{patterns, pattern.data(), is_predicted.data()};
+  const uint8_t* params = content + layout.params.offset;
+  if (geometry.IsPerChannel()) {
+    reference::DecodePerChannel(tile, prediction, content, params, target);
+  } else {
+    reference::DecodePerToken(tile, prediction, content, params, target);
+  }
+}
+
+bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
+                      const uint8_t* content) {
+  const uint32_t bits = PatternBits(recipe);
+  const uint8_t* numbers = content + layout.pattern_index.offset;
+  bool is_valid =
+      HasCleanTail(numbers, layout.pattern_index.bytes, uint64_t{bits} * geometry.rows) &&
+      HasCleanTail(content + layout.gate.offset, layout.gate.bytes, geometry.rows);
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    is_valid &= LoadBits(numbers, token, bits) < recipe.patterns;
+  }
+  return is_valid;
+}
+
+}  // namespace cairn::codecs

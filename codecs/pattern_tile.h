@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Images of the recipe patternkv: what a spec says of a bank, and tiles that have patterns besides
+// codes. docs/recipes/patternkv.md draws them.
+//
+// Thread-safety: pure functions.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "codecs/bank.h"
+#include "codecs/error.h"
+#include "codecs/image.h"
+#include "codecs/stages.h"
+
+namespace cairn::codecs {
+
+// Makes *spec patternkv of that name, "patternkv:2" or "patternkv:4:l2", with this bank.
+//   bank  null: there is none
+//   id    SHA-256 of the bank's bytes
+// kUnknownRecipe; kNoBank where there is none.
+Error SetPatternkv(std::string_view name, const Bank* bank, const Digest& id, ImageSpec* spec);
+
+// The recipe needs no bank, or this is one for the spec. Whether it is the one that is named is the
+// caller's to know.
+[[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Bank* bank);
+
+// Pattern numbers and gates of the plan into their parts.
+void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout& layout,
+                   uint8_t* tile);
+
+// Every element as its code, params and pattern have it, rows included. Whatever the tile holds, it
+// stays in bounds.
+//   patterns  of the tile's head and plane: recipe.patterns * dim fp16
+void DecodePatterned(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
+                     const uint8_t* content, const uint8_t* patterns, uint8_t* target);
+
+// Numbers are below recipe.patterns, unused bits are zero.
+[[nodiscard]] bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe,
+                                    const TileLayout& layout, const uint8_t* content);
+
+}  // namespace cairn::codecs
