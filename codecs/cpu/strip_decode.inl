@@ -217,7 +217,8 @@ bool DecodePlanesAs(const StripJob& job) {
     for (uint32_t i = 0; i < count; i += kChunk) {
       const Bytes32 codes = Elements32<DType::kFp16>::LoadRunCodes(runs, first + i);
       Strips::Store(exponents + i, Strips::Sub(Strips::Load(tops.of + channel), codes));
-      channel = (channel + kChunk) % job.shape.dim;
+      channel += kChunk;
+      if (channel >= job.shape.dim) channel %= job.shape.dim;
     }
     for (uint32_t i = 0; i < count; i += kRun) {
       uint64_t words[3];

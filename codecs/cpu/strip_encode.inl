@@ -158,14 +158,21 @@ void ForEachDistance(const StripSource<Type>& source, const PlanesPlan& plan, Vi
     const uint32_t count = rest < kChunk ? static_cast<uint32_t>(rest) : kChunk;
     visit(index, count,
           Strips::Sub(Strips::Load(tops.of + channel), source.Exponents(index, count)));
-    channel = (channel + kChunk) % source.shape.dim;
+    channel += kChunk;
+    if (channel >= source.shape.dim) channel %= source.shape.dim;
   }
 }
 
+// What is chosen, and where codes and nibbles are, which does not depend on their count.
 template <typename Type>
-void PlanPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
+void StartPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
   plan->parts.mode = StripMode::kPlanes;
   plan->parts.top = ChooseParams(source, StripMode::kPlanes, plan->par);
+  PlaceParts(source.shape, &plan->parts);
+}
+
+template <typename Type>
+void CountEscapes(const StripSource<Type>& source, PlanesPlan* plan) {
   uint32_t escapes = 0;
   uint32_t raws = 0;
   ForEachDistance(source, *plan, [&](uint64_t, uint32_t count, Bytes32 distances) {
@@ -182,16 +189,18 @@ void PlanPlanes(const StripSource<Type>& source, PlanesPlan* plan) {
   PlaceParts(source.shape, &plan->parts);
 }
 
+// Codes and nibbles to the target, raw bytes to `raw`, but for more than `raws_max` of them; counts
+// both.
 template <typename Type>
-void PutPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t* target) {
-  const StripParts& parts = plan.parts;
-  StoreStripHeader(parts, target);
-  __builtin_memcpy(target + strip::kPar, plan.par, source.shape.dim);
-  uint8_t* runs = target + parts.coded;
-  __builtin_memset(target + parts.escape - kRunBytes, 0, kRunBytes);
-  uint8_t* raw = target + parts.raw;
+void PutCodes(const StripSource<Type>& source, PlanesPlan* plan, uint32_t raws_max, uint8_t* target,
+              uint8_t* raw) {
+  uint8_t* runs = target + plan->parts.coded;
+  uint8_t* nibbles = target + plan->parts.escape;
+  __builtin_memset(nibbles - kRunBytes, 0, kRunBytes);
   uint32_t escapes = 0;
-  ForEachDistance(source, plan, [&](uint64_t index, uint32_t count, Bytes32 distances) {
+  uint32_t raws = 0;
+  uint32_t pair = 0;
+  ForEachDistance(source, *plan, [&](uint64_t index, uint32_t count, Bytes32 distances) {
     Bytes32 codes = Strips::Min(distances, Strips::Set(kPlanesReach));
     const uint32_t there = TokensThere(count, 0);
     if (there != ~0U) codes = Strips::And(codes, Strips::Spread(there));
@@ -202,13 +211,59 @@ void PutPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t*
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t far = distance[__builtin_ctz(bits)];
       const uint32_t nibble = NibbleOf(far);
-      uint8_t* pair = target + parts.escape + escapes / 2;
-      *pair = static_cast<uint8_t>(escapes % 2 == 0 ? nibble : *pair | nibble << 4);
+      pair = escapes % 2 == 0 ? nibble : pair | nibble << 4;
+      nibbles[escapes / 2] = static_cast<uint8_t>(pair);
       ++escapes;
-      if (nibble == kRawNibble) *raw++ = static_cast<uint8_t>(far);
+      if (nibble != kRawNibble) continue;
+      if (raws < raws_max) raw[raws] = static_cast<uint8_t>(far);
+      ++raws;
     }
   });
-  PutRest(source, parts, target);
+  plan->parts.escapes = escapes;
+  plan->parts.raws = raws;
+}
+
+// What codes are not.
+template <typename Type>
+void FinishPlanes(const StripSource<Type>& source, const PlanesPlan& plan, uint8_t* target) {
+  StoreStripHeader(plan.parts, target);
+  __builtin_memcpy(target + strip::kPar, plan.par, source.shape.dim);
+  PutRest(source, plan.parts, target);
+}
+
+// In the room of a raw strip, which whatever is written on the way has: nothing is counted before.
+// 0 where it is not smaller than that or has too many raw bytes for here.
+template <typename Type>
+uint64_t EncodePlanesAtOnce(const StripSource<Type>& source, PlanesPlan* plan, uint8_t* target) {
+  uint8_t raw[kEscapesMax];
+  PutCodes(source, plan, kEscapesMax, target, raw);
+  if (plan->parts.raws > kEscapesMax) return 0;
+  PlaceParts(source.shape, &plan->parts);
+  if (plan->parts.bytes >= RawStripBytes(source.shape)) return 0;
+  __builtin_memcpy(target + plan->parts.raw, raw, plan->parts.raws);
+  FinishPlanes(source, *plan, target);
+  return plan->parts.bytes;
+}
+
+// 0 where it is more than `bytes`, or not smaller than raw.
+template <typename Type>
+uint64_t EncodePlanes(const StripSource<Type>& source, uint8_t* target, uint64_t room,
+                      uint64_t bytes) {
+  PlanesPlan plan;
+  StartPlanes(source, &plan);
+  const uint64_t raw_bytes = RawStripBytes(source.shape);
+  const uint64_t written_max = plan.parts.escape + (ElementCount(source.shape) + 1) / 2;
+  if (bytes == raw_bytes && room >= raw_bytes && written_max <= raw_bytes) {
+    const uint64_t done = EncodePlanesAtOnce(source, &plan, target);
+    if (done != 0) return done;
+  }
+  CountEscapes(source, &plan);
+  if (plan.parts.bytes >= raw_bytes || plan.parts.bytes > bytes || plan.parts.bytes > room) {
+    return 0;
+  }
+  PutCodes(source, &plan, ~0U, target, target + plan.parts.raw);
+  FinishPlanes(source, plan, target);
+  return plan.parts.bytes;
 }
 
 // ---- All modes ----
@@ -224,14 +279,8 @@ uint64_t EncodeStripAs(const StripSource<Type>& source, uint8_t* target, uint64_
     if (coded != 0) bytes = coded;
   }
   if (shape.is_fast || shape.tokens < kPlanesTriedBelowTokens) {
-    PlanesPlan plan;
-    PlanPlanes(source, &plan);
-    const uint64_t planes_bytes = plan.parts.bytes;
-    if (planes_bytes < raw_bytes && planes_bytes <= bytes) {
-      if (planes_bytes > room) return 0;
-      PutPlanes(source, plan, target);
-      return planes_bytes;
-    }
+    const uint64_t planes_bytes = EncodePlanes(source, target, room, bytes);
+    if (planes_bytes != 0) return planes_bytes;
   }
   return bytes < raw_bytes ? bytes : StoreRawStrip(shape, source.bytes, target, room);
 }
