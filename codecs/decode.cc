@@ -9,6 +9,7 @@
 #include "codecs/hot.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pattern_tile.h"
+#include "codecs/select/log_rows.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -29,11 +30,14 @@ void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeom
 
 // Rows replace what their codes gave. A position past the tile, which VerifyTile() refuses, is left
 // out.
-void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
-                 const uint8_t* content, uint8_t* target) {
+void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, const Recipe& recipe,
+                 uint32_t rows, const uint8_t* content, uint8_t* target) {
+  const auto token_bits =
+      static_cast<uint16_t>(recipe.id == RecipeId::kLogQuant ? ~kRowStays : 0xFFFF);
   const uint64_t row_bytes = geometry.RowBytes();
   for (uint32_t i = 0; i < rows; ++i) {
-    const auto position = Load<uint16_t>(content + layout.positions.offset + 2 * uint64_t{i});
+    const auto stored = Load<uint16_t>(content + layout.positions.offset + 2 * uint64_t{i});
+    const uint32_t position = stored & token_bits;
     if (position >= geometry.rows) continue;
     std::memcpy(target + position * row_bytes, content + layout.row_bits.offset + i * row_bytes,
                 row_bytes);
@@ -90,7 +94,7 @@ struct Decoders {
       DecodeFp8(geometry, *layout, content, target);
       break;
   }
-  OverlayRows(geometry, *layout, entry.rows, content, target);
+  OverlayRows(geometry, *layout, spec.recipe, entry.rows, content, target);
   return true;
 }
 

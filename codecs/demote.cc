@@ -21,8 +21,8 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   if (outer.IsLossless()) return !inner.NeedsBank();
   Recipe narrow = outer;
   narrow.bits = inner.bits;
-  const bool has_codes =
-      outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt || outer.id == RecipeId::kPatternkv;
+  const bool has_codes = outer.id == RecipeId::kKivi || outer.id == RecipeId::kOtt ||
+                         outer.id == RecipeId::kPatternkv || outer.id == RecipeId::kLogQuant;
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/encode.h"
 
+#include <array>
 #include <cstring>
 
 #include "codecs/bytes.h"
@@ -10,6 +11,7 @@
 #include "codecs/hot.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pattern_tile.h"
+#include "codecs/select/log_rows.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
@@ -36,21 +38,36 @@ Error WriteRaw(const TileSource& source, ImageWriter* writer) {
 
 }  // namespace
 
-void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
-               std::byte* tile) {
+namespace {
+
+// positions: as they are stored.
+void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
+                 const TileLayout& layout, std::byte* tile) {
   const uint64_t row_bytes = source.geometry.RowBytes();
   std::byte* bits = tile + layout.row_bits.offset;
-  std::byte* positions = tile + layout.positions.offset;
-  for (uint32_t token = 0; token < source.geometry.rows; ++token) {
-    if (!plan.IsRow(token)) continue;
+  std::byte* target = tile + layout.positions.offset;
+  for (const uint16_t position : positions) {
+    const uint32_t token = position & ~kRowStays;
     std::memcpy(bits, source.bytes + token * row_bytes, row_bytes);
-    Store(positions, static_cast<uint16_t>(token));
+    Store(target, position);
     bits += row_bytes;
-    positions += sizeof(uint16_t);
+    target += sizeof(uint16_t);
   }
   if (layout.chain.bytes != 0) StoreChain(source.head->chain, U8(tile) + layout.chain.offset);
   std::memset(tile + layout.codes_bytes, 0, layout.side_offset - layout.codes_bytes);
   std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
+}
+
+}  // namespace
+
+void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
+               std::byte* tile) {
+  std::array<uint16_t, kTokensPerBlockMax> positions;
+  uint32_t count = 0;
+  for (uint32_t token = 0; token < source.geometry.rows; ++token) {
+    if (plan.IsRow(token)) positions[count++] = static_cast<uint16_t>(token);
+  }
+  WriteRowsAt(source, std::span(positions).first(count), layout, tile);
 }
 
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
@@ -92,12 +109,21 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
     return WriteRaw(source, writer);
   }
   // Quantizing may have added rows.
-  const uint32_t rows = plan.RowCount();
+  LogRows log;
+  const bool is_log = recipe.id == RecipeId::kLogQuant;
+  if (is_log) {
+    SelectLogRows(recipe, geometry.rows, source.first_position, source.chain_tokens, plan, &log);
+  }
+  const uint32_t rows = is_log ? log.count : plan.RowCount();
   const auto layout = LayoutOf(geometry, recipe, form, rows);
   if (!layout.has_value()) return WriteRaw(source, writer);
   const std::span<std::byte> tile = writer->Reserve(layout->bytes);
   if (tile.empty()) return Error::kTargetTooSmall;
-  WriteRows(source, plan, *layout, tile.data());
+  if (is_log) {
+    WriteRowsAt(source, std::span(log.positions).first(rows), *layout, tile.data());
+  } else {
+    WriteRows(source, plan, *layout, tile.data());
+  }
   if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
   writer->Commit(layout->bytes, Crc32c(tile), rows, form);
   return Error::kOk;
@@ -140,6 +166,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
     tile.head = &head;
     tile.bank = inputs.bank;
+    tile.chain_tokens = inputs.chain_tokens;
     if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
     if (!inputs.query_magnitudes.empty()) {
       tile.query_magnitudes =

@@ -21,6 +21,9 @@ struct EncodeInputs {
   // as it is read, that is after RoPE. [layer][head][k_dim] of the slice, finite and not negative;
   // empty where there is none.
   std::span<const float> query_magnitudes = {};
+  // logquant: tokens of the chain that the block is read in; less than up to the block's end counts
+  // as that.
+  uint64_t chain_tokens = 0;
   // What each token of the slice is worth to its readers. [layer][head][token] of the slice; empty
   // where there is none.
   std::span<const float> token_scores = {};

@@ -50,6 +50,15 @@ constexpr Recipe Patternkv(uint8_t bits, bool is_nearest) {
           .is_nearest = is_nearest};
 }
 
+// The variants of codecs/select/log_rows.h.
+constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
+  return {.id = RecipeId::kLogQuant,
+          .bits = bits,
+          .k_group_tokens = kKiviKGroupTokens,
+          .v_group_channels = kKiviVGroupChannels,
+          .variant = variant};
+}
+
 struct Named {
   std::string_view name;
   Recipe recipe;
@@ -76,6 +85,10 @@ constexpr Named kNamed[] = {
     {"mixkvq:paper/7b", MixKvq(MixedVariant::kQwen7b)},
     {"mixkvq:paper/14b", MixKvq(MixedVariant::kQwen14b)},
     {"mixkvq:paper/32b", MixKvq(MixedVariant::kQwen32b)},
+    {"logquant:4", LogQuant(4, 0)},
+    {"logquant:2", LogQuant(2, 0)},
+    {"logquant:4/log", LogQuant(4, 1)},
+    {"logquant:2/log", LogQuant(2, 1)},
 };
 
 // Those that need a bank, but for their patterns.

@@ -28,6 +28,7 @@ enum class RecipeId : uint8_t {
   kPatternkv = 6,
   kOtt = 7,
   kMixKvq = 9,
+  kLogQuant = 10,
   kFp8 = 11,
 };
 
@@ -50,7 +51,7 @@ struct Recipe {
   // ott: the rows of a block are chosen without knowing the chain before it.
   bool is_local = false;
 
-  uint8_t variant = 0;  // mixkvq: a MixedVariant
+  uint8_t variant = 0;  // mixkvq: a MixedVariant; logquant: a LogVariant
   // patternkv: a token takes the nearest pattern, not the one that leaves the least range.
   bool is_nearest = false;
   uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
@@ -64,7 +65,9 @@ struct Recipe {
   // Its encoder does better with a profile, which decoding has no use for.
   [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
   // Its header says which variant it is.
-  [[nodiscard]] bool HasVariant() const { return id == RecipeId::kMixKvq; }
+  [[nodiscard]] bool HasVariant() const {
+    return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant;
+  }
   // It codes with a bank, which SetPatternkv() takes it from: likewise.
   [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
@@ -75,7 +78,9 @@ inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
 // "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local",
-// "mixkvq", "mixkvq:paper" and its "/7b", "/14b", "/32b"; anything else is
+// "mixkvq", "mixkvq:paper" and its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also
+// with
+// "/log"; anything else is
 // kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 

@@ -38,6 +38,7 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kFp8:
       return kRaw;
     case RecipeId::kMixKvq:  // V; K is for EncodeMixed()
+    case RecipeId::kLogQuant:
       return kKivi;
     case RecipeId::kKivi:
       return recipe.is_clipped ? kKiviClipped : kKivi;

@@ -45,6 +45,7 @@ struct TileSource {
   // For recipes with a profile: it, and the elements of V of the tile's head, null for latents.
   const Profile* profile = nullptr;
   const uint8_t* v = nullptr;
+  uint64_t chain_tokens = 0;                // logquant: of the chain for whose length rows are kept
   const float* query_magnitudes = nullptr;  // of the channels of K; null where there are none
   const Bank* bank = nullptr;               // for recipes with a bank; `at` is one of its heads
   HeadWork* head = nullptr;                 // where the recipe shares something between K and V

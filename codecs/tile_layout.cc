@@ -151,6 +151,8 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
       return kFp8Form;
     case RecipeId::kCairnHot:
       return kHotForm;
+    case RecipeId::kLogQuant:
+      return AffineForm(recipe.bits);
     case RecipeId::kMixKvq:
       return geometry.IsPerChannel() ? kMixedForm : AffineForm(recipe.bits);
   }

@@ -7,6 +7,7 @@
 #include "codecs/mixed_tile.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pattern_tile.h"
+#include "codecs/select/log_rows.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -105,7 +106,10 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
   if (!HasCleanCodes(geometry, spec.recipe, content.data())) return Error::kBadPadding;
   const bool is_valid = HasValidParams(*layout, content.data()) &&
                         HasValidChain(*layout, content.data()) &&
-                        HasValidRows(geometry, entry, *layout, content.data());
+                        (spec.recipe.id == RecipeId::kLogQuant
+                             ? AreLogRows(spec.recipe, geometry.rows, spec.first_position,
+                                          U8(content.data()) + layout->positions.offset, entry.rows)
+                             : HasValidRows(geometry, entry, *layout, content.data()));
   return is_valid ? Error::kOk : Error::kBadTile;
 }
 

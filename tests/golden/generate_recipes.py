@@ -11,6 +11,7 @@ recipes/manifest.txt holds, one a line, all fields separated by blanks:
   image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in recipes/NAME.RECIPE.img
   aux RECIPE bytes crc32c decoded_crc32c        likewise, with magnitudes of queries: (1 + 7 i mod 11) / 4 for number i
   demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
+  thin RECIPE TOKENS bytes crc32c               of the source above in a chain of so many tokens more than up to the block's end
 
 Headers as in generate.py.
 """
@@ -27,6 +28,7 @@ except ImportError:
 
 import fp8
 import generate
+import logquant
 import mixkvq
 from sources import BYTES, SOURCES
 
@@ -83,11 +85,40 @@ class MixKvq(generate.Spec):
         return mixkvq.decode_tile(self.source.dtype, data, bits.shape, rows, self.k_group)
 
 
+class LogQuant(generate.Spec):
+    """Of a variant, by its number and bits."""
+
+    takes_magnitudes = False
+    names = {"logquant:4": (4, 0), "logquant:2": (2, 0), "logquant:2/log": (2, 1)}
+
+    def __init__(self, source, recipe):
+        super().__init__(source, recipe)
+        self.bits, self.variant = self.names[recipe]
+        self.chain = 0
+
+    def recipe_bytes(self):
+        return struct.pack("<BB2xHH4xB19x", 10, self.bits, 128, 64, self.variant)
+
+    def encode_tile(self, bits, per_channel):
+        s = self.source
+        made = logquant.encode_tile(s.dtype, bits, per_channel, self.bits, self.variant, s.first_position, self.chain)
+        return made and (*made, 1 | self.bits << 8)
+
+    def decode_tile(self, tile, bits, per_channel):
+        data, rows, _ = tile
+        return logquant.decode_tile(self.source.dtype, data, bits.shape, per_channel, self.bits, rows)
+
+
 SPECS = [Fp8]
 for number, title in enumerate(MixKvq.names):
     of_variant = functools.partial(MixKvq, number)
     of_variant.name, of_variant.takes_magnitudes = title, True
     SPECS.append(of_variant)
+for title in LogQuant.names:
+    of_variant = functools.partial(LogQuant)
+    of_variant.name, of_variant.takes_magnitudes = title, False
+    SPECS.append(of_variant)
+MORE = [1, 60, 150, 300, 5000]  # tokens that come after a block
 LOSSLESS = ["raw", "exact"]
 
 
@@ -128,6 +159,10 @@ def vectors():
             manifest += [f"demote {name} {make.name} {len(image)} {crc}" for name in LOSSLESS]
             if s.name in KEPT:
                 files[f"{s.name}.{make.name.replace(':', '').replace('/', '-')}.img"] = image
+            for more in MORE if make.name in LogQuant.names and s.dtype != BYTES else []:
+                spec.chain = s.first_position + s.tokens + more
+                image = generate.assemble(spec, encode(spec))
+                manifest.append(f"thin {make.name} {more} {len(image)} {generate.crc32c(image):08x}")
             if make.takes_magnitudes and s.dtype != BYTES:
                 spec.magnitudes = magnitudes_of(s)
                 tiles = encode(spec)

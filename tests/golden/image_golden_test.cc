@@ -20,6 +20,7 @@
 #include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
+#include "codecs/thin.h"
 
 namespace cairn::codecs {
 namespace {
@@ -152,6 +153,39 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     EXPECT_EQ(VerifyTiles(view), Error::kOk);
   }
 
+  // A `thin` line: thinned, and encoded in the longer chain at once.
+  void CheckThinning(const Source& source, std::istringstream& line) {
+    std::string recipe;
+    uint64_t more = 0;
+    size_t bytes = 0;
+    std::string crc;
+    line >> recipe >> more >> bytes >> crc;
+    SCOPED_TRACE(source.name + " " + recipe + " thinned by " + std::to_string(more));
+    ImageSpec spec = source.spec;
+    spec.recipe = RecipeNamed(recipe);
+    const uint64_t chain = spec.first_position + spec.tokens + more;
+    const std::vector<std::byte> sealed = EncodeSource(*GetParam(), source, spec.recipe);
+    ImageView view;
+    ASSERT_EQ(ParseImage(sealed, &view), Error::kOk);
+    uint64_t bytes_max = 0;
+    ASSERT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
+    std::vector<std::byte> thinned(bytes_max);
+    size_t thinned_bytes = 0;
+    ASSERT_EQ(Thin(*GetParam(), view, chain, thinned, &thinned_bytes), Error::kOk);
+    thinned.resize(thinned_bytes);
+    EXPECT_EQ(thinned_bytes, bytes);
+    EXPECT_EQ(Crc32c(thinned), std::stoul(crc, nullptr, 16));
+    ASSERT_EQ(ParseImage(thinned, &view), Error::kOk);
+    EXPECT_EQ(VerifyTiles(view), Error::kOk);
+    std::vector<std::byte> direct(bytes_max);
+    size_t direct_bytes = 0;
+    ASSERT_EQ(
+        Encode(*GetParam(), spec, source.bytes, direct, &direct_bytes, {.chain_tokens = chain}),
+        Error::kOk);
+    direct.resize(direct_bytes);
+    EXPECT_EQ(direct, thinned);
+  }
+
   void Replay(const std::string& folder) {
     folder_ = folder;
     std::ifstream manifest(kFolder / folder / "manifest.txt");
@@ -165,6 +199,8 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
         source = LoadSource(line);
       } else if (what == "image") {
         CheckImage(source, line);
+      } else if (what == "thin") {
+        CheckThinning(source, line);
       } else if (what == "aux") {
         CheckImage(source, line, MagnitudesOf(source.spec));
       } else {
