@@ -64,12 +64,12 @@ struct Recipe {
   }
   // Its encoder does better with a profile, which decoding has no use for.
   [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
+  // It codes with a bank, which SetPatternkv() takes it from: ParseRecipe() knows no such recipe.
+  [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
   // Its header says which variant it is.
   [[nodiscard]] bool HasVariant() const {
     return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant;
   }
-  // It codes with a bank, which SetPatternkv() takes it from: likewise.
-  [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
@@ -77,10 +77,8 @@ inline constexpr uint16_t kKiviKGroupTokens = 128;
 inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
-// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local",
-// "mixkvq", "mixkvq:paper" and its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also
-// with
-// "/log"; anything else is
+// "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local", "mixkvq", "mixkvq:paper" and
+// its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also with "/log"; anything else is
 // kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
