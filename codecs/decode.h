@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Decodes an image, or part of it, into source payload. Raw tiles and tiles in strips give their
-// source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their pages in docs/recipes/ have the
-// rule. Of the others one rule holds: a token among the tile's rows is its source bits; any other
-// element is code * scale + min, rounded to the dtype.
+// source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their pages in docs/recipes/ have
+// the rule. Of the others one rule holds: a token among the tile's rows is its source bits; any
+// other element is code * scale + min, rounded to the dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
