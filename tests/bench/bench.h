@@ -6,6 +6,8 @@
 // measured in the same round: every round runs every case once, and the ratio is the median of the
 // rounds' ratios.
 
+#include <time.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -24,7 +26,8 @@ struct Options {
   int rounds = 5;
   bool quick = false;  // small sizes: shows that it runs, measures nothing
   std::string json_path;
-  std::string only;  // cases whose names contain it, and the first, the yardstick
+  bool counts_cpu_time = false;  // of a bench of one thread
+  std::string only;              // cases whose names contain it, and the first, the yardstick
 };
 
 inline Options ParseOptions(int argc, char** argv) {
@@ -62,6 +65,18 @@ inline double Seconds(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Seconds of a core that `run` takes in this thread: others on the same core do not count.
+inline double CpuSeconds(const std::function<void()>& run) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+  };
+  const double start = now();
+  run();
+  return now() - start;
+}
+
 struct Case {
   std::string name;
   std::function<void()> run;  // moves `bytes` of source
@@ -89,7 +104,7 @@ inline void RunRounds(std::vector<Case>& cases, const Options& options) {
     std::fprintf(stderr, "\rround %d of %d ", round + 1, rounds);
     for (Case& c : cases) {
       prepare(c);
-      c.rates.push_back(c.bytes / Seconds(c.run));
+      c.rates.push_back(c.bytes / (options.counts_cpu_time ? CpuSeconds(c.run) : Seconds(c.run)));
     }
     for (Case& c : cases) c.ratios.push_back(c.rates.back() / cases.front().rates.back());
   }
