@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cairn._code import Group, code
+from cairn._code import Group, Inputs, code
 from cairn._dump import Kv
 from lm.model import Geometry
 
@@ -46,15 +46,20 @@ class Codec:
         k_bits: np.ndarray,
         v_bits: np.ndarray,
         profiles: Sequence[bytes] | None = None,
+        query_magnitudes: np.ndarray | None = None,
     ) -> Coded:
-        """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers."""
+        """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers.
+        query_magnitudes: [layers, kv_heads, dim], for recipes that heed them."""
         kinds = list(geometry.layers_by_kind().values())
         groups = [
             Group(layers, profile)
             for layers, profile in zip(kinds, profiles or [None] * len(kinds), strict=True)
         ]
         exact = Kv("bf16", dict(enumerate(k_bits)), dict(enumerate(v_bits)))
-        found = code(exact, groups, recipe)
+        inputs = Inputs()
+        if query_magnitudes is not None:
+            inputs = Inputs(query_magnitudes=dict(enumerate(query_magnitudes)))
+        found = code(exact, groups, recipe, inputs)
         k_out, v_out = (
             np.stack([plane[i] for i in range(geometry.layers)])
             for plane in (found.kv.k, found.kv.v)

@@ -61,6 +61,7 @@ class Product:
         k_bits: np.ndarray,
         v_bits: np.ndarray,
         profiles: Sequence[bytes] | None = None,
+        query_magnitudes: np.ndarray | None = None,
     ) -> Coded:
         """Puts the KV of a whole prefix in blocks of 128 tokens into a space of `recipe`, gets it
         back and deletes it."""

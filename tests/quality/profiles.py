@@ -37,6 +37,11 @@ class Profiles:
             self._made[kind] = build(self._groups(None), RATES, has_basis=kind == "basis")
         return self._made[kind]
 
+    def query_magnitudes(self) -> np.ndarray:
+        """Of the calibration's queries [layers, kv_heads, dim]: the root of their mean square, which
+        stands for the mean of |q|."""
+        return np.sqrt(calibration.measure(self._engine, self._cache).q_squares)
+
     def _groups(self, mined: Prefix | None) -> list[GroupSamples]:
         measured = calibration.measure(self._engine, self._cache)
         geometry, groups = self._engine.model.geometry, []

@@ -98,11 +98,13 @@ def measure(
 
     case, engine = experiment.case, experiment.engine
     prefix = experiment.k_bits, experiment.v_bits
+    magnitudes = profiles.query_magnitudes()
     for one in wanted:
         begin = time.monotonic()
         made = profiles.of(one.profile, prefix) if one.profile else None
         try:
-            coded = coder.code(engine.model.geometry, engine.revision, one.recipe, *prefix, made)
+            about = engine.model.geometry, engine.revision, one.recipe
+            coded = coder.code(*about, *prefix, made, magnitudes)
         except FailedPreconditionError as error:
             print(f"{one.name} is not measured: {error}")
             continue
