@@ -10,10 +10,12 @@ import numpy as np
 
 from ._code import TOKENS_PER_BLOCK, Inputs
 from ._dump import Dump, Kv, as_float
+from .bank import mine
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .profile import GroupSamples, build
 
 KINDS = ("plain", "basis")
+BANK = "bank"  # of patterns: no profile, but made of the same tokens
 RATES = (2.3, 3.0, 4.3)
 HELD_OUT_BLOCKS_MAX = 32
 BASIS_TOKENS_PER_CHANNEL = 8  # from fewer, a basis fits the tokens and not the model
@@ -52,7 +54,7 @@ def calibration_of(dump: Dump, others: Sequence[Dump]) -> Calibration:
 def make_profiles(
     dump: Dump, calibration: Calibration, rates: Sequence[float], kind: str
 ) -> list[bytes]:
-    """One for each of dump.groups(). FailedPreconditionError says what there would have to be."""
+    """A profile, or a bank, for each of dump.groups(). FailedPreconditionError says what there would have to be."""
     if not calibration.texts:
         needed = f"{2 * TOKENS_PER_BLOCK} tokens in the dump, or another dump (--calibration)"
         raise FailedPreconditionError(f"a profile is made from {needed}")
@@ -65,6 +67,9 @@ def make_profiles(
                 f" there are {calibration.token_count} (--calibration)"
             )
     groups = [_samples(dump, calibration, layers) for layers in dump.groups()]
+    if kind == BANK:
+        joined = ([np.concatenate(x, 2) for x in zip(*group.texts, strict=True)] for group in groups)
+        return [mine(*planes) for planes in joined]
     return build(groups, rates, has_basis=kind == "basis")
 
 

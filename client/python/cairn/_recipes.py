@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import image
-from ._calibrate import KINDS, RATES
+from ._calibrate import BANK, KINDS, RATES
 from .errors import InvalidArgumentError
 
 # The library lists none of those that need a profile: they have any rate.
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
+BANKED = ("patternkv:4", "patternkv:2")
 _PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
 
 
@@ -32,11 +33,11 @@ class Candidate:
 def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
     """Of names, as a user gives them; of all that the library has where there are none."""
     found = []
-    for name in named or [*image.recipes(), *PROFILED]:
+    for name in named or [*image.recipes(), *PROFILED, *BANKED]:
         recipe, _, kind = name.rpartition("/")
-        if kind not in KINDS:  # ott:2/local is a recipe
+        if kind not in (*KINDS, BANK):  # ott:2/local is a recipe
             recipe, kind = name, ""
-        kinds = (kind,) if kind else KINDS if needs_profile(recipe) else (None,)
+        kinds = (kind,) if kind else kinds_of(recipe)
         found += [Candidate(recipe, kind) for kind in kinds]
     return found
 
@@ -48,14 +49,17 @@ def rates_of(wanted: Sequence[Candidate]) -> list[float]:
 
 
 @functools.cache
-def needs_profile(recipe: str) -> bool:
-    """The library's word: InvalidArgumentError for a recipe that it does not know."""
+def kinds_of(recipe: str) -> tuple[str | None, ...]:
+    """What the library wants beside the elements, by its own word: kinds of profile, a bank, or
+    nothing. InvalidArgumentError for a recipe that it does not know."""
     shape = (_PROBE_TOKENS, _PROBE_CHANNELS, _PROBE_CHANNELS)
     spec = image.ImageSpec(recipe, 1, 1, *shape)
     try:
         image.encode(spec, source=bytearray(spec.source_bytes))
     except InvalidArgumentError as error:
-        if "needs spec.profile" not in str(error):
-            raise
-        return True
-    return False
+        if "needs a bank" in str(error):
+            return (BANK,)
+        if "needs spec.profile" in str(error):
+            return KINDS
+        raise
+    return (None,)

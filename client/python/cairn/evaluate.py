@@ -273,7 +273,7 @@ def _about_calibration(bench: _Bench, folders: Sequence[str]) -> str:
 
 def _write_profiles(folder: pathlib.Path, bench: _Bench, best: Evaluation | None) -> None:
     """Of the kind that was recommended, else the first: one for each group of layers."""
-    kind = (best and best.profile) or KINDS[0]
+    kind = best.profile if best and best.profile in KINDS else KINDS[0]
     folder.mkdir(parents=True, exist_ok=True)
     for index, profile in enumerate(bench.profiles(kind)):
         path = folder / f"group-{index}.profile"

@@ -14,7 +14,7 @@ from cairn._code import Group, parts_of
 from cairn._dump import Dump, as_float, read_dump
 from cairn._evaluate_page import make_page
 from cairn._measure import attention_output
-from cairn._recipes import PROFILED
+from cairn._recipes import BANKED, PROFILED
 from cairn.evaluate import Loss, parse_loss, recommend
 from conftest import ROOT, make_kv
 
@@ -157,7 +157,8 @@ def test_every_recipe_is_tried_and_lossless_ones_lose_nothing(dump_folder):
     with pytest.warns(UserWarning, match="/basis is not measured: a basis of 64 channels"):
         found = evaluate.evaluate(dump_folder)
     names = [one.name for one in found]
-    assert names == [*image.recipes(), *(f"{recipe}/plain" for recipe in PROFILED)]
+    banked = [f"{recipe}/bank" for recipe in BANKED]
+    assert names == [*image.recipes(), *(f"{recipe}/plain" for recipe in PROFILED), *banked]
     lossless = [one for one in found if one.kv_error == 0]
     assert {"raw", "exact"} <= {one.recipe for one in lossless}
     assert recommend(found, Loss("kv_error", 0.0)).recipe in {one.recipe for one in lossless}
