@@ -239,6 +239,11 @@ Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe) {
   return Error::kUnknownRecipe;
 }
 
+Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
+  const Error error = ParseRecipe(name, recipe);
+  return error == Error::kOk ? error : ParseCairnRecipe(name, recipe);
+}
+
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.NeedsProfile()) return FormatRate(recipe);
   if (recipe.NeedsBank()) return FormatPatternkv(recipe);

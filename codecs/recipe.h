@@ -91,6 +91,10 @@ Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 // without the bank, with 0 patterns. kUnknownRecipe. For SetPatternkv(), which adds the rest.
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
+// What a policy may name: a recipe of ParseRecipe(), or one that needs a profile, with what can be
+// known without it. kUnknownRecipe.
+Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
+
 // The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
 // "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
