@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -204,9 +205,10 @@ absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
     return fallback;
   }
   codecs::Recipe recipe;
-  if (codecs::ParseRecipe(name, &recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe is unknown, expected one of ", ToAbsl(codecs::KnownRecipes())));
+  if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe is unknown, expected one of ",
+                                                   ToAbsl(codecs::KnownRecipes()),
+                                                   ", or cairn:BITS with BITS from 1.0 to 16.0"));
   }
   return recipe;
 }
@@ -251,6 +253,19 @@ absl::StatusOr<Ticket> FromTicketBytes(std::string_view bytes) {
 
 absl::StatusOr<LeaseToken> FromLeaseBytes(std::string_view bytes) {
   return FromBytes<16>(bytes, "lease");
+}
+
+absl::StatusOr<codecs::Digest> FromSideObjectId(std::string_view bytes) {
+  absl::StatusOr<BlockKey> id = FromBytes<32>(bytes, "id");
+  if (!id.ok()) return id.status();
+  return std::bit_cast<codecs::Digest>(*id);
+}
+
+absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind) {
+  if (kind != v1::SIDE_OBJECT_KIND_PROFILE) {
+    return OutOfRange("kind", kind, "1 (profile)");
+  }
+  return static_cast<SideObjectKind>(kind);
 }
 
 absl::StatusOr<std::vector<BlockKey>> FromKeyList(

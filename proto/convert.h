@@ -16,6 +16,7 @@
 #include "codecs/shape.h"
 #include "proto/block_key.h"
 #include "proto/frame.h"
+#include "proto/side_object.h"
 
 namespace cairn::proto {
 
@@ -50,6 +51,8 @@ SliceRange ToRange(const codecs::Slice& slice);
 absl::StatusOr<BlockKey> FromKeyBytes(std::string_view bytes, std::string_view field);
 absl::StatusOr<Ticket> FromTicketBytes(std::string_view bytes);
 absl::StatusOr<LeaseToken> FromLeaseBytes(std::string_view bytes);
+absl::StatusOr<codecs::Digest> FromSideObjectId(std::string_view bytes);
+absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind);
 // At most kMatchKeysMax keys.
 absl::StatusOr<std::vector<BlockKey>> FromKeyList(
     const google::protobuf::RepeatedPtrField<std::string>& keys);

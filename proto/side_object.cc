@@ -7,6 +7,14 @@
 
 namespace cairn::proto {
 
+const char* Name(SideObjectKind kind) {
+  switch (kind) {
+    case SideObjectKind::kProfile:
+      return "profile";
+  }
+  return "unknown";
+}
+
 codecs::Digest SideObjectId(std::span<const std::byte> bytes) {
   codecs::Digest id{};
   unsigned int id_bytes = 0;
