@@ -208,7 +208,7 @@ absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
   if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("recipe is unknown, expected one of ",
                                                    ToAbsl(codecs::KnownRecipes()),
-                                                   ", or cairn:BITS with BITS from 1.0 to 16.0"));
+                                                   ", cairn:BITS or cairn-hot:BITS, BITS as 2.3"));
   }
   return recipe;
 }

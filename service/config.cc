@@ -82,7 +82,7 @@ constexpr Knob kKnobs[] = {
      "threads that run the steps of put and get"},
     {"recipe", "exact",
      Text{&Config::recipe, CheckRecipe,
-          "raw, exact, exact:fast, kivi:8, kivi:4, kivi:2 or kivi:N+"},
+          "raw, exact, exact:fast, fp8, kivi:N, kivi:N+, ott:N, cairn:BITS or cairn-hot:BITS"},
      "recipe of spaces whose first client names none"},
     {"connections", "256", Number{&Config::connections, 1, 4096},
      "data-plane connections per transport"},

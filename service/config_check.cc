@@ -37,7 +37,7 @@ absl::Status CheckPortRange(std::string_view text) {
 
 absl::Status CheckRecipe(std::string_view text) {
   codecs::Recipe recipe;
-  return codecs::ParseRecipe(text, &recipe) == codecs::Error::kOk
+  return codecs::ParsePolicyRecipe(text, &recipe) == codecs::Error::kOk
              ? absl::OkStatus()
              : absl::InvalidArgumentError("not a recipe");
 }

@@ -19,7 +19,7 @@ constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
 
 codecs::Recipe RecipeOf(const Config& config) {
   codecs::Recipe recipe;
-  CAIRN_CHECK(codecs::ParseRecipe(config.recipe, &recipe) ==
+  CAIRN_CHECK(codecs::ParsePolicyRecipe(config.recipe, &recipe) ==
               codecs::Error::kOk);  // a row checks it
   return recipe;
 }

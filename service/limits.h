@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "codecs/profile.h"
 #include "codecs/shape.h"
 #include "proto/block_key.h"
 #include "proto/frame.h"
@@ -26,6 +27,13 @@ inline constexpr size_t kSessionsPerTenantMax = 512;
 inline constexpr size_t kPeersPerSessionMax = 32;            // data-plane connections
 inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, not yet over
 inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
+
+// --- Side objects, in memory beside the arena
+inline constexpr uint64_t kSideObjectBytesMax = codecs::kProfileBytesMax;  // one
+inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                  // all
+inline constexpr uint64_t kSideObjectsBytesPerTenantMax = 128_MiB;
+inline constexpr size_t kSideObjectsMax = 8192;
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // of one GetSideObject
 
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------
@@ -103,6 +111,8 @@ static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
 static_assert(kStagingBytesMin <= kStagingBytesMax);
 static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax,
               "the largest payload can be admitted");
+static_assert(kSideObjectBytesMax <= kSideObjectsBytesPerTenantMax);
+static_assert(kSideObjectsBytesPerTenantMax <= kSideObjectsBytesMax);
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
 
 }  // namespace cairn::limits

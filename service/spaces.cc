@@ -66,7 +66,12 @@ absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t
 }  // namespace
 
 codecs::Recipe SpaceEntry::recipe() const {
-  return codecs::AllRecipes()[recipe_index_.load(std::memory_order_relaxed)];
+  const MutexLock lock(mutex_);
+  return recipe_;
+}
+
+bool SpaceEntry::IsInForce(const codecs::Recipe& recipe) const {
+  return codecs::FormatRecipe(recipe) == codecs::FormatRecipe(this->recipe());
 }
 
 absl::StatusOr<std::vector<WantedGroup>> SpaceEntry::Want(
@@ -119,19 +124,22 @@ absl::Status SpaceEntry::CheckSlice(uint16_t group, const codecs::Slice& slice) 
 }
 
 Spaces::Spaces(const codecs::Recipe& default_recipe)
-    : default_recipe_index_(*RecipeIndex(codecs::FormatRecipe(default_recipe))) {}
+    : default_recipe_(default_recipe),
+      side_objects_({.bytes_max = limits::kSideObjectsBytesMax,
+                     .bytes_per_tenant_max = limits::kSideObjectsBytesPerTenantMax,
+                     .count_max = limits::kSideObjectsMax}) {}
 
-absl::StatusOr<size_t> Spaces::RecipeIndex(std::string_view recipe) const {
-  if (recipe.empty()) {
-    return default_recipe_index_;
+absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
+  if (name.empty()) {
+    return default_recipe_;
   }
-  codecs::Recipe parsed;
-  if (codecs::ParseRecipe(recipe, &parsed) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe: one of ", ToAbsl(codecs::KnownRecipes())));
+  codecs::Recipe recipe;
+  if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("recipe: one of ",
+                                                   ToAbsl(codecs::KnownRecipes()),
+                                                   ", cairn:BITS or cairn-hot:BITS, BITS as 2.3"));
   }
-  const auto recipes = codecs::AllRecipes();
-  return static_cast<size_t>(std::find(recipes.begin(), recipes.end(), parsed) - recipes.begin());
+  return recipe;
 }
 
 absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity,
@@ -144,7 +152,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
         absl::StrCat("spec.groups: at most ", limits::kGroupsPerSpaceMax));
   }
   CAIRN_RETURN_IF_ERROR(proto::Validate(identity));
-  CAIRN_ASSIGN_OR_RETURN(const size_t recipe_index, RecipeIndex(recipe));
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe settled, RecipeOf(recipe));
   std::vector<codecs::GroupShape> groups;
   std::vector<WantedGroup> whole;
   for (size_t i = 0; i < identity.groups.size(); ++i) {
@@ -174,7 +182,10 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
   space.identity_ = identity;
   space.groups_ = std::move(groups);
   space.whole_ = std::move(whole);
-  space.recipe_index_.store(recipe_index, std::memory_order_relaxed);
+  {
+    const MutexLock recipe_lock(space.mutex_);
+    space.recipe_ = settled;
+  }
   by_fingerprint_.emplace(fingerprint, &space);
   return Opened{.space = &space, .is_created = true};
 }
@@ -204,20 +215,11 @@ std::vector<const SpaceEntry*> Spaces::List() const {
   return spaces;
 }
 
-absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {
-  CAIRN_ASSIGN_OR_RETURN(const size_t recipe_index, RecipeIndex(recipe));
-  const MutexLock lock(mutex_);
-  if (space_id == 0 || space_id > spaces_.size()) {
-    return absl::NotFoundError("no such space");
-  }
-  spaces_[space_id - 1].recipe_index_.store(recipe_index, std::memory_order_relaxed);
-  return absl::OkStatus();
-}
-
 void Spaces::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_spaces", "Spaces named since the start.", {},
                 static_cast<double>(spaces_.size()));
+  side_objects_.Report(sink);
 }
 
 }  // namespace cairn

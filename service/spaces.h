@@ -5,7 +5,6 @@
 //
 // Thread-safety: Thread-safe.
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -19,9 +18,11 @@
 #include "absl/status/statusor.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "codecs/image.h"
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
 #include "proto/block_key.h"
+#include "service/index/side_objects.h"
 #include "service/index/wanted.h"
 
 namespace cairn {
@@ -35,8 +36,10 @@ class SpaceEntry {
   std::string_view tenant() const { return identity_.tenant; }
   uint32_t tokens_per_block() const { return identity_.tokens_per_block; }
   std::span<const codecs::GroupShape> groups() const { return groups_; }
-  // The recipe in force for puts from now on.
+  // The recipe in force for puts from now on; of one that needs a profile, without what that says.
   codecs::Recipe recipe() const;
+  // An image of that recipe is of the space's: the same name.
+  bool IsInForce(const codecs::Recipe& recipe) const;
   // Every group whole: what makes a block complete.
   std::span<const WantedGroup> whole() const { return whole_; }
 
@@ -59,7 +62,8 @@ class SpaceEntry {
   proto::SpaceIdentity identity_;
   std::vector<codecs::GroupShape> groups_;
   std::vector<WantedGroup> whole_;
-  std::atomic<size_t> recipe_index_{0};  // of codecs::AllRecipes(); relaxed
+  mutable Mutex mutex_;
+  codecs::Recipe recipe_ ABSL_GUARDED_BY(mutex_);
 };
 
 class Spaces {
@@ -83,15 +87,36 @@ class Spaces {
   absl::StatusOr<const SpaceEntry*> Find(uint64_t space_id) const;
   // In order of id.
   std::vector<const SpaceEntry*> List() const;
-  // NotFound, InvalidArgument (lists the recipes there are).
+  // NotFound, InvalidArgument (lists the recipes there are, or the rates of the profile that the
+  // space has).
   absl::Status SetRecipe(uint64_t space_id, std::string_view recipe);
+
+  // --- Side objects
+  // --------------------------------------------------------------------------------
+
+  // Makes bytes of that kind current for the group: what later images are coded with.
+  // InvalidArgument names the field: no such group, bytes that are none of the kind, of another
+  // geometry than the group's, or without the rate of the space's recipe. ResourceExhausted.
+  struct Installed {
+    codecs::Digest id{};
+    bool is_new = false;
+  };
+  absl::StatusOr<Installed> Install(const SpaceEntry& space, uint32_t group,
+                                    proto::SideObjectKind kind, std::span<const std::byte> bytes);
+  // Makes *spec, of a group of the space, one of the space's recipe. Where that has a use for a
+  // profile it is the group's current one, which is returned: *spec is coded with it, and its image
+  // has to keep it. Where it needs one that the group has not, or not of that rate: `exact`.
+  SideObjectRef Settle(const SpaceEntry& space, codecs::ImageSpec* spec);
+  SideObjects& side_objects() { return side_objects_; }
 
   void Report(MetricSink& sink) const;
 
  private:
-  absl::StatusOr<size_t> RecipeIndex(std::string_view recipe) const;
+  // Of a name, or the default of none.
+  absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
 
-  const size_t default_recipe_index_;
+  const codecs::Recipe default_recipe_;
+  SideObjects side_objects_;
   mutable Mutex mutex_;
   std::deque<SpaceEntry> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
   absl::flat_hash_map<proto::Fingerprint, SpaceEntry*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);

@@ -33,6 +33,9 @@ void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
     listed.set_image_bytes(image.facts.image_bytes);
     listed.set_source_bytes(image.facts.source_bytes);
     listed.set_pin_count(image.pin_count);
+    if (image.side_object.has_value()) {
+      listed.set_side_object(proto::ToBytes(std::as_bytes(std::span(*image.side_object))));
+    }
   }
 }
 

@@ -19,13 +19,16 @@ enum class Call : uint8_t {
   kDelete,
   kInvalidate,
   kStats,
+  kPutSideObject,
+  kGetSideObject,
+  kListSideObjects,
   kListSpaces,
   kListBlocks,
   kVerify,
   kSetPolicy,
   kDrain,
 };
-inline constexpr size_t kCallCount = 12;
+inline constexpr size_t kCallCount = 15;
 
 class CallMetrics {
  public:

@@ -18,7 +18,9 @@ namespace cairn {
 
 class ControlServer {
  public:
-  static constexpr int kMessageBytesMax = 4 << 20;      // received; 65,536 keys take 2.3 MB
+  // Received: a side object and the fields beside it. 65,536 keys take 2.3 MB.
+  static constexpr int kMessageBytesMax =
+      static_cast<int>(limits::kSideObjectBytesMax) + (64 << 10);
   static constexpr size_t kMemoryBytesMax = 256 << 20;  // of all calls
   static constexpr int kCallsPerConnectionMax = 256;
 

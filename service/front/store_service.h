@@ -49,6 +49,15 @@ class StoreService final : public v1::Store::CallbackService {
                                        v1::InvalidateReply* reply) override;
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const v1::StatsRequest* request, v1::StatsReply* reply) override;
+  grpc::ServerUnaryReactor* PutSideObject(grpc::CallbackServerContext* context,
+                                          const v1::PutSideObjectRequest* request,
+                                          v1::PutSideObjectReply* reply) override;
+  grpc::ServerUnaryReactor* GetSideObject(grpc::CallbackServerContext* context,
+                                          const v1::GetSideObjectRequest* request,
+                                          v1::GetSideObjectReply* reply) override;
+  grpc::ServerUnaryReactor* ListSideObjects(grpc::CallbackServerContext* context,
+                                            const v1::ListSideObjectsRequest* request,
+                                            v1::ListSideObjectsReply* reply) override;
 
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
@@ -61,7 +70,7 @@ class StoreService final : public v1::Store::CallbackService {
   const Parts parts_;
   const SessionTerms terms_;
   const absl::Time started_;
-  CallMetrics calls_{Call::kOpenSpace, Call::kStats};
+  CallMetrics calls_{Call::kOpenSpace, Call::kListSideObjects};
 };
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 #include "codecs/crc_join.h"
 #include "codecs/decode.h"
 #include "codecs/encode.h"
+#include "codecs/step_strips.h"
 #include "proto/block_key.h"
 #include "service/get/steps.h"
 #include "service/step_timer.h"
@@ -47,6 +48,14 @@ Slice Intersection(const Slice& a, const Slice& b) {
   return {layer_first, layer_count, head_first, head_count};
 }
 
+// Whether the side object that the image names is the one that it was published with.
+bool HasItsSideObject(const Pin& pin, const ImageView& view) {
+  const codecs::ImageSpec& spec = view.spec();
+  const SideObject* side = pin.side_object();
+  return spec.side_object_count == 0 ? side == nullptr
+                                     : side != nullptr && side->id() == spec.side_objects[0];
+}
+
 // Parses every image and checks the tiles of it that the answer is made of.
 absl::StatusOr<Views> Verify(GetContext& context, const BlockIndex::Pins& pins) {
   Views views(pins.size());
@@ -54,6 +63,9 @@ absl::StatusOr<Views> Verify(GetContext& context, const BlockIndex::Pins& pins) 
     codecs::Error error = codecs::ParseImage(pins[i].bytes(), &views[i]);
     if (error == codecs::Error::kOk) {
       error = codecs::VerifyTiles(views[i], Intersection(context.slice, views[i].spec().slice));
+    }
+    if (error == codecs::Error::kOk && !HasItsSideObject(pins[i], views[i])) {
+      error = codecs::Error::kNoProfile;
     }
     if (error != codecs::Error::kOk) {
       return Corrupt(context, pins[i], error);
@@ -74,9 +86,12 @@ absl::Status Internal(std::string_view step, codecs::Error error) {
   return absl::InternalError(absl::StrCat(ToAbsl(step), ": ", ToAbsl(codecs::Name(error))));
 }
 
-bool HasOneRecipe(const Views& views) {
+// They differ in nothing but their slices, and so can be put together without decoding.
+bool HaveOneCoding(const Views& views) {
   return std::all_of(views.begin(), views.end(), [&](const ImageView& view) {
-    return view.spec().recipe == views.front().spec().recipe;
+    codecs::ImageSpec spec = view.spec();
+    spec.slice = views.front().spec().slice;
+    return spec == views.front().spec();
   });
 }
 
@@ -86,14 +101,17 @@ absl::Status DecodeInto(GetContext& context, const BlockIndex::Pins& pins, const
                         std::span<std::byte> target) {
   const Slice& slice = context.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
+    const Pin& pin = pins[static_cast<size_t>(&view - views.data())];
     uint64_t bytes = 0;
     codecs::Error error = codecs::SourceBytes(view.spec().tile, part, view.spec().tokens, &bytes);
     if (error == codecs::Error::kOk) {
-      error = codecs::Decode(context.path.backend, view, part, target.first(bytes));
+      const SideObject* side = pin.side_object();
+      error = codecs::Decode(context.path.backend, view, part, target.first(bytes),
+                             {.profile = side == nullptr ? nullptr : side->profile()});
       target = target.subspan(bytes);
     }
-    if (error == codecs::Error::kBadTile) {
-      return Corrupt(context, pins[static_cast<size_t>(&view - views.data())], error);
+    if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile) {
+      return Corrupt(context, pin, error);
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
   };
@@ -197,12 +215,12 @@ absl::StatusOr<Extent> Gather(GetContext& context, const Views& views) {
   return image;
 }
 
-// Images of different recipes have no common image but a lossless one of what they decode to.
+// Images that are coded differently have no common image but a lossless one of what they decode to.
 absl::StatusOr<Extent> Recode(GetContext& context, const BlockIndex::Pins& pins,
                               const Views& views) {
   codecs::ImageSpec spec = views.front().spec();
   spec.slice = context.slice;
-  CAIRN_CHECK(codecs::ParseRecipe("raw", &spec.recipe) == codecs::Error::kOk);
+  CAIRN_CHECK(codecs::SetRecipe("raw", nullptr, {}, &spec) == codecs::Error::kOk);
   uint64_t bytes_max = 0;
   codecs::Error error = codecs::MaxImageBytes(spec, &bytes_max);
   if (error != codecs::Error::kOk) {
@@ -231,11 +249,10 @@ absl::StatusOr<Transcoded> ToImage(GetContext& context, Promoted promoted, const
     context.path.direct.Add();
     return transcoded;
   }
-  const bool has_one_recipe = HasOneRecipe(views);
-  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, has_one_recipe
-                                                 ? Gather(context, views)
-                                                 : Recode(context, promoted.pins, views));
-  (has_one_recipe ? context.path.gathered : context.path.recoded).Add();
+  const bool is_gathered = HaveOneCoding(views);
+  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, is_gathered ? Gather(context, views)
+                                                         : Recode(context, promoted.pins, views));
+  (is_gathered ? context.path.gathered : context.path.recoded).Add();
   transcoded.payload = transcoded.staging.bytes();
   transcoded.crc32c = codecs::Crc32c(transcoded.payload);
   return transcoded;

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "service/index/block_name.h"
 #include "service/index/pin.h"
+#include "service/index/side_objects.h"
 #include "service/memory/arena.h"
 
 namespace cairn {
@@ -17,10 +18,11 @@ struct Block;
 
 struct Image {
   uint32_t slot = 0;
-  ImageFacts facts;        // immutable while pinned
-  Extent extent;           // immutable while pinned
-  Block* block = nullptr;  // null once unlinked: freed at the last unpin
-  uint32_t pins = 0;       // leases included
+  ImageFacts facts;           // immutable while pinned
+  Extent extent;              // immutable while pinned
+  SideObjectRef side_object;  // immutable while pinned; what it is coded with, if anything
+  Block* block = nullptr;     // null once unlinked: freed at the last unpin
+  uint32_t pins = 0;          // leases included
   uint32_t lease_pins = 0;
   bool is_encode_pending = false;
 };

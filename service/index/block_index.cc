@@ -89,13 +89,14 @@ void BlockIndex::Announce(const BlockName& name) {
   }
 }
 
-bool BlockIndex::Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent) {
+bool BlockIndex::Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent,
+                         SideObjectRef side_object) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   if (pin.image_->block == nullptr) {
     return false;
   }
-  table_.Swap(pin.image_, recipe, std::move(extent));
+  table_.Swap(pin.image_, recipe, std::move(extent), std::move(side_object));
   return true;
 }
 

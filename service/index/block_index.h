@@ -46,6 +46,7 @@ namespace cairn {
 struct ListedImage {
   ImageFacts facts;
   uint32_t pin_count = 0;
+  std::optional<codecs::Digest> side_object;
 };
 struct ListedBlock {
   proto::BlockKey key{};
@@ -126,9 +127,11 @@ class BlockIndex final : public Evictor {
   // Tries those who wait for the block again. With no lock held: their callbacks run here.
   void Announce(const BlockName& name);
 
-  // Swaps the bytes of a pinned image for the same slice in another recipe; readers of the old
-  // bytes keep them. False, `extent` freed, if the image is no longer the published one.
-  bool Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent);
+  // Swaps the bytes of a pinned image for the same slice in another recipe, with what that is
+  // coded with; readers of the old bytes keep them. False, `extent` freed, if the image is no
+  // longer the published one.
+  bool Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent,
+               SideObjectRef side_object);
 
   // Unlinks one image that turned out to be damaged; its bytes are freed at the last unpin. False
   // if it was unlinked already: who gets true counts and logs it.

@@ -171,7 +171,11 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
                             .idle = clock_.Now() - block->used_at,
                             .images = {}};
       for (const ImageRef& ref : block->images) {
-        listed.images.push_back({ref.image->facts, ref.image->pins});
+        ListedImage image = {ref.image->facts, ref.image->pins, std::nullopt};
+        if (const SideObject* side = ref.image->side_object.get(); side != nullptr) {
+          image.side_object = side->id();
+        }
+        listed.images.push_back(image);
       }
       blocks.push_back(std::move(listed));
     }

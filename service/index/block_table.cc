@@ -19,6 +19,7 @@ bool IsNone(const proto::BlockKey& key) { return key == proto::BlockKey{}; }
 
 BlockName ParentOf(const Block& block) { return {block.name.space_id, block.parent}; }
 
+// Recipes that need a profile, at whatever rate, come last.
 size_t RecipeIndex(const codecs::Recipe& recipe) {
   const auto recipes = codecs::AllRecipes();
   return static_cast<size_t>(std::find(recipes.begin(), recipes.end(), recipe) - recipes.begin());
@@ -180,11 +181,13 @@ void BlockTable::RemoveBlock(Block* block) {
   blocks_.Return(block);
 }
 
-Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts, Extent extent) {
+Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts, Extent extent,
+                             SideObjectRef side_object) {
   Image* image = images_.Take();
   image->facts = facts;
   image->extent = std::move(extent);
   image->extent.SetOwner(image);
+  image->side_object = std::move(side_object);
   image->block = block;
   image->pins = 0;
   image->lease_pins = 0;
@@ -215,7 +218,7 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
                             .tier = TierId::kHost,
                             .image_bytes = image.extent.size_bytes(),
                             .source_bytes = image.source_bytes};
-  Image* linked = LinkImage(block, facts, std::move(image.extent));
+  Image* linked = LinkImage(block, facts, std::move(image.extent), std::move(image.side_object));
   if (image.is_encode_pending) {
     SetPending(linked);
   }
@@ -223,12 +226,13 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
   return linked;
 }
 
-Image* BlockTable::Swap(Image* image, const codecs::Recipe& recipe, Extent extent) {
+Image* BlockTable::Swap(Image* image, const codecs::Recipe& recipe, Extent extent,
+                        SideObjectRef side_object) {
   Block* block = image->block;
   ImageFacts facts = image->facts;
   facts.recipe = recipe;
   facts.image_bytes = extent.size_bytes();
-  Image* swapped = LinkImage(block, facts, std::move(extent));
+  Image* swapped = LinkImage(block, facts, std::move(extent), std::move(side_object));
   for (ImageRef& ref : block->images) {
     if (ref.image == image) {
       ref.image = swapped;
@@ -247,8 +251,7 @@ uint64_t BlockTable::ForgetImage(Image* image) {
   image->extent.SetOwner(nullptr);
   if (image->pins == 0) {
     const uint64_t freed = image->extent.rounded_bytes();
-    image->extent.Reset();
-    images_.Return(image);
+    FreeImage(image);
     return freed;
   }
   if (--block->pinned_images == 0) {
@@ -256,6 +259,12 @@ uint64_t BlockTable::ForgetImage(Image* image) {
     pinned_queued_ -= block->queue_index != Block::kNotQueued ? 1 : 0;
   }
   return 0;
+}
+
+void BlockTable::FreeImage(Image* image) {
+  image->extent.Reset();
+  image->side_object.Reset();
+  images_.Return(image);
 }
 
 void BlockTable::UnlinkImage(Image* image) {
@@ -318,8 +327,7 @@ void BlockTable::Unpin(Image* image) {
   pinned_bytes_ -= image->extent.rounded_bytes();
   Block* block = image->block;
   if (block == nullptr) {
-    image->extent.Reset();
-    images_.Return(image);
+    FreeImage(image);
     return;
   }
   if (--block->pinned_images == 0) {

@@ -45,7 +45,7 @@ class BlockTable {
   // The same for all images of a block. Returns the arena bytes that are free now.
   uint64_t UnlinkBlock(Block* block);
   // The bytes of a linked image become others of the same slice. Returns the new image.
-  Image* Swap(Image* image, const codecs::Recipe& recipe, Extent extent);
+  Image* Swap(Image* image, const codecs::Recipe& recipe, Extent extent, SideObjectRef side_object);
 
   void Touch(Block* block, absl::Time now);
   void Pin(Image* image);
@@ -98,7 +98,8 @@ class BlockTable {
   void RemoveBlock(Block* block);  // REQUIRES: no images
   void AddChild(const BlockName& parent, uint64_t first_position);
   void RemoveChild(const BlockName& parent);
-  Image* LinkImage(Block* block, const ImageFacts& facts, Extent extent);
+  Image* LinkImage(Block* block, const ImageFacts& facts, Extent extent, SideObjectRef side_object);
+  void FreeImage(Image* image);
   // Out of figures and pins of the block; returns bytes that are free now.
   uint64_t ForgetImage(Image* image);
   void Count(const ImageFacts& facts, int sign);
@@ -114,7 +115,8 @@ class BlockTable {
 
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
-  std::array<RecipeFigures, 64> figures_by_recipe_{};  // by place in codecs::AllRecipes()
+  std::array<RecipeFigures, 64>
+      figures_by_recipe_{};  // by place in codecs::AllRecipes(), then cairn of any rate
   uint64_t pinned_blocks_ = 0;
   uint64_t pinned_queued_ = 0;  // of those, in recency_
   uint64_t pinned_bytes_ = 0;

@@ -30,8 +30,9 @@ void BlockTable::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_image_unlinked_bytes_total",
                   "Image bytes evicted, deleted, replaced or dropped.", {}, unlinked_bytes_total_);
   const auto recipes = codecs::AllRecipes();
-  for (size_t i = 0; i < recipes.size(); ++i) {
-    const MetricLabel labels[] = {{"recipe", codecs::FormatRecipe(recipes[i])}};
+  for (size_t i = 0; i <= recipes.size(); ++i) {
+    const MetricLabel labels[] = {
+        {"recipe", i < recipes.size() ? codecs::FormatRecipe(recipes[i]) : "cairn"}};
     const RecipeFigures& figures = figures_by_recipe_[i];
     sink.AddGauge("cairn_recipe_images", "Images published, by recipe.", labels,
                   static_cast<double>(figures.image_count));

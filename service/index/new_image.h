@@ -7,6 +7,7 @@
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
 #include "service/index/block_name.h"
+#include "service/index/side_objects.h"
 #include "service/memory/arena.h"
 
 namespace cairn {
@@ -27,6 +28,7 @@ struct NewImage {
   codecs::Recipe recipe;
   uint64_t source_bytes = 0;
   Extent extent;                   // Use::kPlaced; size_bytes() is the image's
+  SideObjectRef side_object;       // the one that it names, if any
   bool is_encode_pending = false;  // kept raw: upkeep encodes it later
 };
 

@@ -32,6 +32,11 @@ std::span<const std::byte> Pin::bytes() const {
   return image_->extent.bytes();
 }
 
+const SideObject* Pin::side_object() const {
+  CAIRN_DCHECK(image_ != nullptr);
+  return image_->side_object.get();
+}
+
 uint64_t Pin::place() const {
   CAIRN_DCHECK(image_ != nullptr);
   return image_->extent.offset();

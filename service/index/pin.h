@@ -19,6 +19,7 @@
 namespace cairn {
 
 class BlockIndex;
+class SideObject;
 struct Image;
 
 // Where an image lives; the values are those of cairn.v1.Tier.
@@ -52,7 +53,9 @@ class Pin {
   // REQUIRES of the rest: not empty.
   const ImageFacts& facts() const;
   std::span<const std::byte> bytes() const;  // the whole image
-  uint64_t place() const;                    // offset in the tier, for logs
+  // What the image is coded with; null where it needs nothing.
+  const SideObject* side_object() const;
+  uint64_t place() const;  // offset in the tier, for logs
 
  private:
   friend class BlockIndex;

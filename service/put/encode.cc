@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "codecs/step_strips.h"
 #include "proto/block_key.h"
 #include "service/put/steps.h"
 #include "service/step_timer.h"
@@ -24,10 +25,37 @@ absl::Status Corrupt(PutPath& path, const proto::Put& put, std::string_view what
   return absl::DataLossError(absl::StrCat("payload: ", ToAbsl(what)));
 }
 
-// The image is to be exactly the one that the put announced, in a recipe that the space allows.
+// A recipe that the space allows, and what it needs. Sets *side_object to what the image names.
+absl::Status CheckCoding(PutPath& path, const SpaceEntry& space, const codecs::ImageSpec& spec,
+                         SideObjectRef* side_object) {
+  codecs::ImageSpec wanted = spec;
+  wanted.recipe = space.recipe();
+  if (!spec.recipe.IsLossless() && !space.IsInForce(spec.recipe) &&
+      !(spec.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)), ", the space takes ",
+        ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
+  }
+  if (spec.side_object_count == 0) {
+    return absl::OkStatus();
+  }
+  const codecs::Digest& id = spec.side_objects[0];
+  *side_object = path.spaces.side_objects().Find(space.id(), id);
+  if (side_object->get() == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "payload: the image names side object ", proto::Hex(std::as_bytes(std::span(id))),
+        ", which the space does not have: put that first"));
+  }
+  if (!codecs::IsCodableWith(spec, side_object->profile())) {
+    return absl::InvalidArgumentError("payload: the image is not one of the profile that it names");
+  }
+  return absl::OkStatus();
+}
+
+// The image is to be exactly the one that the put announced, coded in a way that the space allows.
 absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put& put,
                         codecs::ImageSpec expected, std::span<const std::byte> payload,
-                        codecs::Recipe* recipe) {
+                        Encoded* encoded) {
   codecs::ImageView view;
   codecs::Error error = codecs::ParseImage(payload, &view);
   if (error == codecs::Error::kBadChecksum) {
@@ -41,19 +69,16 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
     return absl::InvalidArgumentError(
         absl::StrCat("payload: an image of ", view.bytes().size(), " bytes in ", payload.size()));
   }
-  expected.recipe = view.spec().recipe;
-  if (!(view.spec() == expected)) {
+  const codecs::ImageSpec& spec = view.spec();
+  expected.recipe = spec.recipe;
+  expected.domain = spec.domain;
+  expected.side_object_count = spec.side_object_count;
+  expected.side_objects = spec.side_objects;
+  if (!(spec == expected)) {
     return absl::InvalidArgumentError(
         "payload: the image is of another space, key, group, slice, shape or position");
   }
-  codecs::ImageSpec wanted = expected;
-  wanted.recipe = space.recipe();
-  if (!expected.recipe.IsLossless() && !(expected.recipe == wanted.recipe) &&
-      !(expected.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "payload: the image is ", ToAbsl(codecs::FormatRecipe(expected.recipe)),
-        ", the space takes ", ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
-  }
+  CAIRN_RETURN_IF_ERROR(CheckCoding(path, space, spec, &encoded->side_object));
   error = codecs::VerifyTiles(view);
   if (error == codecs::Error::kBadChecksum) {
     return Corrupt(path, put, "tile");
@@ -62,7 +87,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
     return absl::InvalidArgumentError(
         absl::StrCat("payload: not an image: ", ToAbsl(codecs::Name(error))));
   }
-  *recipe = expected.recipe;
+  encoded->recipe = spec.recipe;
   return absl::OkStatus();
 }
 
@@ -108,22 +133,26 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   }
   Encoded encoded;
   if (context.put_.form == proto::Form::kImage) {
-    CAIRN_RETURN_IF_ERROR(CheckImage(path, *context.space_, context.put_, context.spec_,
-                                     received.payload, &encoded.recipe));
+    CAIRN_RETURN_IF_ERROR(
+        CheckImage(path, *context.space_, context.put_, context.spec_, received.payload, &encoded));
     encoded.image = std::move(received.staging);
     return encoded;
   }
-  codecs::ImageSpec spec = context.spec_;
-  if (context.keeps_raw_ && spec.recipe.id != codecs::RecipeId::kRaw) {
-    CAIRN_CHECK(codecs::ParseRecipe("raw", &spec.recipe) == codecs::Error::kOk);
+  codecs::ImageSpec spec = context.spec_;  // raw, so far
+  const codecs::Recipe policy = context.space_->recipe();
+  if (context.keeps_raw_ && policy.id != codecs::RecipeId::kRaw) {
     encoded.is_encode_pending = true;
     path.kept_raw.Add();
+  } else {
+    encoded.side_object = path.spaces.Settle(*context.space_, &spec);
+    path.without_profile.Add(policy.NeedsProfile() && encoded.side_object.get() == nullptr ? 1 : 0);
   }
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
   const Parents parents = ParentsOf(path, context.put_, spec);
-  const codecs::EncodeInputs inputs = {.parents = parents.views};
+  const codecs::EncodeInputs inputs = {.profile = encoded.side_object.profile(),
+                                       .parents = parents.views};
   size_t bytes = 0;
   const codecs::Error error =
       codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);

@@ -14,6 +14,7 @@ absl::StatusOr<Placed> Place(PutContext& context, Encoded encoded) {
   }
   return Placed{.image = std::move(encoded.image),
                 .recipe = encoded.recipe,
+                .side_object = std::move(encoded.side_object),
                 .is_encode_pending = encoded.is_encode_pending};
 }
 

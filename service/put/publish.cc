@@ -25,6 +25,7 @@ absl::Status Publish(PutContext& context, Placed placed) {
                     .recipe = placed.recipe,
                     .source_bytes = source_bytes,
                     .extent = std::move(placed.image),
+                    .side_object = std::move(placed.side_object),
                     .is_encode_pending = placed.is_encode_pending};
   // A session cannot end between the question and the deed, so after its end nothing appears.
   CAIRN_RETURN_IF_ERROR(path.sessions.IfOpen(context.session_id_, [&] {

@@ -55,7 +55,7 @@ class PutPath {
   // Counts a put that failed, by its status.
   void CountFailure(const absl::Status& status);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter corrupt_wire, kept_raw, source_bytes, image_bytes;
+  Counter corrupt_wire, kept_raw, without_profile, source_bytes, image_bytes;
   void Report(MetricSink& sink) const;
 
  private:
@@ -95,7 +95,7 @@ class PutContext {
   const SpaceEntry* space_ = nullptr;
   uint64_t session_id_ = 0;
   proto::Put put_;
-  codecs::ImageSpec spec_;       // of the image to be, but for its recipe
+  codecs::ImageSpec spec_;       // of the image to be, but for how it is coded
   uint32_t payload_crc32c_ = 0;  // as the frame says
   absl::Time admitted_ = absl::InfinitePast();
   Sessions::InFlightPut in_flight_;  // destroyed after staging_: its bytes are then free

@@ -48,7 +48,7 @@ absl::StatusOr<codecs::ImageSpec> CheckGeometry(const SpaceEntry& space, const p
                                   .slice = slice,
                                   .tokens = put.tokens,
                                   .first_position = put.first_position,
-                                  .recipe = space.recipe()};
+                                  .recipe = {}};
   if (const codecs::Error error = codecs::Validate(spec); error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
   }

@@ -14,6 +14,7 @@ namespace cairn {
 struct Encoded {
   Extent image;
   codecs::Recipe recipe;
+  SideObjectRef side_object;  // the one that it names, if any
   bool is_placed = false;
   bool is_encode_pending = false;  // kept raw
 };
@@ -22,6 +23,7 @@ struct Encoded {
 struct Placed {
   Extent image;
   codecs::Recipe recipe;
+  SideObjectRef side_object;
   bool is_encode_pending = false;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "service/active_backend.h"
@@ -103,13 +104,30 @@ bool Upkeep::EncodePending() {
 absl::Status Upkeep::EncodeOne(const Pin& pin) {
   const StepTimer timer(encode_seconds_);
   CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, spaces_.Find(pin.facts().space_id));
-  const codecs::Recipe recipe = space->recipe();
-  // Since it was kept raw the space may have turned raw.
-  if (recipe == pin.facts().recipe || !VerifyOne(pin)) {
+  if (!VerifyOne(pin)) {
     return absl::OkStatus();
   }
   codecs::ImageView view;
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &view) == codecs::Error::kOk);
+  codecs::ImageSpec spec = view.spec();
+  SideObjectRef side_object = spaces_.Settle(*space, &spec);
+  // Since it was kept raw the space may have turned raw.
+  if (spec == view.spec()) {
+    return absl::OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.profile() == nullptr
+                                           ? Demoted(view, spec.recipe)
+                                           : Recoded(view, spec, *side_object.profile()));
+  CAIRN_RETURN_IF_ERROR(host_.Place(image));
+  if (index_.Replace(pin, codecs::RecordedSpec(spec, {}).recipe, std::move(image),
+                     std::move(side_object))) {
+    encoded_.Add();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
+                                       const codecs::Recipe& recipe) {
   CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(codecs::DemoteBytesMax(view, recipe)));
   size_t bytes = 0;
   const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
@@ -117,13 +135,28 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
     return absl::InternalError(absl::StrCat("demote: ", ToAbsl(codecs::Name(error))));
   }
   image.ShrinkTo(bytes);
-  CAIRN_RETURN_IF_ERROR(host_.Place(image));
-  codecs::ImageSpec spec = view.spec();
-  spec.recipe = recipe;
-  if (index_.Replace(pin, codecs::RecordedSpec(spec, {}).recipe, std::move(image))) {
-    encoded_.Add();
+  return image;
+}
+
+absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
+                                       const codecs::Profile& profile) {
+  uint64_t source_bytes = 0, bytes_max = 0;
+  CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
+                  codecs::Error::kOk &&
+              codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_ASSIGN_OR_RETURN(const Extent source, host_.AllocateStaging(source_bytes));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
+  codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
+  size_t bytes = 0;
+  if (error == codecs::Error::kOk) {
+    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes,
+                           {.profile = &profile});
   }
-  return absl::OkStatus();
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
+  }
+  image.ShrinkTo(bytes);
+  return image;
 }
 
 void Upkeep::Report(MetricSink& sink) const {

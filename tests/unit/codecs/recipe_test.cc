@@ -55,6 +55,17 @@ TEST(RecipeTest, CairnHotNeedsAProfileAndHasNoLevels) {
   }
 }
 
+TEST(RecipeTest, PoliciesNameThoseThatNeedAProfileToo) {
+  Recipe recipe;
+  for (const char* name : {"raw", "kivi:2+", "exact", "cairn:2.3", "cairn:4.3*9"}) {
+    ASSERT_EQ(ParsePolicyRecipe(name, &recipe), Error::kOk) << name;
+    EXPECT_EQ(FormatRecipe(recipe), name);
+  }
+  for (const char* name : {"", "cairn", "cairn:", "cairn:2", "cairn:0.9", "cairn:2.30"}) {
+    EXPECT_EQ(ParsePolicyRecipe(name, &recipe), Error::kUnknownRecipe) << name;
+  }
+}
+
 TEST(RecipeTest, CairnNeedsAProfileAndIsNotParsed) {
   Recipe recipe;
   EXPECT_EQ(ParseRecipe("cairn:2.3", &recipe), Error::kUnknownRecipe);

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/index/side_objects.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace cairn {
+
+// Fields but for the first two are guarded by the owner's lock.
+struct SideObjectRef::Entry {
+  std::unique_ptr<SideObject> object;
+  uint64_t space_id = 0;
+  std::string tenant;
+  uint64_t references = 0;
+  uint64_t current_count = 0;  // slots that it is the current one of
+};
+
+absl::StatusOr<std::unique_ptr<SideObject>> SideObject::Parse(proto::SideObjectKind kind,
+                                                              std::span<const std::byte> bytes) {
+  std::unique_ptr<SideObject> object(new SideObject());
+  object->kind_ = kind;
+  object->bytes_.assign(bytes.begin(), bytes.end());
+  switch (kind) {
+    case proto::SideObjectKind::kProfile:
+      if (const codecs::Error error = codecs::ParseProfile(object->bytes_, &object->profile_);
+          error != codecs::Error::kOk) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("content: not a profile: ", ToAbsl(codecs::Name(error))));
+      }
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("kind is ", static_cast<int>(kind), ": 1 (profile) is the one there is"));
+  }
+  object->id_ = proto::SideObjectId(object->bytes_);
+  return object;
+}
+
+// --- References ----------------------------------------------------------------------------------
+
+SideObjectRef& SideObjectRef::operator=(SideObjectRef&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    owner_ = std::exchange(source.owner_, nullptr);
+    entry_ = std::exchange(source.entry_, nullptr);
+  }
+  return *this;
+}
+
+void SideObjectRef::Reset() {
+  if (Entry* entry = std::exchange(entry_, nullptr); entry != nullptr) {
+    std::exchange(owner_, nullptr)->Unref(entry);
+  }
+}
+
+const SideObject* SideObjectRef::get() const {
+  return entry_ == nullptr ? nullptr : entry_->object.get();
+}
+
+void SideObjects::Unref(Entry* entry) {
+  std::unique_ptr<Entry> freed;
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(entry->references > 0);
+  --entry->references;
+  --references_;
+  freed = TakeIfFree(entry);
+}
+
+std::unique_ptr<SideObjects::Entry> SideObjects::TakeIfFree(Entry* entry) {
+  if (entry->references > 0 || entry->current_count > 0) {
+    return nullptr;
+  }
+  const auto found = entries_.find(Name(entry->space_id, entry->object->id()));
+  CAIRN_CHECK(found != entries_.end());
+  std::unique_ptr<Entry> taken = std::move(found->second);
+  entries_.erase(found);
+  const uint64_t bytes = taken->object->bytes().size();
+  bytes_ -= bytes;
+  const auto tenant = bytes_by_tenant_.find(taken->tenant);
+  tenant->second -= bytes;
+  if (tenant->second == 0) {
+    bytes_by_tenant_.erase(tenant);
+  }
+  dropped_.Add();
+  return taken;
+}
+
+// --- Installing and finding ----------------------------------------------------------------------
+
+SideObjects::SideObjects(const SideObjectLimits& limits) : limits_(limits) {}
+
+SideObjects::~SideObjects() {
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(references_ == 0, "a reference outlives the side objects");
+}
+
+absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const Place& place,
+                                                           std::unique_ptr<SideObject>& object) {
+  const uint64_t bytes = object->bytes().size();
+  const auto tenant = bytes_by_tenant_.find(ToAbsl(place.tenant));
+  const uint64_t of_tenant = tenant == bytes_by_tenant_.end() ? 0 : tenant->second;
+  if (bytes_ + bytes > limits_.bytes_max || of_tenant + bytes > limits_.bytes_per_tenant_max ||
+      entries_.size() >= limits_.count_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "content has ", bytes, " bytes: the tenant's side objects take ", of_tenant, " of ",
+        limits_.bytes_per_tenant_max, ", all of them ", bytes_, " of ", limits_.bytes_max, ", ",
+        entries_.size(), " of ", limits_.count_max, " in number"));
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->space_id = place.space_id;
+  entry->tenant = std::string(place.tenant);
+  entry->object = std::move(object);
+  Entry* added = entry.get();
+  bytes_ += bytes;
+  bytes_by_tenant_[added->tenant] += bytes;
+  entries_.emplace(Name(place.space_id, added->object->id()), std::move(entry));
+  return added;
+}
+
+absl::StatusOr<bool> SideObjects::Install(const Place& place, std::unique_ptr<SideObject> object) {
+  std::unique_ptr<Entry> freed;  // after the lock
+  const MutexLock lock(mutex_);
+  const Slot slot = {place.space_id, place.group, object->kind()};
+  Entry* entry = nullptr;
+  const auto found = entries_.find(Name(place.space_id, object->id()));
+  const bool is_new = found == entries_.end();
+  if (is_new) {
+    absl::StatusOr<Entry*> added = AddLocked(place, object);
+    if (!added.ok()) {
+      refused_.Add();
+      return added.status();
+    }
+    entry = *added;
+  } else {
+    entry = found->second.get();
+  }
+  ++entry->current_count;
+  Entry*& current = current_[slot];
+  if (Entry* former = std::exchange(current, entry); former != nullptr) {
+    --former->current_count;
+    freed = TakeIfFree(former);
+  }
+  installed_.Add();
+  return is_new;
+}
+
+SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind) {
+  const MutexLock lock(mutex_);
+  const auto found = current_.find(Slot{space_id, group, kind});
+  if (found == current_.end()) {
+    return {};
+  }
+  ++found->second->references;
+  ++references_;
+  return {this, found->second};
+}
+
+SideObjectRef SideObjects::Find(uint64_t space_id, const codecs::Digest& id) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(Name(space_id, id));
+  if (found == entries_.end()) {
+    return {};
+  }
+  ++found->second->references;
+  ++references_;
+  return {this, found->second.get()};
+}
+
+// --- Figures -------------------------------------------------------------------------------------
+
+std::vector<SideObjects::Listed> SideObjects::List(uint64_t space_id) const {
+  std::vector<Listed> listed;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [name, entry] : entries_) {
+      if (name.first == space_id) {
+        const SideObject& object = *entry->object;
+        listed.push_back(
+            {object.id(), object.kind(), object.bytes().size(), {}, entry->references});
+      }
+    }
+    for (const auto& [slot, entry] : current_) {
+      if (slot.space_id != space_id) {
+        continue;
+      }
+      for (Listed& one : listed) {
+        if (one.id == entry->object->id()) {
+          one.current_groups.push_back(slot.group);
+        }
+      }
+    }
+  }
+  std::sort(listed.begin(), listed.end(),
+            [](const Listed& a, const Listed& b) { return a.id < b.id; });
+  for (Listed& one : listed) {
+    std::sort(one.current_groups.begin(), one.current_groups.end());
+  }
+  return listed;
+}
+
+uint64_t SideObjects::bytes() const {
+  const MutexLock lock(mutex_);
+  return bytes_;
+}
+
+uint64_t SideObjects::count() const {
+  const MutexLock lock(mutex_);
+  return entries_.size();
+}
+
+void SideObjects::Report(MetricSink& sink) const {
+  const MutexLock lock(mutex_);
+  const auto gauge = [&sink](std::string_view name, std::string_view help, uint64_t value) {
+    sink.AddGauge(name, help, {}, static_cast<double>(value));
+  };
+  gauge("cairn_side_objects", "Side objects held, as profiles.", entries_.size());
+  gauge("cairn_side_object_bytes", "Bytes of the side objects held.", bytes_);
+  gauge("cairn_side_object_references",
+        "References to side objects: of published images, and of puts and gets under way.",
+        references_);
+  sink.AddCounter("cairn_side_object_installed_total",
+                  "Side objects made the current one of a group.", {}, installed_.Value());
+  sink.AddCounter("cairn_side_object_refused_total",
+                  "Side objects refused because a budget was used up.", {}, refused_.Value());
+  sink.AddCounter("cairn_side_object_dropped_total",
+                  "Side objects dropped, for they were neither current nor named.", {},
+                  dropped_.Value());
+}
+
+}  // namespace cairn

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a space's recipe asks of side objects.
+#include "base/check.h"
+#include "base/status.h"
+#include "codecs/step_strips.h"
+#include "service/limits.h"
+#include "service/spaces.h"
+
+namespace cairn {
+namespace {
+
+std::string BitsName(uint32_t tenths) { return absl::StrCat(tenths / 10, ".", tenths % 10); }
+
+std::string RatesOf(const codecs::Profile& profile) {
+  std::string rates;
+  for (uint32_t bits = codecs::kProfileBitsMin; bits <= codecs::kProfileBitsMax; ++bits) {
+    if (profile.MultiplierOf(bits).has_value()) {
+      absl::StrAppend(&rates, rates.empty() ? "" : ", ", BitsName(bits));
+    }
+  }
+  return rates;
+}
+
+absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
+                       const codecs::Profile& profile) {
+  codecs::ImageSpec spec;
+  const std::string_view name = codecs::FormatRecipe(recipe);
+  if (!recipe.NeedsProfile() ||
+      codecs::SetRecipe(name, &profile, {}, &spec) == codecs::Error::kOk) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("recipe: the profile of group ", group,
+                                                 " has no rate for ", ToAbsl(name),
+                                                 "; it has cairn:BITS for ", RatesOf(profile)));
+}
+
+absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group,
+                           const codecs::Profile& profile) {
+  if (profile.Fits(shape.tile, codecs::WholeOf(shape)) && profile.layers() == shape.layers &&
+      profile.heads() == shape.heads) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("content: the profile is of ", profile.layers(), " layers, ", profile.heads(),
+                   " heads, dims ", profile.Dim(0), " and ", profile.Dim(1), "; group ", group,
+                   " has ", shape.layers, " layers, ", shape.heads, " heads, dims ",
+                   shape.tile.k_dim, " and ", shape.tile.v_dim));
+}
+
+}  // namespace
+
+absl::StatusOr<Spaces::Installed> Spaces::Install(const SpaceEntry& space, uint32_t group,
+                                                  proto::SideObjectKind kind,
+                                                  std::span<const std::byte> bytes) {
+  if (group >= space.groups().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group is ", group, ": the space has ", space.groups().size(), " groups"));
+  }
+  if (bytes.size() > limits::kSideObjectBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("content has ", bytes.size(), " bytes: at most ",
+                                                   limits::kSideObjectBytesMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, SideObject::Parse(kind, bytes));
+  if (const codecs::Profile* profile = parsed->profile(); profile != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckGeometry(space.groups()[group], group, *profile));
+    CAIRN_RETURN_IF_ERROR(CheckRate(space.recipe(), group, *profile));
+  }
+  Installed installed = {.id = parsed->id(), .is_new = false};
+  CAIRN_ASSIGN_OR_RETURN(
+      installed.is_new,
+      side_objects_.Install({space.id(), group, space.tenant()}, std::move(parsed)));
+  return installed;
+}
+
+SideObjectRef Spaces::Settle(const SpaceEntry& space, codecs::ImageSpec* spec) {
+  const codecs::Recipe recipe = space.recipe();
+  SideObjectRef current;
+  if (recipe.NeedsProfile() || recipe.MayHaveProfile()) {
+    current = side_objects_.Current(space.id(), spec->group, proto::SideObjectKind::kProfile);
+  }
+  const codecs::Digest id = current.get() == nullptr ? codecs::Digest{} : current.get()->id();
+  if (codecs::SetRecipe(codecs::FormatRecipe(recipe), current.profile(), id, spec) ==
+      codecs::Error::kOk) {
+    return current;
+  }
+  CAIRN_CHECK(codecs::SetRecipe("exact", nullptr, {}, spec) == codecs::Error::kOk);
+  return {};
+}
+
+absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe settled, RecipeOf(recipe));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, Find(space_id));
+  for (uint32_t group = 0; group < space->groups().size(); ++group) {
+    const SideObjectRef current =
+        side_objects_.Current(space_id, group, proto::SideObjectKind::kProfile);
+    if (current.profile() != nullptr) {
+      CAIRN_RETURN_IF_ERROR(CheckRate(settled, group, *current.profile()));
+    }
+  }
+  const MutexLock lock(mutex_);
+  SpaceEntry& entry = spaces_[space_id - 1];
+  const MutexLock recipe_lock(entry.mutex_);
+  entry.recipe_ = settled;
+  return absl::OkStatus();
+}
+
+}  // namespace cairn
