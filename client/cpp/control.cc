@@ -111,6 +111,18 @@ class GrpcControl final : public Control {
   absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) override {
     return Call<v1::StatsReply>(&v1::Store::Stub::Stats, request, deadline);
   }
+  absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest request,
+                                                       absl::Time deadline) override {
+    return Call<v1::PutSideObjectReply>(&v1::Store::Stub::PutSideObject, request, deadline);
+  }
+  absl::StatusOr<v1::GetSideObjectReply> GetSideObject(v1::GetSideObjectRequest request,
+                                                       absl::Time deadline) override {
+    return Call<v1::GetSideObjectReply>(&v1::Store::Stub::GetSideObject, request, deadline);
+  }
+  absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(v1::ListSideObjectsRequest request,
+                                                           absl::Time deadline) override {
+    return Call<v1::ListSideObjectsReply>(&v1::Store::Stub::ListSideObjects, request, deadline);
+  }
 
  private:
   template <typename Reply, typename Request>

@@ -56,6 +56,12 @@ class Control {
   virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
                                                          absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest request,
+                                                               absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::GetSideObjectReply> GetSideObject(v1::GetSideObjectRequest request,
+                                                               absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(
+      v1::ListSideObjectsRequest request, absl::Time deadline) = 0;
 };
 
 }  // namespace cairn

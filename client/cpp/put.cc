@@ -8,6 +8,7 @@
 #include "codecs/checksum.h"
 #include "codecs/crc_join.h"
 #include "codecs/encode.h"
+#include "codecs/step_strips.h"
 
 namespace cairn {
 namespace {
@@ -81,6 +82,23 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
   return Payload{payload, crc, proto::Form::kSource};
 }
 
+// The space's recipe, with the profile that it has a use for; as the daemon would, `exact` where it
+// needs one and there is none.
+absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec) const {
+  SideObjectHandle current;
+  if (context_.recipe.NeedsProfile() || context_.recipe.MayHaveProfile()) {
+    CAIRN_ASSIGN_OR_RETURN(current, context_.current_profile(slice_.group));
+  }
+  const codecs::Profile* profile = current == nullptr ? nullptr : current->profile();
+  const Digest id = current == nullptr ? Digest{} : current->id();
+  if (codecs::SetRecipe(codecs::FormatRecipe(context_.recipe), profile, id, spec) ==
+      codecs::Error::kOk) {
+    return current;
+  }
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::SetRecipe("exact", nullptr, {}, spec), "recipe"));
+  return SideObjectHandle();
+}
+
 absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) const {
   const uint64_t source_bytes = SourceBytesOf(slice_);
   std::span<const std::byte> source;
@@ -104,13 +122,15 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   spec.slice = slice_.slice;
   spec.tokens = slice_.tokens;
   spec.first_position = request_.first_position;
-  spec.recipe = context_.recipe;
+  CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle side_object, SetRecipe(&spec));
   const codecs::Backend* backend = nullptr;
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
   const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_));
   size_t bytes = 0;
-  CAIRN_RETURN_IF_ERROR(
-      FromCodec(codecs::Encode(*backend, spec, source, target, &bytes), "encode"));
+  CAIRN_RETURN_IF_ERROR(FromCodec(
+      codecs::Encode(*backend, spec, source, target, &bytes,
+                     {.profile = side_object == nullptr ? nullptr : side_object->profile()}),
+      "encode"));
   const std::span<const std::byte> image = target.first(bytes);
   return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage};
 }

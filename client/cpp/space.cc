@@ -95,6 +95,7 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   if (reply.fingerprint() != proto::ToBytes(fingerprint_)) {
     return absl::InternalError("the daemon gives the space another fingerprint");
   }
+  side_objects_.ForgetCurrent();  // it may be another daemon, without them
   bound.opened.epoch = bound.session.epoch;
   bound.opened.space_id = reply.space_id();
   CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,

@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/client.h"
+#include "client/cpp/side_objects.h"
 #include "client/cpp/transfer.h"
 #include "codecs/shape.h"
 #include "proto/block_key.h"
@@ -100,6 +101,22 @@ class Space {
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
 
+  // Side objects: what images of some recipes are coded with, docs/formats/profile.md.
+  //
+  // Installs one as the current of its kind for a group: what the daemon codes later puts with.
+  // Blocks that are there keep theirs. The same bytes have the same id and may be installed again.
+  // InvalidArgument: no such group, not of the kind, of another geometry, or without the rate of
+  // the space's recipe. ResourceExhausted: the tenant's side objects, or all, take their budget.
+  absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
+                                                    std::span<const std::byte> bytes,
+                                                    absl::Duration timeout = absl::ZeroDuration());
+  // Out of this client's cache, or fetched and checked against its id. NotFound: the space has it
+  // not (any more). DataLoss: what came is not what the id names.
+  absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
+                                                 absl::Duration timeout = absl::ZeroDuration());
+  absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
+      absl::Duration timeout = absl::ZeroDuration());
+
  private:
   friend class Client;
   // What the daemon of one session made of the space.
@@ -120,6 +137,13 @@ class Space {
   template <typename ExchangeType, typename Result, typename Request>
   std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
                                                absl::Duration timeout);
+  absl::StatusOr<SideObjectHandle> FetchSideObject(const Bound& bound, const Digest& id,
+                                                   absl::Time deadline);
+  absl::StatusOr<std::vector<SideObjectFigures>> AskSideObjects(const Bound& bound,
+                                                                absl::Time deadline);
+  // The profile that a put into the group is coded with here; null where it has none.
+  absl::StatusOr<SideObjectHandle> CurrentProfile(const Bound& bound, uint32_t group,
+                                                  absl::Time deadline);
   // Counts what has ended, all in `elapsed`.
   void Account(const std::deque<PutExchange>& puts, absl::Duration elapsed);
   void Account(const std::deque<GetExchange>& gets, absl::Duration elapsed);
@@ -130,6 +154,7 @@ class Space {
   const Fingerprint fingerprint_;
   const std::string recipe_wanted_;
   bool was_created_ = false;  // set before anyone else has the space
+  SideObjectCache side_objects_;
   mutable Mutex mutex_;
   Opened opened_ ABSL_GUARDED_BY(mutex_);
 };

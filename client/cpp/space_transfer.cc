@@ -23,8 +23,14 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
     std::fill(results.begin(), results.end(), bound.status());
     return results;
   }
-  const TransferContext context{fingerprint_, bound->opened.space_id,
-                                bound->session.payload_bytes_max, bound->opened.recipe};
+  const auto fetch = [&](const Digest& id) { return FetchSideObject(*bound, id, *deadline); };
+  const auto side_object = [&](const Digest& id) { return side_objects_.Get(id, fetch); };
+  const auto current_profile = [&](uint32_t group) {
+    return CurrentProfile(*bound, group, *deadline);
+  };
+  const TransferContext context{
+      fingerprint_, bound->opened.space_id, bound->session.payload_bytes_max, bound->opened.recipe,
+      side_object,  current_profile};
   std::deque<ExchangeType> exchanges;  // they do not move once made
   std::vector<Exchange*> to_run;
   std::vector<size_t> places;

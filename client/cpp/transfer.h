@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/data.h"
+#include "client/cpp/side_objects.h"
 #include "codecs/inputs.h"
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
@@ -22,7 +24,11 @@ struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
   uint64_t payload_bytes_max = 0;
-  codecs::Recipe recipe;
+  codecs::Recipe recipe;  // of one that needs a profile, without what that says
+  // The side object of an id; NotFound where the daemon has it no more. May ask the daemon.
+  absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)> side_object;
+  // The profile that a group has now, null where it has none. May ask the daemon.
+  absl::FunctionRef<absl::StatusOr<SideObjectHandle>(uint32_t group)> current_profile;
 };
 
 class PutExchange final : public Exchange {
@@ -47,6 +53,7 @@ class PutExchange final : public Exchange {
   };
   Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
+  absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
   absl::StatusOr<Payload> MakeImage(Scratch& scratch) const;
 
   const TransferContext& context_;

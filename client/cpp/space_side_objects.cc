@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The side objects of a Space: the calls, and what puts and gets need of them.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/cpp/core.h"
+#include "client/cpp/space.h"
+#include "proto/convert.h"
+
+namespace cairn {
+namespace {
+
+std::string ToBytes(const Digest& id) { return proto::ToBytes(std::as_bytes(std::span(id))); }
+
+}  // namespace
+
+absl::StatusOr<InstalledSideObject> Space::PutSideObject(uint32_t group, SideObjectKind kind,
+                                                         std::span<const std::byte> bytes,
+                                                         absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kDataTimeoutDefault));
+  if (bytes.size() > codecs::kProfileBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bytes has ", bytes.size(), " bytes; the limit is ", codecs::kProfileBytesMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  v1::PutSideObjectRequest request;
+  request.set_space_id(bound.opened.space_id);
+  request.set_group(group);
+  request.set_kind(static_cast<v1::SideObjectKind>(kind));
+  request.set_content(proto::ToBytes(bytes));
+  CAIRN_ASSIGN_OR_RETURN(const v1::PutSideObjectReply reply,
+                         core_.control->PutSideObject(std::move(request), deadline));
+  InstalledSideObject installed{.id = proto::SideObjectId(bytes), .was_created = reply.created()};
+  if (reply.id() != ToBytes(installed.id)) {
+    return absl::InternalError("the daemon gives the side object another id");
+  }
+  side_objects_.ForgetCurrent();
+  return installed;
+}
+
+absl::StatusOr<SideObjectHandle> Space::GetSideObject(const Digest& id, absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kDataTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  return side_objects_.Get(
+      id, [&](const Digest& wanted) { return FetchSideObject(bound, wanted, deadline); });
+}
+
+absl::StatusOr<SideObjectHandle> Space::FetchSideObject(const Bound& bound, const Digest& id,
+                                                        absl::Time deadline) {
+  std::vector<std::byte> bytes;
+  for (;;) {  // ends: each part has at least a byte, and no more than the limit is taken
+    v1::GetSideObjectRequest request;
+    request.set_space_id(bound.opened.space_id);
+    request.set_id(ToBytes(id));
+    request.set_offset(bytes.size());
+    CAIRN_ASSIGN_OR_RETURN(const v1::GetSideObjectReply reply,
+                           core_.control->GetSideObject(std::move(request), deadline));
+    const auto part = std::as_bytes(std::span(reply.content().data(), reply.content().size()));
+    if (reply.total_bytes() > codecs::kProfileBytesMax ||
+        part.size() > reply.total_bytes() - std::min<uint64_t>(reply.total_bytes(), bytes.size()) ||
+        (part.empty() && bytes.size() < reply.total_bytes())) {
+      return absl::DataLossError("a side object came in parts that do not fit together");
+    }
+    bytes.insert(bytes.end(), part.begin(), part.end());
+    if (bytes.size() == reply.total_bytes()) {
+      CAIRN_ASSIGN_OR_RETURN(const SideObjectKind kind, proto::FromSideObjectKind(reply.kind()));
+      return HeldSideObject::Make(kind, id, std::move(bytes));
+    }
+  }
+}
+
+absl::StatusOr<std::vector<SideObjectFigures>> Space::ListSideObjects(absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  return AskSideObjects(bound, deadline);
+}
+
+absl::StatusOr<std::vector<SideObjectFigures>> Space::AskSideObjects(const Bound& bound,
+                                                                     absl::Time deadline) {
+  v1::ListSideObjectsRequest request;
+  request.set_space_id(bound.opened.space_id);
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListSideObjectsReply reply,
+                         core_.control->ListSideObjects(std::move(request), deadline));
+  std::vector<SideObjectFigures> listed;
+  for (const v1::SideObjectInfo& info : reply.side_objects()) {
+    SideObjectFigures& one = listed.emplace_back();
+    CAIRN_ASSIGN_OR_RETURN(one.id, proto::FromSideObjectId(info.id()));
+    CAIRN_ASSIGN_OR_RETURN(one.kind, proto::FromSideObjectKind(info.kind()));
+    one.bytes = info.bytes();
+    one.current_groups.assign(info.current_groups().begin(), info.current_groups().end());
+    one.references = info.references();
+  }
+  return listed;
+}
+
+absl::StatusOr<SideObjectHandle> Space::CurrentProfile(const Bound& bound, uint32_t group,
+                                                       absl::Time deadline) {
+  const auto ask = [&]() -> absl::StatusOr<SideObjectCache::Current> {
+    CAIRN_ASSIGN_OR_RETURN(const auto listed, AskSideObjects(bound, deadline));
+    SideObjectCache::Current current;
+    for (const SideObjectFigures& one : listed) {
+      for (const uint32_t of : one.current_groups) {
+        if (one.kind == SideObjectKind::kProfile) {
+          current[of] = one.id;
+        }
+      }
+    }
+    return current;
+  };
+  CAIRN_ASSIGN_OR_RETURN(const std::optional<Digest> id,
+                         side_objects_.CurrentOf(group, MonotonicNow(), ask));
+  if (!id.has_value()) {
+    return SideObjectHandle();
+  }
+  absl::StatusOr<SideObjectHandle> held = side_objects_.Get(
+      *id, [&](const Digest& wanted) { return FetchSideObject(bound, wanted, deadline); });
+  // Replaced and dropped since it was asked for: without one, this put is exact.
+  return absl::IsNotFound(held.status()) ? SideObjectHandle() : held;
+}
+
+}  // namespace cairn
