@@ -313,6 +313,21 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 /* Unlinks every block of the space. `deleted_count` may be NULL. */
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
+// -------------------------------------------------------------------------------- side objects
+enum { CAIRN_SIDE_OBJECT_PROFILE = 1 }; /* docs/formats/profile.md */
+
+/* Makes `data` what later puts into the group are coded with. `id`, its SHA-256, may be NULL. */
+CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,
+                                    const void* data, size_t data_bytes, uint32_t timeout_ms,
+                                    uint8_t id[32]);
+/* Sets *bytes; writes them where `capacity` suffices, else CAIRN_INVALID_ARGUMENT. `target` NULL:
+ * only sets *bytes. CAIRN_NOT_FOUND: the space has it not (any more). */
+CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
+                                    void* target, size_t capacity, size_t* bytes);
+/* The id of what puts into the group are coded with now. CAIRN_NOT_FOUND: nothing. */
+CAIRN_API int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind,
+                                        uint32_t timeout_ms, uint8_t id[32]);
+
 // ------------------------------------------------------------------------------------- figures
 typedef struct cairn_tier_stats {
   int32_t tier; /* CAIRN_TIER_… */

@@ -26,6 +26,7 @@ typedef struct cairn_image_info {
   uint32_t tile_count;
   uint32_t k_dim, v_dim;
   char recipe[64];
+  uint8_t side_object[32]; /* the id of the profile that it was coded with; all zero: none */
 } cairn_image_info;
 
 /* Reads header and directory of hostile bytes. CAIRN_INVALID_ARGUMENT names what is wrong. */

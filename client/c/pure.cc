@@ -53,6 +53,7 @@ cairn_image_info InfoOf(const codecs::ImageView& view) {
   info.k_dim = spec.tile.k_dim;
   info.v_dim = spec.tile.v_dim;
   CopyText(std::string(codecs::FormatRecipe(spec.recipe)), info.recipe);
+  std::memcpy(info.side_object, spec.side_objects[0].data(), sizeof(info.side_object));
   return info;
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: match, put, get, and the other calls of a space.
+#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "base/status.h"
@@ -102,17 +104,30 @@ absl::Status GetAll(cairn_space* space, cairn_get_request* gets, size_t count,
   return absl::OkStatus();
 }
 
+absl::StatusOr<SideObjectKind> FromSideObjectKind(int32_t kind) {
+  if (kind != CAIRN_SIDE_OBJECT_PROFILE) {
+    return absl::InvalidArgumentError(absl::StrCat("kind is ", kind, ", expected 1 (PROFILE)"));
+  }
+  return static_cast<SideObjectKind>(kind);
+}
+
 }  // namespace
 }  // namespace cairn::c
 
 // What follows is in no namespace: C.
+using cairn::Digest;
 using cairn::GroupSlice;
+using cairn::InstalledSideObject;
 using cairn::LeaseToken;
 using cairn::MatchResult;
+using cairn::SideObjectFigures;
+using cairn::SideObjectHandle;
+using cairn::SideObjectKind;
 using cairn::c::Bytes;
 using cairn::c::CheckKeys;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
+using cairn::c::FromSideObjectKind;
 using cairn::c::FromSlice;
 using cairn::c::GetAll;
 using cairn::c::Guard;
@@ -195,6 +210,65 @@ int cairn_get_batch(cairn_space* space, cairn_get_request* gets, size_t get_coun
 int cairn_get(cairn_space* space, cairn_get_request* get, uint32_t timeout_ms) {
   const int code = cairn_get_batch(space, get, 1, timeout_ms);
   return code == CAIRN_OK ? get->status : code;
+}
+
+int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind, const void* data,
+                          size_t data_bytes, uint32_t timeout_ms, uint8_t id[32]) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("data", data, data_bytes));
+    CAIRN_ASSIGN_OR_RETURN(const SideObjectKind known, FromSideObjectKind(kind));
+    CAIRN_ASSIGN_OR_RETURN(
+        const InstalledSideObject installed,
+        space->space->PutSideObject(group, known, {static_cast<const std::byte*>(data), data_bytes},
+                                    Timeout(timeout_ms)));
+    if (id != nullptr) {
+      std::copy(installed.id.begin(), installed.id.end(), id);
+    }
+    return absl::OkStatus();
+  });
+}
+
+int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
+                          void* target, size_t capacity, size_t* bytes) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("id", id));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("bytes", bytes));
+    Digest wanted;
+    std::copy_n(id, wanted.size(), wanted.begin());
+    CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle held,
+                           space->space->GetSideObject(wanted, Timeout(timeout_ms)));
+    *bytes = held->bytes().size();
+    if (target == nullptr) {
+      return absl::OkStatus();
+    }
+    if (capacity < *bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("capacity is ", capacity, "; the side object has ", *bytes, " bytes"));
+    }
+    std::memcpy(target, held->bytes().data(), *bytes);
+    return absl::OkStatus();
+  });
+}
+
+int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind, uint32_t timeout_ms,
+                              uint8_t id[32]) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("id", id));
+    CAIRN_ASSIGN_OR_RETURN(const SideObjectKind known, FromSideObjectKind(kind));
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<SideObjectFigures> listed,
+                           space->space->ListSideObjects(Timeout(timeout_ms)));
+    for (const SideObjectFigures& one : listed) {
+      const auto& groups = one.current_groups;
+      if (one.kind == known && std::find(groups.begin(), groups.end(), group) != groups.end()) {
+        std::copy(one.id.begin(), one.id.end(), id);
+        return absl::OkStatus();
+      }
+    }
+    return absl::NotFoundError(absl::StrCat("group ", group, " has no side object of that kind"));
+  });
 }
 
 int cairn_contains(cairn_space* space, const cairn_key* keys, size_t key_count, uint32_t timeout_ms,

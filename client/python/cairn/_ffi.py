@@ -10,266 +10,43 @@ import ctypes
 import os
 import pathlib
 import threading
-from ctypes import POINTER, Structure
+from ctypes import POINTER
 from ctypes import c_char_p as text
 from ctypes import c_double as f64
 from ctypes import c_int as status
 from ctypes import c_int32 as i32
-from ctypes import c_int64 as i64
 from ctypes import c_size_t as size
-from ctypes import c_uint8 as u8
 from ctypes import c_uint32 as u32
 from ctypes import c_uint64 as u64
 from ctypes import c_void_p as pointer
 
+from ._structs import (  # noqa: F401: all of them, for those who use this module
+    ConnectOptions,
+    Counters,
+    GetRequest,
+    GroupSpec,
+    ImageInfo,
+    ImageSpec,
+    KeyExtra,
+    MatchOptions,
+    MatchResult,
+    MatchedBlock,
+    Memory,
+    PutRequest,
+    Slice,
+    SpaceInfo,
+    SpaceSpec,
+    Stats,
+    TierStats,
+    View,
+)
 from .errors import InternalError, from_code
 
 ABI_VERSION = 1
 
 FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
+SIDE_OBJECT_PROFILE = 1
 OK, NOT_FOUND = 0, 5
-
-
-class _Sized(Structure):
-    """A struct that begins with struct_bytes, zero but for that."""
-
-    def __init__(self, **fields: object) -> None:
-        super().__init__(**fields)
-        self.struct_bytes = ctypes.sizeof(type(self))
-
-
-class Slice(Structure):
-    _names = ("group", "layer_first", "layer_count", "head_first", "head_count")
-    _fields_ = [(name, u32) for name in _names]
-
-
-class ConnectOptions(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("timeout_ms", u32),
-        ("control", text),
-        ("data", text),
-        ("tenant", text),
-        ("name", text),
-        ("connections", u32),
-        ("window", u32),
-        ("region_bytes", u64),
-    ]
-
-
-class GroupSpec(Structure):
-    _fields_ = [
-        ("kind", i32),
-        ("layer_count", u32),
-        ("layers", POINTER(u32)),
-        ("kv_heads", u32),
-        ("k_dim", u32),
-        ("v_dim", u32),
-        ("window_tokens", u32),
-        ("rope_kind", i32),
-        ("rope_rotary_dims", u32),
-        ("rope_base", f64),
-        ("rope_inverse_frequencies", POINTER(f64)),
-        ("state_bytes", u32),
-        ("row_bytes", u32),
-    ]
-
-
-class SpaceSpec(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("dtype", i32),
-        ("model", text),
-        ("weights_revision", text),
-        ("tokens_per_block", u32),
-        ("group_count", u32),
-        ("groups", POINTER(GroupSpec)),
-        ("recipe", text),
-    ]
-
-
-class SpaceInfo(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("created", u32),
-        ("fingerprint", u8 * 32),
-        ("recipe", ctypes.c_char * 32),
-        ("tokens_per_block", u32),
-        ("group_count", u32),
-    ]
-
-
-class KeyExtra(Structure):
-    _fields_ = [("kind", text), ("offset", u32), ("value_bytes", u32), ("value", pointer)]
-
-
-class MatchOptions(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("timeout_ms", u32),
-        ("slices", POINTER(Slice)),
-        ("slice_count", u32),
-        ("groups_skipped_count", u32),
-        ("groups_skipped", POINTER(u32)),
-        ("token_limit", u32),
-        ("wait_ms", u32),
-        ("no_lease", u32),
-    ]
-
-
-class MatchedBlock(Structure):
-    _fields_ = [("tier", i32), ("reserved", u32), ("image_bytes", u64)]
-
-
-class MatchResult(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("block_count", u32),
-        ("token_count", u64),
-        ("lease", u8 * 16),
-        ("lease_ms", u32),
-        ("shortened_by_pins", u32),
-        ("breaker_open", u32),
-        ("reserved", u32),
-    ]
-
-
-class View(Structure):
-    _fields_ = [
-        ("data", pointer),
-        ("layers", POINTER(pointer)),
-        ("token_offsets", POINTER(i64)),
-        ("stride", i64 * 4),
-    ]
-
-
-class Memory(Structure):
-    _fields_ = [
-        ("form", i32),
-        ("reserved", u32),
-        ("data", pointer),
-        ("bytes", u64),
-        ("k", View),
-        ("v", View),
-    ]
-
-
-class PutRequest(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("encode", i32),
-        ("key", u8 * 32),
-        ("parent", u8 * 32),
-        ("slice", Slice),
-        ("first_position", u64),
-        ("derived", u32),
-        ("reserved", u32),
-        ("source", Memory),
-        ("status", i32),
-        ("duplicate", u32),
-        ("image_bytes", u64),
-    ]
-
-
-class GetRequest(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("decode", i32),
-        ("key", u8 * 32),
-        ("lease", u8 * 16),
-        ("slice", Slice),
-        ("target", Memory),
-        ("status", i32),
-        ("tier", i32),
-        ("bytes", u64),
-        ("wire_bytes", u64),
-        ("first_position", u64),
-    ]
-
-
-class TierStats(Structure):
-    _fields_ = [
-        ("tier", i32),
-        ("reserved", u32),
-        ("capacity_bytes", u64),
-        ("used_bytes", u64),
-        ("pinned_bytes", u64),
-        ("staging_bytes", u64),
-        ("quarantine_bytes", u64),
-    ]
-
-
-class Stats(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("tier_count", u32),
-        ("tiers", TierStats * 4),
-        ("block_count", u64),
-        ("image_count", u64),
-        ("image_bytes", u64),
-        ("source_bytes", u64),
-        ("session_count", u64),
-        ("lease_count", u64),
-        ("uptime_ms", u64),
-        ("draining", u32),
-        ("reserved", u32),
-        ("daemon_version", ctypes.c_char * 32),
-    ]
-
-
-class Counters(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("breaker_state", u32),
-        ("gets", u64),
-        ("hits", u64),
-        ("misses", u64),
-        ("corrupt", u64),
-        ("late", u64),
-        ("puts", u64),
-        ("duplicates", u64),
-        ("get_bytes", u64),
-        ("put_bytes", u64),
-        ("reconnects", u64),
-        ("breaker_opened", u64),
-    ]
-
-
-class ImageInfo(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("version", u32),
-        ("fingerprint", u8 * 32),
-        ("key", u8 * 32),
-        ("slice", Slice),
-        ("tokens", u32),
-        ("dtype", i32),
-        ("first_position", u64),
-        ("image_bytes", u64),
-        ("source_bytes", u64),
-        ("tile_count", u32),
-        ("k_dim", u32),
-        ("v_dim", u32),
-        ("recipe", ctypes.c_char * 64),
-    ]
-
-
-class ImageSpec(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("kind", i32),
-        ("fingerprint", u8 * 32),
-        ("key", u8 * 32),
-        ("slice", Slice),
-        ("tokens", u32),
-        ("dtype", i32),
-        ("k_dim", u32),
-        ("v_dim", u32),
-        ("first_position", u64),
-        ("recipe", text),
-        *(("profile", text), ("profile_bytes", size), ("parent_image", pointer)),
-        *(("parent_image_bytes", size), ("query_magnitudes", pointer), ("token_scores", pointer)),
-    ]
 
 
 # Handles are void pointers, keys byte strings. Everything not named returns a status.
@@ -311,6 +88,9 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_put_batch": (status, [pointer, POINTER(PutRequest), size, u32]),
     "cairn_get": (status, [pointer, POINTER(GetRequest), u32]),
     "cairn_get_batch": (status, [pointer, POINTER(GetRequest), size, u32]),
+    "cairn_side_object_put": (status, [pointer, u32, i32, text, size, u32, pointer]),
+    "cairn_side_object_get": (status, [pointer, pointer, u32, pointer, size, POINTER(size)]),
+    "cairn_side_object_current": (status, [pointer, u32, i32, u32, pointer]),
     "cairn_contains": (status, [pointer, pointer, size, u32, pointer]),
     "cairn_delete": (status, [pointer, pointer, size, u32, POINTER(u64)]),
     "cairn_invalidate": (status, [pointer, u32, POINTER(u64)]),

@@ -34,6 +34,7 @@ class ImageInfo:
     tile_count: int
     k_dim: int
     v_dim: int
+    side_object: bytes | None = None  # the id of the profile that it was coded with
 
 
 def inspect(image: Any) -> ImageInfo:
@@ -60,6 +61,7 @@ def inspect(image: Any) -> ImageInfo:
         info.tile_count,
         info.k_dim,
         info.v_dim,
+        bytes(info.side_object) if any(info.side_object) else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _ffi, keys
 from ._handle import Handle
+from ._side_objects import SideObjects
 from .errors import Error, FailedPreconditionError, InvalidArgumentError, from_code
 from .transfer import (
     TIERS,
@@ -96,7 +97,7 @@ class Match:
         self.release()
 
 
-class Space:
+class Space(SideObjects):
     """Made by `Client.open_space`. Thread-safe. Arrays are [layers, heads, tokens, dim].
 
     An array may come from numpy, torch or anything with DLPack or the buffer protocol, with any

@@ -207,7 +207,7 @@ TEST_P(SideObjectTest, HostileOnesAreRefusedByName) {
   const auto fine = client_->OpenSpace(ToyIdentity(kBf16, Model() + "2"), "cairn:3.0", kPatience);
   ASSERT_TRUE(fine.ok()) << fine.status();
   const absl::Status rate = (*fine)->PutSideObject(0, kProfile, Made()).status();
-  EXPECT_THAT(std::string(rate.message()), testing::HasSubstr("it has 2.3, 4.3"));
+  EXPECT_THAT(std::string(rate.message()), testing::HasSubstr("it has cairn:BITS for 2.3, 4.3"));
 }
 
 class SideObjectRestartTest : public testing::TestWithParam<Plane> {};

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of a space that are about side objects: profiles, so far."""
+
+from __future__ import annotations
+
+import ctypes
+
+from . import _ffi, keys
+from ._handle import Handle
+from .transfer import check_key
+
+
+class SideObjects:
+    """Part of `Space`."""
+
+    _handle: Handle
+
+    def install_profile(
+        self, group: int, profile: bytes, *, timeout: float | None = None
+    ) -> bytes:
+        """Makes `profile`, as `cairn.profile` makes them, what later puts into the group are coded
+        with where the recipe is cairn:2.3 or the like; blocks that are there keep theirs. Returns
+        its id, the SHA-256 of its bytes. InvalidArgumentError: none, of another geometry than the
+        group's, or without the rate of the space's recipe."""
+        profile_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_side_object_put(
+                    space,
+                    group,
+                    _ffi.SIDE_OBJECT_PROFILE,
+                    profile,
+                    len(profile),
+                    _ffi.milliseconds(timeout),
+                    profile_id,
+                )
+            )
+        return bytes(profile_id)
+
+    def current_profile(self, group: int, *, timeout: float | None = None) -> bytes | None:
+        """The id of the profile that puts into the group are coded with now."""
+        profile_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
+        kind, limit = _ffi.SIDE_OBJECT_PROFILE, _ffi.milliseconds(timeout)
+        with self._handle.use() as space:
+            code = _ffi.library().cairn_side_object_current(space, group, kind, limit, profile_id)
+            if code == _ffi.NOT_FOUND:
+                return None
+            _ffi.check(code)
+        return bytes(profile_id)
+
+    def side_object(self, side_object_id: bytes, *, timeout: float | None = None) -> bytes | None:
+        """The bytes of a side object, checked against their id; None where the space has it not
+        (any more). An image's `side_object` says which one it is coded with."""
+        wanted = check_key("side_object_id", side_object_id)
+        count, limit = ctypes.c_size_t(), _ffi.milliseconds(timeout)
+        call = _ffi.library().cairn_side_object_get
+        with self._handle.use() as space:
+            code = call(space, wanted, limit, None, 0, ctypes.byref(count))
+            if code == _ffi.NOT_FOUND:
+                return None
+            _ffi.check(code)
+            target = ctypes.create_string_buffer(count.value)
+            _ffi.check(call(space, wanted, limit, target, len(target), ctypes.byref(count)))
+        return target.raw
