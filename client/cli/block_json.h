@@ -29,6 +29,7 @@ inline void WriteBlock(const v1::BlockInfo& block, JsonWriter& json) {
         .Field("head_first", image.slice().head_first())
         .Field("head_count", image.slice().head_count())
         .Field("recipe", image.recipe())
+        .Field("side_object", HexOf(image.side_object()))
         .Field("tier", TierName(image.tier()))
         .Field("image_bytes", image.image_bytes())
         .Field("source_bytes", image.source_bytes())

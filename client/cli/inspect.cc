@@ -41,6 +41,10 @@ std::string Hex(const codecs::Digest& digest) {
   return proto::Hex(std::as_bytes(std::span(digest)));
 }
 
+std::string SideObjectOf(const codecs::ImageSpec& spec) {
+  return spec.side_object_count == 0 ? "" : Hex(spec.side_objects[0]);
+}
+
 struct Totals {
   uint64_t source_bytes = 0;
   uint64_t tile_bytes = 0;
@@ -68,6 +72,9 @@ std::string FormName(uint16_t form) {
   if (form == codecs::kRawForm) {
     return "raw";
   }
+  if (form == codecs::kStepStripsForm) {
+    return "strips in steps";
+  }
   return form == codecs::kStripsForm ? "strips" : absl::StrCat("affine ", form >> 8, " bit");
 }
 
@@ -91,6 +98,7 @@ void PrintJson(const codecs::ImageView& view, const Totals& totals, const absl::
       .Field("tokens", uint32_t{spec.tokens})
       .Field("first_position", spec.first_position)
       .Field("recipe", codecs::FormatRecipe(spec.recipe))
+      .Field("side_object", SideObjectOf(spec))
       .Field("image_bytes", uint64_t{view.bytes().size()})
       .Field("source_bytes", totals.source_bytes)
       .Field("tile_count", view.tile_count())
@@ -134,6 +142,9 @@ void PrintText(const codecs::ImageView& view, const Totals& totals, const absl::
   absl::PrintF("tokens         %d from position %d, %d rows kept at full precision\n", spec.tokens,
                spec.first_position, totals.rows);
   absl::PrintF("recipe         %s\n", ToAbsl(codecs::FormatRecipe(spec.recipe)));
+  if (spec.side_object_count > 0) {
+    absl::PrintF("side object    %s\n", SideObjectOf(spec));
+  }
   absl::PrintF("bytes          %s of %s, %s\n", FormatBytes(view.bytes().size()),
                FormatBytes(totals.source_bytes), Ratio(totals.source_bytes, view.bytes().size()));
   absl::PrintF("checksums      %s\n",
@@ -190,10 +201,14 @@ absl::Status InspectKey(const Arguments& arguments, const BlockKey& key) {
         {absl::StrCat(slice.group()),
          absl::StrCat(slice.layer_first(), ":", slice.layer_first() + slice.layer_count()),
          absl::StrCat(slice.head_first(), ":", slice.head_first() + slice.head_count()),
-         image.recipe(), std::string(TierName(image.tier())), FormatBytes(image.image_bytes()),
+         image.recipe(),
+         image.side_object().empty() ? "-" : HexOf(image.side_object()).substr(0, 12),
+         std::string(TierName(image.tier())), FormatBytes(image.image_bytes()),
          Ratio(image.source_bytes(), image.image_bytes()), absl::StrCat(image.pin_count())});
   }
-  PrintTable({"GROUP", "LAYERS", "HEADS", "RECIPE", "TIER", "BYTES", "RATIO", "PINS"}, rows);
+  PrintTable(
+      {"GROUP", "LAYERS", "HEADS", "RECIPE", "SIDE OBJECT", "TIER", "BYTES", "RATIO", "PINS"},
+      rows);
   return absl::OkStatus();
 }
 

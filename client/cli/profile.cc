@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    {"--group", "INDEX", "of install: the group of layers that it is of [0]"},
+};
+
+std::string HexOf(const Digest& id) { return proto::Hex(std::as_bytes(std::span(id))); }
+
+absl::Status Install(const Arguments& arguments, Space& space, absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t group,
+                         arguments.GetNumber("--group", 0, proto::kGroupsMax - 1));
+  CAIRN_ASSIGN_OR_RETURN(const std::string bytes,
+                         ReadFile(arguments.positional()[1], codecs::kProfileBytesMax));
+  CAIRN_ASSIGN_OR_RETURN(
+      const InstalledSideObject installed,
+      space.PutSideObject(static_cast<uint32_t>(group), SideObjectKind::kProfile,
+                          std::as_bytes(std::span(bytes.data(), bytes.size())), timeout));
+  if (arguments.is_json()) {
+    JsonWriter()
+        .BeginObject()
+        .Field("id", HexOf(installed.id))
+        .Field("group", group)
+        .Field("created", installed.was_created)
+        .EndObject()
+        .Print();
+  } else {
+    absl::PrintF("%s: group %d is coded with it from now on%s\n", HexOf(installed.id), group,
+                 installed.was_created ? "" : ", it was there already");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SideObjectFigures> listed,
+                         space.ListSideObjects(timeout));
+  if (arguments.is_json()) {
+    JsonWriter json;
+    json.BeginObject().Field("recipe", space.recipe()).Key("side_objects").BeginArray();
+    for (const SideObjectFigures& one : listed) {
+      json.BeginObject()
+          .Field("id", HexOf(one.id))
+          .Field("kind", proto::Name(one.kind))
+          .Field("bytes", one.bytes)
+          .Field("current_groups", absl::StrJoin(one.current_groups, ","))
+          .Field("references", one.references)
+          .EndObject();
+    }
+    json.EndArray().EndObject().Print();
+    return absl::OkStatus();
+  }
+  absl::PrintF("recipe  %s\n", space.recipe());
+  std::vector<std::vector<std::string>> rows;
+  for (const SideObjectFigures& one : listed) {
+    rows.push_back({HexOf(one.id), proto::Name(one.kind), FormatBytes(one.bytes),
+                    one.current_groups.empty() ? "-" : absl::StrJoin(one.current_groups, ","),
+                    absl::StrCat(one.references)});
+  }
+  PrintTable({"ID", "KIND", "BYTES", "CURRENT OF GROUPS", "REFERENCES"}, rows);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Arguments& arguments) {
+  const std::vector<std::string>& words = arguments.positional();
+  const bool is_install = words[0] == "install";
+  if ((!is_install && words[0] != "show") || words.size() != (is_install ? 2 : 1)) {
+    return absl::InvalidArgumentError("say 'profile install FILE' or 'profile show'");
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  return is_install ? Install(arguments, *opened.space, timeout)
+                    : Show(arguments, *opened.space, timeout);
+}
+
+}  // namespace
+
+const Command kProfile{
+    .name = "profile",
+    .operands = "install FILE|show",
+    .summary = "Gives a space the profile that cairn:2.3 and the like code with, or shows it",
+    .details =
+        "cairn.profile of the Python package makes profiles. Blocks that are there keep the\n"
+        "one that they were coded with; one that no block names any more is dropped.\n",
+    .flags = kFlags,
+    .operands_min = 1,
+    .operands_max = 2,
+    .run = Run,
+};
+
+}  // namespace cairn::cli
