@@ -100,6 +100,7 @@ constexpr char kHelp[] =
     "  --loss FIGURE=MOST     of the recipe to recommend, as in kl=0.01\n"
     "  --calibration DUMP     of another text, to make profiles of\n"
     "  --profile-out FOLDER   for the profile of the recommended recipe\n"
+    "  --install HOST:PORT    gives that profile to a cairnd\n"
     "\nThe module says more of them, and docs/quality.md says how to begin. It is not ready to "
     "run: ";
 
@@ -129,7 +130,7 @@ absl::Status RunModule(std::span<const std::string> words) {
 const Command kEvaluate{
     .name = "evaluate",
     .operands = "DUMP",
-    .summary = "Shows what each recipe costs and saves on KV of your own model; asks no daemon",
+    .summary = "Shows what each recipe costs and saves on KV of your own model",
     .details =
         "--python PATH names the interpreter [$CAIRN_PYTHON, else python3]. All other words go to\n"
         "the module cairn.evaluate of the package kvcairn, which says of them:\n",

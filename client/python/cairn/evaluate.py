@@ -11,7 +11,7 @@ K and queries are after RoPE; bf16 in npy files is its bits as uint16. model.jso
 Recipes that code with a profile, cairn:2.3 and the like, are tried with a plain one and with one
 that has a basis. Profiles are made from the dumps that --calibration names, or else from the first
 half of the dump, which is then not scored. --profile-out FOLDER keeps the profile of the recipe that
-was recommended.
+was recommended; --install HOST:PORT gives it to a cairnd, for the space that model.json names.
 
 A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
 predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
@@ -22,7 +22,7 @@ kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as
 attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
 the first of kl, attention_error and kv_error that the dump allows.
 
-No daemon is needed. Prints a table and writes evaluate.json and evaluate.html, one page that opens
+No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html, one page that opens
 anywhere. A run that was cut short goes on where it was: what evaluate.json already has for these
 values, this judge and this library is not measured again.
 """
@@ -46,6 +46,7 @@ from ._dump import Dump, Kv, read_dump
 from ._evaluate_kept import Kept
 from ._evaluate_page import make_page
 from ._evaluate_terminal import Bar, make_table
+from ._install import install
 from ._judge import Judge, Verdict, fingerprint_of, load_judge
 from ._measure import Evaluation, Progress, Scored, copy_rate, measure
 from ._model import parse_rope
@@ -194,6 +195,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rope", help="KIND:BASE of all layers, where model.json has none")
     parser.add_argument("--profile-out", type=pathlib.Path, metavar="FOLDER", help="for profiles")
+    parser.add_argument("--install", metavar="HOST:PORT", help="of a cairnd: gives it the profile")
     return parser.parse_args(arguments)
 
 
@@ -253,8 +255,11 @@ def _conclude(
         print(f"\nno recipe has {loss}")
     else:
         print(f"\nwith {loss}: {best.name}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
-    if wanted.profile_out is not None:
-        _write_profiles(wanted.profile_out, bench, best)
+    if wanted.profile_out is not None or wanted.install is not None:
+        is_profiled = best is not None and best.profile in KINDS
+        kind = best.profile if is_profiled else KINDS[0]
+        print(f"the {kind} profile:")
+        _give_profiles(wanted, bench, kind, best.recipe if is_profiled else None)
     print(f"{kept.path}\n{page_path}")
 
 
@@ -271,14 +276,20 @@ def _about_calibration(bench: _Bench, folders: Sequence[str]) -> str:
     )
 
 
-def _write_profiles(folder: pathlib.Path, bench: _Bench, best: Evaluation | None) -> None:
-    """Of the kind that was recommended, else the first: one for each group of layers."""
-    kind = best.profile if best and best.profile in KINDS else KINDS[0]
-    folder.mkdir(parents=True, exist_ok=True)
-    for index, profile in enumerate(bench.profiles(kind)):
-        path = folder / f"group-{index}.profile"
-        path.write_bytes(profile)
-        print(f"{path}: {kind}, {len(profile)} bytes, {profile_id(profile).hex()}")
+def _give_profiles(
+    wanted: argparse.Namespace, bench: _Bench, kind: str, recipe: str | None
+) -> None:
+    """To the folder and to the daemon that were named: one for each group of layers."""
+    profiles = bench.profiles(kind)
+    if wanted.profile_out is not None:
+        wanted.profile_out.mkdir(parents=True, exist_ok=True)
+        for index, profile in enumerate(profiles):
+            path = wanted.profile_out / f"group-{index}.profile"
+            path.write_bytes(profile)
+            print(f"{path}: {len(profile)} bytes, {profile_id(profile).hex()}")
+    if wanted.install is not None:
+        for line in install(wanted.install, bench.dump, recipe, profiles):
+            print(f"installed in {wanted.install}, {line}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

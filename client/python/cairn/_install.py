@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the profiles that `cairn.evaluate` made to a daemon that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ._dump import Dump
+from .client import connect
+from .errors import FailedPreconditionError
+from .keys import Group
+
+
+def install(control: str, dump: Dump, recipe: str | None, profiles: Sequence[bytes]) -> list[str]:
+    """Into the space that model.json names, which is opened with `recipe` where it is new. One line
+    for each group; FailedPreconditionError where the dump does not say which space."""
+    about = dump.about
+    if about.model is None:
+        raise FailedPreconditionError(
+            "model.json in the dump's folder does not name the space:"
+            " model, weights_revision and groups, as Client.open_space has them"
+        )
+    groups = [_whole(dump, group) for group in about.groups]
+    by_layers = dict(zip(map(tuple, dump.groups()), profiles, strict=True))
+    lines = []
+    with (
+        connect(control, tenant=about.tenant, client_name="evaluate") as client,
+        client.open_space(
+            about.model,
+            about.weights_revision,
+            groups,
+            dtype=dump.dtype,
+            tokens_per_block=about.tokens_per_block,
+            recipe=recipe,
+        ) as space,
+    ):
+        for index, group in enumerate(groups):
+            profile = by_layers.get(tuple(sorted(group.layer_indices)))
+            if profile is not None:
+                name = space.install_profile(index, profile).hex()
+                lines.append(f"group {index} of {about.model} ({space.recipe}): {name}")
+    if not lines:
+        raise FailedPreconditionError("the groups of model.json are not those of the dump")
+    return lines
+
+
+def _whole(dump: Dump, group: Group) -> Group:
+    """With the counts of the tensors, where it does not say them."""
+    layer = next((layer for layer in group.layer_indices if layer in dump.k), None)
+    if group.kind != "kv" or group.kv_heads or layer is None:
+        return group
+    heads, _, k_dim = dump.k[layer].shape
+    v_dim = dump.v[layer].shape[2]
+    return dataclasses.replace(group, kv_heads=heads, k_dim=k_dim, v_dim=v_dim)
