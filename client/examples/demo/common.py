@@ -13,7 +13,8 @@ import cairn
 from lm.model import CHUNK_TOKENS, Geometry
 from lm.weights import SMOLLM2, MissingModelError, Weights, find
 
-RECIPES = ("raw", "exact", "kivi:8", "kivi:4", "kivi:2", "kivi:2+")
+PROFILED = "cairn:2.3"  # codes with a profile, which the prefill worker makes and installs
+RECIPES = ("raw", "exact", "kivi:8", "kivi:4", "kivi:2", "kivi:2+", PROFILED)
 WAIT_SECONDS = 5.0  # of one call that waits for blocks; asked again until they are there
 HAND_OFF_SECONDS_MAX = 500.0  # for all of them
 
@@ -25,6 +26,7 @@ class Plan:
     prompt_tokens: int
     forced_tokens: int  # the text's own next tokens, over which distributions are compared
     written_tokens: int  # of the continuation that the model writes
+    calibration_tokens: int = 512  # of the text behind all of these, for the profile
 
     @property
     def block_count(self) -> int:
@@ -37,6 +39,10 @@ class Plan:
     @property
     def text_tokens(self) -> int:
         return self.prompt_tokens + self.forced_tokens
+
+    @property
+    def all_tokens(self) -> int:
+        return self.text_tokens + self.calibration_tokens
 
     @property
     def capacity(self) -> int:

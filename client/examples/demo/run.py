@@ -89,11 +89,11 @@ def run_workers(arguments: argparse.Namespace, daemon: Daemon, folder: pathlib.P
 def print_table(source_bytes: int, runs: dict[str, dict]) -> None:
     print("\nthe same prompt, its KV from each place:\n")
     print(
-        "  KV from  source bytes  image bytes  ratio  bits  prefix ms  first token s"
+        "  KV from   source bytes  image bytes  ratio  bits  prefix ms  first token s"
         "  KL (nats)             top-1"
     )
     for name, run in runs.items():
-        line = f"  {name:8} {source_bytes:12,}"
+        line = f"  {name:9} {source_bytes:12,}"
         if run["image_bytes"]:
             ratio = source_bytes / run["image_bytes"]
             line += f" {run['image_bytes']:12,} {ratio:6.2f} {16 / ratio:5.2f}"
@@ -108,7 +108,7 @@ def print_table(source_bytes: int, runs: dict[str, dict]) -> None:
 def print_continuations(prompt_tail: str, runs: dict[str, dict]) -> None:
     print(f"\nhow each goes on after …{' '.join(prompt_tail.split())}\n")
     for name, run in runs.items():
-        print(f"  {name:8} {' '.join(run['written'].split())}")
+        print(f"  {name:9} {' '.join(run['written'].split())}")
 
 
 def print_metrics(daemon: Daemon) -> None:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import time
 
 import cairn
-from lm.model import KvCache, Model, chunks_of
+import numpy as np
+from cairn.profile import GroupSamples, Rotation, build
+from lm.model import KvCache, Model, chunks_of, from_bits
 from lm.tokenizer import Tokenizer, make_tokenizer
 from lm.weights import revision_of
 
 from common import (
+    PROFILED,
     RECIPES,
     Plan,
     Terminal,
@@ -38,6 +41,31 @@ def put_block(
         seconds[recipe] += time.perf_counter() - begin
 
 
+def make_profile(model: Model, tokens: np.ndarray, terminal: Terminal) -> bytes:
+    """Of text that is no part of what is compared: its KV, and its queries for the steps of K."""
+    geometry, begin = model.geometry, time.perf_counter()
+    cache = KvCache(geometry, len(tokens))
+    squares = np.zeros((geometry.layers, geometry.kv_heads, geometry.dim))
+
+    def tap(layer: int, q: np.ndarray) -> None:
+        by_kv_head = q.reshape(geometry.kv_heads, -1, geometry.dim)
+        squares[layer] += np.square(by_kv_head).mean(1, dtype=np.float64)
+
+    for first, last in chunks_of(0, len(tokens)):
+        model.forward(tokens[first:last], cache, tap)
+    k, v = (from_bits(plane) for plane in cache.bits(0, len(tokens)))
+    base = geometry.kinds[0].rope_base
+    frequencies = base ** (-np.arange(0, geometry.dim, 2) / geometry.dim)
+    rotation = Rotation.of(geometry.rope_pairs, frequencies)
+    samples = GroupSamples([(k, v)], rotation, squares.astype(np.float32))
+    (profile,) = build([samples], [float(PROFILED.partition(":")[2])])
+    terminal.say(
+        f"a profile of {len(tokens)} other tokens for {PROFILED}: {len(profile):,} bytes,"
+        f" made in {time.perf_counter() - begin:.1f} s"
+    )
+    return profile
+
+
 def prefill(
     model: Model,
     tokenizer: Tokenizer,
@@ -45,7 +73,9 @@ def prefill(
     spaces: dict[str, cairn.Space],
     terminal: Terminal,
 ) -> dict[str, object]:
-    tokens = encode(tokenizer, plan.text_tokens)
+    whole = encode(tokenizer, plan.all_tokens)
+    tokens, calibration = whole[: plan.text_tokens], whole[plan.text_tokens :]
+    spaces[PROFILED].install_profile(0, make_profile(model, calibration, terminal))
     prompt = tokenizer.decode(tokens[: plan.prompt_tokens])
     terminal.say(f"the prompt: {plan.prompt_tokens:,} tokens, {len(prompt):,} characters:")
     terminal.say(f"  {' '.join(prompt.split())[:160]}…")

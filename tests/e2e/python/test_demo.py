@@ -27,10 +27,11 @@ def test_quick_demo(bin_dir, transport):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "raw and exact are bit-identical to no cache" in done.stdout
     rows = dict(
-        re.findall(r"^  (no cache|raw|exact|kivi:\S+)\s.*?(\d+\.\d+) ± ", done.stdout, re.MULTILINE)
+        re.findall(r"^  (no cache|raw|exact|kivi:\S+|cairn:\S+)\s.*?(\d+\.\d+) ± ", done.stdout, re.MULTILINE)
     )
     kl = {name: float(value) for name, value in rows.items()}
     assert kl["raw"] == kl["exact"] == kl["no cache"] == 0
     assert 0 < kl["kivi:8"] < 0.002 and kl["kivi:8"] < kl["kivi:4"] < 0.05
     assert kl["kivi:4"] < kl["kivi:2+"] < kl["kivi:2"] < 1
+    assert kl["kivi:8"] < kl["cairn:2.3"] < kl["kivi:2+"] / 3
     assert "cairn_" in done.stdout.split("what the daemon says of itself")[1]
