@@ -65,7 +65,8 @@ struct Store {
                                 .slice = slice},
                       .recipe = codecs::AllRecipes().front(),
                       .source_bytes = 8192,
-                      .extent = *host->Allocate(4000)};
+                      .extent = *host->Allocate(4000),
+                      .side_object = {}};
     CAIRN_CHECK_OK(index->Publish(std::move(image)));
   }
   MatchQuery Query(uint64_t chain, size_t count, bool wants_lease) const {
