@@ -33,7 +33,8 @@ def test_arrays_and_source_make_one_image_and_come_back_alike(recipe):
     decode(image, *planes)
     decode(image, source=flat)
     np.testing.assert_array_equal(as_source(*planes), flat)
-    assert np.array_equal(flat, source) == recipe.startswith(("raw", "exact"))
+    # logquant keeps each token of so short a chain.
+    assert np.array_equal(flat, source) == recipe.startswith(("raw", "exact", "logquant"))
 
 
 def test_it_is_the_image_that_a_daemon_keeps(client):
