@@ -51,11 +51,13 @@ TEST_F(LanesTest, PeersAreLimited) {
 
 TEST_F(LanesTest, ArrivalsHeldAreLimited) {
   std::vector<Arrival> held;  // touched on the one lane only
+  std::atomic<int> held_count{0};
   daemon_.intercept = [&](Lane&, Arrival& arrival, const proto::Frame& frame) {
     if (frame.kind() != proto::FrameKind::kPut) {
       return false;
     }
     held.push_back(std::move(arrival));
+    ++held_count;
     return true;
   };
   StartServer({.arrivals_held_max = 3});
@@ -77,6 +79,8 @@ TEST_F(LanesTest, ArrivalsHeldAreLimited) {
     EXPECT_EQ(proto::StatusOf(*reply).code(), absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(Metric("cairn_transport_arrivals"), 3);
+  // The transport may answer the last before it hands the first to the daemon.
+  ASSERT_TRUE(WaitFor([&] { return held_count == 3; }));
   ASSERT_EQ(server_->lane(0).Submit([&](Lane& lane) {
     for (Arrival& arrival : held) {
       const auto frame = proto::ParseFrame(arrival.frame().bytes());

@@ -104,6 +104,8 @@ TEST_F(UcxTransferTest, ArrivalsOverTheLimitAreRefusedWithAReply) {
   }
   EXPECT_EQ(Metric("cairn_transport_arrivals"), 2);
   EXPECT_EQ(Metric("cairn_transport_arrivals_refused_total"), 3);
+  // The transport may answer the last before it hands the first to the store: a hello and two puts.
+  ASSERT_TRUE(WaitFor([&] { return store.arrivals == 3; }));
   ASSERT_EQ(server->lane(0).Submit([this](Lane& lane) { store.TakeHeld(lane); }), absl::OkStatus());
   for (size_t i = 0; i < 2; ++i) {
     Finish(*connection, calls[i]);
