@@ -22,9 +22,9 @@ kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as
 attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
 the first of kl, attention_error and kv_error that the dump allows.
 
-No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html, one page that opens
-anywhere. A run that was cut short goes on where it was: what evaluate.json already has for these
-values, this judge and this library is not measured again.
+No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html,
+one page that opens anywhere. A run that was cut short goes on where it was: what evaluate.json
+already has for these values, this judge and this library is not measured again.
 """
 
 from __future__ import annotations

@@ -137,6 +137,21 @@ def test_a_broken_capture_fails_no_put(client, tmp_path):
             Capture(space, tmp_path)
 
 
+def test_evaluate_gives_a_captured_space_its_profile(client, daemon, tmp_path, capsys):
+    with open_space(client, "cairn:4.3") as space, Capture(space, tmp_path / "c") as capture:
+        puts = puts_of(space, 1, *make_sequence(1))
+        assert all(one.error is None for one in space.put_batch(puts))
+        (folder,) = capture.close()
+        out = ["--out", str(tmp_path / "out"), "--profile-out", str(tmp_path / "p")]
+        dump = [str(folder), "--recipes", "cairn:4.3/plain", "--loss", "kv_error=1"]
+        assert evaluate.main([*dump, *out, "--install", daemon.control]) == 0
+        profile = (tmp_path / "p" / "group-0.profile").read_bytes()
+        assert space.side_object(space.current_profile(0)) == profile
+        assert space.current_profile(0).hex() in capsys.readouterr().out
+    assert evaluate.main([*dump, *out, "--install", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("evaluate: ")
+
+
 def test_the_example(client, daemon, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "client" / "examples" / "evaluate"))
     import capture
