@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -18,24 +17,10 @@
 #include "codecs/encode.h"
 #include "codecs/step_strips.h"
 #include "proto/side_object.h"
+#include "tests/golden/golden.h"
 
 namespace cairn::codecs {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
-
-Bytes ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
-  return {begin, begin + bytes.size()};
-}
-
-uint32_t Hex(const std::string& text) {
-  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
-}
 
 class CairnGoldenTest : public testing::Test {
  protected:
@@ -50,26 +35,8 @@ class CairnGoldenTest : public testing::Test {
     ASSERT_EQ(ParseProfile(profile_bytes_, &profile_), Error::kOk);
   }
 
-  void LoadSource(std::istringstream& line) {
-    uint32_t kind = 0;
-    uint32_t dtype = 0;
-    spec_ = {};
-    line >> name_ >> kind >> dtype >> spec_.slice.layer_count >> spec_.slice.head_count >>
-        spec_.tokens >> spec_.tile.k_dim >> spec_.tile.v_dim >> spec_.first_position;
-    spec_.tile.kind = static_cast<GroupKind>(kind);
-    spec_.tile.dtype = static_cast<DType>(dtype);
-    spec_.slice.layer_first = 2;
-    spec_.slice.head_first = 1;
-    spec_.group = 3;
-    for (size_t i = 0; i < spec_.space.size(); ++i) {
-      spec_.space[i] = static_cast<uint8_t>(i);
-      spec_.key[i] = static_cast<uint8_t>(32 + i);
-    }
-    source_ = ReadFile(kFolder / "image" / (name_ + ".bin"));
-  }
-
   [[nodiscard]] Bytes EncodeSource(uint32_t bits, uint32_t level) const {
-    ImageSpec spec = spec_;
+    ImageSpec spec = source_.spec;
     EXPECT_EQ(SetCairn(profile_, proto::SideObjectId(profile_bytes_), bits, level, &spec),
               Error::kOk);
     return Encoded(spec);
@@ -80,8 +47,9 @@ class CairnGoldenTest : public testing::Test {
     EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
     Bytes image(max_bytes);
     size_t bytes = 0;
-    EXPECT_EQ(Encode(ReferenceBackend(), spec, source_, image, &bytes, {.profile = &profile_}),
-              Error::kOk);
+    EXPECT_EQ(
+        Encode(ReferenceBackend(), spec, source_.bytes, image, &bytes, {.profile = &profile_}),
+        Error::kOk);
     image.resize(bytes);
     return image;
   }
@@ -94,8 +62,8 @@ class CairnGoldenTest : public testing::Test {
     std::string crc;
     std::string decoded_crc;
     line >> bits >> multiplier >> bytes >> crc >> decoded_crc;
-    SCOPED_TRACE(name_ + " hot " + std::to_string(bits));
-    ImageSpec spec = spec_;
+    SCOPED_TRACE(source_.name + " hot " + std::to_string(bits));
+    ImageSpec spec = source_.spec;
     ASSERT_EQ(SetCairnHot(profile_, proto::SideObjectId(profile_bytes_), bits, &spec), Error::kOk);
     EXPECT_EQ(spec.recipe.multiplier, multiplier);
     const Bytes image = Encoded(spec);
@@ -107,7 +75,7 @@ class CairnGoldenTest : public testing::Test {
 
   // The image that is kept of it, if one is.
   void CheckKept(const Bytes& image, const std::string& how, uint32_t decoded_crc) {
-    const auto kept = kFolder / "cairn" / (name_ + "." + how + ".img");
+    const auto kept = kFolder / "cairn" / (source_.name + "." + how + ".img");
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
     EXPECT_EQ(ReadFile(kept), image);
@@ -118,7 +86,7 @@ class CairnGoldenTest : public testing::Test {
     ImageView view;
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
     ASSERT_EQ(VerifyTiles(view), Error::kOk);
-    Bytes decoded(source_.size());
+    Bytes decoded(source_.bytes.size());
     for (const Backend* backend : CpuBackends()) {
       ASSERT_EQ(Decode(*backend, view, view.spec().slice, decoded, {.profile = &profile_}),
                 Error::kOk);
@@ -133,7 +101,7 @@ class CairnGoldenTest : public testing::Test {
     std::string crc;
     std::string decoded_crc;
     line >> bits >> level >> bytes >> crc >> decoded_crc;
-    SCOPED_TRACE(name_ + " " + std::to_string(bits) + " " + std::to_string(level));
+    SCOPED_TRACE(source_.name + " " + std::to_string(bits) + " " + std::to_string(level));
     const Bytes image = EncodeSource(bits, level);
     EXPECT_EQ(image.size(), bytes);
     EXPECT_EQ(Crc32c(image), Hex(crc));
@@ -148,7 +116,7 @@ class CairnGoldenTest : public testing::Test {
     size_t bytes = 0;
     std::string crc;
     line >> bits >> from >> to >> bytes >> crc;
-    SCOPED_TRACE(name_ + " " + std::to_string(bits) + " to level " + std::to_string(to));
+    SCOPED_TRACE(source_.name + " " + std::to_string(bits) + " to level " + std::to_string(to));
     const Bytes image = EncodeSource(bits, from);
     ImageView view;
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
@@ -166,9 +134,7 @@ class CairnGoldenTest : public testing::Test {
 
   Bytes profile_bytes_;
   Profile profile_;
-  std::string name_;
-  ImageSpec spec_;
-  Bytes source_;
+  Source source_;
   int kept_images_ = 0;
 };
 
@@ -183,7 +149,7 @@ TEST_F(CairnGoldenTest, ReplaysEveryVector) {
     if (what == "profile") {
       ASSERT_NO_FATAL_FAILURE(LoadProfile(line));
     } else if (what == "source") {
-      LoadSource(line);
+      source_ = LoadSource(line);
     } else if (what == "image") {
       CheckImage(line);
     } else if (what == "hot") {

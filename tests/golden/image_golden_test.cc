@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <span>
 #include <sstream>
 #include <string>
@@ -21,54 +20,10 @@
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "codecs/thin.h"
+#include "tests/golden/golden.h"
 
 namespace cairn::codecs {
 namespace {
-
-const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
-
-std::vector<std::byte> ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
-  return {begin, begin + bytes.size()};
-}
-
-struct Source {
-  std::string name;
-  ImageSpec spec;
-  std::vector<std::byte> bytes;
-};
-
-Source LoadSource(std::istringstream& line) {
-  Source source;
-  uint32_t kind = 0;
-  uint32_t dtype = 0;
-  size_t bytes = 0;
-  std::string crc;
-  ImageSpec& spec = source.spec;
-  line >> source.name >> kind >> dtype >> spec.slice.layer_count >> spec.slice.head_count >>
-      spec.tokens >> spec.tile.k_dim >> spec.tile.v_dim >> spec.first_position >> bytes >> crc;
-  spec.tile.kind = static_cast<GroupKind>(kind);
-  spec.tile.dtype = static_cast<DType>(dtype);
-  spec.slice.layer_first = 2;
-  spec.slice.head_first = 1;
-  spec.group = 3;
-  for (size_t i = 0; i < spec.space.size(); ++i) {
-    spec.space[i] = static_cast<uint8_t>(i);
-    spec.key[i] = static_cast<uint8_t>(32 + i);
-  }
-  source.bytes = ReadFile(kFolder / "image" / (source.name + ".bin"));
-  EXPECT_EQ(source.bytes.size(), bytes);
-  EXPECT_EQ(Crc32c(source.bytes), std::stoul(crc, nullptr, 16));
-  return source;
-}
-
-Recipe RecipeNamed(const std::string& name) {
-  Recipe recipe;
-  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
-  return recipe;
-}
 
 // What `aux` lines are encoded with.
 std::vector<float> MagnitudesOf(const ImageSpec& spec) {
@@ -80,13 +35,13 @@ std::vector<float> MagnitudesOf(const ImageSpec& spec) {
   return magnitudes;
 }
 
-std::vector<std::byte> EncodeSource(const Backend& backend, const Source& source,
-                                    const Recipe& recipe, std::span<const float> magnitudes = {}) {
+Bytes EncodeSource(const Backend& backend, const Source& source, const Recipe& recipe,
+                   std::span<const float> magnitudes = {}) {
   ImageSpec spec = source.spec;
   spec.recipe = recipe;
   uint64_t max_bytes = 0;
   EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
-  std::vector<std::byte> image(max_bytes);
+  Bytes image(max_bytes);
   size_t bytes = 0;
   EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes, {.query_magnitudes = magnitudes}),
             Error::kOk);
@@ -105,8 +60,7 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     std::string decoded_crc;
     line >> recipe >> bytes >> crc >> decoded_crc;
     SCOPED_TRACE(source.name + " " + recipe);
-    std::vector<std::byte> image =
-        EncodeSource(*GetParam(), source, RecipeNamed(recipe), magnitudes);
+    Bytes image = EncodeSource(*GetParam(), source, RecipeNamed(recipe), magnitudes);
     EXPECT_EQ(image.size(), bytes);
     EXPECT_EQ(Crc32c(image), std::stoul(crc, nullptr, 16));
     CheckDecode(source, image, decoded_crc);
@@ -117,17 +71,16 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     const auto kept = kFolder / folder_ / (source.name + "." + recipe + ".img");
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
-    const std::vector<std::byte> stored = ReadFile(kept);
+    const Bytes stored = ReadFile(kept);
     EXPECT_EQ(stored, image);
     CheckDecode(source, stored, decoded_crc);
   }
 
-  void CheckDecode(const Source& source, const std::vector<std::byte>& image,
-                   const std::string& crc) {
+  void CheckDecode(const Source& source, const Bytes& image, const std::string& crc) {
     ImageView view;
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
     ASSERT_EQ(VerifyTiles(view), Error::kOk);
-    std::vector<std::byte> decoded(source.bytes.size());
+    Bytes decoded(source.bytes.size());
     ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded), Error::kOk);
     EXPECT_EQ(Crc32c(decoded), std::stoul(crc, nullptr, 16));
   }
@@ -140,10 +93,10 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     std::string crc;
     line >> from >> to >> bytes >> crc;
     SCOPED_TRACE(source.name + " " + from + " to " + to);
-    const std::vector<std::byte> image = EncodeSource(*GetParam(), source, RecipeNamed(from));
+    const Bytes image = EncodeSource(*GetParam(), source, RecipeNamed(from));
     ImageView view;
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
-    std::vector<std::byte> demoted(DemoteBytesMax(view, RecipeNamed(to)));
+    Bytes demoted(DemoteBytesMax(view, RecipeNamed(to)));
     size_t demoted_bytes = 0;
     ASSERT_EQ(Demote(*GetParam(), view, RecipeNamed(to), demoted, &demoted_bytes), Error::kOk);
     demoted.resize(demoted_bytes);
@@ -164,12 +117,12 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     ImageSpec spec = source.spec;
     spec.recipe = RecipeNamed(recipe);
     const uint64_t chain = spec.first_position + spec.tokens + more;
-    const std::vector<std::byte> sealed = EncodeSource(*GetParam(), source, spec.recipe);
+    const Bytes sealed = EncodeSource(*GetParam(), source, spec.recipe);
     ImageView view;
     ASSERT_EQ(ParseImage(sealed, &view), Error::kOk);
     uint64_t bytes_max = 0;
     ASSERT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
-    std::vector<std::byte> thinned(bytes_max);
+    Bytes thinned(bytes_max);
     size_t thinned_bytes = 0;
     ASSERT_EQ(Thin(*GetParam(), view, chain, thinned, &thinned_bytes), Error::kOk);
     thinned.resize(thinned_bytes);
@@ -177,7 +130,7 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
     EXPECT_EQ(Crc32c(thinned), std::stoul(crc, nullptr, 16));
     ASSERT_EQ(ParseImage(thinned, &view), Error::kOk);
     EXPECT_EQ(VerifyTiles(view), Error::kOk);
-    std::vector<std::byte> direct(bytes_max);
+    Bytes direct(bytes_max);
     size_t direct_bytes = 0;
     ASSERT_EQ(
         Encode(*GetParam(), spec, source.bytes, direct, &direct_bytes, {.chain_tokens = chain}),

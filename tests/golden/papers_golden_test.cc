@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,20 +20,10 @@
 #include "codecs/encode.h"
 #include "codecs/pattern_tile.h"
 #include "proto/side_object.h"
+#include "tests/golden/golden.h"
 
 namespace cairn::codecs {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
-
-Bytes ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
-  return {begin, begin + bytes.size()};
-}
 
 // What a line says of an image.
 struct Wanted {
@@ -44,48 +33,22 @@ struct Wanted {
   uint32_t decoded_crc = 0;
 };
 
-uint32_t Hex(const std::string& text) {
-  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
-}
-
-Recipe RecipeNamed(const std::string& name) {
-  Recipe recipe;
-  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
-  return recipe;
-}
-
 class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
  protected:
-  void LoadSource(std::istringstream& line) {
-    uint32_t kind = 0;
-    uint32_t dtype = 0;
-    spec_ = {};
-    line >> name_ >> kind >> dtype >> spec_.slice.layer_count >> spec_.slice.head_count >>
-        spec_.tokens >> spec_.tile.k_dim >> spec_.tile.v_dim >> spec_.first_position;
-    spec_.tile.kind = static_cast<GroupKind>(kind);
-    spec_.tile.dtype = static_cast<DType>(dtype);
-    spec_.slice.layer_first = 2;
-    spec_.slice.head_first = 1;
-    spec_.group = 3;
-    for (size_t i = 0; i < spec_.space.size(); ++i) {
-      spec_.space[i] = static_cast<uint8_t>(i);
-      spec_.key[i] = static_cast<uint8_t>(32 + i);
-    }
-    source_ = ReadFile(kFolder / "image" / (name_ + ".bin"));
-  }
-
   // Tokens of every tile reversed, tokens 2, 7, 12, ... of the first plane zero.
   [[nodiscard]] Bytes ChildSource() const {
     Bytes child;
-    const uint32_t planes = PlaneCount(spec_.tile.kind);
-    const uint32_t rows = TileRows(spec_.tile.kind, spec_.tokens);
+    const uint32_t planes = PlaneCount(source_.spec.tile.kind);
+    const uint32_t rows = TileRows(source_.spec.tile.kind, source_.spec.tokens);
     size_t offset = 0;
-    for (uint32_t tile = 0; tile < TileCount(spec_.tile, spec_.slice); ++tile) {
+    for (uint32_t tile = 0; tile < TileCount(source_.spec.tile, source_.spec.slice); ++tile) {
       const size_t row_bytes =
-          TileBytes(spec_.tile, PlaneAt(spec_.tile.kind, tile % planes), spec_.tokens) / rows;
+          TileBytes(source_.spec.tile, PlaneAt(source_.spec.tile.kind, tile % planes),
+                    source_.spec.tokens) /
+          rows;
       for (uint32_t token = 0; token < rows; ++token) {
         const auto first =
-            source_.begin() + static_cast<ptrdiff_t>(offset + (rows - 1 - token) * row_bytes);
+            source_.bytes.begin() + static_cast<ptrdiff_t>(offset + (rows - 1 - token) * row_bytes);
         const bool is_zero = tile % planes == 0 && token % 5 == 2;
         if (is_zero) child.resize(child.size() + row_bytes);
         if (!is_zero) child.insert(child.end(), first, first + static_cast<ptrdiff_t>(row_bytes));
@@ -111,21 +74,21 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     ImageView view;
     ASSERT_EQ(ParseImage(image, &view), Error::kOk);
     ASSERT_EQ(VerifyTiles(view), Error::kOk);
-    Bytes decoded(source_.size());
+    Bytes decoded(source_.bytes.size());
     ASSERT_EQ(Decode(*GetParam(), view, view.spec().slice, decoded, {.bank = &bank_}), Error::kOk);
     EXPECT_EQ(Crc32c(decoded), wanted.decoded_crc);
   }
 
   void CheckImage(std::istringstream& line) {
     const Wanted wanted = WantedOf(line);
-    SCOPED_TRACE(name_ + " " + wanted.recipe);
+    SCOPED_TRACE(source_.name + " " + wanted.recipe);
     SetRecipe(wanted.recipe);
-    image_ = EncodeImage(spec_, source_, {.bank = &bank_});
+    image_ = EncodeImage(source_.spec, source_.bytes, {.bank = &bank_});
     Check(image_, wanted);
     std::string file = wanted.recipe;
     std::erase(file, ':');
     std::replace(file.begin(), file.end(), '/', '-');
-    const auto kept = kFolder / "papers" / (name_ + "." + file + ".img");
+    const auto kept = kFolder / "papers" / (source_.name + "." + file + ".img");
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
     EXPECT_EQ(ReadFile(kept), image_);
@@ -134,10 +97,10 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
 
   void CheckChild(std::istringstream& line) {
     const Wanted wanted = WantedOf(line);
-    SCOPED_TRACE(name_ + " " + wanted.recipe + " child");
+    SCOPED_TRACE(source_.name + " " + wanted.recipe + " child");
     std::vector<ImageView> parents(1);
     ASSERT_EQ(ParseImage(image_, &parents.front()), Error::kOk);
-    ImageSpec spec = spec_;
+    ImageSpec spec = source_.spec;
     spec.first_position += spec.tokens;
     Check(EncodeImage(spec, ChildSource(), {.parents = parents}), wanted);
   }
@@ -148,11 +111,11 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     size_t bytes = 0;
     std::string crc;
     line >> from >> to >> bytes >> crc;
-    SCOPED_TRACE(name_ + " to " + to);
+    SCOPED_TRACE(source_.name + " to " + to);
     ImageView view;
     ASSERT_EQ(ParseImage(image_, &view), Error::kOk);
     SetRecipe(to);
-    Recipe recipe = spec_.recipe;
+    Recipe recipe = source_.spec.recipe;
     recipe.is_local = view.spec().recipe.is_local;
     Bytes demoted(DemoteBytesMax(view, recipe));
     size_t demoted_bytes = 0;
@@ -185,19 +148,18 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
 
   void SetRecipe(const std::string& name) {
     if (name.starts_with("patternkv")) {
-      ASSERT_EQ(SetPatternkv(name, &bank_, proto::SideObjectId(bank_bytes_), &spec_), Error::kOk);
+      ASSERT_EQ(SetPatternkv(name, &bank_, proto::SideObjectId(bank_bytes_), &source_.spec),
+                Error::kOk);
       return;
     }
-    spec_.recipe = RecipeNamed(name);
-    spec_.side_object_count = 0;
-    spec_.side_objects = {};
+    source_.spec.recipe = RecipeNamed(name);
+    source_.spec.side_object_count = 0;
+    source_.spec.side_objects = {};
   }
 
   Bytes bank_bytes_;
   Bank bank_;
-  std::string name_;
-  ImageSpec spec_;
-  Bytes source_;
+  Source source_;
   Bytes image_;  // of the last `image` line
   int kept_images_ = 0;
 };
@@ -211,7 +173,7 @@ TEST_P(PapersGoldenTest, ReplaysEveryVector) {
     std::string what;
     line >> what;
     if (what == "source") {
-      LoadSource(line);
+      source_ = LoadSource(line);
     } else if (what == "bank") {
       ASSERT_NO_FATAL_FAILURE(LoadBank(line));
     } else if (what == "image") {

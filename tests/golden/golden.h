@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the tests that replay golden vectors share: files, and the sources that manifests name.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "codecs/checksum.h"
+#include "codecs/image.h"
+
+namespace cairn::codecs {
+
+using Bytes = std::vector<std::byte>;
+
+inline const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
+
+inline Bytes ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+inline uint32_t Hex(const std::string& text) {
+  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
+}
+
+inline Recipe RecipeNamed(const std::string& name) {
+  Recipe recipe;
+  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
+  return recipe;
+}
+
+struct Source {
+  std::string name;
+  ImageSpec spec;  // all but the recipe
+  Bytes bytes;
+};
+
+// Of what follows the word `source` in a manifest.
+inline Source LoadSource(std::istringstream& line) {
+  Source source;
+  uint32_t kind = 0;
+  uint32_t dtype = 0;
+  size_t bytes = 0;
+  std::string crc;
+  ImageSpec& spec = source.spec;
+  line >> source.name >> kind >> dtype >> spec.slice.layer_count >> spec.slice.head_count >>
+      spec.tokens >> spec.tile.k_dim >> spec.tile.v_dim >> spec.first_position >> bytes >> crc;
+  spec.tile.kind = static_cast<GroupKind>(kind);
+  spec.tile.dtype = static_cast<DType>(dtype);
+  spec.slice.layer_first = 2;
+  spec.slice.head_first = 1;
+  spec.group = 3;
+  for (size_t i = 0; i < spec.space.size(); ++i) {
+    spec.space[i] = static_cast<uint8_t>(i);
+    spec.key[i] = static_cast<uint8_t>(32 + i);
+  }
+  source.bytes = ReadFile(kFolder / "image" / (source.name + ".bin"));
+  EXPECT_EQ(source.bytes.size(), bytes);
+  EXPECT_EQ(Crc32c(source.bytes), Hex(crc));
+  return source;
+}
+
+}  // namespace cairn::codecs
