@@ -3,11 +3,13 @@
 
 #include "codecs/bytes.h"
 #include "codecs/math.h"
+#include "codecs/side_object.h"
 
 namespace cairn::codecs {
 namespace {
 
-constexpr uint64_t kTilesOfGroupMax = 65536;
+constexpr SideObjectFormat kFormat = {kProfileMagic, kProfileVersion, kProfileHeaderBytes,
+                                      kProfileBytesMax, kProfileDimMax};
 constexpr uint64_t kChannelBytes = 8;
 constexpr uint64_t kRateBytes = 4;
 constexpr uint32_t kMeanMaxBits = 0x49800000;   // of 2^20
@@ -16,26 +18,15 @@ constexpr uint16_t kVectorMaxBits = 0x4000;     // of 2, as fp16
 constexpr uint64_t kTablesBytes = uint64_t{kProfileTables} * kCoderSymbols;
 constexpr uint64_t kOffsetsBytes = uint64_t{kProfileTables} * 2;
 
-namespace field {
-constexpr size_t kMagic = 0;         // u32
-constexpr size_t kVersion = 4;       // u16
-constexpr size_t kHeaderBytes = 6;   // u16
-constexpr size_t kBytes = 8;         // u64
-constexpr size_t kPlanes = 16;       // u8
+namespace field {                    // beside those of every side object
 constexpr size_t kRope = 17;         // u8
 constexpr size_t kBasis = 18;        // u8
 constexpr size_t kReserved = 19;     // u8, 0
-constexpr size_t kLayers = 20;       // u16
-constexpr size_t kHeads = 22;        // u16
-constexpr size_t kKDim = 24;         // u32
-constexpr size_t kVDim = 28;         // u32
 constexpr size_t kRotaryFirst = 32;  // u16
 constexpr size_t kRotaryDims = 34;   // u16
 constexpr size_t kRates = 36;        // u16
 constexpr size_t kTail = 38;         // 26 bytes, 0
 }  // namespace field
-
-bool IsDim(uint32_t dim) { return dim >= 1 && dim <= kProfileDimMax; }
 
 bool IsLog(int32_t log) { return log >= -kProfileLogMax && log <= kProfileLogMax; }
 
@@ -67,36 +58,30 @@ class ProfileParser {
 };
 
 Error ProfileParser::Header() {
-  if (bytes_.size() < kProfileHeaderBytes) return Error::kTruncated;
+  SideObjectHead head;
+  if (const Error error = ParseSideObjectHead(bytes_, kFormat, &head); error != Error::kOk) {
+    return error;
+  }
   const std::byte* base = bytes_.data();
-  if (Load<uint32_t>(base + field::kMagic) != kProfileMagic) return Error::kBadMagic;
-  if (Load<uint16_t>(base + field::kVersion) != kProfileVersion) return Error::kBadVersion;
-  if (Load<uint16_t>(base + field::kHeaderBytes) != kProfileHeaderBytes) return Error::kBadHeader;
-  if (bytes_.size() > kProfileBytesMax) return Error::kBadHeader;
-  if (Load<uint64_t>(base + field::kBytes) != bytes_.size()) return Error::kTruncated;
   if (!IsZero(base + field::kReserved, 1) ||
       !IsZero(base + field::kTail, kProfileHeaderBytes - field::kTail)) {
     return Error::kBadPadding;
   }
   Profile& p = profile_;
-  p.planes_ = Load<uint8_t>(base + field::kPlanes);
+  p.planes_ = head.planes;
+  p.layers_ = head.layers;
+  p.heads_ = head.heads;
+  p.dims_[0] = head.dims[0];
+  p.dims_[1] = head.dims[1];
   p.rope_ = Load<RopeKind>(base + field::kRope);
   const auto basis = Load<uint8_t>(base + field::kBasis);
   p.has_basis_ = basis == 1;
-  p.layers_ = Load<uint16_t>(base + field::kLayers);
-  p.heads_ = Load<uint16_t>(base + field::kHeads);
-  p.dims_[0] = Load<uint32_t>(base + field::kKDim);
-  p.dims_[1] = Load<uint32_t>(base + field::kVDim);
   p.rotary_first_ = Load<uint16_t>(base + field::kRotaryFirst);
   p.rotary_dims_ = Load<uint16_t>(base + field::kRotaryDims);
   p.rate_count_ = Load<uint16_t>(base + field::kRates);
-  const bool has_v = p.planes_ == 2;
   const bool turns = p.rope_ != RopeKind::kNone;
   const bool is_valid =
-      p.planes_ >= 1 && p.planes_ <= 2 && p.rope_ <= RopeKind::kInterleaved && basis <= 1 &&
-      p.layers_ >= 1 && p.heads_ >= 1 &&
-      uint64_t{p.layers_} * p.heads_ * p.planes_ <= kTilesOfGroupMax && IsDim(p.dims_[0]) &&
-      (has_v ? IsDim(p.dims_[1]) : p.dims_[1] == 0) && turns == (p.rotary_dims_ != 0) &&
+      p.rope_ <= RopeKind::kInterleaved && basis <= 1 && turns == (p.rotary_dims_ != 0) &&
       p.rotary_dims_ % 2 == 0 && p.rotary_first_ + p.rotary_dims_ <= p.dims_[0] &&
       (turns || p.rotary_first_ == 0) && p.rate_count_ >= 1 && p.rate_count_ <= kProfileRatesMax;
   return is_valid ? Error::kOk : Error::kBadHeader;
