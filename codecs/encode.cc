@@ -36,10 +36,6 @@ Error WriteRaw(const TileSource& source, ImageWriter* writer) {
   return Error::kOk;
 }
 
-}  // namespace
-
-namespace {
-
 // positions: as they are stored.
 void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
                  const TileLayout& layout, std::byte* tile) {
@@ -58,6 +54,77 @@ void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
   std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
 }
 
+// A tile of codes with groups of params, by the stages of its recipe.
+Error EncodeAffine(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                   ImageWriter* writer) {
+  const Stages& stages = StagesOf(recipe);
+  const TileGeometry& geometry = source.geometry;
+  TilePlan plan;
+  plan.affine = AffineOf(geometry, recipe);
+  stages.select(backend, source, &plan);
+  if (stages.predict != nullptr) stages.predict(backend, source, &plan);
+  stages.allocate(recipe, source, &plan);
+
+  const uint16_t form = CodedForm(geometry, recipe);
+  const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
+  if (!planned.has_value()) return Error::kBadTile;
+  const std::span<std::byte> room = writer->Reserve(planned->params.offset + planned->params.bytes);
+  if (room.empty()) return Error::kTargetTooSmall;
+  if (!stages.quantize(backend, source, &plan, U8(room.data()),
+                       U8(room.data()) + planned->params.offset)) {
+    return Error::kBadTile;
+  }
+  // Quantizing may have added rows.
+  LogRows log;
+  const bool is_log = recipe.id == RecipeId::kLogQuant;
+  if (is_log) {
+    SelectLogRows(recipe, geometry.rows, source.first_position, source.chain_tokens, plan, &log);
+  }
+  const uint32_t rows = is_log ? log.count : plan.RowCount();
+  const auto layout = LayoutOf(geometry, recipe, form, rows);
+  if (!layout.has_value()) return Error::kBadTile;
+  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  if (is_log) {
+    WriteRowsAt(source, std::span(log.positions).first(rows), *layout, tile.data());
+  } else {
+    WriteRows(source, plan, *layout, tile.data());
+  }
+  if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
+  writer->Commit(layout->bytes, Crc32c(tile), rows, form);
+  return Error::kOk;
+}
+
+// kBadTile, with nothing committed, where the tile has to be raw; kTargetTooSmall.
+Error EncodeCoded(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                  ImageWriter* writer) {
+  switch (LayoutIdOf(CodedForm(source.geometry, recipe))) {
+    case TileLayoutId::kRaw:
+      return Error::kBadTile;
+    case TileLayoutId::kAffine:
+    case TileLayoutId::kPatterned:
+      return EncodeAffine(backend, recipe, source, writer);
+    case TileLayoutId::kStrips:
+      return EncodeStrips(backend, recipe, source, writer);
+    case TileLayoutId::kStepStrips:
+      return EncodeStepStrips(backend, recipe, source, writer);
+    case TileLayoutId::kHot:
+      return EncodeHot(recipe, source, writer);
+    case TileLayoutId::kFp8:
+      return EncodeFp8(backend, recipe, source, writer);
+    case TileLayoutId::kMixed:
+      return EncodeMixed(backend, recipe, source, writer);
+  }
+  return Error::kBadTile;
+}
+
+// Those of the whole slice, or none.
+bool HasAllMagnitudes(const ImageSpec& spec, const EncodeInputs& inputs) {
+  const uint64_t heads = uint64_t{spec.slice.layer_count} * spec.slice.head_count;
+  return inputs.query_magnitudes.empty() ||
+         inputs.query_magnitudes.size() == heads * spec.tile.k_dim;
+}
+
 }  // namespace
 
 void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
@@ -72,73 +139,10 @@ void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout&
 
 Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
                  ImageWriter* writer) {
-  const Stages& stages = StagesOf(recipe);
-  const TileGeometry& geometry = source.geometry;
-  if (recipe.id == RecipeId::kExact && geometry.IsCodable()) {
-    const Error error = EncodeStrips(backend, recipe, source, writer);
-    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
-  }
-  if (recipe.NeedsProfile()) {
-    const Error error = recipe.id == RecipeId::kCairnHot
-                            ? EncodeHot(recipe, source, writer)
-                            : EncodeStepStrips(backend, recipe, source, writer);
-    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
-  }
-  if (recipe.id == RecipeId::kFp8 && geometry.IsCodable()) {
-    const Error error = EncodeFp8(backend, recipe, source, writer);
-    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
-  }
-  if (recipe.id == RecipeId::kMixKvq && geometry.IsCodable() && geometry.IsPerChannel()) {
-    const Error error = EncodeMixed(backend, recipe, source, writer);
-    return error == Error::kBadTile ? WriteRaw(source, writer) : error;
-  }
-  if (stages.quantize == nullptr || !geometry.IsCodable()) return WriteRaw(source, writer);
-  TilePlan plan;
-  plan.affine = AffineOf(geometry, recipe);
-  stages.select(backend, source, &plan);
-  if (stages.predict != nullptr) stages.predict(backend, source, &plan);
-  stages.allocate(recipe, source, &plan);
-
-  const uint16_t form = CodedForm(geometry, recipe);
-  const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
-  if (!planned.has_value()) return WriteRaw(source, writer);
-  const std::span<std::byte> room = writer->Reserve(planned->params.offset + planned->params.bytes);
-  if (room.empty()) return Error::kTargetTooSmall;
-  if (!stages.quantize(backend, source, &plan, U8(room.data()),
-                       U8(room.data()) + planned->params.offset)) {
-    return WriteRaw(source, writer);
-  }
-  // Quantizing may have added rows.
-  LogRows log;
-  const bool is_log = recipe.id == RecipeId::kLogQuant;
-  if (is_log) {
-    SelectLogRows(recipe, geometry.rows, source.first_position, source.chain_tokens, plan, &log);
-  }
-  const uint32_t rows = is_log ? log.count : plan.RowCount();
-  const auto layout = LayoutOf(geometry, recipe, form, rows);
-  if (!layout.has_value()) return WriteRaw(source, writer);
-  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
-  if (is_log) {
-    WriteRowsAt(source, std::span(log.positions).first(rows), *layout, tile.data());
-  } else {
-    WriteRows(source, plan, *layout, tile.data());
-  }
-  if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
-  writer->Commit(layout->bytes, Crc32c(tile), rows, form);
-  return Error::kOk;
+  const Error error =
+      source.geometry.IsCodable() ? EncodeCoded(backend, recipe, source, writer) : Error::kBadTile;
+  return error == Error::kBadTile ? WriteRaw(source, writer) : error;
 }
-
-namespace {
-
-// Those of the whole slice, or none.
-bool HasAllMagnitudes(const ImageSpec& spec, const EncodeInputs& inputs) {
-  const uint64_t heads = uint64_t{spec.slice.layer_count} * spec.slice.head_count;
-  return inputs.query_magnitudes.empty() ||
-         inputs.query_magnitudes.size() == heads * spec.tile.k_dim;
-}
-
-}  // namespace
 
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {

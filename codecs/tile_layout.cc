@@ -140,6 +140,7 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
       return kRawForm;
     case RecipeId::kKivi:
     case RecipeId::kOtt:
+    case RecipeId::kLogQuant:
       return AffineForm(recipe.bits);
     case RecipeId::kExact:
       return kStripsForm;
@@ -151,8 +152,6 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
       return kFp8Form;
     case RecipeId::kCairnHot:
       return kHotForm;
-    case RecipeId::kLogQuant:
-      return AffineForm(recipe.bits);
     case RecipeId::kMixKvq:
       return geometry.IsPerChannel() ? kMixedForm : AffineForm(recipe.bits);
   }
