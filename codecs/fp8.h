@@ -24,23 +24,8 @@ CAIRN_HD uint8_t FloatToE4m3(float value) {
   const uint32_t sign = (bits >> 24) & 0x80;
   const uint32_t magnitude = bits & 0x7FFFFFFF;
   if (magnitude >= kE4m3MaxBits) return static_cast<uint8_t>(sign | kE4m3MaxCode);
-  const uint32_t exponent = magnitude >> 23;
-  uint32_t truncated = 0;
-  uint32_t rest = 0;
-  uint32_t half = 0;
-  if (exponent >= 121) {
-    truncated = (magnitude - (120U << 23)) >> 20;
-    rest = magnitude & 0xFFFFF;
-    half = 0x80000;
-  } else {  // below 2^-6: units of 2^-9
-    const uint32_t mantissa = (magnitude & 0x7FFFFF) | (exponent != 0 ? 0x800000U : 0U);
-    const uint32_t shift = exponent > 110 ? 141 - exponent : 31;
-    truncated = mantissa >> shift;
-    rest = mantissa & ((1U << shift) - 1);
-    half = 1U << (shift - 1);
-  }
-  const bool goes_up = rest > half || (rest == half && (truncated & 1) != 0);
-  return static_cast<uint8_t>(sign | (truncated + (goes_up ? 1 : 0)));
+  const Truncated cut = TruncateMagnitude(magnitude, 20, 121);
+  return static_cast<uint8_t>(sign | (cut.value + (IsNearerUp(cut) ? 1 : 0)));
 }
 
 CAIRN_HD float E4m3ToFloat(uint8_t code) {

@@ -54,6 +54,32 @@ CAIRN_HD float Fp16ToFloat(uint16_t bits) {
   return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 5.9604644775390625e-8F));
 }
 
+// A magnitude in a format of fewer bits, rounded towards zero, and what was cut off.
+struct Truncated {
+  uint32_t value;
+  uint32_t rest;
+  uint32_t half;  // of the last place, in the units of `rest`
+};
+
+// Ties to even.
+CAIRN_HD bool IsNearerUp(Truncated cut) {
+  return cut.rest > cut.half || (cut.rest == cut.half && (cut.value & 1) != 0);
+}
+
+// magnitude: bits of a float without sign, finite. The format has `dropped` bits of mantissa fewer,
+// and `least` is the float's exponent of its smallest normal number.
+CAIRN_HD Truncated TruncateMagnitude(uint32_t magnitude, uint32_t dropped, uint32_t least) {
+  const uint32_t exponent = magnitude >> 23;
+  if (exponent >= least) {
+    return {(magnitude - ((least - 1) << 23)) >> dropped, magnitude & ((1U << dropped) - 1),
+            1U << (dropped - 1)};
+  }
+  // Below it, in units of its smallest.
+  const uint32_t mantissa = (magnitude & 0x7FFFFF) | (exponent != 0 ? 0x800000U : 0U);
+  const uint32_t shift = least + dropped > exponent + 31 ? 31 : least + dropped - exponent;
+  return {mantissa >> shift, mantissa & ((1U << shift) - 1), 1U << (shift - 1)};
+}
+
 // Which way a value between two fp16 goes. In magnitude: kDown of a negative value is away from
 // zero.
 enum class Fp16Rounding : uint8_t { kNearestEven, kDown, kUp };
@@ -66,40 +92,26 @@ CAIRN_HD uint16_t FloatToFp16(float value, Fp16Rounding rounding) {
     return static_cast<uint16_t>(sign | 0x7E00 | ((magnitude >> 13) & 0x3FF));
   }
   if (magnitude == 0x7F800000) return static_cast<uint16_t>(sign | 0x7C00);
-  const uint32_t exponent = magnitude >> 23;
-  uint32_t truncated = 0;
-  uint32_t rest = 0;
-  uint32_t half = 0;
-  if (exponent >= 113) {
-    truncated = (magnitude - (112U << 23)) >> 13;
-    rest = magnitude & 0x1FFF;
-    half = 0x1000;
-  } else {  // below 2^-14: units of 2^-24
-    const uint32_t mantissa = (magnitude & 0x7FFFFF) | (exponent != 0 ? 0x800000U : 0U);
-    const uint32_t shift = exponent > 95 ? 126 - exponent : 31;
-    truncated = mantissa >> shift;
-    rest = mantissa & ((1U << shift) - 1);
-    half = 1U << (shift - 1);
-  }
+  const Truncated cut = TruncateMagnitude(magnitude, 13, 113);
   const bool is_negative = sign != 0;
   bool goes_up = false;  // in magnitude
   switch (rounding) {
     case Fp16Rounding::kNearestEven:
-      goes_up = rest > half || (rest == half && (truncated & 1) != 0);
+      goes_up = IsNearerUp(cut);
       break;
     case Fp16Rounding::kDown:
-      goes_up = rest != 0 && is_negative;
+      goes_up = cut.rest != 0 && is_negative;
       break;
     case Fp16Rounding::kUp:
-      goes_up = rest != 0 && !is_negative;
+      goes_up = cut.rest != 0 && !is_negative;
       break;
   }
-  if (truncated > 0x7BFF) {  // past the largest finite fp16
+  if (cut.value > 0x7BFF) {  // past the largest finite fp16
     const bool is_infinite =
         rounding == Fp16Rounding::kNearestEven || (rounding == Fp16Rounding::kDown) == is_negative;
     return static_cast<uint16_t>(sign | (is_infinite ? 0x7C00 : 0x7BFF));
   }
-  return static_cast<uint16_t>(sign | (truncated + (goes_up ? 1 : 0)));
+  return static_cast<uint16_t>(sign | (cut.value + (goes_up ? 1 : 0)));
 }
 
 CAIRN_HD uint16_t Fp16RoundDown(float value) { return FloatToFp16(value, Fp16Rounding::kDown); }
