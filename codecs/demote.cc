@@ -26,15 +26,6 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
-Error CopyTile(const ImageView& view, uint32_t index, ImageWriter* writer) {
-  const TileEntry entry = view.Tile(index);
-  const std::span<std::byte> tile = writer->Reserve(entry.bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
-  std::memcpy(tile.data(), view.TileContent(index).data(), entry.bytes);
-  writer->Commit(entry.bytes, entry.crc, entry.rows, entry.form);
-  return Error::kOk;
-}
-
 // Narrower codes; parameters and rows as they are.
 Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
                  const TileGeometry& geometry, const Recipe& recipe, ImageWriter* writer) {
@@ -119,7 +110,7 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
     Error error = Error::kOk;
     if (recipe == view.spec().recipe ||
         (is_raw && !view.spec().recipe.IsLossless() && view.spec().recipe.id != RecipeId::kKivi)) {
-      error = CopyTile(view, i, &writer);
+      error = writer.Copy(view, i);
     } else if (is_raw) {
       error = EncodeTile(backend, recipe, source, &writer);
     } else if (view.Tile(i).form == kStripsForm) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include "codecs/encode.h"
 #include "codecs/image_header.h"
 
@@ -73,10 +71,7 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
   spec.slice = slice;
   ImageWriter writer(spec, target);
   const Error error = ForEachTile(sources, slice, [&](const ImageView& source, uint32_t index) {
-    const TileEntry entry = source.Tile(index);
-    const std::span<const std::byte> content = source.TileContent(index);
-    std::memcpy(writer.Reserve(entry.bytes).data(), content.data(), content.size());
-    writer.Commit(entry.bytes, entry.crc, entry.rows, entry.form);
+    static_cast<void>(writer.Copy(source, index));  // there is room for all of them
   });
   if (error != Error::kOk) return error;
   *bytes = writer.Finish();
