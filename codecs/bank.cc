@@ -2,7 +2,6 @@
 #include "codecs/bank.h"
 
 #include "codecs/bytes.h"
-#include "codecs/side_object.h"
 
 namespace cairn::codecs {
 namespace {
@@ -29,8 +28,9 @@ bool HasValidValues(const std::byte* values, uint64_t count) {
 }  // namespace
 
 Error ParseBank(std::span<const std::byte> bytes, Bank* bank) {
-  SideObjectHead head;
-  if (const Error error = ParseSideObjectHead(bytes, kFormat, &head); error != Error::kOk) {
+  Bank parsed;
+  parsed.bytes_ = bytes;
+  if (const Error error = ParseSideObjectHead(bytes, kFormat, &parsed.head_); error != Error::kOk) {
     return error;
   }
   const std::byte* base = bytes.data();
@@ -38,20 +38,13 @@ Error ParseBank(std::span<const std::byte> bytes, Bank* bank) {
       !IsZero(base + field::kTail, kBankHeaderBytes - field::kTail)) {
     return Error::kBadPadding;
   }
-  Bank parsed;
-  parsed.bytes_ = bytes;
-  parsed.planes_ = head.planes;
-  parsed.layers_ = head.layers;
-  parsed.heads_ = head.heads;
-  parsed.dims_[0] = head.dims[0];
-  parsed.dims_[1] = head.dims[1];
   parsed.patterns_ = Load<uint16_t>(base + field::kPatterns);
   if (parsed.patterns_ < 1 || parsed.patterns_ > kBankPatternsMax) return Error::kBadHeader;
   // At most 2^16 heads of 2^19 bytes a plane: nothing here can overflow.
-  const uint64_t count = uint64_t{parsed.layers_} * parsed.heads_ * parsed.patterns_;
+  const uint64_t count = uint64_t{parsed.head_.layers} * parsed.head_.heads * parsed.patterns_;
   uint64_t at = kBankHeaderBytes;
-  for (uint32_t plane = 0; plane < parsed.planes_; ++plane) {
-    const uint64_t values = count * parsed.dims_[plane];
+  for (uint32_t plane = 0; plane < parsed.head_.planes; ++plane) {
+    const uint64_t values = count * parsed.head_.dims[plane];
     const uint64_t aligned = AlignSection(values * sizeof(uint16_t));
     if (bytes.size() - at < aligned) return Error::kBadBank;
     if (!HasValidValues(base + at, values)) return Error::kBadBank;
@@ -67,16 +60,9 @@ Error ParseBank(std::span<const std::byte> bytes, Bank* bank) {
 }
 
 const uint8_t* Bank::PatternsOf(uint32_t plane, ProfileHead at) const {
-  const uint64_t head = uint64_t{at.layer} * heads_ + at.head;
-  return U8(bytes_.data()) + offsets_[plane] + head * patterns_ * dims_[plane] * sizeof(uint16_t);
-}
-
-bool Bank::Fits(const TileShape& shape, const Slice& slice) const {
-  const bool is_kv = shape.kind == GroupKind::kKv;
-  if (!is_kv && shape.kind != GroupKind::kLatent) return false;
-  return planes_ == (is_kv ? 2 : 1) && shape.k_dim == dims_[0] && shape.v_dim == dims_[1] &&
-         uint32_t{slice.layer_first} + slice.layer_count <= layers_ &&
-         uint32_t{slice.head_first} + slice.head_count <= heads_;
+  const uint64_t head = uint64_t{at.layer} * head_.heads + at.head;
+  return U8(bytes_.data()) + offsets_[plane] +
+         head * patterns_ * head_.dims[plane] * sizeof(uint16_t);
 }
 
 }  // namespace cairn::codecs

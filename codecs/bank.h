@@ -12,6 +12,7 @@
 #include "codecs/error.h"
 #include "codecs/profile.h"
 #include "codecs/shape.h"
+#include "codecs/side_object.h"
 
 namespace cairn::codecs {
 
@@ -26,26 +27,25 @@ class Bank {
  public:
   // Of each head and plane; 1..kBankPatternsMax.
   [[nodiscard]] uint32_t patterns() const { return patterns_; }
-  [[nodiscard]] uint32_t planes() const { return planes_; }
-  [[nodiscard]] uint32_t layers() const { return layers_; }
-  [[nodiscard]] uint32_t heads() const { return heads_; }
+  [[nodiscard]] uint32_t planes() const { return head_.planes; }
+  [[nodiscard]] uint32_t layers() const { return head_.layers; }
+  [[nodiscard]] uint32_t heads() const { return head_.heads; }
   // REQUIRES of both: what is asked for is there.
-  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return dims_[plane]; }
+  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
   // patterns() * Dim(plane) fp16, pattern after pattern. Borrowed like the bank's bytes.
   [[nodiscard]] const uint8_t* PatternsOf(uint32_t plane, ProfileHead at) const;
 
   // The group that it was made for has tiles of this shape, and this slice is of it.
-  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
+  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
+    return head_.Fits(shape, slice);
+  }
 
  private:
   friend Error ParseBank(std::span<const std::byte> bytes, Bank* bank);
 
   std::span<const std::byte> bytes_;
-  uint32_t planes_ = 0;
+  SideObjectHead head_;
   uint32_t patterns_ = 0;
-  uint32_t layers_ = 0;
-  uint32_t heads_ = 0;
-  uint32_t dims_[2] = {0, 0};
   uint64_t offsets_[2] = {0, 0};  // of each plane's patterns
 };
 

@@ -3,7 +3,6 @@
 
 #include "codecs/bytes.h"
 #include "codecs/math.h"
-#include "codecs/side_object.h"
 
 namespace cairn::codecs {
 namespace {
@@ -58,8 +57,8 @@ class ProfileParser {
 };
 
 Error ProfileParser::Header() {
-  SideObjectHead head;
-  if (const Error error = ParseSideObjectHead(bytes_, kFormat, &head); error != Error::kOk) {
+  Profile& p = profile_;
+  if (const Error error = ParseSideObjectHead(bytes_, kFormat, &p.head_); error != Error::kOk) {
     return error;
   }
   const std::byte* base = bytes_.data();
@@ -67,12 +66,6 @@ Error ProfileParser::Header() {
       !IsZero(base + field::kTail, kProfileHeaderBytes - field::kTail)) {
     return Error::kBadPadding;
   }
-  Profile& p = profile_;
-  p.planes_ = head.planes;
-  p.layers_ = head.layers;
-  p.heads_ = head.heads;
-  p.dims_[0] = head.dims[0];
-  p.dims_[1] = head.dims[1];
   p.rope_ = Load<RopeKind>(base + field::kRope);
   const auto basis = Load<uint8_t>(base + field::kBasis);
   p.has_basis_ = basis == 1;
@@ -82,7 +75,7 @@ Error ProfileParser::Header() {
   const bool turns = p.rope_ != RopeKind::kNone;
   const bool is_valid =
       p.rope_ <= RopeKind::kInterleaved && basis <= 1 && turns == (p.rotary_dims_ != 0) &&
-      p.rotary_dims_ % 2 == 0 && p.rotary_first_ + p.rotary_dims_ <= p.dims_[0] &&
+      p.rotary_dims_ % 2 == 0 && p.rotary_first_ + p.rotary_dims_ <= p.head_.dims[0] &&
       (turns || p.rotary_first_ == 0) && p.rate_count_ >= 1 && p.rate_count_ <= kProfileRatesMax;
   return is_valid ? Error::kOk : Error::kBadHeader;
 }
@@ -135,7 +128,8 @@ bool ProfileParser::Tables(uint32_t plane) {
 }
 
 bool ProfileParser::Channels(uint32_t plane) {
-  const uint64_t count = uint64_t{profile_.layers_} * profile_.heads_ * profile_.dims_[plane];
+  const uint64_t count =
+      uint64_t{profile_.head_.layers} * profile_.head_.heads * profile_.head_.dims[plane];
   if (!Take(count * kChannelBytes, &profile_.channels_[plane])) return false;
   uint32_t faults = 0;
   for (uint64_t i = 0; i < count; ++i) {
@@ -148,10 +142,11 @@ bool ProfileParser::Channels(uint32_t plane) {
 }
 
 bool ProfileParser::Basis() {
-  const uint64_t count = uint64_t{profile_.layers_} * profile_.heads_ * profile_.dims_[0];
+  const uint64_t count =
+      uint64_t{profile_.head_.layers} * profile_.head_.heads * profile_.head_.dims[0];
   if (!Take(count * sizeof(float), &profile_.scale_) ||
       !Take(count * sizeof(float), &profile_.inverse_) ||
-      !Take(count * profile_.dims_[0] * sizeof(uint16_t), &profile_.vectors_)) {
+      !Take(count * profile_.head_.dims[0] * sizeof(uint16_t), &profile_.vectors_)) {
     return false;
   }
   const std::byte* base = bytes_.data();
@@ -160,7 +155,7 @@ bool ProfileParser::Basis() {
     faults |= IsScale(Load<uint32_t>(base + profile_.scale_ + 4 * i)) ? 0 : 1;
     faults |= IsScale(Load<uint32_t>(base + profile_.inverse_ + 4 * i)) ? 0 : 1;
   }
-  for (uint64_t i = 0; i < count * profile_.dims_[0]; ++i) {
+  for (uint64_t i = 0; i < count * profile_.head_.dims[0]; ++i) {
     const auto vector = Load<uint16_t>(base + profile_.vectors_ + 2 * i);
     faults |= (vector & 0x7FFF) > kVectorMaxBits ? 1 : 0;
   }
@@ -173,10 +168,10 @@ Error ProfileParser::Parts() {
       !Take(p.rate_count_ * kRateBytes, &p.rates_) || !Rates()) {
     return Error::kBadProfile;
   }
-  for (uint32_t plane = 0; plane < p.planes_; ++plane) {
+  for (uint32_t plane = 0; plane < p.head_.planes; ++plane) {
     if (!Tables(plane)) return Error::kBadProfile;
   }
-  for (uint32_t plane = 0; plane < p.planes_; ++plane) {
+  for (uint32_t plane = 0; plane < p.head_.planes; ++plane) {
     if (!Channels(plane)) return Error::kBadProfile;
   }
   if (p.has_basis_ && !Basis()) return Error::kBadProfile;
@@ -223,42 +218,34 @@ float Profile::Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const 
 }
 
 ProfileChannel Profile::Channel(uint32_t plane, ProfileHead at, uint32_t channel) const {
-  const std::byte* entry =
-      bytes_.data() + channels_[plane] + (HeadIndex(at) * dims_[plane] + channel) * kChannelBytes;
+  const std::byte* entry = bytes_.data() + channels_[plane] +
+                           (HeadIndex(at) * head_.dims[plane] + channel) * kChannelBytes;
   return {Load<float>(entry), Load<int16_t>(entry + 4), Load<int16_t>(entry + 6)};
 }
 
 float Profile::Scale(ProfileHead at, uint32_t channel) const {
-  return Load<float>(bytes_.data() + scale_ + (HeadIndex(at) * dims_[0] + channel) * 4);
+  return Load<float>(bytes_.data() + scale_ + (HeadIndex(at) * head_.dims[0] + channel) * 4);
 }
 
 float Profile::ScaleInverse(ProfileHead at, uint32_t channel) const {
-  return Load<float>(bytes_.data() + inverse_ + (HeadIndex(at) * dims_[0] + channel) * 4);
+  return Load<float>(bytes_.data() + inverse_ + (HeadIndex(at) * head_.dims[0] + channel) * 4);
 }
 
 float Profile::Vector(ProfileHead at, uint32_t channel, uint32_t component) const {
-  const uint64_t index = (HeadIndex(at) * dims_[0] + channel) * dims_[0] + component;
+  const uint64_t index = (HeadIndex(at) * head_.dims[0] + channel) * head_.dims[0] + component;
   return Fp16ToFloat(Load<uint16_t>(bytes_.data() + vectors_ + 2 * index));
 }
 
 const uint8_t* Profile::Scales(ProfileHead at) const {
-  return U8(bytes_.data()) + scale_ + HeadIndex(at) * dims_[0] * 4;
+  return U8(bytes_.data()) + scale_ + HeadIndex(at) * head_.dims[0] * 4;
 }
 
 const uint8_t* Profile::ScaleInverses(ProfileHead at) const {
-  return U8(bytes_.data()) + inverse_ + HeadIndex(at) * dims_[0] * 4;
+  return U8(bytes_.data()) + inverse_ + HeadIndex(at) * head_.dims[0] * 4;
 }
 
 const uint8_t* Profile::Vectors(ProfileHead at) const {
-  return U8(bytes_.data()) + vectors_ + HeadIndex(at) * dims_[0] * dims_[0] * 2;
-}
-
-bool Profile::Fits(const TileShape& shape, const Slice& slice) const {
-  const bool is_kv = shape.kind == GroupKind::kKv;
-  if (!is_kv && shape.kind != GroupKind::kLatent) return false;
-  return planes_ == (is_kv ? 2 : 1) && shape.k_dim == dims_[0] && shape.v_dim == dims_[1] &&
-         uint32_t{slice.layer_first} + slice.layer_count <= layers_ &&
-         uint32_t{slice.head_first} + slice.head_count <= heads_;
+  return U8(bytes_.data()) + vectors_ + HeadIndex(at) * head_.dims[0] * head_.dims[0] * 2;
 }
 
 }  // namespace cairn::codecs

@@ -14,6 +14,7 @@
 #include "codecs/pack/lanes32.h"
 #include "codecs/pack/lanes32_lookup.h"
 #include "codecs/shape.h"
+#include "codecs/side_object.h"
 
 namespace cairn::codecs {
 
@@ -44,11 +45,11 @@ struct ProfileHead {
 
 class Profile {
  public:
-  [[nodiscard]] uint32_t planes() const { return planes_; }
-  [[nodiscard]] uint32_t layers() const { return layers_; }
-  [[nodiscard]] uint32_t heads() const { return heads_; }
+  [[nodiscard]] uint32_t planes() const { return head_.planes; }
+  [[nodiscard]] uint32_t layers() const { return head_.layers; }
+  [[nodiscard]] uint32_t heads() const { return head_.heads; }
   // REQUIRES of all below: what is asked for is there.
-  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return dims_[plane]; }
+  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
 
   // K: which channels turn, as pairs.
   [[nodiscard]] uint32_t PairCount() const { return rotary_dims_ / 2; }
@@ -81,21 +82,20 @@ class Profile {
   [[nodiscard]] const uint8_t* Vectors(ProfileHead at) const;
 
   // The group that it was made for has tiles of this shape, and this slice is of it.
-  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
+  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
+    return head_.Fits(shape, slice);
+  }
 
  private:
   friend Error ParseProfile(std::span<const std::byte> bytes, Profile* profile);
   friend class ProfileParser;
 
   [[nodiscard]] uint64_t HeadIndex(ProfileHead at) const {
-    return uint64_t{at.layer} * heads_ + at.head;
+    return uint64_t{at.layer} * head_.heads + at.head;
   }
 
   std::span<const std::byte> bytes_;
-  uint32_t planes_ = 0;
-  uint32_t layers_ = 0;
-  uint32_t heads_ = 0;
-  uint32_t dims_[2] = {0, 0};
+  SideObjectHead head_;
   RopeKind rope_ = RopeKind::kNone;
   uint32_t rotary_first_ = 0;
   uint32_t rotary_dims_ = 0;

@@ -21,6 +21,14 @@ constexpr size_t kDims = 24;        // 2 x u32
 
 }  // namespace
 
+bool SideObjectHead::Fits(const TileShape& shape, const Slice& slice) const {
+  const bool is_kv = shape.kind == GroupKind::kKv;
+  if (!is_kv && shape.kind != GroupKind::kLatent) return false;
+  return planes == (is_kv ? 2 : 1) && shape.k_dim == dims[0] && shape.v_dim == dims[1] &&
+         uint32_t{slice.layer_first} + slice.layer_count <= layers &&
+         uint32_t{slice.head_first} + slice.head_count <= heads;
+}
+
 Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectFormat& format,
                           SideObjectHead* head) {
   if (bytes.size() < format.header_bytes) return Error::kTruncated;

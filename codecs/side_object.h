@@ -10,6 +10,7 @@
 #include <span>
 
 #include "codecs/error.h"
+#include "codecs/shape.h"
 
 namespace cairn::codecs {
 
@@ -21,11 +22,15 @@ struct SideObjectFormat {
   uint32_t dim_max;
 };
 
+// A group of layers.
 struct SideObjectHead {
   uint32_t planes = 0;  // 2: K and V; 1: a latent
   uint32_t layers = 0;
   uint32_t heads = 0;
   uint32_t dims[2] = {};  // the second is 0 where there is one plane
+
+  // It has tiles of this shape, and this slice is of it.
+  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const;
 };
 
 // Reads the head of a side object of this format, which is all of `bytes`; assumes malice. *head is
