@@ -38,11 +38,9 @@ bool ForEachStepStrip(const TileGeometry& geometry, std::span<const std::byte> c
 
 StepRate RateOf(const Recipe& recipe) { return {recipe.multiplier, recipe.level}; }
 
-uint32_t PlaneIndexOf(const TileGeometry& geometry) { return geometry.plane == Plane::kV ? 1 : 0; }
-
 void MakeTile(const TileGeometry& geometry, const Recipe& recipe, const Profile& profile,
               ProfileHead at, StepTile* tile) {
-  MakeStepTile(profile, at, PlaneIndexOf(geometry), RateOf(recipe), geometry.dtype, tile);
+  MakeStepTile(profile, at, geometry.PlaneIndex(), RateOf(recipe), geometry.dtype, tile);
 }
 
 // One coded tile at the level of `recipe`.
@@ -115,23 +113,34 @@ Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_ten
   return Error::kOk;
 }
 
+Error SetRecipe(const Recipe& recipe, const Profile* profile, const Digest& id, ImageSpec* spec) {
+  if (recipe.NeedsProfile()) {
+    if (profile == nullptr) return Error::kNoProfile;
+    if (recipe.id == RecipeId::kCairnHot) return SetCairnHot(*profile, id, recipe.bits, spec);
+    return SetCairn(*profile, id, recipe.bits, recipe.level, spec);
+  }
+  spec->recipe = recipe;
+  spec->domain = Domain::kAsWritten;
+  spec->side_object_count = 0;
+  spec->side_objects = {};
+  if (profile != nullptr && recipe.MayHaveProfile()) {
+    spec->side_object_count = 1;
+    spec->side_objects[0] = id;
+  }
+  return Error::kOk;
+}
+
 Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec) {
   Recipe recipe;
-  if (ParseRecipe(name, &recipe) == Error::kOk) {
-    spec->recipe = recipe;
-    spec->domain = Domain::kAsWritten;
-    spec->side_object_count = 0;
-    spec->side_objects = {};
-    if (profile != nullptr && recipe.MayHaveProfile()) {
-      spec->side_object_count = 1;
-      spec->side_objects[0] = id;
-    }
-    return Error::kOk;
-  }
-  if (const Error error = ParseCairnRecipe(name, &recipe); error != Error::kOk) return error;
-  if (profile == nullptr) return Error::kNoProfile;
-  if (recipe.id == RecipeId::kCairnHot) return SetCairnHot(*profile, id, recipe.bits, spec);
-  return SetCairn(*profile, id, recipe.bits, recipe.level, spec);
+  const Error error = ParsePolicyRecipe(name, &recipe);
+  return error == Error::kOk ? SetRecipe(recipe, profile, id, spec) : error;
+}
+
+bool SetRecipeOrExact(const Recipe& recipe, const Profile* profile, const Digest& id,
+                      ImageSpec* spec) {
+  if (SetRecipe(recipe, profile, id, spec) == Error::kOk) return true;
+  static_cast<void>(SetRecipe("exact", nullptr, {}, spec));  // which needs nothing
+  return false;
 }
 
 bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
@@ -169,30 +178,33 @@ Error VerifyStepStrips(const TileGeometry& geometry, std::span<const std::byte> 
   return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
 }
 
+StepSource StepSourceOf(const TileSource& source, uint32_t index) {
+  const TileGeometry& geometry = source.geometry;
+  const uint64_t token = uint64_t{index} * kStripTokens;
+  StepSource strip;
+  strip.tokens = StripOf(geometry, {}, index).tokens;
+  strip.position = source.first_position + token;
+  strip.bytes = source.bytes + StripSourceOffset(geometry, index);
+  if (source.v != nullptr) {
+    strip.v = source.v + token * source.profile->Dim(1) * ElementBytes(geometry.dtype);
+  }
+  strip.scratch = source.scratch;
+  return strip;
+}
+
 Error EncodeStepStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
                        ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   StepTile tile;
   MakeTile(geometry, recipe, *source.profile, source.at, &tile);
   const std::span<std::byte> room = writer->Rest(RawLayout(geometry).bytes - kSectionAlignment);
-  uint64_t v_bytes = 0;  // of a token of V
-  if (source.v != nullptr) {
-    v_bytes = uint64_t{source.profile->Dim(1)} * ElementBytes(geometry.dtype);
-  }
   const auto encode = StepOf<&Backend::encode_step_strip>(backend);
   uint64_t bytes = 0;
   uint32_t rows = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
-    const uint64_t token = uint64_t{i} * kStripTokens;
-    StepSource strip;
-    strip.tokens = StripOf(geometry, recipe, i).tokens;
-    strip.position = source.first_position + token;
-    strip.bytes = source.bytes + token * geometry.RowBytes();
-    if (source.v != nullptr) strip.v = source.v + token * v_bytes;
-    strip.scratch = source.scratch;
     uint32_t strip_rows = 0;
-    const uint64_t strip_bytes =
-        encode(tile, strip, U8(room.data()) + bytes, room.size() - bytes, &strip_rows);
+    const uint64_t strip_bytes = encode(tile, StepSourceOf(source, i), U8(room.data()) + bytes,
+                                        room.size() - bytes, &strip_rows);
     if (strip_bytes == 0) return Error::kBadTile;
     bytes += strip_bytes;
     rows += strip_rows;
@@ -211,7 +223,7 @@ bool StepStripDecoder::Add(const ImageSpec& spec, uint32_t index, const Profile&
                        const uint8_t* strip) {
     const uint64_t token = uint64_t{i} * kStripTokens;
     jobs_[count_++] = {&tile,        shape.tokens, spec.first_position + token,
-                       parts,        strip,        target + token * geometry.RowBytes(),
+                       parts,        strip,        target + StripSourceOffset(geometry, i),
                        is_streamed_, &scratch_};
     return count_ < kStripsAtOnce || DecodeJobs();
   };
@@ -240,16 +252,10 @@ Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
   if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;
   ImageWriter writer(spec, target);
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
-    const TileEntry entry = view.Tile(i);
-    if (entry.form == kStepStripsForm) {
-      const Error error = DemoteTile(view, i, profile, spec.recipe, &writer);
-      if (error != Error::kOk) return error;
-      continue;
-    }
-    const std::span<std::byte> tile = writer.Reserve(entry.bytes);
-    if (tile.empty()) return Error::kTargetTooSmall;
-    std::memcpy(tile.data(), view.TileContent(i).data(), entry.bytes);
-    writer.Commit(entry.bytes, entry.crc, entry.rows, entry.form);
+    const Error error = view.Tile(i).form == kStepStripsForm
+                            ? DemoteTile(view, i, profile, spec.recipe, &writer)
+                            : writer.Copy(view, i);
+    if (error != Error::kOk) return error;
   }
   *bytes = writer.Finish();
   return Error::kOk;

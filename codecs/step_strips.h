@@ -33,10 +33,17 @@ Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths
 Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
                   ImageSpec* spec);
 
-// Makes *spec one of the recipe of that name: one that needs no profile, or one with this one.
+// Makes *spec one of the recipe, or of that name: one that ParsePolicyRecipe() makes.
 //   profile  null: there is none
-// kUnknownRecipe; kNoProfile where the recipe needs one.
+// kUnknownRecipe where the name or the profile has no such one; kNoProfile where the recipe needs
+// one.
+Error SetRecipe(const Recipe& recipe, const Profile* profile, const Digest& id, ImageSpec* spec);
 Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec);
+
+// The same, but `exact` where that fails: what a store makes of its policy. False for exact so
+// chosen, which names no side object.
+[[nodiscard]] bool SetRecipeOrExact(const Recipe& recipe, const Profile* profile, const Digest& id,
+                                    ImageSpec* spec);
 
 // The recipe needs no profile, or this is one for the spec: its group has such tiles, and rate and
 // domain are its own. Whether it is the one that is named is the caller's to know.
@@ -51,6 +58,9 @@ Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id,
 // All that can be seen of a tile without the profile: kBadPadding, kBadTile.
 Error VerifyStepStrips(const TileGeometry& geometry, std::span<const std::byte> content,
                        uint32_t rows);
+
+// Strip `index` of a tile as coders with a profile take it.
+[[nodiscard]] StepSource StepSourceOf(const TileSource& source, uint32_t index);
 
 // Writes a tile; kBadTile, with nothing committed, where that is not smaller than raw or the writer
 // has no room. REQUIRES: source.profile is codable with.

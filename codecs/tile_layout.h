@@ -31,6 +31,8 @@ struct TileGeometry {
   [[nodiscard]] uint64_t SourceBytes() const { return rows * RowBytes(); }
   // K and latents: a group is a channel over tokens. V: a token over channels.
   [[nodiscard]] bool IsPerChannel() const { return plane != Plane::kV; }
+  // Of side objects: 0 is K or a latent, 1 is V.
+  [[nodiscard]] uint32_t PlaneIndex() const { return plane == Plane::kV ? 1 : 0; }
   // Opaque bytes are never coded.
   [[nodiscard]] bool IsCodable() const { return dtype != DType::kBytes; }
 };

@@ -24,14 +24,13 @@ std::string RatesOf(const codecs::Profile& profile) {
 absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
                        const codecs::Profile& profile) {
   codecs::ImageSpec spec;
-  const std::string_view name = codecs::FormatRecipe(recipe);
   if (!recipe.NeedsProfile() ||
-      codecs::SetRecipe(name, &profile, {}, &spec) == codecs::Error::kOk) {
+      codecs::SetRecipe(recipe, &profile, {}, &spec) == codecs::Error::kOk) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("recipe: the profile of group ", group,
-                                                 " has no rate for ", ToAbsl(name),
-                                                 "; it has cairn:BITS for ", RatesOf(profile)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "recipe: the profile of group ", group, " has no rate for ",
+      ToAbsl(codecs::FormatRecipe(recipe)), "; it has cairn:BITS for ", RatesOf(profile)));
 }
 
 absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group,
@@ -79,12 +78,8 @@ SideObjectRef Spaces::Settle(const SpaceEntry& space, codecs::ImageSpec* spec) {
     current = side_objects_.Current(space.id(), spec->group, proto::SideObjectKind::kProfile);
   }
   const codecs::Digest id = current.get() == nullptr ? codecs::Digest{} : current.get()->id();
-  if (codecs::SetRecipe(codecs::FormatRecipe(recipe), current.profile(), id, spec) ==
-      codecs::Error::kOk) {
-    return current;
-  }
-  CAIRN_CHECK(codecs::SetRecipe("exact", nullptr, {}, spec) == codecs::Error::kOk);
-  return {};
+  return codecs::SetRecipeOrExact(recipe, current.profile(), id, spec) ? std::move(current)
+                                                                       : SideObjectRef();
 }
 
 absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {

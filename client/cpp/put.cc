@@ -91,12 +91,8 @@ absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec)
   }
   const codecs::Profile* profile = current == nullptr ? nullptr : current->profile();
   const Digest id = current == nullptr ? Digest{} : current->id();
-  if (codecs::SetRecipe(codecs::FormatRecipe(context_.recipe), profile, id, spec) ==
-      codecs::Error::kOk) {
-    return current;
-  }
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::SetRecipe("exact", nullptr, {}, spec), "recipe"));
-  return SideObjectHandle();
+  return codecs::SetRecipeOrExact(context_.recipe, profile, id, spec) ? current
+                                                                      : SideObjectHandle();
 }
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) const {

@@ -103,7 +103,7 @@ struct WorkingSet {
   }
 
   void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
-    Check(SetRecipe(FormatRecipe(recipe), &profile, {}, &spec), "recipe");
+    Check(SetRecipe(recipe, &profile, {}, &spec), "recipe");
     for (uint64_t i = 0; i < count; ++i) {
       size_t bytes = 0;
       Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile}), "encode");
