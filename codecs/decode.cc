@@ -85,8 +85,7 @@ struct Decoders {
       if (!DecodeHot(spec, index, *inputs.profile, *layout, content, target)) return false;
       break;
     case TileLayoutId::kPatterned: {
-      const uint8_t* patterns =
-          inputs.bank->PatternsOf(geometry.IsPerChannel() ? 0 : 1, HeadOf(spec, index));
+      const uint8_t* patterns = inputs.bank->PatternsOf(geometry.PlaneIndex(), HeadOf(spec, index));
       DecodePatterned(geometry, spec.recipe, *layout, content, patterns, target);
       break;
     }

@@ -196,17 +196,6 @@ std::optional<MixedLayout> LoadLayout(const TileGeometry& geometry, const Recipe
   return layout;
 }
 
-// High bits of the last byte of each of `count` rows that no code has.
-bool HasCleanTails(const uint8_t* rows, uint32_t count, uint32_t codes, uint32_t bits) {
-  const uint32_t used_bits = codes * bits % 8;
-  const uint32_t row_bytes = CodeRowBytes(codes, bits);
-  uint32_t faults = 0;
-  for (uint32_t row = 0; used_bits != 0 && row < count; ++row) {
-    faults |= rows[uint64_t{row + 1} * row_bytes - 1] >> used_bits;
-  }
-  return faults == 0;
-}
-
 }  // namespace
 
 Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource& source,
@@ -263,14 +252,10 @@ std::optional<TileLayout> CheckMixed(const TileGeometry& geometry, const Recipe&
   const uint8_t* tile = U8(content.data());
   const uint32_t map_bytes = CodeRowBytes(geometry.dim, 2);
   const bool is_clean =
-      HasCleanTails(tile, 1, geometry.dim, 2) &&
+      AreCodeRowsClean(tile, 1, geometry.dim, 2) &&
       IsZero(content.data() + map_bytes, layout->source_bits - map_bytes) &&
-      IsZero(content.data() + layout->tile.codes_bytes,
-             layout->tile.side_offset - layout->tile.codes_bytes) &&
-      IsZero(content.data() + layout->tile.content_bytes,
-             layout->tile.bytes - layout->tile.content_bytes) &&
-      HasCleanTails(tile + layout->four_bits, geometry.rows, classes.counts[1], 4) &&
-      HasCleanTails(tile + layout->two_bits, geometry.rows, classes.counts[0], 2);
+      AreCodeRowsClean(tile + layout->four_bits, geometry.rows, classes.counts[1], 4) &&
+      AreCodeRowsClean(tile + layout->two_bits, geometry.rows, classes.counts[0], 2);
   if (!is_clean) return std::nullopt;
   return layout->tile;
 }

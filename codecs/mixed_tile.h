@@ -31,7 +31,8 @@ Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource
                                                     std::span<const std::byte> content,
                                                     uint8_t* target);
 
-// The same without decoding: none too where bits are set that stand for nothing.
+// The same without decoding: none too where bits of map or codes are set that stand for nothing.
+// The padding that the layout says of is not looked at.
 [[nodiscard]] std::optional<TileLayout> CheckMixed(const TileGeometry& geometry,
                                                    const Recipe& recipe, uint32_t rows,
                                                    std::span<const std::byte> content);

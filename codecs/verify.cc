@@ -23,17 +23,6 @@ bool HasCleanPadding(const TileLayout& layout, const std::byte* tile) {
          IsZero(tile + layout.codes_bytes, layout.side_offset - layout.codes_bytes);
 }
 
-// The unused bits of code rows that end inside a byte.
-bool HasCleanCodes(const TileGeometry& geometry, const Recipe& recipe, const std::byte* tile) {
-  const uint32_t used_bits = geometry.dim * recipe.bits % 8;
-  if (used_bits == 0) return true;
-  const uint32_t row_bytes = CodeRowBytes(geometry.dim, recipe.bits);
-  for (uint32_t row = 0; row < geometry.rows; ++row) {
-    if ((U8(tile)[uint64_t{row} * row_bytes + row_bytes - 1] >> used_bits) != 0) return false;
-  }
-  return true;
-}
-
 // Minima are finite and not -0, ranges finite and not negative.
 bool HasValidParams(const TileLayout& layout, const std::byte* tile) {
   const std::byte* params = tile + layout.params.offset;
@@ -88,7 +77,8 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
                  : Error::kBadTile;
     case TileLayoutId::kMixed: {
       const auto mixed = CheckMixed(geometry, spec.recipe, entry.rows, content);
-      const bool is_valid = mixed.has_value() && HasValidParams(*mixed, content.data()) &&
+      const bool is_valid = mixed.has_value() && HasCleanPadding(*mixed, content.data()) &&
+                            HasValidParams(*mixed, content.data()) &&
                             HasValidRows(geometry, entry, *mixed, content.data());
       return is_valid ? Error::kOk : Error::kBadTile;
     }
@@ -103,7 +93,9 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
     case TileLayoutId::kAffine:
       break;
   }
-  if (!HasCleanCodes(geometry, spec.recipe, content.data())) return Error::kBadPadding;
+  if (!AreCodeRowsClean(U8(content.data()), geometry.rows, geometry.dim, spec.recipe.bits)) {
+    return Error::kBadPadding;
+  }
   const bool is_valid = HasValidParams(*layout, content.data()) &&
                         HasValidChain(*layout, content.data()) &&
                         (spec.recipe.id == RecipeId::kLogQuant

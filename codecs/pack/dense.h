@@ -25,4 +25,16 @@ constexpr void PackCode(uint8_t* row, uint32_t channel, uint32_t bits, uint8_t c
   row[bit / 8] = static_cast<uint8_t>(row[bit / 8] | (code << (bit % 8)));
 }
 
+// The bits that no code has, behind those of each of `count` rows of `dim` codes, are 0.
+[[nodiscard]] constexpr bool AreCodeRowsClean(const uint8_t* rows, uint32_t count, uint32_t dim,
+                                              uint32_t bits) {
+  const uint32_t used_bits = dim * bits % 8;
+  const uint32_t row_bytes = CodeRowBytes(dim, bits);
+  uint32_t faults = 0;
+  for (uint64_t row = 1; used_bits != 0 && row <= count; ++row) {
+    faults |= static_cast<uint32_t>(rows[row * row_bytes - 1]) >> used_bits;
+  }
+  return faults == 0;
+}
+
 }  // namespace cairn::codecs
