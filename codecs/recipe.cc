@@ -15,22 +15,30 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr Recipe Kivi(uint8_t bits, bool is_clipped) {
-  return Recipe{RecipeId::kKivi, bits, is_clipped, kKiviKGroupTokens, kKiviVGroupChannels};
-}
-
 constexpr Recipe Exact(bool is_fast) {
   return Recipe{.id = RecipeId::kExact, .tables = kExponentTablesVersion, .is_fast = is_fast};
 }
 
 constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
 
-constexpr Recipe Ott(uint8_t bits, bool is_local) {
-  return {.id = RecipeId::kOtt,
+// Codes in kivi's groups.
+constexpr Recipe Grouped(RecipeId id, uint8_t bits) {
+  return {.id = id,
           .bits = bits,
           .k_group_tokens = kKiviKGroupTokens,
-          .v_group_channels = kKiviVGroupChannels,
-          .is_local = is_local};
+          .v_group_channels = kKiviVGroupChannels};
+}
+
+constexpr Recipe Kivi(uint8_t bits, bool is_clipped) {
+  Recipe recipe = Grouped(RecipeId::kKivi, bits);
+  recipe.is_clipped = is_clipped;
+  return recipe;
+}
+
+constexpr Recipe Ott(uint8_t bits, bool is_local) {
+  Recipe recipe = Grouped(RecipeId::kOtt, bits);
+  recipe.is_local = is_local;
+  return recipe;
 }
 
 constexpr Recipe MixKvq(MixedVariant variant) {
@@ -43,20 +51,16 @@ constexpr Recipe MixKvq(MixedVariant variant) {
 }
 
 constexpr Recipe Patternkv(uint8_t bits, bool is_nearest) {
-  return {.id = RecipeId::kPatternkv,
-          .bits = bits,
-          .k_group_tokens = kKiviKGroupTokens,
-          .v_group_channels = kKiviVGroupChannels,
-          .is_nearest = is_nearest};
+  Recipe recipe = Grouped(RecipeId::kPatternkv, bits);
+  recipe.is_nearest = is_nearest;
+  return recipe;
 }
 
 // The variants of codecs/select/log_rows.h.
 constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
-  return {.id = RecipeId::kLogQuant,
-          .bits = bits,
-          .k_group_tokens = kKiviKGroupTokens,
-          .v_group_channels = kKiviVGroupChannels,
-          .variant = variant};
+  Recipe recipe = Grouped(RecipeId::kLogQuant, bits);
+  recipe.variant = variant;
+  return recipe;
 }
 
 struct Named {
@@ -192,19 +196,8 @@ std::string_view FormatRate(const Recipe& recipe) {
   return {name.text, name.length};
 }
 
-std::string_view FormatPatternkv(Recipe recipe) {
-  if (recipe.patterns == 0 || recipe.patterns > kBankPatternsMax) return {};
-  recipe.patterns = 0;
-  for (const Named& named : kWithBank) {
-    if (named.recipe == recipe) return named.name;
-  }
-  return {};
-}
-
-}  // namespace
-
-Error ParseRecipe(std::string_view name, Recipe* recipe) {
-  for (const Named& named : kNamed) {
+Error FindIn(std::span<const Named> list, std::string_view name, Recipe* recipe) {
+  for (const Named& named : list) {
     if (named.name == name) {
       *recipe = named.recipe;
       return Error::kOk;
@@ -212,6 +205,23 @@ Error ParseRecipe(std::string_view name, Recipe* recipe) {
   }
   return Error::kUnknownRecipe;
 }
+
+std::string_view NameIn(std::span<const Named> list, const Recipe& recipe) {
+  for (const Named& named : list) {
+    if (named.recipe == recipe) return named.name;
+  }
+  return {};
+}
+
+std::string_view FormatPatternkv(Recipe recipe) {
+  if (recipe.patterns == 0 || recipe.patterns > kBankPatternsMax) return {};
+  recipe.patterns = 0;
+  return NameIn(kWithBank, recipe);
+}
+
+}  // namespace
+
+Error ParseRecipe(std::string_view name, Recipe* recipe) { return FindIn(kNamed, name, recipe); }
 
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
   for (const RecipeId id : {RecipeId::kCairn, RecipeId::kCairnHot}) {
@@ -230,13 +240,7 @@ Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
 }
 
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe) {
-  for (const Named& named : kWithBank) {
-    if (named.name == name) {
-      *recipe = named.recipe;
-      return Error::kOk;
-    }
-  }
-  return Error::kUnknownRecipe;
+  return FindIn(kWithBank, name, recipe);
 }
 
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
@@ -247,10 +251,7 @@ Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.NeedsProfile()) return FormatRate(recipe);
   if (recipe.NeedsBank()) return FormatPatternkv(recipe);
-  for (const Named& named : kNamed) {
-    if (named.recipe == recipe) return named.name;
-  }
-  return {};
+  return NameIn(kNamed, recipe);
 }
 
 bool IsKnown(const Recipe& recipe) { return !FormatRecipe(recipe).empty(); }
