@@ -39,6 +39,23 @@ inline Recipe RecipeNamed(const std::string& name) {
   return recipe;
 }
 
+// Calls visit(first word, rest of the line) for the lines of folder/manifest.txt, until a fatal
+// failure. Returns how many there were.
+template <typename Visit>
+int ForEachLine(const std::string& folder, Visit visit) {
+  std::ifstream manifest(kFolder / folder / "manifest.txt");
+  EXPECT_TRUE(manifest) << kFolder;
+  int count = 0;
+  for (std::string text; !testing::Test::HasFatalFailure() && std::getline(manifest, text);
+       ++count) {
+    std::istringstream line(text);
+    std::string what;
+    line >> what;
+    visit(what, line);
+  }
+  return count;
+}
+
 struct Source {
   std::string name;
   ImageSpec spec;  // all but the recipe

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <span>
 #include <sstream>
 #include <string>
@@ -141,13 +140,8 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
 
   void Replay(const std::string& folder) {
     folder_ = folder;
-    std::ifstream manifest(kFolder / folder / "manifest.txt");
-    ASSERT_TRUE(manifest) << kFolder;
     Source source;
-    for (std::string text; std::getline(manifest, text); ++checked_) {
-      std::istringstream line(text);
-      std::string what;
-      line >> what;
+    checked_ += ForEachLine(folder, [&](const std::string& what, std::istringstream& line) {
       if (what == "source") {
         source = LoadSource(line);
       } else if (what == "image") {
@@ -160,7 +154,7 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
         ASSERT_EQ(what, "demote");
         CheckDemotion(source, line);
       }
-    }
+    });
     std::cout << checked_ << " lines of the manifest replayed on " << GetParam()->name << "\n";
   }
 
