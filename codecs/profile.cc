@@ -66,17 +66,17 @@ Error ProfileParser::Header() {
       !IsZero(base + field::kTail, kProfileHeaderBytes - field::kTail)) {
     return Error::kBadPadding;
   }
-  p.rope_ = Load<RopeKind>(base + field::kRope);
+  p.pairs_.kind = Load<RopeKind>(base + field::kRope);
   const auto basis = Load<uint8_t>(base + field::kBasis);
   p.has_basis_ = basis == 1;
-  p.rotary_first_ = Load<uint16_t>(base + field::kRotaryFirst);
-  p.rotary_dims_ = Load<uint16_t>(base + field::kRotaryDims);
+  p.pairs_.first = Load<uint16_t>(base + field::kRotaryFirst);
+  p.pairs_.dims = Load<uint16_t>(base + field::kRotaryDims);
   p.rate_count_ = Load<uint16_t>(base + field::kRates);
-  const bool turns = p.rope_ != RopeKind::kNone;
+  const bool turns = p.pairs_.kind != RopeKind::kNone;
   const bool is_valid =
-      p.rope_ <= RopeKind::kInterleaved && basis <= 1 && turns == (p.rotary_dims_ != 0) &&
-      p.rotary_dims_ % 2 == 0 && p.rotary_first_ + p.rotary_dims_ <= p.head_.dims[0] &&
-      (turns || p.rotary_first_ == 0) && p.rate_count_ >= 1 && p.rate_count_ <= kProfileRatesMax;
+      p.pairs_.kind <= RopeKind::kInterleaved && basis <= 1 && turns == (p.pairs_.dims != 0) &&
+      p.pairs_.dims % 2 == 0 && p.pairs_.first + p.pairs_.dims <= p.head_.dims[0] &&
+      (turns || p.pairs_.first == 0) && p.rate_count_ >= 1 && p.rate_count_ <= kProfileRatesMax;
   return is_valid ? Error::kOk : Error::kBadHeader;
 }
 
@@ -164,7 +164,7 @@ bool ProfileParser::Basis() {
 
 Error ProfileParser::Parts() {
   Profile& p = profile_;
-  if (!Take(uint64_t{p.rotary_dims_} / 2 * sizeof(uint64_t), &p.turns_) ||
+  if (!Take(uint64_t{p.pairs_.dims} / 2 * sizeof(uint64_t), &p.turns_) ||
       !Take(p.rate_count_ * kRateBytes, &p.rates_) || !Rates()) {
     return Error::kBadProfile;
   }
@@ -187,14 +187,6 @@ Error ParseProfile(std::span<const std::byte> bytes, Profile* profile) {
   if (const Error error = parser.Parts(); error != Error::kOk) return error;
   *profile = parsed;
   return Error::kOk;
-}
-
-uint32_t Profile::PairFirst(uint32_t pair) const {
-  return rotary_first_ + (rope_ == RopeKind::kInterleaved ? 2 * pair : pair);
-}
-
-uint32_t Profile::PairSecond(uint32_t pair) const {
-  return PairFirst(pair) + (rope_ == RopeKind::kInterleaved ? 1 : PairCount());
 }
 
 uint64_t Profile::PairTurns(uint32_t pair) const {

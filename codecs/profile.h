@@ -43,6 +43,21 @@ struct ProfileHead {
   uint32_t head = 0;
 };
 
+// Which channels of K turn with position, two by two.
+struct RotaryPairs {
+  RopeKind kind = RopeKind::kNone;
+  uint32_t first = 0;
+  uint32_t dims = 0;  // channels first ... first + dims - 1; 0 exactly where kind is kNone
+
+  [[nodiscard]] uint32_t Count() const { return dims / 2; }
+  [[nodiscard]] uint32_t First(uint32_t pair) const {
+    return first + (kind == RopeKind::kInterleaved ? 2 * pair : pair);
+  }
+  [[nodiscard]] uint32_t Second(uint32_t pair) const {
+    return First(pair) + (kind == RopeKind::kInterleaved ? 1 : Count());
+  }
+};
+
 class Profile {
  public:
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
@@ -52,9 +67,9 @@ class Profile {
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
 
   // K: which channels turn, as pairs.
-  [[nodiscard]] uint32_t PairCount() const { return rotary_dims_ / 2; }
-  [[nodiscard]] uint32_t PairFirst(uint32_t pair) const;
-  [[nodiscard]] uint32_t PairSecond(uint32_t pair) const;
+  [[nodiscard]] uint32_t PairCount() const { return pairs_.Count(); }
+  [[nodiscard]] uint32_t PairFirst(uint32_t pair) const { return pairs_.First(pair); }
+  [[nodiscard]] uint32_t PairSecond(uint32_t pair) const { return pairs_.Second(pair); }
   [[nodiscard]] uint64_t PairTurns(uint32_t pair) const;  // 2^-64 turn a token
   [[nodiscard]] const uint8_t* Turns() const;             // all of them, at any alignment
 
@@ -96,9 +111,7 @@ class Profile {
 
   std::span<const std::byte> bytes_;
   SideObjectHead head_;
-  RopeKind rope_ = RopeKind::kNone;
-  uint32_t rotary_first_ = 0;
-  uint32_t rotary_dims_ = 0;
+  RotaryPairs pairs_;
   uint32_t rate_count_ = 0;
   bool has_basis_ = false;
   uint64_t turns_ = 0;  // offsets of the parts

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a profile without a basis says, before it is bytes; docs/formats/profile.md draws those.
+//
+// Thread-safety: a value; WriteProfile() is Thread-safe. Allocates.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "codecs/profile.h"
+
+namespace cairn::codecs {
+
+struct ProfileTable {
+  uint8_t frequencies[kCoderSymbols] = {};  // sum to 256, the last at least 1
+  int8_t offsets[2] = {};                   // of the codes 1 and 2, in 1/256 step
+};
+
+struct ProfilePlane {
+  uint32_t dim = 0;
+  ProfileTable tables[kProfileTables];
+  std::vector<ProfileChannel> channels;  // [layer][head][dim]
+};
+
+struct ProfileRate {
+  uint16_t bits = 0;  // in tenths
+  int16_t multiplier = 0;
+};
+
+struct ProfileContent {
+  uint16_t layers = 0;
+  uint16_t heads = 0;
+  std::vector<ProfilePlane> planes;  // K and V, or the latent alone
+  RotaryPairs pairs;
+  std::vector<uint64_t> turns;  // of each pair, 2^-64 turn a token
+  std::vector<ProfileRate> rates;
+};
+
+// REQUIRES: every field keeps the limits of docs/formats/profile.md, and rates ascend.
+[[nodiscard]] std::vector<std::byte> WriteProfile(const ProfileContent& content);
+
+}  // namespace cairn::codecs

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/mine/profile_miner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "codecs/bytes.h"
+#include "codecs/image.h"
+#include "codecs/pack/step_strip.h"
+#include "codecs/select/small_norm.h"
+
+namespace cairn::codecs {
+namespace {
+
+// Of steps, where tables are made: what rates from two to five bits come to.
+constexpr int32_t kFirstMultipliers[] = {-480, -330, -200, -60, 40};
+constexpr int32_t kSurpriseMultiplier = -200;
+// Where multipliers are looked for, and at how many a pass looks for each rate: 17^3 > 4800.
+constexpr int32_t kMultiplierLow = -4000, kMultiplierHigh = 800;
+constexpr int32_t kProbes = 16;
+// Bytes that a strip takes beside symbols and rows: header 16, padding 8, and what the coder's
+// states cost.
+constexpr double kStripBytes = 78;
+constexpr double kWeightFloor = 1e-3;
+constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
+
+int16_t LogOf(double value) {
+  const double log = std::nearbyint(256 * std::log2(std::max(value, kSpreadMin)));
+  return static_cast<int16_t>(
+      std::clamp(log, -static_cast<double>(kProfileLogMax), static_cast<double>(kProfileLogMax)));
+}
+
+// In steps.
+float PositionOf(float value, float mean, float inverse) {
+  return Multiply(Add(value, -mean), inverse);
+}
+
+// A position as a code; what no code can be is an escape in any case.
+int32_t CodeAt(float position) {
+  return RoundToInt(std::clamp(position, -kStepCodeMax, kStepCodeMax));
+}
+
+struct ChannelRate {
+  StepShape shape;
+  float inverse;
+};
+
+ChannelRate RateOf(const ProfileChannel& channel, int32_t multiplier) {
+  const int32_t step = channel.step_log + multiplier;
+  return {StepShapeOf(channel.spread_log - step), Exp2(-step)};
+}
+
+void Count(const ProfileChannel& channel, float mean, int32_t multiplier,
+           std::span<const float> values, CodeCounts* counts) {
+  const ChannelRate rate = RateOf(channel, multiplier);
+  counts->low_bits += uint64_t{rate.shape.low_bits} * values.size();
+  for (const float value : values) {
+    counts->Add(rate.shape, CodeAt(PositionOf(value, mean, rate.inverse)));
+  }
+}
+
+template <typename Number>
+double Total(const Number (&parts)[kSampleParts]) {
+  double total = 0;
+  for (const Number part : parts) total += static_cast<double>(part);
+  return total;
+}
+
+// The mean of all parts but one, or of all where that one is all there is.
+double MeanWithout(const double (&sums)[kSampleParts], const uint64_t (&counts)[kSampleParts],
+                   uint32_t part) {
+  const double count = Total(counts);
+  const double rest = count - static_cast<double>(counts[part]);
+  if (rest > 0) return (Total(sums) - sums[part]) / rest;
+  return count > 0 ? sums[part] / count : 0;
+}
+
+}  // namespace
+
+uint64_t TurnsOf(double radians) {
+  const double turn = radians / 6.283185307179586;
+  const double part = std::nearbyint(std::ldexp(turn - std::floor(turn), 64));
+  return part < std::ldexp(1.0, 64) ? static_cast<uint64_t>(part) : 0;
+}
+
+Error Validate(const MineRequest& request) {
+  const GroupShape& group = request.group;
+  const bool has_elements =
+      group.tile.kind == GroupKind::kKv || group.tile.kind == GroupKind::kLatent;
+  bool is_valid = Validate(group) == Error::kOk && has_elements &&
+                  group.tile.k_dim <= kProfileDimMax && group.tile.v_dim <= kProfileDimMax &&
+                  uint64_t{group.layers} * group.heads * PlaneCount(group.tile.kind) <= kTilesMax;
+  is_valid &= request.turns.empty() || request.turns.size() == group.rope.rotary_dims / 2;
+  is_valid &= !request.rates.empty() && request.rates.size() <= kProfileRatesMax;
+  for (size_t i = 0; i < request.rates.size(); ++i) {
+    is_valid &= request.rates[i] >= kProfileBitsMin && request.rates[i] <= kProfileBitsMax &&
+                (i == 0 || request.rates[i] > request.rates[i - 1]);
+  }
+  const uint64_t channels = uint64_t{group.layers} * group.heads * group.tile.k_dim;
+  is_valid &= request.query_squares.empty() || request.query_squares.size() == channels;
+  for (const float square : request.query_squares) is_valid &= square >= 0 && std::isfinite(square);
+  return is_valid ? Error::kOk : Error::kInvalidShape;
+}
+
+ProfileMiner::ProfileMiner(MineRequest request)
+    : request_(std::move(request)),
+      pairs_(request_.turns.empty()
+                 ? RotaryPairs()
+                 : RotaryPairs{request_.group.rope.kind, 0, request_.group.rope.rotary_dims}),
+      planes_(PlaneCount(request_.group.tile.kind)),
+      values_(pairs_, request_.turns),
+      brackets_(request_.rates.size(), {kMultiplierLow, kMultiplierHigh}) {
+  const size_t heads = size_t{request_.group.layers} * request_.group.heads;
+  for (uint32_t i = 0; i < planes_.size(); ++i) {
+    planes_[i].dim = PlaneDim(request_.group.tile, PlaneAt(request_.group.tile.kind, i));
+    planes_[i].heads.resize(heads);
+    planes_[i].channels.resize(heads * planes_[i].dim);
+  }
+  if (!request_.query_squares.empty()) WeighChannels();
+}
+
+// The two channels of a pair turn into each other, so what reads one reads both.
+void ProfileMiner::WeighChannels() {
+  Plane& k = planes_[0];
+  for (size_t head = 0; head < k.heads.size(); ++head) {
+    std::vector<double> squares(
+        request_.query_squares.begin() + static_cast<long>(head * k.dim),
+        request_.query_squares.begin() + static_cast<long>((head + 1) * k.dim));
+    for (uint32_t i = 0; i < pairs_.Count(); ++i) {
+      double& first = squares[pairs_.First(i)];
+      double& second = squares[pairs_.Second(i)];
+      first = second = (first + second) / 2;
+    }
+    double mean = 0;
+    for (const double square : squares) mean += square / k.dim;
+    if (mean <= 0) continue;  // nothing is known of this head
+    for (uint32_t c = 0; c < k.dim; ++c) {
+      k.channels[head * k.dim + c].weight =
+          static_cast<float>(std::sqrt(squares[c] / mean + kWeightFloor));
+    }
+  }
+}
+
+// --- Passes --------------------------------------------------------------------------------------
+
+void ProfileMiner::Add(const MinedStrip& strip) {
+  Plane& plane = planes_[strip.plane];
+  const StripShape shape = {strip.tokens, plane.dim, request_.group.tile.dtype, false};
+  values_.Load(shape, strip);
+  if (pass_ == Pass::kMoments) {
+    AddMoments(plane, strip);
+    return;
+  }
+  const size_t first = HeadIndex(strip.at) * plane.dim;
+  for (uint32_t c = 0; c < plane.dim; ++c) {
+    const std::span<const float> values = values_.Channel(c);
+    if (pass_ == Pass::kTables) AddShapes(plane, first + c, values);
+    if (pass_ == Pass::kSurprise) AddSurprise(plane, first + c, strip, values);
+    const ProfileChannel& channel = plane.channels[first + c].profile;
+    for (size_t i = 0; i < probes_.size(); ++i) {
+      Count(channel, channel.mean, probes_[i], values.first(values_.strided_count()),
+            &plane.probed[i]);
+    }
+  }
+}
+
+void ProfileMiner::AddMoments(Plane& plane, const MinedStrip& strip) {
+  Head& head = plane.heads[HeadIndex(strip.at)];
+  ++head.strips;
+  head.counts[strip.part] += values_.count();
+  for (uint32_t c = 0; c < plane.dim; ++c) {
+    Channel& channel = plane.channels[HeadIndex(strip.at) * plane.dim + c];
+    for (const double value : values_.Channel(c)) {
+      channel.sums[strip.part] += value;
+      channel.squares[strip.part] += value * value;
+    }
+  }
+  if (strip.plane == 1) CountSmallNorms(strip);
+}
+
+void ProfileMiner::CountSmallNorms(const MinedStrip& strip) {
+  StripTokens rows;
+  SelectSmallNorms({strip.tokens, planes_[1].dim, request_.group.tile.dtype, false},
+                   U8(strip.source.data()), &rows);
+  for (uint32_t token = 0; token < strip.tokens; ++token) {
+    if (strip.first_position + token < kTokensSkipped) continue;
+    small_norms_ += rows.Has(token) ? 1 : 0;
+    ++norms_;
+  }
+}
+
+void ProfileMiner::AddShapes(Plane& plane, size_t channel, std::span<const float> values) {
+  const ProfileChannel& profile = plane.channels[channel].profile;
+  for (const int32_t multiplier : kFirstMultipliers) {
+    const ChannelRate rate = RateOf(profile, multiplier);
+    for (const float value : values) {
+      const float position = PositionOf(value, profile.mean, rate.inverse);
+      const int32_t code = CodeAt(position);
+      plane.counts.Add(rate.shape, code);
+      plane.shrink.Add(rate.shape, position, code);
+    }
+  }
+}
+
+void ProfileMiner::AddSurprise(Plane& plane, size_t channel, const MinedStrip& strip,
+                               std::span<const float> values) {
+  const Channel& at = plane.channels[channel];
+  const auto unseen_mean =
+      static_cast<float>(MeanWithout(at.sums, plane.heads[HeadIndex(strip.at)].counts, strip.part));
+  Count(at.profile, at.profile.mean, kSurpriseMultiplier, values, &plane.seen);
+  Count(at.profile, unseen_mean, kSurpriseMultiplier, values, &plane.unseen);
+}
+
+void ProfileMiner::EndPass() {
+  switch (pass_) {
+    case Pass::kMoments:
+      for (Plane& plane : planes_) SetSteps(plane);
+      pass_ = Pass::kTables;
+      return;
+    case Pass::kTables:
+      for (Plane& plane : planes_) {
+        MakeTables(plane.counts, plane.shrink, plane.tables);
+        SetUnseenSpreads(plane);
+      }
+      pass_ = Pass::kSurprise;
+      break;
+    case Pass::kSurprise:
+      fixed_bits_ = OverheadBits() + SurpriseBits();
+      Narrow();
+      pass_ = Pass::kSearch;
+      break;
+    case Pass::kSearch:
+      Narrow();
+      break;
+    case Pass::kDone:
+      return;
+  }
+  SetProbes();
+  if (probes_.empty()) pass_ = Pass::kDone;
+}
+
+// --- What passes come to -------------------------------------------------------------------------
+
+void ProfileMiner::SetSteps(Plane& plane) {
+  const size_t per_layer = size_t{request_.group.heads} * plane.dim;
+  for (size_t layer = 0; layer < request_.group.layers; ++layer) {
+    std::vector<double> sigmas(per_layer);
+    double squares = 0;
+    for (size_t i = 0; i < per_layer; ++i) {
+      Channel& channel = plane.channels[layer * per_layer + i];
+      const double count = Total(plane.heads[(layer * per_layer + i) / plane.dim].counts);
+      const double sum = Total(channel.sums);
+      const double mean = count > 0 ? sum / count : 0;
+      channel.profile.mean = static_cast<float>(mean);
+      const double rest = Total(channel.squares) - sum * mean;
+      sigmas[i] = count > 0 && rest > 0 ? std::sqrt(rest / count) : 0;
+      squares += sigmas[i] * sigmas[i] * channel.weight * channel.weight;
+    }
+    const double step = std::max(std::sqrt(squares / static_cast<double>(per_layer)), kStepMin);
+    for (size_t i = 0; i < per_layer; ++i) {
+      Channel& channel = plane.channels[layer * per_layer + i];
+      channel.profile.step_log = LogOf(step / channel.weight);
+      channel.profile.spread_log = LogOf(sigmas[i]);
+    }
+  }
+}
+
+// Spreads about the means that the other parts have: those that other text will have.
+void ProfileMiner::SetUnseenSpreads(Plane& plane) {
+  for (size_t i = 0; i < plane.channels.size(); ++i) {
+    Channel& channel = plane.channels[i];
+    const uint64_t(&counts)[kSampleParts] = plane.heads[i / plane.dim].counts;
+    double squares = 0;
+    for (uint32_t part = 0; part < kSampleParts; ++part) {
+      const double mean = MeanWithout(channel.sums, counts, part);
+      squares += channel.squares[part] - 2 * mean * channel.sums[part] +
+                 mean * mean * static_cast<double>(counts[part]);
+    }
+    const double count = Total(counts);
+    channel.profile.spread_log = LogOf(count > 0 && squares > 0 ? std::sqrt(squares / count) : 0);
+  }
+}
+
+double ProfileMiner::OverheadBits() const {
+  const double rows =
+      norms_ == 0 ? 0
+                  : static_cast<double>(small_norms_) / static_cast<double>(norms_) * kStripTokens;
+  double bytes = kHeaderBytes;
+  double elements = 0;
+  for (const Plane& plane : planes_) {
+    const auto heads = static_cast<double>(plane.heads.size());
+    const double row_bytes = ElementBytes(request_.group.tile.dtype) * plane.dim + 1.0;
+    bytes += heads * (kStripBytes + kDirectoryEntryBytes + rows * row_bytes);
+    elements += heads * plane.dim * kStripTokens;
+  }
+  return 8 * bytes / elements;
+}
+
+double ProfileMiner::SurpriseBits() const {
+  double bits = 0;
+  double elements = 0;
+  for (const Plane& plane : planes_) {
+    bits += CodedBits(plane.unseen, plane.tables) - CodedBits(plane.seen, plane.tables);
+    for (const Head& head : plane.heads) elements += Total(head.counts) * plane.dim;
+  }
+  return elements > 0 ? bits / elements : 0;
+}
+
+// --- Search --------------------------------------------------------------------------------------
+
+void ProfileMiner::SetProbes() {
+  probes_.clear();
+  for (const Bracket& bracket : brackets_) {
+    const int32_t inside = bracket.high - bracket.low - 1;
+    const int32_t count = std::min(inside, kProbes);
+    for (int32_t i = 1; i <= count; ++i) {
+      probes_.push_back(bracket.low + (inside + 1) * i / (count + 1));
+    }
+  }
+  std::sort(probes_.begin(), probes_.end());
+  probes_.erase(std::unique(probes_.begin(), probes_.end()), probes_.end());
+  for (Plane& plane : planes_) plane.probed.assign(probes_.size(), {});
+}
+
+void ProfileMiner::Narrow() {
+  double elements = 0;
+  for (const Plane& plane : planes_) {
+    uint64_t symbols = 0;
+    if (plane.probed.empty()) continue;
+    for (const auto& table : plane.probed[0].symbols) {
+      for (const uint64_t count : table) symbols += count;
+    }
+    elements += static_cast<double>(symbols);
+  }
+  for (size_t i = 0; i < probes_.size(); ++i) {
+    double bits = 0;
+    for (const Plane& plane : planes_) bits += CodedBits(plane.probed[i], plane.tables);
+    const double per_element = fixed_bits_ + (elements > 0 ? bits / elements : 0);
+    for (size_t rate = 0; rate < brackets_.size(); ++rate) {
+      Bracket& bracket = brackets_[rate];
+      if (probes_[i] <= bracket.low || probes_[i] >= bracket.high) continue;
+      (per_element > request_.rates[rate] / 10.0 ? bracket.low : bracket.high) = probes_[i];
+    }
+  }
+}
+
+Error ProfileMiner::Write(std::vector<std::byte>* bytes) const {
+  ProfileContent content;
+  content.layers = request_.group.layers;
+  content.heads = request_.group.heads;
+  content.pairs = pairs_;
+  content.turns = request_.turns;
+  for (size_t i = 0; i < request_.rates.size(); ++i) {
+    content.rates.push_back({request_.rates[i], static_cast<int16_t>(brackets_[i].high)});
+  }
+  for (const Plane& plane : planes_) {
+    ProfilePlane& written = content.planes.emplace_back();
+    written.dim = plane.dim;
+    std::copy(std::begin(plane.tables), std::end(plane.tables), std::begin(written.tables));
+    for (const Head& head : plane.heads) {
+      if (head.strips == 0) return Error::kIncomplete;
+    }
+    for (const Channel& channel : plane.channels) written.channels.push_back(channel.profile);
+  }
+  *bytes = WriteProfile(content);
+  return Error::kOk;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Makes a profile of one group out of a sample of its source bits: means of K before RoPE and of V,
+// spreads, steps from q^2 where it is known, tables, and the multiplier of each rate by search.
+// docs/recipes/cairn.md says what each is for. No basis, and no losses of layers: those want the
+// model.
+//
+// The sample is shown in passes, so that none of it is kept: about 100 bytes a channel are, and
+// 350 KB of counts.
+//
+//   while (miner.NeedsPass()) {
+//     for (each strip of the sample) miner.Add(strip);     // in any order, the same in each pass
+//     miner.EndPass();
+//   }
+//   error = miner.Write(&bytes);
+//
+// Thread-safety: belongs to one caller. Allocates; in the library cairn_codecs_mine, which nothing
+// that only codes has to link.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codecs/error.h"
+#include "codecs/mine/code_counts.h"
+#include "codecs/mine/profile_content.h"
+#include "codecs/mine/strip_values.h"
+
+namespace cairn::codecs {
+
+// Parts of a sample of which each can be left out, to see what text takes that the profile was not
+// made from.
+inline constexpr uint32_t kSampleParts = 4;
+
+struct MineRequest {
+  GroupShape group;  // elements of bf16, fp16 or fp32, of at most kProfileDimMax channels
+  // Of each pair, 2^-64 turn a token. Empty: K is coded as it comes. Else as many as the group's
+  // rotary dims have pairs, from channel 0 on.
+  std::vector<uint64_t> turns;
+  // Targets in tenths of a bit, ascending, 1 to kProfileRatesMax.
+  std::vector<uint16_t> rates;
+  // Mean q^2 of each channel of K as it is read, after RoPE: [layer][head][k_dim], finite and not
+  // negative; empty where it is not known.
+  std::vector<float> query_squares;
+};
+
+// Of a rotation by so many radians a token, in 2^-64 turn.
+[[nodiscard]] uint64_t TurnsOf(double radians);
+
+// kInvalidShape: a field of the request does not keep what is said there.
+Error Validate(const MineRequest& request);
+
+class ProfileMiner {
+ public:
+  explicit ProfileMiner(MineRequest request);  // REQUIRES: Validate() is kOk
+  ProfileMiner(const ProfileMiner&) = delete;  // parts borrow from each other
+  ProfileMiner& operator=(const ProfileMiner&) = delete;
+
+  [[nodiscard]] bool NeedsPass() const { return pass_ != Pass::kDone; }
+  // REQUIRES: NeedsPass(), and the strip is of the group.
+  void Add(const MinedStrip& strip);
+  void EndPass();
+
+  // *bytes is set on kOk. kIncomplete: a (layer, head) of the group of which there was no token.
+  // REQUIRES: no pass is needed.
+  Error Write(std::vector<std::byte>* bytes) const;
+
+ private:
+  enum class Pass : uint8_t { kMoments, kTables, kSurprise, kSearch, kDone };
+
+  struct Channel {
+    double sums[kSampleParts] = {};
+    double squares[kSampleParts] = {};
+    float weight = 1;  // of its step: it is so much finer than others of its layer
+    ProfileChannel profile;
+  };
+  struct Head {
+    uint64_t counts[kSampleParts] = {};  // tokens
+    uint64_t strips = 0;
+  };
+  struct Plane {
+    uint32_t dim = 0;
+    std::vector<Head> heads;
+    std::vector<Channel> channels;  // of heads, one after another
+    CodeCounts counts;
+    ShrinkSums shrink;
+    CodeCounts seen, unseen;         // with the means of all, and of the other parts
+    std::vector<CodeCounts> probed;  // at each of probes_
+    ProfileTable tables[kProfileTables];
+  };
+  struct Bracket {  // of a rate: takes more bits at `low` than it is to, and not at `high`
+    int32_t low, high;
+  };
+
+  [[nodiscard]] size_t HeadIndex(ProfileHead at) const {
+    return size_t{at.layer} * request_.group.heads + at.head;
+  }
+  void WeighChannels();
+  void AddMoments(Plane& plane, const MinedStrip& strip);
+  void CountSmallNorms(const MinedStrip& strip);
+  void AddShapes(Plane& plane, size_t channel, std::span<const float> values);
+  void AddSurprise(Plane& plane, size_t channel, const MinedStrip& strip,
+                   std::span<const float> values);
+  void SetSteps(Plane& plane);
+  void SetUnseenSpreads(Plane& plane);
+  [[nodiscard]] double OverheadBits() const;  // an element
+  [[nodiscard]] double SurpriseBits() const;
+  void SetProbes();
+  void Narrow();  // the brackets, by what was probed
+
+  const MineRequest request_;
+  RotaryPairs pairs_;
+  std::vector<Plane> planes_;
+  StripValues values_;
+  Pass pass_ = Pass::kMoments;
+  uint64_t small_norms_ = 0;  // tokens of V that are rows, and of how many
+  uint64_t norms_ = 0;
+  double fixed_bits_ = 0;  // an element, beside those of codes
+  std::vector<Bracket> brackets_;
+  std::vector<int32_t> probes_;  // ascending
+};
+
+}  // namespace cairn::codecs

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A strip of source bits as a profile is made from it: values by channel, K before RoPE, without
+// what is no measure of the rest.
+//
+// Thread-safety: belongs to one caller. Allocates at its first use.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codecs/mine/profile_content.h"
+#include "codecs/pack/strip.h"
+#include "codecs/static_step.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint64_t kTokensSkipped = 4;  // of a chain: what attention rests on by default
+inline constexpr uint32_t kFindStride = 4;     // of tokens, where bits of rates are counted
+
+// Up to kStripTokens consecutive tokens of one (layer, head, plane).
+struct MinedStrip {
+  ProfileHead at;
+  uint32_t plane = 0;
+  uint32_t part = 0;            // of the sample: below kSampleParts
+  uint64_t first_position = 0;  // of its first token in its chain
+  uint32_t tokens = 0;
+  std::span<const std::byte> source;  // [tokens, dim] in the group's dtype
+};
+
+class StripValues {
+ public:
+  // turns: of each pair; both are borrowed.
+  StripValues(const RotaryPairs& pairs, std::span<const uint64_t> turns)
+      : pairs_(pairs), turns_(turns) {}
+
+  // Keeps the tokens past the first of the chain whose elements can all be coded.
+  void Load(const StripShape& shape, const MinedStrip& strip);
+
+  [[nodiscard]] uint32_t count() const { return count_; }
+  // Of these, the first are those of every kFindStride-th position.
+  [[nodiscard]] uint32_t strided_count() const { return strided_count_; }
+  [[nodiscard]] std::span<const float> Channel(uint32_t channel) const {
+    return std::span(values_).subspan(size_t{channel} * kStripTokens, count_);
+  }
+
+ private:
+  // Adds the strip's tokens of which this holds: position % kFindStride == 0 is `is_strided`.
+  void LoadTokens(const StripShape& shape, const MinedStrip& strip, bool is_strided);
+  void TurnBackAt(uint32_t token, float* values) const;
+  void FindRotations(uint64_t first_position);
+
+  const RotaryPairs pairs_;
+  const std::span<const uint64_t> turns_;
+  uint32_t count_ = 0;
+  uint32_t strided_count_ = 0;
+  std::vector<float> values_;  // [channel][kStripTokens]
+  // Of the tokens of a strip at this position; kept, for a block's heads all stand at one.
+  uint64_t rotations_at_ = UINT64_MAX;
+  std::vector<Rotation> rotations_;  // [token][pair]
+};
+
+}  // namespace cairn::codecs
