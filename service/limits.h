@@ -33,7 +33,9 @@ inline constexpr uint64_t kSideObjectBytesMax = codecs::kProfileBytesMax;  // on
 inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                  // all
 inline constexpr uint64_t kSideObjectsBytesPerTenantMax = 128_MiB;
 inline constexpr size_t kSideObjectsMax = 8192;
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // of one GetSideObject
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // of one GetSideObject
+inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries, all
+inline constexpr uint64_t kQuerySquaresBytesPerTenantMax = 32_MiB;
 
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------
@@ -113,6 +115,7 @@ static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax
               "the largest payload can be admitted");
 static_assert(kSideObjectBytesMax <= kSideObjectsBytesPerTenantMax);
 static_assert(kSideObjectsBytesPerTenantMax <= kSideObjectsBytesMax);
+static_assert(kQuerySquaresBytesPerTenantMax <= kQuerySquaresBytesMax);
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
 
 }  // namespace cairn::limits

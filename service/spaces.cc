@@ -127,7 +127,9 @@ Spaces::Spaces(const codecs::Recipe& default_recipe)
     : default_recipe_(default_recipe),
       side_objects_({.bytes_max = limits::kSideObjectsBytesMax,
                      .bytes_per_tenant_max = limits::kSideObjectsBytesPerTenantMax,
-                     .count_max = limits::kSideObjectsMax}) {}
+                     .count_max = limits::kSideObjectsMax}),
+      query_squares_({.bytes_max = limits::kQuerySquaresBytesMax,
+                      .bytes_per_tenant_max = limits::kQuerySquaresBytesPerTenantMax}) {}
 
 absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
   if (name.empty()) {
@@ -220,6 +222,7 @@ void Spaces::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_spaces", "Spaces named since the start.", {},
                 static_cast<double>(spaces_.size()));
   side_objects_.Report(sink);
+  query_squares_.Report(sink);
 }
 
 }  // namespace cairn

@@ -22,6 +22,7 @@
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
 #include "proto/block_key.h"
+#include "service/index/query_squares.h"
 #include "service/index/side_objects.h"
 #include "service/index/wanted.h"
 
@@ -108,6 +109,7 @@ class Spaces {
   // has to keep it. Where it needs one that the group has not, or not of that rate: `exact`.
   SideObjectRef Settle(const SpaceEntry& space, codecs::ImageSpec* spec);
   SideObjects& side_objects() { return side_objects_; }
+  QuerySquares& query_squares() { return query_squares_; }
 
   void Report(MetricSink& sink) const;
 
@@ -117,6 +119,7 @@ class Spaces {
 
   const codecs::Recipe default_recipe_;
   SideObjects side_objects_;
+  QuerySquares query_squares_;
   mutable Mutex mutex_;
   std::deque<SpaceEntry> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
   absl::flat_hash_map<proto::Fingerprint, SpaceEntry*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);

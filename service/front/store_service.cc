@@ -183,6 +183,7 @@ grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* 
     CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
                            SpaceOf(request->ticket(), request->space_id()));
     reply->set_deleted_count(parts_.index.Invalidate(space->id()));
+    parts_.spaces.query_squares().Forget(space->id());
     return absl::OkStatus();
   });
 }

@@ -97,7 +97,7 @@ SideObjects::~SideObjects() {
   CAIRN_CHECK(references_ == 0, "a reference outlives the side objects");
 }
 
-absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const Place& place,
+absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const GroupPlace& place,
                                                            std::unique_ptr<SideObject>& object) {
   const uint64_t bytes = object->bytes().size();
   const auto tenant = bytes_by_tenant_.find(ToAbsl(place.tenant));
@@ -120,7 +120,8 @@ absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const Place& place,
   return added;
 }
 
-absl::StatusOr<bool> SideObjects::Install(const Place& place, std::unique_ptr<SideObject> object) {
+absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
+                                          std::unique_ptr<SideObject> object) {
   std::unique_ptr<Entry> freed;  // after the lock
   const MutexLock lock(mutex_);
   const Slot slot = {place.space_id, place.group, object->kind()};

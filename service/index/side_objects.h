@@ -28,6 +28,7 @@
 #include "codecs/inputs.h"
 #include "codecs/profile.h"
 #include "proto/side_object.h"
+#include "service/index/group_place.h"
 
 namespace cairn {
 
@@ -92,14 +93,9 @@ class SideObjects {
   explicit SideObjects(const SideObjectLimits& limits);
   ~SideObjects();  // REQUIRES: no SideObjectRef is left
 
-  struct Place {
-    uint64_t space_id = 0;
-    uint32_t group = 0;
-    std::string_view tenant;
-  };
   // Makes it the current one of its kind for the group. True: the space had it not.
   // ResourceExhausted: a limit, which the message names.
-  absl::StatusOr<bool> Install(const Place& place, std::unique_ptr<SideObject> object);
+  absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
   // Empty: the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);
@@ -136,7 +132,7 @@ class SideObjects {
   };
 
   void Unref(Entry* entry);
-  absl::StatusOr<Entry*> AddLocked(const Place& place, std::unique_ptr<SideObject>& object)
+  absl::StatusOr<Entry*> AddLocked(const GroupPlace& place, std::unique_ptr<SideObject>& object)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes it out where nothing holds it any more; the caller frees it, with no lock held.
   std::unique_ptr<Entry> TakeIfFree(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
