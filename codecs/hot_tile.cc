@@ -74,6 +74,11 @@ void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t
 }
 
 std::optional<int16_t> HotMultiplierOf(const Profile& profile, uint32_t bits_in_tenths) {
+  return profile.hot_rates().Get(bits_in_tenths,
+                                 [&] { return SearchHotMultiplier(profile, bits_in_tenths); });
+}
+
+std::optional<int16_t> SearchHotMultiplier(const Profile& profile, uint32_t bits_in_tenths) {
   uint64_t channels = 0;
   for (uint32_t plane = 0; plane < profile.planes(); ++plane) {
     channels += uint64_t{profile.layers()} * profile.heads() * profile.Dim(plane);

@@ -13,8 +13,6 @@
 
 namespace cairn::codecs {
 
-inline constexpr uint32_t kHotBitsMin = 10;  // in tenths
-inline constexpr uint32_t kHotBitsMax = 60;
 inline constexpr uint32_t kHotTokensMin = 16;  // of a tile that is coded
 
 struct HotChannel {
@@ -35,9 +33,13 @@ void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t
                  DType dtype, HotTile* tile);
 
 // The multiplier under which all codes together keep to the target; none where no multiplier does.
-// Looks at every channel of the profile some fourteen times.
+// Found once for a profile, which keeps it: see codecs/hot_rates.h.
+// REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
 [[nodiscard]] std::optional<int16_t> HotMultiplierOf(const Profile& profile,
                                                      uint32_t bits_in_tenths);
+// The same, searched for anew: looks at every channel of the profile some fourteen times.
+[[nodiscard]] std::optional<int16_t> SearchHotMultiplier(const Profile& profile,
+                                                         uint32_t bits_in_tenths);
 
 // Of a strip of a tile that is corrected: a nibble a channel.
 [[nodiscard]] constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }

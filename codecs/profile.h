@@ -11,6 +11,7 @@
 #include <span>
 
 #include "codecs/error.h"
+#include "codecs/hot_rates.h"
 #include "codecs/pack/lanes32.h"
 #include "codecs/pack/lanes32_lookup.h"
 #include "codecs/shape.h"
@@ -96,6 +97,9 @@ class Profile {
   [[nodiscard]] const uint8_t* ScaleInverses(ProfileHead at) const;
   [[nodiscard]] const uint8_t* Vectors(ProfileHead at) const;
 
+  // For HotMultiplierOf(), which keeps there what it found.
+  [[nodiscard]] HotRates& hot_rates() const { return hot_rates_; }
+
   // The group that it was made for has tiles of this shape, and this slice is of it.
   [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
     return head_.Fits(shape, slice);
@@ -124,6 +128,7 @@ class Profile {
   CoderTable tables_[2][kProfileTables];
   CoderLookup lookups_[2][kProfileTables];
   bool has_exact_lookups_[2] = {true, true};
+  mutable HotRates hot_rates_;
 };
 
 // Reads a profile that borrows `bytes`, which must outlive it and not change; assumes malice.

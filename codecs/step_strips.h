@@ -28,7 +28,8 @@ namespace cairn::codecs {
 Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
                ImageSpec* spec);
 
-// Makes *spec one of cairn-hot:bits with this profile, whose channels are all looked at for it.
+// Makes *spec one of cairn-hot:bits with this profile; the first time for these bits all its
+// channels are looked at.
 // kUnknownRecipe where bits are out of range or the profile has no such rate.
 Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
                   ImageSpec* spec);

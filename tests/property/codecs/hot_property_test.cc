@@ -113,6 +113,29 @@ TEST_F(HotPropertyTest, WidthsFillTheirBytesAndKeepToTheTarget) {
   }
 }
 
+TEST_F(HotPropertyTest, AMultiplierIsSearchedForOnceAndStaysTheSame) {
+  Profile fresh;
+  ASSERT_EQ(ParseProfile(profile_bytes_, &fresh), Error::kOk);
+  const Profile copied_before = fresh;
+  std::vector<std::optional<int16_t>> searched;
+  for (uint32_t bits = kHotBitsMin; bits <= kHotBitsMax; ++bits) {
+    searched.push_back(SearchHotMultiplier(profile_, bits));
+    EXPECT_EQ(HotMultiplierOf(fresh, bits), searched.back());
+  }
+  const Profile copied_after = fresh;
+  for (uint32_t bits = kHotBitsMin; bits <= kHotBitsMax; ++bits) {
+    const auto expected = searched[bits - kHotBitsMin];
+    EXPECT_EQ(HotMultiplierOf(copied_before, bits), expected);
+    for (const HotRates& known : {fresh.hot_rates(), copied_after.hot_rates()}) {
+      const auto found = HotRates(known).Get(bits, []() -> std::optional<int16_t> {
+        ADD_FAILURE() << "searched for again";
+        return std::nullopt;
+      });
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
 TEST_F(HotPropertyTest, SizesFollowFromShapeAndRowsAlone) {
   const ImageView view = ParseOrFail(image_);
   Bytes other_source(source_.size());
