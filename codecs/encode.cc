@@ -13,6 +13,7 @@
 #include "codecs/pattern_tile.h"
 #include "codecs/select/log_rows.h"
 #include "codecs/select/min_norm.h"
+#include "codecs/select/scores.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -91,6 +92,7 @@ Error EncodeAffine(const Backend& backend, const Recipe& recipe, const TileSourc
     WriteRows(source, plan, *layout, tile.data());
   }
   if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
+  if (layout->scales.bytes != 0) StoreScores(source, U8(tile.data()) + layout->scales.offset);
   writer->Commit(layout->bytes, Crc32c(tile), rows, form);
   return Error::kOk;
 }
@@ -118,11 +120,26 @@ Error EncodeCoded(const Backend& backend, const Recipe& recipe, const TileSource
   return Error::kBadTile;
 }
 
-// Those of the whole slice, or none.
-bool HasAllMagnitudes(const ImageSpec& spec, const EncodeInputs& inputs) {
+// Each of the whole slice, or none.
+bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
   const uint64_t heads = uint64_t{spec.slice.layer_count} * spec.slice.head_count;
-  return inputs.query_magnitudes.empty() ||
-         inputs.query_magnitudes.size() == heads * spec.tile.k_dim;
+  const auto is_whole = [&](size_t size, uint64_t each) {
+    return size == 0 || size == heads * each;
+  };
+  return is_whole(inputs.query_magnitudes.size(), spec.tile.k_dim) &&
+         is_whole(inputs.token_scores.size(), spec.tokens);
+}
+
+// What the inputs have of the head.
+void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, uint64_t head, TileSource* tile) {
+  tile->bank = inputs.bank;
+  tile->chain_tokens = inputs.chain_tokens;
+  if (!inputs.query_magnitudes.empty()) {
+    tile->query_magnitudes = inputs.query_magnitudes.data() + head * spec.tile.k_dim;
+  }
+  if (!inputs.token_scores.empty()) {
+    tile->token_scores = inputs.token_scores.data() + head * spec.tokens;
+  }
 }
 
 }  // namespace
@@ -156,7 +173,7 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
       error != Error::kOk) {
     return error;
   }
-  if (source.size() != source_bytes || !HasAllMagnitudes(spec, inputs)) return Error::kSourceSize;
+  if (source.size() != source_bytes || !AreWhole(spec, inputs)) return Error::kSourceSize;
   const auto tile_count = static_cast<uint32_t>(TileCount(spec.tile, spec.slice));
   if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
 
@@ -169,13 +186,8 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   for (uint32_t i = 0; i < tile_count; ++i) {
     TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
     tile.head = &head;
-    tile.bank = inputs.bank;
-    tile.chain_tokens = inputs.chain_tokens;
+    AddInputs(spec, inputs, i / planes, &tile);
     if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
-    if (!inputs.query_magnitudes.empty()) {
-      tile.query_magnitudes =
-          inputs.query_magnitudes.data() + uint64_t{i / planes} * spec.tile.k_dim;
-    }
     if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
     if (spec.recipe.NeedsProfile()) {
       tile.profile = inputs.profile;

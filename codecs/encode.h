@@ -23,9 +23,9 @@ namespace cairn::codecs {
 //   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
 //   kNoBank
 // The header says RecordedSpec(spec, inputs).
-// Errors: those of Validate(spec), kSourceSize (of magnitudes too), kTargetTooSmall (target in any
-// state). Same spec and source give the same bytes on every Backend. Opaque kinds are kept raw
-// under every recipe.
+// Errors: those of Validate(spec), kSourceSize (of magnitudes and scores too), kTargetTooSmall
+// (target in any state). Same spec and source give the same bytes on every Backend. Opaque kinds
+// are kept raw under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
 

@@ -24,8 +24,9 @@ struct EncodeInputs {
   // logquant: tokens of the chain that the block is read in; less than up to the block's end counts
   // as that.
   uint64_t chain_tokens = 0;
-  // What each token of the slice is worth to its readers. [layer][head][token] of the slice; empty
-  // where there is none.
+  // arkv: what each token of the slice is worth to its readers; infinite, it is kept at full
+  // precision. [layer][head][token] of the slice; NaN and what is not above 0 count as 0, for "not
+  // known", which all are where it is empty.
   std::span<const float> token_scores = {};
   // ott: the images of the block before, parsed and verified, that together have the slice; where
   // they do not, the rows are chosen as ott/local does.

@@ -63,6 +63,8 @@ constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
   return recipe;
 }
 
+constexpr Recipe Arkv() { return Grouped(RecipeId::kArkv, 4); }
+
 struct Named {
   std::string_view name;
   Recipe recipe;
@@ -93,6 +95,7 @@ constexpr Named kNamed[] = {
     {"logquant:2", LogQuant(2, 0)},
     {"logquant:4/log", LogQuant(4, 1)},
     {"logquant:2/log", LogQuant(2, 1)},
+    {"arkv", Arkv()},
 };
 
 // Those that need a bank, but for their patterns.

@@ -27,6 +27,7 @@ enum class RecipeId : uint8_t {
   kCairnHot = 5,
   kPatternkv = 6,
   kOtt = 7,
+  kArkv = 8,
   kMixKvq = 9,
   kLogQuant = 10,
   kFp8 = 11,
@@ -78,8 +79,8 @@ inline constexpr uint16_t kKiviVGroupChannels = 64;
 
 // "raw", "kivi:8", "kivi:4", "kivi:2", "kivi:8+", "kivi:4+", "kivi:2+", "exact",
 // "exact:fast", "fp8", "ott:4", "ott:2", "ott:4/local", "ott:2/local", "mixkvq", "mixkvq:paper" and
-// its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also with "/log"; anything else is
-// kUnknownRecipe.
+// its "/7b", "/14b", "/32b", "logquant:4", "logquant:2", both also with "/log", "arkv"; anything
+// else is kUnknownRecipe.
 Error ParseRecipe(std::string_view name, Recipe* recipe);
 
 // Of cairn by its name, "cairn:2.3" or "cairn:4.3*9", or of "cairn-hot:2.4", what can be known

@@ -8,6 +8,7 @@
 #include "codecs/predict/pattern.h"
 #include "codecs/quantize/affine.h"
 #include "codecs/select/min_norm.h"
+#include "codecs/select/scores.h"
 #include "codecs/select/select.h"
 
 namespace cairn::codecs {
@@ -19,6 +20,7 @@ constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, AllocateUniform, Qua
 
 constexpr Stages kPatternkv = {SelectNone, PredictMinMax, AllocateUniform, QuantizePredicted};
 constexpr Stages kPatternkvL2 = {SelectNone, PredictNearest, AllocateUniform, QuantizePredicted};
+constexpr Stages kArkv = {SelectProtected, kPredictNone, AllocateUniform, QuantizeAffine};
 constexpr Stages kOtt = {SelectMinNorm, kPredictNone, AllocateUniform, QuantizeAffine};
 
 }  // namespace
@@ -46,6 +48,8 @@ const Stages& StagesOf(const Recipe& recipe) {
       return recipe.is_nearest ? kPatternkvL2 : kPatternkv;
     case RecipeId::kOtt:
       return kOtt;
+    case RecipeId::kArkv:
+      return kArkv;
   }
   return kRaw;
 }

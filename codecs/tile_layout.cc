@@ -44,6 +44,8 @@ std::optional<TileLayout> AffineLayout(const TileGeometry& geometry, const Recip
   layout.params.bytes = GroupCount(tile, geometry.IsPerChannel()) * kParamsBytes;
   layout.chain.bytes = recipe.id == RecipeId::kOtt && geometry.IsPerChannel() ? kChainBytes : 0;
   layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.scales.bytes =
+      recipe.id == RecipeId::kArkv && geometry.IsPerChannel() ? geometry.rows * kScaleBytes : 0;
   layout.positions.bytes = rows * kPositionBytes;
   if (recipe.NeedsBank()) {
     layout.pattern_index.bytes = (uint64_t{geometry.rows} * PatternBits(recipe) + 7) / 8;
@@ -141,6 +143,7 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
     case RecipeId::kKivi:
     case RecipeId::kOtt:
     case RecipeId::kLogQuant:
+    case RecipeId::kArkv:
       return AffineForm(recipe.bits);
     case RecipeId::kExact:
       return kStripsForm;

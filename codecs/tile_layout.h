@@ -54,7 +54,7 @@ struct TileLayout {
   TilePart params;             // of the groups
   TilePart chain;              // ott, K and latents: kChainBytes, the pool as the block leaves it
   TilePart row_bits;           // rows * RowBytes()
-  TilePart scales;             // fp16 a token
+  TilePart scales;             // fp16 a token; of arkv: its scores, K and latents
   TilePart positions;          // rows * u16
   TilePart kept_map;           // 1 bit a token
   TilePart pattern_index;      // so many bits a token as there are patterns for

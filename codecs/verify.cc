@@ -9,6 +9,7 @@
 #include "codecs/pattern_tile.h"
 #include "codecs/select/log_rows.h"
 #include "codecs/select/min_norm.h"
+#include "codecs/select/scores.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -51,6 +52,14 @@ bool HasValidRows(const TileGeometry& geometry, const TileEntry& entry, const Ti
 bool HasValidChain(const TileLayout& layout, const std::byte* tile) {
   ChainHead chain;
   return layout.chain.bytes == 0 || LoadChain(U8(tile) + layout.chain.offset, &chain);
+}
+
+// Of arkv, those that its K has; of others there are none.
+bool HasValidScores(const ImageSpec& spec, const TileEntry& entry, const TileLayout& layout,
+                    const std::byte* tile) {
+  return spec.recipe.id != RecipeId::kArkv || layout.scales.bytes == 0 ||
+         AreScores(spec.first_position, spec.tokens, U8(tile) + layout.scales.offset,
+                   U8(tile) + layout.positions.offset, entry.rows);
 }
 
 }  // namespace
@@ -101,7 +110,8 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
                         (spec.recipe.id == RecipeId::kLogQuant
                              ? AreLogRows(spec.recipe, geometry.rows, spec.first_position,
                                           U8(content.data()) + layout->positions.offset, entry.rows)
-                             : HasValidRows(geometry, entry, *layout, content.data()));
+                             : HasValidRows(geometry, entry, *layout, content.data())) &&
+                        HasValidScores(spec, entry, *layout, content.data());
   return is_valid ? Error::kOk : Error::kBadTile;
 }
 

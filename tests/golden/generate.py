@@ -161,10 +161,10 @@ def padded(data):
 
 
 def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chosen=(), pool=b"", v_group=V_GROUP,
-                values=None, tail=None):
+                values=None, scores=b"", tail=None):
     """(tile, rows) in affine form, or None where it has to be raw.
 
-    chosen: tokens that are rows. pool: ott's. values: what is coded, where not what the bits say. tail: of rows, the last parts.
+    chosen: tokens that are rows. pool: ott's. scores: arkv's. values: what is coded, where not what the bits say. tail: of rows, the last parts.
     """
     tokens, dim = bits_of.shape
     with np.errstate(invalid="ignore"):
@@ -197,13 +197,14 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
                 params.append(group[:2])
                 codes[token, s] = group[2]
     rows = np.flatnonzero(is_row)
-    side = np.array(params, np.float16).tobytes() + pool + bits_of[rows].tobytes() + rows.astype("<u2").tobytes()
+    side = np.array(params, np.float16).tobytes() + pool + bits_of[rows].tobytes() + scores + rows.astype("<u2").tobytes()
     side += tail(rows) if tail else b""
     tile = padded(pack(codes, bits).tobytes()) + padded(side)
     return (tile, len(rows)) if len(tile) < len(padded(bits_of.tobytes())) else None
 
 
-def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_group=V_GROUP, add=None, taken=None):
+def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_group=V_GROUP, add=None, taken=None,
+                  scores_bytes=0):
     """add: what is added to the tokens that taken says."""
     tokens, dim = shape
     row_bytes = (dim * bits + 7) // 8
@@ -226,7 +227,7 @@ def decode_affine(tile, shape, dtype, per_channel, bits, rows, pool_bytes=0, v_g
     offset += 4 * count * across + pool_bytes
     item = np.dtype(out.dtype).itemsize
     kept = np.frombuffer(tile, out.dtype, rows * dim, offset).reshape(rows, dim)
-    positions = np.frombuffer(tile, "<u2", rows, offset + rows * dim * item)
+    positions = np.frombuffer(tile, "<u2", rows, offset + rows * dim * item + scores_bytes)
     out[positions] = kept
     return out
 

@@ -10,6 +10,7 @@ recipes/manifest.txt holds, one a line, all fields separated by blanks:
   source NAME kind dtype layers heads tokens k_dim v_dim first_position bytes crc32c     (bits in image/NAME.bin)
   image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in recipes/NAME.RECIPE.img
   aux RECIPE bytes crc32c decoded_crc32c        likewise, with magnitudes of queries: (1 + 7 i mod 11) / 4 for number i
+  scored RECIPE bytes crc32c decoded_crc32c     likewise, with scores of tokens: arkv.SCORES[i mod 19] for number i
   demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
   thin RECIPE TOKENS bytes crc32c               of the source above in a chain of so many tokens more than up to the block's end
 
@@ -26,6 +27,7 @@ except ImportError:
     print("numpy is not installed: golden vectors not regenerated")
     sys.exit(77)
 
+import arkv
 import fp8
 import generate
 import logquant
@@ -109,7 +111,28 @@ class LogQuant(generate.Spec):
         return logquant.decode_tile(self.source.dtype, data, bits.shape, per_channel, self.bits, rows)
 
 
-SPECS = [Fp8]
+class Arkv(generate.Spec):
+    name = "arkv"
+    takes_magnitudes = False
+    scores = None  # of the heads that are to come
+
+    def recipe_bytes(self):
+        return struct.pack("<BB2xHH24x", 8, 4, 128, 64)
+
+    def encode_tile(self, bits, per_channel):
+        s = self.source
+        if per_channel:
+            given = np.zeros(s.tokens, np.float32) if self.scores is None else self.scores.pop(0)
+            self.stored = arkv.stored_scores(given, s.first_position)
+        made = arkv.encode_tile(s.dtype, bits, per_channel, self.stored)
+        return made and (*made, 0x0401)
+
+    def decode_tile(self, tile, bits, per_channel):
+        data, rows, _ = tile
+        return arkv.decode_tile(self.source.dtype, data, bits.shape, per_channel, rows)
+
+
+SPECS = [Fp8, Arkv]
 for number, title in enumerate(MixKvq.names):
     of_variant = functools.partial(MixKvq, number)
     of_variant.name, of_variant.takes_magnitudes = title, True
@@ -168,6 +191,13 @@ def vectors():
                 tiles = encode(spec)
                 image = generate.assemble(spec, tiles)
                 manifest.append(f"aux {make.name} {len(image)} {generate.crc32c(image):08x} "
+                                f"{generate.crc32c(decode(spec, tiles)):08x}")
+            if make is Arkv and s.dtype != BYTES:
+                i = np.arange(s.layers * s.heads * s.tokens)
+                spec.scores = list(np.array(arkv.SCORES, np.float32)[i % 19].reshape(-1, s.tokens))
+                tiles = encode(spec)
+                image = generate.assemble(spec, tiles)
+                manifest.append(f"scored {make.name} {len(image)} {generate.crc32c(image):08x} "
                                 f"{generate.crc32c(decode(spec, tiles)):08x}")
     files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
     return files

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -34,37 +35,45 @@ std::vector<float> MagnitudesOf(const ImageSpec& spec) {
   return magnitudes;
 }
 
+// What `scored` lines are encoded with.
+std::vector<float> ScoresOf(const ImageSpec& spec) {
+  constexpr float kScores[19] = {0.5F,  3.0e-8F, INFINITY, 1.0e-5F,  -1.0F, 0.0F,  70000.0F,
+                                 0.25F, NAN,     65519.0F, 65504.0F, 2.0F,  -0.0F, 1.0e-9F,
+                                 7.7F,  0.1F,    263.81F,  INFINITY, 0.033F};
+  std::vector<float> scores(size_t{spec.slice.layer_count} * spec.slice.head_count * spec.tokens);
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = kScores[i % 19];
+  return scores;
+}
+
 Bytes EncodeSource(const Backend& backend, const Source& source, const Recipe& recipe,
-                   std::span<const float> magnitudes = {}) {
+                   const EncodeInputs& inputs = {}) {
   ImageSpec spec = source.spec;
   spec.recipe = recipe;
   uint64_t max_bytes = 0;
   EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
   Bytes image(max_bytes);
   size_t bytes = 0;
-  EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes, {.query_magnitudes = magnitudes}),
-            Error::kOk);
+  EXPECT_EQ(Encode(backend, spec, source.bytes, image, &bytes, inputs), Error::kOk);
   image.resize(bytes);
   return image;
 }
 
 class GoldenTest : public testing::TestWithParam<const Backend*> {
  protected:
-  // An `image` line, or an `aux` line.
-  void CheckImage(const Source& source, std::istringstream& line,
-                  std::span<const float> magnitudes = {}) {
+  // An `image` line; one of `aux` or `scored`, with inputs.
+  void CheckImage(const Source& source, std::istringstream& line, const EncodeInputs& inputs = {}) {
     std::string recipe;
     size_t bytes = 0;
     std::string crc;
     std::string decoded_crc;
     line >> recipe >> bytes >> crc >> decoded_crc;
     SCOPED_TRACE(source.name + " " + recipe);
-    Bytes image = EncodeSource(*GetParam(), source, RecipeNamed(recipe), magnitudes);
+    Bytes image = EncodeSource(*GetParam(), source, RecipeNamed(recipe), inputs);
     EXPECT_EQ(image.size(), bytes);
     EXPECT_EQ(Crc32c(image), std::stoul(crc, nullptr, 16));
     CheckDecode(source, image, decoded_crc);
 
-    if (!magnitudes.empty()) return;
+    if (!inputs.query_magnitudes.empty() || !inputs.token_scores.empty()) return;
     std::erase(recipe, ':');
     std::replace(recipe.begin(), recipe.end(), '/', '-');
     const auto kept = kFolder / folder_ / (source.name + "." + recipe + ".img");
@@ -149,7 +158,11 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
       } else if (what == "thin") {
         CheckThinning(source, line);
       } else if (what == "aux") {
-        CheckImage(source, line, MagnitudesOf(source.spec));
+        const std::vector<float> magnitudes = MagnitudesOf(source.spec);
+        CheckImage(source, line, {.query_magnitudes = magnitudes});
+      } else if (what == "scored") {
+        const std::vector<float> scores = ScoresOf(source.spec);
+        CheckImage(source, line, {.token_scores = scores});
       } else {
         ASSERT_EQ(what, "demote");
         CheckDemotion(source, line);
