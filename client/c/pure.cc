@@ -14,6 +14,7 @@
 #include "codecs/encode.h"
 #include "codecs/image.h"
 #include "codecs/recipe.h"
+#include "codecs/thin.h"
 
 namespace cairn::c {
 namespace {
@@ -81,11 +82,18 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInput
   return VerifyAndDecode(view, place, heap, inputs);
 }
 
+absl::StatusOr<const codecs::Backend*> FindBackend() {
+  const codecs::Backend* backend = nullptr;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  return backend;
+}
+
 // What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
 absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& spec,
                         codecs::ImageView* parent, codecs::EncodeInputs* inputs) {
   const auto& [layer_first, layer_count, head_first, head_count] = spec.slice;
   const size_t heads = size_t{layer_count} * head_count;
+  inputs->chain_tokens = given.chain_tokens;
   if (given.query_magnitudes != nullptr) {
     inputs->query_magnitudes = {given.query_magnitudes, heads * spec.tile.k_dim};
   }
@@ -128,6 +136,7 @@ using cairn::c::Bytes;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
 using cairn::c::DecodeInto;
+using cairn::c::FindBackend;
 using cairn::c::FromElements;
 using cairn::c::FromExtras;
 using cairn::c::FromFingerprint;
@@ -311,10 +320,22 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
       return absl::InvalidArgumentError(
           absl::StrCat("source has ", payload.size(), " bytes; the spec's has ", bytes));
     }
-    const codecs::Backend* backend = nullptr;
-    CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
     const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
     return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes, inputs),
                      "image");
+  });
+}
+
+int cairn_image_thin(const void* image, size_t image_bytes, uint64_t chain_tokens, void* thinned,
+                     size_t capacity, size_t* thinned_bytes) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("thinned", thinned));
+    CAIRN_RETURN_IF_ERROR(CheckPointer("thinned_bytes", thinned_bytes));
+    CAIRN_RETURN_IF_ERROR(FromCodec(codecs::VerifyTiles(view), "image"));
+    CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
+    const std::span<std::byte> target(static_cast<std::byte*>(thinned), capacity);
+    return FromCodec(codecs::Thin(*backend, view, chain_tokens, target, thinned_bytes), "image");
   });
 }

@@ -188,6 +188,7 @@ class _Codec:
             parent=self._parents[index],
             query_magnitudes=_stacked(self._inputs.query_magnitudes, part.layers),
             token_scores=_stacked(self._inputs.token_scores, part.layers, cut),
+            chain_tokens=self._exact.token_count,
         )
         flat = [plane.reshape(*plane.shape[:2], -1) for plane in (k, v)]
         return spec, np.concatenate(flat, axis=2)

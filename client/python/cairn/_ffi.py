@@ -112,6 +112,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
         status,
         [POINTER(ImageSpec), POINTER(Memory), pointer, size, POINTER(size)],
     ),
+    "cairn_image_thin": (status, [pointer, size, u64, pointer, size, POINTER(size)]),
 }
 
 _lock = threading.Lock()

@@ -260,4 +260,5 @@ class ImageSpec(_Sized):
         ("parent_image_bytes", size),
         ("query_magnitudes", pointer),
         ("token_scores", pointer),
+        ("chain_tokens", u64),
     ]

@@ -95,6 +95,7 @@ class ImageSpec:
     parent: Any = None  # the image of the same part of the block before: ott:2 goes on from it
     query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE
     token_scores: Any = None  # float32 [layers, heads, tokens]: what a token is worth to readers
+    chain_tokens: int = 0  # at the chain's end, 0: the block's: logquant keeps fewer rows behind more
 
     @property
     def source_bytes(self) -> int:
@@ -127,6 +128,7 @@ class ImageSpec:
             parent_image_bytes=parent.bytes if parent else 0,
             query_magnitudes=magnitudes,
             token_scores=scores,
+            chain_tokens=self.chain_tokens,
         )
 
 
@@ -178,6 +180,16 @@ def encode(
     )
     del held
     return target[: written.value]
+
+
+def thin(image: Any, chain_tokens: int) -> bytes:
+    """Of an image of logquant, verified first, the one that its source has in a chain of so many
+    tokens: what encoding with them gives."""
+    place, written = contiguous("image", image), ctypes.c_size_t()
+    target = ctypes.create_string_buffer(place.bytes)
+    where = (place.address, place.bytes, chain_tokens, target, place.bytes)
+    _ffi.check(_ffi.library().cairn_image_thin(*where, ctypes.byref(written)))
+    return target.raw[: written.value]
 
 
 def decode(

@@ -27,7 +27,7 @@ _Static_assert(sizeof(cairn_put_request) == 264, "cairn_put_request");
 _Static_assert(sizeof(cairn_get_request) == 248, "cairn_get_request");
 _Static_assert(sizeof(cairn_match_result) == 48, "cairn_match_result");
 _Static_assert(sizeof(cairn_stats) == 296, "cairn_stats");
-_Static_assert(sizeof(cairn_image_spec) == 176, "cairn_image_spec");
+_Static_assert(sizeof(cairn_image_spec) == 184, "cairn_image_spec");
 
 static uint16_t source[VALUES], target[VALUES];
 

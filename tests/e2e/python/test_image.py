@@ -6,7 +6,7 @@ import dataclasses
 import cairn
 import numpy as np
 import pytest
-from cairn.image import ImageSpec, bytes_max, decode, encode, inspect, verify
+from cairn.image import ImageSpec, bytes_max, decode, encode, inspect, thin, verify
 from cairn.profile import GroupSamples, Rotation, build
 from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
 
@@ -129,6 +129,24 @@ def test_a_chain_goes_on_from_the_image_of_its_parent():
     for parent in (damaged, b"no image"):
         with pytest.raises(cairn.InvalidArgumentError, match="parent_image"):
             encode(dataclasses.replace(later, parent=bytes(parent)), *kv)
+
+
+def test_a_longer_chain_keeps_fewer_rows():
+    spec, kv = dataclasses.replace(SPEC, recipe="logquant:4"), make_kv(9)
+    alone = encode(spec, *kv)
+    assert encode(dataclasses.replace(spec, chain_tokens=TOKENS - 1), *kv) == alone
+    shorter = encode(dataclasses.replace(spec, chain_tokens=TOKENS + 42), *kv)
+    behind = encode(dataclasses.replace(spec, chain_tokens=500), *kv)
+    assert len(behind) < len(alone)
+    for image in (alone, shorter, behind):
+        assert thin(image, 500) == behind
+    assert thin(shorter, 0) == shorter
+    damaged = bytearray(behind)
+    damaged[-1] ^= 1
+    with pytest.raises(cairn.DataLossError, match="image: "):
+        thin(damaged, 500)
+    with pytest.raises(cairn.InvalidArgumentError, match="image: "):
+        thin(encode(SPEC, *kv), 500)
 
 
 def test_what_comes_beside_elements_has_a_shape():
