@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profiles that recipes are measured with, by name.
+"""The profiles and banks that recipes are measured with, by name.
 
 plain, basis  made from the calibration texts, none of which is ever scored
 mined         made from the first 512 tokens of the prefix itself, with the calibration's queries
               and no losses: what a store can do that was told nothing of the model but those
+bank          of 32 patterns, made from the calibration texts
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import calibration
 import numpy as np
+from cairn._calibrate import BANK
+from cairn.bank import mine
 from cairn.profile import GroupSamples, Rotation, build
 from lm.model import from_bits
 from protocol import Engine
@@ -34,7 +38,11 @@ class Profiles:
         if kind == "mined":
             return build(self._groups(prefix), RATES)
         if kind not in self._made:
-            self._made[kind] = build(self._groups(None), RATES, has_basis=kind == "basis")
+            groups = self._groups(None)
+            if kind == BANK:
+                self._made[kind] = [mine(*_joined(group.texts)) for group in groups]
+            else:
+                self._made[kind] = build(groups, RATES, has_basis=kind == "basis")
         return self._made[kind]
 
     def query_magnitudes(self) -> np.ndarray:
@@ -57,3 +65,8 @@ class Profiles:
                 samples.k_loss, samples.v_loss = measured.k_loss[layers], measured.v_loss[layers]
             groups.append(samples)
         return groups
+
+
+def _joined(texts: Sequence[Prefix]) -> list[np.ndarray]:
+    """K and V of all texts, token behind token."""
+    return [np.concatenate(planes, 2) for planes in zip(*texts, strict=True)]

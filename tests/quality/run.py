@@ -72,12 +72,13 @@ def read_results(path: pathlib.Path) -> dict[tuple, dict]:
 
 
 def wanted_of(recipes: str | None, kinds: list[str]) -> list:
-    """Recipes; those that need a profile with each kind of it."""
+    """Recipes; those that need a profile with each of `kinds`."""
+    from cairn._calibrate import KINDS
     from cairn._recipes import Candidate, candidates
 
     found = []
     for one in candidates(recipes.split(",") if recipes else None):
-        if one.profile is None:
+        if one.profile not in KINDS:  # none, or a bank
             found.append(one)
         elif one.profile == "plain":  # where each of them is once
             named = [kind for kind in kinds if kind != "mined" or one.recipe in MINED_RECIPES]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes as a source: encoded by every backend, which must agree; decoded by every backend, which
-// must agree; and what has to come back exactly does. The first 8 bytes choose shape, recipe and,
-// for `cairn`, a profile.
+// must agree; and what has to come back exactly does. The first 8 bytes choose shape, recipe and
+// the profile or bank of those that have one.
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,9 @@
 #include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/step_strips.h"
+#include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
 
 namespace {
@@ -54,29 +56,30 @@ Bytes ProfileOf(const ImageSpec& spec, uint8_t seed) {
 }
 
 Bytes EncodeWith(const Backend& backend, const ImageSpec& spec, const Bytes& source,
-                 const Profile* profile = nullptr) {
+                 const DecodeInputs& side = {}) {
   uint64_t bytes_max = 0;
   Require(MaxImageBytes(spec, &bytes_max) == Error::kOk);
   Bytes image(bytes_max);
   size_t bytes = 0;
-  Require(Encode(backend, spec, source, image, &bytes, {.profile = profile}) == Error::kOk);
+  Require(Encode(backend, spec, source, image, &bytes,
+                 {.profile = side.profile, .bank = side.bank}) == Error::kOk);
   image.resize(bytes);
   return image;
 }
 
-void Check(const ImageSpec& spec, const Bytes& source, const Profile* profile) {
-  const Bytes image = EncodeWith(ReferenceBackend(), spec, source, profile);
+void Check(const ImageSpec& spec, const Bytes& source, const DecodeInputs& side) {
+  const Bytes image = EncodeWith(ReferenceBackend(), spec, source, side);
   ImageView view;
   Require(ParseImage(image, &view) == Error::kOk);
   Require(VerifyTiles(view) == Error::kOk);
   Require(view.spec() == RecordedSpec(spec, {}));
   Bytes decoded(source.size());
-  Require(Decode(ReferenceBackend(), view, spec.slice, decoded, {profile}) == Error::kOk);
+  Require(Decode(ReferenceBackend(), view, spec.slice, decoded, side) == Error::kOk);
   Require(!spec.recipe.IsLossless() || decoded == source);
   for (const Backend* backend : CpuBackends()) {
-    Require(EncodeWith(*backend, spec, source, profile) == image);
+    Require(EncodeWith(*backend, spec, source, side) == image);
     Bytes other(source.size());
-    Require(Decode(*backend, view, spec.slice, other, {profile}) == Error::kOk);
+    Require(Decode(*backend, view, spec.slice, other, side) == Error::kOk);
     Require(other == decoded);
   }
   if (spec.recipe.id != RecipeId::kKivi || spec.recipe.is_clipped || spec.recipe.bits == 2) return;
@@ -87,6 +90,31 @@ void Check(const ImageSpec& spec, const Bytes& source, const Profile* profile) {
   Require(Demote(*CpuBackends().front(), view, narrow.recipe, demoted, &bytes) == Error::kOk);
   demoted.resize(bytes);
   Require(demoted == EncodeWith(ReferenceBackend(), narrow, source));
+}
+
+void CheckWithProfile(ImageSpec spec, const Bytes& source, uint8_t seed, bool is_hot) {
+  const Bytes bytes = ProfileOf(spec, seed);
+  Profile profile;
+  Require(ParseProfile(bytes, &profile) == Error::kOk);
+  const uint32_t bits = seed % 2 == 0 ? 23 : 43;
+  Require((is_hot ? SetCairnHot(profile, {}, bits, &spec)
+                  : SetCairn(profile, {}, bits, seed % 3, &spec)) == Error::kOk);
+  Check(spec, source, {.profile = &profile});
+}
+
+void CheckWithBank(ImageSpec spec, const Bytes& source, uint8_t seed) {
+  const BankShape shape{.layers = spec.slice.layer_first + 1U,
+                        .heads = uint32_t{spec.slice.head_first} + spec.slice.head_count,
+                        .patterns = 1U + seed % 33,
+                        .k_dim = spec.tile.k_dim,
+                        .v_dim = spec.tile.v_dim};
+  std::mt19937_64 random(seed);
+  const Bytes bytes = BankBytes(shape, random);
+  Bank bank;
+  Require(ParseBank(bytes, &bank) == Error::kOk);
+  constexpr std::array kNames = {"patternkv:2", "patternkv:4", "patternkv:2:l2"};
+  Require(SetPatternkv(kNames[seed % kNames.size()], &bank, {}, &spec) == Error::kOk);
+  Check(spec, source, {.bank = &bank});
 }
 
 }  // namespace
@@ -107,15 +135,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   spec.recipe = AllRecipes()[data[6] % AllRecipes().size()];
   // The last quarter, where there can be a profile.
   if (data[7] < 192 || spec.tile.kind == GroupKind::kOpaqueRows) {
-    Check(spec, source, nullptr);
+    Check(spec, source, {});
     return 0;
   }
   spec.slice.layer_first = data[5] % 2;
   spec.slice.head_first = data[5] % 2;
-  const Bytes profile_bytes = ProfileOf(spec, data[6]);
-  Profile profile;
-  Require(ParseProfile(profile_bytes, &profile) == Error::kOk);
-  Require(SetCairn(profile, {}, data[6] % 2 == 0 ? 23 : 43, data[6] % 3, &spec) == Error::kOk);
-  Check(spec, source, &profile);
+  if (data[3] / 8 % 4 == 3) {
+    CheckWithBank(spec, source, data[6]);
+  } else {
+    CheckWithProfile(spec, source, data[6], data[3] / 8 % 4 == 2);
+  }
   return 0;
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes as a profile: as they come, and with the size in the header made to fit. Everything that a
-// profile which parses can be asked for has to be inside it and keep its limits.
+// Bytes as a profile and as a bank: as they come, and with the size in the header made to fit.
+// Everything that one which parses can be asked for has to be inside it and keep its limits.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
 
+#include "codecs/bank.h"
 #include "codecs/bytes.h"
+#include "codecs/math.h"
 #include "codecs/profile.h"
 
 namespace {
@@ -61,15 +64,34 @@ void Use(const Profile& profile) {
   }
 }
 
+void Use(const Bank& bank) {
+  Require(bank.patterns() >= 1 && bank.patterns() <= kBankPatternsMax);
+  for (uint32_t layer = 0; layer < bank.layers(); ++layer) {
+    for (uint32_t head = 0; head < bank.heads(); ++head) {
+      for (uint32_t plane = 0; plane < bank.planes(); ++plane) {
+        const uint8_t* patterns = bank.PatternsOf(plane, {layer, head});
+        for (uint32_t i = 0; i < bank.patterns() * bank.Dim(plane); ++i) {
+          const float value = Fp16ToFloat(Load<uint16_t>(patterns + uint64_t{2} * i));
+          Require(value >= -kMagnitudeMax && value <= kMagnitudeMax);
+        }
+      }
+    }
+  }
+}
+
+void Parse(const std::vector<std::byte>& bytes) {
+  if (Profile profile; ParseProfile(bytes, &profile) == Error::kOk) Use(profile);
+  if (Bank bank; ParseBank(bytes, &bank) == Error::kOk) Use(bank);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   std::vector<std::byte> bytes(begin, begin + size);
-  Profile profile;
-  if (ParseProfile(bytes, &profile) == Error::kOk) Use(profile);
-  if (bytes.size() < kProfileHeaderBytes) return 0;
+  Parse(bytes);
+  if (bytes.size() < std::min(kProfileHeaderBytes, kBankHeaderBytes)) return 0;
   Store(bytes.data() + 8, uint64_t{bytes.size()});
-  if (ParseProfile(bytes, &profile) == Error::kOk) Use(profile);
+  Parse(bytes);
   return 0;
 }
