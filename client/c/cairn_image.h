@@ -86,10 +86,10 @@ CAIRN_API int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* byte
 CAIRN_API int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
                                  void* image, size_t image_capacity, size_t* image_bytes);
 /* Of an image of logquant, the one that its source has in a chain of chain_tokens: byte for byte
- * what encoding with them gives, and never larger. Checks every CRC first: CAIRN_DATA_LOSS. `thinned`
- * has `capacity` bytes and does not overlap the image; after a failure they are in any state.
- * CAIRN_INVALID_ARGUMENT for another recipe or where the capacity is too small: image_bytes always
- * suffices. */
+ * what encoding with them gives, and never larger. Checks every CRC first: CAIRN_DATA_LOSS.
+ * `thinned` has `capacity` bytes and does not overlap the image; after a failure they are in any
+ * state. CAIRN_INVALID_ARGUMENT for another recipe or where the capacity is too small: image_bytes
+ * always suffices. */
 CAIRN_API int cairn_image_thin(const void* image, size_t image_bytes, uint64_t chain_tokens,
                                void* thinned, size_t capacity, size_t* thinned_bytes);
 
