@@ -21,6 +21,19 @@
 
 namespace cairn::codecs {
 
+// What is taken from tokens before they are coded, and added when they are decoded, in fp32.
+struct Prediction {
+  const uint8_t* patterns;       // fp16, finite, pattern after pattern of the tile's dim
+  const uint8_t* numbers;        // of each token, its pattern's
+  const uint64_t* is_predicted;  // a bit for each token, kRowWords
+
+  // The pattern that is taken from a token; null where none is.
+  [[nodiscard]] const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
+    if (((is_predicted[token / 64] >> (token % 64)) & 1) == 0) return nullptr;
+    return patterns + uint64_t{2} * numbers[token] * dim;
+  }
+};
+
 // What a step needs to know of a tile.
 struct AffineTile {
   uint32_t tokens;  // 1..1024
@@ -32,10 +45,24 @@ struct AffineTile {
   bool
       is_clipped;  // choose the range of least squared error, as below, instead of the covering one
   bool is_streamed = false;  // decode: the target is more than caches keep, so write it past them
+  // Null: nothing is taken. Else the value x of a token that has a pattern p is x - p wherever
+  // codes and params are made of values, and decoded values have p added before they are rounded.
+  const Prediction* prediction = nullptr;
 };
 
 // One bit a token, bit t mod 64 of word t / 64. Bits at and past `tokens` are 0.
 inline constexpr uint32_t kRowWords = 16;
+
+// A tile whose tokens are to take patterns: docs/recipes/patternkv.md.
+struct PatternedTile {
+  uint32_t tokens;  // 1..1024
+  uint32_t dim;     // 1..1024
+  uint32_t group;   // V: channels that share params, by which the gate asks; 0: there is no gate
+  DType dtype;      // kBf16, kFp16 or kFp32
+  bool is_nearest;  // by squared length, else by range
+  const uint8_t* patterns;  // fp16, at most kMagnitudeMax in magnitude, pattern after pattern
+  uint32_t count;           // of them, 1..256
+};
 
 // A strip to decode.
 struct StripJob {
@@ -133,6 +160,15 @@ struct Backend {
   // source has; unused bits of the last byte of a row are written 0.
   void (*narrow_codes)(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                        uint8_t* target);
+
+  // Gives every token that is not in rows the first pattern of least cost, if it has to take one:
+  // sets its number and its bit in is_predicted. A token that takes one and leaves what cannot be
+  // coded is added to rows instead. Other numbers and bits are left alone.
+  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
+  //   kMagnitudeMax in magnitude
+  //   numbers  tokens bytes
+  void (*choose_patterns)(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                          uint8_t* numbers, uint64_t* is_predicted) = nullptr;
 
   // Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
   // their count; 0, with the room in any state, where they are more. What lies in the room behind

@@ -27,6 +27,7 @@ constexpr Backend kReference = {
     .decode_per_token = reference::DecodePerToken,
     .copy_streamed = reference::CopyStreamed,
     .narrow_codes = reference::NarrowCodes,
+    .choose_patterns = reference::ChoosePatterns,
     .encode_strip = reference::EncodeStrip,
     .decode_strips = reference::DecodeStrips,
     .encode_step_strip = reference::EncodeStepStrip,

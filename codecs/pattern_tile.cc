@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "codecs/bytes.h"
-#include "codecs/reference/reference.h"
+#include "codecs/quantize/affine.h"
 
 namespace cairn::codecs {
 namespace {
@@ -65,8 +65,9 @@ void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout&
   }
 }
 
-void DecodePatterned(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
-                     const uint8_t* content, const uint8_t* patterns, uint8_t* target) {
+void DecodePatterned(const Backend& backend, const TileGeometry& geometry, const Recipe& recipe,
+                     const TileLayout& layout, const uint8_t* content, const uint8_t* patterns,
+                     bool is_streamed, uint8_t* target) {
   std::array<uint64_t, kRowWords> is_predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
   const uint32_t bits = PatternBits(recipe);
@@ -78,14 +79,11 @@ void DecodePatterned(const TileGeometry& geometry, const Recipe& recipe, const T
     // One past the bank, which VerifyTile() refuses, is taken for the first.
     pattern[token] = static_cast<uint8_t>(number < recipe.patterns ? number : 0);
   }
-  const AffineTile tile = AffineOf(geometry, recipe);
-  const reference::Prediction prediction{patterns, pattern.data(), is_predicted.data()};
-  const uint8_t* params = content + layout.params.offset;
-  if (geometry.IsPerChannel()) {
-    reference::DecodePerChannel(tile, prediction, content, params, target);
-  } else {
-    reference::DecodePerToken(tile, prediction, content, params, target);
-  }
+  const Prediction prediction{patterns, pattern.data(), is_predicted.data()};
+  AffineTile tile = AffineOf(geometry, recipe);
+  tile.is_streamed = is_streamed;
+  tile.prediction = &prediction;
+  DecodeAffine(backend, tile, geometry, layout, content, target);
 }
 
 bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,

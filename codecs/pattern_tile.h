@@ -34,8 +34,10 @@ void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout&
 // Every element as its code, params and pattern have it, rows included. Whatever the tile holds, it
 // stays in bounds.
 //   patterns  of the tile's head and plane: recipe.patterns * dim fp16
-void DecodePatterned(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
-                     const uint8_t* content, const uint8_t* patterns, uint8_t* target);
+//   is_streamed  the target is better written past the caches
+void DecodePatterned(const Backend& backend, const TileGeometry& geometry, const Recipe& recipe,
+                     const TileLayout& layout, const uint8_t* content, const uint8_t* patterns,
+                     bool is_streamed, uint8_t* target);
 
 // Numbers are below recipe.patterns, unused bits are zero.
 [[nodiscard]] bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe,

@@ -64,10 +64,6 @@ struct TilePlan {
 
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
-  void Predict(uint32_t token, uint8_t number) {
-    predicted[token / 64] |= uint64_t{1} << (token % 64);
-    pattern[token] = number;
-  }
   // A row is not, whatever was taken from it before it became one.
   [[nodiscard]] bool IsPredicted(uint32_t token) const {
     return !IsRow(token) && ((predicted[token / 64] >> (token % 64)) & 1) != 0;

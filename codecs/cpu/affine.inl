@@ -84,6 +84,35 @@ auto WithType(DType dtype, Run run) {
   }
 }
 
+// Calls `run` with whether something is taken from the tile's tokens.
+template <bool kIs>
+struct Predicted {
+  static constexpr bool kIsPredicted = kIs;
+};
+template <typename Run>
+auto WithPrediction(const AffineTile& tile, Run run) {
+  return tile.prediction != nullptr ? run(Predicted<true>()) : run(Predicted<false>());
+}
+
+// What is taken from a token, from a channel on; null where nothing is.
+const uint8_t* PatternAt(const AffineTile& tile, uint32_t token, uint32_t channel) {
+  if (tile.prediction == nullptr) return nullptr;
+  const uint8_t* pattern = tile.prediction->PatternOf(token, tile.dim);
+  return pattern == nullptr ? nullptr : pattern + uint64_t{2} * channel;
+}
+
+// 16 elements.
+Floats16 LoadFloats(DType dtype, const uint8_t* source) {
+  switch (dtype) {
+    case DType::kFp16:
+      return Blocks::FromFp16(Blocks::LoadHalves(source));
+    case DType::kFp32:
+      return Blocks::LoadBytes(source);
+    default:
+      return Blocks::FromBf16(Blocks::LoadHalves(source));
+  }
+}
+
 template <uint32_t kBits>
 struct Width {
   static constexpr uint32_t kCodeBits = kBits;

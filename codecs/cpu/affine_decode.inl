@@ -29,22 +29,30 @@ bool HasNonFinite(const uint8_t* params, uint64_t pairs) {
 }
 
 // How elements are written. kVectors: registers of floats at a time.
-template <typename ElementType, uint32_t kCodeBits, uint32_t kVectorCount, bool kStreamed>
+template <typename ElementType, uint32_t kCodeBits, bool kPredicted, uint32_t kVectorCount,
+          bool kStreamed>
 struct Form {
   using Type = ElementType;
   static constexpr uint32_t kBits = kCodeBits;
   static constexpr uint32_t kVectors = kVectorCount;
   static constexpr bool kStreams = kStreamed;
   static constexpr uint32_t kWidth = kVectors * kLanes;  // elements
-  static constexpr bool kPicks = kBits == 2 && Type::kBytes == 2 && kVectors == 2;
+  static constexpr bool kPicks = kBits == 2 && Type::kBytes == 2 && kVectors == 2 && !kPredicted;
 
   // The elements of kWidth codes.
+  //   pattern  what was taken from them; null: nothing
   static void Compute(const uint8_t* codes, const Float* steps, const Float* mins,
-                      uint8_t* target) {
+                      const uint8_t* pattern, uint8_t* target) {
     Float values[kVectors];
     for (uint32_t v = 0; v < kVectors; ++v) {
       const Float code = LoadCodes<kBits>(codes + v * kLanes * kBits / 8);
       values[v] = Simd::Add(Simd::Mul(code, steps[v]), mins[v]);
+    }
+    if (kPredicted && pattern != nullptr) {
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        const Float taken = Simd::LoadFp16(pattern + uint64_t{2} * v * kLanes);
+        values[v] = Simd::Add(values[v], taken);
+      }
     }
     if constexpr (kVectors == 2) {
       Type::template StoreTwo<kStreams>(target, values[0], values[1]);
@@ -61,17 +69,19 @@ template <typename Run>
 void WithForm(const AffineTile& tile, const uint8_t* target, Run run) {
   WithType(tile.dtype, [&]<typename Type>(Type) {
     WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
-      const bool is_even = tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0;
-      const bool has_lines = tile.dim * Type::kBytes % kLineBytes == 0 &&
-                             reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
-      if (!is_even) {
-        run(Form<Type, kBits, 1, false>());
-      } else if (!tile.is_streamed || !has_lines) {
-        run(Form<Type, kBits, 2, false>());
-      } else {
-        run(Form<Type, kBits, 2, true>());
-        Simd::EndStreams();
-      }
+      WithPrediction(tile, [&]<bool kPredicted>(Predicted<kPredicted>) {
+        const bool is_even = tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0;
+        const bool has_lines = tile.dim * Type::kBytes % kLineBytes == 0 &&
+                               reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
+        if (!is_even) {
+          run(Form<Type, kBits, kPredicted, 1, false>());
+        } else if (!tile.is_streamed || !has_lines) {
+          run(Form<Type, kBits, kPredicted, 2, false>());
+        } else {
+          run(Form<Type, kBits, kPredicted, 2, true>());
+          Simd::EndStreams();
+        }
+      });
     });
   });
 }
@@ -113,6 +123,7 @@ void ComputePanel(const AffineTile& tile, const Panel& panel, const uint8_t* cod
   }
   for (uint32_t t = panel.token_first; t < panel.TokenEnd(); ++t) {
     const uint64_t at = uint64_t{t} * tile.dim + panel.channel_first;
+    const uint8_t* pattern = PatternAt(tile, t, panel.channel_first);
     for (uint32_t c = 0; c < panel.channel_count; c += Form::kWidth) {
       Float step[Form::kVectors];
       Float min[Form::kVectors];
@@ -121,6 +132,7 @@ void ComputePanel(const AffineTile& tile, const Panel& panel, const uint8_t* cod
         min[v] = Simd::LoadFp32(Bytes(mins + c + v * kLanes));
       }
       Form::Compute(codes + (at + c) * Form::kBits / 8, step, min,
+                    pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
                     target + (at + c) * Form::Type::kBytes);
     }
   }
@@ -211,7 +223,8 @@ struct GroupBatch {
   }
 
   // `count` elements of group i.
-  void Decode(uint32_t i, const uint8_t* codes, uint32_t count, uint8_t* target) const {
+  void Decode(uint32_t i, const uint8_t* codes, uint32_t count, const uint8_t* pattern,
+              uint8_t* target) const {
     if constexpr (Form::kPicks) {
       Simd::Halves of[4];
       for (uint32_t code = 0; code < 4; ++code) of[code] = Simd::SpreadHalf(values[code] + 2 * i);
@@ -222,7 +235,9 @@ struct GroupBatch {
       const Float step[2] = {Simd::Set(steps[i]), Simd::Set(steps[i])};
       const Float min[2] = {Simd::Set(mins[i]), Simd::Set(mins[i])};
       for (uint32_t c = 0; c < count; c += Form::kWidth) {
-        Form::Compute(codes + c * Form::kBits / 8, step, min, target + c * Form::Type::kBytes);
+        Form::Compute(codes + c * Form::kBits / 8, step, min,
+                      pattern == nullptr ? nullptr : pattern + uint64_t{2} * c,
+                      target + c * Form::Type::kBytes);
       }
     }
   }
@@ -249,6 +264,7 @@ void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t*
         const uint32_t rest = tile.dim - channel;
         const uint32_t channels = rest < tile.group ? rest : tile.group;
         batch.Decode(i, codes + element * Form::kBits / 8, channels,
+                     PatternAt(tile, (pair + i) / groups, channel),
                      target + element * Form::Type::kBytes);
         element += channels;
         channel = channels == rest ? 0 : channel + channels;

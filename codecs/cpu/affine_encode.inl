@@ -97,21 +97,34 @@ void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
 // ---- Per channel ----
 
 // kVectors registers of neighbouring channels over the tokens of a group.
-template <typename Type, uint32_t kBits, uint32_t kVectors>
+template <typename Type, uint32_t kBits, bool kPredicted, uint32_t kVectors>
 struct Columns {
   const AffineTile& tile;
   const uint8_t* source;  // of the first channel, token 0
   const uint64_t* rows;
+  uint32_t channel;
   uint32_t token_first, token_count;
 
-  static constexpr bool kOrders = Type::kBytes == 2 && kVectors % 2 == 0;
+  static constexpr bool kOrders = Type::kBytes == 2 && kVectors % 2 == 0 && !kPredicted;
   static constexpr uint32_t kHalves = kVectors / 2;  // registers of them, if kOrders
 
   [[nodiscard]] const uint8_t* AddressOf(uint32_t token, uint32_t vector) const {
     return source + (uint64_t{token} * tile.dim + vector * kLanes) * Type::kBytes;
   }
-  [[nodiscard]] Float At(uint32_t token, uint32_t vector) const {
-    return Type::Load(AddressOf(token, vector));
+  // The values of one token.
+  struct Row {
+    const uint8_t* elements;
+    const uint8_t* pattern;  // what is taken from them; null: nothing
+
+    [[nodiscard]] Float At(uint32_t vector) const {
+      const Float value = Type::Load(elements + uint64_t{vector} * kLanes * Type::kBytes);
+      if constexpr (!kPredicted) return value;
+      if (pattern == nullptr) return value;
+      return Simd::Sub(value, Simd::LoadFp16(pattern + uint64_t{2} * vector * kLanes));
+    }
+  };
+  [[nodiscard]] Row RowAt(uint32_t token) const {
+    return {AddressOf(token, 0), kPredicted ? PatternAt(tile, token, channel) : nullptr};
   }
   [[nodiscard]] uint32_t TokenEnd() const { return token_first + token_count; }
 
@@ -122,8 +135,9 @@ struct Columns {
       bool is_first = true;
       for (uint32_t t = token_first; t < TokenEnd(); ++t) {
         if (HasRow(rows, t)) continue;
+        const Row row = RowAt(t);
         for (uint32_t v = 0; v < kVectors; ++v) {
-          const Float value = At(t, v);
+          const Float value = row.At(v);
           of[v].low = is_first ? value : Simd::Min(of[v].low, value);
           of[v].high = is_first ? value : Simd::Max(of[v].high, value);
         }
@@ -180,7 +194,7 @@ struct Columns {
     }
     for (uint32_t t = token_first; t < TokenEnd(); ++t) {
       if (HasRow(rows, t)) continue;
-      const Float value = At(t, vector);
+      const Float value = RowAt(t).At(vector);
       for (uint32_t i = 0; i < kCandidates; ++i) costs[i].Take(value, Levels(kBits));
     }
     Params best = candidates[0];
@@ -210,9 +224,10 @@ struct Columns {
     if constexpr (kOrders && kBits == 2) {
       if (StoreCodesByLimits(mins, inverse_steps, codes)) return true;
     }
-    ForEachRowOfCodes(codes, [&](uint32_t t, uint8_t* row) {
+    ForEachRowOfCodes(codes, [&](uint32_t t, uint8_t* row_codes) {
+      const Row row = RowAt(t);
       for (uint32_t v = 0; v < kVectors; ++v) {
-        StoreCodes<kBits>(row + v * kVectorBytes, At(t, v), mins[v], inverse_steps[v]);
+        StoreCodes<kBits>(row_codes + v * kVectorBytes, row.At(v), mins[v], inverse_steps[v]);
       }
     });
     return true;
@@ -251,14 +266,14 @@ struct Columns {
   }
 };
 
-template <typename Type, uint32_t kBits>
+template <typename Type, uint32_t kBits, bool kPredicted>
 bool EncodeChannels(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                     uint8_t* codes, uint8_t* params) {
   constexpr uint32_t kWide = 2 * Simd::kCodeHalves;
   const auto encode = [&]<uint32_t kVectors>(uint32_t first, uint32_t channel) {
     const uint32_t count = tile.tokens - first < tile.group ? tile.tokens - first : tile.group;
-    const Columns<Type, kBits, kVectors> columns{tile, source + channel * Type::kBytes, rows, first,
-                                                 count};
+    const Columns<Type, kBits, kPredicted, kVectors> columns{
+        tile, source + channel * Type::kBytes, rows, channel, first, count};
     return columns.Encode(codes + channel * kBits / 8,
                           params + (uint64_t{first / tile.group} * tile.dim + channel) * 4);
   };
@@ -284,7 +299,9 @@ bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint6
   }
   return WithType(tile.dtype, [&]<typename Type>(Type) {
     return WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
-      return EncodeChannels<Type, kBits>(tile, source, rows, codes, params);
+      return WithPrediction(tile, [&]<bool kPredicted>(Predicted<kPredicted>) {
+        return EncodeChannels<Type, kBits, kPredicted>(tile, source, rows, codes, params);
+      });
     });
   });
 }

@@ -5,18 +5,24 @@ namespace cairn::codecs {
 namespace {
 
 // `count` neighbouring channels of one token.
-template <typename Type, uint32_t kBits>
+template <typename Type, uint32_t kBits, bool kPredicted>
 struct Run {
   const uint8_t* source;
+  const uint8_t* pattern;  // what is taken from them; null: nothing
   uint32_t count;
 
+  static constexpr bool kOrders = Type::kBytes == 2 && !kPredicted;
+
   [[nodiscard]] Float At(uint32_t channel) const {
-    return Type::Load(source + channel * Type::kBytes);
+    const Float value = Type::Load(source + channel * Type::kBytes);
+    if constexpr (!kPredicted) return value;
+    return pattern == nullptr ? value
+                              : Simd::Sub(value, Simd::LoadFp16(pattern + uint64_t{2} * channel));
   }
 
   // Not yet with -0 taken as +0.
   void Bounds(float* low, float* high) const {
-    if constexpr (Type::kBytes == 2) {
+    if constexpr (kOrders) {
       if (count % (2 * kLanes) == 0) return OrderedBounds(low, high);
     }
     Range of{At(0), At(0)};
@@ -85,18 +91,20 @@ struct Run {
 };
 
 // The runs of a tile in the order of their params: token after token, group after group.
-template <typename Type, uint32_t kBits>
+template <typename Type, uint32_t kBits, bool kPredicted>
 struct Runs {
+  using OneRun = Run<Type, kBits, kPredicted>;
   const AffineTile& tile;
   const uint8_t* source;
   uint8_t* codes;
   uint8_t* params;
   uint32_t groups = (tile.dim + tile.group - 1) / tile.group;
 
-  [[nodiscard]] Run<Type, kBits> At(uint32_t token, uint32_t group) const {
+  [[nodiscard]] OneRun At(uint32_t token, uint32_t group) const {
     const uint32_t c = group * tile.group;
     const uint32_t count = tile.dim - c < tile.group ? tile.dim - c : tile.group;
-    return {source + (uint64_t{token} * tile.dim + c) * Type::kBytes, count};
+    return {source + (uint64_t{token} * tile.dim + c) * Type::kBytes, PatternAt(tile, token, c),
+            count};
   }
   [[nodiscard]] uint8_t* CodesAt(uint32_t token, uint32_t group) const {
     return codes + (uint64_t{token} * tile.dim + group * tile.group) * kBits / 8;
@@ -165,10 +173,10 @@ struct Runs {
         encode(i, At(token, group), CodesAt(token, group));
       }
     };
-    if constexpr (kBits == 2 && Type::kBytes == 2) {
+    if constexpr (kBits == 2 && OneRun::kOrders) {
       Limits<Type> limits(mins, inverse_steps);
       if (tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0 && limits.Find()) {
-        for_each([&](uint32_t i, const Run<Type, kBits>& run, uint8_t* run_codes) {
+        for_each([&](uint32_t i, const OneRun& run, uint8_t* run_codes) {
           const Simd::Halves of[3] = {Simd::SpreadHalf(limits.last[0] + 2 * i),
                                       Simd::SpreadHalf(limits.last[1] + 2 * i),
                                       Simd::SpreadHalf(limits.last[2] + 2 * i)};
@@ -183,7 +191,7 @@ struct Runs {
       Simd::StoreFp32(Bytes(min + v * kLanes), mins[v]);
       Simd::StoreFp32(Bytes(inverse_step + v * kLanes), inverse_steps[v]);
     }
-    for_each([&](uint32_t i, const Run<Type, kBits>& run, uint8_t* run_codes) {
+    for_each([&](uint32_t i, const OneRun& run, uint8_t* run_codes) {
       run.Encode(min[i], inverse_step[i], run_codes);
     });
   }
@@ -218,10 +226,10 @@ struct Runs {
   }
 };
 
-template <typename Type, uint32_t kBits>
+template <typename Type, uint32_t kBits, bool kPredicted>
 void EncodeTokens(const AffineTile& tile, const uint8_t* source, uint64_t* rows, uint8_t* codes,
                   uint8_t* params) {
-  const Runs<Type, kBits> runs{tile, source, codes, params};
+  const Runs<Type, kBits, kPredicted> runs{tile, source, codes, params};
   uint32_t first = 0;
   while (first < tile.tokens) {
     if (HasRow(rows, first)) {
@@ -243,7 +251,9 @@ void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* row
   }
   WithType(tile.dtype, [&]<typename Type>(Type) {
     WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
-      EncodeTokens<Type, kBits>(tile, source, rows, codes, params);
+      WithPrediction(tile, [&]<bool kPredicted>(Predicted<kPredicted>) {
+        EncodeTokens<Type, kBits, kPredicted>(tile, source, rows, codes, params);
+      });
     });
   });
 }

@@ -2,6 +2,7 @@
 #include "codecs/cpu/cpu.h"
 #include "codecs/cpu/simd_avx2.h"
 #include "codecs/cpu/simd_blocks.h"
+#include "codecs/cpu/simd_patterns.h"
 #include "codecs/cpu/simd_strips.h"
 // The sentences, in these words.
 #include "codecs/cpu/affine.inl"
@@ -10,6 +11,7 @@
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"
 #include "codecs/cpu/lanes32.inl"
+#include "codecs/cpu/patterns.inl"
 #include "codecs/cpu/small_norm.inl"
 #include "codecs/cpu/step.inl"
 #include "codecs/cpu/step_decode.inl"
@@ -31,6 +33,7 @@ extern const Backend kAvx2Backend = {
     .decode_per_token = DecodePerToken,
     .copy_streamed = CopyStreamed,
     .narrow_codes = nullptr,
+    .choose_patterns = ChoosePatterns,
     .encode_strip = EncodeStrip,
     .decode_strips = DecodeStrips,
     .encode_step_strip = EncodeStepStrip,

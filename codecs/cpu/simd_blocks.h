@@ -45,6 +45,22 @@ struct Blocks {
   static Floats16 Mul(Floats16 x, Floats16 y) {
     return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
   }
+  static Floats16 Min(Floats16 x, Floats16 y) {
+    return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+  }
+  static Floats16 Max(Floats16 x, Floats16 y) {
+    return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+  }
+  static float Least(Floats16 x) {
+    const __m256 eight = _mm256_min_ps(x.a, x.b);
+    const __m128 four = _mm_min_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_min_ss(two, _mm_movehdup_ps(two)));
+  }
+  static float Most(Floats16 x) {
+    const Floats16 sign = Set(-0.0F);
+    return -Least({_mm256_xor_ps(x.a, sign.a), _mm256_xor_ps(x.b, sign.b)});
+  }
   // Entry index[i] of 16, for indices of 0..15.
   static Floats16 LookUp(Floats16 table, Ints16 index) {
     return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
@@ -158,6 +174,10 @@ struct Blocks {
   // The larger of `largest` and the bits of x but for signs.
   static Halves16 MaxMagnitude(Halves16 largest, Halves16 x) {
     return _mm256_max_epu16(largest, _mm256_and_si256(x, _mm256_set1_epi16(0x7FFF)));
+  }
+  // The same of words of 32 bits.
+  static Halves16 MaxMagnitudeOfWords(Halves16 largest, Halves16 x) {
+    return _mm256_max_epu32(largest, _mm256_and_si256(x, _mm256_set1_epi32(0x7FFFFFFF)));
   }
   // Bit i is whether lane i, not negative, is above the bound.
   static uint32_t BitsAbove(Halves16 x, uint32_t bound) {

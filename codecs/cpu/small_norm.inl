@@ -11,17 +11,6 @@ struct TokenNorms {
   alignas(64) float of[kStripTokens];
 };
 
-Floats16 LoadFloats(DType dtype, const uint8_t* source) {
-  switch (dtype) {
-    case DType::kFp16:
-      return Blocks::FromFp16(Blocks::LoadHalves(source));
-    case DType::kFp32:
-      return Blocks::LoadBytes(source);
-    default:
-      return Blocks::FromBf16(Blocks::LoadHalves(source));
-  }
-}
-
 // Lanes that are all bits where IsRowValue().
 Ints16 AreRowValues(Floats16 x) {
   const Ints16 magnitude = Blocks::And(Blocks::BitsOf(x), Blocks::SetInts(0x7FFFFFFF));

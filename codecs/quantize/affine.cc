@@ -2,7 +2,6 @@
 #include "codecs/quantize/affine.h"
 
 #include "codecs/backend_step.h"
-#include "codecs/reference/reference.h"
 
 namespace cairn::codecs {
 
@@ -17,16 +16,20 @@ bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* 
   return true;
 }
 
-bool QuantizePredicted(const Backend& /*backend*/, const TileSource& source, TilePlan* plan,
+bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params) {
-  const reference::Prediction prediction{plan->patterns, plan->pattern.data(),
-                                         plan->predicted.data()};
-  uint64_t* rows = plan->rows.data();
-  if (source.geometry.IsPerChannel()) {
-    return reference::EncodePerChannel(plan->affine, prediction, source.bytes, rows, codes, params);
-  }
-  reference::EncodePerToken(plan->affine, prediction, source.bytes, rows, codes, params);
-  return true;
+  const Prediction prediction{plan->patterns, plan->pattern.data(), plan->predicted.data()};
+  plan->affine.prediction = &prediction;
+  const bool is_coded = QuantizeAffine(backend, source, plan, codes, params);
+  plan->affine.prediction = nullptr;
+  return is_coded;
+}
+
+void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
+                  const TileLayout& layout, const uint8_t* content, uint8_t* target) {
+  const auto step = geometry.IsPerChannel() ? StepOf<&Backend::decode_per_channel>(backend)
+                                            : StepOf<&Backend::decode_per_token>(backend);
+  step(tile, content, content + layout.params.offset, target);
 }
 
 }  // namespace cairn::codecs

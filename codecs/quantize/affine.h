@@ -10,8 +10,12 @@ namespace cairn::codecs {
 bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* plan,
                     uint8_t* codes, uint8_t* params);
 
-// The same of what the plan's prediction leaves. The reference's loops, on every backend.
+// The same of what the plan's prediction leaves.
 bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params);
+
+// And back, of a tile that has codes and params where the layout says: every token, rows included.
+void DecodeAffine(const Backend& backend, const AffineTile& tile, const TileGeometry& geometry,
+                  const TileLayout& layout, const uint8_t* content, uint8_t* target);
 
 }  // namespace cairn::codecs

@@ -14,15 +14,16 @@ struct Run {
   uint32_t end = 0;
 };
 
-void DecodeRun(const AffineTile& tile, const Prediction& prediction, const uint8_t* codes,
-               AffineParams params, const Run& run, uint8_t* target) {
-  const bool is_predicted = prediction.Predicts(run.token);
+void DecodeRun(const AffineTile& tile, const uint8_t* codes, AffineParams params, const Run& run,
+               uint8_t* target) {
+  const uint8_t* pattern =
+      tile.prediction == nullptr ? nullptr : tile.prediction->PatternOf(run.token, tile.dim);
   const uint8_t* row = codes + uint64_t{run.token} * CodeRowBytes(tile.dim, tile.bits);
   const float min = Fp16ToFloat(params.min);
   const float step = Step(tile.bits, Fp16ToFloat(params.range));
   for (uint32_t channel = run.first; channel < run.end; ++channel) {
     float value = Dequantize(UnpackCode(row, channel, tile.bits), step, min);
-    if (is_predicted) value = Add(value, prediction.At(run.token, channel, tile.dim));
+    if (pattern != nullptr) value = Add(value, LoadPatternValue(pattern, channel));
     StoreElement(tile.dtype, target, uint64_t{run.token} * tile.dim + channel, value);
   }
 }
@@ -31,32 +32,21 @@ void DecodeRun(const AffineTile& tile, const Prediction& prediction, const uint8
 
 void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                       uint8_t* target) {
-  DecodePerChannel(tile, {}, codes, params, target);
-}
-
-void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
-                    uint8_t* target) {
-  DecodePerToken(tile, {}, codes, params, target);
-}
-
-void DecodePerChannel(const AffineTile& tile, const Prediction& prediction, const uint8_t* codes,
-                      const uint8_t* params, uint8_t* target) {
   for (uint32_t token = 0; token < tile.tokens; ++token) {
     for (uint32_t channel = 0; channel < tile.dim; ++channel) {
       const uint64_t pair = uint64_t{token / tile.group} * tile.dim + channel;
-      DecodeRun(tile, prediction, codes, LoadParams(params, pair), {token, channel, channel + 1},
-                target);
+      DecodeRun(tile, codes, LoadParams(params, pair), {token, channel, channel + 1}, target);
     }
   }
 }
 
-void DecodePerToken(const AffineTile& tile, const Prediction& prediction, const uint8_t* codes,
-                    const uint8_t* params, uint8_t* target) {
+void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                    uint8_t* target) {
   uint64_t pair = 0;
   for (uint32_t token = 0; token < tile.tokens; ++token) {
     for (uint32_t first = 0; first < tile.dim; first += tile.group) {
       const uint32_t end = tile.dim - first < tile.group ? tile.dim : first + tile.group;
-      DecodeRun(tile, prediction, codes, LoadParams(params, pair++), {token, first, end}, target);
+      DecodeRun(tile, codes, LoadParams(params, pair++), {token, first, end}, target);
     }
   }
 }

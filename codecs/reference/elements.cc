@@ -34,9 +34,8 @@ void StoreElement(DType dtype, uint8_t* target, uint64_t index, float value) {
   }
 }
 
-float Prediction::At(uint32_t token, uint32_t channel, uint32_t dim) const {
-  const uint64_t index = uint64_t{pattern[token]} * dim + channel;
-  return Fp16ToFloat(Load<uint16_t>(patterns + 2 * index));
+float LoadPatternValue(const uint8_t* pattern, uint32_t channel) {
+  return Fp16ToFloat(Load<uint16_t>(pattern + 2 * uint64_t{channel}));
 }
 
 AffineParams LoadParams(const uint8_t* params, uint64_t group) {

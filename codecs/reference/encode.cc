@@ -18,9 +18,9 @@ struct Group {
 
 class GroupReader {
  public:
-  GroupReader(const AffineTile& tile, const Prediction& prediction, const uint8_t* source,
-              const uint64_t* rows, const Group& group)
-      : tile_(tile), prediction_(prediction), source_(source), rows_(rows), group_(group) {}
+  GroupReader(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+              const Group& group)
+      : tile_(tile), source_(source), rows_(rows), group_(group) {}
 
   [[nodiscard]] bool IsKept(uint32_t i) const {
     return !IsRow(rows_, group_.token_first + i * group_.token_stride);
@@ -28,16 +28,17 @@ class GroupReader {
   [[nodiscard]] float At(uint32_t i) const {
     const uint64_t index = group_.first + i * group_.stride;
     const float value = LoadElement(tile_.dtype, source_, index);
+    if (tile_.prediction == nullptr) return value;
     const uint32_t token = group_.token_first + i * group_.token_stride;
-    if (!prediction_.Predicts(token)) return value;
+    const uint8_t* pattern = tile_.prediction->PatternOf(token, tile_.dim);
+    if (pattern == nullptr) return value;
     const auto channel = static_cast<uint32_t>(index - uint64_t{token} * tile_.dim);
-    return Add(value, -prediction_.At(token, channel, tile_.dim));
+    return Add(value, -LoadPatternValue(pattern, channel));
   }
   [[nodiscard]] uint32_t count() const { return group_.count; }
 
  private:
   const AffineTile& tile_;
-  const Prediction& prediction_;
   const uint8_t* source_;
   const uint64_t* rows_;
   const Group& group_;
@@ -112,16 +113,6 @@ void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows) {
 
 bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                       uint8_t* codes, uint8_t* params) {
-  return EncodePerChannel(tile, {}, source, rows, codes, params);
-}
-
-void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* rows, uint8_t* codes,
-                    uint8_t* params) {
-  EncodePerToken(tile, {}, source, rows, codes, params);
-}
-
-bool EncodePerChannel(const AffineTile& tile, const Prediction& prediction, const uint8_t* source,
-                      const uint64_t* rows, uint8_t* codes, uint8_t* params) {
   const uint32_t row_bytes = CodeRowBytes(tile.dim, tile.bits);
   std::memset(codes, 0, uint64_t{tile.tokens} * row_bytes);
   uint64_t pair = 0;
@@ -129,7 +120,7 @@ bool EncodePerChannel(const AffineTile& tile, const Prediction& prediction, cons
     const uint32_t count = tile.tokens - first < tile.group ? tile.tokens - first : tile.group;
     for (uint32_t channel = 0; channel < tile.dim; ++channel) {
       const Group group{uint64_t{first} * tile.dim + channel, tile.dim, count, first, 1};
-      const GroupReader reader(tile, prediction, source, rows, group);
+      const GroupReader reader(tile, source, rows, group);
       const Bounds bounds = BoundsOf(reader);
       if (IsInexactConstant(bounds.low, bounds.high)) return false;
       const AffineParams chosen = ParamsOf(reader, tile, bounds);
@@ -144,8 +135,8 @@ bool EncodePerChannel(const AffineTile& tile, const Prediction& prediction, cons
   return true;
 }
 
-void EncodePerToken(const AffineTile& tile, const Prediction& prediction, const uint8_t* source,
-                    uint64_t* rows, uint8_t* codes, uint8_t* params) {
+void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* rows, uint8_t* codes,
+                    uint8_t* params) {
   const uint32_t row_bytes = CodeRowBytes(tile.dim, tile.bits);
   const uint32_t group_count = (tile.dim + tile.group - 1) / tile.group;
   std::memset(codes, 0, uint64_t{tile.tokens} * row_bytes);
@@ -158,7 +149,7 @@ void EncodePerToken(const AffineTile& tile, const Prediction& prediction, const 
     };
     for (uint32_t first = 0; first < tile.dim && !IsRow(rows, token); first += tile.group) {
       const Group group = group_at(first);
-      const Bounds bounds = BoundsOf(GroupReader(tile, prediction, source, rows, group));
+      const Bounds bounds = BoundsOf(GroupReader(tile, source, rows, group));
       if (IsInexactConstant(bounds.low, bounds.high)) {
         rows[token / 64] |= uint64_t{1} << (token % 64);
       }
@@ -169,7 +160,7 @@ void EncodePerToken(const AffineTile& tile, const Prediction& prediction, const 
         continue;
       }
       const Group group = group_at(first);
-      const GroupReader reader(tile, prediction, source, rows, group);
+      const GroupReader reader(tile, source, rows, group);
       const AffineParams chosen = ParamsOf(reader, tile, BoundsOf(reader));
       StoreParams(params, pair++, chosen);
       for (uint32_t i = 0; i < group.count; ++i) {

@@ -8,19 +8,6 @@
 
 namespace cairn::codecs::reference {
 
-// What is taken from tokens before they are coded, and added when they are decoded, in fp32.
-struct Prediction {
-  const uint8_t* patterns = nullptr;       // fp16, pattern after pattern of the tile's dim
-  const uint8_t* pattern = nullptr;        // of each token, its number
-  const uint64_t* is_predicted = nullptr;  // kRowWords; null: no token is
-
-  [[nodiscard]] bool Predicts(uint32_t token) const {
-    return is_predicted != nullptr && ((is_predicted[token / 64] >> (token % 64)) & 1) != 0;
-  }
-  // REQUIRES: Predicts(token).
-  [[nodiscard]] float At(uint32_t token, uint32_t channel, uint32_t dim) const;
-};
-
 void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
 bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                       uint8_t* codes, uint8_t* params);
@@ -30,16 +17,8 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
                       uint8_t* target);
 void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                     uint8_t* target);
-// The same of what a prediction leaves: every value x of a token that it predicts is x - p.
-bool EncodePerChannel(const AffineTile& tile, const Prediction& prediction, const uint8_t* source,
-                      const uint64_t* rows, uint8_t* codes, uint8_t* params);
-void EncodePerToken(const AffineTile& tile, const Prediction& prediction, const uint8_t* source,
-                    uint64_t* rows, uint8_t* codes, uint8_t* params);
-// And back: FromFloat(Dequantize(...) + p).
-void DecodePerChannel(const AffineTile& tile, const Prediction& prediction, const uint8_t* codes,
-                      const uint8_t* params, uint8_t* target);
-void DecodePerToken(const AffineTile& tile, const Prediction& prediction, const uint8_t* codes,
-                    const uint8_t* params, uint8_t* target);
+void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                    uint8_t* numbers, uint64_t* is_predicted);
 void CopyStreamed(const uint8_t* source, uint64_t bytes, uint8_t* target);
 void NarrowCodes(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
                  uint8_t* target);
@@ -54,6 +33,9 @@ void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent);
 // Element `index` of a tile, to and from fp32.
 [[nodiscard]] float LoadElement(DType dtype, const uint8_t* source, uint64_t index);
 void StoreElement(DType dtype, uint8_t* target, uint64_t index, float value);
+
+// Of a pattern.
+[[nodiscard]] float LoadPatternValue(const uint8_t* pattern, uint32_t channel);
 
 [[nodiscard]] inline bool IsRow(const uint64_t* rows, uint32_t token) {
   return ((rows[token / 64] >> (token % 64)) & 1) != 0;

@@ -17,11 +17,13 @@
 #include "codecs/encode.h"
 #include "codecs/math.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pattern_tile.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/step_tile.h"
 #include "tests/bench/bell_profile.h"
 #include "tests/bench/bench.h"
+#include "tests/support/bank_bytes.h"
 
 namespace cairn::codecs {
 namespace {
@@ -63,6 +65,19 @@ void FillBf16(std::span<std::byte> target) {
   }
 }
 
+// A bank of tokens as the source has them: 32 patterns a head.
+std::vector<std::byte> MakeBank(std::span<const std::byte> source) {
+  constexpr uint32_t kPatterns = 32;
+  std::mt19937_64 random(1);
+  std::vector<std::byte> bytes = BankBytes({4, 8, kPatterns, kDim, kDim}, random);
+  const size_t values = (bytes.size() - kBankHeaderBytes) / 2;
+  for (size_t i = 0; i < values; ++i) {
+    const float value = Bf16ToFloat(Load<uint16_t>(source.data() + 2 * i));
+    Store(bytes.data() + kBankHeaderBytes + 2 * i, FloatToFp16(value, Fp16Rounding::kNearestEven));
+  }
+  return bytes;
+}
+
 // Images of 4 layers x 8 heads (2 MiB of source) over the whole working set.
 struct WorkingSet {
   ImageSpec spec;
@@ -73,6 +88,8 @@ struct WorkingSet {
   std::vector<uint64_t> image_bytes;
   bench::BellProfile profile_bytes{4, 8, kDim};
   Profile profile;
+  std::vector<std::byte> bank_bytes;
+  Bank bank;
 
   explicit WorkingSet(uint64_t bytes) {
     spec.tile = {GroupKind::kKv, DType::kBf16, kDim, kDim};
@@ -90,6 +107,8 @@ struct WorkingSet {
     image_bytes.resize(image_count);
     FillBf16(source);
     Check(ParseProfile(profile_bytes.bytes(), &profile), "profile");
+    bank_bytes = MakeBank(source);
+    Check(ParseBank(bank_bytes, &bank), "bank");
   }
   [[nodiscard]] std::span<std::byte> Source(uint64_t i) const {
     return source.subspan(i * image_source_bytes, image_source_bytes);
@@ -103,10 +122,16 @@ struct WorkingSet {
   }
 
   void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
-    Check(SetRecipe(recipe, &profile, {}, &spec), "recipe");
+    if (recipe.NeedsBank()) {
+      Check(SetPatternkv(FormatRecipe(recipe), &bank, {}, &spec), "recipe");
+    } else {
+      Check(SetRecipe(recipe, &profile, {}, &spec), "recipe");
+    }
     for (uint64_t i = 0; i < count; ++i) {
       size_t bytes = 0;
-      Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile}), "encode");
+      Check(
+          Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile, .bank = &bank}),
+          "encode");
       image_bytes[i] = bytes;
     }
   }
@@ -115,19 +140,20 @@ struct WorkingSet {
       ImageView view;
       Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
       if (verifies) Check(VerifyTiles(view), "verify");
-      Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile}), "decode");
+      Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile, &bank}), "decode");
     }
   }
 };
 
-// The steps of an encode without the image around them. Of kivi: select, quantize, pack.
+// The steps of an encode without the image around them. Of kivi: select, quantize, pack; of
+// patternkv the choice of patterns between.
 void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
                        uint64_t count) {
   const uint64_t tiles = set.source.size() / kTileSourceBytes;
   const uint64_t stride = set.images.size() / tiles / 64 * 64;
   for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
     const bool is_k = i % 2 == 0;
-    const AffineTile tile{
+    AffineTile tile{
         kTokens,      kDim,        is_k ? recipe.k_group_tokens : recipe.v_group_channels,
         DType::kBf16, recipe.bits, recipe.is_clipped};
     const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
@@ -135,6 +161,18 @@ void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const Worki
     uint8_t* params = codes + uint64_t{kTokens} * CodeRowBytes(kDim, recipe.bits);
     uint64_t rows[kRowWords] = {};
     backend.select_rows(tile, source, rows);
+    uint8_t numbers[kTokens] = {};
+    uint64_t is_predicted[kRowWords] = {};
+    const ProfileHead at{static_cast<uint32_t>(i / 16 % 4), static_cast<uint32_t>(i / 2 % 8)};
+    const uint8_t* patterns = set.bank.PatternsOf(is_k ? 0 : 1, at);
+    const Prediction prediction{patterns, numbers, is_predicted};
+    if (recipe.NeedsBank()) {
+      StepOf<&Backend::choose_patterns>(backend)(
+          {kTokens, kDim, is_k ? 0 : tile.group, DType::kBf16, recipe.is_nearest, patterns,
+           set.bank.patterns()},
+          source, rows, numbers, is_predicted);
+      tile.prediction = &prediction;
+    }
     if (is_k) {
       backend.encode_per_channel(tile, source, rows, codes, params);
     } else {
@@ -188,7 +226,7 @@ void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet&
 
 bool HasTimedSteps(const Recipe& recipe) {
   return recipe.id == RecipeId::kKivi || recipe.id == RecipeId::kExact ||
-         recipe.id == RecipeId::kCairn;
+         recipe.id == RecipeId::kCairn || recipe.id == RecipeId::kPatternkv;
 }
 
 void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
@@ -236,6 +274,10 @@ int Main(int argc, char** argv) {
   }
   std::vector<Recipe> recipes(AllRecipes().begin(), AllRecipes().end());
   recipes.push_back({.id = RecipeId::kCairn, .bits = 23});
+  for (const std::string_view name : {"patternkv:2", "patternkv:2:l2"}) {
+    Check(ParsePatternkvRecipe(name, &recipes.emplace_back()), "recipe");
+    recipes.back().patterns = static_cast<uint16_t>(set.bank.patterns());
+  }
   for (const Recipe& recipe : recipes) {
     for (const Backend* backend : CpuBackends()) {
       const bool is_reference = backend == &ReferenceBackend();

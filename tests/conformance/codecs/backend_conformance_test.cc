@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "codecs/backend_step.h"
 #include "codecs/backends.h"
 #include "codecs/pack/dense.h"
 #include "codecs/recipe.h"
+#include "codecs/reference/reference.h"
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/support/random.h"
 
@@ -53,6 +56,20 @@ struct Encoded {
   GuardedBytes codes;
   GuardedBytes params;
 };
+
+// Whether something is left that a selection would have made a row.
+bool HasLarge(const AffineTile& tile, const GuardedBytes& source, const Rows& rows) {
+  for (uint32_t token = 0; token < tile.tokens; ++token) {
+    const uint8_t* pattern = tile.prediction->PatternOf(token, tile.dim);
+    if (reference::IsRow(rows.data(), token) || pattern == nullptr) continue;
+    for (uint32_t channel = 0; channel < tile.dim; ++channel) {
+      const uint64_t index = uint64_t{token} * tile.dim + channel;
+      const float value = reference::LoadElement(tile.dtype, source.data(), index);
+      if (IsRowValue(value - reference::LoadPatternValue(pattern, channel))) return true;
+    }
+  }
+  return false;
+}
 
 class BackendTest : public testing::TestWithParam<const Backend*> {
  protected:
@@ -97,6 +114,13 @@ class BackendTest : public testing::TestWithParam<const Backend*> {
                                                   out.codes.data(), out.params.data());
     }
     return out;
+  }
+
+  static void DecodeWith(const Backend& backend, const AffineTile& tile, bool is_per_channel,
+                         const Encoded& from, GuardedBytes& target) {
+    const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(backend)
+                                     : StepOf<&Backend::decode_per_token>(backend);
+    step(tile, from.codes.data(), from.params.data(), target.data());
   }
 
   GuardedBytes Source(const AffineTile& tile, Content content) {
@@ -151,6 +175,96 @@ TEST_P(BackendTest, SelectsLikeTheReferenceAndKeepsBitsThatAreSet) {
   });
 }
 
+// Patterns that differ from what tiles hold by little and by much, and a choice of them.
+struct Patterns {
+  std::vector<uint8_t> values;
+  std::vector<uint8_t> numbers;
+  Rows is_predicted{};
+  uint32_t count = 1;
+
+  Patterns(const AffineTile& tile, std::mt19937_64& random)
+      : numbers(tile.tokens), count(random() % 4 == 0 ? 1 + random() % 100 : 32) {
+    values.resize(size_t{2} * count * tile.dim);
+    const float spread = std::exp2(static_cast<float>(random() % 16) - 8.0F);
+    std::normal_distribution<float> bell(0.0F, spread);
+    for (size_t i = 0; i < values.size(); i += 2) {
+      // Some patterns twice: the first of equals is taken.
+      const size_t twin = i >= size_t{4} * tile.dim && random() % 8 != 0 ? 0 : 1;
+      uint16_t bits = FloatToFp16(bell(random), Fp16Rounding::kNearestEven);
+      if (twin == 0 && (i / 2 / tile.dim) % 5 == 4) {
+        std::memcpy(&bits, values.data() + i - size_t{4} * tile.dim, 2);
+      }
+      if (spread == 64.0F && random() % 512 == 0)
+        bits = 0x77FF;  // the largest that a bank may have
+      std::memcpy(values.data() + i, &bits, 2);
+    }
+    for (uint32_t t = 0; t < tile.tokens; ++t) {
+      numbers[t] = static_cast<uint8_t>(random() % count);
+      is_predicted[t / 64] |= (random() % 4 == 0 ? uint64_t{0} : uint64_t{1}) << (t % 64);
+    }
+  }
+  [[nodiscard]] Prediction AsPrediction() const {
+    return {values.data(), numbers.data(), is_predicted.data()};
+  }
+};
+
+TEST_P(BackendTest, ChoosesPatternsLikeTheReference) {
+  ForEachTile([&](const AffineTile& of, Content content) {
+    if (of.bits != 8 || of.tokens > 200) return;  // the choice does not depend on bits
+    const GuardedBytes source = Source(of, content);
+    const Patterns patterns(of, random_);
+    Rows rows{};
+    StepOf<&Backend::select_rows>(ReferenceBackend())(of, source.data(), rows.data());
+    for (const uint32_t group : {0U, uint32_t{kKiviVGroupChannels}}) {
+      const PatternedTile tile{of.tokens,     of.dim,        group,
+                               of.dtype,      of.is_clipped, patterns.values.data(),
+                               patterns.count};
+      const auto choose = [&](const Backend& backend) {
+        struct Chosen {
+          Rows rows, is_predicted{};
+          std::vector<uint8_t> numbers;
+          bool operator==(const Chosen&) const = default;
+        } chosen{rows, {}, std::vector<uint8_t>(of.tokens, 99)};
+        StepOf<&Backend::choose_patterns>(backend)(tile, source.data(), chosen.rows.data(),
+                                                   chosen.numbers.data(),
+                                                   chosen.is_predicted.data());
+        return chosen;
+      };
+      EXPECT_TRUE(choose(*GetParam()) == choose(ReferenceBackend()))
+          << patterns.count << " patterns, group " << group;
+    }
+  });
+}
+
+TEST_P(BackendTest, CodesWhatPatternsLeaveLikeTheReference) {
+  ForEachTile([&](const AffineTile& any, Content content) {
+    if (any.bits == 8 || any.tokens > 200) return;
+    const GuardedBytes source = Source(any, content);
+    const Patterns patterns(any, random_);
+    const Prediction prediction = patterns.AsPrediction();
+    for (const bool is_per_channel : {true, false}) {
+      AffineTile tile = WithGroup(any, is_per_channel);
+      const Encoded plain = EncodeWith(ReferenceBackend(), tile, is_per_channel, source, 0);
+      tile.prediction = &prediction;
+      if (HasLarge(tile, source, plain.rows)) continue;
+      const Encoded wanted = EncodeWith(ReferenceBackend(), tile, is_per_channel, source, 0);
+      const Encoded got =
+          EncodeWith(*GetParam(), tile, is_per_channel, source, maker_.Misalignment());
+      EXPECT_EQ(got.rows, wanted.rows);
+      ASSERT_EQ(got.is_coded, wanted.is_coded);
+      if (!wanted.is_coded) continue;
+      EXPECT_TRUE(got.codes.Equals(wanted.codes)) << (is_per_channel ? "K" : "V");
+      EXPECT_TRUE(got.params.Equals(wanted.params)) << (is_per_channel ? "K" : "V");
+      GuardedBytes from_wanted(SourceBytesOf(tile), 0, 1);
+      GuardedBytes from_got(SourceBytesOf(tile), maker_.Misalignment(), 2);
+      DecodeWith(ReferenceBackend(), tile, is_per_channel, wanted, from_wanted);
+      DecodeWith(*GetParam(), tile, is_per_channel, got, from_got);
+      EXPECT_TRUE(from_got.Equals(from_wanted)) << (is_per_channel ? "K" : "V");
+      EXPECT_TRUE(got.codes.IsIntact() && got.params.IsIntact() && from_got.IsIntact());
+    }
+  });
+}
+
 // Any finite parameters and any codes, encoded or not.
 TEST_P(BackendTest, DecodesLikeTheReference) {
   ForEachTile([&](const AffineTile& any, Content) {
@@ -167,13 +281,8 @@ TEST_P(BackendTest, DecodesLikeTheReference) {
       }
       GuardedBytes wanted(SourceBytesOf(tile), 0, 1);
       GuardedBytes got(SourceBytesOf(tile), maker_.Misalignment(), 2);
-      const auto decode = [&](const Backend& backend, GuardedBytes& target) {
-        const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(backend)
-                                         : StepOf<&Backend::decode_per_token>(backend);
-        step(tile, from.codes.data(), from.params.data(), target.data());
-      };
-      decode(ReferenceBackend(), wanted);
-      decode(*GetParam(), got);
+      DecodeWith(ReferenceBackend(), tile, is_per_channel, from, wanted);
+      DecodeWith(*GetParam(), tile, is_per_channel, from, got);
       EXPECT_TRUE(got.Equals(wanted)) << (is_per_channel ? "K" : "V");
       EXPECT_TRUE(got.IsIntact());
     }
@@ -190,9 +299,7 @@ TEST_P(BackendTest, DecodesHostileParametersInBounds) {
         from.params.data()[i] = random_() % 3 == 0 ? 0xFF : static_cast<uint8_t>(random_());
       }
       GuardedBytes target(SourceBytesOf(tile), maker_.Misalignment());
-      const auto step = is_per_channel ? StepOf<&Backend::decode_per_channel>(*GetParam())
-                                       : StepOf<&Backend::decode_per_token>(*GetParam());
-      step(tile, from.codes.data(), from.params.data(), target.data());
+      DecodeWith(*GetParam(), tile, is_per_channel, from, target);
       EXPECT_TRUE(target.IsIntact());
     }
   });

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// choose_patterns of codecs/backend.h in the words of struct Blocks and struct Ranks.
+//
+// Least ranges are looked for among integers: values of a token and of its head's patterns in units
+// of one step for the whole tile, 32 patterns side by side. An integer is within half of what it
+// stands for, a difference within one, a range within two, and within four where a difference
+// saturates; what fp32 makes of a range is nearer than that. So the pattern of least cost is no
+// more than kSlack above the least integer, and only what is so near is computed again, in fp32.
+// Channels that no value and no pattern can take past what others have spanned are left out.
+
+#include "codecs/predict/gate.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint32_t kPatternDimMax = 1024;  // what a bank may have
+constexpr uint32_t kSlack = 9;
+
+struct Extent {
+  float low, high;
+
+  [[nodiscard]] float Range() const { return high - low; }
+  [[nodiscard]] bool IsCodable() const { return !IsRowValue(low) && !IsRowValue(high); }
+};
+
+template <DType kType>
+struct PatternChoice {
+  const PatternedTile& tile;
+  const uint8_t* source;
+  uint64_t* rows;
+  uint8_t* numbers;
+  uint64_t* is_predicted;
+
+  alignas(64) int16_t table[kPatternDimMax * Ranks::kPatterns];
+  alignas(64) int32_t values[2][kPatternDimMax];
+  float reach[kPatternDimMax];     // of each channel, how far a value may be from a pattern
+  uint16_t order[kPatternDimMax];  // channels, those of far reach first
+  uint16_t ranks[kPatternDimMax];  // of channels in it
+  int32_t rest[kPatternDimMax / Ranks::kChannelsAtOnce];  // the reach, scaled, from there on
+  float largest_value = 0.0F;
+  float largest_of_patterns = 0.0F;
+  float costs[64 * kRowWords];      // the least of each token so far
+  uint16_t tokens[64 * kRowWords];  // that are no rows
+  uint32_t token_count = 0;
+
+  PatternChoice(const PatternedTile& of, const uint8_t* bytes, uint64_t* rows, uint8_t* numbers,
+                uint64_t* is_predicted)
+      : tile(of), source(bytes), rows(rows), numbers(numbers), is_predicted(is_predicted) {}
+
+  [[nodiscard]] const uint8_t* RowOf(uint32_t token) const {
+    return source + uint64_t{token} * tile.dim * BytesOf(kType);
+  }
+  [[nodiscard]] const uint8_t* PatternOf(uint32_t number) const {
+    return tile.patterns + uint64_t{2} * number * tile.dim;
+  }
+  [[nodiscard]] Floats16 At(uint32_t token, uint32_t channel) const {
+    return LoadFloats(kType, RowOf(token) + uint64_t{channel} * BytesOf(kType));
+  }
+  // Less a pattern.
+  [[nodiscard]] Floats16 LeftAt(uint32_t token, const uint8_t* pattern, uint32_t channel) const {
+    const Halves16 taken = Blocks::LoadHalves(pattern + uint64_t{2} * channel);
+    return Blocks::Sub(At(token, channel), Blocks::FromFp16(taken));
+  }
+
+  // Of channels [first, end) of at(channel).
+  template <typename At>
+  static Extent ExtentOf(uint32_t first, uint32_t end, At at) {
+    Floats16 low = at(first);
+    Floats16 high = low;
+    for (uint32_t c = first + 16; c < end; c += 16) {
+      const Floats16 x = at(c);
+      low = Blocks::Min(low, x);
+      high = Blocks::Max(high, x);
+    }
+    return {Blocks::Least(low), Blocks::Most(high)};
+  }
+  [[nodiscard]] Extent LeftOf(uint32_t token, const uint8_t* pattern, uint32_t first,
+                              uint32_t end) const {
+    return ExtentOf(first, end, [&](uint32_t c) { return LeftAt(token, pattern, c); });
+  }
+  [[nodiscard]] float SquaredLength(uint32_t token, const uint8_t* pattern) const {
+    Floats16 sums = Blocks::Set(0.0F);
+    for (uint32_t c = 0; c < tile.dim; c += 16) {
+      const Floats16 x = LeftAt(token, pattern, c);
+      sums = Blocks::Add(sums, Blocks::Mul(x, x));
+    }
+    return Blocks::Fold(sums);
+  }
+
+  void ListTokens() {
+    for (uint32_t t = 0; t < tile.tokens; ++t) {
+      costs[t] = BitsFloat(0x7F800000);
+      if (!HasRow(rows, t)) tokens[token_count++] = static_cast<uint16_t>(t);
+    }
+  }
+  // Adds a row of tile.dim elements to the largest magnitude of each channel, as they are stored.
+  template <DType kOf>
+  void AddLargest(const uint8_t* elements, uint8_t* largest) const {
+    for (uint32_t at = 0; at < tile.dim * BytesOf(kOf); at += 32) {
+      const Halves16 x = Blocks::LoadHalves(elements + at);
+      const Halves16 before = Blocks::LoadHalves(largest + at);
+      Blocks::StoreHalves(largest + at, kOf == DType::kFp32 ? Blocks::MaxMagnitudeOfWords(before, x)
+                                                            : Blocks::MaxMagnitude(before, x));
+    }
+  }
+  // The largest magnitudes of values, of patterns, and of channels those of both together.
+  void FindLargest() {
+    alignas(64) uint8_t elements[4 * kPatternDimMax] = {};
+    alignas(64) uint8_t taken[2 * kPatternDimMax] = {};
+    for (uint32_t i = 0; i < token_count; ++i) AddLargest<kType>(RowOf(tokens[i]), elements);
+    for (uint32_t i = 0; i < tile.count; ++i) AddLargest<DType::kFp16>(PatternOf(i), taken);
+    Floats16 values_most = Blocks::Set(0.0F);
+    Floats16 patterns_most = Blocks::Set(0.0F);
+    for (uint32_t c = 0; c < tile.dim; c += 16) {
+      const Floats16 x = LoadFloats(kType, elements + uint64_t{c} * BytesOf(kType));
+      const Floats16 p = LoadFloats(DType::kFp16, taken + uint64_t{2} * c);
+      Blocks::Store(reach + c, Blocks::Add(x, p));
+      values_most = Blocks::Max(values_most, x);
+      patterns_most = Blocks::Max(patterns_most, p);
+    }
+    largest_value = Blocks::Most(values_most);
+    largest_of_patterns = Blocks::Most(patterns_most);
+  }
+
+  // Channels of far reach come first, so that those behind them are seen not to matter.
+  void OrderChannels(float scale) {
+    constexpr uint32_t kClasses = 66;
+    constexpr float kClassReach = 512.0F;
+    const auto class_of = [&](uint32_t c) {  // the farthest is 0
+      return kClasses - 1 - static_cast<uint32_t>(reach[c] * scale / kClassReach);
+    };
+    uint32_t next[kClasses + 1] = {};
+    for (uint32_t c = 0; c < tile.dim; ++c) ++next[class_of(c) + 1];
+    for (uint32_t i = 1; i <= kClasses; ++i) next[i] += next[i - 1];
+    for (uint32_t c = 0; c < tile.dim; ++c) {
+      const uint32_t rank = next[class_of(c)]++;
+      ranks[c] = static_cast<uint16_t>(rank);
+      order[rank] = static_cast<uint16_t>(c);
+    }
+    float farthest = 0.0F;
+    for (uint32_t rank = tile.dim; rank-- > 0;) {
+      const float of = reach[order[rank]] * scale;
+      farthest = of > farthest ? of : farthest;
+      // Up by what rounding does, and by one.
+      if (rank % Ranks::kChannelsAtOnce == 0) {
+        rest[rank / Ranks::kChannelsAtOnce] = static_cast<int32_t>(farthest) + 4;
+      }
+    }
+  }
+
+  // A power of two that brings values of a magnitude to at most 2^14.
+  static float ScaleOf(float largest) {
+    const int32_t exponent = 127 + 140 - static_cast<int32_t>(FloatBits(largest) >> 23);
+    return BitsFloat(static_cast<uint32_t>(exponent < 253 ? exponent : 253) << 23);
+  }
+
+  // Of the patterns from `first` on; those that are not there are the last one.
+  void FillTable(uint32_t first, float scale) {
+    for (uint32_t i = 0; i < Ranks::kPatterns; i += 8) {
+      for (uint32_t c = 0; c < tile.dim; c += 8) {
+        const uint8_t* eight[8];
+        for (uint32_t k = 0; k < 8; ++k) {
+          const uint32_t number = first + i + k < tile.count ? first + i + k : tile.count - 1;
+          eight[k] = PatternOf(number) + uint64_t{2} * c;
+        }
+        Ranks::PutEight(eight, scale, ranks + c, table + i);
+      }
+    }
+  }
+
+  // Compares the patterns `first` + bits with the best of those before.
+  void TakeBest(uint32_t token, uint32_t first, uint32_t bits) {
+    if (tile.count <= Ranks::kPatterns && (bits & (bits - 1)) == 0) {
+      numbers[token] = static_cast<uint8_t>(__builtin_ctz(bits));
+      return;
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      const uint32_t number = first + static_cast<uint32_t>(__builtin_ctz(bits));
+      const float cost = LeftOf(token, PatternOf(number), 0, tile.dim).Range();
+      if (!(cost < costs[token])) continue;
+      costs[token] = cost;
+      numbers[token] = static_cast<uint8_t>(number);
+    }
+  }
+
+  void FindLeastRanges() {
+    const float scale =
+        ScaleOf(largest_value > largest_of_patterns ? largest_value : largest_of_patterns);
+    OrderChannels(scale);
+    for (uint32_t first = 0; first < tile.count; first += Ranks::kPatterns) {
+      const uint32_t count = tile.count - first;
+      const uint32_t there = count < Ranks::kPatterns ? (1U << count) - 1 : ~0U;
+      FillTable(first, scale);
+      for (uint32_t i = 0; i < token_count; i += 2) {
+        const uint32_t two[2] = {tokens[i], tokens[i + 1 < token_count ? i + 1 : i]};
+        for (uint32_t k = 0; k < 2; ++k) {
+          for (uint32_t c = 0; c < tile.dim; c += 16) {
+            Ranks::PutPairs(At(two[k], c), scale, values[k] + c);
+          }
+        }
+        Shorts32 ranges[2];
+        Ranks::FindRanges(table, {values[0], values[1]}, {order, rest, tile.dim}, ranges);
+        for (uint32_t k = 0; k < 2 && i + k < token_count; ++k) {
+          TakeBest(two[k], first, Ranks::NearLeast(ranges[k], kSlack) & there);
+        }
+      }
+    }
+  }
+
+  void FindNearest() {
+    for (uint32_t i = 0; i < token_count; ++i) {
+      const uint32_t token = tokens[i];
+      float least = 0.0F;
+      for (uint32_t number = 0; number < tile.count; ++number) {
+        const float length = SquaredLength(token, PatternOf(number));
+        if (number != 0 && !(length < least)) continue;
+        least = length;
+        numbers[token] = static_cast<uint8_t>(number);
+      }
+    }
+  }
+
+  // Whether the token's pattern is taken. It is a row where that leaves what cannot be coded.
+  [[nodiscard]] bool Takes(uint32_t token, bool are_all_codable) {
+    const uint8_t* pattern = PatternOf(numbers[token]);
+    const uint32_t group = tile.group == 0 ? tile.dim : tile.group;
+    if (tile.group == 0 && are_all_codable) return true;
+    GateSums sums;
+    bool is_codable = true;
+    for (uint32_t first = 0; first < tile.dim; first += group) {
+      const uint32_t end = tile.dim - first < group ? tile.dim : first + group;
+      const Extent raw = ExtentOf(first, end, [&](uint32_t c) { return At(token, c); });
+      const Extent left = LeftOf(token, pattern, first, end);
+      is_codable = is_codable && left.IsCodable();
+      sums = AddGroup(sums, end - first, raw.Range(), left.Range());
+    }
+    if (tile.group != 0 && !PassesGate(sums, kGateLevel)) return false;
+    if (!is_codable) rows[token / 64] |= uint64_t{1} << (token % 64);
+    return is_codable;
+  }
+
+  void Run() {
+    ListTokens();
+    uint8_t kept[64 * kRowWords];
+    __builtin_memcpy(kept, numbers, tile.tokens);
+    FindLargest();
+    if (tile.is_nearest) {
+      FindNearest();
+    } else {
+      FindLeastRanges();
+    }
+    const bool are_all_codable = !IsRowValue(largest_value + largest_of_patterns);
+    for (uint32_t i = 0; i < token_count; ++i) {
+      const uint32_t token = tokens[i];
+      if (Takes(token, are_all_codable)) {
+        is_predicted[token / 64] |= uint64_t{1} << (token % 64);
+      } else {
+        numbers[token] = kept[token];
+      }
+    }
+  }
+};
+
+template <DType kType>
+void ChoosePatternsOf(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                      uint8_t* numbers, uint64_t* is_predicted) {
+  PatternChoice<kType>(tile, source, rows, numbers, is_predicted).Run();
+}
+
+void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                    uint8_t* numbers, uint64_t* is_predicted) {
+  if (tile.dim % 16 != 0 || tile.group % 16 != 0) {
+    reference::ChoosePatterns(tile, source, rows, numbers, is_predicted);
+  } else if (tile.dtype == DType::kBf16) {
+    ChoosePatternsOf<DType::kBf16>(tile, source, rows, numbers, is_predicted);
+  } else if (tile.dtype == DType::kFp16) {
+    ChoosePatternsOf<DType::kFp16>(tile, source, rows, numbers, is_predicted);
+  } else {
+    ChoosePatternsOf<DType::kFp32>(tile, source, rows, numbers, is_predicted);
+  }
+}
+
+}  // namespace
+}  // namespace cairn::codecs
