@@ -31,7 +31,8 @@ Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* wri
   const auto planned = HotLayoutOf(geometry, tile.row_bytes, 0);
   if (!planned.has_value()) return Error::kBadTile;
   const std::span<std::byte> room = writer->Reserve(planned->bytes);
-  if (room.empty()) return Error::kTargetTooSmall;
+  // A tile of V whose channels have no width and that has no rows takes no bytes.
+  if (room.size() != planned->bytes) return Error::kTargetTooSmall;
   TilePlan plan;
   uint8_t corrections[kStripsMax * HotCorrectionBytes(kProfileDimMax)];
   const uint32_t correction_bytes = HotCorrectionBytes(geometry.dim);
@@ -46,7 +47,7 @@ Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* wri
   const auto layout = HotLayoutOf(geometry, tile.row_bytes, plan.RowCount());
   if (!layout.has_value()) return Error::kBadTile;
   const std::span<std::byte> content = writer->Reserve(layout->bytes);
-  if (content.empty()) return Error::kTargetTooSmall;
+  if (content.size() != layout->bytes) return Error::kTargetTooSmall;
   std::memcpy(content.data() + layout->corrections.offset, corrections, layout->corrections.bytes);
   WriteRows(source, plan, *layout, content.data());
   writer->Commit(layout->bytes, Crc32c(content), plan.RowCount(), kHotForm);

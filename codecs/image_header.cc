@@ -92,7 +92,7 @@ void ImageWriter::Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t f
 Error ImageWriter::Copy(const ImageView& view, uint32_t index) {
   const TileEntry entry = view.Tile(index);
   const std::span<std::byte> tile = Reserve(entry.bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
+  if (tile.size() != entry.bytes) return Error::kTargetTooSmall;
   std::memcpy(tile.data(), view.TileContent(index).data(), entry.bytes);
   Commit(entry.bytes, entry.crc, entry.rows, entry.form);
   return Error::kOk;

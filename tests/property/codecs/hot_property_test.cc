@@ -253,6 +253,36 @@ TEST_F(HotPropertyTest, ShortBlocksAreRaw) {
   }
 }
 
+// V of narrow channels behind a low target: no widths, no rows, no bytes.
+TEST_F(HotPropertyTest, ATileOfNoBytesIsATile) {
+  ProfileShape shape = kShape;
+  shape.v_dim = 2;
+  profile_bytes_ = ProfileBytes(shape, SeededRandom()).bytes();
+  ASSERT_EQ(ParseProfile(profile_bytes_, &profile_), Error::kOk);
+  spec_ = MakeSpec(DType::kBf16, {0, 4, 0, 4}, 64, 32, 2, Recipe{});
+  spec_.first_position = 128;
+  ASSERT_EQ(SetCairnHot(profile_, kId, kHotBitsMin, &spec_), Error::kOk);
+  Bytes source(SourceBytesOf(spec_));
+  for (size_t i = 0; i < source.size() / 2; ++i) {
+    StoreValue(DType::kBf16, source.data(), i, 1.0F);
+  }
+  const Bytes image = Encoded(spec_, source);
+  const ImageView view = ParseOrFail(image);
+  ASSERT_EQ(VerifyTiles(view), Error::kOk);
+  uint32_t empty = 0;
+  for (uint32_t i = 1; i < view.tile_count(); i += 2) empty += view.Tile(i).bytes == 0 ? 1 : 0;
+  EXPECT_GT(empty, 0U);
+  const Bytes whole = Decoded(image, spec_.slice);
+  const Slice last{3, 1, 0, 4};
+  const Bytes part = Decoded(image, last);
+  EXPECT_TRUE(std::equal(part.rbegin(), part.rend(), whole.rbegin()));
+  Bytes gathered(image.size());
+  size_t bytes = 0;
+  ASSERT_EQ(Gather({&view, 1}, last, gathered, &bytes), Error::kOk);
+  gathered.resize(bytes);
+  EXPECT_EQ(Decoded(gathered, last), part);
+}
+
 TEST_F(HotPropertyTest, NothingElseComesOfIt) {
   const ImageView view = ParseOrFail(image_);
   Bytes target(DemoteBytesMax(view, Recipe{}));
