@@ -10,6 +10,7 @@
 #include "codecs/image_header.h"
 #include "codecs/select/scores.h"
 #include "codecs/tile_layout.h"
+#include "codecs/token_reader.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 
@@ -68,11 +69,11 @@ class ArkvImageTest : public testing::Test {
 
   // Of head `head` of an image, the scores of `first` and on.
   void ExpectScores(const ImageView& view, uint32_t head, size_t first) const {
-    const uint64_t at = ScoresAt(view, 2 * head);
+    const auto [layer, kv_head, plane] = view.IdOf(2 * head);
+    std::vector<float> read(kTokens);
+    ASSERT_EQ(ReadScores(view, layer, kv_head, read), Error::kOk);
     for (uint32_t token = 0; token < kTokens; ++token) {
-      EXPECT_EQ(Load<uint16_t>(view.TileContent(2 * head).data() + at + 2 * token),
-                StoredScore(scores_[first + token]))
-          << token;
+      EXPECT_EQ(read[token], Fp16ToFloat(StoredScore(scores_[first + token]))) << token;
     }
   }
 
