@@ -7,6 +7,7 @@
 #include "codecs/bytes.h"
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
+#include "codecs/kept_tile.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pattern_tile.h"
 #include "codecs/quantize/affine.h"
@@ -82,6 +83,9 @@ struct Decoders {
                       target);
       break;
     }
+    case TileLayoutId::kKept:
+      DecodeKept(geometry, *layout, content, target);
+      break;
     case TileLayoutId::kFp8:
       DecodeFp8(geometry, *layout, content, target);
       break;

@@ -9,6 +9,7 @@
 #include "codecs/checksum.h"
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
+#include "codecs/kept_tile.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pattern_tile.h"
 #include "codecs/select/log_rows.h"
@@ -112,6 +113,8 @@ Error EncodeCoded(const Backend& backend, const Recipe& recipe, const TileSource
       return EncodeStepStrips(backend, recipe, source, writer);
     case TileLayoutId::kHot:
       return EncodeHot(recipe, source, writer);
+    case TileLayoutId::kKept:
+      return EncodeKept(backend, recipe, source, writer);
     case TileLayoutId::kFp8:
       return EncodeFp8(backend, recipe, source, writer);
     case TileLayoutId::kMixed:
@@ -127,7 +130,8 @@ bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
     return size == 0 || size == heads * each;
   };
   return is_whole(inputs.query_magnitudes.size(), spec.tile.k_dim) &&
-         is_whole(inputs.token_scores.size(), spec.tokens);
+         is_whole(inputs.token_scores.size(), spec.tokens) &&
+         is_whole(inputs.token_states.size(), spec.tokens);
 }
 
 // What the inputs have of the head.
@@ -139,6 +143,9 @@ void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, uint64_t head,
   }
   if (!inputs.token_scores.empty()) {
     tile->token_scores = inputs.token_scores.data() + head * spec.tokens;
+  }
+  if (!inputs.token_states.empty()) {
+    tile->token_states = inputs.token_states.data() + head * spec.tokens;
   }
 }
 

@@ -23,7 +23,7 @@ namespace cairn::codecs {
 //   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
 //   kNoBank
 // The header says RecordedSpec(spec, inputs).
-// Errors: those of Validate(spec), kSourceSize (of magnitudes and scores too), kTargetTooSmall
+// Errors: those of Validate(spec), kSourceSize (of what is given of heads too), kTargetTooSmall
 // (target in any state). Same spec and source give the same bytes on every Backend. Opaque kinds
 // are kept raw under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,

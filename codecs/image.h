@@ -68,6 +68,7 @@ enum class TileLayoutId : uint8_t {
   kStepStrips = 3,
   kMixed = 6,
   kPatterned = 4,
+  kKept = 5,
   kFp8 = 7,
   kHot = 8
 };
@@ -79,6 +80,7 @@ inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStr
 inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
 inline constexpr uint16_t kHotForm = static_cast<uint16_t>(TileLayoutId::kHot);
 inline constexpr uint16_t kMixedForm = static_cast<uint16_t>(TileLayoutId::kMixed);
+inline constexpr uint16_t kKeptForm = static_cast<uint16_t>(TileLayoutId::kKept) | (8 << 8);
 inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
 [[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
   return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));

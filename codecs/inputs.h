@@ -28,6 +28,9 @@ struct EncodeInputs {
   // precision. [layer][head][token] of the slice; NaN and what is not above 0 count as 0, for "not
   // known", which all are where it is empty.
   std::span<const float> token_scores = {};
+  // arkv:paper: a TokenState of codecs/select/token_plan.h for each token of the slice; past those
+  // it is original. [layer][head][token] of the slice; all are low where it is empty.
+  std::span<const uint8_t> token_states = {};
   // ott: the images of the block before, parsed and verified, that together have the slice; where
   // they do not, the rows are chosen as ott/local does.
   std::span<const ImageView> parents = {};

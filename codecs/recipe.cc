@@ -65,12 +65,14 @@ constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
 
 constexpr Recipe Arkv() { return Grouped(RecipeId::kArkv, 4); }
 
+constexpr Recipe ArkvPaper() { return {.id = RecipeId::kArkv, .bits = 8, .variant = 1}; }
+
 struct Named {
   std::string_view name;
   Recipe recipe;
 };
 
-// All that need no profile. New ones go to the end: places are remembered.
+// All that need neither profile, bank nor plan. New ones go to the end: places are remembered.
 constexpr Named kNamed[] = {
     {"raw", Recipe{}},
     {"kivi:8", Kivi(8, false)},
@@ -105,6 +107,8 @@ constexpr Named kWithBank[] = {
     {"patternkv:4:l2", Patternkv(4, true)},
     {"patternkv:2:l2", Patternkv(2, true)},
 };
+
+constexpr Named kWithPlan[] = {{"arkv:paper", ArkvPaper()}};
 
 constexpr auto kRecipes = [] {
   std::array<Recipe, std::size(kNamed)> recipes{};
@@ -246,6 +250,10 @@ Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe) {
   return FindIn(kWithBank, name, recipe);
 }
 
+Error ParsePlannedRecipe(std::string_view name, Recipe* recipe) {
+  return FindIn(kWithPlan, name, recipe);
+}
+
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
   const Error error = ParseRecipe(name, recipe);
   return error == Error::kOk ? error : ParseCairnRecipe(name, recipe);
@@ -254,7 +262,7 @@ Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
 std::string_view FormatRecipe(const Recipe& recipe) {
   if (recipe.NeedsProfile()) return FormatRate(recipe);
   if (recipe.NeedsBank()) return FormatPatternkv(recipe);
-  return NameIn(kNamed, recipe);
+  return NameIn(recipe.NeedsPlan() ? std::span<const Named>(kWithPlan) : kNamed, recipe);
 }
 
 bool IsKnown(const Recipe& recipe) { return !FormatRecipe(recipe).empty(); }

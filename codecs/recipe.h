@@ -52,7 +52,7 @@ struct Recipe {
   // ott: the rows of a block are chosen without knowing the chain before it.
   bool is_local = false;
 
-  uint8_t variant = 0;  // mixkvq: a MixedVariant; logquant: a LogVariant
+  uint8_t variant = 0;  // mixkvq: a MixedVariant; logquant: a LogVariant; arkv: 1 is arkv:paper
   // patternkv: a token takes the nearest pattern, not the one that leaves the least range.
   bool is_nearest = false;
   uint16_t patterns = 0;  // patternkv: of each head and plane, as the bank has
@@ -67,9 +67,11 @@ struct Recipe {
   [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
   // It codes with a bank, which SetPatternkv() takes it from: ParseRecipe() knows no such recipe.
   [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
+  // It evicts by a plan that its encoder is given: ParseRecipe() knows no such recipe.
+  [[nodiscard]] bool NeedsPlan() const { return id == RecipeId::kArkv && variant != 0; }
   // Its header says which variant it is.
   [[nodiscard]] bool HasVariant() const {
-    return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant;
+    return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant || id == RecipeId::kArkv;
   }
   friend bool operator==(const Recipe&, const Recipe&) = default;
 };
@@ -92,6 +94,9 @@ Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 // without the bank, with 0 patterns. kUnknownRecipe. For SetPatternkv(), which adds the rest.
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
+// "arkv:paper", else kUnknownRecipe. No policy names it: what is put carries no plan.
+Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
+
 // What a policy may name: a recipe of ParseRecipe(), or one that needs a profile, with what can be
 // known without it. kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
@@ -106,7 +111,7 @@ Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 // "raw, kivi:8, …": for messages. Static storage.
 [[nodiscard]] std::string_view KnownRecipes();
 
-// All that need no profile, in the order of KnownRecipes().
+// All that need neither profile, bank nor plan, in the order of KnownRecipes().
 [[nodiscard]] std::span<const Recipe> AllRecipes();
 
 }  // namespace cairn::codecs

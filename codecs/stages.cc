@@ -49,7 +49,7 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kOtt:
       return kOtt;
     case RecipeId::kArkv:
-      return kArkv;
+      return recipe.NeedsPlan() ? kRaw : kArkv;
   }
   return kRaw;
 }

@@ -48,6 +48,7 @@ struct TileSource {
   uint64_t chain_tokens = 0;                // logquant: of the chain for whose length rows are kept
   const float* query_magnitudes = nullptr;  // of the channels of K; null where there are none
   const float* token_scores = nullptr;      // arkv: of the tokens; null where there are none
+  const uint8_t* token_states = nullptr;    // arkv:paper: likewise, a TokenState each
   const Bank* bank = nullptr;               // for recipes with a bank; `at` is one of its heads
   HeadWork* head = nullptr;                 // where the recipe shares something between K and V
   StepScratch* scratch = nullptr;           // of the image; may be null

@@ -132,7 +132,8 @@ Error SetRecipe(const Recipe& recipe, const Profile* profile, const Digest& id, 
 
 Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec) {
   Recipe recipe;
-  const Error error = ParsePolicyRecipe(name, &recipe);
+  Error error = ParsePolicyRecipe(name, &recipe);
+  if (error == Error::kUnknownRecipe) error = ParsePlannedRecipe(name, &recipe);
   return error == Error::kOk ? SetRecipe(recipe, profile, id, spec) : error;
 }
 

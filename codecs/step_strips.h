@@ -34,7 +34,8 @@ Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths
 Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
                   ImageSpec* spec);
 
-// Makes *spec one of the recipe, or of that name: one that ParsePolicyRecipe() makes.
+// Makes *spec one of the recipe, or of that name: one that ParsePolicyRecipe() or
+// ParsePlannedRecipe() makes.
 //   profile  null: there is none
 // kUnknownRecipe where the name or the profile has no such one; kNoProfile where the recipe needs
 // one.

@@ -5,6 +5,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/hot_tile.h"
+#include "codecs/kept_tile.h"
 #include "codecs/pack/dense.h"
 
 namespace cairn::codecs {
@@ -63,6 +64,17 @@ std::optional<TileLayout> Fp8Layout(const TileGeometry& geometry, uint32_t rows)
   return Placed(layout, geometry);
 }
 
+// The count of low tokens is the one that comes to those bytes: each takes 16 or more.
+std::optional<TileLayout> KeptLayout(const TileGeometry& geometry, uint32_t rows, uint64_t bytes) {
+  uint32_t low = 0;
+  for (uint32_t step = kTokensPerBlockMax; step != 0; step /= 2) {
+    if (low + step > geometry.rows - rows) continue;
+    const auto layout = KeptLayoutOf(geometry, rows, low + step);
+    if (layout.has_value() && layout->bytes <= bytes) low += step;
+  }
+  return KeptLayoutOf(geometry, rows, low);
+}
+
 // rows_max: of the recipe whose form it is.
 std::optional<TileLayout> StripsLayout(const TileGeometry& geometry, uint32_t rows,
                                        uint32_t rows_max, uint64_t bytes) {
@@ -113,6 +125,17 @@ std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry, uint64_t row
   return Placed(layout, geometry);
 }
 
+std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows, uint32_t low) {
+  if (geometry.dim < kKeptDimMin) return std::nullopt;
+  TileLayout layout;
+  layout.codes_bytes = uint64_t{low} * geometry.dim;
+  layout.row_bits.bytes = rows * geometry.RowBytes();
+  layout.scales.bytes = low * kScaleBytes;
+  layout.positions.bytes = rows * kPositionBytes;
+  layout.kept_map.bytes = (geometry.rows + 7) / 8;
+  return Placed(layout, geometry);
+}
+
 std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Recipe& recipe,
                                          const uint32_t (&counts)[3], uint32_t rows) {
   const uint64_t tokens = geometry.rows;
@@ -143,8 +166,9 @@ uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe) {
     case RecipeId::kKivi:
     case RecipeId::kOtt:
     case RecipeId::kLogQuant:
-    case RecipeId::kArkv:
       return AffineForm(recipe.bits);
+    case RecipeId::kArkv:
+      return recipe.NeedsPlan() ? kKeptForm : AffineForm(recipe.bits);
     case RecipeId::kExact:
       return kStripsForm;
     case RecipeId::kCairn:
@@ -212,6 +236,8 @@ std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& r
       return StripsLayout(geometry, rows, 0, bytes);
     case TileLayoutId::kStepStrips:
       return StripsLayout(geometry, rows, geometry.rows, bytes);
+    case TileLayoutId::kKept:
+      return KeptLayout(geometry, rows, bytes);
     case TileLayoutId::kFp8:
       return Fp8Layout(geometry, rows);
     case TileLayoutId::kHot:

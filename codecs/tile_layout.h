@@ -78,6 +78,11 @@ struct TileLayout {
 [[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
                                                     uint64_t row_bytes, uint32_t rows);
 
+// Of a tile of `arkv:paper` with so many rows and, besides, tokens of low precision; none where
+// such a tile has to be raw.
+[[nodiscard]] std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows,
+                                                     uint32_t low);
+
 // Of a tile of K in classes of channels: class map | zeros to 16 | codes of the classes | zeros to
 // 16 | side. The map says how many channels a class has.
 struct MixedLayout {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What images say of tokens beside their elements: the scores of `arkv`. PlanTokens() of
+// What images say of tokens beside their elements: the scores of `arkv`, and which
+// tokens of `arkv:paper` there still are. PlanTokens() of
 // codecs/select/token_plan.h makes of a chain's scores what a reader keeps.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
@@ -20,5 +21,12 @@ namespace cairn::codecs {
 //   scores  view.spec().tokens
 // kInvalidSlice: the image has no such head.
 Error ReadScores(const ImageView& view, uint16_t layer, uint16_t head, std::span<float> scores);
+
+// 1 for each of the head's tokens that K and V both have, else 0: what decodes to zeros is to be
+// left out of attention. All 1 where the image's recipe evicts nothing.
+//   view  parsed and verified
+//   kept  view.spec().tokens
+// kInvalidSlice: the image has no such head.
+Error ReadKept(const ImageView& view, uint16_t layer, uint16_t head, std::span<uint8_t> kept);
 
 }  // namespace cairn::codecs

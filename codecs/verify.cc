@@ -4,6 +4,7 @@
 #include "codecs/fp8_tile.h"
 #include "codecs/hot.h"
 #include "codecs/image.h"
+#include "codecs/kept_tile.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pattern_tile.h"
@@ -82,6 +83,12 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
       return VerifyStepStrips(geometry, content, entry.rows);
     case TileLayoutId::kFp8:
       return HasValidFp8(*layout, content) && HasValidRows(geometry, entry, *layout, content.data())
+                 ? Error::kOk
+                 : Error::kBadTile;
+    case TileLayoutId::kKept:
+      return HasValidFp8(*layout, content) &&
+                     HasValidRows(geometry, entry, *layout, content.data()) &&
+                     HasValidMap(geometry, *layout, entry.rows, U8(content.data()))
                  ? Error::kOk
                  : Error::kBadTile;
     case TileLayoutId::kMixed: {

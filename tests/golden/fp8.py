@@ -30,18 +30,32 @@ def code_of(y):
     return (nearest | np.where(np.signbit(y), 128, 0)).astype(np.uint8)
 
 
-def encode_tile(dtype, bits):
-    """(tile, rows), or None where it has to be raw."""
-    with np.errstate(invalid="ignore"):
-        values = to_float(dtype, bits)
-        is_row = ~(np.abs(values) <= 32752).all(axis=1)
+def codes_of(dtype, bits):
+    """(codes, scales) of tokens that can be coded."""
+    values = to_float(dtype, bits)
     codes = np.zeros(bits.shape, np.uint8)
     scales = np.zeros(len(bits), np.float16)
-    for t in np.flatnonzero(~is_row):
+    for t in range(len(bits)):
         scales[t] = fp16_outward(F32(F32(np.abs(values[t]).max()) / F32(448)), upward=True)
         scale = F32(scales[t])
         inverse = F32(1) / scale if scale > 0 else F32(0)
         codes[t] = code_of(values[t] * inverse)
+    return codes, scales
+
+
+def values_of(dtype, codes, scales):
+    """Bits of tokens."""
+    x = POSITIVE[codes & 127].astype(F32) * np.where(codes & 128, F32(-1), F32(1))
+    return from_float(dtype, x * scales.astype(F32)[:, None]).reshape(codes.shape)
+
+
+def encode_tile(dtype, bits):
+    """(tile, rows), or None where it has to be raw."""
+    with np.errstate(invalid="ignore"):
+        is_row = ~(np.abs(to_float(dtype, bits)) <= 32752).all(axis=1)
+    codes = np.zeros(bits.shape, np.uint8)
+    scales = np.zeros(len(bits), np.float16)
+    codes[~is_row], scales[~is_row] = codes_of(dtype, bits[~is_row])
     rows = np.flatnonzero(is_row)
     side = bits[rows].tobytes() + scales.tobytes() + rows.astype("<u2").tobytes()
     tile = padded(codes.tobytes()) + padded(side)
@@ -54,9 +68,7 @@ def decode_tile(dtype, tile, shape, rows):
     offset = -(-tokens * dim // 16) * 16
     kept = np.frombuffer(tile, bits_type(dtype), rows * dim, offset).reshape(rows, dim)
     offset += kept.nbytes
-    scales = np.frombuffer(tile, np.float16, tokens, offset).astype(F32)
-    offset += 2 * tokens
-    x = POSITIVE[codes & 127].astype(F32) * np.where(codes & 128, F32(-1), F32(1))
-    out = from_float(dtype, x * scales[:, None]).reshape(shape).copy()
-    out[np.frombuffer(tile, "<u2", rows, offset)] = kept
+    scales = np.frombuffer(tile, np.float16, tokens, offset)
+    out = values_of(dtype, codes, scales).copy()
+    out[np.frombuffer(tile, "<u2", rows, offset + 2 * tokens)] = kept
     return out

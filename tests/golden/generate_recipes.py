@@ -11,6 +11,7 @@ recipes/manifest.txt holds, one a line, all fields separated by blanks:
   image RECIPE bytes crc32c decoded_crc32c      of the source above; the bytes of some are kept in recipes/NAME.RECIPE.img
   aux RECIPE bytes crc32c decoded_crc32c        likewise, with magnitudes of queries: (1 + 7 i mod 11) / 4 for number i
   scored RECIPE bytes crc32c decoded_crc32c     likewise, with scores of tokens: arkv.SCORES[i mod 19] for number i
+  planned RECIPE bytes crc32c decoded_crc32c    of arkv:paper, with states of tokens: arkv.STATES[i mod 23] for number i
   demote FROM TO bytes crc32c                   of the source above encoded FROM and demoted
   thin RECIPE TOKENS bytes crc32c               of the source above in a chain of so many tokens more than up to the block's end
 
@@ -132,6 +133,25 @@ class Arkv(generate.Spec):
         return arkv.decode_tile(self.source.dtype, data, bits.shape, per_channel, rows)
 
 
+class ArkvPaper(generate.Spec):
+    name = "arkv:paper"
+    states = None  # of the heads that are to come
+
+    def recipe_bytes(self):
+        return struct.pack("<BB10xB19x", 8, 8, 1)
+
+    def encode_tile(self, bits, per_channel):
+        s = self.source
+        if per_channel:
+            self.of_head = self.states.pop(0)
+        made = arkv.encode_kept(s.dtype, bits, self.of_head)
+        return made and (*made, arkv.KEPT_FORM)
+
+    def decode_tile(self, tile, bits, per_channel):
+        data, rows, _ = tile
+        return arkv.decode_kept(self.source.dtype, data, bits.shape, rows)
+
+
 SPECS = [Fp8, Arkv]
 for number, title in enumerate(MixKvq.names):
     of_variant = functools.partial(MixKvq, number)
@@ -199,6 +219,16 @@ def vectors():
                 image = generate.assemble(spec, tiles)
                 manifest.append(f"scored {make.name} {len(image)} {generate.crc32c(image):08x} "
                                 f"{generate.crc32c(decode(spec, tiles)):08x}")
+        if s.dtype != BYTES:
+            spec = ArkvPaper(s, ArkvPaper.name)
+            i = np.arange(s.layers * s.heads * s.tokens)
+            spec.states = list(np.array(arkv.STATES)[i % 23].reshape(-1, s.tokens))
+            tiles = encode(spec)
+            image = generate.assemble(spec, tiles)
+            manifest.append(f"planned {ArkvPaper.name} {len(image)} {generate.crc32c(image):08x} "
+                            f"{generate.crc32c(decode(spec, tiles)):08x}")
+            if s.name in KEPT:
+                files[f"{s.name}.arkvpaper.img"] = image
     files["manifest.txt"] = ("\n".join(manifest) + "\n").encode()
     return files
 

@@ -35,6 +35,7 @@ inline uint32_t Hex(const std::string& text) {
 
 inline Recipe RecipeNamed(const std::string& name) {
   Recipe recipe;
+  if (ParsePlannedRecipe(name, &recipe) == Error::kOk) return recipe;
   EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
   return recipe;
 }

@@ -45,6 +45,15 @@ std::vector<float> ScoresOf(const ImageSpec& spec) {
   return scores;
 }
 
+// What `planned` lines are encoded with.
+std::vector<uint8_t> StatesOf(const ImageSpec& spec) {
+  constexpr uint8_t kStates[23] = {1, 0, 2, 1, 0, 0, 1, 1, 0, 2, 0, 1,
+                                   0, 0, 1, 0, 1, 2, 0, 1, 1, 0, 0};
+  std::vector<uint8_t> states(size_t{spec.slice.layer_count} * spec.slice.head_count * spec.tokens);
+  for (size_t i = 0; i < states.size(); ++i) states[i] = kStates[i % 23];
+  return states;
+}
+
 Bytes EncodeSource(const Backend& backend, const Source& source, const Recipe& recipe,
                    const EncodeInputs& inputs = {}) {
   ImageSpec spec = source.spec;
@@ -163,6 +172,9 @@ class GoldenTest : public testing::TestWithParam<const Backend*> {
       } else if (what == "scored") {
         const std::vector<float> scores = ScoresOf(source.spec);
         CheckImage(source, line, {.token_scores = scores});
+      } else if (what == "planned") {
+        const std::vector<uint8_t> states = StatesOf(source.spec);
+        CheckImage(source, line, {.token_states = states});
       } else {
         ASSERT_EQ(what, "demote");
         CheckDemotion(source, line);

@@ -163,7 +163,7 @@ TEST_P(HostileImageTest, ATileWithAFittingCrcIsSafeWhateverItHolds) {
 INSTANTIATE_TEST_SUITE_P(Recipes, HostileImageTest,
                          testing::Values("raw", "kivi:8", "kivi:4+", "kivi:2", "exact",
                                          "exact:fast", "fp8", "mixkvq", "mixkvq:paper",
-                                         "logquant:2", "ott:2", "arkv"),
+                                         "logquant:2", "ott:2", "arkv", "arkv:paper"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == ':' ? '_' : c == '+' ? 'p' : c;
