@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CAIRN_H
 #define CAIRN_H
-// The C ABI of the Cairn client (libcairn.so). Plain C11; nothing but this file and cairn_image.h
-// beside it, which it includes, is needed.
+// The C ABI of the Cairn client (libcairn.so). Plain C11; nothing but this file and those
+// beside it that it includes is needed.
 //
 // Calls return CAIRN_OK or one of the codes below (the numbers are gRPC's). After a failure
 // cairn_last_error() has one line of text for it, on the calling thread. Outputs are set only on
@@ -389,5 +389,6 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 #endif
 
 #include "cairn_image.h"
+#include "cairn_tokens.h"
 
 #endif /* CAIRN_H */

@@ -66,11 +66,15 @@ typedef struct cairn_image_spec {
   /* [layer][head][k_dim] of the slice: the mean of |q| over the queries that read a head of K, as
    * they meet it, after RoPE. Finite, not negative. */
   const float* query_magnitudes;
-  /* [layer][head][token] of the slice: what a token is worth to those that read it. */
+  /* [layer][head][token] of the slice: what a token is worth to those that read it, for arkv.
+   * cairn_token_scores() makes them. */
   const float* token_scores;
   /* Of the chain that the block is read in, at its end: logquant keeps fewer rows behind a longer
    * one. 0, or less than up to the block's end: the chain ends with the block. */
   uint64_t chain_tokens;
+  /* The same shape: a CAIRN_TOKEN_… for arkv:paper, as cairn_plan_tokens() makes them; NULL: all
+   * are low. */
+  const uint8_t* token_states;
 } cairn_image_spec;
 
 /* The recipes that this library knows: "raw,exact,…,kivi:2+". Static. */

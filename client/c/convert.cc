@@ -188,6 +188,17 @@ absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* 
       absl::StrCat(name, ".form is 2 (IMAGE); expected VIEWS or SOURCE"));
 }
 
+absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
+  codecs::ImageView view;
+  const codecs::Error error =
+      codecs::ParseImage({static_cast<const std::byte*>(image), image_bytes}, &view);
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("image: ", ToAbsl(codecs::Name(error))));
+  }
+  return view;
+}
+
 absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("profile", bytes));
   const std::span given(static_cast<const std::byte*>(bytes), count);

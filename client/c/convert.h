@@ -79,6 +79,9 @@ struct SideObject {
   }
   [[nodiscard]] const codecs::Bank* bank_or_null() const { return is_bank ? &bank : nullptr; }
 };
+// Parses an image that a caller gives: InvalidArgument says what is wrong. Tiles are not verified.
+absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes);
+
 absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count);
 
 // *side is what spec.profile is; untouched where that is null.

@@ -19,17 +19,6 @@
 namespace cairn::c {
 namespace {
 
-absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes) {
-  CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
-  codecs::ImageView view;
-  const codecs::Error error =
-      codecs::ParseImage({static_cast<const std::byte*>(image), image_bytes}, &view);
-  if (error != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(absl::StrCat("image: ", ToAbsl(codecs::Name(error))));
-  }
-  return view;
-}
-
 uint64_t SourceBytesOf(const codecs::ImageSpec& spec) {
   uint64_t bytes = 0;
   CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes) ==
@@ -99,6 +88,9 @@ absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& 
   }
   if (given.token_scores != nullptr) {
     inputs->token_scores = {given.token_scores, heads * spec.tokens};
+  }
+  if (given.token_states != nullptr) {
+    inputs->token_states = {given.token_states, heads * spec.tokens};
   }
   if (given.parent_image == nullptr) {
     return absl::OkStatus();

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcairn.so through ctypes: the structs and functions of client/c/cairn.h and cairn_image.h.
+"""libcairn.so through ctypes: the structs and functions of client/c/cairn.h and what it includes.
 
 It is found in $CAIRN_LIBRARY, then beside this file (where a wheel has it), and loaded on first use
 with RTLD_LOCAL: an engine's own gRPC, protobuf or UCX never meets the ones inside it."""
@@ -21,6 +21,7 @@ from ctypes import c_uint64 as u64
 from ctypes import c_void_p as pointer
 
 from ._structs import (  # noqa: F401: all of them, for those who use this module
+    Attention,
     ConnectOptions,
     Counters,
     GetRequest,
@@ -28,6 +29,7 @@ from ._structs import (  # noqa: F401: all of them, for those who use this modul
     ImageInfo,
     ImageSpec,
     KeyExtra,
+    LayerStatistics,
     MatchOptions,
     MatchResult,
     MatchedBlock,
@@ -38,6 +40,7 @@ from ._structs import (  # noqa: F401: all of them, for those who use this modul
     SpaceSpec,
     Stats,
     TierStats,
+    TokenBudget,
     View,
 )
 from .errors import InternalError, from_code
@@ -113,6 +116,11 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
         [POINTER(ImageSpec), POINTER(Memory), pointer, size, POINTER(size)],
     ),
     "cairn_image_thin": (status, [pointer, size, u64, pointer, size, POINTER(size)]),
+    "cairn_image_scores": (status, [pointer, size, pointer]),
+    "cairn_image_kept": (status, [pointer, size, pointer]),
+    "cairn_token_scores": (status, [POINTER(Attention), pointer, POINTER(LayerStatistics)]),
+    "cairn_layer_shares": (status, [POINTER(LayerStatistics), size, POINTER(f64)]),
+    "cairn_plan_tokens": (status, [POINTER(TokenBudget), pointer, u32, u32, pointer]),
 }
 
 _lock = threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs of client/c/cairn.h and cairn_image.h, for `_ffi`."""
+"""The structs of client/c/cairn.h and what it includes, for `_ffi`."""
 
 from __future__ import annotations
 
@@ -261,4 +261,36 @@ class ImageSpec(_Sized):
         ("query_magnitudes", pointer),
         ("token_scores", pointer),
         ("chain_tokens", u64),
+        ("token_states", pointer),
+    ]
+
+
+class Attention(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("query_heads", u32),
+        ("kv_heads", u32),
+        ("queries", u32),
+        ("keys", u32),
+        ("dim", u32),
+        ("weights", pointer),
+        ("query_values", pointer),
+        ("key_values", pointer),
+        ("scale", f64),
+        ("gamma", f64),
+    ]
+
+
+class LayerStatistics(Structure):
+    _fields_ = [("entropy", f64), ("variance", f64), ("kurtosis", f64)]
+
+
+class TokenBudget(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("is_uniform", u32),
+        ("bytes", u64),
+        ("original_bytes", u64),
+        ("low_bytes", u64),
+        ("original_share", f64),
     ]

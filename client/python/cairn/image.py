@@ -94,8 +94,10 @@ class ImageSpec:
     # What some recipes code better with, or need.
     parent: Any = None  # the image of the same part of the block before: ott:2 goes on from it
     query_magnitudes: Any = None  # float32 [layers, heads, k_dim]: mean |q| after RoPE
-    token_scores: Any = None  # float32 [layers, heads, tokens]: what a token is worth to readers
     chain_tokens: int = 0  # at the chain's end, 0: the block's: logquant keeps fewer rows behind more
+    # float32 [layers, heads, tokens]: what a token is worth to readers, for arkv
+    token_scores: Any = None
+    token_states: Any = None  # uint8, likewise: cairn.arkv.plan makes them, for arkv:paper
 
     @property
     def source_bytes(self) -> int:
@@ -108,8 +110,11 @@ class ImageSpec:
             raise InvalidArgumentError(f"dtype is {self.dtype!r}, expected one of {list(DTYPES)}")
         part = (self.group, self.layer_first, self.layers, self.head_first, self.heads)
         heads = (self.layers, self.heads)
-        magnitudes = _floats("query_magnitudes", self.query_magnitudes, (*heads, self.k_dim))
-        scores = _floats("token_scores", self.token_scores, (*heads, self.tokens))
+        given = self.query_magnitudes
+        magnitudes = _place("query_magnitudes", given, "float32", (*heads, self.k_dim))
+        tokens = (*heads, self.tokens)
+        scores = _place("token_scores", self.token_scores, "float32", tokens)
+        states = _place("token_states", self.token_states, "uint8", tokens)
         parent = None if self.parent is None else contiguous("parent", self.parent)
         return _ffi.ImageSpec(
             kind=GROUP_KINDS["kv" if self.v_dim else "latent"],
@@ -129,17 +134,18 @@ class ImageSpec:
             query_magnitudes=magnitudes,
             token_scores=scores,
             chain_tokens=self.chain_tokens,
+            token_states=states,
         )
 
 
-def _floats(what: str, array: Any, shape: tuple[int, ...]) -> int | None:
-    """Where they lie, checked."""
+def _place(what: str, array: Any, dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Where its elements lie, checked."""
     if array is None:
         return None
     tensor = contiguous(what, array)
-    if (tensor.dtype, tensor.shape) != ("float32", shape):
+    if (tensor.dtype, tensor.shape) != (dtype, shape):
         raise InvalidArgumentError(
-            f"{what} is {tensor.dtype} {tensor.shape}, expected float32 {shape}"
+            f"{what} is {tensor.dtype} {tensor.shape}, expected {dtype} {shape}"
         )
     return tensor.address
 

@@ -30,9 +30,14 @@ STRUCTS = {
     "cairn_counters": _ffi.Counters,
     "cairn_image_info": _ffi.ImageInfo,
     "cairn_image_spec": _ffi.ImageSpec,
+    "cairn_attention": _ffi.Attention,
+    "cairn_layer_statistics": _ffi.LayerStatistics,
+    "cairn_token_budget": _ffi.TokenBudget,
 }
 HEADER = ROOT / "client" / "c" / "cairn.h"
-HEADERS = HEADER.read_text() + (HEADER.parent / "cairn_image.h").read_text()
+HEADERS = "".join(
+    (HEADER.parent / name).read_text() for name in ("cairn.h", "cairn_image.h", "cairn_tokens.h")
+)
 PACKAGE = ROOT / "client" / "python" / "cairn"
 
 

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tokens are worth, for the recipes `arkv` and `arkv:paper` (docs/recipes/arkv.md).
+
+Who writes scores tokens by a window of attention, or by Q and K:
+
+    scores, statistics = score_tokens(q=q, k=k)             # of a layer: the last queries, all keys
+    image = encode(ImageSpec("arkv", ..., token_scores=scores_of_all_layers), k, v)
+
+Who reads takes the scores out of a chain's images and keeps what its budget holds:
+
+    scores = np.concatenate([image_scores(i) for i in images], axis=2)
+    states = plan(scores[layer], budget=2**20, original_bytes=512, low_bytes=160)
+    keep = states != EVICTED                                # [heads, tokens]
+
+Needs numpy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _ffi
+from .errors import InvalidArgumentError
+from .image import inspect
+from .tensors import contiguous
+
+GAMMA = 263.81  # the paper's weight of the variance
+EVICTED, LOW, ORIGINAL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """Of the share of attention that each token before the window gets."""
+
+    entropy: float
+    variance: float
+    kurtosis: float
+
+
+def score_tokens(
+    weights: Any = None,
+    *,
+    kv_heads: int | None = None,
+    q: Any = None,
+    k: Any = None,
+    scale: float | None = None,
+    gamma: float = GAMMA,
+) -> tuple[np.ndarray, LayerStatistics]:
+    """Scores [kv_heads, keys] of a layer's tokens, infinite for the last ones, whose queries these
+    are, and the layer's statistics. Either `weights` [query_heads, queries, keys], after the
+    softmax, with kv_heads; or `q` [query_heads, queries, dim] and `k` [kv_heads, keys, dim] as they
+    meet, after RoPE, and `scale`, 1 / sqrt(dim) unless given."""
+    native = _ffi.Attention(gamma=gamma)
+    if weights is not None:
+        if kv_heads is None or q is not None or k is not None:
+            raise InvalidArgumentError("weights take kv_heads, and exclude q and k")
+        weights = _floats("weights", weights, 3)
+        native.query_heads, native.queries, native.keys = weights.shape
+        native.kv_heads, native.weights = kv_heads, weights.ctypes.data
+    else:
+        if q is None or k is None:
+            raise InvalidArgumentError("expected weights, or q and k")
+        q, k = _floats("q", q, 3), _floats("k", k, 3)
+        if q.shape[2] != k.shape[2] or kv_heads not in (None, k.shape[0]):
+            raise InvalidArgumentError(f"q is {q.shape} and k is {k.shape}: no such heads")
+        native.query_heads, native.queries, native.dim = q.shape
+        native.kv_heads, native.keys = k.shape[:2]
+        native.query_values, native.key_values = q.ctypes.data, k.ctypes.data
+        native.scale = q.shape[2] ** -0.5 if scale is None else scale
+    scores = np.empty((native.kv_heads, native.keys), np.float32)
+    found = _ffi.LayerStatistics()
+    call = _ffi.library().cairn_token_scores
+    _ffi.check(call(ctypes.byref(native), scores.ctypes.data, ctypes.byref(found)))
+    return scores, LayerStatistics(found.entropy, found.variance, found.kurtosis)
+
+
+def layer_shares(layers: Sequence[LayerStatistics]) -> list[float]:
+    """rho of each layer: how much of its budget goes to originals; 1 where that is the most."""
+    given = (_ffi.LayerStatistics * len(layers))(
+        *[(layer.entropy, layer.variance, layer.kurtosis) for layer in layers]
+    )
+    shares = (ctypes.c_double * len(layers))()
+    _ffi.check(_ffi.library().cairn_layer_shares(given, len(layers), shares))
+    return list(shares)
+
+
+def plan(
+    scores: Any,
+    *,
+    budget: int,
+    original_bytes: int,
+    low_bytes: int,
+    original_share: float = 0.0,
+    uniform: bool = False,
+) -> np.ndarray:
+    """EVICTED, LOW or ORIGINAL for each of `scores` [heads, tokens] of a layer, uint8, within
+    `budget` bytes for each head, K and V together. `uniform`: the same tokens for all heads."""
+    scores = _floats("scores", scores, 2)
+    native = _ffi.TokenBudget(
+        is_uniform=int(uniform),
+        bytes=budget,
+        original_bytes=original_bytes,
+        low_bytes=low_bytes,
+        original_share=original_share,
+    )
+    states = np.empty(scores.shape, np.uint8)
+    call = _ffi.library().cairn_plan_tokens
+    _ffi.check(call(ctypes.byref(native), scores.ctypes.data, *scores.shape, states.ctypes.data))
+    return states
+
+
+def image_scores(image: Any) -> np.ndarray:
+    """float32 [layers, heads, tokens]: what an image of arkv says of its tokens. Infinite for a
+    head whose K is raw; 0 in images of other recipes. Verifies the image."""
+    return _of_tokens(image, np.float32, _ffi.library().cairn_image_scores)
+
+
+def kept(image: Any) -> np.ndarray:
+    """bool [layers, heads, tokens]: False for what arkv:paper evicted, which decodes to zeros and
+    is to be left out of attention. Verifies the image."""
+    return _of_tokens(image, np.uint8, _ffi.library().cairn_image_kept).astype(bool)
+
+
+def _of_tokens(image: Any, dtype: type, call: Callable[..., int]) -> np.ndarray:
+    info, place = inspect(image), contiguous("image", image)
+    shape = (len(info.part.layers or ()), len(info.part.heads or ()), info.tokens)
+    found = np.empty(shape, dtype)
+    _ffi.check(call(place.address, place.bytes, found.ctypes.data))
+    return found
+
+
+def _floats(what: str, array: Any, axes: int) -> np.ndarray:
+    made = np.ascontiguousarray(array, np.float32)
+    if made.ndim != axes:
+        raise InvalidArgumentError(f"{what} has shape {made.shape}, expected {axes} axes")
+    return made
