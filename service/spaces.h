@@ -98,12 +98,17 @@ class Spaces {
   // Makes bytes of that kind current for the group: what later images are coded with.
   // InvalidArgument names the field: no such group, bytes that are none of the kind, of another
   // geometry than the group's, or without the rate of the space's recipe. ResourceExhausted.
+  // AlreadyExists: it was mined, and one that was installed is current.
   struct Installed {
     codecs::Digest id{};
     bool is_new = false;
   };
   absl::StatusOr<Installed> Install(const SpaceEntry& space, uint32_t group,
-                                    proto::SideObjectKind kind, std::span<const std::byte> bytes);
+                                    proto::SideObjectKind kind, std::span<const std::byte> bytes,
+                                    SideObjectOrigin origin = SideObjectOrigin::kInstalled);
+  // The space's recipe needs a profile, and the group has none, or one that was mined and lacks the
+  // recipe's rate.
+  bool WantsProfile(const SpaceEntry& space, uint32_t group);
   // Makes *spec, of a group of the space, one of the space's recipe. Where that has a use for a
   // profile it is the group's current one, which is returned: *spec is coded with it, and its image
   // has to keep it. Where it needs one that the group has not, or not of that rate: `exact`.

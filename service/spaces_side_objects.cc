@@ -50,7 +50,8 @@ absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group,
 
 absl::StatusOr<Spaces::Installed> Spaces::Install(const SpaceEntry& space, uint32_t group,
                                                   proto::SideObjectKind kind,
-                                                  std::span<const std::byte> bytes) {
+                                                  std::span<const std::byte> bytes,
+                                                  SideObjectOrigin origin) {
   if (group >= space.groups().size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("group is ", group, ": the space has ", space.groups().size(), " groups"));
@@ -67,8 +68,19 @@ absl::StatusOr<Spaces::Installed> Spaces::Install(const SpaceEntry& space, uint3
   Installed installed = {.id = parsed->id(), .is_new = false};
   CAIRN_ASSIGN_OR_RETURN(
       installed.is_new,
-      side_objects_.Install({space.id(), group, space.tenant()}, std::move(parsed)));
+      side_objects_.Install({space.id(), group, space.tenant()}, std::move(parsed), origin));
   return installed;
+}
+
+bool Spaces::WantsProfile(const SpaceEntry& space, uint32_t group) {
+  const codecs::Recipe recipe = space.recipe();
+  if (!recipe.NeedsProfile()) {
+    return false;
+  }
+  const SideObjectRef current =
+      side_objects_.Current(space.id(), group, proto::SideObjectKind::kProfile);
+  return current.get() == nullptr || (side_objects_.OriginOf(current) == SideObjectOrigin::kMined &&
+                                      !CheckRate(recipe, group, *current.profile()).ok());
 }
 
 SideObjectRef Spaces::Settle(const SpaceEntry& space, codecs::ImageSpec* spec) {
@@ -88,7 +100,9 @@ absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {
   for (uint32_t group = 0; group < space->groups().size(); ++group) {
     const SideObjectRef current =
         side_objects_.Current(space_id, group, proto::SideObjectKind::kProfile);
-    if (current.profile() != nullptr) {
+    // What was mined is mined again for another rate.
+    if (current.profile() != nullptr &&
+        side_objects_.OriginOf(current) == SideObjectOrigin::kInstalled) {
       CAIRN_RETURN_IF_ERROR(CheckRate(settled, group, *current.profile()));
     }
   }

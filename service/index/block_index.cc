@@ -129,6 +129,12 @@ IndexFigures BlockIndex::figures() const {
   return table_.figures();
 }
 
+bool BlockIndex::IsPublished(const Pin& pin) const {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  return pin.image_->block != nullptr;
+}
+
 IndexFigures BlockIndex::figures(uint64_t space_id) const {
   const MutexLock lock(mutex_);
   return table_.figures(space_id);

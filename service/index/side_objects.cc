@@ -15,7 +15,8 @@ struct SideObjectRef::Entry {
   uint64_t space_id = 0;
   std::string tenant;
   uint64_t references = 0;
-  uint64_t current_count = 0;  // slots that it is the current one of
+  uint64_t current_count = 0;                          // slots that it is the current one of
+  SideObjectOrigin origin = SideObjectOrigin::kMined;  // installed once: for ever
 };
 
 absl::StatusOr<std::unique_ptr<SideObject>> SideObject::Parse(proto::SideObjectKind kind,
@@ -121,10 +122,16 @@ absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const GroupPlace& pla
 }
 
 absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
-                                          std::unique_ptr<SideObject> object) {
+                                          std::unique_ptr<SideObject> object,
+                                          SideObjectOrigin origin) {
   std::unique_ptr<Entry> freed;  // after the lock
   const MutexLock lock(mutex_);
   const Slot slot = {place.space_id, place.group, object->kind()};
+  if (const auto held = current_.find(slot); origin == SideObjectOrigin::kMined &&
+                                             held != current_.end() &&
+                                             held->second->origin == SideObjectOrigin::kInstalled) {
+    return absl::AlreadyExistsError("a side object was installed");
+  }
   Entry* entry = nullptr;
   const auto found = entries_.find(Name(place.space_id, object->id()));
   const bool is_new = found == entries_.end();
@@ -137,6 +144,9 @@ absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
     entry = *added;
   } else {
     entry = found->second.get();
+  }
+  if (origin == SideObjectOrigin::kInstalled) {
+    entry->origin = origin;
   }
   ++entry->current_count;
   Entry*& current = current_[slot];
@@ -159,6 +169,12 @@ SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::Sid
   return {this, found->second};
 }
 
+SideObjectOrigin SideObjects::OriginOf(const SideObjectRef& reference) const {
+  CAIRN_CHECK(reference.owner_ == this);
+  const MutexLock lock(mutex_);
+  return reference.entry_->origin;
+}
+
 SideObjectRef SideObjects::Find(uint64_t space_id, const codecs::Digest& id) {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(Name(space_id, id));
@@ -179,8 +195,12 @@ std::vector<SideObjects::Listed> SideObjects::List(uint64_t space_id) const {
     for (const auto& [name, entry] : entries_) {
       if (name.first == space_id) {
         const SideObject& object = *entry->object;
-        listed.push_back(
-            {object.id(), object.kind(), object.bytes().size(), {}, entry->references});
+        listed.push_back({object.id(),
+                          object.kind(),
+                          object.bytes().size(),
+                          {},
+                          entry->references,
+                          entry->origin});
       }
     }
     for (const auto& [slot, entry] : current_) {

@@ -88,17 +88,27 @@ struct SideObjectLimits {
   uint64_t count_max = 0;             // of all
 };
 
+// Who made one the current one of its kind.
+enum class SideObjectOrigin : uint8_t {
+  kInstalled,  // a client
+  kMined,      // upkeep, out of the space's own blocks; gives way to any other
+};
+
 class SideObjects {
  public:
   explicit SideObjects(const SideObjectLimits& limits);
   ~SideObjects();  // REQUIRES: no SideObjectRef is left
 
   // Makes it the current one of its kind for the group. True: the space had it not.
-  // ResourceExhausted: a limit, which the message names.
-  absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object);
+  // ResourceExhausted: a limit, which the message names. AlreadyExists: it was mined, and one that
+  // was installed is current.
+  absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
+                               SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
   // Empty: the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);
+  // REQUIRES: the reference is not empty.
+  SideObjectOrigin OriginOf(const SideObjectRef& reference) const;
   // Empty: the space has none of that id.
   SideObjectRef Find(uint64_t space_id, const codecs::Digest& id);
 
@@ -108,6 +118,7 @@ class SideObjects {
     uint64_t bytes = 0;
     std::vector<uint32_t> current_groups;  // ascending
     uint64_t references = 0;               // SideObjectRefs
+    SideObjectOrigin origin = SideObjectOrigin::kInstalled;
   };
   // In the order of their ids.
   std::vector<Listed> List(uint64_t space_id) const;

@@ -77,6 +77,8 @@ class HostTier {
   const Arena& arena() const { return *arena_; }
   uint64_t capacity_bytes() const { return arena_->budget_bytes(Use::kPlaced); }
   uint64_t used_bytes() const { return arena_->used_bytes(Use::kPlaced); }
+  // How often Allocate() and Place() found that what is left is pinned or in flight.
+  uint64_t refusals() const { return refused_[static_cast<size_t>(Use::kPlaced)].Value(); }
   uint64_t staging_capacity_bytes() const { return arena_->budget_bytes(Use::kStaging); }
   uint64_t staging_bytes() const { return arena_->used_bytes(Use::kStaging); }
 

@@ -33,6 +33,7 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& c
       host_(host),
       clock_(clock),
       backend_(ActiveBackend()),
+      mining_(spaces, index, host, backend_),
       encode_seconds_(LatencyBounds()) {}
 
 void Upkeep::Start() {
@@ -49,6 +50,7 @@ void Upkeep::Stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
+  mining_.Stop();
 }
 
 void Upkeep::Wake() {
@@ -83,6 +85,7 @@ absl::Time Upkeep::RunOnce() {
   }
   const bool has_more = EncodePending() || evictions == kEvictionsPerRound;
   const absl::Time now = clock_.Now();
+  next = std::min(next, mining_.RunSlice(now));
   if (has_more) {
     return now;
   }
@@ -166,6 +169,7 @@ void Upkeep::Report(MetricSink& sink) const {
   const MetricLabel encode[] = {{"step", "encode"}};
   sink.AddHistogram("cairn_upkeep_step_seconds", "Time of each step of upkeep.", encode,
                     encode_seconds_.Snapshot());
+  mining_.Report(sink);
   const MetricLabel where[] = {{"where", "upkeep"}};
   sink.AddCounter("cairn_corrupt_tiles_total",
                   "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",

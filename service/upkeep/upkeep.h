@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one thread of chores: leases that ran out, waiters whose deadline passed, eviction down to
-// the watermark, encoding of blocks that puts kept raw. Sleeps until the next of them is due.
+// the watermark, encoding of blocks that puts kept raw, mining of profiles. Sleeps until the next
+// of them is due.
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
@@ -20,6 +21,7 @@
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/host_tier.h"
+#include "service/upkeep/mining.h"
 
 namespace cairn {
 
@@ -68,6 +70,7 @@ class Upkeep {
   HostTier& host_;
   const Clock& clock_;
   const codecs::Backend& backend_;
+  Mining mining_;
 
   mutable Mutex mutex_;
   CondVar woken_;

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Makes profiles for groups whose space has a recipe that needs one and which have none: out of
+// the first blocks that the space holds, which are `exact` until then. What was installed is never
+// replaced by what is mined here.
+//
+// Work is cut into slices of some milliseconds, so that the other chores of upkeep are on time. The
+// blocks of a sample are pinned from the first slice to the last; they are let go, and mining
+// starts again later, when one of them is no longer published, when the tier had to refuse an
+// image, or when the space has no use for the profile any more.
+//
+// Thread-safety: belongs to upkeep's thread, but for Report().
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/metric.h"
+#include "codecs/backend.h"
+#include "codecs/image.h"
+#include "codecs/mine/profile_miner.h"
+#include "service/index/block_index.h"
+#include "service/spaces.h"
+#include "service/tier/host_tier.h"
+
+namespace cairn {
+
+class Mining {
+ public:
+  Mining(Spaces& spaces, BlockIndex& index, const HostTier& host, const codecs::Backend& backend);
+
+  // One slice, if there is something to do. Returns when the next is due: `now` where there is more
+  // at once.
+  absl::Time RunSlice(absl::Time now);
+  // Lets go of all that it holds.
+  void Stop() { work_.reset(); }
+
+  void Report(MetricSink& sink) const;
+
+ private:
+  struct Target {
+    const SpaceEntry* space = nullptr;
+    uint16_t group = 0;
+  };
+  // Images that together are the group whole, of one block.
+  struct SampleBlock {
+    BlockIndex::Pins pins;
+    std::vector<codecs::ImageView> views;  // of the pins
+    uint64_t first_position = 0;
+    uint32_t tokens = 0;
+  };
+  // A profile under way.
+  struct Work {
+    Target target;
+    codecs::Recipe recipe;    // of the space when it began
+    uint64_t refusals = 0;    // of the tier
+    uint64_t cursor = 0;      // of the walk for blocks
+    bool has_walked = false;  // all that is wanted or there
+    std::vector<SampleBlock> blocks;
+    uint64_t tokens = 0, pinned_bytes = 0;
+    std::unique_ptr<codecs::ProfileMiner> miner;
+    // Where the pass is: the tile of a head, then a strip of it.
+    size_t block = 0;
+    uint32_t head = 0;  // of layer * heads + head
+    uint32_t strip = 0;
+    std::vector<std::byte> source;  // of K and V of the head
+  };
+
+  // Groups that want a profile and may have blocks enough, of all spaces.
+  std::vector<Target> FindTargets() const;
+  // Why work cannot go on; empty: it can.
+  std::string_view ReasonToEnd(const Work& work) const;
+  // Looks for blocks for a while. False: it is over, and there are too few.
+  bool Gather(Work& work, absl::Time until);
+  // Takes pins of one block into the sample if they are the group whole.
+  void Take(Work& work, BlockIndex::Pins pins);
+  // The image that has a (layer, head); null: none.
+  static const codecs::ImageView* ViewOf(const SampleBlock& block, const codecs::Slice& slice);
+  // Takes a strip of the current pass, K and V, to the miner.
+  absl::Status Show(Work& work);
+  absl::Status Install(const Work& work);
+
+  Spaces& spaces_;
+  BlockIndex& index_;
+  const HostTier& host_;
+  const codecs::Backend& backend_;
+
+  std::vector<Target> targets_;  // still to be tried since the last look
+  absl::Time next_look_ = absl::InfinitePast();
+  std::optional<Work> work_;
+  Counter mined_, given_up_;
+  Histogram slice_seconds_;
+};
+
+}  // namespace cairn

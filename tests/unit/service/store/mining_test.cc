@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles that upkeep mines out of a space's own blocks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "codecs/decode.h"
+#include "codecs/math.h"
+#include "tests/support/metric_capture.h"
+#include "tests/support/profile_bytes.h"
+#include "tests/support/store_fixture.h"
+
+namespace cairn {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr auto kProfile = proto::SideObjectKind::kProfile;
+constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
+constexpr uint64_t kBlocks = 32;  // of 16 tokens: 512
+constexpr int kRoundsMax = 10'000;
+
+class MiningTest : public testing::Test {
+ protected:
+  const SpaceEntry& Cairn(std::string_view recipe = "cairn:2.3", bool turns = false) {
+    auto identity = StoreFixture::Identity();
+    identity.model = std::string(recipe);
+    if (turns) {
+      identity.groups[0].rope = {proto::Rope::Kind::kHalf, 32, 10000, {}};
+    }
+    return store_.OpenSpace(recipe, identity);
+  }
+  SideObjects& objects() { return store_.spaces.side_objects(); }
+  SideObjectRef Current(const SpaceEntry& space) {
+    return objects().Current(space.id(), 0, kProfile);
+  }
+  double Metric(const std::string& name) {
+    MetricCapture metrics;
+    store_.upkeep->Report(metrics);
+    return metrics.Value(name);
+  }
+  // Rounds of upkeep until nothing is due at once.
+  void RunUpkeep() {
+    for (int i = 0; i < kRoundsMax; ++i) {
+      if (store_.upkeep->RunOnce() > store_.clock.Now()) return;
+    }
+    FAIL() << "upkeep goes on and on";
+  }
+  // The first slices: blocks are pinned, and nothing is mined yet.
+  void BeginMining() {
+    for (int i = 0; i < kRoundsMax && store_.index->pinned_bytes() == 0; ++i) {
+      store_.upkeep->RunOnce();
+    }
+    ASSERT_GT(store_.index->pinned_bytes(), 0u);
+    ASSERT_EQ(objects().count(), 0u);
+  }
+  std::string RecipeOf(const SpaceEntry& space, const proto::BlockKey& key) {
+    const auto answer = store_.RunGet(space, key, StoreFixture::Whole(space), proto::Form::kImage);
+    CAIRN_CHECK_OK(answer);
+    codecs::ImageView view;
+    CAIRN_CHECK(codecs::ParseImage(answer->payload, &view) == codecs::Error::kOk);
+    return std::string(codecs::FormatRecipe(view.spec().recipe));
+  }
+  // Root of the mean square of what a block's values are off by.
+  double ErrorOf(const SpaceEntry& space, const proto::BlockKey& key) {
+    const auto whole = StoreFixture::Whole(space);
+    const auto got = store_.RunGet(space, key, whole);
+    CAIRN_CHECK_OK(got);
+    const Bytes source = StoreFixture::Source(space, key, 0, whole);
+    double squares = 0;
+    for (size_t i = 0; i < source.size(); i += 2) {
+      uint16_t a = 0, b = 0;
+      std::memcpy(&a, &source[i], 2);
+      std::memcpy(&b, &got->payload[i], 2);
+      squares += std::pow(codecs::Bf16ToFloat(a) - codecs::Bf16ToFloat(b), 2);
+    }
+    return std::sqrt(squares / (static_cast<double>(source.size()) / 2));
+  }
+
+  StoreFixture store_;
+};
+
+TEST_F(MiningTest, FiveHundredTokensMakeAProfile) {
+  const SpaceEntry& space = Cairn("cairn:4.3", true);
+  const auto keys = store_.PutChain(space, kBlocks - 1);
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr) << "too few tokens";
+  const auto last = store_.PutSource(space, StoreFixture::Key(kBlocks), StoreFixture::Whole(space),
+                                     keys.back(), (kBlocks - 1) * 16);
+  ASSERT_TRUE(last.ok()) << last.status();
+  store_.clock.Advance(absl::Seconds(1));
+  RunUpkeep();
+  const SideObjectRef mined = Current(space);
+  ASSERT_NE(mined.get(), nullptr);
+  EXPECT_EQ(objects().OriginOf(mined), SideObjectOrigin::kMined);
+  EXPECT_EQ(objects().List(space.id())[0].origin, SideObjectOrigin::kMined);
+  ASSERT_EQ(mined.profile()->PairCount(), 16u) << "the space says how K turns";
+  EXPECT_NEAR(std::ldexp(static_cast<double>(mined.profile()->PairTurns(0)), -64),
+              1 / (2 * 3.14159265), 1e-8);
+  for (const uint32_t bits : {23U, 30U, 43U}) {
+    EXPECT_TRUE(mined.profile()->MultiplierOf(bits).has_value());
+  }
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 1);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 0);
+  // What is there stays as it is; what comes is coded with it.
+  EXPECT_EQ(RecipeOf(space, keys[0]), "exact");
+  const auto later = StoreFixture::Key(1000);
+  ASSERT_TRUE(store_.PutSource(space, later, StoreFixture::Whole(space)).ok());
+  EXPECT_EQ(RecipeOf(space, later), "cairn:4.3");
+  EXPECT_GT(ErrorOf(space, later), 0);
+  EXPECT_LT(ErrorOf(space, later), 0.2) << "values are about 1.5";
+  store_.clock.Advance(absl::Seconds(2));
+  RunUpkeep();
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 1) << "once";
+}
+
+TEST_F(MiningTest, SlicesOfTwoRanksAreOneSample) {
+  const SpaceEntry& space = Cairn();
+  for (uint64_t i = 1; i <= kBlocks; ++i) {
+    ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(i), kLeft).ok());
+    ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(1000 + i), kRight).ok());
+  }
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr) << "no block is whole";
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  for (uint64_t i = 1; i <= kBlocks; ++i) {
+    ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(i), kRight).ok());
+  }
+  store_.clock.Advance(absl::Seconds(1));
+  RunUpkeep();
+  EXPECT_NE(Current(space).get(), nullptr);
+}
+
+TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
+  const SpaceEntry& space = Cairn();
+  const Bytes installed =
+      codecs::ProfileBytes({.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32}, std::mt19937_64(1))
+          .bytes();
+  store_.PutChain(space, kBlocks);
+  BeginMining();
+  ASSERT_TRUE(store_.spaces.Install(space, 0, kProfile, installed).ok());
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get()->id(), proto::SideObjectId(installed));
+  EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  const Bytes other =
+      codecs::ProfileBytes({.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32}, std::mt19937_64(2))
+          .bytes();
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      store_.spaces.Install(space, 0, kProfile, other, SideObjectOrigin::kMined).status()));
+}
+
+TEST_F(MiningTest, WhatIsInstalledReplacesWhatWasMined) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  ASSERT_NE(Current(space).get(), nullptr);
+  const Bytes mined(Current(space).get()->bytes().begin(), Current(space).get()->bytes().end());
+  // Of equal bytes, who installs them is right.
+  ASSERT_TRUE(store_.spaces.Install(space, 0, kProfile, mined).ok());
+  EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
+}
+
+TEST_F(MiningTest, AnotherRateIsMinedAgain) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  ASSERT_TRUE(store_.spaces.SetRecipe(space.id(), "cairn:5.5").ok());
+  store_.clock.Advance(absl::Seconds(1));
+  RunUpkeep();
+  ASSERT_NE(Current(space).get(), nullptr);
+  EXPECT_TRUE(Current(space).profile()->MultiplierOf(55).has_value());
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 2);
+}
+
+TEST_F(MiningTest, NoProfileIsMinedForRecipesThatNeedNone) {
+  store_.PutChain(Cairn("exact"), kBlocks);
+  RunUpkeep();
+  EXPECT_EQ(objects().count(), 0u);
+}
+
+TEST_F(MiningTest, BlocksThatAreDeletedAreNoSample) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  BeginMining();
+  EXPECT_EQ(store_.index->Invalidate(space.id()), kBlocks);
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  EXPECT_EQ(store_.host->used_bytes(), 0u);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  // Others are, a while later.
+  store_.PutChain(space, kBlocks, 100);
+  store_.clock.Advance(absl::Seconds(5));
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  store_.clock.Advance(absl::Seconds(6));
+  RunUpkeep();
+  EXPECT_NE(Current(space).get(), nullptr);
+}
+
+TEST_F(MiningTest, AFullTierGetsTheSampleBack) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  BeginMining();
+  // Everything but the sample goes, and that is not enough.
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      store_.host->Allocate(store_.host->capacity_bytes() - 4096).status()));
+  RunUpkeep();
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  EXPECT_TRUE(store_.host->Allocate(store_.host->capacity_bytes() - 4096).ok());
+}
+
+TEST_F(MiningTest, StopLetsGoOfTheSample) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  BeginMining();
+  store_.upkeep->Stop();
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+}
+
+// For the thread sanitizer: puts, gets, deletions and another's installs while the thread mines.
+TEST_F(MiningTest, RunsBesideEverythingElse) {
+  const SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  store_.upkeep->Start();
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
+  uint64_t key = 1000;
+  while (Current(space).get() == nullptr && MonotonicNow() < deadline) {
+    ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(key++), StoreFixture::Whole(space)).ok());
+    store_.RunGet(space, StoreFixture::Key(1), StoreFixture::Whole(space)).IgnoreError();
+    objects().List(space.id());
+    Metric("cairn_upkeep_mined_total");
+    store_.upkeep->Wake();
+  }
+  EXPECT_NE(Current(space).get(), nullptr);
+  store_.upkeep->Stop();
+}
+
+}  // namespace
+}  // namespace cairn
