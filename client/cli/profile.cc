@@ -19,6 +19,8 @@ constexpr Flag kFlags[] = {
 
 std::string HexOf(const Digest& id) { return proto::Hex(std::as_bytes(std::span(id))); }
 
+std::string OriginOf(const SideObjectFigures& one) { return one.is_mined ? "mined" : "installed"; }
+
 absl::Status Install(const Arguments& arguments, Space& space, absl::Duration timeout) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t group,
                          arguments.GetNumber("--group", 0, proto::kGroupsMax - 1));
@@ -56,6 +58,7 @@ absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeo
           .Field("bytes", one.bytes)
           .Field("current_groups", absl::StrJoin(one.current_groups, ","))
           .Field("references", one.references)
+          .Field("origin", OriginOf(one))
           .EndObject();
     }
     json.EndArray().EndObject().Print();
@@ -66,9 +69,9 @@ absl::Status Show(const Arguments& arguments, Space& space, absl::Duration timeo
   for (const SideObjectFigures& one : listed) {
     rows.push_back({HexOf(one.id), proto::Name(one.kind), FormatBytes(one.bytes),
                     one.current_groups.empty() ? "-" : absl::StrJoin(one.current_groups, ","),
-                    absl::StrCat(one.references)});
+                    absl::StrCat(one.references), OriginOf(one)});
   }
-  PrintTable({"ID", "KIND", "BYTES", "CURRENT OF GROUPS", "REFERENCES"}, rows);
+  PrintTable({"ID", "KIND", "BYTES", "CURRENT OF GROUPS", "REFERENCES", "ORIGIN"}, rows);
   return absl::OkStatus();
 }
 
@@ -93,7 +96,9 @@ const Command kProfile{
     .operands = "install FILE|show",
     .summary = "Gives a space the profile that cairn:2.3 and the like code with, or shows it",
     .details =
-        "cairn.profile of the Python package makes profiles. Blocks that are there keep the\n"
+        "cairn.profile of the Python package makes profiles; a daemon that is given none mines "
+        "one\n"
+        "of the space's own blocks, which any that is installed replaces. Blocks there keep the\n"
         "one that they were coded with; one that no block names any more is dropped.\n",
     .flags = kFlags,
     .operands_min = 1,

@@ -32,6 +32,7 @@ struct SideObjectFigures {
   uint64_t bytes = 0;
   std::vector<uint32_t> current_groups;  // what puts into these are coded with from now on
   uint64_t references = 0;               // images, and puts and gets under way, that name it
+  bool is_mined = false;                 // by the daemon; false: it was installed
 };
 
 struct InstalledSideObject {

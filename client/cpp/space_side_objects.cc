@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<SideObjectFigures>> Space::AskSideObjects(const Bound
     one.bytes = info.bytes();
     one.current_groups.assign(info.current_groups().begin(), info.current_groups().end());
     one.references = info.references();
+    one.is_mined = info.mined();
   }
   return listed;
 }

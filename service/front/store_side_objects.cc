@@ -76,6 +76,7 @@ grpc::ServerUnaryReactor* StoreService::ListSideObjects(grpc::CallbackServerCont
       info.set_bytes(one.bytes);
       for (const uint32_t group : one.current_groups) info.add_current_groups(group);
       info.set_references(one.references);
+      info.set_mined(one.origin == SideObjectOrigin::kMined);
     }
     return absl::OkStatus();
   });

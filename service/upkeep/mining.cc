@@ -19,6 +19,7 @@ namespace {
 // Of a round of upkeep, besides a strip that it ends with.
 constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr int kRestPerGather = 20;  // times what looking for blocks took in vain
 constexpr absl::Duration kGiveUpFor = absl::Seconds(10);
 constexpr uint64_t kTokensMin = 512;   // of every head: what a profile can be made of
 constexpr uint64_t kTokensMax = 1024;  // more is better, but takes longer
@@ -43,6 +44,7 @@ std::vector<uint64_t> TurnsOfGroup(const proto::GroupGeometry& group) {
   return turns;
 }
 
+// Without query_squares.
 codecs::MineRequest RequestOf(const SpaceEntry& space, uint16_t group,
                               const codecs::Recipe& recipe) {
   codecs::MineRequest request;
@@ -92,7 +94,9 @@ absl::Time Mining::RunSlice(absl::Time now) {
   const absl::Time until = MonotonicNow() + kSlice;
   if (work_->miner == nullptr) {
     if (!Gather(*work_, until)) {
-      work_.reset();  // until there are more
+      // Until there are more; a large index is not gone through all the time.
+      next_look_ = std::max(next_look_, now + kRestPerGather * work_->gathering);
+      work_.reset();
     }
     return now;
   }
@@ -162,6 +166,7 @@ std::string_view Mining::ReasonToEnd(const Work& work) const {
 
 bool Mining::Gather(Work& work, absl::Time until) {
   const uint64_t space_id = work.target.space->id();
+  const absl::Time started = MonotonicNow();
   bool has_more = true;
   BlockIndex::Pins pins;
   do {
@@ -178,14 +183,16 @@ bool Mining::Gather(Work& work, absl::Time until) {
       Take(work, std::move(of_block));
     }
   } while (has_more && work.tokens < kTokensMax && MonotonicNow() < until);
+  work.gathering += MonotonicNow() - started;
   if (has_more && work.tokens < kTokensMax) {
     return true;
   }
   if (work.tokens < kTokensMin) {
     return false;
   }
-  work.miner = std::make_unique<codecs::ProfileMiner>(
-      RequestOf(*work.target.space, work.target.group, work.recipe));
+  codecs::MineRequest request = RequestOf(*work.target.space, work.target.group, work.recipe);
+  request.query_squares = spaces_.query_squares().Get(space_id, work.target.group).means;
+  work.miner = std::make_unique<codecs::ProfileMiner>(std::move(request));
   return true;
 }
 
@@ -299,7 +306,8 @@ void Mining::Report(MetricSink& sink) const {
                   "or there was no use for it any more.",
                   {}, given_up_.Value());
   const MetricLabel mine[] = {{"step", "mine"}};
-  sink.AddHistogram("cairn_upkeep_step_seconds", "Time of each step of upkeep.", mine,
+  sink.AddHistogram("cairn_upkeep_step_seconds",
+                    "Time of each step of upkeep; of mining, of each slice.", mine,
                     slice_seconds_.Snapshot());
 }
 

@@ -54,10 +54,10 @@ class Mining {
   // A profile under way.
   struct Work {
     Target target;
-    codecs::Recipe recipe;    // of the space when it began
-    uint64_t refusals = 0;    // of the tier
-    uint64_t cursor = 0;      // of the walk for blocks
-    bool has_walked = false;  // all that is wanted or there
+    codecs::Recipe recipe;     // of the space when it began
+    uint64_t refusals = 0;     // of the tier
+    uint64_t cursor = 0;       // of the walk for blocks
+    absl::Duration gathering;  // spent on that walk
     std::vector<SampleBlock> blocks;
     uint64_t tokens = 0, pinned_bytes = 0;
     std::unique_ptr<codecs::ProfileMiner> miner;

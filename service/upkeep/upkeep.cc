@@ -167,7 +167,8 @@ void Upkeep::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_encoded_total", "Images kept raw that were encoded later.", {},
                   encoded_.Value());
   const MetricLabel encode[] = {{"step", "encode"}};
-  sink.AddHistogram("cairn_upkeep_step_seconds", "Time of each step of upkeep.", encode,
+  sink.AddHistogram("cairn_upkeep_step_seconds",
+                    "Time of each step of upkeep; of mining, of each slice.", encode,
                     encode_seconds_.Snapshot());
   mining_.Report(sink);
   const MetricLabel where[] = {{"where", "upkeep"}};

@@ -127,9 +127,26 @@ TEST_F(MiningTest, SlicesOfTwoRanksAreOneSample) {
   for (uint64_t i = 1; i <= kBlocks; ++i) {
     ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(i), kRight).ok());
   }
-  store_.clock.Advance(absl::Seconds(1));
+  store_.clock.Advance(absl::Minutes(10));
   RunUpkeep();
   EXPECT_NE(Current(space).get(), nullptr);
+}
+
+TEST_F(MiningTest, StepsAreFineWhereQueriesAreLarge) {
+  const SpaceEntry& space = Cairn();
+  const codecs::GroupShape& shape = space.groups()[0];
+  std::vector<float> means(size_t{shape.layers} * shape.heads * shape.tile.k_dim, 1);
+  for (size_t i = 0; i < means.size(); i += shape.tile.k_dim) means[i] = 16;
+  ASSERT_TRUE(store_.spaces.query_squares().Add({space.id(), 0, space.tenant()}, shape,
+                                                StoreFixture::Whole(space), means, 16));
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const SideObjectRef mined = Current(space);
+  ASSERT_NE(mined.get(), nullptr);
+  EXPECT_NEAR(mined.profile()->Channel(0, {1, 2}, 1).step_log -
+                  mined.profile()->Channel(0, {1, 2}, 0).step_log,
+              512, 2)
+      << "two octaves: a sixteenth of the square";
 }
 
 TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
