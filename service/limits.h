@@ -36,6 +36,8 @@ inline constexpr size_t kSideObjectsMax = 8192;
 inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // of one GetSideObject
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries, all
 inline constexpr uint64_t kQuerySquaresBytesPerTenantMax = 32_MiB;
+// Channels of K and V of a group that upkeep mines a profile of, which takes 80 MiB while it does.
+inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------

@@ -22,6 +22,8 @@ constexpr int32_t kProbes = 16;
 // Bytes that a strip takes beside symbols and rows: header 16, padding 8, and what the coder's
 // states cost.
 constexpr double kStripBytes = 78;
+constexpr uint64_t kChannelBytes = 8;       // of a profile
+constexpr uint64_t kOtherBytesMax = 16384;  // likewise: header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
 
@@ -100,7 +102,11 @@ Error Validate(const MineRequest& request) {
   const uint64_t channels = uint64_t{group.layers} * group.heads * group.tile.k_dim;
   is_valid &= request.query_squares.empty() || request.query_squares.size() == channels;
   for (const float square : request.query_squares) is_valid &= square >= 0 && std::isfinite(square);
-  return is_valid ? Error::kOk : Error::kInvalidShape;
+  if (!is_valid) return Error::kInvalidShape;
+  const uint64_t heads = uint64_t{group.layers} * group.heads;
+  const uint64_t channel_bytes =
+      heads * (uint64_t{group.tile.k_dim} + group.tile.v_dim) * kChannelBytes;
+  return channel_bytes + kOtherBytesMax <= kProfileBytesMax ? Error::kOk : Error::kTooLarge;
 }
 
 ProfileMiner::ProfileMiner(MineRequest request)

@@ -49,7 +49,8 @@ struct MineRequest {
 // Of a rotation by so many radians a token, in 2^-64 turn.
 [[nodiscard]] uint64_t TurnsOf(double radians);
 
-// kInvalidShape: a field of the request does not keep what is said there.
+// kInvalidShape: a field of the request does not keep what is said there. kTooLarge: the profile
+// would be.
 Error Validate(const MineRequest& request);
 
 class ProfileMiner {

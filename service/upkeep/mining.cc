@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "codecs/decode.h"
 #include "proto/block_key.h"
+#include "service/limits.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -131,8 +132,11 @@ std::vector<Mining::Target> Mining::FindTargets() const {
     const uint64_t there = index_.figures(space->id()).source_bytes;
     for (uint16_t group = 0; group < space->groups().size(); ++group) {
       const codecs::GroupShape& shape = space->groups()[group];
+      const uint64_t channels =
+          uint64_t{shape.layers} * shape.heads * (uint64_t{shape.tile.k_dim} + shape.tile.v_dim);
       uint64_t token_bytes = 0;
-      if (codecs::SourceBytes(shape.tile, codecs::WholeOf(shape), 1, &token_bytes) ==
+      if (channels <= limits::kMinedChannelsMax &&
+          codecs::SourceBytes(shape.tile, codecs::WholeOf(shape), 1, &token_bytes) ==
               codecs::Error::kOk &&
           there / token_bytes >= kTokensMin &&
           codecs::Validate(RequestOf(*space, group, space->recipe())) == codecs::Error::kOk &&

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A space that nobody gives a profile: cairnd mines one of its first blocks, and codes with it.
-#include <cmath>
-
 #include "codecs/image.h"
-#include "codecs/math.h"
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/support/bf16_error.h"
 
 namespace cairn {
 namespace {
@@ -51,14 +49,7 @@ class MiningTest : public ClientTest {
     const auto got =
         space_->Get({.key = keys_[block], .decode = decode, .target = SourceTarget{values}});
     EXPECT_TRUE(got.ok()) << got.status();
-    double squares = 0;
-    for (size_t i = 0; i < source.size(); i += 2) {
-      uint16_t a = 0, b = 0;
-      std::memcpy(&a, &source[i], 2);
-      std::memcpy(&b, &values[i], 2);
-      squares += std::pow(codecs::Bf16ToFloat(a) - codecs::Bf16ToFloat(b), 2);
-    }
-    return std::sqrt(squares / (static_cast<double>(source.size()) / 2));
+    return Bf16Error(source, values);
   }
 
   std::unique_ptr<Client> client_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles out of samples: sizes that rates promise, and samples that nothing can be made of.
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -11,6 +10,7 @@
 #include "codecs/mine/profile_miner.h"
 #include "codecs/step_strips.h"
 #include "gtest/gtest.h"
+#include "tests/support/bf16_error.h"
 #include "tests/support/random.h"
 
 namespace cairn::codecs {
@@ -92,7 +92,7 @@ class MineTest : public testing::Test {
 
   struct Coded {
     double bits = 0;   // an element
-    double error = 0;  // root of the mean square, of K
+    double error = 0;  // root of the mean square, of K of the first head
   };
   Coded Code(const MineRequest& request, const std::vector<Bytes>& blocks, uint32_t tokens,
              const Profile& profile, uint32_t bits) {
@@ -116,18 +116,14 @@ class MineTest : public testing::Test {
       EXPECT_EQ(ParseImage(image, &view), Error::kOk);
       Bytes decoded(blocks[block].size());
       EXPECT_EQ(Decode(*backend_, view, spec.slice, decoded, {.profile = &profile}), Error::kOk);
-      const auto value = [](const Bytes& bytes, size_t i) {
-        uint16_t word = 0;
-        std::memcpy(&word, bytes.data() + 2 * i, sizeof(word));
-        return Bf16ToFloat(word);
-      };
-      for (size_t i = 0; i < size_t{tokens} * request.group.tile.k_dim; ++i) {
-        squares += std::pow(value(decoded, i) - value(blocks[block], i), 2);
-      }
+      // K of the first head.
+      const size_t k_bytes = size_t{tokens} * request.group.tile.k_dim * 2;
+      squares += std::pow(
+          Bf16Error(std::span(decoded).first(k_bytes), std::span(blocks[block]).first(k_bytes)), 2);
     }
     const auto blocks_count = static_cast<double>(blocks.size());
     coded.bits /= blocks_count * static_cast<double>(blocks[0].size()) / 2;
-    coded.error = std::sqrt(squares / blocks_count / tokens / request.group.tile.k_dim);
+    coded.error = std::sqrt(squares / blocks_count);
     return coded;
   }
 
@@ -216,6 +212,10 @@ TEST_F(MineTest, RequestsAreChecked) {
   EXPECT_TRUE(refused([](MineRequest* request) { request->turns.resize(3); }));
   EXPECT_TRUE(refused([](MineRequest* request) { request->group.tile.k_dim = 2048; }));
   EXPECT_TRUE(refused([](MineRequest* request) { request->query_squares.resize(3); }));
+  MineRequest large = Request(1024, 1024);
+  large.group.layers = 512;
+  large.group.heads = 8;
+  EXPECT_EQ(Validate(large), Error::kTooLarge);
   EXPECT_TRUE(refused([](MineRequest* request) {
     request->query_squares.assign(256, 1);
     request->query_squares[3] = std::nanf("");

@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-#include "codecs/decode.h"
-#include "codecs/math.h"
+#include "tests/support/bf16_error.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/store_fixture.h"
@@ -66,15 +65,7 @@ class MiningTest : public testing::Test {
     const auto whole = StoreFixture::Whole(space);
     const auto got = store_.RunGet(space, key, whole);
     CAIRN_CHECK_OK(got);
-    const Bytes source = StoreFixture::Source(space, key, 0, whole);
-    double squares = 0;
-    for (size_t i = 0; i < source.size(); i += 2) {
-      uint16_t a = 0, b = 0;
-      std::memcpy(&a, &source[i], 2);
-      std::memcpy(&b, &got->payload[i], 2);
-      squares += std::pow(codecs::Bf16ToFloat(a) - codecs::Bf16ToFloat(b), 2);
-    }
-    return std::sqrt(squares / (static_cast<double>(source.size()) / 2));
+    return Bf16Error(StoreFixture::Source(space, key, 0, whole), got->payload);
   }
 
   StoreFixture store_;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How far decoded values are off.
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+
+#include "codecs/bytes.h"
+#include "codecs/math.h"
+
+namespace cairn {
+
+// Root of the mean square of the difference of bf16 values. REQUIRES: as many bytes of each.
+inline double Bf16Error(std::span<const std::byte> a, std::span<const std::byte> b) {
+  const auto value = [](std::span<const std::byte> bytes, size_t at) {
+    return codecs::Bf16ToFloat(codecs::Load<uint16_t>(bytes.data() + at));
+  };
+  double squares = 0;
+  for (size_t at = 0; at < a.size(); at += 2) squares += std::pow(value(a, at) - value(b, at), 2);
+  return std::sqrt(squares / (static_cast<double>(a.size()) / 2));
+}
+
+}  // namespace cairn
