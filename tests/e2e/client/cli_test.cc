@@ -149,6 +149,7 @@ TEST_F(CliTest, ProfilesAreInstalledAndShown) {
   const Ran shown = Run("profile show" + Space_());
   EXPECT_EQ(shown.code, 0);
   EXPECT_THAT(shown.output, HasSubstr(id));
+  EXPECT_THAT(shown.output, HasSubstr("installed"));
   EXPECT_THAT(Run("profile show --json" + Space_()).output, HasSubstr("\"current_groups\": \"0\""));
   EXPECT_EQ(Run("profile install " + path + " --group 1" + Space_()).code, 2);
   EXPECT_EQ(Run("profile install /no/such/file" + Space_()).code, 3);

@@ -123,6 +123,24 @@ TEST_F(MiningTest, SlicesOfTwoRanksAreOneSample) {
   EXPECT_NE(Current(space).get(), nullptr);
 }
 
+TEST_F(MiningTest, LatentsHaveAProfileOfOnePlane) {
+  auto identity = StoreFixture::Identity();
+  identity.groups[0].kind = proto::GroupGeometry::Kind::kLatent;
+  identity.groups[0].kv_heads = 1;
+  identity.groups[0].v_dim = 0;
+  identity.groups[0].rope = {proto::Rope::Kind::kHalf, 16, 10000, {}};
+  const SpaceEntry& space = store_.OpenSpace("cairn-hot:3.5", identity);
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const SideObjectRef mined = Current(space);
+  ASSERT_NE(mined.get(), nullptr);
+  EXPECT_EQ(mined.profile()->planes(), 1u);
+  EXPECT_EQ(mined.profile()->PairCount(), 0u) << "it is not said which channels turn";
+  const auto later = StoreFixture::Key(1000);
+  ASSERT_TRUE(store_.PutSource(space, later, StoreFixture::Whole(space)).ok());
+  EXPECT_EQ(RecipeOf(space, later), "cairn-hot:3.5");
+}
+
 TEST_F(MiningTest, StepsAreFineWhereQueriesAreLarge) {
   const SpaceEntry& space = Cairn();
   const codecs::GroupShape& shape = space.groups()[0];
