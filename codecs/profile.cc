@@ -9,7 +9,6 @@ namespace {
 
 constexpr SideObjectFormat kFormat = {kProfileMagic, kProfileVersion, kProfileHeaderBytes,
                                       kProfileBytesMax, kProfileDimMax};
-constexpr uint64_t kChannelBytes = 8;
 constexpr uint64_t kRateBytes = 4;
 constexpr uint32_t kMeanMaxBits = 0x49800000;   // of 2^20
 constexpr uint32_t kScaleMinBits = 0x35800000;  // of 2^-20
@@ -130,10 +129,10 @@ bool ProfileParser::Tables(uint32_t plane) {
 bool ProfileParser::Channels(uint32_t plane) {
   const uint64_t count =
       uint64_t{profile_.head_.layers} * profile_.head_.heads * profile_.head_.dims[plane];
-  if (!Take(count * kChannelBytes, &profile_.channels_[plane])) return false;
+  if (!Take(count * kProfileChannelBytes, &profile_.channels_[plane])) return false;
   uint32_t faults = 0;
   for (uint64_t i = 0; i < count; ++i) {
-    const std::byte* channel = bytes_.data() + profile_.channels_[plane] + i * kChannelBytes;
+    const std::byte* channel = bytes_.data() + profile_.channels_[plane] + i * kProfileChannelBytes;
     faults |= (Load<uint32_t>(channel) & 0x7FFFFFFF) > kMeanMaxBits ? 1 : 0;
     faults |= IsLog(Load<int16_t>(channel + 4)) ? 0 : 1;
     faults |= IsLog(Load<int16_t>(channel + 6)) ? 0 : 1;
@@ -209,10 +208,13 @@ float Profile::Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const 
   return static_cast<float>(offset) * 0.00390625F;
 }
 
+const std::byte* Profile::Channels(uint32_t plane, ProfileHead at) const {
+  return bytes_.data() + channels_[plane] +
+         HeadIndex(at) * head_.dims[plane] * kProfileChannelBytes;
+}
+
 ProfileChannel Profile::Channel(uint32_t plane, ProfileHead at, uint32_t channel) const {
-  const std::byte* entry = bytes_.data() + channels_[plane] +
-                           (HeadIndex(at) * head_.dims[plane] + channel) * kChannelBytes;
-  return {Load<float>(entry), Load<int16_t>(entry + 4), Load<int16_t>(entry + 6)};
+  return LoadChannel(Channels(plane, at), channel);
 }
 
 float Profile::Scale(ProfileHead at, uint32_t channel) const {

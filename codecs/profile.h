@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "codecs/bytes.h"
 #include "codecs/error.h"
 #include "codecs/hot_rates.h"
 #include "codecs/pack/lanes32.h"
@@ -25,6 +26,7 @@ inline constexpr size_t kProfileHeaderBytes = 64;
 inline constexpr size_t kProfileBytesMax = size_t{32} << 20;
 inline constexpr uint32_t kProfileDimMax = 1024;
 inline constexpr uint32_t kProfileTables = 21;  // a plane
+inline constexpr uint64_t kProfileChannelBytes = 8;
 inline constexpr uint32_t kProfileRatesMax = 64;
 inline constexpr uint32_t kProfileBitsMin = 10;  // of a rate, in tenths
 inline constexpr uint32_t kProfileBitsMax = 160;
@@ -86,6 +88,12 @@ class Profile {
   // Of a code of magnitude 1 or 2, in steps.
   [[nodiscard]] float Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const;
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
+  // All of a head, as LoadChannel() reads them.
+  [[nodiscard]] const std::byte* Channels(uint32_t plane, ProfileHead at) const;
+  [[nodiscard]] static ProfileChannel LoadChannel(const std::byte* channels, uint32_t channel) {
+    const std::byte* entry = channels + kProfileChannelBytes * channel;
+    return {Load<float>(entry), Load<int16_t>(entry + 4), Load<int16_t>(entry + 6)};
+  }
 
   [[nodiscard]] bool HasBasis() const { return has_basis_; }
   [[nodiscard]] float Scale(ProfileHead at, uint32_t channel) const;

@@ -72,8 +72,9 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
     tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
   }
   const Offsets offsets(profile, plane);
+  const std::byte* channels = profile.Channels(plane, at);
   for (uint32_t i = 0; i < tile->dim; ++i) {
-    tile->channels[i] = ChannelOf(profile.Channel(plane, at, i), offsets, rate);
+    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), offsets, rate);
     tile->planes += tile->channels[i].shape.low_bits;
     tile->order[i] = static_cast<uint16_t>(i);
   }

@@ -2,6 +2,7 @@
 #include "codecs/cpu/cpu.h"
 #include "codecs/cpu/simd_avx512.h"
 #include "codecs/cpu/simd_blocks.h"
+#include "codecs/cpu/simd_groups.h"
 #include "codecs/cpu/simd_patterns.h"
 #include "codecs/cpu/simd_strips.h"
 // The sentences, in these words.
@@ -14,6 +15,7 @@
 #include "codecs/cpu/patterns.inl"
 #include "codecs/cpu/small_norm.inl"
 #include "codecs/cpu/step.inl"
+#include "codecs/cpu/step_blocks.inl"
 #include "codecs/cpu/step_decode.inl"
 #include "codecs/cpu/step_encode.inl"
 #include "codecs/cpu/strip.inl"

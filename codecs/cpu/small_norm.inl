@@ -17,26 +17,49 @@ Ints16 AreRowValues(Floats16 x) {
   return Blocks::Above(magnitude, Blocks::SetInts(static_cast<int32_t>(kMagnitudeMaxBits)));
 }
 
+// Whether an element of 16 bits, or of 32, is one of a row.
+template <DType kType>
+struct RowValues {
+  Halves16 largest = Blocks::SetHalves(0);
+
+  void Add(const uint8_t* elements) {
+    largest = Blocks::MaxMagnitude(largest, Blocks::LoadHalves(elements));
+  }
+  [[nodiscard]] bool HasAny() const {
+    return Blocks::BitsAbove(largest, Elements<kType>::kMagnitudeMax) != 0;
+  }
+};
+template <>
+struct RowValues<DType::kFp32> {
+  Ints16 are = Blocks::SetInts(0);
+
+  void Add(const uint8_t* elements) {
+    are = Blocks::Or(are, AreRowValues(Blocks::LoadBytes(elements)));
+  }
+  [[nodiscard]] bool HasAny() const { return Blocks::Bits(are) != 0; }
+};
+
 template <DType kType>
 void FindNorms(const StripShape& shape, const uint8_t* v, TokenNorms* norms) {
   const uint32_t bytes = BytesOf(kType);
+  const uint32_t whole = shape.dim / 16 * 16;
+  alignas(64) uint8_t rest[64] = {};  // of a token
   for (float& norm : norms->of) norm = BitsFloat(kInfinityBits);
   for (uint32_t token = 0; token < shape.tokens; ++token) {
     const uint8_t* row = v + uint64_t{token} * shape.dim * bytes;
     Floats16 sums = Blocks::Set(0.0F);
-    Ints16 is_row = Blocks::SetInts(0);
-    for (uint32_t c = 0; c < shape.dim; c += 16) {
-      alignas(64) uint8_t buffer[64] = {};
-      const uint8_t* at = row + uint64_t{c} * bytes;
-      if (shape.dim - c < 16) {
-        __builtin_memcpy(buffer, at, uint64_t{shape.dim - c} * bytes);
-        at = buffer;
-      }
+    RowValues<kType> row_values;
+    const auto add = [&](const uint8_t* at) {
       const Floats16 x = LoadFloats(kType, at);
-      is_row = Blocks::Or(is_row, AreRowValues(x));
+      row_values.Add(at);
       sums = Blocks::Add(sums, Blocks::Mul(x, x));
+    };
+    for (uint32_t c = 0; c < whole; c += 16) add(row + uint64_t{c} * bytes);
+    if (whole < shape.dim) {
+      __builtin_memcpy(rest, row + uint64_t{whole} * bytes, uint64_t{shape.dim - whole} * bytes);
+      add(rest);
     }
-    if (Blocks::Bits(is_row) == 0) norms->of[token] = Blocks::Fold(sums);
+    if (!row_values.HasAny()) norms->of[token] = Blocks::Fold(sums);
   }
 }
 

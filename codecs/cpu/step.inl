@@ -148,6 +148,9 @@ struct Elements16 {
   static Halves16 Round(Floats16 x) {
     return kType == DType::kFp16 ? Blocks::ToFp16(x) : Blocks::ToBf16(x);
   }
+  static Halves32 Round(const Floats32& x) {  // NaN: as ToBf16() has it
+    return kType == DType::kFp16 ? Groups::ToFp16(x) : Groups::ToBf16(x);
+  }
   static Floats16 Widen(Halves16 x) {
     return kType == DType::kFp16 ? Blocks::FromFp16(x) : Blocks::FromBf16(x);
   }
@@ -208,32 +211,45 @@ uint32_t TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t
   return rows;
 }
 
-// The other way around. kStreams: rows are whole cache lines, 32 channels each.
-template <DType kType, bool kStreams>
-void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
+// Transposes 16 tokens and writes those that are there: `count`, or all.
+//   token_at  which token is where in a row
+//   row_of    row_of(channel): a channel's tokens
+//   target    of token 0
+// kStreams: tokens are whole cache lines, 32 channels each. Channels past a multiple of 32 are left
+// out.
+template <bool kStreams, typename RowOf>
+void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, RowOf row_of,
                 uint8_t* target) {
-  const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
-  uint8_t* block = target + uint64_t{token_first} * dim * 2;
-  uint32_t channel = 0;
-  const auto take = [&](Halves16(&rows)[16]) {
-    for (uint32_t i = 0; i < 16; ++i) {
-      rows[i] = Elements16<kType>::Round(Blocks::Load(values.of[channel + i]));
-    }
+  const auto take = [&](uint32_t channel, Halves16(&rows)[16]) {
+    for (uint32_t i = 0; i < 16; ++i) rows[i] = row_of(channel + i);
     Blocks::Transpose(rows);
-    channel += 16;
   };
-  while (channel + 32 <= dim) {
-    uint8_t* to = block + uint64_t{2} * channel;
+  for (uint32_t channel = 0; channel + 32 <= dim; channel += 32) {
     Halves16 first[16];
     Halves16 second[16];
-    take(first);
-    take(second);
-    for (uint32_t i = 0; i < count; ++i, to += uint64_t{2} * dim) {
+    take(channel, first);
+    take(channel + 16, second);
+    for (uint32_t i = 0; i < kBlockTokens; ++i) {
+      if (token_at[i] >= count) continue;
+      uint8_t* to = target + uint64_t{2} * (uint64_t{token_at[i]} * dim + channel);
       Blocks::PutHalves<kStreams>(to, first[i]);
       Blocks::PutHalves<kStreams>(to + 32, second[i]);
     }
   }
-  for (; channel < dim; ++channel) {
+}
+
+// The other way around. kStreams: rows are whole cache lines.
+template <DType kType, bool kStreams>
+void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                uint8_t* target) {
+  constexpr uint8_t kInOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
+  uint8_t* block = target + uint64_t{token_first} * dim * 2;
+  const auto row_of = [&](uint32_t c) {
+    return Elements16<kType>::Round(Blocks::Load(values.of[c]));
+  };
+  PutColumns<kStreams>(dim, count, kInOrder, row_of, block);
+  for (uint32_t channel = dim / 32 * 32; channel < dim; ++channel) {
     for (uint32_t i = 0; i < count; ++i) {
       reference::StoreElement(kType, block + uint64_t{2} * i * dim, channel, values.of[channel][i]);
     }

@@ -48,6 +48,10 @@ void CoarsenCodes(uint32_t level, int16_t* codes) {
 void QuantizeBlock(const StepTile& tile, const StepSource& source, uint32_t token,
                    StepCoding* coding) {
   BlockValues values;
+  const uint64_t block_bytes = uint64_t{kBlockTokens} * tile.dim * BytesOf(tile.dtype);
+  for (uint64_t at = 0; at < block_bytes; at += 64) {
+    __builtin_prefetch(source.bytes + (token / kBlockTokens + 1) * block_bytes + at);
+  }
   uint64_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, &values);
   if (tile.turning.count != 0) {
     OwnRotations own;
