@@ -14,12 +14,14 @@ from lm.model import Geometry
 
 @dataclass(frozen=True)
 class Coded:
-    """KV as it came back [layers, kv_heads, tokens, dim] (bf16 bits), and its size when stored."""
+    """KV as it came back [layers, kv_heads, tokens, dim] (bf16 bits), and its size when stored, or
+    when held by a reader that attends to `kept` [layers, kv_heads, tokens] alone."""
 
     k_bits: np.ndarray
     v_bits: np.ndarray
     image_bytes: int  # of whole images: headers, directories, parameters, rows
     element_count: int
+    kept: np.ndarray | None = None
 
     @property
     def bits(self) -> float:
@@ -47,9 +49,11 @@ class Codec:
         v_bits: np.ndarray,
         profiles: Sequence[bytes] | None = None,
         query_magnitudes: np.ndarray | None = None,
+        beside: Inputs | None = None,
     ) -> Coded:
         """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers.
-        query_magnitudes: [layers, kv_heads, dim], for recipes that heed them."""
+        query_magnitudes: [layers, kv_heads, dim], for recipes that heed them; beside: all that the
+        encoder is given, instead of them."""
         kinds = list(geometry.layers_by_kind().values())
         groups = [
             Group(layers, profile)
@@ -57,7 +61,9 @@ class Codec:
         ]
         exact = Kv("bf16", dict(enumerate(k_bits)), dict(enumerate(v_bits)))
         inputs = Inputs()
-        if query_magnitudes is not None:
+        if beside is not None:
+            inputs = beside
+        elif query_magnitudes is not None:
             inputs = Inputs(query_magnitudes=dict(enumerate(query_magnitudes)))
         found = code(exact, groups, recipe, inputs)
         k_out, v_out = (

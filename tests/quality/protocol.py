@@ -86,9 +86,27 @@ class Engine:
         kept.with_suffix(".partial.npz").rename(kept)
         return k, v
 
-    def read_on(self, k_bits: np.ndarray, v_bits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Log probabilities after each of `tokens`, read behind a prefix with this KV."""
+    def last_queries(self, case: Case, count: int) -> list[np.ndarray]:
+        """Of the prefix's last tokens, by layer [heads, count, dim], as they meet K."""
+        cache = KvCache(self.model.geometry, case.prefix_tokens)
+        cache.load(0, *(bits[:, :, :-count] for bits in self.prefix_bits(case)))
+        found: dict[int, np.ndarray] = {}
+        tokens = self.text_tokens(case.text, case.prefix_tokens)
+        self.model.forward(tokens[-count:], cache, found.__setitem__)
+        return [found[layer] for layer in range(self.model.geometry.layers)]
+
+    def read_on(
+        self,
+        k_bits: np.ndarray,
+        v_bits: np.ndarray,
+        tokens: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Log probabilities after each of `tokens`, read behind a prefix with this KV, of which
+        attention sees `kept` [layers, kv_heads, prefix tokens], or all."""
         cache = self._cache_with(k_bits, v_bits, len(tokens))
+        if kept is not None:
+            cache.kept = np.pad(kept, ((0, 0), (0, 0), (0, len(tokens))), constant_values=True)
         return metrics.log_softmax(self.model.logits(self.model.forward(tokens, cache)))
 
     def write_on(
@@ -127,7 +145,7 @@ class Experiment:
             self._exact = self.engine.read_on(self.k_bits, self.v_bits, self._inputs)
         found = self._exact
         if not self._is_same(coded):
-            found = self.engine.read_on(coded.k_bits, coded.v_bits, self._inputs)
+            found = self.engine.read_on(coded.k_bits, coded.v_bits, self._inputs, coded.kept)
         return vars(metrics.score(self._exact, found, self._targets)) | self._errors(coded)
 
     def written(self, coded: Coded) -> dict[str, float | str]:
@@ -155,7 +173,7 @@ class Experiment:
 
     def _is_same(self, coded: Coded) -> bool:
         """Then the model, which is deterministic, has nothing else to say."""
-        same = np.array_equal(self.k_bits, coded.k_bits)
+        same = coded.kept is None and np.array_equal(self.k_bits, coded.k_bits)
         return same and np.array_equal(self.v_bits, coded.v_bits)
 
     def _errors(self, coded: Coded) -> dict[str, float]:

@@ -126,13 +126,17 @@ class ForwardTest(unittest.TestCase):
         heads, kv_heads, count, first, dim = 4, 2, 3, 6, 8
         q = rng.normal(size=(heads, count, dim)).astype(np.float32)
         k, v = rng.normal(size=(2, kv_heads, first + count, dim)).astype(np.float32)
-        for window in (0, 1, 4, 100):
-            found = attend(q, k, v, first, window)
+        some = rng.random((kv_heads, first + count)) < 0.5
+        some[:, first:] = True  # tokens that are read see themselves
+        for window, kept in ((0, None), (1, None), (4, None), (100, None), (0, some), (4, some)):
+            found = attend(q, k, v, first, window, kept)
             for head in range(heads):
                 keys, values = k[head * kv_heads // heads], v[head * kv_heads // heads]
                 for index in range(count):
                     at = first + index
                     seen = [j for j in range(at + 1) if not window or at - j < window]
+                    if kept is not None:
+                        seen = [j for j in seen if kept[head * kv_heads // heads, j]]
                     weight = np.exp([q[head, index] @ keys[j] / dim**0.5 for j in seen])
                     expected = weight @ values[seen] / weight.sum()
                     np.testing.assert_allclose(found[head, index], expected, rtol=2e-5, atol=1e-6)

@@ -73,11 +73,14 @@ def read_results(path: pathlib.Path) -> dict[tuple, dict]:
 
 def wanted_of(recipes: str | None, kinds: list[str]) -> list:
     """Recipes; those that need a profile with each of `kinds`."""
+    import eviction
     from cairn._calibrate import KINDS
     from cairn._recipes import Candidate, candidates
 
-    found = []
-    for one in candidates(recipes.split(",") if recipes else None):
+    names = recipes.split(",") if recipes else None
+    found = [one for one in eviction.READERS if names is None or one.recipe in names]
+    coded = names and [name for name in names if name not in eviction.ONLY_PLANNED]
+    for one in [] if coded == [] else candidates(coded):
         if one.profile not in KINDS:  # none, or a bank
             found.append(one)
         elif one.profile == "plain":  # where each of them is once
@@ -94,6 +97,7 @@ def identity_of(test: str, case, one) -> tuple:
 def measure(
     arguments: argparse.Namespace, test: str, wanted: list, experiment, profiles, coder
 ) -> None:
+    import eviction
     import texts
     from cairn import FailedPreconditionError
 
@@ -102,16 +106,20 @@ def measure(
     magnitudes = profiles.query_magnitudes()
     for one in wanted:
         begin = time.monotonic()
-        made = profiles.of(one.profile, prefix) if one.profile else None
+        is_reader = one in eviction.READERS
+        made = profiles.of(one.profile, prefix) if one.profile and not is_reader else None
         try:
             about = engine.model.geometry, engine.revision, one.recipe
-            coded = coder.code(*about, *prefix, made, magnitudes)
+            if is_reader:
+                coded = eviction.code(one, experiment)
+            else:
+                coded = coder.code(*about, *prefix, made, magnitudes)
         except FailedPreconditionError as error:
             print(f"{one.name} is not measured: {error}")
             continue
         found = experiment.written(coded) if test == "written" else experiment.forced(coded)
         row = dict(zip(IDENTITY, identity_of(test, case, one), strict=True))
-        row |= {"bits": coded.bits, "through": coder.NAME} | found
+        row |= {"bits": coded.bits, "through": "codec" if is_reader else coder.NAME} | found
         row["text_source"] = texts.version(case.text, arguments.cache)
         row["weights"] = engine.revision[:16]
         with open(arguments.results, "a", encoding="utf-8") as file:
@@ -130,6 +138,7 @@ def describe(row: dict) -> str:
 
 
 def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> None:
+    import eviction
     from profiles import Profiles
     from protocol import Case, Engine, Experiment
 
@@ -146,6 +155,7 @@ def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> No
             wanted = [
                 one
                 for one in wanted_of(arguments.recipes, kinds.split(","))
+                if test != "written" or one not in eviction.READERS
                 if arguments.again or identity_of(test, case, one) not in seen
             ]
             if wanted:

@@ -66,6 +66,8 @@ class KvCache:
         self.k = np.zeros(shape, np.float32)
         self.v = np.zeros(shape, np.float32)
         self.tokens = 0
+        # [layers, kv_heads, capacity]: False for tokens that attention leaves out; None: no token.
+        self.kept: np.ndarray | None = None
 
     def bits(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """K and V of tokens [first, last) as contiguous bf16 bit patterns (uint16)."""
@@ -116,10 +118,16 @@ def rotate(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray, pairs: str) -> n
 
 
 def attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int, window_tokens: int
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    first: int,
+    window_tokens: int,
+    kept: np.ndarray | None = None,
 ) -> np.ndarray:
     """Causal attention of q [heads, count, dim], whose first query is token `first`, over k and v
-    [kv_heads, first + count, dim]; [heads, count, dim]."""
+    [kv_heads, first + count, dim], of which a head sees its kept [kv_heads, first + count];
+    [heads, count, dim]."""
     heads, count, dim = q.shape
     shared, end = heads // len(k), first + count  # query heads per KV head
     begin = max(0, first - window_tokens + 1) if window_tokens else 0
@@ -133,6 +141,8 @@ def attend(
         score = q[group].reshape(shared * count, dim) @ k[head, begin:end].T
         score = score.reshape(shared, count, -1) * np.float32(dim**-0.5)
         score[:, unseen] = -np.inf
+        if kept is not None:
+            score[..., ~kept[head, begin:end]] = -np.inf
         np.exp(score - score.max(-1, keepdims=True), out=score)
         score /= score.sum(-1, keepdims=True)
         out[group] = (score.reshape(shared * count, -1) @ v[head, begin:end]).reshape(
@@ -214,7 +224,9 @@ class Model:
         cache.v[layer, :, first:end] = round_to_bf16(v)
         if tap is not None:
             tap(layer, q)
-        out = attend(q, cache.k[layer, :, :end], cache.v[layer, :, :end], first, kind.window_tokens)
+        kept = None if cache.kept is None else cache.kept[layer, :, :end]
+        k, v = cache.k[layer, :, :end], cache.v[layer, :, :end]
+        out = attend(q, k, v, first, kind.window_tokens, kept)
         return out.transpose(1, 0, 2).reshape(len(h), -1) @ self._of(layer, "attn_output").T
 
 

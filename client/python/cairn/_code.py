@@ -31,10 +31,12 @@ class Group:
 @dataclass(frozen=True)
 class Inputs:
     """What encoders get beside the elements, by layer: mean |q| that reads each channel of K
-    [heads, dim], what each token is worth to its readers [heads, tokens]. Layers may lack them."""
+    [heads, dim], what each token is worth to its readers and in which state it is to be kept, each
+    [heads, tokens]. Layers may lack them."""
 
     query_magnitudes: Mapping[int, np.ndarray] = field(default_factory=dict)
     token_scores: Mapping[int, np.ndarray] = field(default_factory=dict)
+    token_states: Mapping[int, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,12 @@ def parts_of(exact: Kv, groups: Sequence[Group]) -> list[_Part]:
     return found
 
 
-def _stacked(found: Mapping[int, np.ndarray], layers: list[int], cut=np.s_[:]) -> Any:
+def _stacked(
+    found: Mapping[int, np.ndarray], layers: list[int], cut=np.s_[:], dtype: type = np.float32
+) -> Any:
     if not all(layer in found for layer in layers):
         return None
-    return np.stack([found[layer][cut] for layer in layers]).astype(np.float32)
+    return np.stack([found[layer][cut] for layer in layers]).astype(dtype)
 
 
 class _Codec:
@@ -188,6 +192,7 @@ class _Codec:
             parent=self._parents[index],
             query_magnitudes=_stacked(self._inputs.query_magnitudes, part.layers),
             token_scores=_stacked(self._inputs.token_scores, part.layers, cut),
+            token_states=_stacked(self._inputs.token_states, part.layers, cut, np.uint8),
             chain_tokens=self._exact.token_count,
         )
         flat = [plane.reshape(*plane.shape[:2], -1) for plane in (k, v)]
