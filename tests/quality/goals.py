@@ -93,22 +93,27 @@ def _verdict(goal: Goal, found: list[dict], wanted: int) -> str:
 def _others(rows: list[dict]) -> list[str]:
     """How far above a recipe others are, on the same text."""
     low, high = OTHERS_BITS
-    others = {row["recipe"] for row in rows if low <= row["bits"] <= high}
-    others = {recipe for recipe in others if not recipe.startswith("cairn")}
-    lines = [_above(rows, recipe, ("cairn:2.3", "basis"), OTHERS_TIMES) for recipe in sorted(others)]
-    return lines + [_above(rows, "kivi:2", ("cairn-hot:2.4", "plain"), HOT_TIMES)]
+    others = {(row["recipe"], row["profile"]) for row in rows if low <= row["bits"] <= high}
+    others = sorted((one for one in others if not one[0].startswith("cairn")), key=str)
+    lines = [_above(rows, one, ("cairn:2.3", "basis"), OTHERS_TIMES) for one in others]
+    return lines + [_above(rows, ("kivi:2", None), ("cairn-hot:2.4", "plain"), HOT_TIMES)]
 
 
-def _above(rows: list[dict], recipe: str, base: tuple[str, str], goal: float) -> str:
+def _above(
+    rows: list[dict], one: tuple[str, str | None], base: tuple[str, str], goal: float
+) -> str:
     forced = [row for row in rows if row["test"] == "forced"]
     below = {
         (row["model"], row["text"]): row["kl"]
         for row in forced
         if (row["recipe"], row["profile"]) == base
     }
-    places = [((row["model"], row["text"]), row) for row in forced if row["recipe"] == recipe]
+    mine = [row for row in forced if (row["recipe"], row["profile"]) == one]
+    places = [((row["model"], row["text"]), row) for row in mine]
     times = [row["kl"] / below[place] for place, row in places if place in below]
-    line = f"| `{recipe}` | | {len(times)} of 6 texts | KL ≥ {goal:.0f} × that of `{base[0]}`, {base[1]} |"
+    profile = f"{one[1]} " if one[1] else ""
+    line = f"| `{one[0]}` | {profile}| {len(times)} of 6 texts "
+    line += f"| KL ≥ {goal:.0f} × that of `{base[0]}`, {base[1]} |"
     if not times:
         return line + " | to come |"
     verdict = "met" if min(times) >= goal else "**missed**"

@@ -147,9 +147,9 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
 
     # Same bytes from same figures: no date, no random ids; text stays text.
     matplotlib.rcParams.update({"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 9})
-    figure, panels = plt.subplots(2, len(MODELS), figsize=(8.4, 6.4), sharex=True, sharey=True)
+    figure, panels = plt.subplots(2, len(MODELS), figsize=(8.4, 7.0), sharex=True, sharey=True)
     families = sorted({family_of(row) for row in rows if row["recipe"] not in LOSSLESS})
-    colors = dict(zip(families, plt.cm.tab10.colors, strict=False))
+    colors = dict(zip(families, [*plt.cm.tab10.colors, *plt.cm.Dark2.colors], strict=False))
     for line, (test, what) in enumerate([("forced", "reading on"), ("copy", "copying")]):
         for side, (model, model_name) in enumerate(MODELS.items()):
             panel = panels[line][side]
@@ -175,8 +175,9 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
     for panel in panels.flat:  # a family need not be in all of them
         named |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     names = sorted(named)
-    panels[0][0].legend([named[x] for x in names], names, frameon=False, loc="upper right")
-    figure.tight_layout()
+    lines = [named[name] for name in names]
+    figure.legend(lines, names, frameon=False, loc="lower center", ncol=6)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(path, metadata={"Date": None})
 
 
