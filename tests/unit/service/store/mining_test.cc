@@ -227,6 +227,25 @@ TEST_F(MiningTest, BlocksThatAreDeletedAreNoSample) {
   EXPECT_NE(Current(space).get(), nullptr);
 }
 
+TEST_F(MiningTest, MemoryThatWentBadIsNoSample) {
+  const SpaceEntry& space = Cairn();
+  const auto keys = store_.PutChain(space, kBlocks);
+  const auto flip = [&](uint64_t at) {
+    const auto pins = store_.index->Lookup({space.id(), keys[7]}, 0, StoreFixture::Whole(space));
+    store_.host->arena().mapping()[pins[0].place() + at] ^= std::byte{1};
+  };
+  flip(3000);  // of a tile
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  flip(20);  // of the header: too few blocks are left
+  store_.clock.Advance(absl::Seconds(11));
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+}
+
 TEST_F(MiningTest, AFullTierGetsTheSampleBack) {
   const SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
