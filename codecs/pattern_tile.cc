@@ -11,20 +11,21 @@ namespace {
 
 // Number `index` of those of `bits` bits each, at most 8, that stand one after another.
 uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
-  uint32_t value = 0;
-  for (uint32_t i = 0; i < bits; ++i) {
-    const uint32_t bit = index * bits + i;
-    value |= ((source[bit / 8] >> (bit % 8)) & 1U) << i;
-  }
-  return value;
+  if (bits == 0) return 0;
+  const uint8_t* at = source + index * bits / 8;
+  const uint32_t shift = index * bits % 8;
+  uint32_t value = at[0];
+  if (shift + bits > 8) value |= uint32_t{at[1]} << 8;
+  return value >> shift & ((1U << bits) - 1);
 }
 
 // Into bytes that are zero there.
 void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
-  for (uint32_t i = 0; i < bits; ++i) {
-    const uint32_t bit = index * bits + i;
-    target[bit / 8] = static_cast<uint8_t>(target[bit / 8] | (((value >> i) & 1U) << (bit % 8)));
-  }
+  if (bits == 0) return;
+  uint8_t* at = target + index * bits / 8;
+  const uint32_t shift = index * bits % 8;
+  at[0] = static_cast<uint8_t>(at[0] | value << shift);
+  if (shift + bits > 8) at[1] = static_cast<uint8_t>(at[1] | value >> (8 - shift));
 }
 
 // The bits past `used` are zero.
