@@ -62,21 +62,25 @@ struct PatternChoice {
     return Blocks::Sub(At(token, channel), Blocks::FromFp16(taken));
   }
 
-  // Of channels [first, end) of at(channel).
-  template <typename At>
-  static Extent ExtentOf(uint32_t first, uint32_t end, At at) {
-    Floats16 low = at(first);
+  // Of channels [first, end).
+  [[nodiscard]] Extent ExtentOf(uint32_t token, uint32_t first, uint32_t end) const {
+    Extent extent;
+    const uint8_t* elements = RowOf(token) + uint64_t{first} * BytesOf(kType);
+    Run<Elements<kType>, 2, false>{elements, nullptr, end - first}.Bounds(&extent.low,
+                                                                          &extent.high);
+    return extent;
+  }
+  // Less a pattern.
+  [[nodiscard]] Extent LeftOf(uint32_t token, const uint8_t* pattern, uint32_t first,
+                              uint32_t end) const {
+    Floats16 low = LeftAt(token, pattern, first);
     Floats16 high = low;
     for (uint32_t c = first + 16; c < end; c += 16) {
-      const Floats16 x = at(c);
+      const Floats16 x = LeftAt(token, pattern, c);
       low = Blocks::Min(low, x);
       high = Blocks::Max(high, x);
     }
     return {Blocks::Least(low), Blocks::Most(high)};
-  }
-  [[nodiscard]] Extent LeftOf(uint32_t token, const uint8_t* pattern, uint32_t first,
-                              uint32_t end) const {
-    return ExtentOf(first, end, [&](uint32_t c) { return LeftAt(token, pattern, c); });
   }
   [[nodiscard]] float SquaredLength(uint32_t token, const uint8_t* pattern) const {
     Floats16 sums = Blocks::Set(0.0F);
@@ -93,22 +97,27 @@ struct PatternChoice {
       if (!HasRow(rows, t)) tokens[token_count++] = static_cast<uint16_t>(t);
     }
   }
-  // Adds a row of tile.dim elements to the largest magnitude of each channel, as they are stored.
-  template <DType kOf>
-  void AddLargest(const uint8_t* elements, uint8_t* largest) const {
+  // The largest magnitude of each channel of `count` rows, as they are stored.
+  template <DType kOf, typename RowAt>
+  void TakeLargest(uint32_t count, RowAt row_at, uint8_t* largest) const {
     for (uint32_t at = 0; at < tile.dim * BytesOf(kOf); at += 32) {
-      const Halves16 x = Blocks::LoadHalves(elements + at);
-      const Halves16 before = Blocks::LoadHalves(largest + at);
-      Blocks::StoreHalves(largest + at, kOf == DType::kFp32 ? Blocks::MaxMagnitudeOfWords(before, x)
-                                                            : Blocks::MaxMagnitude(before, x));
+      Halves16 most = Blocks::SetHalves(0);
+      for (uint32_t i = 0; i < count; ++i) {
+        const Halves16 x = Blocks::LoadHalves(row_at(i) + at);
+        most = kOf == DType::kFp32 ? Blocks::MaxMagnitudeOfWords(most, x)
+                                   : Blocks::MaxMagnitude(most, x);
+      }
+      Blocks::StoreHalves(largest + at, most);
     }
   }
   // The largest magnitudes of values, of patterns, and of channels those of both together.
   void FindLargest() {
-    alignas(64) uint8_t elements[4 * kPatternDimMax] = {};
-    alignas(64) uint8_t taken[2 * kPatternDimMax] = {};
-    for (uint32_t i = 0; i < token_count; ++i) AddLargest<kType>(RowOf(tokens[i]), elements);
-    for (uint32_t i = 0; i < tile.count; ++i) AddLargest<DType::kFp16>(PatternOf(i), taken);
+    alignas(64) uint8_t elements[4 * kPatternDimMax];
+    alignas(64) uint8_t taken[2 * kPatternDimMax];
+    TakeLargest<kType>(
+        token_count, [&](uint32_t i) { return RowOf(tokens[i]); }, elements);
+    TakeLargest<DType::kFp16>(
+        tile.count, [&](uint32_t i) { return PatternOf(i); }, taken);
     Floats16 values_most = Blocks::Set(0.0F);
     Floats16 patterns_most = Blocks::Set(0.0F);
     for (uint32_t c = 0; c < tile.dim; c += 16) {
@@ -229,7 +238,7 @@ struct PatternChoice {
     bool is_codable = true;
     for (uint32_t first = 0; first < tile.dim; first += group) {
       const uint32_t end = tile.dim - first < group ? tile.dim : first + group;
-      const Extent raw = ExtentOf(first, end, [&](uint32_t c) { return At(token, c); });
+      const Extent raw = ExtentOf(token, first, end);
       const Extent left = LeftOf(token, pattern, first, end);
       is_codable = is_codable && left.IsCodable();
       sums = AddGroup(sums, end - first, raw.Range(), left.Range());
@@ -239,7 +248,7 @@ struct PatternChoice {
     return is_codable;
   }
 
-  void Run() {
+  void Choose() {
     ListTokens();
     uint8_t kept[64 * kRowWords];
     __builtin_memcpy(kept, numbers, tile.tokens);
@@ -264,7 +273,7 @@ struct PatternChoice {
 template <DType kType>
 void ChoosePatternsOf(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                       uint8_t* numbers, uint64_t* is_predicted) {
-  PatternChoice<kType>(tile, source, rows, numbers, is_predicted).Run();
+  PatternChoice<kType>(tile, source, rows, numbers, is_predicted).Choose();
 }
 
 void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
