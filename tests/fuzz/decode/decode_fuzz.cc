@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -56,19 +57,19 @@ Bytes ProfileOf(const ImageSpec& spec, uint8_t seed) {
 }
 
 Bytes EncodeWith(const Backend& backend, const ImageSpec& spec, const Bytes& source,
-                 const DecodeInputs& side = {}) {
+                 const EncodeInputs& inputs = {}) {
   uint64_t bytes_max = 0;
   Require(MaxImageBytes(spec, &bytes_max) == Error::kOk);
   Bytes image(bytes_max);
   size_t bytes = 0;
-  Require(Encode(backend, spec, source, image, &bytes,
-                 {.profile = side.profile, .bank = side.bank}) == Error::kOk);
+  Require(Encode(backend, spec, source, image, &bytes, inputs) == Error::kOk);
   image.resize(bytes);
   return image;
 }
 
-void Check(const ImageSpec& spec, const Bytes& source, const DecodeInputs& side) {
-  const Bytes image = EncodeWith(ReferenceBackend(), spec, source, side);
+void Check(const ImageSpec& spec, const Bytes& source, const EncodeInputs& inputs) {
+  const DecodeInputs side{inputs.profile, inputs.bank};
+  const Bytes image = EncodeWith(ReferenceBackend(), spec, source, inputs);
   ImageView view;
   Require(ParseImage(image, &view) == Error::kOk);
   Require(VerifyTiles(view) == Error::kOk);
@@ -77,7 +78,7 @@ void Check(const ImageSpec& spec, const Bytes& source, const DecodeInputs& side)
   Require(Decode(ReferenceBackend(), view, spec.slice, decoded, side) == Error::kOk);
   Require(!spec.recipe.IsLossless() || decoded == source);
   for (const Backend* backend : CpuBackends()) {
-    Require(EncodeWith(*backend, spec, source, side) == image);
+    Require(EncodeWith(*backend, spec, source, inputs) == image);
     Bytes other(source.size());
     Require(Decode(*backend, view, spec.slice, other, side) == Error::kOk);
     Require(other == decoded);
@@ -117,6 +118,23 @@ void CheckWithBank(ImageSpec spec, const Bytes& source, uint8_t seed) {
   Check(spec, source, {.bank = &bank});
 }
 
+// With scores and states for each token, out of the source.
+void CheckWithTokens(ImageSpec spec, const Bytes& source, bool is_planned) {
+  if (is_planned) Require(ParsePlannedRecipe("arkv:paper", &spec.recipe) == Error::kOk);
+  const size_t count = size_t{spec.slice.layer_count} * spec.slice.head_count * spec.tokens;
+  std::vector<float> scores(count);
+  std::vector<uint8_t> states(count);
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits,
+                source.data() + i * sizeof(bits) % (source.size() / sizeof(bits) * sizeof(bits)),
+                sizeof(bits));
+    std::memcpy(&scores[i], &bits, sizeof(bits));
+    states[i] = static_cast<uint8_t>(bits % 5);
+  }
+  Check(spec, source, {.token_scores = scores, .token_states = states});
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -133,6 +151,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                     : static_cast<std::byte>(data[kShapeBytes + i % (size - kShapeBytes)]);
   }
   spec.recipe = AllRecipes()[data[6] % AllRecipes().size()];
+  if (data[7] < 192 && (data[7] & 2) != 0 && source.size() >= sizeof(uint32_t)) {
+    CheckWithTokens(spec, source, (data[7] & 4) != 0);
+    return 0;
+  }
   // The last quarter, where there can be a profile.
   if (data[7] < 192 || spec.tile.kind == GroupKind::kOpaqueRows) {
     Check(spec, source, {});
