@@ -12,6 +12,7 @@
 #include "codecs/pattern_tile.h"
 #include "codecs/quantize/affine.h"
 #include "codecs/select/log_rows.h"
+#include "codecs/settle.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -99,8 +100,7 @@ struct Decoders {
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs) {
   const ImageSpec& spec = view.spec();
-  if (!IsCodableWith(spec, inputs.profile)) return Error::kNoProfile;
-  if (!IsCodableWith(spec, inputs.bank)) return Error::kNoBank;
+  if (const Error error = CheckCodableWith(spec, inputs); error != Error::kOk) return error;
   if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;
   uint64_t target_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, slice, spec.tokens, &target_bytes);

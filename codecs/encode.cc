@@ -15,6 +15,7 @@
 #include "codecs/select/log_rows.h"
 #include "codecs/select/min_norm.h"
 #include "codecs/select/scores.h"
+#include "codecs/settle.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
@@ -171,10 +172,11 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
   if (const Error error = Validate(spec); error != Error::kOk) return error;
-  if (!IsCodableWith(spec, inputs.profile) || !IsEncodableWith(spec, inputs.profile)) {
-    return Error::kNoProfile;
+  if (const Error error = CheckCodableWith(spec, {inputs.profile, inputs.bank});
+      error != Error::kOk) {
+    return error;
   }
-  if (!IsCodableWith(spec, inputs.bank)) return Error::kNoBank;
+  if (!IsEncodableWith(spec, inputs.profile)) return Error::kNoProfile;
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {

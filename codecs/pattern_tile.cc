@@ -35,17 +35,13 @@ bool HasCleanTail(const uint8_t* part, uint64_t part_bytes, uint64_t used) {
 
 }  // namespace
 
-Error SetPatternkv(std::string_view name, const Bank* bank, const Digest& id, ImageSpec* spec) {
-  Recipe recipe;
-  if (const Error error = ParsePatternkvRecipe(name, &recipe); error != Error::kOk) return error;
-  if (bank == nullptr) return Error::kNoBank;
-  recipe.patterns = static_cast<uint16_t>(bank->patterns());
+void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec) {
   spec->recipe = recipe;
+  spec->recipe.patterns = static_cast<uint16_t>(bank.patterns());
   spec->domain = Domain::kAsWritten;
   spec->side_object_count = 1;
   spec->side_objects = {};
   spec->side_objects[0] = id;
-  return Error::kOk;
 }
 
 bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {

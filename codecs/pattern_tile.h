@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "codecs/bank.h"
 #include "codecs/error.h"
@@ -17,11 +16,10 @@
 
 namespace cairn::codecs {
 
-// Makes *spec patternkv of that name, "patternkv:2" or "patternkv:4:l2", with this bank.
-//   bank  null: there is none
-//   id    SHA-256 of the bank's bytes
-// kUnknownRecipe; kNoBank where there is none.
-Error SetPatternkv(std::string_view name, const Bank* bank, const Digest& id, ImageSpec* spec);
+// Makes *spec one of patternkv with this bank: sets recipe, domain and side object.
+//   recipe  of ParsePatternkvRecipe(), without its patterns
+//   id      SHA-256 of the bank's bytes
+void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec);
 
 // The recipe needs no bank, or this is one for the spec. Whether it is the one that is named is the
 // caller's to know.

@@ -116,22 +116,30 @@ constexpr auto kRecipes = [] {
   return recipes;
 }();
 
-constexpr size_t kListBytes = [] {
+constexpr std::string_view kRates = "cairn:BITS or cairn-hot:BITS, BITS as 2.3";
+
+// "a, b, …" of kNamed, then of kWithBank; up to kListBytes it is of the former.
+constexpr size_t BytesOf(std::span<const Named> list) {
   size_t bytes = 0;
-  for (const Named& named : kNamed) bytes += named.name.size() + 2;
-  return bytes - 2;
-}();
+  for (const Named& named : list) bytes += named.name.size() + 2;
+  return bytes;
+}
+constexpr size_t kListBytes = BytesOf(kNamed) - 2;
 
 constexpr auto kList = [] {
-  std::array<char, kListBytes> list{};
+  std::array<char, BytesOf(kNamed) + BytesOf(kWithBank) + kRates.size()> list{};
   size_t at = 0;
-  for (const Named& named : kNamed) {
-    if (at != 0) {
-      list[at++] = ',';
-      list[at++] = ' ';
+  const auto append = [&](std::string_view text) {
+    for (const char c : text) list[at++] = c;
+  };
+  for (const std::span<const Named> names :
+       {std::span<const Named>(kNamed), std::span<const Named>(kWithBank)}) {
+    for (const Named& named : names) {
+      append(named.name);
+      append(", ");
     }
-    for (const char c : named.name) list[at++] = c;
   }
+  append(kRates);
   return list;
 }();
 
@@ -221,8 +229,8 @@ std::string_view NameIn(std::span<const Named> list, const Recipe& recipe) {
 }
 
 std::string_view FormatPatternkv(Recipe recipe) {
-  if (recipe.patterns == 0 || recipe.patterns > kBankPatternsMax) return {};
-  recipe.patterns = 0;
+  if (recipe.patterns > kBankPatternsMax) return {};
+  recipe.patterns = 0;  // which are of the bank, and in no name
   return NameIn(kWithBank, recipe);
 }
 
@@ -255,8 +263,10 @@ Error ParsePlannedRecipe(std::string_view name, Recipe* recipe) {
 }
 
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
-  const Error error = ParseRecipe(name, recipe);
-  return error == Error::kOk ? error : ParseCairnRecipe(name, recipe);
+  for (const auto parse : {ParseRecipe, ParsePatternkvRecipe, ParseCairnRecipe}) {
+    if (parse(name, recipe) == Error::kOk) return Error::kOk;
+  }
+  return Error::kUnknownRecipe;
 }
 
 std::string_view FormatRecipe(const Recipe& recipe) {
@@ -265,9 +275,13 @@ std::string_view FormatRecipe(const Recipe& recipe) {
   return NameIn(recipe.NeedsPlan() ? std::span<const Named>(kWithPlan) : kNamed, recipe);
 }
 
-bool IsKnown(const Recipe& recipe) { return !FormatRecipe(recipe).empty(); }
+bool IsKnown(const Recipe& recipe) {
+  return !FormatRecipe(recipe).empty() && (!recipe.NeedsBank() || recipe.patterns != 0);
+}
 
-std::string_view KnownRecipes() { return {kList.data(), kList.size()}; }
+std::string_view KnownRecipes() { return {kList.data(), kListBytes}; }
+
+std::string_view PolicyRecipes() { return {kList.data(), kList.size()}; }
 
 std::span<const Recipe> AllRecipes() { return kRecipes; }
 

@@ -65,10 +65,12 @@ struct Recipe {
   }
   // Its encoder does better with a profile, which decoding has no use for.
   [[nodiscard]] bool MayHaveProfile() const { return id == RecipeId::kMixKvq; }
-  // It codes with a bank, which SetPatternkv() takes it from: ParseRecipe() knows no such recipe.
+  // It codes with a bank, which SetRecipe() takes it from: ParseRecipe() knows no such recipe.
   [[nodiscard]] bool NeedsBank() const { return id == RecipeId::kPatternkv; }
   // It evicts by a plan that its encoder is given: ParseRecipe() knows no such recipe.
   [[nodiscard]] bool NeedsPlan() const { return id == RecipeId::kArkv && variant != 0; }
+  // Without a side object there is no such image.
+  [[nodiscard]] bool NeedsSideObject() const { return NeedsProfile() || NeedsBank(); }
   // Its header says which variant it is.
   [[nodiscard]] bool HasVariant() const {
     return id == RecipeId::kMixKvq || id == RecipeId::kLogQuant || id == RecipeId::kArkv;
@@ -91,18 +93,18 @@ Error ParseRecipe(std::string_view name, Recipe* recipe);
 Error ParseCairnRecipe(std::string_view name, Recipe* recipe);
 
 // Of patternkv by its name, "patternkv:4", "patternkv:2", or either with ":l2": what can be known
-// without the bank, with 0 patterns. kUnknownRecipe. For SetPatternkv(), which adds the rest.
+// without the bank, with 0 patterns. kUnknownRecipe. For SetRecipe(), which adds the rest.
 Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe);
 
 // "arkv:paper", else kUnknownRecipe. No policy names it: what is put carries no plan.
 Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
 
-// What a policy may name: a recipe of ParseRecipe(), or one that needs a profile, with what can be
-// known without it. kUnknownRecipe.
+// What a policy may name: a recipe of ParseRecipe(), or one that needs a profile or a bank, with
+// what can be known without it. kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
-// The name that ParseRecipe() takes, or would if there were a profile: "cairn:2.3", or
-// "cairn:4.3*9" at level 2. Empty for a recipe that IsKnown() is false for. Static storage.
+// The name that ParsePolicyRecipe() takes: "cairn:2.3", or "cairn:4.3*9" at level 2. Empty for a
+// recipe that it cannot make and IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
 // Every field is one that ParseRecipe() or SetRecipe() can make.
@@ -110,6 +112,9 @@ Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
 // "raw, kivi:8, …": for messages. Static storage.
 [[nodiscard]] std::string_view KnownRecipes();
+
+// Likewise of all that a policy may name: with those that need a profile or a bank.
+[[nodiscard]] std::string_view PolicyRecipes();
 
 // All that need neither profile, bank nor plan, in the order of KnownRecipes().
 [[nodiscard]] std::span<const Recipe> AllRecipes();

@@ -113,37 +113,6 @@ Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_ten
   return Error::kOk;
 }
 
-Error SetRecipe(const Recipe& recipe, const Profile* profile, const Digest& id, ImageSpec* spec) {
-  if (recipe.NeedsProfile()) {
-    if (profile == nullptr) return Error::kNoProfile;
-    if (recipe.id == RecipeId::kCairnHot) return SetCairnHot(*profile, id, recipe.bits, spec);
-    return SetCairn(*profile, id, recipe.bits, recipe.level, spec);
-  }
-  spec->recipe = recipe;
-  spec->domain = Domain::kAsWritten;
-  spec->side_object_count = 0;
-  spec->side_objects = {};
-  if (profile != nullptr && recipe.MayHaveProfile()) {
-    spec->side_object_count = 1;
-    spec->side_objects[0] = id;
-  }
-  return Error::kOk;
-}
-
-Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec) {
-  Recipe recipe;
-  Error error = ParsePolicyRecipe(name, &recipe);
-  if (error == Error::kUnknownRecipe) error = ParsePlannedRecipe(name, &recipe);
-  return error == Error::kOk ? SetRecipe(recipe, profile, id, spec) : error;
-}
-
-bool SetRecipeOrExact(const Recipe& recipe, const Profile* profile, const Digest& id,
-                      ImageSpec* spec) {
-  if (SetRecipe(recipe, profile, id, spec) == Error::kOk) return true;
-  static_cast<void>(SetRecipe("exact", nullptr, {}, spec));  // which needs nothing
-  return false;
-}
-
 bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
   if (!spec.recipe.NeedsProfile()) return true;
   if (profile == nullptr || !profile->Fits(spec.tile, spec.slice) ||

@@ -34,19 +34,6 @@ Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths
 Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
                   ImageSpec* spec);
 
-// Makes *spec one of the recipe, or of that name: one that ParsePolicyRecipe() or
-// ParsePlannedRecipe() makes.
-//   profile  null: there is none
-// kUnknownRecipe where the name or the profile has no such one; kNoProfile where the recipe needs
-// one.
-Error SetRecipe(const Recipe& recipe, const Profile* profile, const Digest& id, ImageSpec* spec);
-Error SetRecipe(std::string_view name, const Profile* profile, const Digest& id, ImageSpec* spec);
-
-// The same, but `exact` where that fails: what a store makes of its policy. False for exact so
-// chosen, which names no side object.
-[[nodiscard]] bool SetRecipeOrExact(const Recipe& recipe, const Profile* profile, const Digest& id,
-                                    ImageSpec* spec);
-
 // The recipe needs no profile, or this is one for the spec: its group has such tiles, and rate and
 // domain are its own. Whether it is the one that is named is the caller's to know.
 [[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Profile* profile);

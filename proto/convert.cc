@@ -206,9 +206,8 @@ absl::StatusOr<codecs::Recipe> FromRecipeName(std::string_view name,
   }
   codecs::Recipe recipe;
   if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(absl::StrCat("recipe is unknown, expected one of ",
-                                                   ToAbsl(codecs::KnownRecipes()),
-                                                   ", cairn:BITS or cairn-hot:BITS, BITS as 2.3"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe is unknown, expected one of ", ToAbsl(codecs::PolicyRecipes())));
   }
   return recipe;
 }
@@ -262,8 +261,8 @@ absl::StatusOr<codecs::Digest> FromSideObjectId(std::string_view bytes) {
 }
 
 absl::StatusOr<SideObjectKind> FromSideObjectKind(v1::SideObjectKind kind) {
-  if (kind != v1::SIDE_OBJECT_KIND_PROFILE) {
-    return OutOfRange("kind", kind, "1 (profile)");
+  if (kind != v1::SIDE_OBJECT_KIND_PROFILE && kind != v1::SIDE_OBJECT_KIND_BANK) {
+    return OutOfRange("kind", kind, "1 (profile) or 2 (bank)");
   }
   return static_cast<SideObjectKind>(kind);
 }

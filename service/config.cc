@@ -82,7 +82,8 @@ constexpr Knob kKnobs[] = {
      "threads that run the steps of put and get"},
     {"recipe", "exact",
      Text{&Config::recipe, CheckRecipe,
-          "raw, exact, exact:fast, fp8, kivi:N, kivi:N+, ott:N, cairn:BITS or cairn-hot:BITS"},
+          "raw, exact, exact:fast, fp8, kivi:N, kivi:N+, ott:N, patternkv:N, cairn:BITS or "
+          "cairn-hot:BITS"},
      "recipe of spaces whose first client names none"},
     {"connections", "256", Number{&Config::connections, 1, 4096},
      "data-plane connections per transport"},

@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "base/units.h"
-#include "codecs/profile.h"
 #include "codecs/shape.h"
 #include "proto/block_key.h"
 #include "proto/frame.h"
+#include "proto/side_object.h"
 
 namespace cairn::limits {
 
@@ -29,8 +29,8 @@ inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, not ye
 inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
 
 // --- Side objects, in memory beside the arena
-inline constexpr uint64_t kSideObjectBytesMax = codecs::kProfileBytesMax;  // one
-inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                  // all
+inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // one
+inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // all
 inline constexpr uint64_t kSideObjectsBytesPerTenantMax = 128_MiB;
 inline constexpr size_t kSideObjectsMax = 8192;
 inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // of one GetSideObject

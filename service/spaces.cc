@@ -137,9 +137,8 @@ absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
   }
   codecs::Recipe recipe;
   if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(absl::StrCat("recipe: one of ",
-                                                   ToAbsl(codecs::KnownRecipes()),
-                                                   ", cairn:BITS or cairn-hot:BITS, BITS as 2.3"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe: one of ", ToAbsl(codecs::PolicyRecipes())));
   }
   return recipe;
 }

@@ -37,7 +37,8 @@ class SpaceEntry {
   std::string_view tenant() const { return identity_.tenant; }
   uint32_t tokens_per_block() const { return identity_.tokens_per_block; }
   std::span<const codecs::GroupShape> groups() const { return groups_; }
-  // The recipe in force for puts from now on; of one that needs a profile, without what that says.
+  // The recipe in force for puts from now on; of one that needs a side object, without what that
+  // says.
   codecs::Recipe recipe() const;
   // An image of that recipe is of the space's: the same name.
   bool IsInForce(const codecs::Recipe& recipe) const;
@@ -97,8 +98,8 @@ class Spaces {
 
   // Makes bytes of that kind current for the group: what later images are coded with.
   // InvalidArgument names the field: no such group, bytes that are none of the kind, of another
-  // geometry than the group's, or without the rate of the space's recipe. ResourceExhausted.
-  // AlreadyExists: it was mined, and one that was installed is current.
+  // geometry than the group's, or a profile without the rate of the space's recipe.
+  // ResourceExhausted. AlreadyExists: it was mined, and one that was installed is current.
   struct Installed {
     codecs::Digest id{};
     bool is_new = false;
@@ -110,8 +111,9 @@ class Spaces {
   // recipe's rate.
   bool WantsProfile(const SpaceEntry& space, uint32_t group);
   // Makes *spec, of a group of the space, one of the space's recipe. Where that has a use for a
-  // profile it is the group's current one, which is returned: *spec is coded with it, and its image
-  // has to keep it. Where it needs one that the group has not, or not of that rate: `exact`.
+  // profile or a bank it is the group's current one, which is returned: *spec is coded with it, and
+  // its image has to keep it. Where it needs one that the group has not, or not of that rate:
+  // `exact`.
   SideObjectRef Settle(const SpaceEntry& space, codecs::ImageSpec* spec);
   SideObjects& side_objects() { return side_objects_; }
   QuerySquares& query_squares() { return query_squares_; }

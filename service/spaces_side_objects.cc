@@ -2,7 +2,7 @@
 // What a space's recipe asks of side objects.
 #include "base/check.h"
 #include "base/status.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 #include "service/limits.h"
 #include "service/spaces.h"
 
@@ -21,11 +21,12 @@ std::string RatesOf(const codecs::Profile& profile) {
   return rates;
 }
 
+// Of a profile; all banks do for all recipes with one.
 absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
                        const codecs::Profile& profile) {
   codecs::ImageSpec spec;
   if (!recipe.NeedsProfile() ||
-      codecs::SetRecipe(recipe, &profile, {}, &spec) == codecs::Error::kOk) {
+      codecs::SetRecipe(recipe, {.profile = &profile}, {}, &spec) == codecs::Error::kOk) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -33,17 +34,18 @@ absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
       ToAbsl(codecs::FormatRecipe(recipe)), "; it has cairn:BITS for ", RatesOf(profile)));
 }
 
-absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group,
-                           const codecs::Profile& profile) {
-  if (profile.Fits(shape.tile, codecs::WholeOf(shape)) && profile.layers() == shape.layers &&
-      profile.heads() == shape.heads) {
+template <typename Content>  // a profile or a bank
+absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, std::string_view name,
+                           const Content& content) {
+  if (content.Fits(shape.tile, codecs::WholeOf(shape)) && content.layers() == shape.layers &&
+      content.heads() == shape.heads) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("content: the profile is of ", profile.layers(), " layers, ", profile.heads(),
-                   " heads, dims ", profile.Dim(0), " and ", profile.Dim(1), "; group ", group,
-                   " has ", shape.layers, " layers, ", shape.heads, " heads, dims ",
-                   shape.tile.k_dim, " and ", shape.tile.v_dim));
+      absl::StrCat("content: the ", ToAbsl(name), " is of ", content.layers(), " layers, ",
+                   content.heads(), " heads, dims ", content.Dim(0), " and ", content.Dim(1),
+                   "; group ", group, " has ", shape.layers, " layers, ", shape.heads,
+                   " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
 }
 
 }  // namespace
@@ -61,9 +63,13 @@ absl::StatusOr<Spaces::Installed> Spaces::Install(const SpaceEntry& space, uint3
                                                    limits::kSideObjectBytesMax));
   }
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, SideObject::Parse(kind, bytes));
-  if (const codecs::Profile* profile = parsed->profile(); profile != nullptr) {
-    CAIRN_RETURN_IF_ERROR(CheckGeometry(space.groups()[group], group, *profile));
-    CAIRN_RETURN_IF_ERROR(CheckRate(space.recipe(), group, *profile));
+  const codecs::GroupShape& shape = space.groups()[group];
+  const codecs::DecodeInputs inputs = parsed->content().inputs();
+  if (inputs.bank != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckGeometry(shape, group, "bank", *inputs.bank));
+  } else {
+    CAIRN_RETURN_IF_ERROR(CheckGeometry(shape, group, "profile", *inputs.profile));
+    CAIRN_RETURN_IF_ERROR(CheckRate(space.recipe(), group, *inputs.profile));
   }
   Installed installed = {.id = parsed->id(), .is_new = false};
   CAIRN_ASSIGN_OR_RETURN(
@@ -86,12 +92,12 @@ bool Spaces::WantsProfile(const SpaceEntry& space, uint32_t group) {
 SideObjectRef Spaces::Settle(const SpaceEntry& space, codecs::ImageSpec* spec) {
   const codecs::Recipe recipe = space.recipe();
   SideObjectRef current;
-  if (recipe.NeedsProfile() || recipe.MayHaveProfile()) {
-    current = side_objects_.Current(space.id(), spec->group, proto::SideObjectKind::kProfile);
+  if (const auto kind = proto::KindFor(recipe); kind.has_value()) {
+    current = side_objects_.Current(space.id(), spec->group, *kind);
   }
   const codecs::Digest id = current.get() == nullptr ? codecs::Digest{} : current.get()->id();
-  return codecs::SetRecipeOrExact(recipe, current.profile(), id, spec) ? std::move(current)
-                                                                       : SideObjectRef();
+  return codecs::SetRecipeOrExact(recipe, current.inputs(), id, spec) ? std::move(current)
+                                                                      : SideObjectRef();
 }
 
 absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {
@@ -101,9 +107,9 @@ absl::Status Spaces::SetRecipe(uint64_t space_id, std::string_view recipe) {
     const SideObjectRef current =
         side_objects_.Current(space_id, group, proto::SideObjectKind::kProfile);
     // What was mined is mined again for another rate.
-    if (current.profile() != nullptr &&
+    if (current.get() != nullptr &&
         side_objects_.OriginOf(current) == SideObjectOrigin::kInstalled) {
-      CAIRN_RETURN_IF_ERROR(CheckRate(settled, group, *current.profile()));
+      CAIRN_RETURN_IF_ERROR(CheckRate(settled, group, *current.inputs().profile));
     }
   }
   const MutexLock lock(mutex_);

@@ -314,7 +314,10 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
 // -------------------------------------------------------------------------------- side objects
-enum { CAIRN_SIDE_OBJECT_PROFILE = 1 }; /* docs/formats/profile.md */
+enum {
+  CAIRN_SIDE_OBJECT_PROFILE = 1, /* of "cairn:2.3" and the like: docs/formats/profile.md */
+  CAIRN_SIDE_OBJECT_BANK = 2     /* of "patternkv:2" and the like: docs/formats/bank.md */
+};
 
 /* Makes `data` what later puts into the group are coded with. `id`, its SHA-256, may be NULL. */
 CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,
@@ -324,7 +327,8 @@ CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t 
  * only sets *bytes. CAIRN_NOT_FOUND: the space has it not (any more). */
 CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
                                     void* target, size_t capacity, size_t* bytes);
-/* The id of what puts into the group are coded with now. CAIRN_NOT_FOUND: nothing. */
+/* The id of what, of that kind, puts into the group are coded with now. CAIRN_NOT_FOUND: nothing.
+ */
 CAIRN_API int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind,
                                         uint32_t timeout_ms, uint8_t id[32]);
 

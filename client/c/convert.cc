@@ -6,9 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/c/guard.h"
-#include "codecs/pattern_tile.h"
 #include "codecs/recipe.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 #include "proto/side_object.h"
 
 namespace cairn::c {
@@ -199,37 +198,30 @@ absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_byt
   return view;
 }
 
-absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count) {
+absl::StatusOr<GivenSideObject> FromSideObject(const void* bytes, size_t count) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("profile", bytes));
   const std::span given(static_cast<const std::byte*>(bytes), count);
-  SideObject side;
+  GivenSideObject side;
   side.id = proto::SideObjectId(given);
-  codecs::Error error = codecs::ParseBank(given, &side.bank);
-  side.is_bank = error != codecs::Error::kBadMagic && error != codecs::Error::kTruncated;
-  if (!side.is_bank) {
-    error = codecs::ParseProfile(given, &side.profile);
-  }
-  if (error != codecs::Error::kOk) {
+  const proto::SideObjectKind kind = proto::KindOf(given).value_or(proto::SideObjectKind::kProfile);
+  if (const codecs::Error error = proto::SideObjectContent::Parse(kind, given, &side.content);
+      error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(
-        absl::StrCat(side.is_bank ? "bank: " : "profile: ", ToAbsl(codecs::Name(error))));
+        absl::StrCat(proto::Name(kind), ": ", ToAbsl(codecs::Name(error))));
   }
   return side;
 }
 
 namespace {
 
-absl::Status SetRecipe(const cairn_image_spec& spec, SideObject* side, codecs::ImageSpec* result) {
-  const bool has_side = spec.profile != nullptr;
-  if (has_side) {
+absl::Status SetRecipe(const cairn_image_spec& spec, std::optional<GivenSideObject>* side,
+                       codecs::ImageSpec* result) {
+  if (spec.profile != nullptr) {
     CAIRN_ASSIGN_OR_RETURN(*side, FromSideObject(spec.profile, spec.profile_bytes));
   }
-  const codecs::Profile* profile = has_side ? side->profile_or_null() : nullptr;
-  const codecs::Bank* bank = has_side ? side->bank_or_null() : nullptr;
-  codecs::Error error = codecs::SetPatternkv(spec.recipe, bank, side->id, result);
-  if (error == codecs::Error::kUnknownRecipe) {
-    error = codecs::SetRecipe(spec.recipe, profile, side->id, result);
-  }
-  switch (error) {
+  const codecs::DecodeInputs inputs = InputsOf(*side);
+  const codecs::Digest id = side->has_value() ? (*side)->id : codecs::Digest{};
+  switch (codecs::SetRecipe(spec.recipe, inputs, id, result)) {
     case codecs::Error::kOk:
       return absl::OkStatus();
     case codecs::Error::kNoProfile:
@@ -241,7 +233,7 @@ absl::Status SetRecipe(const cairn_image_spec& spec, SideObject* side, codecs::I
     default:
       break;
   }
-  const char* more = profile != nullptr ? ", or a rate that the profile has" : "";
+  const char* more = inputs.profile != nullptr ? ", or a rate that the profile has" : "";
   return absl::InvalidArgumentError(absl::StrCat("spec.recipe is '", spec.recipe,
                                                  "', expected one of ",
                                                  ToAbsl(codecs::KnownRecipes()), more));
@@ -249,7 +241,8 @@ absl::Status SetRecipe(const cairn_image_spec& spec, SideObject* side, codecs::I
 
 }  // namespace
 
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec, SideObject* side) {
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
+                                                std::optional<GivenSideObject>* side) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("spec.recipe", spec.recipe));
   const cairn_slice& slice = spec.slice;
   CAIRN_RETURN_IF_ERROR(

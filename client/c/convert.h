@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -17,10 +18,10 @@
 #include "client/c/cairn.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/options.h"
-#include "codecs/bank.h"
 #include "codecs/image.h"
-#include "codecs/profile.h"
+#include "codecs/inputs.h"
 #include "proto/block_key.h"
+#include "proto/side_object.h"
 
 namespace cairn::c {
 
@@ -66,25 +67,23 @@ absl::StatusOr<GetRequest> FromGet(const cairn_get_request& get, const PlacedSli
 absl::StatusOr<std::variant<PlaneViews, SourceTarget>> FromElements(const char* name,
                                                                     const cairn_memory& memory,
                                                                     const ViewShape& shape);
-// InvalidArgument names the field; the result is valid.
 // What a caller gives as a profile: one, or a bank, as its first bytes say. Borrows those bytes.
-struct SideObject {
-  codecs::Profile profile;
-  codecs::Bank bank;
-  bool is_bank = false;
+struct GivenSideObject {
+  proto::SideObjectContent content;
   codecs::Digest id{};
-
-  [[nodiscard]] const codecs::Profile* profile_or_null() const {
-    return is_bank ? nullptr : &profile;
-  }
-  [[nodiscard]] const codecs::Bank* bank_or_null() const { return is_bank ? &bank : nullptr; }
 };
 // Parses an image that a caller gives: InvalidArgument says what is wrong. Tiles are not verified.
 absl::StatusOr<codecs::ImageView> ParseGiven(const void* image, size_t image_bytes);
 
-absl::StatusOr<SideObject> FromSideObject(const void* bytes, size_t count);
+absl::StatusOr<GivenSideObject> FromSideObject(const void* bytes, size_t count);
 
-// *side is what spec.profile is; untouched where that is null.
-absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec, SideObject* side);
+// InvalidArgument names the field; the result is valid. *side is what spec.profile is; untouched
+// where that is null.
+absl::StatusOr<codecs::ImageSpec> FromImageSpec(const cairn_image_spec& spec,
+                                                std::optional<GivenSideObject>* side);
+// Of what FromImageSpec() set, or left.
+inline codecs::DecodeInputs InputsOf(const std::optional<GivenSideObject>& side) {
+  return side.has_value() ? side->content.inputs() : codecs::DecodeInputs();
+}
 
 }  // namespace cairn::c

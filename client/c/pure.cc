@@ -135,12 +135,13 @@ using cairn::c::FromFingerprint;
 using cairn::c::FromImageSpec;
 using cairn::c::FromSideObject;
 using cairn::c::FromSpec;
+using cairn::c::GivenSideObject;
 using cairn::c::Guard;
 using cairn::c::InfoOf;
+using cairn::c::InputsOf;
 using cairn::c::ParseGiven;
 using cairn::c::ReadInputs;
 using cairn::c::ReadStruct;
-using cairn::c::SideObject;
 using cairn::c::SourceBytesOf;
 using cairn::c::Text;
 using cairn::c::WriteStruct;
@@ -256,13 +257,12 @@ int cairn_image_decode_with(const void* image, size_t image_bytes, const void* p
                             size_t profile_bytes, const cairn_memory* target) {
   return Guard([&]() -> absl::Status {
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageView view, ParseGiven(image, image_bytes));
-    CAIRN_ASSIGN_OR_RETURN(const SideObject side, FromSideObject(profile, profile_bytes));
+    CAIRN_ASSIGN_OR_RETURN(const GivenSideObject side, FromSideObject(profile, profile_bytes));
     const codecs::ImageSpec& spec = view.spec();
     if (spec.side_object_count == 0 || spec.side_objects[0] != side.id) {
       return absl::InvalidArgumentError("profile: not the one that the image names");
     }
-    return DecodeInto(view, {.profile = side.profile_or_null(), .bank = side.bank_or_null()},
-                      target);
+    return DecodeInto(view, side.content.inputs(), target);
   });
 }
 
@@ -278,7 +278,7 @@ int cairn_image_bytes_max(const cairn_image_spec* spec, uint64_t* bytes) {
   return Guard([&]() -> absl::Status {
     CAIRN_RETURN_IF_ERROR(CheckStruct("spec", spec));
     CAIRN_RETURN_IF_ERROR(CheckPointer("bytes", bytes));
-    SideObject side;
+    std::optional<GivenSideObject> side;
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(ReadStruct(spec), &side));
     return FromCodec(codecs::MaxImageBytes(given, bytes), "spec");
   });
@@ -291,11 +291,12 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     CAIRN_RETURN_IF_ERROR(CheckPointer("source", source));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image", image));
     CAIRN_RETURN_IF_ERROR(CheckPointer("image_bytes", image_bytes));
-    SideObject side;
+    std::optional<GivenSideObject> side;
     const cairn_image_spec read = ReadStruct(spec);
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(read, &side));
     codecs::ImageView parent;
-    codecs::EncodeInputs inputs{.profile = side.profile_or_null(), .bank = side.bank_or_null()};
+    const codecs::DecodeInputs with = InputsOf(side);
+    codecs::EncodeInputs inputs{.profile = with.profile, .bank = with.bank};
     CAIRN_RETURN_IF_ERROR(ReadInputs(read, given, &parent, &inputs));
     const uint64_t bytes = SourceBytesOf(given);
     const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,

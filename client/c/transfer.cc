@@ -9,6 +9,7 @@
 #include "client/c/convert.h"
 #include "client/c/guard.h"
 #include "client/c/handles.h"
+#include "proto/convert.h"
 
 namespace cairn::c {
 namespace {
@@ -105,10 +106,7 @@ absl::Status GetAll(cairn_space* space, cairn_get_request* gets, size_t count,
 }
 
 absl::StatusOr<SideObjectKind> FromSideObjectKind(int32_t kind) {
-  if (kind != CAIRN_SIDE_OBJECT_PROFILE) {
-    return absl::InvalidArgumentError(absl::StrCat("kind is ", kind, ", expected 1 (PROFILE)"));
-  }
-  return static_cast<SideObjectKind>(kind);
+  return proto::FromSideObjectKind(static_cast<v1::SideObjectKind>(kind));
 }
 
 }  // namespace

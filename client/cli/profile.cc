@@ -25,15 +25,17 @@ absl::Status Install(const Arguments& arguments, Space& space, absl::Duration ti
   CAIRN_ASSIGN_OR_RETURN(const uint64_t group,
                          arguments.GetNumber("--group", 0, proto::kGroupsMax - 1));
   CAIRN_ASSIGN_OR_RETURN(const std::string bytes,
-                         ReadFile(arguments.positional()[1], codecs::kProfileBytesMax));
-  CAIRN_ASSIGN_OR_RETURN(
-      const InstalledSideObject installed,
-      space.PutSideObject(static_cast<uint32_t>(group), SideObjectKind::kProfile,
-                          std::as_bytes(std::span(bytes.data(), bytes.size())), timeout));
+                         ReadFile(arguments.positional()[1], proto::kSideObjectBytesMax));
+  const auto content = std::as_bytes(std::span(bytes.data(), bytes.size()));
+  // Of what is neither, the daemon says what is wrong.
+  const SideObjectKind kind = proto::KindOf(content).value_or(SideObjectKind::kProfile);
+  CAIRN_ASSIGN_OR_RETURN(const InstalledSideObject installed,
+                         space.PutSideObject(static_cast<uint32_t>(group), kind, content, timeout));
   if (arguments.is_json()) {
     JsonWriter()
         .BeginObject()
         .Field("id", HexOf(installed.id))
+        .Field("kind", proto::Name(kind))
         .Field("group", group)
         .Field("created", installed.was_created)
         .EndObject()
@@ -94,12 +96,12 @@ absl::Status Run(const Arguments& arguments) {
 const Command kProfile{
     .name = "profile",
     .operands = "install FILE|show",
-    .summary = "Gives a space the profile that cairn:2.3 and the like code with, or shows it",
+    .summary = "Gives a space the profile of cairn:2.3 or the bank of patternkv:2, or shows them",
     .details =
-        "cairn.profile of the Python package makes profiles; a daemon that is given none mines "
-        "one\n"
-        "of the space's own blocks, which any that is installed replaces. Blocks there keep the\n"
-        "one that they were coded with; one that no block names any more is dropped.\n",
+        "FILE is a profile or a bank, as its first bytes say: cairn.profile and cairn.bank of the\n"
+        "Python package make them. A daemon that is given no profile mines one of the space's own\n"
+        "blocks, which any that is installed replaces. Blocks there keep the one that they were\n"
+        "coded with; one that no block names any more is dropped.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 2,

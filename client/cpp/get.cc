@@ -11,7 +11,7 @@
 #include "codecs/checksum.h"
 #include "codecs/decode.h"
 #include "codecs/image.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 
 namespace cairn {
 namespace {
@@ -131,19 +131,19 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
     return FromCodec(codecs::VerifyTiles(view), "image");
   }
   SideObjectHandle side_object;  // until the image is decoded
-  if (spec.recipe.NeedsProfile() && spec.side_object_count > 0) {
+  if (spec.recipe.NeedsSideObject() && spec.side_object_count > 0) {
     CAIRN_ASSIGN_OR_RETURN(side_object, context_.side_object(spec.side_objects[0]));
   }
-  const codecs::Profile* profile = side_object == nullptr ? nullptr : side_object->profile();
-  if (!codecs::IsCodableWith(spec, profile)) {
+  const codecs::DecodeInputs inputs = InputsOf(side_object);
+  if (codecs::CheckCodableWith(spec, inputs) != codecs::Error::kOk) {
     return absl::DataLossError("the image is not one of the side object that it names");
   }
   *bytes = SourceBytesOf(slice_);
   if (const auto* source = std::get_if<SourceTarget>(&request_.target)) {
-    return VerifyAndDecode(view, *source, {}, {.profile = profile});
+    return VerifyAndDecode(view, *source, {}, inputs);
   }
   return VerifyAndDecode(view, std::get<PlaneViews>(request_.target),
-                         scratch_->Heap(HeadBytes(slice_.view_shape())), {.profile = profile});
+                         scratch_->Heap(HeadBytes(slice_.view_shape())), inputs);
 }
 
 absl::Status GetExchange::TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,

@@ -8,7 +8,7 @@
 #include "codecs/checksum.h"
 #include "codecs/crc_join.h"
 #include "codecs/encode.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 
 namespace cairn {
 namespace {
@@ -82,17 +82,17 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
   return Payload{payload, crc, proto::Form::kSource};
 }
 
-// The space's recipe, with the profile that it has a use for; as the daemon would, `exact` where it
-// needs one and there is none.
+// The space's recipe, with the side object that it has a use for; as the daemon would, `exact`
+// where it needs one and there is none.
 absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec) const {
   SideObjectHandle current;
-  if (context_.recipe.NeedsProfile() || context_.recipe.MayHaveProfile()) {
-    CAIRN_ASSIGN_OR_RETURN(current, context_.current_profile(slice_.group));
+  if (const auto kind = proto::KindFor(context_.recipe); kind.has_value()) {
+    CAIRN_ASSIGN_OR_RETURN(current, context_.current({slice_.group, *kind}));
   }
-  const codecs::Profile* profile = current == nullptr ? nullptr : current->profile();
   const Digest id = current == nullptr ? Digest{} : current->id();
-  return codecs::SetRecipeOrExact(context_.recipe, profile, id, spec) ? current
-                                                                      : SideObjectHandle();
+  return codecs::SetRecipeOrExact(context_.recipe, InputsOf(current), id, spec)
+             ? current
+             : SideObjectHandle();
 }
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) const {
@@ -123,10 +123,10 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
   const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_));
   size_t bytes = 0;
-  CAIRN_RETURN_IF_ERROR(FromCodec(
-      codecs::Encode(*backend, spec, source, target, &bytes,
-                     {.profile = side_object == nullptr ? nullptr : side_object->profile()}),
-      "encode"));
+  const codecs::DecodeInputs side = InputsOf(side_object);
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::Encode(*backend, spec, source, target, &bytes,
+                                                 {.profile = side.profile, .bank = side.bank}),
+                                  "encode"));
   const std::span<const std::byte> image = target.first(bytes);
   return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage};
 }

@@ -15,14 +15,12 @@ absl::StatusOr<SideObjectHandle> HeldSideObject::Make(SideObjectKind kind, const
   }
   std::shared_ptr<HeldSideObject> held(new HeldSideObject());
   held->id_ = id;
-  held->kind_ = kind;
   held->bytes_ = std::move(bytes);
-  if (kind == SideObjectKind::kProfile) {
-    if (const codecs::Error error = codecs::ParseProfile(held->bytes_, &held->profile_);
-        error != codecs::Error::kOk) {
-      return absl::DataLossError(
-          absl::StrCat("the side object is no profile: ", ToAbsl(codecs::Name(error))));
-    }
+  if (const codecs::Error error =
+          proto::SideObjectContent::Parse(kind, held->bytes_, &held->content_);
+      error != codecs::Error::kOk) {
+    return absl::DataLossError(absl::StrCat("the side object is no ", proto::Name(kind), ": ",
+                                            ToAbsl(codecs::Name(error))));
   }
   return SideObjectHandle(std::move(held));
 }
@@ -58,10 +56,10 @@ void SideObjectCache::Keep(const SideObjectHandle& held) {
   }
 }
 
-absl::StatusOr<std::optional<Digest>> SideObjectCache::CurrentOf(uint32_t group, absl::Time now,
+absl::StatusOr<std::optional<Digest>> SideObjectCache::CurrentOf(const Slot& slot, absl::Time now,
                                                                  Ask ask) {
-  const auto find = [group](const Current& current) -> std::optional<Digest> {
-    const auto found = current.find(group);
+  const auto find = [&slot](const Current& current) -> std::optional<Digest> {
+    const auto found = current.find(slot);
     return found == current.end() ? std::nullopt : std::optional<Digest>(found->second);
   };
   {

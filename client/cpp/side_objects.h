@@ -17,7 +17,6 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "codecs/image.h"
-#include "codecs/profile.h"
 #include "proto/side_object.h"
 
 namespace cairn {
@@ -51,22 +50,22 @@ class HeldSideObject {
   HeldSideObject& operator=(const HeldSideObject&) = delete;
 
   const Digest& id() const { return id_; }
-  SideObjectKind kind() const { return kind_; }
+  SideObjectKind kind() const { return content_.kind(); }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Null for other kinds.
-  const codecs::Profile* profile() const {
-    return kind_ == SideObjectKind::kProfile ? &profile_ : nullptr;
-  }
+  const proto::SideObjectContent& content() const { return content_; }
 
  private:
   HeldSideObject() = default;
   Digest id_{};
-  SideObjectKind kind_ = SideObjectKind::kProfile;
   std::vector<std::byte> bytes_;
-  codecs::Profile profile_;  // borrows bytes_
+  proto::SideObjectContent content_;  // borrows bytes_
 };
 // Shared: a get may go on with one that the cache has let go.
 using SideObjectHandle = std::shared_ptr<const HeldSideObject>;
+// As coders take it; all null for none. Borrows it.
+inline codecs::DecodeInputs InputsOf(const SideObjectHandle& held) {
+  return held == nullptr ? codecs::DecodeInputs() : held->content().inputs();
+}
 
 // Those used last, up to a number of bytes and of objects; and which of them was current for a
 // group a moment ago. Thread-safety: Thread-safe. No lock is held while something is fetched.
@@ -74,17 +73,19 @@ class SideObjectCache {
  public:
   static constexpr uint64_t kBytesMax = uint64_t{96} << 20;
   static constexpr size_t kCountMax = 64;
-  // How long a client that encodes goes on with a profile before it asks for a newer one.
+  // How long a client that encodes goes on with one before it asks for a newer one.
   static constexpr absl::Duration kCurrentFor = absl::Seconds(1);
 
   using Fetch = absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)>;
   // The one of that id, fetched where it is not here.
   absl::StatusOr<SideObjectHandle> Get(const Digest& id, Fetch fetch);
 
-  // The current one of each group, by ListSideObjects() where that is not known of late.
-  using Current = absl::flat_hash_map<uint32_t, Digest>;
+  // The current one of each kind of each group, by ListSideObjects() where that is not known of
+  // late.
+  using Slot = std::pair<uint32_t, SideObjectKind>;  // group
+  using Current = absl::flat_hash_map<Slot, Digest>;
   using Ask = absl::FunctionRef<absl::StatusOr<Current>()>;
-  absl::StatusOr<std::optional<Digest>> CurrentOf(uint32_t group, absl::Time now, Ask ask);
+  absl::StatusOr<std::optional<Digest>> CurrentOf(const Slot& slot, absl::Time now, Ask ask);
   // Asks anew the next time.
   void ForgetCurrent();
 

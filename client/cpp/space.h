@@ -101,12 +101,13 @@ class Space {
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
 
-  // Side objects: what images of some recipes are coded with, docs/formats/profile.md.
+  // Side objects: what images of some recipes are coded with, docs/formats/profile.md and bank.md.
   //
   // Installs one as the current of its kind for a group: what the daemon codes later puts with.
   // Blocks that are there keep theirs. The same bytes have the same id and may be installed again.
-  // InvalidArgument: no such group, not of the kind, of another geometry, or without the rate of
-  // the space's recipe. ResourceExhausted: the tenant's side objects, or all, take their budget.
+  // InvalidArgument: no such group, not of the kind, of another geometry, or a profile without the
+  // rate of the space's recipe. ResourceExhausted: the tenant's side objects, or all, take their
+  // budget.
   absl::StatusOr<InstalledSideObject> PutSideObject(uint32_t group, SideObjectKind kind,
                                                     std::span<const std::byte> bytes,
                                                     absl::Duration timeout = absl::ZeroDuration());
@@ -141,9 +142,10 @@ class Space {
                                                    absl::Time deadline);
   absl::StatusOr<std::vector<SideObjectFigures>> AskSideObjects(const Bound& bound,
                                                                 absl::Time deadline);
-  // The profile that a put into the group is coded with here; null where it has none.
-  absl::StatusOr<SideObjectHandle> CurrentProfile(const Bound& bound, uint32_t group,
-                                                  absl::Time deadline);
+  // The one of its kind that a put into the group is coded with here; null where it has none.
+  absl::StatusOr<SideObjectHandle> CurrentSideObject(const Bound& bound,
+                                                     const SideObjectCache::Slot& slot,
+                                                     absl::Time deadline);
   // Counts what has ended, all in `elapsed`.
   void Account(const std::deque<PutExchange>& puts, absl::Duration elapsed);
   void Account(const std::deque<GetExchange>& gets, absl::Duration elapsed);

@@ -20,9 +20,9 @@ absl::StatusOr<InstalledSideObject> Space::PutSideObject(uint32_t group, SideObj
                                                          std::span<const std::byte> bytes,
                                                          absl::Duration timeout) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kDataTimeoutDefault));
-  if (bytes.size() > codecs::kProfileBytesMax) {
+  if (bytes.size() > proto::kSideObjectBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "bytes has ", bytes.size(), " bytes; the limit is ", codecs::kProfileBytesMax));
+        "bytes has ", bytes.size(), " bytes; the limit is ", proto::kSideObjectBytesMax));
   }
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
   v1::PutSideObjectRequest request;
@@ -58,7 +58,7 @@ absl::StatusOr<SideObjectHandle> Space::FetchSideObject(const Bound& bound, cons
     CAIRN_ASSIGN_OR_RETURN(const v1::GetSideObjectReply reply,
                            core_.control->GetSideObject(std::move(request), deadline));
     const auto part = std::as_bytes(std::span(reply.content().data(), reply.content().size()));
-    if (reply.total_bytes() > codecs::kProfileBytesMax ||
+    if (reply.total_bytes() > proto::kSideObjectBytesMax ||
         part.size() > reply.total_bytes() - std::min<uint64_t>(reply.total_bytes(), bytes.size()) ||
         (part.empty() && bytes.size() < reply.total_bytes())) {
       return absl::DataLossError("a side object came in parts that do not fit together");
@@ -96,22 +96,21 @@ absl::StatusOr<std::vector<SideObjectFigures>> Space::AskSideObjects(const Bound
   return listed;
 }
 
-absl::StatusOr<SideObjectHandle> Space::CurrentProfile(const Bound& bound, uint32_t group,
-                                                       absl::Time deadline) {
+absl::StatusOr<SideObjectHandle> Space::CurrentSideObject(const Bound& bound,
+                                                          const SideObjectCache::Slot& slot,
+                                                          absl::Time deadline) {
   const auto ask = [&]() -> absl::StatusOr<SideObjectCache::Current> {
     CAIRN_ASSIGN_OR_RETURN(const auto listed, AskSideObjects(bound, deadline));
     SideObjectCache::Current current;
     for (const SideObjectFigures& one : listed) {
       for (const uint32_t of : one.current_groups) {
-        if (one.kind == SideObjectKind::kProfile) {
-          current[of] = one.id;
-        }
+        current[{of, one.kind}] = one.id;
       }
     }
     return current;
   };
   CAIRN_ASSIGN_OR_RETURN(const std::optional<Digest> id,
-                         side_objects_.CurrentOf(group, MonotonicNow(), ask));
+                         side_objects_.CurrentOf(slot, MonotonicNow(), ask));
   if (!id.has_value()) {
     return SideObjectHandle();
   }

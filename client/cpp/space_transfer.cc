@@ -25,12 +25,15 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
   }
   const auto fetch = [&](const Digest& id) { return FetchSideObject(*bound, id, *deadline); };
   const auto side_object = [&](const Digest& id) { return side_objects_.Get(id, fetch); };
-  const auto current_profile = [&](uint32_t group) {
-    return CurrentProfile(*bound, group, *deadline);
+  const auto current = [&](const SideObjectCache::Slot& slot) {
+    return CurrentSideObject(*bound, slot, *deadline);
   };
-  const TransferContext context{
-      fingerprint_, bound->opened.space_id, bound->session.payload_bytes_max, bound->opened.recipe,
-      side_object,  current_profile};
+  const TransferContext context{fingerprint_,
+                                bound->opened.space_id,
+                                bound->session.payload_bytes_max,
+                                bound->opened.recipe,
+                                side_object,
+                                current};
   std::deque<ExchangeType> exchanges;  // they do not move once made
   std::vector<Exchange*> to_run;
   std::vector<size_t> places;

@@ -24,11 +24,11 @@ struct TransferContext {
   Fingerprint fingerprint{};
   uint64_t space_id = 0;
   uint64_t payload_bytes_max = 0;
-  codecs::Recipe recipe;  // of one that needs a profile, without what that says
+  codecs::Recipe recipe;  // of one that needs a side object, without what that says
   // The side object of an id; NotFound where the daemon has it no more. May ask the daemon.
   absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const Digest& id)> side_object;
-  // The profile that a group has now, null where it has none. May ask the daemon.
-  absl::FunctionRef<absl::StatusOr<SideObjectHandle>(uint32_t group)> current_profile;
+  // The one of its kind that a group has now, null where it has none. May ask the daemon.
+  absl::FunctionRef<absl::StatusOr<SideObjectHandle>(const SideObjectCache::Slot& slot)> current;
 };
 
 class PutExchange final : public Exchange {

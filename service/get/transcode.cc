@@ -9,7 +9,7 @@
 #include "codecs/crc_join.h"
 #include "codecs/decode.h"
 #include "codecs/encode.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 #include "proto/block_key.h"
 #include "service/get/steps.h"
 #include "service/step_timer.h"
@@ -107,10 +107,11 @@ absl::Status DecodeInto(GetContext& context, const BlockIndex::Pins& pins, const
     if (error == codecs::Error::kOk) {
       const SideObject* side = pin.side_object();
       error = codecs::Decode(context.path.backend, view, part, target.first(bytes),
-                             {.profile = side == nullptr ? nullptr : side->profile()});
+                             side == nullptr ? codecs::DecodeInputs() : side->content().inputs());
       target = target.subspan(bytes);
     }
-    if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile) {
+    if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile ||
+        error == codecs::Error::kNoBank) {
       return Corrupt(context, pin, error);
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
@@ -220,7 +221,7 @@ absl::StatusOr<Extent> Recode(GetContext& context, const BlockIndex::Pins& pins,
                               const Views& views) {
   codecs::ImageSpec spec = views.front().spec();
   spec.slice = context.slice;
-  CAIRN_CHECK(codecs::SetRecipe("raw", nullptr, {}, &spec) == codecs::Error::kOk);
+  CAIRN_CHECK(codecs::SetRecipe("raw", {}, {}, &spec) == codecs::Error::kOk);
   uint64_t bytes_max = 0;
   codecs::Error error = codecs::MaxImageBytes(spec, &bytes_max);
   if (error != codecs::Error::kOk) {

@@ -19,16 +19,18 @@ bool IsNone(const proto::BlockKey& key) { return key == proto::BlockKey{}; }
 
 BlockName ParentOf(const Block& block) { return {block.name.space_id, block.parent}; }
 
-// Recipes that need a profile, at whatever rate, come last.
 size_t RecipeIndex(const codecs::Recipe& recipe) {
   const auto recipes = codecs::AllRecipes();
-  return static_cast<size_t>(std::find(recipes.begin(), recipes.end(), recipe) - recipes.begin());
+  const auto found = std::find(recipes.begin(), recipes.end(), recipe);
+  return static_cast<size_t>(found - recipes.begin()) +
+         (found == recipes.end() && recipe.NeedsBank() ? 1 : 0);
 }
 
 }  // namespace
 
 BlockTable::BlockTable(uint64_t blocks_max) : blocks_max_(blocks_max), recency_(blocks_max) {
-  CAIRN_CHECK(blocks_max > 0 && codecs::AllRecipes().size() < figures_by_recipe_.size());
+  CAIRN_CHECK(blocks_max > 0 && codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
+                                    figures_by_recipe_.size());
   by_name_.reserve(blocks_max);
 }
 

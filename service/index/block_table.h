@@ -30,6 +30,10 @@
 
 namespace cairn {
 
+// Recipes of more names than a label may have values: those that need a profile, and those that
+// need a bank.
+inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
+
 class BlockTable {
  public:
   explicit BlockTable(uint64_t blocks_max);
@@ -116,7 +120,7 @@ class BlockTable {
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   std::array<RecipeFigures, 64>
-      figures_by_recipe_{};  // by place in codecs::AllRecipes(), then cairn of any rate
+      figures_by_recipe_{};  // by place in codecs::AllRecipes(), then in kRecipeFamilies
   uint64_t pinned_blocks_ = 0;
   uint64_t pinned_queued_ = 0;  // of those, in recency_
   uint64_t pinned_bytes_ = 0;

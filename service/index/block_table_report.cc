@@ -30,9 +30,10 @@ void BlockTable::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_image_unlinked_bytes_total",
                   "Image bytes evicted, deleted, replaced or dropped.", {}, unlinked_bytes_total_);
   const auto recipes = codecs::AllRecipes();
-  for (size_t i = 0; i <= recipes.size(); ++i) {
-    const MetricLabel labels[] = {
-        {"recipe", i < recipes.size() ? codecs::FormatRecipe(recipes[i]) : "cairn"}};
+  for (size_t i = 0; i < recipes.size() + std::size(kRecipeFamilies); ++i) {
+    const MetricLabel labels[] = {{"recipe", i < recipes.size()
+                                                 ? codecs::FormatRecipe(recipes[i])
+                                                 : kRecipeFamilies[i - recipes.size()]}};
     const RecipeFigures& figures = figures_by_recipe_[i];
     sink.AddGauge("cairn_recipe_images", "Images published, by recipe.", labels,
                   static_cast<double>(figures.image_count));

@@ -22,19 +22,12 @@ struct SideObjectRef::Entry {
 absl::StatusOr<std::unique_ptr<SideObject>> SideObject::Parse(proto::SideObjectKind kind,
                                                               std::span<const std::byte> bytes) {
   std::unique_ptr<SideObject> object(new SideObject());
-  object->kind_ = kind;
   object->bytes_.assign(bytes.begin(), bytes.end());
-  switch (kind) {
-    case proto::SideObjectKind::kProfile:
-      if (const codecs::Error error = codecs::ParseProfile(object->bytes_, &object->profile_);
-          error != codecs::Error::kOk) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("content: not a profile: ", ToAbsl(codecs::Name(error))));
-      }
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("kind is ", static_cast<int>(kind), ": 1 (profile) is the one there is"));
+  if (const codecs::Error error =
+          proto::SideObjectContent::Parse(kind, object->bytes_, &object->content_);
+      error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("content: not a ", proto::Name(kind), ": ", ToAbsl(codecs::Name(error))));
   }
   object->id_ = proto::SideObjectId(object->bytes_);
   return object;
@@ -237,7 +230,7 @@ void SideObjects::Report(MetricSink& sink) const {
   const auto gauge = [&sink](std::string_view name, std::string_view help, uint64_t value) {
     sink.AddGauge(name, help, {}, static_cast<double>(value));
   };
-  gauge("cairn_side_objects", "Side objects held, as profiles.", entries_.size());
+  gauge("cairn_side_objects", "Side objects held: profiles and banks.", entries_.size());
   gauge("cairn_side_object_bytes", "Bytes of the side objects held.", bytes_);
   gauge("cairn_side_object_references",
         "References to side objects: of published images, and of puts and gets under way.",

@@ -26,7 +26,6 @@
 #include "base/mutex.h"
 #include "codecs/image.h"
 #include "codecs/inputs.h"
-#include "codecs/profile.h"
 #include "proto/side_object.h"
 #include "service/index/group_place.h"
 
@@ -41,19 +40,15 @@ class SideObject {
   SideObject& operator=(const SideObject&) = delete;
 
   const codecs::Digest& id() const { return id_; }
-  proto::SideObjectKind kind() const { return kind_; }
+  proto::SideObjectKind kind() const { return content_.kind(); }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Null for other kinds.
-  const codecs::Profile* profile() const {
-    return kind_ == proto::SideObjectKind::kProfile ? &profile_ : nullptr;
-  }
+  const proto::SideObjectContent& content() const { return content_; }
 
  private:
   SideObject() = default;
   codecs::Digest id_{};
-  proto::SideObjectKind kind_ = proto::SideObjectKind::kProfile;
   std::vector<std::byte> bytes_;
-  codecs::Profile profile_;  // borrows bytes_
+  proto::SideObjectContent content_;  // borrows bytes_
 };
 
 class SideObjects;
@@ -72,7 +67,11 @@ class SideObjectRef {
 
   // Null when empty.
   const SideObject* get() const;
-  const codecs::Profile* profile() const { return get() == nullptr ? nullptr : get()->profile(); }
+  const codecs::Profile* profile() const { return inputs().profile; }
+  // As coders take it; all null when empty. Good while this is.
+  codecs::DecodeInputs inputs() const {
+    return get() == nullptr ? codecs::DecodeInputs() : get()->content().inputs();
+  }
 
  private:
   friend class SideObjects;

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/step_strips.h"
+#include "codecs/settle.h"
 #include "proto/block_key.h"
 #include "service/put/steps.h"
 #include "service/step_timer.h"
@@ -46,8 +46,10 @@ absl::Status CheckCoding(PutPath& path, const SpaceEntry& space, const codecs::I
         "payload: the image names side object ", proto::Hex(std::as_bytes(std::span(id))),
         ", which the space does not have: put that first"));
   }
-  if (!codecs::IsCodableWith(spec, side_object->profile())) {
-    return absl::InvalidArgumentError("payload: the image is not one of the profile that it names");
+  if (proto::KindFor(spec.recipe) != side_object->get()->kind() ||
+      codecs::CheckCodableWith(spec, side_object->inputs()) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        "payload: the image is not one of the side object that it names");
   }
   return absl::OkStatus();
 }
@@ -145,14 +147,16 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
     path.kept_raw.Add();
   } else {
     encoded.side_object = path.spaces.Settle(*context.space_, &spec);
-    path.without_profile.Add(policy.NeedsProfile() && encoded.side_object.get() == nullptr ? 1 : 0);
+    path.without_side_object.Add(
+        policy.NeedsSideObject() && encoded.side_object.get() == nullptr ? 1 : 0);
   }
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
   const Parents parents = ParentsOf(path, context.put_, spec);
-  const codecs::EncodeInputs inputs = {.profile = encoded.side_object.profile(),
-                                       .parents = parents.views};
+  const codecs::DecodeInputs side = encoded.side_object.inputs();
+  const codecs::EncodeInputs inputs = {
+      .profile = side.profile, .bank = side.bank, .parents = parents.views};
   size_t bytes = 0;
   const codecs::Error error =
       codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);

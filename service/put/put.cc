@@ -72,9 +72,10 @@ void PutPath::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_put_kept_raw_total",
                   "Puts whose block was kept raw because the path pool was busy.", {},
                   kept_raw.Value());
-  sink.AddCounter("cairn_put_without_profile_total",
-                  "Puts kept exact because their group had no profile for the space's recipe yet.",
-                  {}, without_profile.Value());
+  sink.AddCounter(
+      "cairn_put_without_side_object_total",
+      "Puts kept exact because their group had no profile or bank for the space's recipe yet.", {},
+      without_side_object.Value());
   sink.AddCounter("cairn_put_source_bytes_total", "Source bytes of the slices stored by puts.", {},
                   source_bytes.Value());
   sink.AddCounter("cairn_put_image_bytes_total", "Image bytes stored by puts.", {},

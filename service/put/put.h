@@ -55,7 +55,7 @@ class PutPath {
   // Counts a put that failed, by its status.
   void CountFailure(const absl::Status& status);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter corrupt_wire, kept_raw, without_profile, source_bytes, image_bytes;
+  Counter corrupt_wire, kept_raw, without_side_object, source_bytes, image_bytes;
   void Report(MetricSink& sink) const;
 
  private:

@@ -118,9 +118,9 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   if (spec == view.spec()) {
     return absl::OkStatus();
   }
-  CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.profile() == nullptr
+  CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr
                                            ? Demoted(view, spec.recipe)
-                                           : Recoded(view, spec, *side_object.profile()));
+                                           : Recoded(view, spec, side_object.inputs()));
   CAIRN_RETURN_IF_ERROR(host_.Place(image));
   if (index_.Replace(pin, codecs::RecordedSpec(spec, {}).recipe, std::move(image),
                      std::move(side_object))) {
@@ -142,7 +142,7 @@ absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
 }
 
 absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                       const codecs::Profile& profile) {
+                                       const codecs::DecodeInputs& side) {
   uint64_t source_bytes = 0, bytes_max = 0;
   CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
                   codecs::Error::kOk &&
@@ -153,7 +153,7 @@ absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const code
   size_t bytes = 0;
   if (error == codecs::Error::kOk) {
     error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes,
-                           {.profile = &profile});
+                           {.profile = side.profile, .bank = side.bank});
   }
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));

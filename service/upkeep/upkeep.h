@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "codecs/backend.h"
 #include "codecs/image.h"
-#include "codecs/profile.h"
+#include "codecs/inputs.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/host_tier.h"
@@ -57,11 +57,11 @@ class Upkeep {
   bool EncodePending();
   // ResourceExhausted: no room now, the image is to be pending again.
   absl::Status EncodeOne(const Pin& pin);
-  // The image in a recipe that needs no profile, or in that of `spec`, in staging.
+  // The image in a recipe that needs no side object, or in that of `spec`, in staging.
   // ResourceExhausted: no room now.
   absl::StatusOr<Extent> Demoted(const codecs::ImageView& view, const codecs::Recipe& recipe);
   absl::StatusOr<Extent> Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                 const codecs::Profile& profile);
+                                 const codecs::DecodeInputs& side);
   // Checks the whole image; false if it was damaged, and has been dropped.
   bool VerifyOne(const Pin& pin);
 

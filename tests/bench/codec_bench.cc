@@ -17,7 +17,7 @@
 #include "codecs/encode.h"
 #include "codecs/math.h"
 #include "codecs/pack/dense.h"
-#include "codecs/pattern_tile.h"
+#include "codecs/settle.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/step_tile.h"
@@ -122,11 +122,7 @@ struct WorkingSet {
   }
 
   void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
-    if (recipe.NeedsBank()) {
-      Check(SetPatternkv(FormatRecipe(recipe), &bank, {}, &spec), "recipe");
-    } else {
-      Check(SetRecipe(recipe, &profile, {}, &spec), "recipe");
-    }
+    Check(SetRecipe(recipe, {.profile = &profile, .bank = &bank}, {}, &spec), "recipe");
     for (uint64_t i = 0; i < count; ++i) {
       size_t bytes = 0;
       Check(

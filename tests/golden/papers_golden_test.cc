@@ -18,6 +18,7 @@
 #include "codecs/demote.h"
 #include "codecs/encode.h"
 #include "codecs/pattern_tile.h"
+#include "codecs/settle.h"
 #include "proto/side_object.h"
 #include "tests/golden/golden.h"
 
@@ -147,7 +148,7 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
 
   void SetRecipe(const std::string& name) {
     if (name.starts_with("patternkv")) {
-      ASSERT_EQ(SetPatternkv(name, &bank_, proto::SideObjectId(bank_bytes_), &source_.spec),
+      ASSERT_EQ(SetRecipe(name, {.bank = &bank_}, proto::SideObjectId(bank_bytes_), &source_.spec),
                 Error::kOk);
       return;
     }

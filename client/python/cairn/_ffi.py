@@ -48,7 +48,7 @@ from .errors import InternalError, from_code
 ABI_VERSION = 1
 
 FORM_VIEWS, FORM_SOURCE, FORM_IMAGE = 0, 1, 2
-SIDE_OBJECT_PROFILE = 1
+SIDE_OBJECT_PROFILE, SIDE_OBJECT_BANK = 1, 2
 OK, NOT_FOUND = 0, 5
 
 

@@ -12,7 +12,9 @@ from .errors import FailedPreconditionError
 from .keys import Group
 
 
-def install(control: str, dump: Dump, recipe: str | None, profiles: Sequence[bytes]) -> list[str]:
+def install(
+    control: str, dump: Dump, recipe: str | None, profiles: Sequence[bytes], are_banks: bool
+) -> list[str]:
     """Into the space that model.json names, which is opened with `recipe` where it is new. One line
     for each group; FailedPreconditionError where the dump does not say which space."""
     about = dump.about
@@ -38,7 +40,8 @@ def install(control: str, dump: Dump, recipe: str | None, profiles: Sequence[byt
         for index, group in enumerate(groups):
             profile = by_layers.get(tuple(sorted(group.layer_indices)))
             if profile is not None:
-                name = space.install_profile(index, profile).hex()
+                give = space.install_bank if are_banks else space.install_profile
+                name = give(index, profile).hex()
                 lines.append(f"group {index} of {about.model} ({space.recipe}): {name}")
     if not lines:
         raise FailedPreconditionError("the groups of model.json are not those of the dump")

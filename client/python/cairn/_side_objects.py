@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of a space that are about side objects: profiles, so far."""
+"""The calls of a space that are about side objects: profiles and banks."""
 
 from __future__ import annotations
 
@@ -22,31 +22,39 @@ class SideObjects:
         with where the recipe is cairn:2.3 or the like; blocks that are there keep theirs. Returns
         its id, the SHA-256 of its bytes. InvalidArgumentError: none, of another geometry than the
         group's, or without the rate of the space's recipe."""
-        profile_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_side_object_put(
-                    space,
-                    group,
-                    _ffi.SIDE_OBJECT_PROFILE,
-                    profile,
-                    len(profile),
-                    _ffi.milliseconds(timeout),
-                    profile_id,
-                )
-            )
-        return bytes(profile_id)
+        return self._install(group, _ffi.SIDE_OBJECT_PROFILE, profile, timeout)
+
+    def install_bank(self, group: int, bank: bytes, *, timeout: float | None = None) -> bytes:
+        """The same of a bank, as `cairn.bank.mine` makes them, for patternkv:2 and the like."""
+        return self._install(group, _ffi.SIDE_OBJECT_BANK, bank, timeout)
 
     def current_profile(self, group: int, *, timeout: float | None = None) -> bytes | None:
         """The id of the profile that puts into the group are coded with now."""
-        profile_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
-        kind, limit = _ffi.SIDE_OBJECT_PROFILE, _ffi.milliseconds(timeout)
+        return self._current(group, _ffi.SIDE_OBJECT_PROFILE, timeout)
+
+    def current_bank(self, group: int, *, timeout: float | None = None) -> bytes | None:
+        """The id of the bank that puts into the group are coded with now."""
+        return self._current(group, _ffi.SIDE_OBJECT_BANK, timeout)
+
+    def _install(self, group: int, kind: int, data: bytes, timeout: float | None) -> bytes:
+        side_object_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
+        limit = _ffi.milliseconds(timeout)
+        call = _ffi.library().cairn_side_object_put
         with self._handle.use() as space:
-            code = _ffi.library().cairn_side_object_current(space, group, kind, limit, profile_id)
+            _ffi.check(call(space, group, kind, data, len(data), limit, side_object_id))
+        return bytes(side_object_id)
+
+    def _current(self, group: int, kind: int, timeout: float | None) -> bytes | None:
+        side_object_id = (ctypes.c_uint8 * keys.KEY_BYTES)()
+        limit = _ffi.milliseconds(timeout)
+        with self._handle.use() as space:
+            code = _ffi.library().cairn_side_object_current(
+                space, group, kind, limit, side_object_id
+            )
             if code == _ffi.NOT_FOUND:
                 return None
             _ffi.check(code)
-        return bytes(profile_id)
+        return bytes(side_object_id)
 
     def side_object(self, side_object_id: bytes, *, timeout: float | None = None) -> bytes | None:
         """The bytes of a side object, checked against their id; None where the space has it not

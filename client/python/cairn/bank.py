@@ -2,6 +2,7 @@
 """Mines the bank that the recipe `patternkv` codes with, from KV of the model over any text.
 
     bank = mine(k, v, patterns=32)      # of one group of layers: bytes, for docs/formats/bank.md
+    space.install_bank(0, bank)
 
 K is taken as the engine keeps it, after RoPE. docs/recipes/patternkv.md says what patterns are for.
 Needs numpy.

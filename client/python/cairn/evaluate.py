@@ -40,7 +40,7 @@ from dataclasses import dataclass
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from ._calibrate import KINDS, calibration_of, inputs_of, make_profiles
+from ._calibrate import BANK, KINDS, calibration_of, inputs_of, make_profiles
 from ._code import Group
 from ._dump import Dump, Kv, read_dump
 from ._evaluate_kept import Kept
@@ -256,10 +256,9 @@ def _conclude(
     else:
         print(f"\nwith {loss}: {best.name}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
     if wanted.profile_out is not None or wanted.install is not None:
-        is_profiled = best is not None and best.profile in KINDS
-        kind = best.profile if is_profiled else KINDS[0]
-        print(f"the {kind} profile:")
-        _give_profiles(wanted, bench, kind, best.recipe if is_profiled else None)
+        kind = (best and best.profile) or KINDS[0]
+        print("the bank:" if kind == BANK else f"the {kind} profile:")
+        _give_profiles(wanted, bench, kind, best.recipe if best and best.profile else None)
     print(f"{kept.path}\n{page_path}")
 
 
@@ -284,11 +283,12 @@ def _give_profiles(
     if wanted.profile_out is not None:
         wanted.profile_out.mkdir(parents=True, exist_ok=True)
         for index, profile in enumerate(profiles):
-            path = wanted.profile_out / f"group-{index}.profile"
+            suffix = BANK if kind == BANK else "profile"
+            path = wanted.profile_out / f"group-{index}.{suffix}"
             path.write_bytes(profile)
             print(f"{path}: {len(profile)} bytes, {profile_id(profile).hex()}")
     if wanted.install is not None:
-        for line in install(wanted.install, bench.dump, recipe, profiles):
+        for line in install(wanted.install, bench.dump, recipe, profiles, kind == BANK):
             print(f"installed in {wanted.install}, {line}")
 
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/block_key.h"
 #include "tests/e2e/client/client_fixture.h"
-#include "tests/support/profile_bytes.h"
+#include "tests/support/side_object_bytes.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -132,26 +132,29 @@ TEST_F(CliTest, VerifyChecksTheWholeDaemon) {
   EXPECT_EQ(Run("delete --all").code, 2);
 }
 
-TEST_F(CliTest, ProfilesAreInstalledAndShown) {
+TEST_F(CliTest, ProfilesAndBanksAreInstalledAndShown) {
   const codecs::ProfileShape shape = {
       .layers = kLayers, .heads = kHeads, .k_dim = kDim, .v_dim = kDim};
-  const auto bytes = codecs::ProfileBytes(shape, std::mt19937_64(1)).bytes();
-  const Digest digest = proto::SideObjectId(bytes);
-  const std::string id = proto::Hex(std::as_bytes(std::span(digest)));
-  const std::string path = folder_.File("model.profile");
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  const Ran installed = Run("profile install " + path + Space_());
-  EXPECT_EQ(installed.code, 0) << installed.output;
-  EXPECT_THAT(installed.output, HasSubstr(id + ": group 0 is coded with it"));
-  EXPECT_THAT(Run("profile install " + path + Space_()).output, HasSubstr("was there already"));
-  const Ran shown = Run("profile show" + Space_());
-  EXPECT_EQ(shown.code, 0);
-  EXPECT_THAT(shown.output, HasSubstr(id));
-  EXPECT_THAT(shown.output, HasSubstr("installed"));
-  EXPECT_THAT(Run("profile show --json" + Space_()).output, HasSubstr("\"current_groups\": \"0\""));
-  EXPECT_EQ(Run("profile install " + path + " --group 1" + Space_()).code, 2);
+  for (const SideObjectCase& side : {kProfileCase, kBankCase}) {
+    const auto bytes = SideObjectBytes(side.kind, 1, shape);
+    const Digest digest = proto::SideObjectId(bytes);
+    const std::string id = proto::Hex(std::as_bytes(std::span(digest)));
+    const std::string path = folder_.File("model.profile");
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    const Ran installed = Run("profile install " + path + Space_());
+    EXPECT_EQ(installed.code, 0) << installed.output;
+    EXPECT_THAT(installed.output, HasSubstr(id + ": group 0 is coded with it"));
+    EXPECT_THAT(Run("profile install " + path + Space_()).output, HasSubstr("was there already"));
+    const Ran shown = Run("profile show" + Space_());
+    EXPECT_EQ(shown.code, 0);
+    EXPECT_THAT(shown.output, HasSubstr(absl::StrCat(id, "  ", proto::Name(side.kind))));
+    EXPECT_THAT(shown.output, HasSubstr("installed"));
+    EXPECT_THAT(Run("profile show --json" + Space_()).output,
+                HasSubstr("\"current_groups\": \"0\""));
+    EXPECT_EQ(Run("profile install " + path + " --group 1" + Space_()).code, 2);
+  }
   EXPECT_EQ(Run("profile install /no/such/file" + Space_()).code, 3);
   EXPECT_EQ(Run("profile remove" + Space_()).code, 2);
 }

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles through the SDK and a real cairnd: cairn:2.3 from put to get.
+// Side objects of each kind through the SDK and a real cairnd, from put to get.
 
 #include <signal.h>
 
 #include "codecs/backends.h"
 #include "codecs/decode.h"
 #include "codecs/encode.h"
-#include "codecs/step_strips.h"
 #include "tests/e2e/client/client_fixture.h"
-#include "tests/support/profile_bytes.h"
+#include "tests/support/side_object_bytes.h"
 
 namespace cairn {
 namespace {
 
 using Bytes = std::vector<std::byte>;
 constexpr auto kBf16 = codecs::DType::kBf16;
-constexpr auto kProfile = SideObjectKind::kProfile;
 constexpr codecs::ProfileShape kShape = {.layers = kLayers,
                                          .heads = kHeads,
                                          .k_dim = kDim,
@@ -25,15 +23,26 @@ constexpr codecs::ProfileShape kShape = {.layers = kLayers,
                                          .rotary_dims = kDim,
                                          .has_basis = true};
 
-Bytes Made(uint64_t seed = 1, const codecs::ProfileShape& shape = kShape) {
-  return codecs::ProfileBytes(shape, std::mt19937_64(seed)).bytes();
+// A kind over a plane.
+using Case = std::tuple<SideObjectCase, Plane>;
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  return NameOfKind(std::get<0>(info.param).kind) + PlaneName(std::get<1>(info.param));
+}
+auto AllCases() {
+  return testing::Combine(testing::Values(kProfileCase, kBankCase), testing::ValuesIn(Planes()));
 }
 
-class SideObjectTest : public PlaneTest {
+class SideObjectTest : public PlaneAndTest<SideObjectCase> {
  protected:
+  static Bytes Made(uint64_t seed = 1, const codecs::ProfileShape& shape = kShape) {
+    return SideObjectBytes(Param().kind, seed, shape);
+  }
+  static absl::StatusOr<InstalledSideObject> Install(Space& space, const Bytes& bytes) {
+    return space.PutSideObject(0, Param().kind, bytes);
+  }
   void SetUp() override {
     client_ = Connect(Options());
-    space_ = Open(client_, ToyIdentity(kBf16, Model()), "cairn:2.3");
+    space_ = Open(client_, ToyIdentity(kBf16, Model()), Param().recipe);
     ASSERT_TRUE(client_ && space_);
     source_ = ToyValues(kBf16, *space_->SourceBytes({}), 5);
   }
@@ -63,18 +72,18 @@ class SideObjectTest : public PlaneTest {
     return std::string(codecs::FormatRecipe(view.spec().recipe));
   }
   // What a reader without Cairn's daemon gets out of the image.
-  static Bytes DecodedByCodec(const Bytes& image, const Bytes& profile_bytes) {
-    codecs::Profile profile;
+  static Bytes DecodedByCodec(const Bytes& image, const Bytes& side_bytes) {
+    proto::SideObjectContent side;
     codecs::ImageView view;
     const codecs::Backend* backend = nullptr;
-    EXPECT_EQ(codecs::ParseProfile(profile_bytes, &profile), codecs::Error::kOk);
+    EXPECT_EQ(proto::SideObjectContent::Parse(Param().kind, side_bytes, &side), codecs::Error::kOk);
     EXPECT_EQ(codecs::ParseImage(image, &view), codecs::Error::kOk);
     EXPECT_EQ(codecs::ActiveBackend(&backend), codecs::Error::kOk);
     uint64_t bytes = 0;
     EXPECT_EQ(codecs::SourceBytes(view.spec().tile, view.spec().slice, view.spec().tokens, &bytes),
               codecs::Error::kOk);
     Bytes decoded(bytes);
-    EXPECT_EQ(codecs::Decode(*backend, view, view.spec().slice, decoded, {.profile = &profile}),
+    EXPECT_EQ(codecs::Decode(*backend, view, view.spec().slice, decoded, side.inputs()),
               codecs::Error::kOk);
     return decoded;
   }
@@ -92,13 +101,13 @@ class SideObjectTest : public PlaneTest {
   Bytes source_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Over, SideObjectTest, testing::ValuesIn(Planes()), NameOfPlane);
+INSTANTIATE_TEST_SUITE_P(Of, SideObjectTest, AllCases(), NameOf);
 
-TEST_P(SideObjectTest, BlocksAreExactUntilThereIsAProfileAndCodedWithItFromThenOn) {
+TEST_P(SideObjectTest, BlocksAreExactUntilThereIsOneAndCodedWithItFromThenOn) {
   ASSERT_TRUE(Put(Key(1)).ok());
   EXPECT_EQ(RecipeOf(*space_, Key(1)), "exact");
   EXPECT_EQ(*ValuesOf(*space_, Key(1), Side::kClient), source_);
-  const auto installed = space_->PutSideObject(0, kProfile, Made());
+  const auto installed = Install(*space_, Made());
   ASSERT_TRUE(installed.ok()) << installed.status();
   EXPECT_TRUE(installed->was_created);
   Bytes images[2];
@@ -109,7 +118,7 @@ TEST_P(SideObjectTest, BlocksAreExactUntilThereIsAProfileAndCodedWithItFromThenO
     const auto image = ImageOf(*space_, Key(2));
     ASSERT_TRUE(image.ok()) << image.status();
     images[side == Side::kClient ? 1 : 0] = *image;
-    EXPECT_EQ(RecipeOf(*space_, Key(2)), "cairn:2.3");
+    EXPECT_EQ(RecipeOf(*space_, Key(2)), Param().recipe);
     const Bytes expected = DecodedByCodec(*image, Made());
     EXPECT_NE(expected, source_);
     EXPECT_EQ(*ValuesOf(*space_, Key(2), Side::kDaemon), expected);
@@ -123,25 +132,25 @@ TEST_P(SideObjectTest, BlocksAreExactUntilThereIsAProfileAndCodedWithItFromThenO
 }
 
 TEST_P(SideObjectTest, SlicesOfTwoRanksAreTheWholeForAClientThatHasNothingYet) {
-  ASSERT_TRUE(space_->PutSideObject(0, kProfile, Made()).ok());
+  ASSERT_TRUE(Install(*space_, Made()).ok());
   ASSERT_TRUE(Put(Key(1)).ok());
   const Bytes whole = *ImageOf(*space_, Key(1));
   ASSERT_EQ(*space_->Invalidate(), 1u);
   ASSERT_TRUE(Put(Key(1), Side::kClient, {.head_first = 2, .head_count = 2}).ok());
   ASSERT_TRUE(Put(Key(1), Side::kDaemon, {.head_count = 2}).ok());
   const auto reader = Connect(Options());
-  const auto space = Open(reader, ToyIdentity(kBf16, Model()), "cairn:2.3");
+  const auto space = Open(reader, ToyIdentity(kBf16, Model()), Param().recipe);
   ASSERT_TRUE(reader && space);
   EXPECT_FALSE(space->was_created());
   EXPECT_EQ(*ImageOf(*space, Key(1)), whole);
   EXPECT_EQ(*ValuesOf(*space, Key(1), Side::kClient), DecodedByCodec(whole, Made()));
 }
 
-TEST_P(SideObjectTest, AProfileIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
-  const auto first = space_->PutSideObject(0, kProfile, Made(1));
+TEST_P(SideObjectTest, OneIsReplacedAndDroppedWithTheLastBlockThatNamesIt) {
+  const auto first = Install(*space_, Made(1));
   ASSERT_TRUE(first.ok());
   ASSERT_TRUE(Put(Key(1)).ok());
-  const auto second = space_->PutSideObject(0, kProfile, Made(2));
+  const auto second = Install(*space_, Made(2));
   ASSERT_TRUE(second.ok());
   ASSERT_TRUE(Put(Key(2)).ok());
   EXPECT_EQ(*ValuesOf(*space_, Key(1), Side::kClient),
@@ -175,12 +184,12 @@ TEST_P(SideObjectTest, AProfileIsReplacedAndDroppedWithTheLastBlockThatNamesIt) 
 }
 
 TEST_P(SideObjectTest, AnotherTenantSeesNoneOfIt) {
-  const auto installed = space_->PutSideObject(0, kProfile, Made());
+  const auto installed = Install(*space_, Made());
   ASSERT_TRUE(installed.ok());
   ConnectOptions options = Options();
   options.tenant = "other";
   const auto other = Connect(options);
-  const auto space = Open(other, ToyIdentity(kBf16, Model()), "cairn:2.3");
+  const auto space = Open(other, ToyIdentity(kBf16, Model()), Param().recipe);
   ASSERT_TRUE(other && space);
   EXPECT_TRUE(space->was_created());
   EXPECT_TRUE(absl::IsNotFound(space->GetSideObject(installed->id).status()));
@@ -188,8 +197,8 @@ TEST_P(SideObjectTest, AnotherTenantSeesNoneOfIt) {
 }
 
 TEST_P(SideObjectTest, HostileOnesAreRefusedByName) {
-  const auto refused = [&](uint32_t group, const Bytes& bytes, const char* text) {
-    const absl::Status status = space_->PutSideObject(group, kProfile, bytes).status();
+  const auto refused = [&](uint32_t group, const Bytes& bytes, const std::string& text) {
+    const absl::Status status = space_->PutSideObject(group, Param().kind, bytes).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(text));
   };
@@ -197,24 +206,28 @@ TEST_P(SideObjectTest, HostileOnesAreRefusedByName) {
   cut.resize(cut.size() / 2);
   codecs::ProfileShape narrow = kShape;
   narrow.heads = 1;
-  refused(0, {}, "not a profile");
-  refused(0, ToyValues(kBf16, 5000, 1), "not a profile");
-  refused(0, cut, "not a profile");
+  const std::string none = absl::StrCat("not a ", proto::Name(Param().kind));
+  refused(0, {}, none);
+  refused(0, ToyValues(kBf16, 5000, 1), none);
+  refused(0, cut, none);
   refused(0, Made(1, narrow), "group 0 has 4 layers, 4 heads");
   refused(1, Made(), "the space has 1 groups");
-  refused(0, Bytes(codecs::kProfileBytesMax + 1), "the limit is");
+  refused(0, Bytes(proto::kSideObjectBytesMax + 1), "the limit is");
   EXPECT_TRUE(space_->ListSideObjects()->empty());
+  if (Param().kind != SideObjectKind::kProfile) return;  // which alone have rates
   const auto fine = client_->OpenSpace(ToyIdentity(kBf16, Model() + "2"), "cairn:3.0", kPatience);
   ASSERT_TRUE(fine.ok()) << fine.status();
-  const absl::Status rate = (*fine)->PutSideObject(0, kProfile, Made()).status();
+  const absl::Status rate = Install(**fine, Made()).status();
   EXPECT_THAT(std::string(rate.message()), testing::HasSubstr("it has cairn:BITS for 2.3, 4.3"));
 }
 
-class SideObjectRestartTest : public testing::TestWithParam<Plane> {};
-INSTANTIATE_TEST_SUITE_P(Over, SideObjectRestartTest, testing::ValuesIn(Planes()), NameOfPlane);
+class SideObjectRestartTest : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Of, SideObjectRestartTest, AllCases(), NameOf);
 
-TEST_P(SideObjectRestartTest, AKilledDaemonLosesProfilesAndBlocksAndNothingIsEverWrong) {
-  const bool is_ucx = GetParam() == Plane::kUcx;
+TEST_P(SideObjectRestartTest, AKilledDaemonLosesThemAndBlocksAndNothingIsEverWrong) {
+  const auto& [side, plane] = GetParam();
+  const Bytes bytes = SideObjectBytes(side.kind, 1, kShape);
+  const bool is_ucx = plane == Plane::kUcx;
   std::vector<std::string> flags;
   if (is_ucx) flags.emplace_back("--data=127.0.0.1:0");
   auto first = DaemonProcess::Start(flags);
@@ -226,7 +239,7 @@ TEST_P(SideObjectRestartTest, AKilledDaemonLosesProfilesAndBlocksAndNothingIsEve
   options.breaker.is_enforced = false;
   auto client = Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
-  auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "restart"), "cairn:2.3");
+  auto space = (*client)->OpenSpace(ToyIdentity(kBf16, "restart"), side.recipe);
   ASSERT_TRUE(space.ok()) << space.status();
   const Bytes source = ToyValues(kBf16, *(*space)->SourceBytes({}), 5);
   const BlockKey key = (*space)->DeriveChain(ToyTokens(1))[0];
@@ -235,7 +248,7 @@ TEST_P(SideObjectRestartTest, AKilledDaemonLosesProfilesAndBlocksAndNothingIsEve
   const auto put = [&](Side side) {
     return (*space)->Put({.key = key, .encode = side, .source = SourceBytes{source}}).status();
   };
-  ASSERT_TRUE((*space)->PutSideObject(0, kProfile, Made()).ok());
+  ASSERT_TRUE((*space)->PutSideObject(0, side.kind, bytes).ok());
   ASSERT_TRUE(put(Side::kClient).ok());
   ASSERT_TRUE(get().ok());
   const Bytes coded = target;
@@ -256,10 +269,10 @@ TEST_P(SideObjectRestartTest, AKilledDaemonLosesProfilesAndBlocksAndNothingIsEve
   } while (!absl::IsNotFound(status) && MonotonicNow() < deadline);
   EXPECT_TRUE(absl::IsNotFound(status)) << "memory is gone: " << status;
   EXPECT_TRUE((*space)->ListSideObjects()->empty());
-  ASSERT_TRUE(put(Side::kClient).ok()) << "exact: this daemon has no profile";
+  ASSERT_TRUE(put(Side::kClient).ok()) << "exact: this daemon has none";
   ASSERT_TRUE(get().ok());
   EXPECT_EQ(target, source);
-  ASSERT_TRUE((*space)->PutSideObject(0, kProfile, Made()).ok());
+  ASSERT_TRUE((*space)->PutSideObject(0, side.kind, bytes).ok());
   ASSERT_EQ(*(*space)->Invalidate(), 1u);
   ASSERT_TRUE(put(Side::kDaemon).ok());
   ASSERT_TRUE(get().ok());

@@ -148,6 +148,12 @@ def test_evaluate_gives_a_captured_space_its_profile(client, daemon, tmp_path, c
         profile = (tmp_path / "p" / "group-0.profile").read_bytes()
         assert space.side_object(space.current_profile(0)) == profile
         assert space.current_profile(0).hex() in capsys.readouterr().out
+        banked = [str(folder), "--recipes", "patternkv:4", "--loss", "kv_error=1"]
+        banked += ["--out", str(tmp_path / "banked"), *out[2:]]
+        assert evaluate.main([*banked, "--install", daemon.control]) == 0
+        bank = (tmp_path / "p" / "group-0.bank").read_bytes()
+        assert space.side_object(space.current_bank(0)) == bank
+        assert "the bank:" in capsys.readouterr().out
     assert evaluate.main([*dump, *out, "--install", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err.startswith("evaluate: ")
 

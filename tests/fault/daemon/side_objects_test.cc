@@ -89,6 +89,7 @@ TEST_F(SideObjectLiarTest, WhatIsNoProfileOfTheGroupIsRefused) {
   codecs::ProfileShape other = kShape;
   other.k_dim = 32;
   refused(Put(*client_, space_, Profile(1, other)), invalid, "dims 32 and 64; group 0 has");
+  refused(Put(*client_, space_, whole, 2), invalid, "not a bank: bad magic");
   refused(Put(*client_, space_, whole, 0), invalid, "kind is 0");
   refused(Put(*client_, space_, whole, 77), invalid, "kind is 77");
   refused(Put(*client_, space_, whole, 1, 4), invalid, "group is 4");

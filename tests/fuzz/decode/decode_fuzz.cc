@@ -15,7 +15,7 @@
 #include "codecs/decode.h"
 #include "codecs/demote.h"
 #include "codecs/encode.h"
-#include "codecs/pattern_tile.h"
+#include "codecs/settle.h"
 #include "codecs/step_strips.h"
 #include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
@@ -114,7 +114,7 @@ void CheckWithBank(ImageSpec spec, const Bytes& source, uint8_t seed) {
   Bank bank;
   Require(ParseBank(bytes, &bank) == Error::kOk);
   constexpr std::array kNames = {"patternkv:2", "patternkv:4", "patternkv:2:l2"};
-  Require(SetPatternkv(kNames[seed % kNames.size()], &bank, {}, &spec) == Error::kOk);
+  Require(SetRecipe(kNames[seed % kNames.size()], {.bank = &bank}, {}, &spec) == Error::kOk);
   Check(spec, source, {.bank = &bank});
 }
 

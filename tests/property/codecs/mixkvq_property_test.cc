@@ -10,6 +10,7 @@
 #include "codecs/image_header.h"
 #include "codecs/mixed_tile.h"
 #include "codecs/pack/dense.h"
+#include "codecs/settle.h"
 #include "codecs/static_step.h"
 #include "codecs/step_strips.h"
 #include "tests/property/codecs/images.h"
@@ -176,7 +177,7 @@ TEST_F(MixKvqPropertyTest, AProfileStandsInForMagnitudes) {
   ASSERT_EQ(ParseProfile(profile_bytes, &profile), Error::kOk);
   ImageSpec spec = SpecOf("raw");
   const Digest id = {9, 8, 7};
-  ASSERT_EQ(SetRecipe("mixkvq", &profile, id, &spec), Error::kOk);
+  ASSERT_EQ(SetRecipe("mixkvq", {.profile = &profile}, id, &spec), Error::kOk);
   ASSERT_EQ(spec.side_object_count, 1);
   EXPECT_EQ(spec.side_objects[0], id);
   const Bytes image = Encoded(spec, source_, {.profile = &profile});

@@ -10,6 +10,7 @@
 #include "codecs/image_header.h"
 #include "codecs/pattern_tile.h"
 #include "codecs/predict/gate.h"
+#include "codecs/settle.h"
 #include "codecs/tile_layout.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/bank_bytes.h"
@@ -32,7 +33,7 @@ Case CaseOf(std::string_view name, uint32_t patterns, std::mt19937_64& random,
   made.bank_bytes = BankBytes({2, 3, patterns, k_dim, v_dim}, random);
   EXPECT_EQ(ParseBank(made.bank_bytes, &made.bank), Error::kOk);
   made.spec = MakeSpec(dtype, kSlice, 140, k_dim, v_dim, Recipe{});
-  EXPECT_EQ(SetPatternkv(name, &made.bank, Digest{7}, &made.spec), Error::kOk);
+  EXPECT_EQ(SetRecipe(name, {.bank = &made.bank}, Digest{7}, &made.spec), Error::kOk);
   return made;
 }
 
@@ -237,8 +238,8 @@ TEST(PatternkvPropertyTest, WithoutItsBankThereIsNothing) {
               Error::kNoBank);
   }
   ImageSpec spec = made.spec;
-  EXPECT_EQ(SetPatternkv("patternkv:2", nullptr, {}, &spec), Error::kNoBank);
-  EXPECT_EQ(SetPatternkv("patternkv:3", &made.bank, {}, &spec), Error::kUnknownRecipe);
+  EXPECT_EQ(SetRecipe("patternkv:2", {}, {}, &spec), Error::kNoBank);
+  EXPECT_EQ(SetRecipe("patternkv:3", {.bank = &made.bank}, {}, &spec), Error::kUnknownRecipe);
   Recipe recipe;
   EXPECT_EQ(ParseRecipe("patternkv:2", &recipe), Error::kUnknownRecipe);
   EXPECT_EQ(FormatRecipe(made.spec.recipe), "patternkv:2");

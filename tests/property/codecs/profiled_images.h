@@ -8,6 +8,7 @@
 #include "codecs/checksum.h"
 #include "codecs/image_header.h"
 #include "codecs/reference/step.h"
+#include "codecs/settle.h"
 #include "codecs/static_step.h"
 #include "codecs/step_strips.h"
 #include "codecs/tile_layout.h"
@@ -29,7 +30,7 @@ class ProfiledImages {
       : profile_bytes_(ProfileBytes(kShape, SeededRandom()).bytes()) {
     EXPECT_EQ(ParseProfile(profile_bytes_, &profile_), Error::kOk);
     spec_ = MakeSpec(DType::kBf16, kWhole, 200, 32, 24, Recipe{});
-    EXPECT_EQ(SetRecipe(recipe, &profile_, kId, &spec_), Error::kOk);
+    EXPECT_EQ(SetRecipe(recipe, {.profile = &profile_}, kId, &spec_), Error::kOk);
     source_.resize(SourceBytesOf(spec_));
     Fill();
     image_ = Encoded(spec_, source_);

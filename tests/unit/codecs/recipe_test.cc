@@ -55,12 +55,24 @@ TEST(RecipeTest, CairnHotNeedsAProfileAndHasNoLevels) {
   }
 }
 
-TEST(RecipeTest, PoliciesNameThoseThatNeedAProfileToo) {
+TEST(RecipeTest, PoliciesNameThoseThatNeedAProfileOrABankToo) {
   Recipe recipe;
-  for (const char* name : {"raw", "kivi:2+", "exact", "cairn:2.3", "cairn:4.3*9"}) {
+  for (const char* name :
+       {"raw", "kivi:2+", "exact", "cairn:2.3", "cairn:4.3*9", "patternkv:2", "patternkv:4:l2"}) {
     ASSERT_EQ(ParsePolicyRecipe(name, &recipe), Error::kOk) << name;
     EXPECT_EQ(FormatRecipe(recipe), name);
   }
+  EXPECT_FALSE(IsKnown(recipe)) << "a bank says how many patterns there are";
+  recipe.patterns = 256;
+  EXPECT_TRUE(IsKnown(recipe));
+  EXPECT_EQ(FormatRecipe(recipe), "patternkv:4:l2");
+  recipe.patterns = 257;
+  EXPECT_EQ(FormatRecipe(recipe), "");
+  const std::string_view known = KnownRecipes();
+  EXPECT_EQ(PolicyRecipes().substr(0, known.size()), known);
+  EXPECT_EQ(PolicyRecipes().substr(known.size()),
+            ", patternkv:4, patternkv:2, patternkv:4:l2, patternkv:2:l2, cairn:BITS or "
+            "cairn-hot:BITS, BITS as 2.3");
   for (const char* name : {"", "cairn", "cairn:", "cairn:2", "cairn:0.9", "cairn:2.30"}) {
     EXPECT_EQ(ParsePolicyRecipe(name, &recipe), Error::kUnknownRecipe) << name;
   }
