@@ -104,6 +104,8 @@ struct Put {
   uint16_t tokens = 0;
   Form form = Form::kSource;
   bool is_derived = false;  // computed on a lossy prefix
+  // Squares of queries stand behind the slice in the payload: docs/formats/frame.md.
+  bool has_query_squares = false;
 };
 struct PutReply {
   bool is_duplicate = false;  // the slice was there already; nothing moved

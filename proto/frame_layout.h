@@ -72,7 +72,7 @@ struct PutLayout {
   uint16_t group, layer_first, layer_count, head_first, head_count;
   uint16_t tokens;
   uint8_t form, is_derived;
-  uint16_t zero;
+  uint8_t aux, zero;
 };
 static_assert(sizeof(PutLayout) == 96);
 

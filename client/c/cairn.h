@@ -272,6 +272,10 @@ typedef struct cairn_put_request {
   int32_t status;
   uint32_t duplicate;   /* 1: was there already, nothing moved */
   uint64_t image_bytes; /* the daemon holds for the slice */
+  /* An input again, for the daemon to mine a profile with; NULL: none. [layer][head][k_dim] of the
+   * slice: the mean, over tokens and the query heads of the head, of q * q after RoPE. */
+  const float* query_squares;
+  uint64_t query_square_count;
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
@@ -314,10 +318,7 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
 // -------------------------------------------------------------------------------- side objects
-enum {
-  CAIRN_SIDE_OBJECT_PROFILE = 1, /* of "cairn:2.3" and the like: docs/formats/profile.md */
-  CAIRN_SIDE_OBJECT_BANK = 2     /* of "patternkv:2" and the like: docs/formats/bank.md */
-};
+enum { CAIRN_SIDE_OBJECT_PROFILE = 1, CAIRN_SIDE_OBJECT_BANK = 2 }; /* docs/formats */
 
 /* Makes `data` what later puts into the group are coded with. `id`, its SHA-256, may be NULL. */
 CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,

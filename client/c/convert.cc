@@ -170,6 +170,8 @@ absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSli
   } else {
     request.source = ImageBytes{bytes};
   }
+  CAIRN_RETURN_IF_ERROR(CheckPointer("query_squares", put.query_squares, put.query_square_count));
+  request.query_squares = {put.query_squares, put.query_square_count};
   return request;
 }
 

@@ -59,6 +59,10 @@ struct PutRequest {
   bool is_derived = false;      // computed on a lossy prefix
   Side encode = Side::kDaemon;  // of views and source bytes, with the space's recipe
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
+  // For the daemon to mine a profile with; empty: none. [layer][head][channel of K] of the slice:
+  // the mean, over the block's tokens and the query heads that read the head, of the square of the
+  // query as it meets K, that is after RoPE. Finite, not negative. The payload is copied once more.
+  std::span<const float> query_squares{};
 };
 
 struct PutResult {

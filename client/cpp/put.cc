@@ -22,6 +22,17 @@ absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected)
       absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
 }
 
+absl::Status CheckQuerySquares(const PlacedSlice& slice, size_t count) {
+  const bool has_k = slice.tile.dtype != codecs::DType::kBytes;
+  const uint64_t expected =
+      has_k ? uint64_t{slice.slice.layer_count} * slice.slice.head_count * slice.tile.k_dim : 0;
+  return count == 0 || count == expected
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("query_squares has ", count,
+                                                       " values; the slice has ", expected,
+                                                       " (layers x heads x k_dim)"));
+}
+
 // The CRC of a payload that stays where it is. An image states those of its tiles: joined, they
 // spare a pass over it, and the daemon, which takes the CRC of what arrives, finds a tile that is
 // not what its image says. Bytes that are no image are the daemon's to refuse.
@@ -50,11 +61,13 @@ const void* PutExchange::place() const {
 // with its checksum taken in the same pass.
 PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
                                          proto::Form form) const {
-  if (is_lent || !scratch.is_region_shared()) {
+  const size_t squares_bytes = request_.query_squares.size_bytes();
+  if (squares_bytes == 0 && (is_lent || !scratch.is_region_shared())) {
     return {bytes, CrcOf(bytes, form), form};
   }
-  const std::span<std::byte> copy = scratch.Region(bytes.size());
-  return {copy, codecs::CopyCrc32c(0, copy.data(), bytes), form};
+  const std::span<std::byte> copy = scratch.Region(bytes.size() + squares_bytes);
+  const uint32_t crc = codecs::CopyCrc32c(0, copy.data(), bytes);
+  return {copy.first(bytes.size()), crc, form, copy.subspan(bytes.size())};
 }
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) const {
@@ -68,7 +81,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
   const ViewShape shape = slice_.view_shape();
   const auto& views = std::get<PlaneViews>(request_.source);
   CAIRN_RETURN_IF_ERROR(Validate(shape, views));
-  const std::span<std::byte> payload = scratch.Region(source_bytes);
+  const std::span<std::byte> payload =
+      scratch.Region(source_bytes + request_.query_squares.size_bytes());
   const size_t head_bytes = HeadBytes(shape);
   uint32_t crc = 0;
   size_t offset = 0;
@@ -79,7 +93,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
       crc = codecs::ExtendCrc32c(crc, target);
     }
   }
-  return Payload{payload, crc, proto::Form::kSource};
+  return Payload{payload.first(source_bytes), crc, proto::Form::kSource,
+                 payload.subspan(source_bytes)};
 }
 
 // The space's recipe, with the side object that it has a use for; as the daemon would, `exact`
@@ -121,26 +136,34 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle side_object, SetRecipe(&spec));
   const codecs::Backend* backend = nullptr;
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
-  const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_));
+  const std::span<std::byte> target =
+      scratch.Region(ImageBytesMaxOf(slice_) + request_.query_squares.size_bytes());
   size_t bytes = 0;
   const codecs::DecodeInputs side = InputsOf(side_object);
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::Encode(*backend, spec, source, target, &bytes,
                                                  {.profile = side.profile, .bank = side.bank}),
                                   "encode"));
   const std::span<const std::byte> image = target.first(bytes);
-  return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage};
+  return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage,
+                 target.subspan(bytes)};
+}
+
+absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) const {
+  if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
+    return Settle(scratch, image->bytes, proto::Form::kImage);
+  }
+  return request_.encode == Side::kClient ? MakeImage(scratch) : MakeSource(scratch);
 }
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
-  absl::StatusOr<Payload> payload;
-  if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
-    payload = Settle(scratch, image->bytes, proto::Form::kImage);
-  } else if (request_.encode == Side::kClient) {
-    payload = MakeImage(scratch);
-  } else {
-    payload = MakeSource(scratch);
-  }
+  const std::span<const std::byte> squares = std::as_bytes(request_.query_squares);
+  CAIRN_RETURN_IF_ERROR(CheckQuerySquares(slice_, request_.query_squares.size()));
+  absl::StatusOr<Payload> payload = MakePayload(scratch);
   CAIRN_RETURN_IF_ERROR(payload.status());
+  if (!squares.empty()) {
+    payload->crc = codecs::CopyCrc32c(payload->crc, payload->rest.data(), squares);
+    payload->bytes = {payload->bytes.data(), payload->bytes.size() + squares.size()};
+  }
   if (payload->bytes.empty() || payload->bytes.size() > context_.payload_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload->bytes.size(),
                                                    " bytes; the limits are 1 to ",
@@ -155,7 +178,8 @@ absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
                             .slice = slice_.range(),
                             .tokens = slice_.tokens,
                             .form = payload->form,
-                            .is_derived = request_.is_derived};
+                            .is_derived = request_.is_derived,
+                            .has_query_squares = !squares.empty()};
   call.payload = payload->bytes;
   wire_bytes_ = payload->bytes.size();
   return absl::OkStatus();

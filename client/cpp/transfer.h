@@ -50,11 +50,13 @@ class PutExchange final : public Exchange {
     std::span<const std::byte> bytes;
     uint32_t crc = 0;
     proto::Form form = proto::Form::kSource;
+    std::span<std::byte> rest{};  // of the memory behind bytes: room for query_squares, if any
   };
   Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
   absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
   absl::StatusOr<Payload> MakeImage(Scratch& scratch) const;
+  absl::StatusOr<Payload> MakePayload(Scratch& scratch) const;
 
   const TransferContext& context_;
   const PutRequest& request_;

@@ -133,6 +133,13 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   if (received.crc32c != context.payload_crc32c_) {
     return Corrupt(path, context.put_, "payload");
   }
+  if (context.put_.has_query_squares) {
+    const size_t bytes = received.payload.size() - QuerySquareBytes(context.spec_);
+    CAIRN_ASSIGN_OR_RETURN(context.query_squares_,
+                           ReadQuerySquares(context.spec_, received.payload.subspan(bytes)));
+    received.payload = received.payload.first(bytes);
+    received.staging.ShrinkTo(bytes);
+  }
   Encoded encoded;
   if (context.put_.form == proto::Form::kImage) {
     CAIRN_RETURN_IF_ERROR(

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -93,6 +94,7 @@ class PutContext {
 
   PutPath* path_ = nullptr;
   const SpaceEntry* space_ = nullptr;
+  std::vector<float> query_squares_;  // of the payload, once it is checked
   uint64_t session_id_ = 0;
   proto::Put put_;
   codecs::ImageSpec spec_;       // of the image to be, but for how it is coded

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "service/limits.h"
-#include "service/put/put.h"
+#include "service/put/steps.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -55,18 +55,26 @@ absl::StatusOr<codecs::ImageSpec> CheckGeometry(const SpaceEntry& space, const p
   return spec;
 }
 
-absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, proto::Form form, uint64_t bytes) {
+absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& put,
+                               uint64_t bytes) {
+  const uint64_t aux_bytes = put.has_query_squares ? QuerySquareBytes(spec) : 0;
+  if (put.has_query_squares && aux_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("query_squares: group ", put.group, " has no K that queries read"));
+  }
   uint64_t bytes_min = codecs::kHeaderBytes, bytes_max = 0;
-  if (form == proto::Form::kSource) {
+  if (put.form == proto::Form::kSource) {
     CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes_max) ==
                 codecs::Error::kOk);
     bytes_min = bytes_max;
   } else {
     CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   }
-  if (bytes < bytes_min || bytes > bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("payload_bytes is ", bytes, ": ", bytes_min, " to ", bytes_max));
+  if (bytes < bytes_min + aux_bytes || bytes > bytes_max + aux_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "payload_bytes is ", bytes, ": ", bytes_min + aux_bytes, " to ", bytes_max + aux_bytes,
+        put.has_query_squares ? ", of which query_squares are " : "",
+        put.has_query_squares ? absl::StrCat(aux_bytes) : ""));
   }
   return absl::OkStatus();
 }
@@ -85,7 +93,7 @@ absl::StatusOr<PutContext> Admit(PutPath& path, const Session& session, const pr
     context.payload_crc32c_ = frame.payload_crc32c;
     CAIRN_ASSIGN_OR_RETURN(context.space_, path.spaces.Find(put->space_id, session.tenant.view()));
     CAIRN_ASSIGN_OR_RETURN(context.spec_, CheckGeometry(*context.space_, *put));
-    CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(context.spec_, put->form, frame.payload_bytes));
+    CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(context.spec_, *put, frame.payload_bytes));
     if (put->is_derived && context.space_->recipe().IsLossless()) {
       return absl::FailedPreconditionError(
           "is_derived: a lossless space takes no KV that was computed on a lossy prefix");

@@ -27,6 +27,12 @@ struct Placed {
   bool is_encode_pending = false;
 };
 
+// Of the squared queries that a put of that image may carry; 0 for groups without K.
+uint64_t QuerySquareBytes(const codecs::ImageSpec& spec);
+// From those bytes to numbers. InvalidArgument names the first that is none.
+absl::StatusOr<std::vector<float>> ReadQuerySquares(const codecs::ImageSpec& spec,
+                                                    std::span<const std::byte> bytes);
+
 absl::StatusOr<Encoded> Encode(PutContext& context, Received received);
 absl::StatusOr<Placed> Place(PutContext& context, Encoded encoded);
 absl::Status Publish(PutContext& context, Placed placed);

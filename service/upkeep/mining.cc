@@ -195,7 +195,11 @@ bool Mining::Gather(Work& work, absl::Time until) {
     return false;
   }
   codecs::MineRequest request = RequestOf(*work.target.space, work.target.group, work.recipe);
-  request.query_squares = spaces_.query_squares().Get(space_id, work.target.group).means;
+  // Of some heads alone they would say that the others' queries are nothing.
+  QuerySquares::Snapshot squares = spaces_.query_squares().Get(space_id, work.target.group);
+  if (squares.tokens > 0) {
+    request.query_squares = std::move(squares.means);
+  }
   work.miner = std::make_unique<codecs::ProfileMiner>(std::move(request));
   return true;
 }

@@ -154,6 +154,8 @@ class PutRequest(_Sized):
         ("status", i32),
         ("duplicate", u32),
         ("image_bytes", u64),
+        ("query_squares", pointer),
+        ("query_square_count", u64),
     ]
 
 

@@ -23,6 +23,7 @@ from .transfer import (
     check_key,
     choice_of,
     fill,
+    fill_query_squares,
 )
 
 if TYPE_CHECKING:
@@ -266,6 +267,7 @@ class Space(SideObjects):
         part: Part | None = None,
         is_derived: bool = False,
         encode: str = "daemon",
+        query_squares: Any = None,
         timeout: float | None = None,
     ) -> PutResult:
         """Puts one block, or the part of it that this rank has: k and v, or `source`, or `image`.
@@ -273,9 +275,14 @@ class Space(SideObjects):
         parent: the key of the block before it, None for the first. first_position: of its first
         token in the sequence. is_derived: it was computed on a lossy prefix. encode: who encodes
         it with the space's recipe, "daemon" or "client". v is None for a latent.
+
+        query_squares: for the daemon to mine a profile with, float32 or float16 [layers, heads,
+        k_dim] of the part: the mean over the block's tokens, and over the query heads that read
+        the head of K, of the squared queries after RoPE. Finite, not negative.
         """
         whole = part or Part()
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
+        one.query_squares = query_squares
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -295,6 +302,7 @@ class Space(SideObjects):
             request.first_position = one.first_position
             request.derived = 1 if one.is_derived else 0
             held.append(fill(request.source, self.spec, one))
+            held.append(fill_query_squares(request, self.spec, one))
         reason = self._run("put", requests, timeout)
         results = [
             PutResult(

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,7 @@ class Put:
     encode: str = "daemon"
     source: Any = None
     image: Any = None
+    query_squares: Any = None
 
 
 @dataclass
@@ -174,6 +177,32 @@ def fill(
     memory.form = _ffi.FORM_SOURCE if what == "source" else _ffi.FORM_IMAGE
     memory.data, memory.bytes = tensor.address, tensor.bytes
     return [tensor]
+
+
+def fill_query_squares(request: _ffi.PutRequest, spec: keys.SpaceSpec, one: Put) -> Any:
+    """Describes what a put says of queries. What is returned keeps that memory alive."""
+    if one.query_squares is None:
+        return None
+    tensor = contiguous("query_squares", one.query_squares)
+    group = spec.groups[one.part.group]
+    expected = (*_counts(group, one.part), group.k_dim)
+    if tensor.shape != expected:
+        raise InvalidArgumentError(
+            f"query_squares has shape {tensor.shape}, expected {expected}: layers, heads, k_dim"
+        )
+    held: Any = tensor
+    if tensor.dtype == "float16":
+        halves = struct.iter_unpack("e", ctypes.string_at(tensor.address, tensor.bytes))
+        held = (ctypes.c_float * math.prod(expected))(*(half for (half,) in halves))
+        request.query_squares = ctypes.addressof(held)
+    elif tensor.dtype == "float32":
+        request.query_squares = tensor.address
+    else:
+        raise InvalidArgumentError(
+            f"query_squares has dtype {tensor.dtype}, expected float32 or float16"
+        )
+    request.query_square_count = math.prod(expected)
+    return held
 
 
 def _counts(group: keys.Group, part: Part) -> tuple[int, int]:

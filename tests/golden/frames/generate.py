@@ -42,8 +42,9 @@ def body_bytes(kind, body):
     if kind == "get_reply":
         return struct.pack("<BBHIQQ", body["form"], body["tier"], 0, 0, body["first_position"], body["source_bytes"])
     if kind == "put":
-        return struct.pack("<Q32s32sQH4HHBBH", body["space_id"], bytes.fromhex(body["key"]), bytes.fromhex(body["parent"]),
-                           body["first_position"], body["group"], *slice_, body["tokens"], body["form"], body["is_derived"], 0)
+        return struct.pack("<Q32s32sQH4HHBBBB", body["space_id"], bytes.fromhex(body["key"]), bytes.fromhex(body["parent"]),
+                           body["first_position"], body["group"], *slice_, body["tokens"], body["form"], body["is_derived"],
+                           body["aux"], 0)
     assert kind == "put_reply"
     return struct.pack("<B7xQ", body["is_duplicate"], body["image_bytes"])
 
@@ -70,7 +71,7 @@ def frames():
     last = 2**64 - 1
     limit = 64 << 20
     get = dict(space_id=1, key=key, lease=bytes(16).hex(), form=0, target_bytes=0, **tile)
-    put = dict(space_id=1, key=key, parent=bytes(32).hex(), first_position=0, tokens=128, form=1, is_derived=0, **tile)
+    put = dict(space_id=1, key=key, parent=bytes(32).hex(), first_position=0, tokens=128, form=1, is_derived=0, aux=0, **tile)
     yield frame("hello", "hello", {"version_max": 1, "window": 16, "region_bytes": 256 << 20}, seq=1, ticket=ticket, deadline_ms=2000)
     yield frame("hello, largest", "hello", {"version_max": 65535, "window": 256, "region_bytes": last}, seq=last, deadline_ms=60000)
     yield frame("hello_reply", "hello_reply", {"version": 1, "window": 8, "payload_bytes_max": limit}, seq=1, ticket=ticket)
@@ -82,7 +83,7 @@ def frames():
     yield frame("get_reply without a payload", "get_reply", {"form": 1, "tier": 0, "first_position": 0, "source_bytes": 0})
     yield frame("put", "put", put, seq=4, ticket=ticket, payload_bytes=9, payload_crc32c=0xE3069283, deadline_ms=2000)
     yield frame("put, everything set", "put",
-                dict(put, space_id=last, parent=parent, first_position=2**40, tokens=1024, form=0, is_derived=1, **wide),
+                dict(put, space_id=last, parent=parent, first_position=2**40, tokens=1024, form=0, is_derived=1, aux=1, **wide),
                 seq=5, ticket=ticket, payload_bytes=limit, payload_crc32c=2**32 - 1, deadline_ms=60000)
     yield frame("put_reply", "put_reply", {"is_duplicate": 0, "image_bytes": 123456}, seq=4, ticket=ticket)
     yield frame("put_reply, duplicate", "put_reply", {"is_duplicate": 1, "image_bytes": last}, seq=4)

@@ -8,12 +8,14 @@
 #include <limits>
 
 #include "tests/support/metric_capture.h"
+#include "tests/support/store_fixture.h"
 
 namespace cairn {
 namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kGroupBytes = 2 * 2 * (3 + 1) * 8;  // sums and counts of the shape below
 
@@ -74,6 +76,103 @@ TEST_F(QuerySquaresTest, LimitsAreKeptAndGivenBackWithTheSpace) {
   EXPECT_EQ(squares_.bytes(), kGroupBytes);
   EXPECT_EQ(squares_.Get(1, 1).layers, 0u);
   EXPECT_TRUE(Add({2, 0, "a"}, one, {1, 1, 1}));
+}
+
+// --- With a put
+// ----------------------------------------------------------------------------------
+
+class PutQuerySquaresTest : public testing::Test {
+ protected:
+  static constexpr codecs::Slice kWhole = {0, 2, 0, 4}, kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
+
+  // Squares that tell where they are of, times `scale`.
+  static std::vector<float> Squares(const codecs::Slice& slice, float scale = 1) {
+    std::vector<float> squares;
+    for (uint32_t l = slice.layer_first; l < slice.layer_first + slice.layer_count; ++l) {
+      for (uint32_t h = slice.head_first; h < slice.head_first + slice.head_count; ++h) {
+        for (uint32_t c = 0; c < 32; ++c) {
+          squares.push_back(scale * static_cast<float>(l * 1000 + h * 100 + c));
+        }
+      }
+    }
+    return squares;
+  }
+  absl::StatusOr<proto::PutReply> Put(const proto::BlockKey& key, const codecs::Slice& slice,
+                                      const std::vector<float>& squares,
+                                      proto::Form form = proto::Form::kSource) {
+    auto payload = form == proto::Form::kSource ? StoreFixture::Source(space_, key, 0, slice)
+                                                : StoreFixture::Image(space_, key, slice, "raw");
+    const auto bytes = std::as_bytes(std::span(squares));
+    payload.insert(payload.end(), bytes.begin(), bytes.end());
+    auto frame = StoreFixture::PutFrame(space_, key, slice, payload, form);
+    std::get<proto::Put>(frame.body).has_query_squares = true;
+    return store_.RunPut(frame, payload, store_.session);
+  }
+  QuerySquares::Snapshot Get() { return store_.spaces.query_squares().Get(space_.id(), 0); }
+
+  StoreFixture store_;
+  const SpaceEntry& space_ = store_.OpenSpace("exact");
+};
+
+TEST_F(PutQuerySquaresTest, TheyAreCountedOncePerSliceAndTheBlockIsAsEver) {
+  const auto key = StoreFixture::Key(1);
+  ASSERT_TRUE(Put(key, kLeft, Squares(kLeft)).ok());
+  EXPECT_EQ(Get().tokens, 0u) << "half of the heads";
+  const auto again = Put(key, kLeft, Squares(kLeft, 7));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->is_duplicate);
+  ASSERT_TRUE(Put(key, kRight, Squares(kRight), proto::Form::kImage).ok());
+  EXPECT_EQ(Get().tokens, 16u);
+  EXPECT_EQ(Get().means, Squares(kWhole));
+  ASSERT_TRUE(Put(StoreFixture::Key(2), kWhole, Squares(kWhole, 3)).ok());
+  EXPECT_EQ(Get().tokens, 32u);
+  EXPECT_EQ(Get().means, Squares(kWhole, 2));
+  for (const uint64_t number : {1, 2}) {
+    const auto answer = store_.RunGet(space_, StoreFixture::Key(number), kWhole);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(std::vector(answer->payload.begin(), answer->payload.end()),
+              StoreFixture::Source(space_, StoreFixture::Key(number), 0, kWhole));
+  }
+  EXPECT_EQ(store_.host->staging_bytes(), 0u);
+}
+
+TEST_F(PutQuerySquaresTest, WhatIsWrongIsRefusedByNameAndNothingIsKept) {
+  const auto key = StoreFixture::Key(1);
+  const auto refused = [&](const std::vector<float>& squares, const char* text) {
+    const absl::Status status = Put(key, kWhole, squares).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  auto squares = Squares(kWhole);
+  refused(Squares(kLeft), "of which query_squares are 1024");
+  squares.push_back(1);
+  refused(squares, "payload_bytes is 17412: 17408 to 17408");
+  for (const float wrong :
+       {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    squares = Squares(kWhole);
+    squares[5 * 32 + 9] = wrong;
+    refused(squares, "at layer 1, head 1, channel 9: finite and not negative");
+  }
+  EXPECT_EQ(Get().layers, 0u);
+  EXPECT_EQ(store_.index->figures().block_count, 0u);
+  EXPECT_TRUE(Put(key, kWhole, Squares(kWhole)).ok()) << "it can be put again";
+}
+
+TEST_F(PutQuerySquaresTest, GroupsWithoutKeysHaveNone) {
+  auto identity = StoreFixture::Identity();
+  identity.model = "state";
+  proto::GroupGeometry state;
+  state.kind = proto::GroupGeometry::Kind::kState;
+  state.layers = {0, 1};
+  state.state_bytes = 64;
+  identity.groups = {state};
+  const SpaceEntry& space = store_.OpenSpace("raw", identity);
+  const std::vector<std::byte> payload(2 * 64 + 8);
+  auto frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), {0, 2, 0, 1}, payload);
+  std::get<proto::Put>(frame.body).has_query_squares = true;
+  const auto status = store_.RunPut(frame, payload, store_.session).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("query_squares: group 0 has no K"));
 }
 
 }  // namespace
