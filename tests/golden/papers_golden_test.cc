@@ -148,7 +148,8 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
 
   void SetRecipe(const std::string& name) {
     if (name.starts_with("patternkv")) {
-      ASSERT_EQ(SetRecipe(name, {.bank = &bank_}, proto::SideObjectId(bank_bytes_), &source_.spec),
+      ASSERT_EQ(codecs::SetRecipe(name, {.bank = &bank_}, proto::SideObjectId(bank_bytes_),
+                                  &source_.spec),
                 Error::kOk);
       return;
     }
