@@ -114,7 +114,8 @@ TEST_F(LanesTest, EveryTaskRunsSoonWhateverTheLaneIsDoing) {
   StartServer();
   constexpr int kTasks = 5000;
   std::atomic<int> run{0};
-  std::atomic<int> late{0};
+  std::atomic<int> late{0};  // of tasks in a row, the first
+  std::atomic<bool> was_late{false};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
@@ -122,7 +123,8 @@ TEST_F(LanesTest, EveryTaskRunsSoonWhateverTheLaneIsDoing) {
       for (int i = 0; i < kTasks; ++i) {
         const absl::Time submitted = MonotonicNow();
         const absl::Status taken = server_->lane(0).Submit([&, submitted](Lane&) {
-          late.fetch_add(MonotonicNow() - submitted > absl::Milliseconds(50) ? 1 : 0);
+          const bool is_late = MonotonicNow() - submitted > absl::Milliseconds(50);
+          late.fetch_add(!was_late.exchange(is_late) && is_late ? 1 : 0);
           run.fetch_add(1);
         });
         ASSERT_EQ(taken, absl::OkStatus());
@@ -135,8 +137,8 @@ TEST_F(LanesTest, EveryTaskRunsSoonWhateverTheLaneIsDoing) {
     thread.join();
   }
   EXPECT_TRUE(WaitFor([&] { return run.load() == 2 * kTasks; }));
-  // The machine may take a core away for longer than that now and then; a lost wake-up shows as
-  // hundreds.
+  // The machine may take the lane's core away for longer than that now and then, and hundreds of
+  // tasks are late together; lost wake-ups make hundreds late one by one.
   EXPECT_LE(late.load(), 2 * kTasks / 500);
 }
 
