@@ -293,8 +293,8 @@ def test_cairnctl_runs_it(bin_dir, dump_folder, tmp_path, monkeypatch):
 
 
 def test_cairnctl_says_what_is_missing(bin_dir, tmp_path):
-    bare = tmp_path / "python"  # -I: without PYTHONPATH, and so without the package
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I "$@"\n')
+    bare = tmp_path / "python"  # -I -S: without PYTHONPATH and what is installed
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     done = cairnctl(bin_dir, "evaluate", "dump", "--python", bare)
     assert done.returncode == 1 and "kvcairn-*.whl numpy" in done.stderr
