@@ -153,6 +153,19 @@ struct Backend {
   void (*decode_per_token)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                            uint8_t* target);
 
+  // Of AffineTile tokens, dim, dtype and is_streamed are read.
+  //   source  elements; those of tokens outside `rows` are finite and at most kMagnitudeMax
+  //   codes   tokens * dim bytes, written whole; 0 in rows
+  //   scales  tokens * fp16, written whole; +0 in rows
+  // Scales and codes are Fp8Scale() and FloatToE4m3() of codecs/fp8.h.
+  void (*encode_fp8)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                     uint8_t* codes, uint8_t* scales) = nullptr;
+
+  // The inverse, of every token. Codes and scales are any bits; where either is not finite, so is
+  // what is written, with NaN bits unspecified.
+  void (*decode_fp8)(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
+                     uint8_t* target) = nullptr;
+
   // target = source, written past the caches.
   void (*copy_streamed)(const uint8_t* source, uint64_t bytes, uint8_t* target);
 

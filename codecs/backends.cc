@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "codecs/reference/fp8.h"
 #include "codecs/reference/reference.h"
 #include "codecs/reference/step.h"
 
@@ -25,6 +26,8 @@ constexpr Backend kReference = {
     .encode_per_token = reference::EncodePerToken,
     .decode_per_channel = reference::DecodePerChannel,
     .decode_per_token = reference::DecodePerToken,
+    .encode_fp8 = reference::EncodeFp8,
+    .decode_fp8 = reference::DecodeFp8,
     .copy_streamed = reference::CopyStreamed,
     .narrow_codes = reference::NarrowCodes,
     .choose_patterns = reference::ChoosePatterns,

@@ -85,10 +85,10 @@ struct Decoders {
       break;
     }
     case TileLayoutId::kKept:
-      DecodeKept(geometry, *layout, content, target);
+      DecodeKept(backend, geometry, *layout, content, target);
       break;
     case TileLayoutId::kFp8:
-      DecodeFp8(geometry, *layout, content, target);
+      DecodeFp8(backend, geometry, *layout, content, is_streamed, target);
       break;
   }
   OverlayRows(geometry, *layout, spec.recipe, entry.rows, content, target);

@@ -22,9 +22,10 @@ Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& 
                 ImageWriter* writer);
 
 // Every element as its code and scale have it, rows included.
+//   is_streamed  the target is better written past the caches
 //   target  geometry.SourceBytes()
-void DecodeFp8(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content,
-               uint8_t* target);
+void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
+               const uint8_t* content, bool is_streamed, uint8_t* target);
 
 // Scales are finite and not negative, no code is a NaN.
 [[nodiscard]] bool HasValidFp8(const TileLayout& layout, std::span<const std::byte> content);

@@ -4,10 +4,9 @@
 #include <array>
 #include <cstring>
 
+#include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
-#include "codecs/fp8.h"
-#include "codecs/reference/fp8.h"
 #include "codecs/reference/reference.h"
 #include "codecs/select/select.h"
 #include "codecs/select/token_plan.h"
@@ -71,21 +70,22 @@ Error EncodeKept(const Backend& backend, const Recipe& recipe, const TileSource&
     if (StateOf(source, token) == TokenState::kEvicted) continue;
     target[layout->kept_map.offset + token / 8] |= static_cast<uint8_t>(1U << (token % 8));
     if (plan.IsRow(token)) continue;
-    reference::EncodeFp8(one, source.bytes + token * geometry.RowBytes(), kNone.data(),
-                         target + uint64_t{coded} * geometry.dim,
-                         target + layout->scales.offset + sizeof(uint16_t) * coded);
+    StepOf<&Backend::encode_fp8>(backend)(
+        one, source.bytes + token * geometry.RowBytes(), kNone.data(),
+        target + uint64_t{coded} * geometry.dim,
+        target + layout->scales.offset + sizeof(uint16_t) * coded);
     ++coded;
   }
   writer->Commit(layout->bytes, Crc32c(tile), plan.RowCount(), kKeptForm);
   return Error::kOk;
 }
 
-void DecodeKept(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content,
-                uint8_t* target) {
+void DecodeKept(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
+                const uint8_t* content, uint8_t* target) {
   const uint64_t row_bytes = geometry.RowBytes();
   const uint32_t count = LowCount(layout);
   const AffineTile tile = {count, geometry.dim, 0, geometry.dtype, 8, false};
-  reference::DecodeFp8(tile, content, content + layout.scales.offset, target);
+  StepOf<&Backend::decode_fp8>(backend)(tile, content, content + layout.scales.offset, target);
   // Code j is of the j-th such token, so each moves to its place from the last one on.
   const auto low = LowTokens(geometry, layout, content);
   uint32_t index = 0;

@@ -30,8 +30,8 @@ Error EncodeKept(const Backend& backend, const Recipe& recipe, const TileSource&
 // caller.
 //   layout  what LayoutOf() gives for the tile's entry
 //   target  geometry.SourceBytes()
-void DecodeKept(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content,
-                uint8_t* target);
+void DecodeKept(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
+                const uint8_t* content, uint8_t* target);
 
 // The map has the tile's tokens and no more, as many as there are codes and rows, and every row.
 [[nodiscard]] bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout,

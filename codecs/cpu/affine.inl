@@ -139,6 +139,14 @@ Float Clamped(Float value, float high) {
   return Simd::Min(Simd::Max(value, Simd::Set(0.0F)), Simd::Set(high));
 }
 
+// The larger of `largest` and the magnitudes of a register of elements, of kBytes each, as bits.
+template <uint32_t kBytes>
+Int LargerMagnitude(Int largest, const uint8_t* elements) {
+  if constexpr (kBytes == 1) return Simd::MaxMagnitude8(largest, elements);
+  return kBytes == 2 ? Simd::MaxMagnitude16(largest, elements)
+                     : Simd::MaxMagnitude32(largest, elements);
+}
+
 // Whether the magnitude of one of the elements, of kBytes each, is above `bound`, as bits.
 template <uint32_t kBytes>
 bool HasAbove(const uint8_t* elements, uint64_t bytes, uint32_t bound) {
@@ -153,9 +161,9 @@ bool HasAbove(const uint8_t* elements, uint64_t bytes, uint32_t bound) {
   for (uint64_t at = 0; at < bytes; at += kRegisterBytes) {
     // The last register overlaps the one before where the bytes are no multiple of it.
     const uint64_t from = at + kRegisterBytes <= bytes ? at : bytes - kRegisterBytes;
-    largest = kBytes == 2 ? Simd::MaxMagnitude16(largest, elements + from)
-                          : Simd::MaxMagnitude32(largest, elements + from);
+    largest = LargerMagnitude<kBytes>(largest, elements + from);
   }
+  if constexpr (kBytes == 1) return Simd::AnyAbove8(largest, bound);
   return kBytes == 2 ? Simd::AnyAbove16(largest, bound) : Simd::AnyAbove32(largest, bound);
 }
 

@@ -64,6 +64,13 @@ struct Form {
 
 constexpr uint32_t kLineBytes = 64;
 
+// Whether a token's elements are whole cache lines.
+template <typename Type>
+bool HasLines(const AffineTile& tile, const uint8_t* target) {
+  return tile.dim * Type::kBytes % kLineBytes == 0 &&
+         reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
+}
+
 // Calls `run` with the form that the tile and its target allow.
 template <typename Run>
 void WithForm(const AffineTile& tile, const uint8_t* target, Run run) {
@@ -71,11 +78,9 @@ void WithForm(const AffineTile& tile, const uint8_t* target, Run run) {
     WithWidth(tile.bits, [&]<uint32_t kBits>(Width<kBits>) {
       WithPrediction(tile, [&]<bool kPredicted>(Predicted<kPredicted>) {
         const bool is_even = tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0;
-        const bool has_lines = tile.dim * Type::kBytes % kLineBytes == 0 &&
-                               reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
         if (!is_even) {
           run(Form<Type, kBits, kPredicted, 1, false>());
-        } else if (!tile.is_streamed || !has_lines) {
+        } else if (!tile.is_streamed || !HasLines<Type>(tile, target)) {
           run(Form<Type, kBits, kPredicted, 2, false>());
         } else {
           run(Form<Type, kBits, kPredicted, 2, true>());

@@ -11,6 +11,7 @@
 #include "codecs/cpu/affine_decode.inl"
 #include "codecs/cpu/affine_encode.inl"
 #include "codecs/cpu/affine_encode_tokens.inl"
+#include "codecs/cpu/fp8.inl"
 #include "codecs/cpu/lanes32.inl"
 #include "codecs/cpu/patterns.inl"
 #include "codecs/cpu/small_norm.inl"
@@ -33,6 +34,8 @@ extern const Backend kAvx512Backend = {
     .encode_per_token = EncodePerToken,
     .decode_per_channel = DecodePerChannel,
     .decode_per_token = DecodePerToken,
+    .encode_fp8 = EncodeFp8,
+    .decode_fp8 = DecodeFp8,
     .copy_streamed = CopyStreamed,
     .narrow_codes = nullptr,
     .choose_patterns = ChoosePatterns,

@@ -48,8 +48,8 @@ struct Simd {
   static Int Zero() { return _mm256_setzero_si256(); }
   static Int AddInt(Int a, Int b) { return _mm256_add_epi32(a, b); }
   static Int BitsOf(Float a) { return _mm256_castps_si256(a); }
-  // The larger of `largest` and the magnitudes of the 2 * kLanes halves, or kLanes words, at
-  // source, as bits.
+  // The larger of `largest` and the magnitudes of the 2 * kLanes halves, kLanes words or 4 * kLanes
+  // bytes at source, as bits.
   static Int MaxMagnitude16(Int largest, const uint8_t* source) {
     return _mm256_max_epu16(largest,
                             _mm256_and_si256(LoadHalves(source), _mm256_set1_epi16(0x7FFF)));
@@ -58,7 +58,14 @@ struct Simd {
     return _mm256_max_epu32(largest,
                             _mm256_and_si256(LoadHalves(source), _mm256_set1_epi32(0x7FFFFFFF)));
   }
+  static Int MaxMagnitude8(Int largest, const uint8_t* source) {
+    return _mm256_max_epu8(largest, _mm256_and_si256(LoadHalves(source), _mm256_set1_epi8(0x7F)));
+  }
   // Lanes are not negative.
+  static bool AnyAbove8(Int a, uint32_t bound) {
+    const __m256i limit = _mm256_set1_epi8(static_cast<char>(bound));
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi8(a, limit)) != 0;
+  }
   static bool AnyAbove16(Int a, uint32_t bound) {
     const __m256i limit = _mm256_set1_epi16(static_cast<int16_t>(bound));
     return _mm256_movemask_epi8(_mm256_cmpgt_epi16(a, limit)) != 0;
@@ -191,6 +198,32 @@ struct Simd {
   static Int Narrow8To4(Int code) {
     const __m256i moved = _mm256_add_epi32(code, _mm256_set1_epi32(8));
     return _mm256_srli_epi32(_mm256_mullo_epi16(moved, _mm256_set1_epi32(241)), 12);
+  }
+
+  // 2 * kLanes codes of E4M3, as 2^-8 of what they stand for; of a NaN that is 1.875.
+  static void LoadE4m3(const uint8_t* source, Float* first, Float* second) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    // The sign is in bits 15 and 14, of which an exponent of fp16 has none.
+    const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    const __m256i halves = _mm256_and_si256(moved, _mm256_set1_epi16(-0x4001));
+    *first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    *second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+  }
+  // FloatToE4m3() of codecs/fp8.h.
+  static Int ToE4m3(Float a) {
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i magnitude = _mm256_min_epi32(
+        _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)), _mm256_set1_epi32(0x43E00000));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, 20), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFFF - (120 << 23)));
+    const __m256i normal = _mm256_srli_epi32(_mm256_add_epi32(magnitude, up), 20);
+    // Beside 2^14 the last place of a float is 2^-9, the smallest code.
+    const __m256 base = _mm256_set1_ps(16384.0F);
+    const __m256i beside = _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(magnitude), base));
+    const __m256i small = _mm256_sub_epi32(beside, _mm256_castps_si256(base));
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(121 << 23), magnitude);
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
+    return _mm256_or_si256(sign, _mm256_blendv_epi8(normal, small, is_small));
   }
 
   static Halves LoadHalves(const uint8_t* source) {

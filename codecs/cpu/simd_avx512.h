@@ -48,6 +48,12 @@ struct Simd {
     return _mm512_max_epu32(largest,
                             _mm512_and_si512(LoadHalves(source), _mm512_set1_epi32(0x7FFFFFFF)));
   }
+  static Int MaxMagnitude8(Int largest, const uint8_t* source) {
+    return _mm512_max_epu8(largest, _mm512_and_si512(LoadHalves(source), _mm512_set1_epi8(0x7F)));
+  }
+  static bool AnyAbove8(Int a, uint32_t bound) {
+    return _mm512_cmpgt_epi8_mask(a, _mm512_set1_epi8(static_cast<char>(bound))) != 0;
+  }
   static bool AnyAbove16(Int a, uint32_t bound) {
     return _mm512_cmpgt_epi16_mask(a, _mm512_set1_epi16(static_cast<int16_t>(bound))) != 0;
   }
@@ -149,6 +155,27 @@ struct Simd {
   static Int Narrow8To4(Int code) {
     const __m512i moved = _mm512_add_epi32(code, _mm512_set1_epi32(8));
     return _mm512_srli_epi32(_mm512_mullo_epi16(moved, _mm512_set1_epi32(241)), 12);
+  }
+
+  static void LoadE4m3(const uint8_t* source, Float* first, Float* second) {
+    const __m512i moved = _mm512_slli_epi16(_mm512_cvtepi8_epi16(Load256(source)), 7);
+    const __m512i halves = _mm512_and_si512(moved, _mm512_set1_epi16(-0x4001));
+    *first = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    *second = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+  }
+  static Int ToE4m3(Float a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i magnitude = _mm512_min_epi32(
+        _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)), _mm512_set1_epi32(0x43E00000));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 20), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFFF - (120 << 23)));
+    const __m512i normal = _mm512_srli_epi32(_mm512_add_epi32(magnitude, up), 20);
+    const __m512 base = _mm512_set1_ps(16384.0F);
+    const __m512i beside = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(magnitude), base));
+    const __m512i small = _mm512_sub_epi32(beside, _mm512_castps_si512(base));
+    const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(121 << 23));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+    return _mm512_or_si512(sign, _mm512_mask_blend_epi32(is_small, normal, small));
   }
 
   static Halves LoadHalves(const uint8_t* source) { return _mm512_loadu_si512(source); }

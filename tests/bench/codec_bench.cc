@@ -270,6 +270,7 @@ int Main(int argc, char** argv) {
   }
   std::vector<Recipe> recipes(AllRecipes().begin(), AllRecipes().end());
   recipes.push_back({.id = RecipeId::kCairn, .bits = 23});
+  recipes.push_back({.id = RecipeId::kCairnHot, .bits = 24});
   for (const std::string_view name : {"patternkv:2", "patternkv:2:l2"}) {
     Check(ParsePatternkvRecipe(name, &recipes.emplace_back()), "recipe");
     recipes.back().patterns = static_cast<uint16_t>(set.bank.patterns());

@@ -2,21 +2,16 @@
 // Every step of every backend against the reference, bit for bit: all tail lengths, alignments,
 // contents. A backend that this CPU cannot run is reported as skipped, by name.
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cmath>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "codecs/backend_step.h"
-#include "codecs/backends.h"
 #include "codecs/pack/dense.h"
 #include "codecs/recipe.h"
 #include "codecs/reference/reference.h"
-#include "tests/conformance/codecs/tiles.h"
-#include "tests/support/random.h"
+#include "tests/conformance/codecs/each_backend.h"
 
 namespace cairn::codecs {
 
@@ -71,15 +66,8 @@ bool HasLarge(const AffineTile& tile, const GuardedBytes& source, const Rows& ro
   return false;
 }
 
-class BackendTest : public testing::TestWithParam<const Backend*> {
+class BackendTest : public EachBackendTest {
  protected:
-  void SetUp() override {
-    if (!GetParam()->is_supported()) {
-      GTEST_SKIP() << "backend " << GetParam()->name << " is not supported by this CPU";
-    }
-    std::cout << "backend " << GetParam()->name << " runs\n";
-  }
-
   // Calls check(tile, content) for every tail length of either side, each dtype and each width of
   // codes.
   template <typename Check>
@@ -128,9 +116,6 @@ class BackendTest : public testing::TestWithParam<const Backend*> {
     maker_.Fill(tile, content, source.data());
     return source;
   }
-
-  std::mt19937_64 random_ = SeededRandom();
-  TileMaker maker_{random_};
 
  private:
   template <typename Check>
@@ -307,8 +292,7 @@ TEST_P(BackendTest, DecodesHostileParametersInBounds) {
 
 TEST_P(BackendTest, CopiesWhatItStreams) {
   for (size_t count = 0; count < 300; ++count) {
-    GuardedBytes source(count, maker_.Misalignment());
-    for (size_t i = 0; i < count; ++i) source.data()[i] = static_cast<uint8_t>(random_());
+    const GuardedBytes source = AnyBytes(count);
     GuardedBytes target(count, maker_.Misalignment());
     StepOf<&Backend::copy_streamed> (*GetParam())(source.data(), count, target.data());
     EXPECT_TRUE(target.Equals(source) && target.IsIntact()) << count;
@@ -317,8 +301,7 @@ TEST_P(BackendTest, CopiesWhatItStreams) {
 
 TEST_P(BackendTest, NarrowsLikeTheReference) {
   ForEachTile([&](const AffineTile& tile, Content) {
-    GuardedBytes codes(CodesBytes(tile), maker_.Misalignment());
-    for (size_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<uint8_t>(random_());
+    const GuardedBytes codes = AnyBytes(CodesBytes(tile));
     for (const uint8_t bits : {4, 2}) {
       if (bits >= tile.bits) continue;
       const size_t bytes = size_t{tile.tokens} * CodeRowBytes(tile.dim, bits);
@@ -332,9 +315,7 @@ TEST_P(BackendTest, NarrowsLikeTheReference) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, BackendTest,
-                         testing::ValuesIn(CompiledBackends().begin(), CompiledBackends().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+CAIRN_EACH_BACKEND(BackendTest);
 
 }  // namespace
 }  // namespace cairn::codecs
