@@ -33,14 +33,7 @@ class ArkvPaperTest : public testing::Test {
   }
 
   Bytes Encoded() const {
-    uint64_t bytes_max = 0;
-    EXPECT_EQ(MaxImageBytes(spec_, &bytes_max), Error::kOk);
-    Bytes image(bytes_max, std::byte{0xCC});
-    size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec_, source_, image, &bytes, {.token_states = states_}),
-              Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(BestBackend(), spec_, source_, {.token_states = states_});
   }
 
   // Calls visit(index of the state, offset, bytes) for each row of each plane in the source.

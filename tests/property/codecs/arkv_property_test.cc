@@ -48,14 +48,7 @@ class ArkvImageTest : public testing::Test {
   }
 
   Bytes Encoded(std::span<const float> scores) const {
-    uint64_t bytes_max = 0;
-    EXPECT_EQ(MaxImageBytes(spec_, &bytes_max), Error::kOk);
-    Bytes image(bytes_max);
-    size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec_, source_, image, &bytes, {.token_scores = scores}),
-              Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(BestBackend(), spec_, source_, {.token_scores = scores});
   }
 
   // Where the scores of a K tile stand in it.

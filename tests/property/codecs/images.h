@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random specs and sources of images, and the calls that tests make over and over.
+// Random specs and sources of images.
 
 #include <gtest/gtest.h>
 
@@ -8,17 +8,12 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
-#include <span>
-#include <vector>
 
 #include "codecs/backends.h"
-#include "codecs/decode.h"
-#include "codecs/encode.h"
 #include "codecs/math.h"
+#include "tests/support/codec_calls.h"
 
 namespace cairn::codecs {
-
-using Bytes = std::vector<std::byte>;
 
 inline const Backend& BestBackend() { return *CpuBackends().front(); }
 
@@ -35,13 +30,6 @@ inline ImageSpec MakeSpec(DType dtype, const Slice& slice, uint16_t tokens, uint
     spec.key[i] = static_cast<uint8_t>(i * 3);
   }
   return spec;
-}
-
-inline Recipe RecipeNamed(std::string_view name) {
-  Recipe recipe;
-  if (ParsePlannedRecipe(name, &recipe) == Error::kOk) return recipe;
-  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
-  return recipe;
 }
 
 inline float LoadValue(DType dtype, const std::byte* source, size_t index) {
@@ -90,30 +78,11 @@ inline Bytes RandomValues(const ImageSpec& spec, std::mt19937_64& random) {
   return source;
 }
 
-inline Bytes EncodeOrFail(const Backend& backend, const ImageSpec& spec, const Bytes& source) {
-  uint64_t bytes_max = 0;
-  EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
-  Bytes image(bytes_max, std::byte{0xCC});
-  size_t bytes = 0;
-  EXPECT_EQ(Encode(backend, spec, source, image, &bytes), Error::kOk);
-  EXPECT_LE(bytes, bytes_max);
-  image.resize(bytes);
-  return image;
-}
-
 inline ImageView ParseOrFail(const Bytes& image) {
   ImageView view;
   EXPECT_EQ(ParseImage(image, &view), Error::kOk);
   EXPECT_EQ(VerifyTiles(view), Error::kOk);
   return view;
-}
-
-inline Bytes DecodeOrFail(const Backend& backend, const ImageView& view, const Slice& slice) {
-  uint64_t bytes = 0;
-  EXPECT_EQ(SourceBytes(view.spec().tile, slice, view.spec().tokens, &bytes), Error::kOk);
-  Bytes target(bytes);
-  EXPECT_EQ(Decode(backend, view, slice, target), Error::kOk);
-  return target;
 }
 
 }  // namespace cairn::codecs

@@ -109,14 +109,7 @@ class LogQuantImageTest : public testing::TestWithParam<const char*> {
   }
 
   Bytes EncodedIn(uint64_t chain) const {
-    uint64_t bytes_max = 0;
-    EXPECT_EQ(MaxImageBytes(spec_, &bytes_max), Error::kOk);
-    Bytes image(bytes_max);
-    size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec_, source_, image, &bytes, {.chain_tokens = chain}),
-              Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(BestBackend(), spec_, source_, {.chain_tokens = chain});
   }
 
   Bytes Thinned(const Bytes& image, uint64_t chain) const {

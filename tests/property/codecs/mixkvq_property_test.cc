@@ -32,13 +32,7 @@ class MixKvqPropertyTest : public testing::Test {
   }
 
   static Bytes Encoded(const ImageSpec& spec, const Bytes& source, const EncodeInputs& inputs) {
-    uint64_t bytes_max = 0;
-    EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
-    Bytes image(bytes_max);
-    size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec, source, image, &bytes, inputs), Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(BestBackend(), spec, source, inputs);
   }
 
   // Of the K of head `index`.

@@ -47,14 +47,7 @@ std::vector<uint32_t> RowsOf(const ImageView& view, uint32_t tile) {
 }
 
 Bytes EncodeAfter(const ImageSpec& spec, const Bytes& source, const ImageView& parent) {
-  uint64_t bytes_max = 0;
-  EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
-  Bytes image(bytes_max);
-  size_t bytes = 0;
-  EXPECT_EQ(Encode(BestBackend(), spec, source, image, &bytes, {.parents = {&parent, 1}}),
-            Error::kOk);
-  image.resize(bytes);
-  return image;
+  return EncodeOrFail(BestBackend(), spec, source, {.parents = {&parent, 1}});
 }
 
 Bytes Values(uint16_t tokens, std::mt19937_64& random) {

@@ -38,20 +38,12 @@ Case CaseOf(std::string_view name, uint32_t patterns, std::mt19937_64& random,
 }
 
 Bytes EncodeWith(const Case& made, const Bytes& source, const Backend& backend = BestBackend()) {
-  uint64_t bytes_max = 0;
-  EXPECT_EQ(MaxImageBytes(made.spec, &bytes_max), Error::kOk);
-  Bytes image(bytes_max);
-  size_t bytes = 0;
-  EXPECT_EQ(Encode(backend, made.spec, source, image, &bytes, {.bank = &made.bank}), Error::kOk);
-  image.resize(bytes);
-  return image;
+  return EncodeOrFail(backend, made.spec, source, {.bank = &made.bank});
 }
 
 Bytes DecodeWith(const Case& made, const Bytes& image, const Backend& backend = BestBackend()) {
   const ImageView view = ParseOrFail(image);
-  Bytes decoded(SourceBytesOf(made.spec));
-  EXPECT_EQ(Decode(backend, view, view.spec().slice, decoded, {.bank = &made.bank}), Error::kOk);
-  return decoded;
+  return DecodeOrFail(backend, view, view.spec().slice, {.bank = &made.bank});
 }
 
 float PatternValue(const Case& made, uint32_t plane, ProfileHead at, uint32_t number,

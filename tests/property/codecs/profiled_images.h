@@ -54,23 +54,11 @@ class ProfiledImages {
   }
 
   Bytes Encoded(const ImageSpec& spec, std::span<const std::byte> source) const {
-    uint64_t bytes_max = 0;
-    EXPECT_EQ(MaxImageBytes(spec, &bytes_max), Error::kOk);
-    Bytes image(bytes_max);
-    size_t bytes = 0;
-    EXPECT_EQ(Encode(BestBackend(), spec, source, image, &bytes, {.profile = &profile_}),
-              Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(BestBackend(), spec, source, {.profile = &profile_});
   }
 
   Bytes Decoded(const Bytes& image, const Slice& slice) const {
-    const ImageView view = ParseOrFail(image);
-    uint64_t bytes = 0;
-    EXPECT_EQ(SourceBytes(view.spec().tile, slice, view.spec().tokens, &bytes), Error::kOk);
-    Bytes target(bytes);
-    EXPECT_EQ(Decode(BestBackend(), view, slice, target, {.profile = &profile_}), Error::kOk);
-    return target;
+    return DecodeOrFail(BestBackend(), ParseOrFail(image), slice, {.profile = &profile_});
   }
 
   [[nodiscard]] size_t HeadBytes() const { return size_t{spec_.tokens} * (32 + 24) * 2; }
