@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
 #include "codecs/image_header.h"
 #include "codecs/kept_tile.h"
@@ -169,11 +168,8 @@ TEST_F(ArkvPaperTest, MapsThatLieAreRefused) {
   const auto verify_with = [&](uint64_t at, uint8_t flipped) {
     Bytes changed = image;
     changed[PrefixBytes(2 * kHeads) + at] ^= static_cast<std::byte>(flipped);
+    FixTileCrc(changed, 0);
     ImageView parsed;
-    EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
-    Store(changed.data() + PrefixBytes(0) + directory::kCrc, Crc32c(parsed.TileContent(0)));
-    Store(changed.data() + header::kCrc,
-          PrefixCrc(std::span(changed).first(PrefixBytes(2 * kHeads))));
     EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
     Bytes decoded(source_.size());
     EXPECT_EQ(Decode(BestBackend(), parsed, spec_.slice, decoded), Error::kOk);

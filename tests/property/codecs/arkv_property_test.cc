@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
 #include "codecs/image_header.h"
 #include "codecs/select/scores.h"
@@ -167,10 +166,8 @@ TEST_F(ArkvImageTest, ScoresThatLieAreRefused) {
     const auto verify_with = [&](uint32_t token, uint16_t value) {
       Bytes changed = image;
       Store(changed.data() + scores + 2 * size_t{token}, value);
+      FixTileCrc(changed, 0);
       ImageView parsed;
-      EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
-      Store(changed.data() + PrefixBytes(0) + directory::kCrc, Crc32c(parsed.TileContent(0)));
-      Store(changed.data() + header::kCrc, PrefixCrc(std::span(changed).first(PrefixBytes(12))));
       EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
       return VerifyTile(parsed, 0);
     };

@@ -202,7 +202,7 @@ struct Strip {
     std::byte* entry = changed.data() + kHeaderBytes;
     const auto tile = std::span(changed).subspan(PrefixBytes(1));
     Store(entry + directory::kCrc, Crc32c(tile));
-    Store(changed.data() + header::kCrc, PrefixCrc(std::span(changed).first(PrefixBytes(1))));
+    FixPrefixCrc(changed, 1);
     ImageView view;
     if (const Error error = ParseImage(changed, &view); error != Error::kOk) return error;
     const Error verified = VerifyTiles(view);

@@ -3,7 +3,6 @@
 // zeros and rows exact, invalid tiles named.
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
 #include "codecs/fp8.h"
 #include "codecs/image_header.h"
@@ -142,10 +141,8 @@ TEST(Fp8PropertyTest, InvalidTilesAreNamed) {
   const auto verify_with = [&](size_t offset, uint8_t value) {
     Bytes changed = image;
     changed[offset] = std::byte{value};
+    FixTileCrc(changed, 0);
     ImageView view;
-    EXPECT_EQ(ParseImage(changed, &view), Error::kOk);
-    Store(changed.data() + PrefixBytes(0) + directory::kCrc, Crc32c(view.TileContent(0)));
-    Store(changed.data() + header::kCrc, PrefixCrc(std::span(changed).first(tile)));
     EXPECT_EQ(ParseImage(changed, &view), Error::kOk);
     return VerifyTile(view, 0);
   };

@@ -4,7 +4,6 @@
 // parses must be safe to verify, decode, demote and gather.
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
 #include "codecs/image_header.h"
 #include "tests/property/codecs/images.h"
@@ -20,19 +19,6 @@ Bytes SmallImage(std::string_view recipe, std::mt19937_64& random) {
 
 uint32_t TileCountOf(const Bytes& image) {
   return Load<uint32_t>(image.data() + header::kTileCount);
-}
-
-void FixPrefixCrc(Bytes& image, uint32_t tile_count) {
-  const size_t prefix = std::min<size_t>(PrefixBytes(tile_count), image.size());
-  Store(image.data() + header::kCrc, PrefixCrc(std::span(image).first(prefix)));
-}
-
-void FixTileCrc(Bytes& image, uint32_t index) {
-  ImageView view;
-  ASSERT_EQ(ParseImage(image, &view), Error::kOk);
-  const uint32_t crc = Crc32c(view.TileContent(index));
-  Store(image.data() + PrefixBytes(index) + directory::kCrc, crc);
-  FixPrefixCrc(image, view.tile_count());
 }
 
 // Everything a reader may do with what has parsed. The image is copied so that it ends where its

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random specs and sources of images.
+// Random specs and sources of images, and images changed so that their CRCs fit.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <span>
 
 #include "codecs/backends.h"
+#include "codecs/bytes.h"
+#include "codecs/checksum.h"
+#include "codecs/image_header.h"
 #include "codecs/math.h"
 #include "tests/support/codec_calls.h"
 
@@ -83,6 +88,21 @@ inline ImageView ParseOrFail(const Bytes& image) {
   EXPECT_EQ(ParseImage(image, &view), Error::kOk);
   EXPECT_EQ(VerifyTiles(view), Error::kOk);
   return view;
+}
+
+// Of an image whose bytes before the tiles were changed.
+inline void FixPrefixCrc(Bytes& image, uint32_t tile_count) {
+  const size_t prefix = std::min<size_t>(PrefixBytes(tile_count), image.size());
+  Store(image.data() + header::kCrc, PrefixCrc(std::span(image).first(prefix)));
+}
+
+// Of an image whose tile `index` was changed.
+inline void FixTileCrc(Bytes& image, uint32_t index) {
+  ImageView view;
+  ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+  const uint32_t crc = Crc32c(view.TileContent(index));
+  Store(image.data() + PrefixBytes(index) + directory::kCrc, crc);
+  FixPrefixCrc(image, view.tile_count());
 }
 
 }  // namespace cairn::codecs

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
 #include "codecs/image_header.h"
 #include "codecs/select/log_rows.h"
@@ -184,10 +183,8 @@ TEST_P(LogQuantImageTest, RowsThatLieAreRefused) {
   const auto verify_with = [&](uint32_t row, uint16_t value) {
     Bytes changed = image;
     Store(changed.data() + positions + 2 * size_t{row}, value);
+    FixTileCrc(changed, 0);
     ImageView parsed;
-    EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
-    Store(changed.data() + PrefixBytes(0) + directory::kCrc, Crc32c(parsed.TileContent(0)));
-    Store(changed.data() + header::kCrc, PrefixCrc(std::span(changed).first(PrefixBytes(8))));
     EXPECT_EQ(ParseImage(changed, &parsed), Error::kOk);
     Bytes decoded(source_.size());
     EXPECT_EQ(Decode(BestBackend(), parsed, spec_.slice, decoded), Error::kOk);

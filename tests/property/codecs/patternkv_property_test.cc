@@ -5,9 +5,7 @@
 #include <vector>
 
 #include "codecs/bytes.h"
-#include "codecs/checksum.h"
 #include "codecs/demote.h"
-#include "codecs/image_header.h"
 #include "codecs/pattern_tile.h"
 #include "codecs/predict/gate.h"
 #include "codecs/settle.h"
@@ -252,10 +250,7 @@ TEST(PatternkvPropertyTest, HostileTilesAreSafe) {
     const size_t back =
         1 + random() % std::min<size_t>(entry.bytes, round % 2 == 0 ? 120 : 1000000);
     changed[entry.offset + entry.bytes - back] ^= static_cast<std::byte>(1 + random() % 255);
-    Store(changed.data() + PrefixBytes(tile) + directory::kCrc,
-          Crc32c(std::span(changed).subspan(entry.offset, entry.bytes)));
-    Store(changed.data() + header::kCrc,
-          PrefixCrc(std::span(changed).first(PrefixBytes(view.tile_count()))));
+    FixTileCrc(changed, tile);
     ImageView hostile;
     ASSERT_EQ(ParseImage(changed, &hostile), Error::kOk);
     refused += VerifyTiles(hostile) == Error::kOk ? 0 : 1;

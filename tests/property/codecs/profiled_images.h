@@ -76,7 +76,7 @@ class ProfiledImages {
       if (offset > image.size() || bytes > image.size() - offset) continue;
       Store(entry + directory::kCrc, Crc32c(std::span(image).subspan(offset, bytes)));
     }
-    Store(image.data() + header::kCrc, PrefixCrc(std::span(image).first(PrefixBytes(tiles))));
+    FixPrefixCrc(image, tiles);
   }
 
   template <typename Value>
