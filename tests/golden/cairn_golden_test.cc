@@ -13,7 +13,6 @@
 #include "codecs/backends.h"
 #include "codecs/checksum.h"
 #include "codecs/decode.h"
-#include "codecs/encode.h"
 #include "codecs/step_strips.h"
 #include "proto/side_object.h"
 #include "tests/golden/golden.h"
@@ -42,15 +41,7 @@ class CairnGoldenTest : public testing::Test {
   }
 
   [[nodiscard]] Bytes Encoded(const ImageSpec& spec) const {
-    uint64_t max_bytes = 0;
-    EXPECT_EQ(MaxImageBytes(spec, &max_bytes), Error::kOk);
-    Bytes image(max_bytes);
-    size_t bytes = 0;
-    EXPECT_EQ(
-        Encode(ReferenceBackend(), spec, source_.bytes, image, &bytes, {.profile = &profile_}),
-        Error::kOk);
-    image.resize(bytes);
-    return image;
+    return EncodeOrFail(ReferenceBackend(), spec, source_.bytes, {.profile = &profile_});
   }
 
   // A `hot` line.
@@ -74,7 +65,7 @@ class CairnGoldenTest : public testing::Test {
 
   // The image that is kept of it, if one is.
   void CheckKept(const Bytes& image, const std::string& how, uint32_t decoded_crc) {
-    const auto kept = kFolder / "cairn" / (source_.name + "." + how + ".img");
+    const auto kept = KeptPath("cairn", source_.name, how);
     if (!std::filesystem::exists(kept)) return;
     ++kept_images_;
     EXPECT_EQ(ReadFile(kept), image);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,10 +16,9 @@
 
 #include "codecs/checksum.h"
 #include "codecs/image.h"
+#include "tests/support/codec_calls.h"
 
 namespace cairn::codecs {
-
-using Bytes = std::vector<std::byte>;
 
 inline const std::filesystem::path kFolder = CAIRN_GOLDEN_FOLDER;
 
@@ -33,11 +33,12 @@ inline uint32_t Hex(const std::string& text) {
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
-inline Recipe RecipeNamed(const std::string& name) {
-  Recipe recipe;
-  if (ParsePlannedRecipe(name, &recipe) == Error::kOk) return recipe;
-  EXPECT_EQ(ParseRecipe(name, &recipe), Error::kOk) << name;
-  return recipe;
+// Of the image of a source that is kept, where one is.
+inline std::filesystem::path KeptPath(const std::string& folder, const std::string& source,
+                                      std::string recipe) {
+  std::erase(recipe, ':');
+  std::replace(recipe.begin(), recipe.end(), '/', '-');
+  return kFolder / folder / (source + "." + recipe + ".img");
 }
 
 // Calls visit(first word, rest of the line) for the lines of folder/manifest.txt, until a fatal
