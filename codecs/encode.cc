@@ -66,7 +66,6 @@ Error EncodeAffine(const Backend& backend, const Recipe& recipe, const TileSourc
   plan.affine = AffineOf(geometry, recipe);
   stages.select(backend, source, &plan);
   if (stages.predict != nullptr) stages.predict(backend, source, &plan);
-  stages.allocate(recipe, source, &plan);
 
   const uint16_t form = CodedForm(geometry, recipe);
   const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());

@@ -3,7 +3,6 @@
 
 #include <bit>
 
-#include "codecs/allocate/uniform.h"
 #include "codecs/predict/none.h"
 #include "codecs/predict/pattern.h"
 #include "codecs/quantize/affine.h"
@@ -14,14 +13,14 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr Stages kRaw;
-constexpr Stages kKivi = {SelectNone, kPredictNone, AllocateUniform, QuantizeAffine};
-constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, AllocateUniform, QuantizeAffine};
+constexpr Stages kNone;  // never run
+constexpr Stages kKivi = {SelectNone, kPredictNone, QuantizeAffine};
+constexpr Stages kKiviClipped = {SelectSinks, kPredictNone, QuantizeAffine};
 
-constexpr Stages kPatternkv = {SelectNone, PredictMinMax, AllocateUniform, QuantizePredicted};
-constexpr Stages kPatternkvL2 = {SelectNone, PredictNearest, AllocateUniform, QuantizePredicted};
-constexpr Stages kArkv = {SelectProtected, kPredictNone, AllocateUniform, QuantizeAffine};
-constexpr Stages kOtt = {SelectMinNorm, kPredictNone, AllocateUniform, QuantizeAffine};
+constexpr Stages kPatternkv = {SelectNone, PredictMinMax, QuantizePredicted};
+constexpr Stages kPatternkvL2 = {SelectNone, PredictNearest, QuantizePredicted};
+constexpr Stages kArkv = {SelectProtected, kPredictNone, QuantizeAffine};
+constexpr Stages kOtt = {SelectMinNorm, kPredictNone, QuantizeAffine};
 
 }  // namespace
 
@@ -38,7 +37,7 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kCairn:
     case RecipeId::kCairnHot:
     case RecipeId::kFp8:
-      return kRaw;
+      return kNone;
     case RecipeId::kMixKvq:  // V; K is for EncodeMixed()
     case RecipeId::kLogQuant:
       return kKivi;
@@ -49,9 +48,9 @@ const Stages& StagesOf(const Recipe& recipe) {
     case RecipeId::kOtt:
       return kOtt;
     case RecipeId::kArkv:
-      return recipe.NeedsPlan() ? kRaw : kArkv;
+      return kArkv;
   }
-  return kRaw;
+  return kNone;
 }
 
 }  // namespace cairn::codecs

@@ -6,7 +6,8 @@
 //
 // The first three fill in a TilePlan; quantize carries it out through the backend's steps. A later
 // recipe adds a choice, that is a function of one of these types in the stage's folder and a row in
-// StagesOf(), and, if it stores something new, a tile form.
+// StagesOf(), and, if it stores something new, a tile form. Allocation here is always uniform:
+// AffineOf() gives every channel the recipe's bits.
 //
 // Thread-safety: everything here is a value or a pure function.
 
@@ -75,8 +76,6 @@ struct TilePlan {
 using SelectStage = void (*)(const Backend&, const TileSource&, TilePlan*);
 // What is subtracted before quantization; null: nothing.
 using PredictStage = void (*)(const Backend&, const TileSource&, TilePlan*);
-// Bits of the channels.
-using AllocateStage = void (*)(const Recipe&, const TileSource&, TilePlan*);
 // Codes and parameters; may add rows to the plan. False: the tile has to stay raw.
 using QuantizeStage = bool (*)(const Backend&, const TileSource&, TilePlan*, uint8_t* codes,
                                uint8_t* params);
@@ -84,11 +83,10 @@ using QuantizeStage = bool (*)(const Backend&, const TileSource&, TilePlan*, uin
 struct Stages {
   SelectStage select = nullptr;
   PredictStage predict = nullptr;
-  AllocateStage allocate = nullptr;
-  QuantizeStage quantize = nullptr;  // null: raw, or in strips
+  QuantizeStage quantize = nullptr;
 };
 
-// REQUIRES: IsKnown(recipe).
+// REQUIRES: its tiles are coded as kAffine or kPatterned.
 [[nodiscard]] const Stages& StagesOf(const Recipe& recipe);
 
 }  // namespace cairn::codecs
