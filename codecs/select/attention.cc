@@ -25,18 +25,14 @@ std::span<const float> RowOf(const AttentionShape& shape, std::span<const float>
   return weights.subspan((uint64_t{head} * shape.queries + query) * shape.keys, shape.keys);
 }
 
-// Calls visit(row) for each row of the head without a NaN, and counts them.
+// Calls visit(row) for each row of the head without a NaN.
 template <typename Visit>
-uint32_t ForEachRow(const AttentionShape& shape, std::span<const float> weights, uint32_t head,
-                    const Visit& visit) {
-  uint32_t count = 0;
+void ForEachRow(const AttentionShape& shape, std::span<const float> weights, uint32_t head,
+                const Visit& visit) {
   for (uint32_t query = 0; query < shape.queries; ++query) {
     const std::span<const float> row = RowOf(shape, weights, head, query);
-    if (HasNan(row)) continue;
-    visit(row);
-    ++count;
+    if (!HasNan(row)) visit(row);
   }
-  return count;
 }
 
 // Adds mean + gamma * variance of each past token's weights in a head. False: no row is left.

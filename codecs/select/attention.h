@@ -62,12 +62,10 @@ struct LayerStatistics {
 //   shares  as many as layers
 void LayerShares(std::span<const LayerStatistics> layers, std::span<double> shares);
 
-inline constexpr double kArkvGamma = 263.81;
-
 // Equation 9: of a past token, mean + gamma * variance of its weights over the queries (unbiased; 0
 // of one query), the mean of that over the query heads of its KV head, and of that the mean of five
 // tokens in the order of positions, itself in the middle; of fewer at either end. 0, nothing known,
-// where no row is left. The last W tokens: infinite.
+// where no row is left. The last W tokens: infinite. The paper's gamma is 263.81.
 //   scores  [KV heads][K], written whole
 // REQUIRES: as StatisticsOf().
 void ScoreTokens(const AttentionShape& shape, std::span<const float> weights, double gamma,

@@ -17,6 +17,7 @@ namespace cairn::codecs {
 namespace {
 
 constexpr float kInfinity = INFINITY;
+constexpr double kArkvGamma = 263.81;
 using States = std::vector<TokenState>;
 
 std::vector<float> RandomAttention(const AttentionShape& shape, std::mt19937_64& random) {
