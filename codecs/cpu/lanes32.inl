@@ -14,10 +14,12 @@ uint32_t TokensThere(uint32_t tokens, uint32_t group) {
   return rest >= kCoderLanes ? ~0U : (1U << rest) - 1;
 }
 
-bool AreStates(Halves32 states) {
+// The states that lack a byte to be normal, as bits.
+[[gnu::always_inline]] inline uint32_t LackingBits(Halves32 states) {
   const Halves32 is_low = Strips::Equal(Strips::Right<8>(states), Strips::SetHalves(0));
-  return Strips::Bits(Strips::NarrowMask(is_low)) == 0;
+  return Strips::Bits(Strips::NarrowMask(is_low));
 }
+bool AreStates(Halves32 states) { return LackingBits(states) == 0; }
 bool AreLastStates(Halves32 states) {
   const Halves32 is_last = Strips::Equal(states, Strips::SetHalves(kCoderStateMin));
   return Strips::Bits(Strips::NarrowMask(is_last)) == ~0U;
@@ -46,13 +48,13 @@ template <bool kHasLowest>
   return symbol;
 }
 
-// Reads 40 bytes at the stream.
-[[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, Halves32* states) {
+// Gives the states that lack a byte the next ones of the stream. Reads 40 bytes at it.
+[[gnu::always_inline]] inline const uint8_t* Renormalize(const uint8_t* stream, uint32_t lacking,
+                                                         Halves32* states) {
   const Halves32 is_low = Strips::Equal(Strips::Right<8>(*states), Strips::SetHalves(0));
-  const uint32_t bits = Strips::Bits(Strips::NarrowMask(is_low));
-  const Halves32 grown = Strips::Or(Strips::Left<8>(*states), Strips::Expand(stream, bits));
+  const Halves32 grown = Strips::Or(Strips::Left<8>(*states), Strips::Expand(stream, lacking));
   *states = Strips::Choose(is_low, grown, *states);
-  return stream + __builtin_popcount(bits);
+  return stream + __builtin_popcount(lacking);
 }
 
 // Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are

@@ -23,20 +23,28 @@ bool TakeSteps(StepDecoding* strips) {
   bool is_ok = true;
   for (uint32_t i = 0; i < strips[0].job->tile->dim && is_ok; ++i) {
     const CoderLookup* table[kCount];
-    uint32_t channel[kCount];
+    uint8_t* symbols[kCount];
+    uint32_t* escaped[kCount];
     for (uint32_t s = 0; s < kCount; ++s) {
       const StepTile& tile = *strips[s].job->tile;
-      channel[s] = tile.order[i];
-      table[s] = tile.lookups + tile.channels[channel[s]].shape.table;
+      const uint32_t channel = tile.order[i];
+      table[s] = tile.lookups + tile.channels[channel].shape.table;
+      symbols[s] = strips[s].symbols[channel];
+      escaped[s] = strips[s].escaped[channel];
     }
     for (uint32_t group = 0; group < groups; ++group) {
+      uint32_t lacking[kCount];
+#pragma GCC unroll 4
       for (uint32_t s = 0; s < kCount; ++s) {
         const Bytes32 symbol = TakeSymbols<true>(*table[s], &states[s]);
-        stream[s] = Renormalize(stream[s], &states[s]);
-        Strips::Store(strips[s].symbols[channel[s]] + group * kCoderLanes, symbol);
-        strips[s].escaped[channel[s]][group] =
-            Strips::Bits(Strips::Equal(symbol, Strips::Set(kEscapeSymbol))) &
-            strips[s].coded[group];
+        lacking[s] = LackingBits(states[s]);
+        Strips::Store(symbols[s] + group * kCoderLanes, symbol);
+        escaped[s][group] = Strips::Bits(Strips::Equal(symbol, Strips::Set(kEscapeSymbol))) &
+                            strips[s].coded[group];
+      }
+#pragma GCC unroll 4
+      for (uint32_t s = 0; s < kCount; ++s) {
+        stream[s] = Renormalize(stream[s], lacking[s], &states[s]);
       }
     }
     for (uint32_t s = 0; s < kCount; ++s) is_ok &= stream[s] <= strips[s].stream_end;

@@ -73,9 +73,11 @@ bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channel
     }
     for (uint32_t group = 0; group < groups; ++group) {
       const uint32_t there = TokensThere(tokens, group);
+      uint32_t lacking[kCount];
+#pragma GCC unroll 4
       for (uint32_t s = 0; s < kCount; ++s) {
         const Bytes32 symbol = TakeSymbols<false>(*table[s], &states[s]);
-        stream[s] = Renormalize(stream[s], &states[s]);
+        lacking[s] = LackingBits(states[s]);
         Strips::Store(strips[s].exponents.of[c] + group * kCoderLanes, Strips::Sub(top[s], symbol));
         const uint32_t bits =
             Strips::Bits(Strips::Equal(symbol, Strips::Set(kEscapeSymbol))) & there;
@@ -83,6 +85,10 @@ bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channel
         strips[s].escaped_at[escaped[s]] =
             static_cast<uint16_t>(c * kStripTokens + group * kCoderLanes);
         escaped[s] += bits != 0 ? 1 : 0;
+      }
+#pragma GCC unroll 4
+      for (uint32_t s = 0; s < kCount; ++s) {
+        stream[s] = Renormalize(stream[s], lacking[s], &states[s]);
       }
     }
     for (uint32_t s = 0; s < kCount; ++s) is_ok &= stream[s] <= strips[s].stream_end;
