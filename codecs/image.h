@@ -53,6 +53,13 @@ struct ImageSpec {
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
+// id: of the one side object; null for none.
+inline void NameSideObject(const Digest* id, ImageSpec* spec) {
+  spec->side_object_count = id != nullptr ? 1 : 0;
+  spec->side_objects = {};
+  if (id != nullptr) spec->side_objects[0] = *id;
+}
+
 // kInvalidShape, kInvalidSlice, kUnknownRecipe, or kTooLarge (by MaxImageBytes and tile count).
 Error Validate(const ImageSpec& spec);
 

@@ -39,9 +39,7 @@ void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, Imag
   spec->recipe = recipe;
   spec->recipe.patterns = static_cast<uint16_t>(bank.patterns());
   spec->domain = Domain::kAsWritten;
-  spec->side_object_count = 1;
-  spec->side_objects = {};
-  spec->side_objects[0] = id;
+  NameSideObject(&id, spec);
 }
 
 bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {

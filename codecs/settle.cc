@@ -19,12 +19,8 @@ Error SetRecipe(const Recipe& recipe, const DecodeInputs& side, const Digest& id
   }
   spec->recipe = recipe;
   spec->domain = Domain::kAsWritten;
-  spec->side_object_count = 0;
-  spec->side_objects = {};
-  if (side.profile != nullptr && recipe.MayHaveProfile()) {
-    spec->side_object_count = 1;
-    spec->side_objects[0] = id;
-  }
+  const bool has_profile = side.profile != nullptr && recipe.MayHaveProfile();
+  NameSideObject(has_profile ? &id : nullptr, spec);
   return Error::kOk;
 }
 

@@ -84,9 +84,7 @@ Error DemoteTile(const ImageView& view, uint32_t index, const Profile& profile,
 void SetRate(const Profile& profile, const Digest& id, const Recipe& recipe, ImageSpec* spec) {
   spec->recipe = recipe;
   spec->domain = DomainOf(profile);
-  spec->side_object_count = 1;
-  spec->side_objects = {};
-  spec->side_objects[0] = id;
+  NameSideObject(&id, spec);
 }
 
 }  // namespace
