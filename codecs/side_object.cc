@@ -6,8 +6,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint64_t kTilesOfGroupMax = 65536;
-
 namespace field {
 constexpr size_t kMagic = 0;        // u32
 constexpr size_t kVersion = 4;      // u16
@@ -48,8 +46,8 @@ Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectForm
   const auto is_dim = [&format](uint32_t dim) { return dim >= 1 && dim <= format.dim_max; };
   const bool is_valid =
       read.planes >= 1 && read.planes <= 2 && read.layers >= 1 && read.heads >= 1 &&
-      uint64_t{read.layers} * read.heads * read.planes <= kTilesOfGroupMax &&
-      is_dim(read.dims[0]) && (read.planes == 2 ? is_dim(read.dims[1]) : read.dims[1] == 0);
+      uint64_t{read.layers} * read.heads * read.planes <= kTilesMax && is_dim(read.dims[0]) &&
+      (read.planes == 2 ? is_dim(read.dims[1]) : read.dims[1] == 0);
   if (!is_valid) return Error::kBadHeader;
   *head = read;
   return Error::kOk;

@@ -22,8 +22,7 @@ constexpr int32_t kProbes = 16;
 // Bytes that a strip takes beside symbols and rows: header 16, padding 8, and what the coder's
 // states cost.
 constexpr double kStripBytes = 78;
-constexpr uint64_t kChannelBytes = 8;       // of a profile
-constexpr uint64_t kOtherBytesMax = 16384;  // likewise: header, turns, rates and tables
+constexpr uint64_t kOtherBytesMax = 16384;  // of a profile: header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
 
@@ -105,7 +104,7 @@ Error Validate(const MineRequest& request) {
   if (!is_valid) return Error::kInvalidShape;
   const uint64_t heads = uint64_t{group.layers} * group.heads;
   const uint64_t channel_bytes =
-      heads * (uint64_t{group.tile.k_dim} + group.tile.v_dim) * kChannelBytes;
+      heads * (uint64_t{group.tile.k_dim} + group.tile.v_dim) * kProfileChannelBytes;
   return channel_bytes + kOtherBytesMax <= kProfileBytesMax ? Error::kOk : Error::kTooLarge;
 }
 

@@ -9,7 +9,7 @@ namespace {
 void Predict(const Backend& backend, const TileSource& source, bool is_nearest, TilePlan* plan) {
   const TileGeometry& geometry = source.geometry;
   const bool is_v = !geometry.IsPerChannel();
-  plan->patterns = source.bank->PatternsOf(is_v ? 1 : 0, source.at);
+  plan->patterns = source.bank->PatternsOf(geometry.PlaneIndex(), source.at);
   const PatternedTile tile{geometry.rows,          geometry.dim, is_v ? plan->affine.group : 0,
                            geometry.dtype,         is_nearest,   plan->patterns,
                            source.bank->patterns()};
