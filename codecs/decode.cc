@@ -32,6 +32,7 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, const R
   for (uint32_t i = 0; i < rows; ++i) {
     const auto stored = Load<uint16_t>(content + layout.positions.offset + 2 * uint64_t{i});
     const uint32_t position = stored & token_bits;
+    // A position past the tile, which VerifyTile() refuses, is left out.
     if (position >= geometry.rows) continue;
     std::memcpy(target + position * row_bytes, content + layout.row_bits.offset + i * row_bytes,
                 row_bytes);

@@ -103,8 +103,8 @@ Error ParsePlannedRecipe(std::string_view name, Recipe* recipe);
 // what can be known without it. kUnknownRecipe.
 Error ParsePolicyRecipe(std::string_view name, Recipe* recipe);
 
-// The name that ParsePolicyRecipe() takes: "cairn:2.3", or "cairn:4.3*9" at level 2. Empty for a
-// recipe that it cannot make and IsKnown() is false for. Static storage.
+// The name that ParsePolicyRecipe() or ParsePlannedRecipe() takes: "cairn:2.3", or "cairn:4.3*9" at
+// level 2. Empty for a recipe that neither can make and IsKnown() is false for. Static storage.
 [[nodiscard]] std::string_view FormatRecipe(const Recipe& recipe);
 
 // Every field is one that ParseRecipe() or SetRecipe() can make.

@@ -58,7 +58,7 @@ bool HasValidChain(const TileLayout& layout, const std::byte* tile) {
 // Of arkv, those that its K has; of others there are none.
 bool HasValidScores(const ImageSpec& spec, const TileEntry& entry, const TileLayout& layout,
                     const std::byte* tile) {
-  return spec.recipe.id != RecipeId::kArkv || layout.scales.bytes == 0 ||
+  return layout.scales.bytes == 0 ||
          AreScores(spec.first_position, spec.tokens, U8(tile) + layout.scales.offset,
                    U8(tile) + layout.positions.offset, entry.rows);
 }

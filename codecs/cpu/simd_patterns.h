@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "codecs/cpu/simd_blocks.h"
+
 namespace cairn::codecs {
 namespace {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/mine/profile_content.h"
 
+#include <utility>
+
 #include "codecs/bytes.h"
 
 namespace cairn::codecs {
