@@ -7,14 +7,16 @@ namespace cairn::codecs {
 namespace {
 
 constexpr uint16_t kValueMaxBits = 0x77FF;  // of 32752, as fp16
-constexpr SideObjectFormat kFormat = {kBankMagic, kBankVersion, kBankHeaderBytes, kBankBytesMax,
-                                      kBankDimMax};
 
 namespace field {                 // beside those of every side object
 constexpr size_t kReserved = 17;  // u8, 0
 constexpr size_t kPatterns = 18;  // u16
 constexpr size_t kTail = 32;      // 32 bytes, 0
 }  // namespace field
+
+constexpr SideObjectFormat kFormat = {kBankMagic,    kBankVersion, kBankHeaderBytes,
+                                      kBankBytesMax, kBankDimMax,  field::kReserved,
+                                      field::kTail};
 
 // Finite, and at most 32752 in magnitude.
 bool HasValidValues(const std::byte* values, uint64_t count) {
@@ -34,10 +36,6 @@ Error ParseBank(std::span<const std::byte> bytes, Bank* bank) {
     return error;
   }
   const std::byte* base = bytes.data();
-  if (!IsZero(base + field::kReserved, 1) ||
-      !IsZero(base + field::kTail, kBankHeaderBytes - field::kTail)) {
-    return Error::kBadPadding;
-  }
   parsed.patterns_ = Load<uint16_t>(base + field::kPatterns);
   if (parsed.patterns_ < 1 || parsed.patterns_ > kBankPatternsMax) return Error::kBadHeader;
   // At most 2^16 heads of 2^19 bytes a plane: nothing here can overflow.

@@ -7,8 +7,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr SideObjectFormat kFormat = {kProfileMagic, kProfileVersion, kProfileHeaderBytes,
-                                      kProfileBytesMax, kProfileDimMax};
 constexpr uint64_t kRateBytes = 4;
 constexpr uint32_t kMeanMaxBits = 0x49800000;   // of 2^20
 constexpr uint32_t kScaleMinBits = 0x35800000;  // of 2^-20
@@ -25,6 +23,10 @@ constexpr size_t kRotaryDims = 34;   // u16
 constexpr size_t kRates = 36;        // u16
 constexpr size_t kTail = 38;         // 26 bytes, 0
 }  // namespace field
+
+constexpr SideObjectFormat kFormat = {kProfileMagic,    kProfileVersion, kProfileHeaderBytes,
+                                      kProfileBytesMax, kProfileDimMax,  field::kReserved,
+                                      field::kTail};
 
 bool IsLog(int32_t log) { return log >= -kProfileLogMax && log <= kProfileLogMax; }
 
@@ -61,10 +63,6 @@ Error ProfileParser::Header() {
     return error;
   }
   const std::byte* base = bytes_.data();
-  if (!IsZero(base + field::kReserved, 1) ||
-      !IsZero(base + field::kTail, kProfileHeaderBytes - field::kTail)) {
-    return Error::kBadPadding;
-  }
   p.pairs_.kind = Load<RopeKind>(base + field::kRope);
   const auto basis = Load<uint8_t>(base + field::kBasis);
   p.has_basis_ = basis == 1;

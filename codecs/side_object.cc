@@ -49,6 +49,10 @@ Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectForm
       uint64_t{read.layers} * read.heads * read.planes <= kTilesMax && is_dim(read.dims[0]) &&
       (read.planes == 2 ? is_dim(read.dims[1]) : read.dims[1] == 0);
   if (!is_valid) return Error::kBadHeader;
+  if (!IsZero(base + format.reserved, 1) ||
+      !IsZero(base + format.tail, format.header_bytes - format.tail)) {
+    return Error::kBadPadding;
+  }
   *head = read;
   return Error::kOk;
 }

@@ -20,6 +20,8 @@ struct SideObjectFormat {
   uint16_t header_bytes;
   size_t bytes_max;
   uint32_t dim_max;
+  size_t reserved;  // offset of a byte that is 0
+  size_t tail;      // and from here the rest of the header is
 };
 
 // A group of layers.
@@ -35,7 +37,7 @@ struct SideObjectHead {
 
 // Reads the head of a side object of this format, which is all of `bytes`; assumes malice. *head is
 // set on kOk. kTruncated (which more bytes than stated are too), kBadMagic, kBadVersion,
-// kBadHeader.
+// kBadHeader, kBadPadding.
 Error ParseSideObjectHead(std::span<const std::byte> bytes, const SideObjectFormat& format,
                           SideObjectHead* head);
 
