@@ -21,24 +21,23 @@ constexpr Recipe Exact(bool is_fast) {
 
 constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
 
-// Codes in kivi's groups.
-constexpr Recipe Grouped(RecipeId id, uint8_t bits) {
-  return {.id = id,
-          .bits = bits,
-          .k_group_tokens = kKiviKGroupTokens,
-          .v_group_channels = kKiviVGroupChannels};
+// Codes in kivi's groups, and the one field in which such recipes of one id and width differ.
+template <typename Value>
+constexpr Recipe Grouped(RecipeId id, uint8_t bits, Value Recipe::*field, Value value) {
+  Recipe recipe = {.id = id,
+                   .bits = bits,
+                   .k_group_tokens = kKiviKGroupTokens,
+                   .v_group_channels = kKiviVGroupChannels};
+  recipe.*field = value;
+  return recipe;
 }
 
 constexpr Recipe Kivi(uint8_t bits, bool is_clipped) {
-  Recipe recipe = Grouped(RecipeId::kKivi, bits);
-  recipe.is_clipped = is_clipped;
-  return recipe;
+  return Grouped(RecipeId::kKivi, bits, &Recipe::is_clipped, is_clipped);
 }
 
 constexpr Recipe Ott(uint8_t bits, bool is_local) {
-  Recipe recipe = Grouped(RecipeId::kOtt, bits);
-  recipe.is_local = is_local;
-  return recipe;
+  return Grouped(RecipeId::kOtt, bits, &Recipe::is_local, is_local);
 }
 
 constexpr Recipe MixKvq(MixedVariant variant) {
@@ -51,19 +50,15 @@ constexpr Recipe MixKvq(MixedVariant variant) {
 }
 
 constexpr Recipe Patternkv(uint8_t bits, bool is_nearest) {
-  Recipe recipe = Grouped(RecipeId::kPatternkv, bits);
-  recipe.is_nearest = is_nearest;
-  return recipe;
+  return Grouped(RecipeId::kPatternkv, bits, &Recipe::is_nearest, is_nearest);
 }
 
 // The variants of codecs/select/log_rows.h.
 constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
-  Recipe recipe = Grouped(RecipeId::kLogQuant, bits);
-  recipe.variant = variant;
-  return recipe;
+  return Grouped(RecipeId::kLogQuant, bits, &Recipe::variant, variant);
 }
 
-constexpr Recipe Arkv() { return Grouped(RecipeId::kArkv, 4); }
+constexpr Recipe Arkv() { return Grouped(RecipeId::kArkv, 4, &Recipe::variant, uint8_t{0}); }
 
 constexpr Recipe ArkvPaper() { return {.id = RecipeId::kArkv, .bits = 8, .variant = 1}; }
 
