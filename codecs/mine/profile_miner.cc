@@ -152,7 +152,7 @@ void ProfileMiner::WeighChannels() {
 void ProfileMiner::Add(const MinedStrip& strip) {
   Plane& plane = planes_[strip.plane];
   const StripShape shape = {strip.tokens, plane.dim, request_.group.tile.dtype, false};
-  values_.Load(shape, strip);
+  values_.Load(shape, strip, pass_ == Pass::kSearch);
   if (pass_ == Pass::kMoments) {
     AddMoments(plane, strip);
     return;

@@ -48,13 +48,13 @@ void StripValues::LoadTokens(const StripShape& shape, const MinedStrip& strip, b
   }
 }
 
-void StripValues::Load(const StripShape& shape, const MinedStrip& strip) {
+void StripValues::Load(const StripShape& shape, const MinedStrip& strip, bool only_strided) {
   values_.resize(std::max(values_.size(), size_t{shape.dim} * kStripTokens));
   if (strip.plane == 0) FindRotations(strip.first_position);
   count_ = 0;
   LoadTokens(shape, strip, true);
   strided_count_ = count_;
-  LoadTokens(shape, strip, false);
+  if (!only_strided) LoadTokens(shape, strip, false);
 }
 
 }  // namespace cairn::codecs

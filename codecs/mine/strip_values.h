@@ -35,8 +35,9 @@ class StripValues {
   StripValues(const RotaryPairs& pairs, std::span<const uint64_t> turns)
       : pairs_(pairs), turns_(turns) {}
 
-  // Keeps the tokens past the first of the chain whose elements can all be coded.
-  void Load(const StripShape& shape, const MinedStrip& strip);
+  // Keeps the tokens past the first of the chain whose elements can all be coded; where asked, only
+  // those of every kFindStride-th position.
+  void Load(const StripShape& shape, const MinedStrip& strip, bool only_strided);
 
   [[nodiscard]] uint32_t count() const { return count_; }
   // Of these, the first are those of every kFindStride-th position.
