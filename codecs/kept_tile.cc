@@ -2,11 +2,13 @@
 #include "codecs/kept_tile.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/pack/dense.h"
 #include "codecs/reference/reference.h"
 #include "codecs/select/select.h"
 #include "codecs/select/token_plan.h"
@@ -106,15 +108,15 @@ void DecodeKept(const Backend& backend, const TileGeometry& geometry, const Tile
 
 bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
                  const uint8_t* content) {
+  const uint8_t* map = content + layout.kept_map.offset;
+  if (!AreCodeRowsClean(map, 1, geometry.rows, 1)) return false;
   uint32_t kept = 0;
-  for (uint32_t token = 0; token < 8 * layout.kept_map.bytes; ++token) {
-    if (!IsKept(layout, content, token)) continue;
-    if (token >= geometry.rows) return false;
-    ++kept;
+  for (uint64_t i = 0; i < layout.kept_map.bytes; ++i) {
+    kept += static_cast<uint32_t>(std::popcount(map[i]));
   }
   for (uint32_t i = 0; i < rows; ++i) {
     const auto row = Load<uint16_t>(content + layout.positions.offset + sizeof(uint16_t) * i);
-    if (row >= geometry.rows || !IsKept(layout, content, row)) return false;
+    if (!IsKept(layout, content, row)) return false;
   }
   return kept == rows + LowCount(layout);
 }

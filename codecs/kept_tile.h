@@ -34,6 +34,7 @@ void DecodeKept(const Backend& backend, const TileGeometry& geometry, const Tile
                 const uint8_t* content, uint8_t* target);
 
 // The map has the tile's tokens and no more, as many as there are codes and rows, and every row.
+// REQUIRES: rows are tokens of the tile.
 [[nodiscard]] bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout,
                                uint32_t rows, const uint8_t* content);
 

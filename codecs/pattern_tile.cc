@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codecs/bytes.h"
+#include "codecs/pack/dense.h"
 #include "codecs/quantize/affine.h"
 
 namespace cairn::codecs {
@@ -26,11 +27,6 @@ void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
   const uint32_t shift = index * bits % 8;
   at[0] = static_cast<uint8_t>(at[0] | value << shift);
   if (shift + bits > 8) at[1] = static_cast<uint8_t>(at[1] | value >> (8 - shift));
-}
-
-// The bits past `used` are zero.
-bool HasCleanTail(const uint8_t* part, uint64_t part_bytes, uint64_t used) {
-  return part_bytes == 0 || used % 8 == 0 || (part[part_bytes - 1] >> (used % 8)) == 0;
 }
 
 }  // namespace
@@ -85,9 +81,9 @@ bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const 
                       const uint8_t* content) {
   const uint32_t bits = PatternBits(recipe);
   const uint8_t* numbers = content + layout.pattern_index.offset;
-  bool is_valid =
-      HasCleanTail(numbers, layout.pattern_index.bytes, uint64_t{bits} * geometry.rows) &&
-      HasCleanTail(content + layout.gate.offset, layout.gate.bytes, geometry.rows);
+  bool is_valid = AreCodeRowsClean(numbers, 1, geometry.rows, bits) &&
+                  AreCodeRowsClean(content + layout.gate.offset, layout.gate.bytes == 0 ? 0 : 1,
+                                   geometry.rows, 1);
   for (uint32_t token = 0; token < geometry.rows; ++token) {
     is_valid &= LoadBits(numbers, token, bits) < recipe.patterns;
   }
