@@ -8,6 +8,7 @@
 #include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
+#include "codecs/fp8_tile.h"
 #include "codecs/pack/dense.h"
 #include "codecs/reference/reference.h"
 #include "codecs/select/select.h"
@@ -86,14 +87,13 @@ void DecodeKept(const Backend& backend, const TileGeometry& geometry, const Tile
                 const uint8_t* content, uint8_t* target) {
   const uint64_t row_bytes = geometry.RowBytes();
   const uint32_t count = LowCount(layout);
-  const AffineTile tile = {count, geometry.dim, 0, geometry.dtype, 8, false};
-  StepOf<&Backend::decode_fp8>(backend)(tile, content, content + layout.scales.offset, target);
+  TileGeometry of_low = geometry;
+  of_low.rows = count;
+  DecodeFp8(backend, of_low, layout, content, false, target);
   // Code j is of the j-th such token, so each moves to its place from the last one on.
   const auto low = LowTokens(geometry, layout, content);
   uint32_t index = 0;
-  for (uint32_t token = 0; token < geometry.rows; ++token) {
-    index += reference::IsRow(low.data(), token) ? 1 : 0;
-  }
+  for (const uint64_t word : low) index += static_cast<uint32_t>(std::popcount(word));
   for (uint32_t token = geometry.rows; token-- > 0;) {
     uint8_t* place = target + token * row_bytes;
     const bool is_low = reference::IsRow(low.data(), token);
