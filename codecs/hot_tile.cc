@@ -14,8 +14,9 @@ int32_t WorthOf(const ProfileChannel& channel, int32_t multiplier) {
 }
 
 // Gives what is left of the last byte to the channels to which it is worth most.
-void FillBytes(const Profile& profile, ProfileHead at, uint32_t plane, int32_t multiplier,
-               uint32_t bits, HotTile* tile) {
+//   worths  of the channels, as WorthOf() has them
+//   bits    of a token's codes so far
+void FillBytes(const int32_t* worths, uint32_t bits, HotTile* tile) {
   const uint32_t dim = tile->step.dim;
   for (; bits % 8 != 0 && bits < kHotWidthMax * dim; ++bits) {
     uint32_t best = dim;
@@ -23,8 +24,7 @@ void FillBytes(const Profile& profile, ProfileHead at, uint32_t plane, int32_t m
     for (uint32_t c = 0; c < dim; ++c) {
       const uint32_t width = tile->channels[c].width;
       if (width == kHotWidthMax) continue;
-      const int32_t gain =
-          WorthOf(profile.Channel(plane, at, c), multiplier) - kHotThresholds[width];
+      const int32_t gain = worths[c] - kHotThresholds[width];
       if (best != dim && gain <= best_gain) continue;
       best = c;
       best_gain = gain;
@@ -40,9 +40,10 @@ uint64_t BitsOfAll(const Profile& profile, int32_t multiplier) {
     const uint32_t dim = profile.Dim(plane);
     for (uint32_t layer = 0; layer < profile.layers(); ++layer) {
       for (uint32_t head = 0; head < profile.heads(); ++head) {
+        const std::byte* channels = profile.Channels(plane, {layer, head});
         uint32_t bits = 0;
         for (uint32_t c = 0; c < dim; ++c) {
-          bits += HotWidth(WorthOf(profile.Channel(plane, {layer, head}, c), multiplier));
+          bits += HotWidth(WorthOf(Profile::LoadChannel(channels, c), multiplier));
         }
         total += std::min((bits + 7) / 8 * 8, kHotWidthMax * dim);
       }
@@ -57,14 +58,17 @@ void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t
                  DType dtype, HotTile* tile) {
   MakeStepTile(profile, at, plane, {}, dtype, &tile->step);
   tile->is_corrected = plane == 0;
+  const std::byte* channels = profile.Channels(plane, at);
+  int32_t worths[kProfileDimMax];
   uint32_t bits = 0;
   for (uint32_t c = 0; c < tile->step.dim; ++c) {
-    const ProfileChannel known = profile.Channel(plane, at, c);
-    const uint32_t width = HotWidth(WorthOf(known, multiplier));
+    const ProfileChannel known = Profile::LoadChannel(channels, c);
+    worths[c] = WorthOf(known, multiplier);
+    const uint32_t width = HotWidth(worths[c]);
     tile->channels[c] = {known.spread_log, static_cast<uint8_t>(width), 0};
     bits += width;
   }
-  FillBytes(profile, at, plane, multiplier, bits, tile);
+  FillBytes(worths, bits, tile);
   uint32_t offset = 0;
   for (uint32_t c = 0; c < tile->step.dim; ++c) {
     tile->channels[c].bit_offset = offset;
