@@ -6,9 +6,9 @@ namespace {
 
 constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
 
-// Of all tables of a plane.
+// Of all tables of a plane, and of codes with low bits, which have none.
 struct Offsets {
-  float of[kProfileTables][2];
+  float of[kProfileTables + 1][2] = {};
 
   Offsets(const Profile& profile, uint32_t plane) {
     for (uint32_t table = 0; table < kProfileTables; ++table) {
@@ -17,30 +17,32 @@ struct Offsets {
   }
 };
 
-StepChannel ChannelOf(const ProfileChannel& known, const Offsets& offsets, StepRate rate) {
-  const int32_t log = known.step_log + rate.multiplier;
+StepChannel ChannelOf(const ProfileChannel& known, const Offsets& offsets, int32_t multiplier,
+                      float power_of_3, int32_t log_of_power) {
+  const int32_t log = known.step_log + multiplier;
   StepChannel channel;
   channel.mean = known.mean;
-  channel.step = Multiply(Exp2(log), static_cast<float>(PowerOf3(rate.level)));
+  channel.step = Multiply(Exp2(log), power_of_3);
   channel.step_inverse = Exp2(-log);
-  channel.shape = StepShapeOf(known.spread_log - log - kLogOf3 * rate.level);
-  for (uint32_t i = 0; i < 2; ++i) {
-    channel.offsets[i] = channel.shape.low_bits == 0 ? offsets.of[channel.shape.table][i] : 0.0F;
-  }
+  channel.shape = StepShapeOf(known.spread_log - log - log_of_power);
+  // An index and no branch: which channels are wide is not to be foreseen.
+  const uint32_t table = channel.shape.low_bits == 0 ? channel.shape.table : kProfileTables;
+  for (uint32_t i = 0; i < 2; ++i) channel.offsets[i] = offsets.of[table][i];
   return channel;
 }
 
 // Both members of each pair, then what does not turn.
-void OrderByPairs(const Profile& profile, StepTile* tile) {
+void OrderByPairs(StepTile* tile) {
   bool turns[kProfileDimMax] = {};
-  uint32_t count = 0;
-  for (uint32_t pair = 0; pair < tile->pairs; ++pair) {
-    for (const uint32_t channel : {profile.PairFirst(pair), profile.PairSecond(pair)}) {
-      tile->order[count++] = static_cast<uint16_t>(channel);
-      turns[channel] = true;
-    }
+  const StepPairs& pairs = tile->turning;
+  uint32_t channel = pairs.first;
+  for (uint32_t pair = 0; pair < pairs.count; ++pair, channel += pairs.step) {
+    tile->order[2 * pair] = static_cast<uint16_t>(channel);
+    tile->order[2 * pair + 1] = static_cast<uint16_t>(channel + pairs.distance);
+    turns[channel] = turns[channel + pairs.distance] = true;
   }
-  for (uint32_t channel = 0; channel < tile->dim; ++channel) {
+  uint32_t count = 2 * pairs.count;
+  for (channel = 0; channel < tile->dim && count < tile->dim; ++channel) {
     if (!turns[channel]) tile->order[count++] = static_cast<uint16_t>(channel);
   }
 }
@@ -73,12 +75,14 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   }
   const Offsets offsets(profile, plane);
   const std::byte* channels = profile.Channels(plane, at);
+  const auto power_of_3 = static_cast<float>(PowerOf3(rate.level));
   for (uint32_t i = 0; i < tile->dim; ++i) {
-    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), offsets, rate);
+    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), offsets, rate.multiplier,
+                                  power_of_3, kLogOf3 * rate.level);
     tile->planes += tile->channels[i].shape.low_bits;
     tile->order[i] = static_cast<uint16_t>(i);
   }
-  if (tile->pairs != 0 && !tile->has_basis) OrderByPairs(profile, tile);
+  if (tile->pairs != 0 && !tile->has_basis) OrderByPairs(tile);
 }
 
 }  // namespace cairn::codecs

@@ -30,12 +30,16 @@ struct StepChannel {
   StepShape shape;
 };
 
-// What a code stands for, in the units of a value, before the mean.
-CAIRN_HD float StepValue(const StepChannel& channel, int32_t code) {
+// What a code stands for, in steps.
+CAIRN_HD float StepCodeOf(const StepChannel& channel, int32_t code) {
   float value = static_cast<float>(code);
   if (code == 1 || code == 2) value = Add(value, channel.offsets[code - 1]);
   if (code == -1 || code == -2) value = Add(value, -channel.offsets[-code - 1]);
-  return Multiply(value, channel.step);
+  return value;
+}
+// The same in the units of a value, before the mean.
+CAIRN_HD float StepValue(const StepChannel& channel, int32_t code) {
+  return Multiply(StepCodeOf(channel, code), channel.step);
 }
 
 // Channels that turn together: pair i has first + step * i, and that + distance.

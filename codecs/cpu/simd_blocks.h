@@ -210,23 +210,22 @@ struct Blocks {
         _mm256_castsi128_si256(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
         _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT), 1);
   }
-  // 16 rows of 16: rows to columns.
-  static void Transpose(Halves16 (&rows)[16]) {
-    for (int round = 0; round < 4; ++round) {
-      Halves16 next[16];
-      for (int i = 0; i < 8; ++i) {
-        next[2 * i] = _mm256_unpacklo_epi16(rows[i], rows[i + 8]);
-        next[2 * i + 1] = _mm256_unpackhi_epi16(rows[i], rows[i + 8]);
+  static Halves16 LoadTwoEights(const void* first, const void* second) {
+    const auto load = [](const void* source) {
+      return _mm_loadu_si128(static_cast<const __m128i*>(source));
+    };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load(first)), load(second), 1);
+  }
+  // Of either half of the registers, 8 rows of 8: rows to columns.
+  static void TransposeEights(Halves16 (&rows)[8]) {
+    for (int round = 0; round < 3; ++round) {
+      Halves16 next[8];
+      for (int i = 0; i < 4; ++i) {
+        next[2 * i] = _mm256_unpacklo_epi16(rows[i], rows[i + 4]);
+        next[2 * i + 1] = _mm256_unpackhi_epi16(rows[i], rows[i + 4]);
       }
-      for (int i = 0; i < 16; ++i) rows[i] = next[i];
+      for (int i = 0; i < 8; ++i) rows[i] = next[i];
     }
-    // Now of column c of either half: rows 0..7 in 2 c, the others in 2 c + 1.
-    Halves16 columns[16];
-    for (int c = 0; c < 8; ++c) {
-      columns[c] = _mm256_permute2x128_si256(rows[2 * c], rows[2 * c + 1], 0x20);
-      columns[8 + c] = _mm256_permute2x128_si256(rows[2 * c], rows[2 * c + 1], 0x31);
-    }
-    for (int i = 0; i < 16; ++i) rows[i] = columns[i];
   }
 
   static Floats16 LoadBytes(const uint8_t* source) {

@@ -161,29 +161,31 @@ struct Elements16 {
 template <DType kType>
 uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
                      BlockValues* values) {
-  const auto row_of = [&](uint32_t i) {
+  const uint8_t* row[kBlockTokens];
+  for (uint32_t i = 0; i < kBlockTokens; ++i) {
     const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
-    return source + uint64_t{token} * dim * 2;
-  };
+    row[i] = source + uint64_t{token} * dim * 2;
+  }
   // The bits of kMagnitudeMax and of what is above it are in the order of the values.
   constexpr uint32_t kLargest = kType == DType::kFp16 ? 0x77FF : kMagnitudeMaxBits >> 16;
   Halves16 largest = Blocks::SetHalves(0);
   uint32_t rows_of_tail = 0;
   uint32_t channel = 0;
-  for (; channel + 16 <= dim; channel += 16) {
-    Halves16 rows[16];
-    for (uint32_t i = 0; i < 16; ++i) {
-      rows[i] = Blocks::LoadHalves(row_of(i) + uint64_t{2} * channel);
+  for (; channel + 8 <= dim; channel += 8) {
+    Halves16 rows[8];
+    for (uint32_t i = 0; i < 8; ++i) {
+      rows[i] =
+          Blocks::LoadTwoEights(row[i] + uint64_t{2} * channel, row[8 + i] + uint64_t{2} * channel);
     }
-    Blocks::Transpose(rows);
-    for (uint32_t i = 0; i < 16; ++i) {
+    Blocks::TransposeEights(rows);
+    for (uint32_t i = 0; i < 8; ++i) {
       largest = Blocks::MaxMagnitude(largest, rows[i]);
       Blocks::Store(values->of[channel + i], Elements16<kType>::Widen(rows[i]));
     }
   }
   for (; channel < dim; ++channel) {
     for (uint32_t i = 0; i < 16; ++i) {
-      const float value = reference::LoadElement(kType, row_of(i), channel);
+      const float value = reference::LoadElement(kType, row[i], channel);
       values->of[channel][i] = value;
       rows_of_tail |= IsRowValue(value) ? 1U << i : 0;
     }
@@ -213,27 +215,32 @@ uint32_t TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t
 
 // Transposes 16 tokens and writes those that are there: `count`, or all.
 //   token_at  which token is where in a row
-//   row_of    row_of(channel): a channel's tokens
+//   rows      of channels, rounded: of channel c at kStride * c
 //   target    of token 0
 // kStreams: tokens are whole cache lines, 32 channels each. Channels past a multiple of 32 are left
 // out.
-template <bool kStreams, typename RowOf>
-void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, RowOf row_of,
+template <bool kStreams, uint32_t kStride>
+void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uint16_t* rows,
                 uint8_t* target) {
-  const auto take = [&](uint32_t channel, Halves16(&rows)[16]) {
-    for (uint32_t i = 0; i < 16; ++i) rows[i] = row_of(channel + i);
-    Blocks::Transpose(rows);
+  const auto take = [](const uint16_t* from, Halves16(&eights)[8]) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      eights[i] = Blocks::LoadTwoEights(from + i * kStride, from + (8 + i) * kStride);
+    }
+    Blocks::TransposeEights(eights);
   };
-  for (uint32_t channel = 0; channel + 32 <= dim; channel += 32) {
-    Halves16 first[16];
-    Halves16 second[16];
-    take(channel, first);
-    take(channel + 16, second);
-    for (uint32_t i = 0; i < kBlockTokens; ++i) {
-      if (token_at[i] >= count) continue;
-      uint8_t* to = target + uint64_t{2} * (uint64_t{token_at[i]} * dim + channel);
-      Blocks::PutHalves<kStreams>(to, first[i]);
-      Blocks::PutHalves<kStreams>(to + 32, second[i]);
+  for (uint32_t channel = 0; channel + 32 <= dim; channel += 32, rows += 32 * kStride) {
+    for (uint32_t place = 0; place < kBlockTokens; place += 8) {
+      Halves16 first[8];
+      Halves16 second[8];
+      take(rows + place, first);
+      take(rows + 16 * kStride + place, second);
+      for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t token = token_at[place + i];
+        if (token >= count) continue;
+        uint8_t* to = target + uint64_t{2} * (uint64_t{token} * dim + channel);
+        Blocks::PutHalves<kStreams>(to, first[i]);
+        Blocks::PutHalves<kStreams>(to + 32, second[i]);
+      }
     }
   }
 }
@@ -245,10 +252,12 @@ void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32
   constexpr uint8_t kInOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
   uint8_t* block = target + uint64_t{token_first} * dim * 2;
-  const auto row_of = [&](uint32_t c) {
-    return Elements16<kType>::Round(Blocks::Load(values.of[c]));
-  };
-  PutColumns<kStreams>(dim, count, kInOrder, row_of, block);
+  uint16_t rounded[kProfileDimMax][kBlockTokens];
+  for (uint32_t c = 0; c < dim; ++c) {
+    Blocks::StoreHalves(reinterpret_cast<uint8_t*>(rounded[c]),
+                        Elements16<kType>::Round(Blocks::Load(values.of[c])));
+  }
+  PutColumns<kStreams, kBlockTokens>(dim, count, kInOrder, rounded[0], block);
   for (uint32_t channel = dim / 32 * 32; channel < dim; ++channel) {
     for (uint32_t i = 0; i < count; ++i) {
       reference::StoreElement(kType, block + uint64_t{2} * i * dim, channel, values.of[channel][i]);

@@ -47,22 +47,29 @@ struct StepDecoding {
   [[nodiscard]] bool IsEnded() const { return AreLastStates(states) && stream == stream_end; }
 };
 
+// What the 16 symbols of a table stand for, before the step: made when first asked for.
+struct SymbolCodes {
+  alignas(64) float of[kProfileTables][16];
+  uint32_t made = 0;  // tables, as bits
+
+  // Of a channel without low bits.
+  const float* Of(const StepChannel& channel) {
+    static_assert(kProfileTables <= 32);
+    const uint32_t table = channel.shape.table;
+    if ((made >> table & 1) == 0) {
+      for (uint32_t symbol = 0; symbol < kEscapeSymbol; ++symbol) {
+        of[table][symbol] = StepCodeOf(channel, static_cast<int32_t>(symbol) - 7);
+      }
+      of[table][kEscapeSymbol] = 0.0F;
+      made |= 1U << table;
+    }
+    return of[table];
+  }
+};
+
 // The values of a channel's 16 symbols, of which the last is none.
-Floats16 ValuesOf(const StepTile& tile, const StepChannel& channel) {
-  const Ints16 code = Blocks::Sub(Blocks::Indices(), Blocks::SetInts(7));
-  const Ints16 sign = Blocks::Left<31>(Blocks::Right<31>(code));
-  const auto is = [&](int32_t magnitude) {
-    return Blocks::Or(Blocks::Equal(code, Blocks::SetInts(magnitude)),
-                      Blocks::Equal(code, Blocks::SetInts(-magnitude)));
-  };
-  const auto offset_of = [&](uint32_t i) {
-    return Blocks::BitsOf(Blocks::Set(channel.offsets[i]));
-  };
-  const Ints16 offset =
-      Blocks::Or(Blocks::And(is(1), offset_of(0)), Blocks::And(is(2), offset_of(1)));
-  const Floats16 value =
-      Blocks::Add(Blocks::ToFloats(code), Blocks::OfBits(Blocks::Xor(offset, sign)));
-  const Floats16 scaled = Blocks::Mul(value, Blocks::Set(channel.step));
+Floats16 ValuesOf(const StepTile& tile, const StepChannel& channel, const float* codes) {
+  const Floats16 scaled = Blocks::Mul(Blocks::Load(codes), Blocks::Set(channel.step));
   return tile.has_basis ? scaled : Blocks::Add(scaled, Blocks::Set(channel.mean));
 }
 
@@ -83,6 +90,7 @@ bool IndexChannels(StepDecoding* strip) {
     const uint32_t first = tile.turning.first + i * tile.turning.step;
     strip->turns[first] = strip->turns[first + tile.turning.distance] = true;
   }
+  SymbolCodes codes;
   uint32_t escapes = 0;
   const uint8_t* low = job.strip + job.parts.low;
   for (uint32_t i = 0; i < tile.dim; ++i) {
@@ -95,7 +103,7 @@ bool IndexChannels(StepDecoding* strip) {
     }
     low += uint64_t{channel.shape.low_bits} * LowPlaneBytes(job.tokens);
     if (channel.shape.low_bits != 0) continue;
-    const Floats16 values = ValuesOf(tile, channel);
+    const Floats16 values = ValuesOf(tile, channel, codes.Of(channel));
     if (!strip->has_groups || strip->turns[c]) {
       Groups::PutPlanes(values, strip->tables[c]);
     } else if (tile.dtype == DType::kFp16) {
@@ -278,14 +286,14 @@ template <DType kType>
   for (uint32_t i = 0; i < 2; ++i) {
     const uint32_t token = group * kCoderLanes + i * kBlockTokens;
     if (token >= job.tokens) return;
-    const auto row_of = [&](uint32_t c) {
-      return Blocks::LoadHalves(reinterpret_cast<const uint8_t*>(halves.of[c] + i * kBlockTokens));
-    };
+    const uint16_t* rows = halves.of[0] + i * kBlockTokens;
     uint8_t* target = job.target + uint64_t{token} * job.tile->dim * 2;
     if (IsStreamed(job)) {
-      PutColumns<true>(job.tile->dim, job.tokens - token, Groups::kTokenAt, row_of, target);
+      PutColumns<true, kCoderLanes>(job.tile->dim, job.tokens - token, Groups::kTokenAt, rows,
+                                    target);
     } else {
-      PutColumns<false>(job.tile->dim, job.tokens - token, Groups::kTokenAt, row_of, target);
+      PutColumns<false, kCoderLanes>(job.tile->dim, job.tokens - token, Groups::kTokenAt, rows,
+                                     target);
     }
   }
 }
