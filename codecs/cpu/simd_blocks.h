@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "codecs/cpu/simd_interleave.h"
+
 namespace cairn::codecs {
 namespace {
 
@@ -218,14 +220,9 @@ struct Blocks {
   }
   // Of either half of the registers, 8 rows of 8: rows to columns.
   static void TransposeEights(Halves16 (&rows)[8]) {
-    for (int round = 0; round < 3; ++round) {
-      Halves16 next[8];
-      for (int i = 0; i < 4; ++i) {
-        next[2 * i] = _mm256_unpacklo_epi16(rows[i], rows[i + 4]);
-        next[2 * i + 1] = _mm256_unpackhi_epi16(rows[i], rows[i + 4]);
-      }
-      for (int i = 0; i < 8; ++i) rows[i] = next[i];
-    }
+    Interleave<3>(
+        rows, [](Halves16 a, Halves16 b) { return _mm256_unpacklo_epi16(a, b); },
+        [](Halves16 a, Halves16 b) { return _mm256_unpackhi_epi16(a, b); });
   }
 
   static Floats16 LoadBytes(const uint8_t* source) {

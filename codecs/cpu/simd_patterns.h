@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "codecs/cpu/simd_blocks.h"
+#include "codecs/cpu/simd_interleave.h"
 
 namespace cairn::codecs {
 namespace {
@@ -31,14 +32,9 @@ struct Ranks {
           _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(scale)));
       rows[i] = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     }
-    for (int round = 0; round < 3; ++round) {
-      __m128i next[8];
-      for (int i = 0; i < 4; ++i) {
-        next[2 * i] = _mm_unpacklo_epi16(rows[i], rows[i + 4]);
-        next[2 * i + 1] = _mm_unpackhi_epi16(rows[i], rows[i + 4]);
-      }
-      for (int i = 0; i < 8; ++i) rows[i] = next[i];
-    }
+    Interleave<3>(
+        rows, [](__m128i a, __m128i b) { return _mm_unpacklo_epi16(a, b); },
+        [](__m128i a, __m128i b) { return _mm_unpackhi_epi16(a, b); });
     for (uint32_t c = 0; c < 8; ++c) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(target + uint64_t{ranks[c]} * kPatterns),
                        rows[c]);

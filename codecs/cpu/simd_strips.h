@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "codecs/cpu/simd_interleave.h"
+
 namespace cairn::codecs {
 namespace {
 
@@ -111,14 +113,9 @@ struct Strips {
   // Rows of 32 columns, 16 of them, to columns: of lane half h, out[i] has column 16 h + i, and the
   // other way around.
   static void Transpose(Bytes32 (&rows)[16]) {
-    for (int round = 0; round < 4; ++round) {
-      Bytes32 next[16];
-      for (int i = 0; i < 8; ++i) {
-        next[2 * i] = _mm256_unpacklo_epi8(rows[i], rows[i + 8]);
-        next[2 * i + 1] = _mm256_unpackhi_epi8(rows[i], rows[i + 8]);
-      }
-      for (int i = 0; i < 16; ++i) rows[i] = next[i];
-    }
+    Interleave<4>(
+        rows, [](Bytes32 a, Bytes32 b) { return _mm256_unpacklo_epi8(a, b); },
+        [](Bytes32 a, Bytes32 b) { return _mm256_unpackhi_epi8(a, b); });
   }
   static Bytes32 LoadTwo(const uint8_t* first, const uint8_t* second) {
     return _mm256_inserti128_si256(
