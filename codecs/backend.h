@@ -77,6 +77,8 @@ struct StripJob {
 inline constexpr uint32_t kStripsAtOnce = 4;
 
 struct StepTile;     // codecs/step_tile.h: a tile as the recipe `cairn` codes it
+struct HotTile;      // codecs/hot_tile.h: as `cairn-hot` does
+struct StripTokens;  // codecs/select/small_norm.h: tokens of a strip
 struct StepScratch;  // codecs/step_scratch.h: what strips of one image share
 
 // A strip of such a tile to encode, and where it stands.
@@ -99,6 +101,18 @@ struct StepStripJob {
   uint8_t* target;       // tokens * tile->dim elements, written whole unless the strip is refused
   bool is_streamed;      // the target is better written past the caches
   StepScratch* scratch = nullptr;  // may be null; of all jobs at once the same
+};
+
+// A strip of `cairn-hot` to decode.
+struct HotStripJob {
+  const HotTile* tile;
+  uint32_t tokens;                 // 1..kStripTokens
+  uint64_t position;               // of its first token in the chain
+  const uint8_t* codes;            // tokens * tile->row_bytes
+  const uint8_t* corrections;      // HotCorrectionBytes(dim), read where tile->is_corrected
+  uint8_t* target;                 // tokens * dim elements, written whole
+  bool is_streamed;                // the target is better written past the caches
+  StepScratch* scratch = nullptr;  // may be null
 };
 
 struct Backend {
@@ -205,6 +219,16 @@ struct Backend {
   // another profile; what targets then hold is unspecified. They are written in bounds whatever
   // strips hold.
   bool (*decode_step_strips)(const StepStripJob* jobs, uint32_t count) = nullptr;
+
+  // Codes of a strip as docs/recipes/cairn-hot.md says, and which of its tokens are rows.
+  //   codes        tokens * tile.row_bytes, written whole; those of rows are 0
+  //   corrections  HotCorrectionBytes(dim), written whole where tile.is_corrected; else not touched
+  //   rows         those found are added
+  void (*encode_hot_strip)(const HotTile& tile, const StepSource& source, uint8_t* codes,
+                           uint8_t* corrections, StripTokens* rows) = nullptr;
+
+  // The inverse, of every token; codes and corrections are any bits.
+  void (*decode_hot_strip)(const HotStripJob& job) = nullptr;
 };
 
 }  // namespace cairn::codecs

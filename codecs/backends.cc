@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "codecs/reference/fp8.h"
+#include "codecs/reference/hot.h"
 #include "codecs/reference/reference.h"
 #include "codecs/reference/step.h"
 
@@ -35,6 +36,8 @@ constexpr Backend kReference = {
     .decode_strips = reference::DecodeStrips,
     .encode_step_strip = reference::EncodeStepStrip,
     .decode_step_strips = reference::DecodeStepStrips,
+    .encode_hot_strip = reference::EncodeHotStrip,
+    .decode_hot_strip = reference::DecodeHotStrip,
 };
 
 // Best first.

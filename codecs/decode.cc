@@ -13,6 +13,7 @@
 #include "codecs/quantize/affine.h"
 #include "codecs/select/log_rows.h"
 #include "codecs/settle.h"
+#include "codecs/step_scratch.h"
 #include "codecs/step_strips.h"
 #include "codecs/strips.h"
 #include "codecs/tile_layout.h"
@@ -42,6 +43,7 @@ void OverlayRows(const TileGeometry& geometry, const TileLayout& layout, const R
 struct Decoders {
   StripDecoder strips;
   StepStripDecoder steps;
+  StepScratch* scratch;
 };
 
 // Strips may be left for the decoders' Flush(). False where they are none.
@@ -77,7 +79,10 @@ struct Decoders {
       if (!layout.has_value()) return false;
       break;
     case TileLayoutId::kHot:
-      if (!DecodeHot(spec, index, *inputs.profile, *layout, content, target)) return false;
+      if (!DecodeHot(backend, spec, index, *inputs.profile, *layout, content, is_streamed,
+                     decoders->scratch, target)) {
+        return false;
+      }
       break;
     case TileLayoutId::kPatterned: {
       const uint8_t* patterns = inputs.bank->PatternsOf(geometry.PlaneIndex(), HeadOf(spec, index));
@@ -111,7 +116,8 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const bool is_streamed = target_bytes >= kStreamedBytesMin;
-  Decoders decoders{{backend, is_streamed}, {backend, is_streamed}};
+  StepScratch scratch;
+  Decoders decoders{{backend, is_streamed}, {backend, is_streamed}, &scratch};
   uint8_t* out = U8(target.data());
   for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
     // The tiles of a layer's heads are adjacent.

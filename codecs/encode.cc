@@ -112,7 +112,7 @@ Error EncodeCoded(const Backend& backend, const Recipe& recipe, const TileSource
     case TileLayoutId::kStepStrips:
       return EncodeStepStrips(backend, recipe, source, writer);
     case TileLayoutId::kHot:
-      return EncodeHot(recipe, source, writer);
+      return EncodeHot(backend, recipe, source, writer);
     case TileLayoutId::kKept:
       return EncodeKept(backend, recipe, source, writer);
     case TileLayoutId::kFp8:

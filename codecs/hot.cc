@@ -3,10 +3,10 @@
 
 #include <cstring>
 
+#include "codecs/backend_step.h"
 #include "codecs/bytes.h"
 #include "codecs/checksum.h"
 #include "codecs/pack/dense.h"
-#include "codecs/reference/hot.h"
 #include "codecs/step_strips.h"
 #include "codecs/tile_encode.h"
 
@@ -23,7 +23,8 @@ void AddStripRows(const StripTokens& rows, uint32_t strip, TilePlan* plan) {
 
 }  // namespace
 
-Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* writer) {
+Error EncodeHot(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   HotTile tile;
   MakeHotTile(*source.profile, source.at, geometry.PlaneIndex(), recipe.multiplier, geometry.dtype,
@@ -39,9 +40,9 @@ Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* wri
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
     StripTokens rows;
-    reference::EncodeHotStrip(tile, StepSourceOf(source, i),
-                              U8(room.data()) + token * tile.row_bytes,
-                              corrections + uint64_t{i} * correction_bytes, &rows);
+    StepOf<&Backend::encode_hot_strip>(backend)(
+        tile, StepSourceOf(source, i), U8(room.data()) + token * tile.row_bytes,
+        corrections + uint64_t{i} * correction_bytes, &rows);
     AddStripRows(rows, i, &plan);
   }
   const auto layout = HotLayoutOf(geometry, tile.row_bytes, plan.RowCount());
@@ -54,8 +55,9 @@ Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* wri
   return Error::kOk;
 }
 
-bool DecodeHot(const ImageSpec& spec, uint32_t index, const Profile& profile,
-               const TileLayout& layout, const uint8_t* content, uint8_t* target) {
+bool DecodeHot(const Backend& backend, const ImageSpec& spec, uint32_t index,
+               const Profile& profile, const TileLayout& layout, const uint8_t* content,
+               bool is_streamed, StepScratch* scratch, uint8_t* target) {
   const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
   HotTile tile;
   MakeHotTile(profile, HeadOf(spec, index), geometry.PlaneIndex(), spec.recipe.multiplier,
@@ -63,11 +65,11 @@ bool DecodeHot(const ImageSpec& spec, uint32_t index, const Profile& profile,
   if (uint64_t{tile.row_bytes} * geometry.rows != layout.codes_bytes) return false;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    reference::DecodeHotStrip(
-        tile, StripOf(geometry, {}, i).tokens, spec.first_position + token,
-        content + token * tile.row_bytes,
-        content + layout.corrections.offset + uint64_t{i} * HotCorrectionBytes(geometry.dim),
-        target + StripSourceOffset(geometry, i));
+    StepOf<&Backend::decode_hot_strip>(backend)(
+        {&tile, StripOf(geometry, {}, i).tokens, spec.first_position + token,
+         content + token * tile.row_bytes,
+         content + layout.corrections.offset + uint64_t{i} * HotCorrectionBytes(geometry.dim),
+         target + StripSourceOffset(geometry, i), is_streamed, scratch});
   }
   return true;
 }

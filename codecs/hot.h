@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "codecs/backend.h"
 #include "codecs/error.h"
 #include "codecs/hot_tile.h"
 #include "codecs/image_header.h"
@@ -19,14 +20,19 @@ namespace cairn::codecs {
 
 // Writes a tile; kBadTile, with nothing committed, where that is not smaller than raw;
 // kTargetTooSmall. REQUIRES: source.profile is codable with.
-Error EncodeHot(const Recipe& recipe, const TileSource& source, ImageWriter* writer);
+Error EncodeHot(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                ImageWriter* writer);
 
 // Every element as its code has it, rows included. False where the profile makes codes of another
 // size.
-//   layout  of the tile; target  geometry.SourceBytes()
+//   layout  of the tile
+//   is_streamed  the target is better written past the caches
+//   scratch  of the image; target  geometry.SourceBytes()
 // REQUIRES: IsCodableWith(spec, &profile).
-[[nodiscard]] bool DecodeHot(const ImageSpec& spec, uint32_t index, const Profile& profile,
-                             const TileLayout& layout, const uint8_t* content, uint8_t* target);
+[[nodiscard]] bool DecodeHot(const Backend& backend, const ImageSpec& spec, uint32_t index,
+                             const Profile& profile, const TileLayout& layout,
+                             const uint8_t* content, bool is_streamed, StepScratch* scratch,
+                             uint8_t* target);
 
 // All that can be seen of codes and corrections without the profile: bits that no code has are 0.
 [[nodiscard]] bool HasCleanHot(const TileGeometry& geometry, const TileLayout& layout,

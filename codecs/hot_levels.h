@@ -42,7 +42,9 @@ CAIRN_HD uint32_t HotWidth(int32_t worth) {
 }
 
 // REQUIRES: 1 <= width <= kHotWidthMax.
-CAIRN_HD const float* HotLevelsOf(uint32_t width) { return kHotLevels + (1U << (width - 1)) - 1; }
+CAIRN_HD constexpr const float* HotLevelsOf(uint32_t width) {
+  return kHotLevels + (1U << (width - 1)) - 1;
+}
 
 CAIRN_HD uint32_t HotCode(float value, uint32_t width) {
   const float* levels = HotLevelsOf(width);
@@ -57,7 +59,7 @@ CAIRN_HD uint32_t HotCode(float value, uint32_t width) {
 }
 
 // REQUIRES: code < 2^width.
-CAIRN_HD float HotLevel(uint32_t code, uint32_t width) {
+CAIRN_HD constexpr float HotLevel(uint32_t code, uint32_t width) {
   const float* levels = HotLevelsOf(width);
   const uint32_t half = 1U << (width - 1);
   return code >= half ? levels[code - half] : -levels[half - 1 - code];

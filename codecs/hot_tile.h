@@ -44,4 +44,12 @@ void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t
 // Of a strip of a tile that is corrected: a nibble a channel.
 [[nodiscard]] constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }
 
+// The correction of a channel; 0 where the tile has none.
+CAIRN_HD int32_t HotCorrectionAt(const HotTile& tile, const uint8_t* corrections,
+                                 uint32_t channel) {
+  if (!tile.is_corrected) return 0;
+  return static_cast<int32_t>(corrections[channel / 2] >> (4 * (channel % 2)) & 0xF) +
+         kHotCorrectionMin;
+}
+
 }  // namespace cairn::codecs

@@ -23,6 +23,7 @@ bool FillsRegisters(const AffineTile& tile) {
 }
 
 uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }
+const uint8_t* Bytes(const float* values) { return reinterpret_cast<const uint8_t*>(values); }
 
 bool HasRow(const uint64_t* rows, uint32_t token) {
   return ((rows[token / 64] >> (token % 64)) & 1) != 0;

@@ -4,6 +4,7 @@
 #include "codecs/cpu/simd_blocks.h"
 #include "codecs/cpu/simd_groups.h"
 #include "codecs/cpu/simd_patterns.h"
+#include "codecs/cpu/simd_spread.h"
 #include "codecs/cpu/simd_strips.h"
 // The sentences, in these words.
 #include "codecs/cpu/affine.inl"
@@ -23,6 +24,10 @@
 #include "codecs/cpu/strip_choice.inl"
 #include "codecs/cpu/strip_decode.inl"
 #include "codecs/cpu/strip_encode.inl"
+// Uses those of steps.
+#include "codecs/cpu/hot.inl"
+#include "codecs/cpu/hot_decode.inl"
+#include "codecs/cpu/hot_encode.inl"
 
 namespace cairn::codecs {
 
@@ -43,6 +48,8 @@ extern const Backend kAvx2Backend = {
     .decode_strips = DecodeStrips,
     .encode_step_strip = EncodeStepStrip,
     .decode_step_strips = DecodeStepStrips,
+    .encode_hot_strip = EncodeHotStrip,
+    .decode_hot_strip = DecodeHotStrip,
 };
 
 }  // namespace cairn::codecs

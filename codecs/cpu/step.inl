@@ -245,6 +245,23 @@ void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uin
   }
 }
 
+// Elements of a block.
+struct BlockHalves {
+  alignas(64) uint16_t of[kProfileDimMax][kBlockTokens];
+
+  void Put(uint32_t channel, Halves16 x) {
+    Blocks::StoreHalves(reinterpret_cast<uint8_t*>(of[channel]), x);
+  }
+};
+
+// Not inlined, which makes g++ 12 warn of elements that no channel has.
+template <DType kType>
+[[gnu::noinline]] void RoundBlock(const BlockValues& values, uint32_t dim, BlockHalves* halves) {
+  for (uint32_t c = 0; c < dim; ++c) {
+    halves->Put(c, Elements16<kType>::Round(Blocks::Load(values.of[c])));
+  }
+}
+
 // The other way around. kStreams: rows are whole cache lines.
 template <DType kType, bool kStreams>
 void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
@@ -252,12 +269,9 @@ void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32
   constexpr uint8_t kInOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
   uint8_t* block = target + uint64_t{token_first} * dim * 2;
-  uint16_t rounded[kProfileDimMax][kBlockTokens];
-  for (uint32_t c = 0; c < dim; ++c) {
-    Blocks::StoreHalves(reinterpret_cast<uint8_t*>(rounded[c]),
-                        Elements16<kType>::Round(Blocks::Load(values.of[c])));
-  }
-  PutColumns<kStreams, kBlockTokens>(dim, count, kInOrder, rounded[0], block);
+  BlockHalves rounded;
+  RoundBlock<kType>(values, dim, &rounded);
+  PutColumns<kStreams, kBlockTokens>(dim, count, kInOrder, rounded.of[0], block);
   for (uint32_t channel = dim / 32 * 32; channel < dim; ++channel) {
     for (uint32_t i = 0; i < count; ++i) {
       reference::StoreElement(kType, block + uint64_t{2} * i * dim, channel, values.of[channel][i]);

@@ -28,12 +28,6 @@ uint32_t LoadBits(const uint8_t* source, uint32_t offset, uint32_t width) {
   return (value >> (offset % 8)) & ((1U << width) - 1);
 }
 
-int32_t LoadCorrection(const HotTile& tile, const uint8_t* corrections, uint32_t channel) {
-  if (!tile.is_corrected) return 0;
-  return static_cast<int32_t>(corrections[channel / 2] >> (4 * (channel % 2)) & 0xF) +
-         kHotCorrectionMin;
-}
-
 // Centres all tokens that are no rows, and adds those to the rows that cannot be coded.
 void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred,
                  StripTokens* rows) {
@@ -99,18 +93,18 @@ void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* code
   }
 }
 
-void DecodeHotStrip(const HotTile& tile, uint32_t tokens, uint64_t position, const uint8_t* codes,
-                    const uint8_t* corrections, uint8_t* target) {
+void DecodeHotStrip(const HotStripJob& job) {
+  const HotTile& tile = *job.tile;
   const uint32_t dim = tile.step.dim;
   float scales[kProfileDimMax];
   for (uint32_t c = 0; c < dim; ++c) {
     scales[c] =
-        Exp2(HotScaleLog(tile.channels[c].spread_log, LoadCorrection(tile, corrections, c)));
+        Exp2(HotScaleLog(tile.channels[c].spread_log, HotCorrectionAt(tile, job.corrections, c)));
   }
   float centred[kProfileDimMax];
   float values[kProfileDimMax];
-  for (uint32_t token = 0; token < tokens; ++token) {
-    const uint8_t* row = codes + uint64_t{token} * tile.row_bytes;
+  for (uint32_t token = 0; token < job.tokens; ++token) {
+    const uint8_t* row = job.codes + uint64_t{token} * tile.row_bytes;
     for (uint32_t c = 0; c < dim; ++c) {
       const HotChannel& channel = tile.channels[c];
       centred[c] =
@@ -119,9 +113,9 @@ void DecodeHotStrip(const HotTile& tile, uint32_t tokens, uint64_t position, con
               : Multiply(HotLevel(LoadBits(row, channel.bit_offset, channel.width), channel.width),
                          scales[c]);
     }
-    StepBack(tile.step, position + token, centred, values);
+    StepBack(tile.step, job.position + token, centred, values);
     for (uint32_t c = 0; c < dim; ++c) {
-      StoreElement(tile.step.dtype, target, uint64_t{token} * dim + c, values[c]);
+      StoreElement(tile.step.dtype, job.target, uint64_t{token} * dim + c, values[c]);
     }
   }
 }

@@ -27,6 +27,21 @@ struct ProfileShape {
   bool has_basis = false;
 };
 
+// Of K's dim: any V, RoPE or none, at times a basis.
+inline ProfileShape AnyProfileShape(uint32_t dim, std::mt19937_64& random) {
+  const auto below = [&](uint64_t bound) { return static_cast<uint32_t>(random() % bound); };
+  ProfileShape shape{.heads = 2, .k_dim = dim, .v_dim = 1 + below(140)};
+  if (below(5) == 0) shape.v_dim = 0;
+  if (below(3) != 0 && dim >= 2) {
+    shape.rope = below(2) == 0 ? RopeKind::kHalf : RopeKind::kInterleaved;
+    shape.rotary_dims = static_cast<uint16_t>(2 + below(dim / 2) * 2);
+    if (below(2) == 0) shape.rotary_dims = static_cast<uint16_t>(dim / 2 * 2);
+    shape.rotary_first = static_cast<uint16_t>(below(dim - shape.rotary_dims + 1));
+  }
+  shape.has_basis = dim <= 140 && below(4) == 0;
+  return shape;
+}
+
 class ProfileBytes {
  public:
   ProfileBytes(const ProfileShape& shape, std::mt19937_64 random) : shape_(shape), random_(random) {

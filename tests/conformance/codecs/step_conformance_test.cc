@@ -67,23 +67,10 @@ class StepConformanceTest : public testing::TestWithParam<const Backend*> {
 
   [[nodiscard]] uint32_t Below(uint64_t bound) { return static_cast<uint32_t>(random_() % bound); }
 
-  ProfileShape AnyShape(uint32_t dim) {
-    ProfileShape shape{.heads = 2, .k_dim = dim, .v_dim = 1 + Below(140)};
-    if (Below(5) == 0) shape.v_dim = 0;
-    if (Below(3) != 0 && dim >= 2) {
-      shape.rope = Below(2) == 0 ? RopeKind::kHalf : RopeKind::kInterleaved;
-      shape.rotary_dims = static_cast<uint16_t>(2 + Below(dim / 2) * 2);
-      if (Below(2) == 0) shape.rotary_dims = static_cast<uint16_t>(dim / 2 * 2);
-      shape.rotary_first = static_cast<uint16_t>(Below(dim - shape.rotary_dims + 1));
-    }
-    shape.has_basis = dim <= 140 && Below(4) == 0;
-    return shape;
-  }
-
   std::unique_ptr<StepCase> AnyCase(uint32_t dim, uint32_t tokens) {
     constexpr std::array kDTypes = {DType::kBf16, DType::kBf16, DType::kFp16, DType::kFp32};
     constexpr std::array kLevels = {0, 0, 0, 1, 5};
-    const ProfileShape shape = AnyShape(dim);
+    const ProfileShape shape = AnyProfileShape(dim, random_);
     const uint32_t plane = shape.v_dim == 0 ? 0 : Below(2);
     const StepRate rate{static_cast<int16_t>(static_cast<int32_t>(Below(1200)) - 800),
                         static_cast<uint8_t>(kLevels[Below(kLevels.size())])};
