@@ -73,6 +73,13 @@ struct Blocks {
     return {_mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.a, magnitude), y.a, _CMP_LE_OQ)),
             _mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.b, magnitude), y.b, _CMP_LE_OQ))};
   }
+  // The larger of `largest` and the bits of x but for signs: in the order of magnitudes, and NaN
+  // above all.
+  static Ints16 MaxMagnitude(Ints16 largest, Floats16 x) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+    return {_mm256_max_epi32(largest.a, _mm256_and_si256(_mm256_castps_si256(x.a), magnitude)),
+            _mm256_max_epi32(largest.b, _mm256_and_si256(_mm256_castps_si256(x.b), magnitude))};
+  }
 
   static Ints16 Add(Ints16 x, Ints16 y) {
     return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
@@ -237,21 +244,23 @@ struct Blocks {
 
   // ---- 32 codes of 16 bits ----
 
-  // StepSymbol(), 15 where it is more, and the low byte of what StepLow() cuts.
-  static __m256i SymbolsOf(const int16_t* codes, uint32_t low_bits, __m256i* low) {
+  // Signed, saturated, in the order that packing leaves: 0..3, 8..11, 4..7, 12..15.
+  static Halves16 Pack(Ints16 x) { return _mm256_packs_epi32(x.a, x.b); }
+  // Of codes that are packed, in the order of the tokens: StepSymbol(), 15 where it is more.
+  // Without low bits, and with them, where *low becomes the low byte of what StepLow() cuts.
+  static __m256i SymbolsOf(Halves16 first, Halves16 second) {
+    // Saturated, what is not a symbol is none still.
+    const __m256i v = InOrder(_mm256_packs_epi16(first, second));
+    return _mm256_min_epu8(_mm256_add_epi8(v, _mm256_set1_epi8(7)), _mm256_set1_epi8(15));
+  }
+  static __m256i SymbolsOf(Halves16 first, Halves16 second, uint32_t low_bits, __m256i* low) {
     const __m256i half = _mm256_set1_epi16(static_cast<int16_t>((1 << low_bits) >> 1));
     const __m128i by = _mm_cvtsi32_si128(static_cast<int>(low_bits));
-    const auto* source = reinterpret_cast<const __m256i*>(codes);
-    // Saturated, what is not a symbol is none still.
-    const __m256i first = _mm256_adds_epi16(_mm256_loadu_si256(source), half);
-    const __m256i second = _mm256_adds_epi16(_mm256_loadu_si256(source + 1), half);
-    const auto symbols = [&](__m256i x) {
-      const __m256i v = _mm256_add_epi16(_mm256_sra_epi16(x, by), _mm256_set1_epi16(7));
-      return _mm256_min_epu16(v, _mm256_set1_epi16(15));
-    };
+    const __m256i a = _mm256_adds_epi16(first, half);
+    const __m256i b = _mm256_adds_epi16(second, half);
     const __m256i mask = _mm256_set1_epi16(0xFF);
-    *low = Pack(_mm256_and_si256(first, mask), _mm256_and_si256(second, mask));
-    return Pack(symbols(first), symbols(second));
+    *low = InOrder(_mm256_packus_epi16(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)));
+    return SymbolsOf(_mm256_sra_epi16(a, by), _mm256_sra_epi16(b, by));
   }
   // Bit i is bit `bit` of byte i.
   static uint32_t BitsAt(__m256i bytes, uint32_t bit) {
@@ -268,8 +277,9 @@ struct Blocks {
   }
 
  private:
-  static __m256i Pack(__m256i first, __m256i second) {
-    return _mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), 0xD8);
+  // Bytes of halves that were packed twice.
+  static __m256i InOrder(__m256i bytes) {
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   }
   static __m256 LookUpOne(Floats16 table, __m256i index) {
     const __m256 low = _mm256_permutevar8x32_ps(table.a, index);

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // encode_step_strip of codecs/backend.h in the words of struct Strips and struct Blocks.
 //
-// Codes, a block of tokens at a time; then symbols, low planes and escapes, channel after channel
-// in the order of coding; then the stream, backwards. A room that may be too small on the way is
-// left to the plain loops.
+// Codes, symbols and low planes, a group of tokens at a time, which stays in the first-level cache;
+// escapes, in the order of coding; then the stream, backwards, from where it is copied to its
+// place. A room that may be too small on the way is left to the plain loops.
 
 namespace cairn::codecs {
 namespace {
 
 struct StepCoding {
-  alignas(64) int16_t codes[kProfileDimMax][kStripTokens];
   alignas(64) uint8_t symbols[kProfileDimMax][kStripTokens];
+  // Tokens whose codes are escapes, as bits, by the channel's place in the order of coding; and of
+  // each group, for every place with some, all codes in the order of Groups::PlaceOf().
+  uint32_t escaped[kProfileDimMax][kStripGroups];
+  alignas(64) int16_t codes[kStripGroups][kProfileDimMax + 1][kCoderLanes];
+  uint8_t stream[kProfileDimMax * kStripTokens + kStreamSlack];
   StripTokens rows;
-  uint32_t coded[kStripGroups];  // tokens that have codes, as bits
 
   [[nodiscard]] uint32_t RowCount() const {
     return static_cast<uint32_t>(__builtin_popcountll(rows.words[0]) +
@@ -38,41 +41,86 @@ void EnterBasis(const StepTile& tile, BlockValues* values) {
   MultiplyMatrix(tile.dim, tile.dim, factors, scaled, values);
 }
 
-void CoarsenCodes(uint32_t level, int16_t* codes) {
-  for (uint32_t i = 0; i < kBlockTokens; ++i) {
-    codes[i] = static_cast<int16_t>(Coarsen(codes[i], level));
-  }
+[[gnu::noinline]] Halves16 CoarsenCodes(Halves16 codes, uint32_t level) {
+  int16_t each[kBlockTokens];
+  Blocks::StoreHalves(reinterpret_cast<uint8_t*>(each), codes);
+  for (int16_t& code : each) code = static_cast<int16_t>(Coarsen(code, level));
+  return Blocks::LoadHalves(reinterpret_cast<const uint8_t*>(each));
 }
 
-// Codes of a block; its tokens that have to be rows are added.
-void QuantizeBlock(const StepTile& tile, const StepSource& source, uint32_t token,
-                   StepCoding* coding) {
-  BlockValues values;
-  const uint64_t block_bytes = uint64_t{kBlockTokens} * tile.dim * BytesOf(tile.dtype);
-  for (uint64_t at = 0; at < block_bytes; at += 64) {
-    __builtin_prefetch(source.bytes + (token / kBlockTokens + 1) * block_bytes + at);
+// A group's values, as they are coded. Returns its tokens that have to be rows, as bits.
+uint32_t TakeGroup(const StepTile& tile, const StepSource& source, uint32_t group,
+                   BlockValues (*blocks)[2]) {
+  uint32_t rows = 0;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const uint32_t token = group * kCoderLanes + i * kBlockTokens;
+    BlockValues* values = &(*blocks)[i];
+    rows |= TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, values)
+            << (i * kBlockTokens);
+    if (tile.turning.count != 0) {
+      OwnRotations own;
+      // Of tokens that are not there, those of one that is.
+      const uint32_t at = token < source.tokens ? token : group * kCoderLanes;
+      const Rotations rotations =
+          RotationsOf(tile, source.position, source.tokens, at, source.scratch, &own);
+      Turn<false>(tile.turning, rotations, values);
+    }
+    if (tile.has_basis) EnterBasis(tile, values);
   }
-  uint64_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, &values);
-  if (tile.turning.count != 0) {
-    OwnRotations own;
-    const Rotations rotations =
-        RotationsOf(tile, source.position, source.tokens, token, source.scratch, &own);
-    Turn<false>(tile.turning, rotations, &values);
-  }
-  if (tile.has_basis) EnterBasis(tile, &values);
-  Ints16 is_within = Blocks::SetInts(-1);
-  for (uint32_t c = 0; c < tile.dim; ++c) {
+  return rows;
+}
+
+// Symbols and low planes of a group whose tokens `coded` have codes. Returns the tokens that have a
+// value which is too large for it, as bits.
+//   low  where the strip's low planes are
+uint32_t CodeGroup(const StepTile& tile, const BlockValues (&blocks)[2], uint32_t group,
+                   uint32_t groups, uint32_t coded, StepCoding* coding, uint8_t* low) {
+  auto* kept = reinterpret_cast<uint8_t*>(coding->codes[group]);
+  Ints16 first_largest = Blocks::SetInts(0);
+  Ints16 second_largest = Blocks::SetInts(0);
+  low += uint64_t{4} * group;
+  for (uint32_t place = 0; place < tile.dim; ++place) {
+    const uint32_t c = tile.order[place];
     const StepChannel& channel = tile.channels[c];
-    Floats16 y = Blocks::Load(values.of[c]);
-    if (!tile.has_basis) y = Blocks::Sub(y, Blocks::Set(channel.mean));
-    const Floats16 position = Blocks::Mul(y, Blocks::Set(channel.step_inverse));
-    is_within = Blocks::And(is_within, Blocks::IsWithin(position, Blocks::Set(kStepCodeMax)));
-    int16_t* codes = coding->codes[c] + token;
-    Blocks::StoreHalves(reinterpret_cast<uint8_t*>(codes), Blocks::Narrow(Blocks::Round(position)));
-    if (tile.level != 0) CoarsenCodes(tile.level, codes);
+    const CoderLookup& table = tile.lookups[channel.shape.table];
+    const Floats16 mean = Blocks::Set(tile.has_basis ? 0.0F : channel.mean);
+    const Floats16 inverse = Blocks::Set(channel.step_inverse);
+    const auto quantize = [&](const BlockValues& block, Ints16* largest) {
+      const Floats16 y = Blocks::Sub(Blocks::Load(block.of[c]), mean);
+      const Floats16 position = Blocks::Mul(y, inverse);
+      *largest = Blocks::MaxMagnitude(*largest, position);
+      return Blocks::Pack(Blocks::Round(position));
+    };
+    Halves16 first = quantize(blocks[0], &first_largest);
+    Halves16 second = quantize(blocks[1], &second_largest);
+    if (tile.level != 0) {
+      first = CoarsenCodes(first, tile.level);
+      second = CoarsenCodes(second, tile.level);
+    }
+    Bytes32 low_bytes = Strips::Set(0);
+    const uint32_t low_bits = channel.shape.low_bits;
+    const Bytes32 near = low_bits == 0 ? Blocks::SymbolsOf(first, second)
+                                       : Blocks::SymbolsOf(first, second, low_bits, &low_bytes);
+    Bytes32 symbols = Strips::LookUp(table.symbol, near);
+    const uint32_t escaped =
+        Strips::Bits(Strips::Equal(symbols, Strips::Set(kEscapeSymbol))) & coded;
+    if (coded != ~0U) {
+      symbols = Strips::Choose(Strips::Spread(coded), symbols, Strips::Set(table.likeliest));
+    }
+    Strips::Store(coding->symbols[c] + group * kCoderLanes, symbols);
+    coding->escaped[place][group] = escaped;
+    Blocks::StoreHalves(kept, first);
+    Blocks::StoreHalves(kept + sizeof(Halves16), second);
+    kept += escaped != 0 ? 2 * sizeof(Halves16) : 0;
+    for (uint32_t bit = 0; bit < low_bits; ++bit) {
+      const uint32_t word = Blocks::BitsAt(low_bytes, bit) & coded & ~escaped;
+      __builtin_memcpy(low, &word, 4);
+      low += uint64_t{4} * groups;
+    }
   }
-  rows |= Blocks::Bits(is_within) ^ 0xFFFF;
-  coding->rows.words[token / 64] |= rows << (token % 64);
+  const Ints16 bound = Blocks::SetInts(static_cast<int32_t>(FloatBits(kStepCodeMax)));
+  return Blocks::Bits(Blocks::Above(first_largest, bound)) |
+         Blocks::Bits(Blocks::Above(second_largest, bound)) << kBlockTokens;
 }
 
 // K and V of a head have the same.
@@ -90,58 +138,43 @@ void AddSmallNormsOf(const StepTile& tile, const StepSource& source, StripTokens
   for (uint32_t i = 0; i < 2; ++i) rows->words[i] |= found.words[i];
 }
 
-void QuantizeStrip(const StepTile& tile, const StepSource& source, StepCoding* coding) {
+void CodeGroups(const StepTile& tile, const StepSource& source, StepCoding* coding, uint8_t* low) {
   if (source.position == 0) coding->rows.Add(0);
   if (source.v != nullptr) AddSmallNormsOf(tile, source, &coding->rows);
-  for (uint32_t token = 0; token < source.tokens; token += kBlockTokens) {
-    QuantizeBlock(tile, source, token, coding);
-  }
-  for (uint32_t group = 0; group < kStripGroups; ++group) {
-    const bool is_there = group < CoderGroups(source.tokens);
-    const uint32_t there = is_there ? TokensThere(source.tokens, group) : 0;
+  const uint32_t groups = CoderGroups(source.tokens);
+  for (uint32_t group = 0; group < groups; ++group) {
+    BlockValues blocks[2];
+    const uint32_t there = TokensThere(source.tokens, group);
+    const uint32_t shift = group % 2 * kCoderLanes;
     uint64_t& word = coding->rows.words[group / 2];
-    const uint32_t shift = group % 2 * 32;
-    word &= ~(uint64_t{~there} << shift);
-    coding->coded[group] = there & ~static_cast<uint32_t>(word >> shift);
+    word |= uint64_t{TakeGroup(tile, source, group, &blocks) & there} << shift;
+    const auto coded = [&] { return there & ~static_cast<uint32_t>(word >> shift); };
+    const uint32_t far = CodeGroup(tile, blocks, group, groups, coded(), coding, low) & coded();
+    if (far == 0) continue;
+    word |= uint64_t{far} << shift;
+    CodeGroup(tile, blocks, group, groups, coded(), coding, low);
   }
 }
 
-// Where symbols' parts go to.
-struct StepWriter {
-  uint8_t* low;
-  uint8_t* escape;
-  uint8_t* escapes_end;
-};
-
-// Symbols, low planes and escapes of a channel. False where there is no room for escapes.
-bool PutChannelCodes(const StepTile& tile, uint32_t c, uint32_t groups, StepCoding* coding,
-                     StepWriter* writer) {
-  const StepShape shape = tile.channels[c].shape;
-  const CoderLookup& table = tile.lookups[shape.table];
-  for (uint32_t group = 0; group < groups; ++group) {
-    const int16_t* codes = coding->codes[c] + group * kCoderLanes;
-    const uint32_t coded = coding->coded[group];
-    Bytes32 low;
-    const Bytes32 near = Blocks::SymbolsOf(codes, shape.low_bits, &low);
-    Bytes32 symbols = Strips::LookUp(table.symbol, near);
-    uint32_t escaped = Strips::Bits(Strips::Equal(symbols, Strips::Set(kEscapeSymbol))) & coded;
-    if (coded != ~0U) {
-      symbols = Strips::Choose(Strips::Spread(coded), symbols, Strips::Set(table.likeliest));
-    }
-    Strips::Store(coding->symbols[c] + group * kCoderLanes, symbols);
-    for (uint32_t bit = 0; bit < shape.low_bits; ++bit) {
-      const uint32_t word = Blocks::BitsAt(low, bit) & coded & ~escaped;
-      __builtin_memcpy(writer->low + 4 * (bit * groups + group), &word, 4);
-    }
-    if (escaped == 0) continue;
-    if (writer->escapes_end - writer->escape < 2 * int64_t{kCoderLanes}) return false;
-    for (; escaped != 0; escaped &= escaped - 1) {
-      __builtin_memcpy(writer->escape, codes + __builtin_ctz(escaped), 2);
-      writer->escape += 2;
+// The codes of escapes, in the order of coding, from `target` to at most `end`. Returns where they
+// end; null where there may not be room for them.
+uint8_t* PutEscapes(uint32_t dim, uint32_t groups, const StepCoding& coding, uint8_t* target,
+                    const uint8_t* end) {
+  uint32_t taken[kStripGroups] = {};
+  for (uint32_t place = 0; place < dim; ++place) {
+    for (uint32_t group = 0; group < groups; ++group) {
+      uint32_t escaped = coding.escaped[place][group];
+      if (escaped == 0) continue;
+      if (end - target < 2 * int64_t{kCoderLanes}) return nullptr;
+      const int16_t* codes = coding.codes[group][taken[group]++];
+      for (; escaped != 0; escaped &= escaped - 1) {
+        const auto token = static_cast<uint32_t>(__builtin_ctz(escaped));
+        __builtin_memcpy(target, codes + Groups::PlaceOf(token), 2);
+        target += 2;
+      }
     }
   }
-  writer->low += uint64_t{4} * groups * shape.low_bits;
-  return true;
+  return target;
 }
 
 void PutRows(const StepTile& tile, const StepSource& source, const StripTokens& rows, uint8_t* bits,
@@ -155,17 +188,24 @@ void PutRows(const StepTile& tile, const StepSource& source, const StripTokens& 
   }
 }
 
-// The stream of the symbols, which ends at `end`. Null where there may not be room for it.
-uint8_t* PutStepStream(const StepTile& tile, uint32_t groups, const StepCoding& coding,
-                       const uint8_t* begin, uint8_t* end) {
+// The stream of the symbols, in *coding: returns its start; *end is where it ends. Asks for the
+// source of a strip that is coded soon.
+const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, StepCoding* coding,
+                             const uint8_t** end) {
+  const uint32_t groups = CoderGroups(source.tokens);
+  const uint64_t ask_bytes = uint64_t{source.tokens} * BytesOf(tile.dtype);
+  // With V there are two planes: the next strip has been read for its norms, or is asked for.
+  const uint8_t* ahead = source.bytes + (source.v != nullptr ? 2 : 1) * ask_bytes * tile.dim;
   Halves32 states = Strips::SetHalves(kCoderStateMin);
-  uint8_t* stream = end;
-  for (uint32_t i = tile.dim; i-- > 0;) {
-    if (stream - begin < static_cast<int64_t>(kStreamSlack)) return nullptr;
-    const uint32_t c = tile.order[i];
+  uint8_t* stream = coding->stream + sizeof(coding->stream);
+  *end = stream;
+  for (uint32_t place = tile.dim; place-- > 0;) {
+    Strips::Ask(ahead, ask_bytes);
+    ahead += ask_bytes;
+    const uint32_t c = tile.order[place];
     const CoderLookup& table = tile.lookups[tile.channels[c].shape.table];
     for (uint32_t group = groups; group-- > 0;) {
-      const Bytes32 symbols = Strips::Load(coding.symbols[c] + group * kCoderLanes);
+      const Bytes32 symbols = Strips::Load(coding->symbols[c] + group * kCoderLanes);
       stream = PutSymbols(table, symbols, &states, stream);
     }
   }
@@ -178,30 +218,26 @@ uint8_t* PutStepStream(const StepTile& tile, uint32_t groups, const StepCoding& 
 uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding* coding,
                       uint8_t* target, uint64_t room) {
   const StripShape shape{source.tokens, tile.dim, tile.dtype, false};
-  const uint32_t groups = CoderGroups(source.tokens);
   StepStripParts parts;
   parts.mode = StepStripMode::kCoded;
-  parts.rows = coding->RowCount();
   parts.planes = tile.planes;
   PlaceStepParts(shape, &parts);
   if (parts.stream > room) return kLeftToReference;
-  StepWriter writer{target + parts.low, target + parts.escape, target + room};
-  for (uint32_t i = 0; i < tile.dim; ++i) {
-    if (!PutChannelCodes(tile, tile.order[i], groups, coding, &writer)) return kLeftToReference;
-  }
-  parts.escapes = static_cast<uint32_t>((writer.escape - target - parts.escape) / 2);
+  CodeGroups(tile, source, coding, target + parts.low);
+  parts.rows = coding->RowCount();
   PlaceStepParts(shape, &parts);
   if (parts.stream > room) return kLeftToReference;
-  PutRows(tile, source, coding->rows, target + parts.row_bits, target + parts.position);
-  const uint64_t stream_max = StreamBytesMax(source.tokens, tile.dim) + kStreamSlack;
-  uint8_t* begin = target + parts.stream;
-  uint8_t* end = begin + (room - parts.stream < stream_max ? room - parts.stream : stream_max);
-  const uint8_t* stream = PutStepStream(tile, groups, *coding, begin, end);
-  if (stream == nullptr) return kLeftToReference;
-  parts.stream_bytes = static_cast<uint32_t>(end - stream);
+  const uint8_t* escapes_end = PutEscapes(tile.dim, CoderGroups(source.tokens), *coding,
+                                          target + parts.escape, target + room);
+  if (escapes_end == nullptr) return kLeftToReference;
+  parts.escapes = static_cast<uint32_t>((escapes_end - target - parts.escape) / 2);
+  const uint8_t* stream_end = nullptr;
+  const uint8_t* stream = PutStepStream(tile, source, coding, &stream_end);
+  parts.stream_bytes = static_cast<uint32_t>(stream_end - stream);
   PlaceStepParts(shape, &parts);
   if (parts.bytes > room || parts.bytes >= RawStripBytes(shape)) return 0;
-  __builtin_memmove(begin, stream, parts.stream_bytes);
+  PutRows(tile, source, coding->rows, target + parts.row_bits, target + parts.position);
+  __builtin_memcpy(target + parts.stream, stream, parts.stream_bytes);
   __builtin_memset(target + parts.end, 0, parts.bytes - parts.end);
   StoreStepHeader(parts, target);
   return parts.bytes;
@@ -210,7 +246,6 @@ uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding
 uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t* target,
                          uint64_t room, uint32_t* rows) {
   StepCoding coding;
-  QuantizeStrip(tile, source, &coding);
   const uint64_t bytes = PutStepStrip(tile, source, &coding, target, room);
   if (bytes == kLeftToReference) {
     return reference::EncodeStepStrip(tile, source, target, room, rows);
