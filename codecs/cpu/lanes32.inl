@@ -62,12 +62,12 @@ template <bool kHasLowest>
 [[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,
                                                   Halves32* states, uint8_t* stream) {
   // The chain from states to states is kept short: products are of the first guess.
-  const Bytes32 few = Strips::LookUp(table.frequency, symbols);
-  const Halves32 frequency = Strips::Widen(few);
-  const Halves32 is_full = Strips::NotBelow(*states, Strips::Pair(Strips::Set(0), few));
+  const Halves32 frequency = Strips::Widen(Strips::LookUp(table.frequency, symbols));
+  const Halves32 high = Strips::Right<8>(*states);
+  const Halves32 has_room = Strips::Above(frequency, high);
   const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
-  stream = Strips::CompressBefore(stream, low, Strips::Bits(Strips::NarrowMask(is_full)));
-  const Halves32 x = Strips::Choose(is_full, Strips::Right<8>(*states), *states);
+  stream = Strips::CompressBefore(stream, low, ~Strips::Bits(Strips::NarrowMask(has_room)));
+  const Halves32 x = Strips::Choose(has_room, *states, high);
   const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
                                            Strips::LookUp(table.reciprocal[1], symbols));
   // The quotient, or one less: then what is left is not below the frequency.

@@ -25,9 +25,10 @@ struct Halves32 {
 struct ExpandTable {
   alignas(16) uint8_t of[256][16];
 };
-// The bytes whose bits are set, moved to the end of 8; junk before them.
+// The bytes whose bits are set, moved to the end of 8; junk before them. Of the first 8 of 16, and
+// of the others.
 struct CompressTable {
-  alignas(16) uint8_t of[256][8];
+  alignas(16) uint8_t of[2][256][8];
 };
 
 constexpr ExpandTable kExpand = [] {
@@ -46,7 +47,11 @@ constexpr CompressTable kCompress = [] {
   for (uint32_t mask = 0; mask < 256; ++mask) {
     uint32_t next = 8;
     for (uint32_t i = 8; i-- > 0;) {
-      if ((mask >> i & 1) != 0) table.of[mask][--next] = static_cast<uint8_t>(i);
+      if ((mask >> i & 1) == 0) continue;
+      --next;
+      for (uint32_t half = 0; half < 2; ++half) {
+        table.of[half][mask][next] = static_cast<uint8_t>(8 * half + i);
+      }
     }
   }
   return table;
@@ -184,9 +189,6 @@ struct Strips {
   static Halves32 Equal(Halves32 x, Halves32 y) {
     return {_mm256_cmpeq_epi16(x.a, y.a), _mm256_cmpeq_epi16(x.b, y.b)};
   }
-  static Halves32 NotBelow(Halves32 x, Halves32 y) {
-    return Equal({_mm256_max_epu16(x.a, y.a), _mm256_max_epu16(x.b, y.b)}, x);
-  }
   static Halves32 Above(Halves32 x, Halves32 y) {  // signed
     return {_mm256_cmpgt_epi16(x.a, y.a), _mm256_cmpgt_epi16(x.b, y.b)};
   }
@@ -213,7 +215,9 @@ struct Strips {
   // start. Up to 8 bytes before it are overwritten.
   static uint8_t* CompressBefore(uint8_t* end, Bytes32 a, uint32_t bits) {
     const auto control = [](uint32_t first, uint32_t second) {
-      return _mm_set_epi64x(LoadControl(second) | 0x0808080808080808, LoadControl(first));
+      const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kCompress.of[0][first]));
+      const auto* high = reinterpret_cast<const __m64*>(kCompress.of[1][second]);
+      return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), high));
     };
     const __m128i high =
         _mm_shuffle_epi8(_mm256_extracti128_si256(a, 1), control(bits >> 16 & 0xFF, bits >> 24));
@@ -264,17 +268,11 @@ struct Strips {
   }
 
  private:
-  static int64_t LoadControl(uint32_t mask) {
-    int64_t control = 0;
-    __builtin_memcpy(&control, kCompress.of[mask], 8);
-    return control;
-  }
   static void StoreLow(uint8_t* target, __m128i a) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(target), a);
   }
   static void StoreHigh(uint8_t* target, __m128i a) {
-    const int64_t high = _mm_extract_epi64(a, 1);
-    __builtin_memcpy(target, &high, 8);
+    _mm_storeh_pi(reinterpret_cast<__m64*>(target), _mm_castsi128_ps(a));
   }
 };
 
