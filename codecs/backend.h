@@ -64,6 +64,22 @@ struct PatternedTile {
   uint32_t count;           // of them, 1..256
 };
 
+enum class ChannelClass : uint8_t;  // codecs/mixed.h
+
+// A tile whose channels are of classes, to decode: docs/recipes/mixkvq.md draws its parts.
+struct MixedTile {
+  uint32_t tokens;              // 1..1024
+  uint32_t dim;                 // 1..4096
+  uint32_t group;               // tokens that share params
+  DType dtype;                  // kBf16, kFp16 or kFp32
+  bool is_streamed;             // the target is better written past the caches
+  const ChannelClass* classes;  // of the channels
+  const uint8_t* source_bits;
+  const uint8_t* four_bits;
+  const uint8_t* two_bits;
+  const uint8_t* params;
+};
+
 // A strip to decode.
 struct StripJob {
   StripShape shape;
@@ -179,6 +195,10 @@ struct Backend {
   // what is written, with NaN bits unspecified.
   void (*decode_fp8)(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
                      uint8_t* target) = nullptr;
+
+  // Every element as its channel's class has it: decode_per_channel() of its code, or the bits that
+  // there are. Params are any bits, as there.
+  void (*decode_mixed)(const MixedTile& tile, uint8_t* target) = nullptr;
 
   // target = source, written past the caches.
   void (*copy_streamed)(const uint8_t* source, uint64_t bytes, uint8_t* target);

@@ -29,6 +29,7 @@ constexpr Backend kReference = {
     .decode_per_token = reference::DecodePerToken,
     .encode_fp8 = reference::EncodeFp8,
     .decode_fp8 = reference::DecodeFp8,
+    .decode_mixed = reference::DecodeMixed,
     .copy_streamed = reference::CopyStreamed,
     .narrow_codes = reference::NarrowCodes,
     .choose_patterns = reference::ChoosePatterns,

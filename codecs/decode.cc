@@ -74,8 +74,8 @@ struct Decoders {
       break;
     }
     case TileLayoutId::kMixed:
-      layout =
-          DecodeMixed(backend, geometry, spec.recipe, entry.rows, view.TileContent(index), target);
+      layout = DecodeMixed(backend, geometry, spec.recipe, entry.rows, view.TileContent(index),
+                           is_streamed, target);
       if (!layout.has_value()) return false;
       break;
     case TileLayoutId::kHot:

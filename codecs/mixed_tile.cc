@@ -76,41 +76,33 @@ bool ForEachPatch(const TileGeometry& geometry, const Recipe& recipe, const Chan
   return true;
 }
 
-// Elements between a tile and a patch.
-template <bool kIsGathered>
-void MoveElements(const Patch& patch, uint32_t dim, uint32_t element_bytes, uint8_t* elements,
-                  std::conditional_t<kIsGathered, const uint8_t*, uint8_t*> tile) {
+void GatherElements(const Patch& patch, uint32_t dim, uint32_t element_bytes, const uint8_t* tile,
+                    uint8_t* elements) {
   for (uint32_t t = 0; t < patch.tile.tokens; ++t) {
     const uint64_t row = uint64_t{patch.token + t} * dim;
     for (uint32_t i = 0; i < patch.tile.dim; ++i, elements += element_bytes) {
-      const uint64_t at = (row + patch.channels[i]) * element_bytes;
-      if constexpr (kIsGathered) {
-        std::memcpy(elements, tile + at, element_bytes);
-      } else {
-        std::memcpy(tile + at, elements, element_bytes);
-      }
+      std::memcpy(elements, tile + (row + patch.channels[i]) * element_bytes, element_bytes);
     }
   }
 }
 
-// Codes and params between a tile and a patch: copy(in the tile, in the patch, bytes).
-template <typename Byte, typename Copy>
-void MoveCodes(const Patch& patch, const ClassPlace& place, uint64_t params_offset, Byte* tile,
-               PatchBytes* bytes, Copy copy) {
+// Codes and params of a patch to a tile.
+void PlaceCodes(const Patch& patch, const ClassPlace& place, uint64_t params_offset,
+                const PatchBytes& bytes, uint8_t* tile) {
   const uint32_t row_bytes = CodeRowBytes(patch.tile.dim, patch.tile.bits);
   const uint64_t first = place.codes + patch.column * patch.tile.bits / 8;
   for (uint32_t t = 0; t < patch.tile.tokens; ++t) {
-    copy(tile + first + uint64_t{patch.token + t} * place.row_bytes,
-         bytes->codes + uint64_t{t} * row_bytes, row_bytes);
+    std::memcpy(tile + first + uint64_t{patch.token + t} * place.row_bytes,
+                bytes.codes + uint64_t{t} * row_bytes, row_bytes);
   }
   const uint32_t pair_bytes = sizeof(AffineParams);
   for (uint32_t t = 0; t < patch.tile.tokens; t += patch.tile.group) {
     const uint32_t group = t / patch.tile.group;
     const uint64_t pair = uint64_t{patch.token / patch.tile.group + group} * place.columns +
                           place.params + patch.column;
-    copy(tile + params_offset + pair * pair_bytes,
-         bytes->params + uint64_t{group} * patch.tile.dim * pair_bytes,
-         patch.tile.dim * pair_bytes);
+    std::memcpy(tile + params_offset + pair * pair_bytes,
+                bytes.params + uint64_t{group} * patch.tile.dim * pair_bytes,
+                patch.tile.dim * pair_bytes);
   }
 }
 
@@ -122,46 +114,25 @@ bool EncodeClass(const Backend& backend, const Recipe& recipe, const TileSource&
   PatchBytes bytes;
   return ForEachPatch(geometry, recipe, classes, of, [&](const Patch& patch) {
     uint64_t rows[kRowWords] = {plan.rows[patch.token / 64], plan.rows[patch.token / 64 + 1]};
-    MoveElements<true>(patch, geometry.dim, ElementBytes(geometry.dtype), bytes.elements,
-                       source.bytes);
+    GatherElements(patch, geometry.dim, ElementBytes(geometry.dtype), source.bytes, bytes.elements);
     const bool is_coded = StepOf<&Backend::encode_per_channel>(backend)(
         patch.tile, bytes.elements, rows, bytes.codes, bytes.params);
-    MoveCodes(patch, place, layout.tile.params.offset, tile, &bytes,
-              [](uint8_t* in_tile, const uint8_t* in_patch, uint32_t count) {
-                std::memcpy(in_tile, in_patch, count);
-              });
+    PlaceCodes(patch, place, layout.tile.params.offset, bytes, tile);
     return is_coded;
   });
 }
 
-void DecodeClass(const Backend& backend, const Recipe& recipe, const TileGeometry& geometry,
-                 const ChannelClasses& classes, ChannelClass of, const MixedLayout& layout,
-                 const uint8_t* tile, uint8_t* target) {
-  const ClassPlace place = PlaceOf(layout, classes, of);
-  PatchBytes bytes;
-  static_cast<void>(ForEachPatch(geometry, recipe, classes, of, [&](const Patch& patch) {
-    MoveCodes(patch, place, layout.tile.params.offset, tile, &bytes,
-              [](const uint8_t* in_tile, uint8_t* in_patch, uint32_t count) {
-                std::memcpy(in_patch, in_tile, count);
-              });
-    StepOf<&Backend::decode_per_channel>(backend)(patch.tile, bytes.codes, bytes.params,
-                                                  bytes.elements);
-    MoveElements<false>(patch, geometry.dim, ElementBytes(geometry.dtype), bytes.elements, target);
-    return true;
-  }));
-}
-
-// Calls copy(in the tile, in the matrix, bytes) for every element of a channel of source bits.
-template <typename Byte, typename Matrix, typename Copy>
-void MoveSourceBits(const TileGeometry& geometry, const ChannelClasses& classes,
-                    const MixedLayout& layout, Byte* tile, Matrix* matrix, Copy copy) {
+// Elements of channels of source bits, of tokens that are no rows.
+void StoreSourceBits(const TileSource& source, const TilePlan& plan, const ChannelClasses& classes,
+                     uint8_t* target) {
+  const TileGeometry& geometry = source.geometry;
   const uint32_t bytes = ElementBytes(geometry.dtype);
-  Byte* next = tile + layout.source_bits;
   for (uint32_t token = 0; token < geometry.rows; ++token) {
+    const uint8_t* elements = source.bytes + token * geometry.RowBytes();
     for (uint32_t c = 0; c < geometry.dim; ++c) {
       if (classes.of[c] != ChannelClass::kSourceBits) continue;
-      copy(next, matrix + (uint64_t{token} * geometry.dim + c) * bytes, token, bytes);
-      next += bytes;
+      if (!plan.IsRow(token)) std::memcpy(target, elements + uint64_t{c} * bytes, bytes);
+      target += bytes;
     }
   }
 }
@@ -213,10 +184,7 @@ Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource
   uint8_t* tile = U8(content.data());
   std::memset(tile, 0, content.size());
   StoreMap(geometry, classes, tile);
-  MoveSourceBits(geometry, classes, *layout, tile, source.bytes,
-                 [&](uint8_t* in_tile, const uint8_t* element, uint32_t token, uint32_t bytes) {
-                   if (!plan.IsRow(token)) std::memcpy(in_tile, element, bytes);
-                 });
+  StoreSourceBits(source, plan, classes, tile + layout->source_bits);
   for (const ChannelClass of : {ChannelClass::kFourBits, ChannelClass::kTwoBits}) {
     if (!EncodeClass(backend, recipe, source, plan, classes, of, *layout, tile)) {
       return Error::kBadTile;
@@ -229,18 +197,17 @@ Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource
 
 std::optional<TileLayout> DecodeMixed(const Backend& backend, const TileGeometry& geometry,
                                       const Recipe& recipe, uint32_t rows,
-                                      std::span<const std::byte> content, uint8_t* target) {
+                                      std::span<const std::byte> content, bool is_streamed,
+                                      uint8_t* target) {
   ChannelClasses classes;
   const auto layout = LoadLayout(geometry, recipe, rows, content, &classes);
   if (!layout.has_value()) return std::nullopt;
   const uint8_t* tile = U8(content.data());
-  MoveSourceBits(geometry, classes, *layout, tile, target,
-                 [](const uint8_t* in_tile, uint8_t* element, uint32_t, uint32_t bytes) {
-                   std::memcpy(element, in_tile, bytes);
-                 });
-  for (const ChannelClass of : {ChannelClass::kFourBits, ChannelClass::kTwoBits}) {
-    DecodeClass(backend, recipe, geometry, classes, of, *layout, tile, target);
-  }
+  StepOf<&Backend::decode_mixed>(backend)(
+      {geometry.rows, geometry.dim, recipe.k_group_tokens, geometry.dtype, is_streamed, classes.of,
+       tile + layout->source_bits, tile + layout->four_bits, tile + layout->two_bits,
+       tile + layout->tile.params.offset},
+      target);
   return layout->tile;
 }
 

@@ -24,12 +24,13 @@ Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource
 
 // Every element as its code has it, rows included. Where the parts lie; none where the tile's map
 // is not of this recipe, or says of other bytes than the tile's.
+//   is_streamed  the target is better written past the caches
 //   target  geometry.SourceBytes()
 [[nodiscard]] std::optional<TileLayout> DecodeMixed(const Backend& backend,
                                                     const TileGeometry& geometry,
                                                     const Recipe& recipe, uint32_t rows,
                                                     std::span<const std::byte> content,
-                                                    uint8_t* target);
+                                                    bool is_streamed, uint8_t* target);
 
 // The same without decoding: none too where bits of map or codes are set that stand for nothing.
 // The padding that the layout says of is not looked at.

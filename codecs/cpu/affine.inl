@@ -25,6 +25,12 @@ bool FillsRegisters(const AffineTile& tile) {
 uint8_t* Bytes(float* values) { return reinterpret_cast<uint8_t*>(values); }
 const uint8_t* Bytes(const float* values) { return reinterpret_cast<const uint8_t*>(values); }
 
+float HalfAt(const uint8_t* halves, uint32_t index) {
+  uint16_t bits = 0;
+  __builtin_memcpy(&bits, halves + uint64_t{2} * index, 2);
+  return Simd::FromFp16(bits);
+}
+
 bool HasRow(const uint64_t* rows, uint32_t token) {
   return ((rows[token / 64] >> (token % 64)) & 1) != 0;
 }

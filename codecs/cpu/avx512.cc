@@ -14,6 +14,7 @@
 #include "codecs/cpu/affine_encode_tokens.inl"
 #include "codecs/cpu/fp8.inl"
 #include "codecs/cpu/lanes32.inl"
+#include "codecs/cpu/mixed.inl"
 #include "codecs/cpu/patterns.inl"
 #include "codecs/cpu/small_norm.inl"
 #include "codecs/cpu/step.inl"
@@ -41,6 +42,7 @@ extern const Backend kAvx512Backend = {
     .decode_per_token = DecodePerToken,
     .encode_fp8 = EncodeFp8,
     .decode_fp8 = DecodeFp8,
+    .decode_mixed = DecodeMixed,
     .copy_streamed = CopyStreamed,
     .narrow_codes = nullptr,
     .choose_patterns = ChoosePatterns,

@@ -10,12 +10,6 @@
 namespace cairn::codecs {
 namespace {
 
-float HalfAt(const uint8_t* halves, uint32_t index) {
-  uint16_t bits = 0;
-  __builtin_memcpy(&bits, halves + uint64_t{2} * index, 2);
-  return Simd::FromFp16(bits);
-}
-
 // The largest magnitude of a token. REQUIRES: none is NaN.
 template <typename Type>
 float LargestOf(const uint8_t* elements, uint32_t dim) {
@@ -79,7 +73,7 @@ void DecodeFp8(const AffineTile& tile, const uint8_t* codes, const uint8_t* scal
     return;
   }
   WithType(tile.dtype, [&]<typename Type>(Type) {
-    if (tile.is_streamed && HasLines<Type>(tile, target)) {
+    if (tile.is_streamed && HasLines<Type>(tile.dim, target)) {
       DecodeTokensFp8<Type, true>(tile, codes, scales, target);
       Simd::EndStreams();
     } else {

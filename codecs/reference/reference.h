@@ -17,6 +17,7 @@ void DecodePerChannel(const AffineTile& tile, const uint8_t* codes, const uint8_
                       uint8_t* target);
 void DecodePerToken(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
                     uint8_t* target);
+void DecodeMixed(const MixedTile& tile, uint8_t* target);
 void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                     uint8_t* numbers, uint64_t* is_predicted);
 void CopyStreamed(const uint8_t* source, uint64_t bytes, uint8_t* target);
