@@ -73,7 +73,7 @@ PutLayout LayOut(const Put& put) {
           put.tokens,
           static_cast<uint8_t>(put.form),
           static_cast<uint8_t>(put.is_derived ? 1 : 0),
-          static_cast<uint8_t>(put.has_query_squares ? 1 : 0),
+          put.statistics.bits(),
           0};
 }
 PutReplyLayout LayOut(const PutReply& reply) {
@@ -148,7 +148,7 @@ absl::StatusOr<Body> ReadPut(std::span<const std::byte> bytes) {
   const auto layout = Load<PutLayout>(bytes);
   CAIRN_RETURN_IF_ERROR(CheckZero("put.reserved", layout.zero));
   CAIRN_RETURN_IF_ERROR(CheckRange("put.is_derived", layout.is_derived, 0, 1));
-  CAIRN_RETURN_IF_ERROR(CheckRange("put.aux", layout.aux, 0, 1));
+  CAIRN_RETURN_IF_ERROR(CheckRange("put.aux", layout.aux, 0, StatisticSet::kBitsMax));
   return Put{layout.space_id,
              layout.key,
              layout.parent,
@@ -158,7 +158,7 @@ absl::StatusOr<Body> ReadPut(std::span<const std::byte> bytes) {
              layout.tokens,
              static_cast<Form>(layout.form),
              layout.is_derived == 1,
-             layout.aux == 1};
+             StatisticSet(layout.aux)};
 }
 
 absl::StatusOr<Body> ReadPutReply(std::span<const std::byte> bytes) {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/statistics.h"
 
 namespace cairn::proto {
 
@@ -103,9 +104,8 @@ struct Put {
   SliceRange slice;
   uint16_t tokens = 0;
   Form form = Form::kSource;
-  bool is_derived = false;  // computed on a lossy prefix
-  // Squares of queries stand behind the slice in the payload: docs/formats/frame.md.
-  bool has_query_squares = false;
+  bool is_derived = false;    // computed on a lossy prefix
+  StatisticSet statistics{};  // that follow the slice in the payload: docs/formats/frame.md
 };
 struct PutReply {
   bool is_duplicate = false;  // the slice was there already; nothing moved

@@ -70,8 +70,7 @@ typedef struct cairn_lease {
   uint8_t bytes[16];
 } cairn_lease; /* pins from a match; all zero: none */
 
-/* A layer range and a head range of one group. Layers count within the group. Counts of 0: all from
- * first on. */
+/* Layers, which count within the group, and heads of it. Counts of 0: all from first on. */
 typedef struct cairn_slice {
   uint32_t group;
   uint32_t layer_first, layer_count;
@@ -79,12 +78,9 @@ typedef struct cairn_slice {
 } cairn_slice;
 
 // ------------------------------------------------------------------------------------- library
-/* "0.1.0" */
-CAIRN_API const char* cairn_version(void);
-/* CAIRN_ABI_VERSION of the library that is loaded. */
-CAIRN_API int cairn_abi_version(void);
-/* One line on the last call that failed on this thread. Valid until this thread's next failing
- * call. */
+CAIRN_API const char* cairn_version(void); /* "0.1.0" */
+CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the library that is loaded */
+/* One line on the last call that failed on this thread. Valid until its next. */
 CAIRN_API const char* cairn_last_error(void);
 /* "NOT_FOUND" and so on. Static. */
 CAIRN_API const char* cairn_status_name(int status);
@@ -272,10 +268,15 @@ typedef struct cairn_put_request {
   int32_t status;
   uint32_t duplicate;   /* 1: was there already, nothing moved */
   uint64_t image_bytes; /* the daemon holds for the slice */
-  /* An input again, for the daemon to mine a profile with; NULL: none. [layer][head][k_dim] of the
-   * slice: the mean, over tokens and the query heads of the head, of q * q after RoPE. */
+  /* Inputs again, NULL: none; counts are of values. [layer][head][k_dim] of the slice: the mean of
+   * q * q, for the daemon to mine a profile with, and of |q|, for mixkvq, over tokens and the query
+   * heads of the head, after RoPE. [layer][head][token]: what a token is worth, for arkv. */
   const float* query_squares;
   uint64_t query_square_count;
+  const float* query_magnitudes; /* not with an IMAGE, nor are scores */
+  uint64_t query_magnitude_count;
+  const float* token_scores; /* as cairn_token_scores() makes them */
+  uint64_t token_score_count;
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
@@ -328,8 +329,7 @@ CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t 
  * only sets *bytes. CAIRN_NOT_FOUND: the space has it not (any more). */
 CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
                                     void* target, size_t capacity, size_t* bytes);
-/* The id of what, of that kind, puts into the group are coded with now. CAIRN_NOT_FOUND: nothing.
- */
+/* Of that kind, what puts into the group are coded with now. CAIRN_NOT_FOUND: nothing. */
 CAIRN_API int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind,
                                         uint32_t timeout_ms, uint8_t id[32]);
 

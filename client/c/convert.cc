@@ -172,6 +172,11 @@ absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSli
   }
   CAIRN_RETURN_IF_ERROR(CheckPointer("query_squares", put.query_squares, put.query_square_count));
   request.query_squares = {put.query_squares, put.query_square_count};
+  CAIRN_RETURN_IF_ERROR(
+      CheckPointer("query_magnitudes", put.query_magnitudes, put.query_magnitude_count));
+  request.query_magnitudes = {put.query_magnitudes, put.query_magnitude_count};
+  CAIRN_RETURN_IF_ERROR(CheckPointer("token_scores", put.token_scores, put.token_score_count));
+  request.token_scores = {put.token_scores, put.token_score_count};
   return request;
 }
 

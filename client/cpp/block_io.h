@@ -61,8 +61,14 @@ struct PutRequest {
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
   // For the daemon to mine a profile with; empty: none. [layer][head][channel of K] of the slice:
   // the mean, over the block's tokens and the query heads that read the head, of the square of the
-  // query as it meets K, that is after RoPE. Finite, not negative. The payload is copied once more.
+  // query as it meets K, that is after RoPE. Finite, not negative. The payload is copied once more
+  // where it carries these or what follows.
   std::span<const float> query_squares{};
+  // For the encoder of mixkvq, the same shape: the mean of |q|. With an image: InvalidArgument.
+  std::span<const float> query_magnitudes{};
+  // For that of arkv, [layer][head][token] of the slice: what each token is worth to its readers,
+  // infinite for one to keep as it is. With an image: InvalidArgument.
+  std::span<const float> token_scores{};
 };
 
 struct PutResult {

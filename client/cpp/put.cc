@@ -22,17 +22,6 @@ absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected)
       absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
 }
 
-absl::Status CheckQuerySquares(const PlacedSlice& slice, size_t count) {
-  const bool has_k = slice.tile.dtype != codecs::DType::kBytes;
-  const uint64_t expected =
-      has_k ? uint64_t{slice.slice.layer_count} * slice.slice.head_count * slice.tile.k_dim : 0;
-  return count == 0 || count == expected
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat("query_squares has ", count,
-                                                       " values; the slice has ", expected,
-                                                       " (layers x heads x k_dim)"));
-}
-
 // The CRC of a payload that stays where it is. An image states those of its tiles: joined, they
 // spare a pass over it, and the daemon, which takes the CRC of what arrives, finds a tile that is
 // not what its image says. Bytes that are no image are the daemon's to refuse.
@@ -57,15 +46,47 @@ const void* PutExchange::place() const {
   return nullptr;
 }
 
+absl::Status PutExchange::SetStatistics() {
+  const std::span<const float> given[] = {request_.query_squares, request_.query_magnitudes,
+                                          request_.token_scores};
+  sent_ = {};
+  sent_bytes_ = 0;
+  for (const proto::Statistic kind : proto::kStatistics) {
+    const auto place = static_cast<size_t>(kind);
+    const uint64_t count = given[place].size();
+    const uint64_t expected = proto::CountOf(kind, slice_.tile, slice_.slice, slice_.tokens);
+    if (count == 0) {
+      continue;
+    }
+    if (count != expected) {
+      return absl::InvalidArgumentError(absl::StrCat(proto::Name(kind), " has ", count,
+                                                     " values; the slice has ", expected, " (",
+                                                     proto::ShapeOf(kind), ")"));
+    }
+    bool is_sent = kind == proto::Statistic::kQuerySquares;
+    if (!is_sent) {
+      if (std::holds_alternative<ImageBytes>(request_.source)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
+      }
+      is_sent = request_.encode == Side::kDaemon && proto::IsCodedWith(context_.recipe, kind);
+    }
+    if (is_sent) {
+      sent_[place] = given[place];
+      sent_bytes_ += given[place].size_bytes();
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A payload of the caller's: as it lies, or, where the transport would copy it anyway, copied here
 // with its checksum taken in the same pass.
 PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
                                          proto::Form form) const {
-  const size_t squares_bytes = request_.query_squares.size_bytes();
-  if (squares_bytes == 0 && (is_lent || !scratch.is_region_shared())) {
+  if (sent_bytes_ == 0 && (is_lent || !scratch.is_region_shared())) {
     return {bytes, CrcOf(bytes, form), form};
   }
-  const std::span<std::byte> copy = scratch.Region(bytes.size() + squares_bytes);
+  const std::span<std::byte> copy = scratch.Region(bytes.size() + sent_bytes_);
   const uint32_t crc = codecs::CopyCrc32c(0, copy.data(), bytes);
   return {copy.first(bytes.size()), crc, form, copy.subspan(bytes.size())};
 }
@@ -81,8 +102,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
   const ViewShape shape = slice_.view_shape();
   const auto& views = std::get<PlaneViews>(request_.source);
   CAIRN_RETURN_IF_ERROR(Validate(shape, views));
-  const std::span<std::byte> payload =
-      scratch.Region(source_bytes + request_.query_squares.size_bytes());
+  const std::span<std::byte> payload = scratch.Region(source_bytes + sent_bytes_);
   const size_t head_bytes = HeadBytes(shape);
   uint32_t crc = 0;
   size_t offset = 0;
@@ -136,13 +156,15 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle side_object, SetRecipe(&spec));
   const codecs::Backend* backend = nullptr;
   CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
-  const std::span<std::byte> target =
-      scratch.Region(ImageBytesMaxOf(slice_) + request_.query_squares.size_bytes());
+  const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_) + sent_bytes_);
   size_t bytes = 0;
   const codecs::DecodeInputs side = InputsOf(side_object);
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::Encode(*backend, spec, source, target, &bytes,
-                                                 {.profile = side.profile, .bank = side.bank}),
-                                  "encode"));
+  const codecs::EncodeInputs inputs = {.profile = side.profile,
+                                       .bank = side.bank,
+                                       .query_magnitudes = request_.query_magnitudes,
+                                       .token_scores = request_.token_scores};
+  CAIRN_RETURN_IF_ERROR(
+      FromCodec(codecs::Encode(*backend, spec, source, target, &bytes, inputs), "encode"));
   const std::span<const std::byte> image = target.first(bytes);
   return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage,
                  target.subspan(bytes)};
@@ -156,13 +178,19 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) 
 }
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
-  const std::span<const std::byte> squares = std::as_bytes(request_.query_squares);
-  CAIRN_RETURN_IF_ERROR(CheckQuerySquares(slice_, request_.query_squares.size()));
+  CAIRN_RETURN_IF_ERROR(SetStatistics());
   absl::StatusOr<Payload> payload = MakePayload(scratch);
   CAIRN_RETURN_IF_ERROR(payload.status());
-  if (!squares.empty()) {
-    payload->crc = codecs::CopyCrc32c(payload->crc, payload->rest.data(), squares);
-    payload->bytes = {payload->bytes.data(), payload->bytes.size() + squares.size()};
+  proto::StatisticSet kinds;
+  for (const proto::Statistic kind : proto::kStatistics) {
+    const auto values = std::as_bytes(sent_[static_cast<size_t>(kind)]);
+    if (values.empty()) {
+      continue;
+    }
+    kinds.Add(kind);
+    payload->crc = codecs::CopyCrc32c(payload->crc, payload->rest.data(), values);
+    payload->rest = payload->rest.subspan(values.size());
+    payload->bytes = {payload->bytes.data(), payload->bytes.size() + values.size()};
   }
   if (payload->bytes.empty() || payload->bytes.size() > context_.payload_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload->bytes.size(),
@@ -179,7 +207,7 @@ absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
                             .tokens = slice_.tokens,
                             .form = payload->form,
                             .is_derived = request_.is_derived,
-                            .has_query_squares = !squares.empty()};
+                            .statistics = kinds};
   call.payload = payload->bytes;
   wire_bytes_ = payload->bytes.size();
   return absl::OkStatus();

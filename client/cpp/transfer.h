@@ -2,6 +2,7 @@
 #pragma once
 // A put and a get as exchanges of the data plane. Private to client/cpp.
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -50,8 +51,10 @@ class PutExchange final : public Exchange {
     std::span<const std::byte> bytes;
     uint32_t crc = 0;
     proto::Form form = proto::Form::kSource;
-    std::span<std::byte> rest{};  // of the memory behind bytes: room for query_squares, if any
+    std::span<std::byte> rest{};  // of the memory behind bytes: room for what is sent with them
   };
+  // Checks what is given of statistics and chooses what is sent of them.
+  absl::Status SetStatistics();
   Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
   absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
@@ -61,6 +64,8 @@ class PutExchange final : public Exchange {
   const TransferContext& context_;
   const PutRequest& request_;
   const PlacedSlice slice_;
+  std::array<std::span<const float>, proto::kStatisticCount> sent_;  // as they follow the payload
+  uint64_t sent_bytes_ = 0;
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
 };

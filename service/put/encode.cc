@@ -133,10 +133,11 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   if (received.crc32c != context.payload_crc32c_) {
     return Corrupt(path, context.put_, "payload");
   }
-  if (context.put_.has_query_squares) {
-    const size_t bytes = received.payload.size() - QuerySquareBytes(context.spec_);
-    CAIRN_ASSIGN_OR_RETURN(context.query_squares_,
-                           ReadQuerySquares(context.spec_, received.payload.subspan(bytes)));
+  const proto::StatisticSet kinds = context.put_.statistics;
+  if (kinds.bits() != 0) {
+    const size_t bytes = received.payload.size() - StatisticsBytes(kinds, context.spec_);
+    CAIRN_ASSIGN_OR_RETURN(context.statistics_,
+                           ReadStatistics(kinds, context.spec_, received.payload.subspan(bytes)));
     received.payload = received.payload.first(bytes);
     received.staging.ShrinkTo(bytes);
   }
@@ -149,7 +150,7 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   }
   codecs::ImageSpec spec = context.spec_;  // raw, so far
   const codecs::Recipe policy = context.space_->recipe();
-  if (context.keeps_raw_ && policy.id != codecs::RecipeId::kRaw) {
+  if (context.keeps_raw_ && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
     encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
@@ -163,7 +164,11 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   const Parents parents = ParentsOf(path, context.put_, spec);
   const codecs::DecodeInputs side = encoded.side_object.inputs();
   const codecs::EncodeInputs inputs = {
-      .profile = side.profile, .bank = side.bank, .parents = parents.views};
+      .profile = side.profile,
+      .bank = side.bank,
+      .query_magnitudes = context.statistics_.of(proto::Statistic::kQueryMagnitudes),
+      .token_scores = context.statistics_.of(proto::Statistic::kTokenScores),
+      .parents = parents.views};
   size_t bytes = 0;
   const codecs::Error error =
       codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);

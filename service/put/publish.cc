@@ -38,11 +38,12 @@ absl::Status Publish(PutContext& context, Placed placed) {
     path.source_bytes.Add(source_bytes);
     path.image_bytes.Add(image_bytes);
     path.index.Announce(name);
-    if (!context.query_squares_.empty()) {
+    const std::span<const float> squares = context.statistics_.of(proto::Statistic::kQuerySquares);
+    if (!squares.empty()) {
       const SpaceEntry& space = *context.space_;
       path.spaces.query_squares().Add({space.id(), context.put_.group, space.tenant()},
                                       space.groups()[context.put_.group], context.spec_.slice,
-                                      context.query_squares_, context.put_.tokens);
+                                      squares, context.put_.tokens);
     }
   }
   return absl::OkStatus();

@@ -64,6 +64,18 @@ class PutPath {
   std::array<Histogram, kStepCount> seconds_;
 };
 
+// What came with a put besides the KV; empty: not given. docs/formats/frame.md.
+class Statistics {
+ public:
+  std::vector<float>& of(proto::Statistic kind) { return values_[static_cast<size_t>(kind)]; }
+  const std::vector<float>& of(proto::Statistic kind) const {
+    return values_[static_cast<size_t>(kind)];
+  }
+
+ private:
+  std::array<std::vector<float>, proto::kStatisticCount> values_;
+};
+
 // One admitted put: from Admit() until the reply. Move-only; destroying it aborts what is not
 // published. Thread-safety: Thread-compatible: handed from the lane to the pool. While a transfer
 // into target() is under way it must stay alive (the transport says when that is over) but may be
@@ -82,6 +94,7 @@ class PutContext {
     return {.is_duplicate = is_duplicate_, .image_bytes = image_bytes_};
   }
   // Set before Put() when the path pool is busy: the block is kept raw and upkeep encodes it later.
+  // One whose recipe reads what came with it is encoded all the same: upkeep would not have that.
   void KeepRaw() { keeps_raw_ = true; }
 
  private:
@@ -94,7 +107,7 @@ class PutContext {
 
   PutPath* path_ = nullptr;
   const SpaceEntry* space_ = nullptr;
-  std::vector<float> query_squares_;  // of the payload, once it is checked
+  Statistics statistics_;  // of the payload, once it is checked
   uint64_t session_id_ = 0;
   proto::Put put_;
   codecs::ImageSpec spec_;       // of the image to be, but for how it is coded

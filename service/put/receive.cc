@@ -57,11 +57,22 @@ absl::StatusOr<codecs::ImageSpec> CheckGeometry(const SpaceEntry& space, const p
 
 absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& put,
                                uint64_t bytes) {
-  const uint64_t aux_bytes = put.has_query_squares ? QuerySquareBytes(spec) : 0;
-  if (put.has_query_squares && aux_bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("query_squares: group ", put.group, " has no K that queries read"));
+  std::string names;
+  for (const proto::Statistic kind : proto::kStatistics) {
+    if (!put.statistics.Has(kind)) {
+      continue;
+    }
+    if (proto::CountOf(kind, spec.tile, spec.slice, spec.tokens) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(proto::Name(kind), ": group ", put.group, " has no K that queries read"));
+    }
+    if (put.form == proto::Form::kImage && kind != proto::Statistic::kQuerySquares) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(proto::Name(kind), ": the payload is an image, which is coded already"));
+    }
+    absl::StrAppend(&names, names.empty() ? "" : " and ", proto::Name(kind));
   }
+  const uint64_t aux_bytes = StatisticsBytes(put.statistics, spec);
   uint64_t bytes_min = codecs::kHeaderBytes, bytes_max = 0;
   if (put.form == proto::Form::kSource) {
     CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &bytes_max) ==
@@ -73,8 +84,7 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
   if (bytes < bytes_min + aux_bytes || bytes > bytes_max + aux_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "payload_bytes is ", bytes, ": ", bytes_min + aux_bytes, " to ", bytes_max + aux_bytes,
-        put.has_query_squares ? ", of which query_squares are " : "",
-        put.has_query_squares ? absl::StrCat(aux_bytes) : ""));
+        names.empty() ? "" : absl::StrCat(", of which ", names, " are ", aux_bytes)));
   }
   return absl::OkStatus();
 }

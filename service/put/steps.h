@@ -27,11 +27,13 @@ struct Placed {
   bool is_encode_pending = false;
 };
 
-// Of the squared queries that a put of that image may carry; 0 for groups without K.
-uint64_t QuerySquareBytes(const codecs::ImageSpec& spec);
-// From those bytes to numbers. InvalidArgument names the first that is none.
-absl::StatusOr<std::vector<float>> ReadQuerySquares(const codecs::ImageSpec& spec,
-                                                    std::span<const std::byte> bytes);
+// Of what comes with a put of that image besides the KV.
+uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spec);
+// From those bytes to numbers. InvalidArgument names the first that cannot be.
+absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,
+                                          std::span<const std::byte> bytes);
+// The recipe's encoder reads one of them.
+bool AreCodedWith(proto::StatisticSet kinds, const codecs::Recipe& recipe);
 
 absl::StatusOr<Encoded> Encode(PutContext& context, Received received);
 absl::StatusOr<Placed> Place(PutContext& context, Encoded encoded);

@@ -156,6 +156,10 @@ class PutRequest(_Sized):
         ("image_bytes", u64),
         ("query_squares", pointer),
         ("query_square_count", u64),
+        ("query_magnitudes", pointer),
+        ("query_magnitude_count", u64),
+        ("token_scores", pointer),
+        ("token_score_count", u64),
     ]
 
 

@@ -23,7 +23,7 @@ from .transfer import (
     check_key,
     choice_of,
     fill,
-    fill_query_squares,
+    fill_statistics,
 )
 
 if TYPE_CHECKING:
@@ -268,6 +268,8 @@ class Space(SideObjects):
         is_derived: bool = False,
         encode: str = "daemon",
         query_squares: Any = None,
+        query_magnitudes: Any = None,
+        token_scores: Any = None,
         timeout: float | None = None,
     ) -> PutResult:
         """Puts one block, or the part of it that this rank has: k and v, or `source`, or `image`.
@@ -279,10 +281,13 @@ class Space(SideObjects):
         query_squares: for the daemon to mine a profile with, float32 or float16 [layers, heads,
         k_dim] of the part: the mean over the block's tokens, and over the query heads that read
         the head of K, of the squared queries after RoPE. Finite, not negative.
+        query_magnitudes: for mixkvq, likewise of |q|. token_scores: for arkv, float32 or float16
+        [layers, heads, tokens] of the part, as `cairn.arkv` makes them. Neither goes with `image`.
         """
         whole = part or Part()
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
-        one.query_squares = query_squares
+        one.query_squares, one.query_magnitudes = query_squares, query_magnitudes
+        one.token_scores = token_scores
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -302,7 +307,7 @@ class Space(SideObjects):
             request.first_position = one.first_position
             request.derived = 1 if one.is_derived else 0
             held.append(fill(request.source, self.spec, one))
-            held.append(fill_query_squares(request, self.spec, one))
+            held.append(fill_statistics(request, self.spec, one))
         reason = self._run("put", requests, timeout)
         results = [
             PutResult(

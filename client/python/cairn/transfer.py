@@ -54,6 +54,8 @@ class Put:
     source: Any = None
     image: Any = None
     query_squares: Any = None
+    query_magnitudes: Any = None
+    token_scores: Any = None
 
 
 @dataclass
@@ -179,30 +181,42 @@ def fill(
     return [tensor]
 
 
-def fill_query_squares(request: _ffi.PutRequest, spec: keys.SpaceSpec, one: Put) -> Any:
-    """Describes what a put says of queries. What is returned keeps that memory alive."""
-    if one.query_squares is None:
-        return None
-    tensor = contiguous("query_squares", one.query_squares)
+def fill_statistics(request: _ffi.PutRequest, spec: keys.SpaceSpec, one: Put) -> list[Any]:
+    """Describes what a put says besides KV. What is returned keeps that memory alive."""
     group = spec.groups[one.part.group]
-    expected = (*_counts(group, one.part), group.k_dim)
+    channels, tokens = (group.k_dim, "k_dim"), (spec.tokens_per_block, "tokens")
+    held = []
+    for name, count, (last, last_name) in (
+        ("query_squares", "query_square_count", channels),
+        ("query_magnitudes", "query_magnitude_count", channels),
+        ("token_scores", "token_score_count", tokens),
+    ):
+        given = getattr(one, name)
+        if given is None:
+            continue
+        expected = (*_counts(group, one.part), last)
+        values, address = _floats(name, given, expected, last_name)
+        setattr(request, name, address)
+        setattr(request, count, math.prod(expected))
+        held.append(values)
+    return held
+
+
+def _floats(name: str, given: Any, expected: tuple[int, ...], last: str) -> tuple[Any, int]:
+    """Contiguous fp32 of what is given, and where it lies."""
+    tensor = contiguous(name, given)
     if tensor.shape != expected:
         raise InvalidArgumentError(
-            f"query_squares has shape {tensor.shape}, expected {expected}: layers, heads, k_dim"
+            f"{name} has shape {tensor.shape}, expected {expected}: layers, heads, {last}"
         )
-    held: Any = tensor
-    if tensor.dtype == "float16":
-        halves = struct.iter_unpack("e", ctypes.string_at(tensor.address, tensor.bytes))
-        held = (ctypes.c_float * math.prod(expected))(*(half for (half,) in halves))
-        request.query_squares = ctypes.addressof(held)
-    elif tensor.dtype == "float32":
-        request.query_squares = tensor.address
-    else:
-        raise InvalidArgumentError(
-            f"query_squares has dtype {tensor.dtype}, expected float32 or float16"
-        )
-    request.query_square_count = math.prod(expected)
-    return held
+    if tensor.dtype == "float32":
+        return tensor, tensor.address
+    if tensor.dtype != "float16":
+        raise InvalidArgumentError(f"{name} has dtype {tensor.dtype}, expected float32 or float16")
+    count = math.prod(expected)
+    halves = struct.unpack(f"{count}e", ctypes.string_at(tensor.address, tensor.bytes))
+    held = (ctypes.c_float * count)(*halves)
+    return held, ctypes.addressof(held)
 
 
 def _counts(group: keys.Group, part: Part) -> tuple[int, int]:

@@ -60,11 +60,16 @@ Body BodyOf(const std::string& kind, const YAML::Node& body) {
                     body["first_position"].as<uint64_t>(), body["source_bytes"].as<uint64_t>()};
   }
   if (kind == "put") {
-    return Put{body["space_id"].as<uint64_t>(),   Fixed<32>(body["key"]),
-               Fixed<32>(body["parent"]),         body["first_position"].as<uint64_t>(),
-               body["group"].as<uint16_t>(),      Slice(body),
-               body["tokens"].as<uint16_t>(),     FormOf(body),
-               body["is_derived"].as<int>() == 1, body["aux"].as<int>() == 1};
+    return Put{body["space_id"].as<uint64_t>(),
+               Fixed<32>(body["key"]),
+               Fixed<32>(body["parent"]),
+               body["first_position"].as<uint64_t>(),
+               body["group"].as<uint16_t>(),
+               Slice(body),
+               body["tokens"].as<uint16_t>(),
+               FormOf(body),
+               body["is_derived"].as<int>() == 1,
+               proto::StatisticSet(static_cast<uint8_t>(body["aux"].as<int>()))};
   }
   if (kind == "put_reply") {
     return PutReply{body["is_duplicate"].as<int>() == 1, body["image_bytes"].as<uint64_t>()};

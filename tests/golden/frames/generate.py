@@ -83,7 +83,7 @@ def frames():
     yield frame("get_reply without a payload", "get_reply", {"form": 1, "tier": 0, "first_position": 0, "source_bytes": 0})
     yield frame("put", "put", put, seq=4, ticket=ticket, payload_bytes=9, payload_crc32c=0xE3069283, deadline_ms=2000)
     yield frame("put, everything set", "put",
-                dict(put, space_id=last, parent=parent, first_position=2**40, tokens=1024, form=0, is_derived=1, aux=1, **wide),
+                dict(put, space_id=last, parent=parent, first_position=2**40, tokens=1024, form=0, is_derived=1, aux=7, **wide),
                 seq=5, ticket=ticket, payload_bytes=limit, payload_crc32c=2**32 - 1, deadline_ms=60000)
     yield frame("put_reply", "put_reply", {"is_duplicate": 0, "image_bytes": 123456}, seq=4, ticket=ticket)
     yield frame("put_reply, duplicate", "put_reply", {"is_duplicate": 1, "image_bytes": last}, seq=4)

@@ -38,7 +38,7 @@ class QuerySquaresTest : public testing::Test {
 
 TEST_F(QuerySquaresTest, RanksAndBlocksAreOneMeanOverTheirTokens) {
   const GroupPlace place = {1, 0, "a"};
-  EXPECT_EQ(squares_.Get(1, 0).layers, 0u);
+  EXPECT_TRUE(squares_.Get(1, 0).means.empty());
   ASSERT_TRUE(Add(place, {0, 2, 0, 1}, {1, 2, 3, 4, 5, 6}));
   auto snapshot = squares_.Get(1, 0);
   EXPECT_EQ(snapshot.tokens, 0u) << "nothing is known of head 1";
@@ -48,8 +48,8 @@ TEST_F(QuerySquaresTest, RanksAndBlocksAreOneMeanOverTheirTokens) {
   snapshot = squares_.Get(1, 0);
   EXPECT_EQ(snapshot.tokens, 16u);
   EXPECT_THAT(snapshot.means, ElementsAre(1, 2, 3, 7, 8, 9, 2, 3, 4, 8, 9, 10));
-  EXPECT_EQ(squares_.Get(1, 1).layers, 0u);
-  EXPECT_EQ(squares_.Get(2, 0).layers, 0u);
+  EXPECT_TRUE(squares_.Get(1, 1).means.empty());
+  EXPECT_TRUE(squares_.Get(2, 0).means.empty());
 }
 
 TEST_F(QuerySquaresTest, TheLargestValuesStayFinite) {
@@ -74,7 +74,7 @@ TEST_F(QuerySquaresTest, LimitsAreKeptAndGivenBackWithTheSpace) {
   EXPECT_EQ(metrics.Value("cairn_query_squares_refused_total"), 2);
   squares_.Forget(1);
   EXPECT_EQ(squares_.bytes(), kGroupBytes);
-  EXPECT_EQ(squares_.Get(1, 1).layers, 0u);
+  EXPECT_TRUE(squares_.Get(1, 1).means.empty());
   EXPECT_TRUE(Add({2, 0, "a"}, one, {1, 1, 1}));
 }
 
@@ -105,7 +105,7 @@ class PutQuerySquaresTest : public testing::Test {
     const auto bytes = std::as_bytes(std::span(squares));
     payload.insert(payload.end(), bytes.begin(), bytes.end());
     auto frame = StoreFixture::PutFrame(space_, key, slice, payload, form);
-    std::get<proto::Put>(frame.body).has_query_squares = true;
+    std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kQuerySquares);
     return store_.RunPut(frame, payload, store_.session);
   }
   QuerySquares::Snapshot Get() { return store_.spaces.query_squares().Get(space_.id(), 0); }
@@ -153,9 +153,43 @@ TEST_F(PutQuerySquaresTest, WhatIsWrongIsRefusedByNameAndNothingIsKept) {
     squares[5 * 32 + 9] = wrong;
     refused(squares, "at layer 1, head 1, channel 9: finite and not negative");
   }
-  EXPECT_EQ(Get().layers, 0u);
+  EXPECT_TRUE(Get().means.empty());
   EXPECT_EQ(store_.index->figures().block_count, 0u);
   EXPECT_TRUE(Put(key, kWhole, Squares(kWhole)).ok()) << "it can be put again";
+}
+
+TEST_F(PutQuerySquaresTest, AnImageTakesNoneThatItsCoderWouldRead) {
+  const auto key = StoreFixture::Key(1);
+  const auto image = StoreFixture::Image(space_, key, kWhole, "raw");
+  for (const proto::Statistic kind :
+       {proto::Statistic::kQueryMagnitudes, proto::Statistic::kTokenScores}) {
+    auto frame = StoreFixture::PutFrame(space_, key, kWhole, image, proto::Form::kImage);
+    std::get<proto::Put>(frame.body).statistics.Add(kind);
+    const absl::Status status = store_.RunPut(frame, image, store_.session).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(proto::Name(kind)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is coded already"));
+  }
+}
+
+// Upkeep, which encodes what was kept raw, would not have the scores.
+TEST_F(PutQuerySquaresTest, WhatComesWithScoresIsNotKeptRaw) {
+  auto identity = StoreFixture::Identity();
+  identity.model = "scored";
+  const SpaceEntry& space = store_.OpenSpace("arkv", identity);
+  for (const bool has_scores : {true, false}) {
+    const auto key = StoreFixture::Key(has_scores ? 1 : 2);
+    auto payload = StoreFixture::Source(space, key, 0, kWhole);
+    if (has_scores) {
+      payload.resize(payload.size() + size_t{2} * 4 * 16 * sizeof(float));
+    }
+    auto frame = StoreFixture::PutFrame(space, key, kWhole, payload);
+    if (has_scores) {
+      std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kTokenScores);
+    }
+    ASSERT_TRUE(store_.RunPut(frame, payload, store_.session, /*keeps_raw=*/true).ok());
+    EXPECT_EQ(store_.put->kept_raw.Value(), has_scores ? 0 : 1);
+  }
 }
 
 TEST_F(PutQuerySquaresTest, GroupsWithoutKeysHaveNone) {
@@ -169,7 +203,7 @@ TEST_F(PutQuerySquaresTest, GroupsWithoutKeysHaveNone) {
   const SpaceEntry& space = store_.OpenSpace("raw", identity);
   const std::vector<std::byte> payload(2 * 64 + 8);
   auto frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), {0, 2, 0, 1}, payload);
-  std::get<proto::Put>(frame.body).has_query_squares = true;
+  std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kQuerySquares);
   const auto status = store_.RunPut(frame, payload, store_.session).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("query_squares: group 0 has no K"));

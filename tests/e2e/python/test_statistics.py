@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Squared queries that come with a put."""
+"""What comes with a put besides KV."""
 
 import re
 import urllib.request
@@ -7,6 +7,7 @@ import urllib.request
 import cairn
 import numpy as np
 import pytest
+from cairn import arkv
 from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
 
 
@@ -49,3 +50,23 @@ def test_what_is_wrong_is_refused_by_name(client):
             space.put(key, k, v, query_squares=squares)
     assert space.contains([key]) == [False]
     space.put(key, k, v, query_squares=good)
+
+
+def test_scores_and_magnitudes_reach_the_encoder(client):
+    scores = np.arange(1, LAYERS * HEADS * TOKENS + 1, dtype=np.float32).reshape(
+        LAYERS, HEADS, TOKENS
+    )
+    space = open_space(client, "arkv")
+    k, v = make_kv(1)
+    key = space.keys(range(TOKENS))[0]
+    space.put(key, k, v, first_position=TOKENS, token_scores=scores.astype(np.float16))
+    stored = np.zeros(space.image_bytes_max(), np.uint8)
+    stored = stored[: space.get(key, image=stored).target_bytes]
+    assert np.array_equal(arkv.image_scores(stored), scores)
+    with pytest.raises(cairn.InvalidArgumentError, match="token_scores: the source is an image"):
+        space.put(key, image=stored, token_scores=scores)
+    with pytest.raises(cairn.InvalidArgumentError, match="expected .*: layers, heads, tokens"):
+        space.put(key, k, v, token_scores=scores[:, :, 1:].copy())
+    magnitudes = np.full((LAYERS, HEADS, DIM), 0.25, np.float32)
+    mixed = open_space(client, "mixkvq")
+    assert not mixed.put(key, k, v, query_magnitudes=magnitudes).is_duplicate
