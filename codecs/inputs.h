@@ -42,4 +42,9 @@ struct DecodeInputs {
   const Bank* bank = nullptr;
 };
 
+// To encode with what the image will name, and nothing else so far.
+[[nodiscard]] inline EncodeInputs EncodeWith(const DecodeInputs& side) {
+  return {.profile = side.profile, .bank = side.bank};
+}
+
 }  // namespace cairn::codecs

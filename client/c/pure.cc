@@ -71,12 +71,6 @@ absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInput
   return VerifyAndDecode(view, place, heap, inputs);
 }
 
-absl::StatusOr<const codecs::Backend*> FindBackend() {
-  const codecs::Backend* backend = nullptr;
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
-  return backend;
-}
-
 // What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
 absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& spec,
                         codecs::ImageView* parent, codecs::EncodeInputs* inputs) {
@@ -116,6 +110,7 @@ absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& 
 namespace codecs = cairn::codecs;
 namespace proto = cairn::proto;
 using cairn::BlockKey;
+using cairn::FindBackend;
 using cairn::FromCodec;
 using cairn::Gather;
 using cairn::HeadBytes;
@@ -128,7 +123,6 @@ using cairn::c::Bytes;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
 using cairn::c::DecodeInto;
-using cairn::c::FindBackend;
 using cairn::c::FromElements;
 using cairn::c::FromExtras;
 using cairn::c::FromFingerprint;
@@ -295,8 +289,7 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     const cairn_image_spec read = ReadStruct(spec);
     CAIRN_ASSIGN_OR_RETURN(const codecs::ImageSpec given, FromImageSpec(read, &side));
     codecs::ImageView parent;
-    const codecs::DecodeInputs with = InputsOf(side);
-    codecs::EncodeInputs inputs{.profile = with.profile, .bank = with.bank};
+    codecs::EncodeInputs inputs = codecs::EncodeWith(InputsOf(side));
     CAIRN_RETURN_IF_ERROR(ReadInputs(read, given, &parent, &inputs));
     const uint64_t bytes = SourceBytesOf(given);
     const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,

@@ -40,14 +40,19 @@ absl::Status FromCodec(codecs::Error error, std::string_view what) {
                                             : absl::InvalidArgumentError(text);
 }
 
+absl::StatusOr<const codecs::Backend*> FindBackend() {
+  const codecs::Backend* backend = nullptr;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  return backend;
+}
+
 absl::Status VerifyAndDecode(const codecs::ImageView& view,
                              const std::variant<PlaneViews, SourceTarget>& target,
                              std::span<std::byte> heap, const codecs::DecodeInputs& inputs) {
   const codecs::ImageSpec& spec = view.spec();
   const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
   const size_t head_bytes = HeadBytes(shape);
-  const codecs::Backend* backend = nullptr;
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
   const auto* views = std::get_if<PlaneViews>(&target);
   size_t offset = 0;
   uint32_t tile = 0;

@@ -154,15 +154,12 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   spec.tokens = slice_.tokens;
   spec.first_position = request_.first_position;
   CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle side_object, SetRecipe(&spec));
-  const codecs::Backend* backend = nullptr;
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
   const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_) + sent_bytes_);
   size_t bytes = 0;
-  const codecs::DecodeInputs side = InputsOf(side_object);
-  const codecs::EncodeInputs inputs = {.profile = side.profile,
-                                       .bank = side.bank,
-                                       .query_magnitudes = request_.query_magnitudes,
-                                       .token_scores = request_.token_scores};
+  codecs::EncodeInputs inputs = codecs::EncodeWith(InputsOf(side_object));
+  inputs.query_magnitudes = request_.query_magnitudes;
+  inputs.token_scores = request_.token_scores;
   CAIRN_RETURN_IF_ERROR(
       FromCodec(codecs::Encode(*backend, spec, source, target, &bytes, inputs), "encode"));
   const std::span<const std::byte> image = target.first(bytes);
@@ -179,8 +176,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) 
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {
   CAIRN_RETURN_IF_ERROR(SetStatistics());
-  absl::StatusOr<Payload> payload = MakePayload(scratch);
-  CAIRN_RETURN_IF_ERROR(payload.status());
+  CAIRN_ASSIGN_OR_RETURN(Payload payload, MakePayload(scratch));
   proto::StatisticSet kinds;
   for (const proto::Statistic kind : proto::kStatistics) {
     const auto values = std::as_bytes(sent_[static_cast<size_t>(kind)]);
@@ -188,16 +184,16 @@ absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
       continue;
     }
     kinds.Add(kind);
-    payload->crc = codecs::CopyCrc32c(payload->crc, payload->rest.data(), values);
-    payload->rest = payload->rest.subspan(values.size());
-    payload->bytes = {payload->bytes.data(), payload->bytes.size() + values.size()};
+    payload.crc = codecs::CopyCrc32c(payload.crc, payload.rest.data(), values);
+    payload.rest = payload.rest.subspan(values.size());
+    payload.bytes = {payload.bytes.data(), payload.bytes.size() + values.size()};
   }
-  if (payload->bytes.empty() || payload->bytes.size() > context_.payload_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload->bytes.size(),
+  if (payload.bytes.empty() || payload.bytes.size() > context_.payload_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("the payload has ", payload.bytes.size(),
                                                    " bytes; the limits are 1 to ",
                                                    context_.payload_bytes_max));
   }
-  request.payload_crc32c = payload->crc;
+  request.payload_crc32c = payload.crc;
   request.body = proto::Put{.space_id = context_.space_id,
                             .key = request_.key,
                             .parent = request_.parent,
@@ -205,11 +201,11 @@ absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
                             .group = slice_.group,
                             .slice = slice_.range(),
                             .tokens = slice_.tokens,
-                            .form = payload->form,
+                            .form = payload.form,
                             .is_derived = request_.is_derived,
                             .statistics = kinds};
-  call.payload = payload->bytes;
-  wire_bytes_ = payload->bytes.size();
+  call.payload = payload.bytes;
+  wire_bytes_ = payload.bytes.size();
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "client/cpp/block_io.h"
 #include "client/cpp/data.h"
 #include "client/cpp/side_objects.h"
+#include "codecs/backend.h"
 #include "codecs/inputs.h"
 #include "codecs/recipe.h"
 #include "codecs/shape.h"
@@ -103,6 +104,9 @@ class GetExchange final : public Exchange {
 absl::Status VerifyAndDecode(const codecs::ImageView& view,
                              const std::variant<PlaneViews, SourceTarget>& target,
                              std::span<std::byte> heap, const codecs::DecodeInputs& inputs = {});
+
+// The backend that codecs run on here; InvalidArgument where the environment names none.
+absl::StatusOr<const codecs::Backend*> FindBackend();
 
 // A failing codec call as a status: DataLoss for bytes that are no image or no longer the one that
 // was written, InvalidArgument else.

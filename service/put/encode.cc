@@ -162,13 +162,10 @@ absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
   const Parents parents = ParentsOf(path, context.put_, spec);
-  const codecs::DecodeInputs side = encoded.side_object.inputs();
-  const codecs::EncodeInputs inputs = {
-      .profile = side.profile,
-      .bank = side.bank,
-      .query_magnitudes = context.statistics_.of(proto::Statistic::kQueryMagnitudes),
-      .token_scores = context.statistics_.of(proto::Statistic::kTokenScores),
-      .parents = parents.views};
+  codecs::EncodeInputs inputs = codecs::EncodeWith(encoded.side_object.inputs());
+  inputs.query_magnitudes = context.statistics_.of(proto::Statistic::kQueryMagnitudes);
+  inputs.token_scores = context.statistics_.of(proto::Statistic::kTokenScores);
+  inputs.parents = parents.views;
   size_t bytes = 0;
   const codecs::Error error =
       codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);

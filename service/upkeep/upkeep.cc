@@ -153,7 +153,7 @@ absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const code
   size_t bytes = 0;
   if (error == codecs::Error::kOk) {
     error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes,
-                           {.profile = side.profile, .bank = side.bank});
+                           codecs::EncodeWith(side));
   }
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
