@@ -27,6 +27,7 @@ class Bank {
  public:
   // Of each head and plane; 1..kBankPatternsMax.
   [[nodiscard]] uint32_t patterns() const { return patterns_; }
+  [[nodiscard]] const SideObjectHead& head() const { return head_; }
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
   [[nodiscard]] uint32_t heads() const { return head_.heads; }

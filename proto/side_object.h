@@ -51,6 +51,10 @@ class SideObjectContent {
   [[nodiscard]] const codecs::Bank* bank() const {
     return kind_ == SideObjectKind::kBank ? &bank_ : nullptr;
   }
+  // The group of layers that it is of.
+  [[nodiscard]] const codecs::SideObjectHead& head() const {
+    return kind_ == SideObjectKind::kProfile ? profile_.head() : bank_.head();
+  }
   // As coders take it. Borrows this.
   [[nodiscard]] codecs::DecodeInputs inputs() const {
     return {.profile = profile(), .bank = bank()};

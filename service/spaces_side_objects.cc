@@ -22,11 +22,15 @@ std::string RatesOf(const codecs::Profile& profile) {
 }
 
 // Of a profile; all banks do for all recipes with one.
+bool HasRate(const codecs::Recipe& recipe, const codecs::Profile& profile) {
+  codecs::ImageSpec spec;
+  return !recipe.NeedsProfile() ||
+         codecs::SetRecipe(recipe, {.profile = &profile}, {}, &spec) == codecs::Error::kOk;
+}
+
 absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
                        const codecs::Profile& profile) {
-  codecs::ImageSpec spec;
-  if (!recipe.NeedsProfile() ||
-      codecs::SetRecipe(recipe, {.profile = &profile}, {}, &spec) == codecs::Error::kOk) {
+  if (HasRate(recipe, profile)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -34,18 +38,16 @@ absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
       ToAbsl(codecs::FormatRecipe(recipe)), "; it has cairn:BITS for ", RatesOf(profile)));
 }
 
-template <typename Content>  // a profile or a bank
-absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, std::string_view name,
-                           const Content& content) {
-  if (content.Fits(shape.tile, codecs::WholeOf(shape)) && content.layers() == shape.layers &&
-      content.heads() == shape.heads) {
+absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, const char* name,
+                           const codecs::SideObjectHead& head) {
+  if (head.Fits(shape.tile, codecs::WholeOf(shape)) && head.layers == shape.layers &&
+      head.heads == shape.heads) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("content: the ", ToAbsl(name), " is of ", content.layers(), " layers, ",
-                   content.heads(), " heads, dims ", content.Dim(0), " and ", content.Dim(1),
-                   "; group ", group, " has ", shape.layers, " layers, ", shape.heads,
-                   " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "content: the ", name, " is of ", head.layers, " layers, ", head.heads, " heads, dims ",
+      head.dims[0], " and ", head.dims[1], "; group ", group, " has ", shape.layers, " layers, ",
+      shape.heads, " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
 }
 
 }  // namespace
@@ -63,13 +65,11 @@ absl::StatusOr<Spaces::Installed> Spaces::Install(const SpaceEntry& space, uint3
                                                    limits::kSideObjectBytesMax));
   }
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, SideObject::Parse(kind, bytes));
-  const codecs::GroupShape& shape = space.groups()[group];
-  const codecs::DecodeInputs inputs = parsed->content().inputs();
-  if (inputs.bank != nullptr) {
-    CAIRN_RETURN_IF_ERROR(CheckGeometry(shape, group, "bank", *inputs.bank));
-  } else {
-    CAIRN_RETURN_IF_ERROR(CheckGeometry(shape, group, "profile", *inputs.profile));
-    CAIRN_RETURN_IF_ERROR(CheckRate(space.recipe(), group, *inputs.profile));
+  const proto::SideObjectContent& content = parsed->content();
+  CAIRN_RETURN_IF_ERROR(
+      CheckGeometry(space.groups()[group], group, proto::Name(kind), content.head()));
+  if (content.profile() != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckRate(space.recipe(), group, *content.profile()));
   }
   Installed installed = {.id = parsed->id(), .is_new = false};
   CAIRN_ASSIGN_OR_RETURN(
@@ -86,7 +86,7 @@ bool Spaces::WantsProfile(const SpaceEntry& space, uint32_t group) {
   const SideObjectRef current =
       side_objects_.Current(space.id(), group, proto::SideObjectKind::kProfile);
   return current.get() == nullptr || (side_objects_.OriginOf(current) == SideObjectOrigin::kMined &&
-                                      !CheckRate(recipe, group, *current.profile()).ok());
+                                      !HasRate(recipe, *current.profile()));
 }
 
 SideObjectRef Spaces::Settle(const SpaceEntry& space, codecs::ImageSpec* spec) {
