@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/status.h"
+#include "proto/statistics.h"
 
 namespace cairn {
 
@@ -20,20 +20,16 @@ QuerySquares::Sums* QuerySquares::FindOrMake(const GroupPlace& place,
   }
   const uint64_t heads = uint64_t{shape.layers} * shape.heads;
   const uint64_t bytes = heads * (shape.tile.k_dim * sizeof(double) + sizeof(uint64_t));
-  const auto tenant = bytes_by_tenant_.find(ToAbsl(place.tenant));
-  const uint64_t of_tenant = tenant == bytes_by_tenant_.end() ? 0 : tenant->second;
-  if (bytes_ + bytes > limits_.bytes_max || of_tenant + bytes > limits_.bytes_per_tenant_max) {
+  if (bytes_.total() + bytes > limits_.bytes_max ||
+      bytes_.Of(place.tenant) + bytes > limits_.bytes_per_tenant_max) {
     return nullptr;
   }
-  Sums made{.layers = shape.layers,
-            .heads = shape.heads,
-            .dim = shape.tile.k_dim,
+  Sums made{.dim = shape.tile.k_dim,
             .tenant = std::string(place.tenant),
             .tokens = std::vector<uint64_t>(heads),
             .sums = std::vector<double>(heads * shape.tile.k_dim)};
   CAIRN_CHECK(BytesOf(made) == bytes);
-  bytes_ += bytes;
-  bytes_by_tenant_[made.tenant] += bytes;
+  bytes_.Add(made.tenant, bytes);
   return &groups_.emplace(name, std::move(made)).first->second;
 }
 
@@ -41,14 +37,15 @@ bool QuerySquares::Add(const GroupPlace& place, const codecs::GroupShape& shape,
                        const codecs::Slice& slice, std::span<const float> means, uint32_t tokens) {
   const uint64_t dim = shape.tile.k_dim;
   CAIRN_CHECK(codecs::Fits(shape, slice) &&
-              means.size() == uint64_t{slice.layer_count} * slice.head_count * dim);
+              means.size() ==
+                  proto::CountOf(proto::Statistic::kQuerySquares, shape.tile, slice, tokens));
   const MutexLock lock(mutex_);
   Sums* sums = FindOrMake(place, shape);
   if (sums == nullptr) {
     refused_.Add();
     return false;
   }
-  CAIRN_CHECK(sums->layers == shape.layers && sums->heads == shape.heads && sums->dim == dim);
+  CAIRN_CHECK(sums->tokens.size() == uint64_t{shape.layers} * shape.heads && sums->dim == dim);
   const float* mean = means.data();
   for (uint32_t layer = slice.layer_first; layer < slice.layer_first + slice.layer_count; ++layer) {
     for (uint32_t head = slice.head_first; head < slice.head_first + slice.head_count; ++head) {
@@ -72,9 +69,6 @@ QuerySquares::Snapshot QuerySquares::Get(uint64_t space_id, uint32_t group) cons
     return snapshot;
   }
   const Sums& sums = found->second;
-  snapshot.layers = sums.layers;
-  snapshot.heads = sums.heads;
-  snapshot.dim = sums.dim;
   snapshot.tokens = *std::min_element(sums.tokens.begin(), sums.tokens.end());
   snapshot.means.resize(sums.sums.size());
   for (size_t i = 0; i < sums.sums.size(); ++i) {
@@ -90,20 +84,14 @@ void QuerySquares::Forget(uint64_t space_id) {
     if (entry.first.first != space_id) {
       return false;
     }
-    const uint64_t bytes = BytesOf(entry.second);
-    bytes_ -= bytes;
-    const auto tenant = bytes_by_tenant_.find(entry.second.tenant);
-    tenant->second -= bytes;
-    if (tenant->second == 0) {
-      bytes_by_tenant_.erase(tenant);
-    }
+    bytes_.Remove(entry.second.tenant, BytesOf(entry.second));
     return true;
   });
 }
 
 uint64_t QuerySquares::bytes() const {
   const MutexLock lock(mutex_);
-  return bytes_;
+  return bytes_.total();
 }
 
 void QuerySquares::Report(MetricSink& sink) const {

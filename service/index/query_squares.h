@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "codecs/shape.h"
 #include "service/index/group_place.h"
+#include "service/index/tenant_bytes.h"
 
 namespace cairn {
 
@@ -34,10 +35,11 @@ class QuerySquares {
 
   // Of one group. Slices that ranks put apart are together here.
   struct Snapshot {
-    uint32_t layers = 0, heads = 0, dim = 0;  // 0: nothing is known of the group
     // Of the head that the fewest tokens are known of: 0 where there is a head of which none are.
     uint64_t tokens = 0;
-    std::vector<float> means;  // [layer][head][channel of K] over tokens; 0 where none are known
+    // [layer][head][channel of K] over tokens; 0 where none are known. Empty: nothing is known of
+    // the group.
+    std::vector<float> means;
   };
 
   // Counts a slice of a block in.
@@ -57,7 +59,7 @@ class QuerySquares {
 
  private:
   struct Sums {
-    uint32_t layers = 0, heads = 0, dim = 0;
+    uint64_t dim = 0;
     std::string tenant;
     std::vector<uint64_t> tokens;  // [layer][head]
     std::vector<double> sums;      // [layer][head][channel]
@@ -72,8 +74,7 @@ class QuerySquares {
   const QuerySquareLimits limits_;
   mutable Mutex mutex_;
   absl::flat_hash_map<Name, Sums> groups_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, uint64_t> bytes_by_tenant_ ABSL_GUARDED_BY(mutex_);
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  TenantBytes bytes_ ABSL_GUARDED_BY(mutex_);
   Counter added_, refused_;
 };
 

@@ -71,13 +71,7 @@ std::unique_ptr<SideObjects::Entry> SideObjects::TakeIfFree(Entry* entry) {
   CAIRN_CHECK(found != entries_.end());
   std::unique_ptr<Entry> taken = std::move(found->second);
   entries_.erase(found);
-  const uint64_t bytes = taken->object->bytes().size();
-  bytes_ -= bytes;
-  const auto tenant = bytes_by_tenant_.find(taken->tenant);
-  tenant->second -= bytes;
-  if (tenant->second == 0) {
-    bytes_by_tenant_.erase(tenant);
-  }
+  bytes_.Remove(taken->tenant, taken->object->bytes().size());
   dropped_.Add();
   return taken;
 }
@@ -94,22 +88,20 @@ SideObjects::~SideObjects() {
 absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const GroupPlace& place,
                                                            std::unique_ptr<SideObject>& object) {
   const uint64_t bytes = object->bytes().size();
-  const auto tenant = bytes_by_tenant_.find(ToAbsl(place.tenant));
-  const uint64_t of_tenant = tenant == bytes_by_tenant_.end() ? 0 : tenant->second;
-  if (bytes_ + bytes > limits_.bytes_max || of_tenant + bytes > limits_.bytes_per_tenant_max ||
-      entries_.size() >= limits_.count_max) {
+  const uint64_t of_tenant = bytes_.Of(place.tenant);
+  if (bytes_.total() + bytes > limits_.bytes_max ||
+      of_tenant + bytes > limits_.bytes_per_tenant_max || entries_.size() >= limits_.count_max) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "content has ", bytes, " bytes: the tenant's side objects take ", of_tenant, " of ",
-        limits_.bytes_per_tenant_max, ", all of them ", bytes_, " of ", limits_.bytes_max, ", ",
-        entries_.size(), " of ", limits_.count_max, " in number"));
+        limits_.bytes_per_tenant_max, ", all of them ", bytes_.total(), " of ", limits_.bytes_max,
+        ", ", entries_.size(), " of ", limits_.count_max, " in number"));
   }
   auto entry = std::make_unique<Entry>();
   entry->space_id = place.space_id;
   entry->tenant = std::string(place.tenant);
   entry->object = std::move(object);
   Entry* added = entry.get();
-  bytes_ += bytes;
-  bytes_by_tenant_[added->tenant] += bytes;
+  bytes_.Add(added->tenant, bytes);
   entries_.emplace(Name(place.space_id, added->object->id()), std::move(entry));
   return added;
 }
@@ -217,7 +209,7 @@ std::vector<SideObjects::Listed> SideObjects::List(uint64_t space_id) const {
 
 uint64_t SideObjects::bytes() const {
   const MutexLock lock(mutex_);
-  return bytes_;
+  return bytes_.total();
 }
 
 uint64_t SideObjects::count() const {
@@ -231,7 +223,7 @@ void SideObjects::Report(MetricSink& sink) const {
     sink.AddGauge(name, help, {}, static_cast<double>(value));
   };
   gauge("cairn_side_objects", "Side objects held: profiles and banks.", entries_.size());
-  gauge("cairn_side_object_bytes", "Bytes of the side objects held.", bytes_);
+  gauge("cairn_side_object_bytes", "Bytes of the side objects held.", bytes_.total());
   gauge("cairn_side_object_references",
         "References to side objects: of published images, and of puts and gets under way.",
         references_);

@@ -28,6 +28,7 @@
 #include "codecs/inputs.h"
 #include "proto/side_object.h"
 #include "service/index/group_place.h"
+#include "service/index/tenant_bytes.h"
 
 namespace cairn {
 
@@ -151,8 +152,7 @@ class SideObjects {
   mutable Mutex mutex_;
   absl::flat_hash_map<Name, std::unique_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Slot, Entry*> current_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, uint64_t> bytes_by_tenant_ ABSL_GUARDED_BY(mutex_);
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  TenantBytes bytes_ ABSL_GUARDED_BY(mutex_);
   uint64_t references_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter installed_, refused_, dropped_;
 };
