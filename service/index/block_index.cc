@@ -129,10 +129,15 @@ IndexFigures BlockIndex::figures() const {
   return table_.figures();
 }
 
-bool BlockIndex::IsPublished(const Pin& pin) const {
-  CAIRN_CHECK(pin.index_ == this);
+bool BlockIndex::ArePublished(std::span<const Pin> pins) const {
   const MutexLock lock(mutex_);
-  return pin.image_->block != nullptr;
+  for (const Pin& pin : pins) {
+    CAIRN_CHECK(pin.index_ == this);
+    if (pin.image_->block == nullptr) {
+      return false;
+    }
+  }
+  return true;
 }
 
 IndexFigures BlockIndex::figures(uint64_t space_id) const {

@@ -137,8 +137,8 @@ class BlockIndex final : public Evictor {
   // if it was unlinked already: who gets true counts and logs it.
   bool Drop(const Pin& pin);
 
-  // It has not been unlinked since it was pinned.
-  bool IsPublished(const Pin& pin) const;
+  // None has been unlinked since it was pinned.
+  bool ArePublished(std::span<const Pin> pins) const;
 
   // --- Delete, evict
   // --------------------------------------------------------------------------------

@@ -157,10 +157,8 @@ std::string_view Mining::ReasonToEnd(const Work& work) const {
     return "the tier is full";
   }
   for (const SampleBlock& block : work.blocks) {
-    for (const Pin& pin : block.pins) {
-      if (!index_.IsPublished(pin)) {
-        return "a block of the sample is gone";
-      }
+    if (!index_.ArePublished(block.pins)) {
+      return "a block of the sample is gone";
     }
   }
   return {};
@@ -184,7 +182,9 @@ bool Mining::Gather(Work& work, absl::Time until) {
           of_block.push_back(std::move(pins[end]));
         }
       }
-      Take(work, std::move(of_block));
+      if (!of_block.empty()) {
+        Take(work, std::move(of_block));
+      }
     }
   } while (has_more && work.tokens < kTokensMax && MonotonicNow() < until);
   work.gathering += MonotonicNow() - started;
@@ -206,19 +206,21 @@ bool Mining::Gather(Work& work, absl::Time until) {
 
 void Mining::Take(Work& work, BlockIndex::Pins pins) {
   // A block that moved to another slot may be seen twice.
-  const bool is_known =
-      !pins.empty() && std::any_of(work.blocks.begin(), work.blocks.end(), [&](const auto& block) {
-        return block.pins[0].facts().key == pins[0].facts().key;
-      });
-  if (pins.empty() || is_known || work.tokens >= kTokensMax) {
+  const bool is_known = std::any_of(work.blocks.begin(), work.blocks.end(), [&](const auto& block) {
+    return block.pins[0].facts().key == pins[0].facts().key;
+  });
+  uint64_t bytes = 0;
+  for (const Pin& pin : pins) {
+    bytes += pin.facts().image_bytes;
+  }
+  if (is_known || work.tokens >= kTokensMax ||
+      work.pinned_bytes + bytes > host_.capacity_bytes() / kPinnedShare) {
     return;
   }
   SampleBlock block;
   block.first_position = pins[0].facts().first_position;
   block.tokens = pins[0].facts().tokens;
-  uint64_t bytes = 0;
   for (const Pin& pin : pins) {
-    bytes += pin.facts().image_bytes;
     // Memory that went bad is for those to report who serve it or check it.
     if (codecs::ParseImage(pin.bytes(), &block.views.emplace_back()) != codecs::Error::kOk) {
       return;
@@ -229,9 +231,6 @@ void Mining::Take(Work& work, BlockIndex::Pins pins) {
     if (ViewOf(block, SliceOfHead(shape, head)) == nullptr) {
       return;
     }
-  }
-  if (work.pinned_bytes + bytes > host_.capacity_bytes() / kPinnedShare) {
-    return;
   }
   work.tokens += block.tokens;
   work.pinned_bytes += bytes;
@@ -316,8 +315,8 @@ void Mining::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_mined_total", "Profiles made of blocks that a space held.", {},
                   mined_.Value());
   sink.AddCounter("cairn_upkeep_mining_given_up_total",
-                  "Profiles begun and not finished: a block of the sample went, the tier was full, "
-                  "or there was no use for it any more.",
+                  "Profiles begun and not finished: a block of the sample went or was damaged, the "
+                  "tier was full, the profile could not be kept, or nobody had a use for it.",
                   {}, given_up_.Value());
   const MetricLabel mine[] = {{"step", "mine"}};
   sink.AddHistogram("cairn_upkeep_step_seconds",

@@ -6,8 +6,8 @@
 //
 // Work is cut into slices of some milliseconds, so that the other chores of upkeep are on time. The
 // blocks of a sample are pinned from the first slice to the last; they are let go, and mining
-// starts again later, when one of them is no longer published, when the tier had to refuse an
-// image, or when the space has no use for the profile any more.
+// starts again later, when one of them is no longer published or is damaged, when the tier had
+// to refuse an image, or when the profile cannot be kept or has no use any more.
 //
 // Thread-safety: belongs to upkeep's thread, but for Report().
 
