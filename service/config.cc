@@ -43,7 +43,7 @@ struct Address {
 struct Text {
   std::string Config::*field;
   absl::Status (*check)(std::string_view);
-  std::string_view expects;
+  std::string_view (*expects)();
 };
 
 struct Knob {
@@ -59,12 +59,14 @@ constexpr Knob kKnobs[] = {
      "gRPC: sessions, spaces, match, admin"},
     {"http", "127.0.0.1:50152", Address{&Config::http, true}, "/metrics, /healthz, /readyz"},
     {"socket", "",
-     Text{&Config::socket, CheckSocketPath, "an absolute path of at most 100 bytes, or off"},
+     Text{&Config::socket, CheckSocketPath,
+          [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
      "unix socket of the local data plane"},
     {"data", "off", Address{&Config::data, true},
      "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
     {"data-port-range", "any",
-     Text{&Config::data_port_range, CheckPortRange, "FIRST-LAST, ports 1024 to 65535, or any"},
+     Text{&Config::data_port_range, CheckPortRange,
+          [] { return std::string_view("FIRST-LAST, ports 1024 to 65535, or any"); }},
      "ports of the UCX connections behind that one, for firewalls"},
     {"host-bytes", "4GiB", Bytes{&Config::host_bytes, limits::kHostBytesMin, limits::kHostBytesMax},
      "host tier: its arena is taken and faulted in at start"},
@@ -80,17 +82,16 @@ constexpr Knob kKnobs[] = {
     {"lanes", "2", Number{&Config::lanes, 1, 64}, "threads per transport that move bytes"},
     {"path-threads", "2", Number{&Config::path_threads, 1, limits::kPathThreadsMax},
      "threads that run the steps of put and get"},
-    {"recipe", "exact",
-     Text{&Config::recipe, CheckRecipe,
-          "raw, exact, exact:fast, fp8, kivi:N, kivi:N+, ott:N, patternkv:N, cairn:BITS or "
-          "cairn-hot:BITS"},
+    {"recipe", "exact", Text{&Config::recipe, CheckRecipe, codecs::PolicyRecipes},
      "recipe of spaces whose first client names none"},
     {"connections", "256", Number{&Config::connections, 1, 4096},
      "data-plane connections per transport"},
     {"window", "32", Number{&Config::window, 1, 256}, "requests in flight per connection"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for requests in flight to finish"},
-    {"log-level", "info", Text{&Config::log_level, CheckLogLevel, "error, warn, info or debug"},
+    {"log-level", "info",
+     Text{&Config::log_level, CheckLogLevel,
+          [] { return std::string_view("error, warn, info or debug"); }},
      "least severe level logged"},
 };
 
@@ -110,7 +111,7 @@ std::string Expects(const Knob& knob) {
   if (const auto* address = std::get_if<Address>(&knob.kind)) {
     return address->may_be_off ? "HOST:PORT, [IPV6]:PORT or off" : "HOST:PORT or [IPV6]:PORT";
   }
-  return std::string(std::get<Text>(knob.kind).expects);
+  return std::string(std::get<Text>(knob.kind).expects());
 }
 
 template <typename Field>

@@ -99,7 +99,7 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--config", Write("lanes: [1]\n")}), HasSubstr("line 1"));
   EXPECT_THAT(ErrorOf({"--config", Write("lanes: 1\nlanes: 2\n")}), HasSubstr("twice"));
   EXPECT_THAT(ErrorOf({"--config", "/nonexistent/x"}), HasSubstr("/nonexistent/x"));
-  EXPECT_THAT(ErrorOf({"--recipe", "kivi:3"}), HasSubstr("takes raw, exact,"));
+  EXPECT_THAT(ErrorOf({"--recipe", "kivi:3"}), HasSubstr("takes raw, kivi:8,"));
   EXPECT_THAT(ErrorOf({"--control", "off"}), HasSubstr("control"));
   EXPECT_THAT(ErrorOf({"--control", "127.0.0.1:65536"}), HasSubstr("65535"));
   EXPECT_THAT(ErrorOf({"--socket", "relative"}), HasSubstr("socket"));
