@@ -48,23 +48,15 @@ class Codec:
         k_bits: np.ndarray,
         v_bits: np.ndarray,
         profiles: Sequence[bytes] | None = None,
-        query_magnitudes: np.ndarray | None = None,
-        beside: Inputs | None = None,
+        inputs: Inputs = Inputs(),
     ) -> Coded:
-        """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers.
-        query_magnitudes: [layers, kv_heads, dim], for recipes that heed them; beside: all that the
-        encoder is given, instead of them."""
+        """The KV of a whole prefix in blocks of 128 tokens; a profile for each kind of layers."""
         kinds = list(geometry.layers_by_kind().values())
         groups = [
             Group(layers, profile)
             for layers, profile in zip(kinds, profiles or [None] * len(kinds), strict=True)
         ]
         exact = Kv("bf16", dict(enumerate(k_bits)), dict(enumerate(v_bits)))
-        inputs = Inputs()
-        if beside is not None:
-            inputs = beside
-        elif query_magnitudes is not None:
-            inputs = Inputs(query_magnitudes=dict(enumerate(query_magnitudes)))
         found = code(exact, groups, recipe, inputs)
         k_out, v_out = (
             np.stack([plane[i] for i in range(geometry.layers)])

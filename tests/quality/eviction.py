@@ -12,6 +12,8 @@ quarter kept  of `arkv:paper`: every head keeps a quarter, of which three tenths
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from cairn import arkv
 from cairn._code import Inputs
@@ -45,7 +47,7 @@ def code(one: Candidate, experiment: Experiment) -> Coded:
     if one == QUARTER:
         inputs = Inputs(token_states=states)
     kv = experiment.k_bits, experiment.v_bits
-    coded = Codec().code(geometry, engine.revision, one.recipe, *kv, beside=inputs)
+    coded = Codec().code(geometry, engine.revision, one.recipe, *kv, inputs=inputs)
     kept = np.stack([states[layer] != arkv.EVICTED for layer in range(geometry.layers)])
     held = coded.image_bytes
     if one == HALF:
@@ -54,10 +56,11 @@ def code(one: Candidate, experiment: Experiment) -> Coded:
     return Coded(coded.k_bits, coded.v_bits, held, coded.element_count, kept)
 
 
+@functools.lru_cache(maxsize=1)  # both readers want those of one experiment
 def scores_of(experiment: Experiment) -> dict[int, np.ndarray]:
     """By layer, [kv_heads, tokens]."""
     engine, case = experiment.engine, experiment.case
-    queries = engine.last_queries(case, WINDOW)
+    queries = engine.last_queries(case, experiment.k_bits, experiment.v_bits, WINDOW)
     found = {}
     for layer, kind in enumerate(engine.model.geometry.kinds):
         k = from_bits(experiment.k_bits[layer])

@@ -7,10 +7,11 @@ from __future__ import annotations
 import itertools
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cairn
 import numpy as np
+from cairn._code import Inputs
 from coder import Coded
 from daemon import Daemon
 from lm.model import CHUNK_TOKENS, Geometry
@@ -61,7 +62,7 @@ class Product:
         k_bits: np.ndarray,
         v_bits: np.ndarray,
         profiles: Sequence[bytes] | None = None,
-        query_magnitudes: np.ndarray | None = None,
+        inputs: Inputs = Inputs(),
     ) -> Coded:
         """Puts the KV of a whole prefix in blocks of 128 tokens into a space of `recipe`, gets it
         back and deletes it."""
@@ -84,7 +85,10 @@ class Product:
             image_bytes = 0
             for index, group in enumerate(groups):
                 layers, part = list(group.layer_indices), cairn.Part(group=index)
-                image_bytes += _put(space, keys, part, k_bits[layers], v_bits[layers])
+                magnitudes = _stacked(inputs.query_magnitudes, layers)
+                scores = _stacked(inputs.token_scores, layers)
+                puts = _puts(keys, part, k_bits[layers], v_bits[layers], magnitudes, scores)
+                image_bytes += _put(space, puts)
                 k_out[layers], v_out[layers] = _get(space, keys, part, k_bits[layers].shape)
             space.invalidate()
         return Coded(k_out, v_out, image_bytes, k_bits.size + v_bits.size)
@@ -94,10 +98,21 @@ def _block(index: int) -> slice:
     return slice(index * CHUNK_TOKENS, (index + 1) * CHUNK_TOKENS)
 
 
-def _put(
-    space: cairn.Space, keys: list[bytes], part: cairn.Part, k: np.ndarray, v: np.ndarray
-) -> int:
-    puts = [
+def _stacked(by_layer: Mapping[int, np.ndarray], layers: list[int]) -> np.ndarray | None:
+    if not by_layer:
+        return None
+    return np.stack([by_layer[layer] for layer in layers]).astype(np.float32)
+
+
+def _puts(
+    keys: list[bytes],
+    part: cairn.Part,
+    k: np.ndarray,
+    v: np.ndarray,
+    magnitudes: np.ndarray | None,
+    scores: np.ndarray | None,
+) -> list[cairn.Put]:
+    return [
         cairn.Put(
             key,
             k[:, :, _block(index)],
@@ -105,9 +120,14 @@ def _put(
             parent=keys[index - 1] if index else None,
             first_position=index * CHUNK_TOKENS,
             part=part,
+            query_magnitudes=magnitudes,
+            token_scores=None if scores is None else scores[:, :, _block(index)].copy(),
         )
         for index, key in enumerate(keys)
     ]
+
+
+def _put(space: cairn.Space, puts: list[cairn.Put]) -> int:
     results = space.put_batch(puts, timeout=CALL_SECONDS)
     for result in results:
         if result.error is not None:

@@ -10,12 +10,10 @@ bank          of 32 patterns, made from the calibration texts
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 
 import calibration
 import numpy as np
-from cairn._calibrate import BANK
-from cairn.bank import mine
+from cairn._calibrate import BANK, make_banks
 from cairn.profile import GroupSamples, Rotation, build
 from lm.model import from_bits
 from protocol import Engine
@@ -40,7 +38,7 @@ class Profiles:
         if kind not in self._made:
             groups = self._groups(None)
             if kind == BANK:
-                self._made[kind] = [mine(*_joined(group.texts)) for group in groups]
+                self._made[kind] = make_banks(groups)
             else:
                 self._made[kind] = build(groups, RATES, has_basis=kind == "basis")
         return self._made[kind]
@@ -65,8 +63,3 @@ class Profiles:
                 samples.k_loss, samples.v_loss = measured.k_loss[layers], measured.v_loss[layers]
             groups.append(samples)
         return groups
-
-
-def _joined(texts: Sequence[Prefix]) -> list[np.ndarray]:
-    """K and V of all texts, token behind token."""
-    return [np.concatenate(planes, 2) for planes in zip(*texts, strict=True)]

@@ -86,10 +86,12 @@ class Engine:
         kept.with_suffix(".partial.npz").rename(kept)
         return k, v
 
-    def last_queries(self, case: Case, count: int) -> list[np.ndarray]:
-        """Of the prefix's last tokens, by layer [heads, count, dim], as they meet K."""
+    def last_queries(
+        self, case: Case, k_bits: np.ndarray, v_bits: np.ndarray, count: int
+    ) -> list[np.ndarray]:
+        """Of the prefix's last tokens, by layer [heads, count, dim], as they meet its KV."""
         cache = KvCache(self.model.geometry, case.prefix_tokens)
-        cache.load(0, *(bits[:, :, :-count] for bits in self.prefix_bits(case)))
+        cache.load(0, k_bits[:, :, :-count], v_bits[:, :, :-count])
         found: dict[int, np.ndarray] = {}
         tokens = self.text_tokens(case.text, case.prefix_tokens)
         self.model.forward(tokens[-count:], cache, found.__setitem__)

@@ -79,8 +79,8 @@ def wanted_of(recipes: str | None, kinds: list[str]) -> list:
 
     names = recipes.split(",") if recipes else None
     found = [one for one in eviction.READERS if names is None or one.recipe in names]
-    coded = names and [name for name in names if name not in eviction.ONLY_PLANNED]
-    for one in [] if coded == [] else candidates(coded):
+    coded = None if names is None else [n for n in names if n not in eviction.ONLY_PLANNED]
+    for one in candidates(coded):
         if one.profile not in KINDS:  # none, or a bank
             found.append(one)
         elif one.profile == "plain":  # where each of them is once
@@ -100,10 +100,11 @@ def measure(
     import eviction
     import texts
     from cairn import FailedPreconditionError
+    from cairn._code import Inputs
 
     case, engine = experiment.case, experiment.engine
     prefix = experiment.k_bits, experiment.v_bits
-    magnitudes = profiles.query_magnitudes()
+    inputs = Inputs(query_magnitudes=dict(enumerate(profiles.query_magnitudes())))
     for one in wanted:
         begin = time.monotonic()
         is_reader = one in eviction.READERS
@@ -113,7 +114,7 @@ def measure(
             if is_reader:
                 coded = eviction.code(one, experiment)
             else:
-                coded = coder.code(*about, *prefix, made, magnitudes)
+                coded = coder.code(*about, *prefix, made, inputs)
         except FailedPreconditionError as error:
             print(f"{one.name} is not measured: {error}")
             continue

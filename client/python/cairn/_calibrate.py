@@ -68,9 +68,14 @@ def make_profiles(
             )
     groups = [_samples(dump, calibration, layers) for layers in dump.groups()]
     if kind == BANK:
-        joined = ([np.concatenate(x, 2) for x in zip(*group.texts, strict=True)] for group in groups)
-        return [mine(*planes) for planes in joined]
+        return make_banks(groups)
     return build(groups, rates, has_basis=kind == "basis")
+
+
+def make_banks(groups: Sequence[GroupSamples]) -> list[bytes]:
+    """One for each group, of all of its texts, token behind token."""
+    joined = ([np.concatenate(x, 2) for x in zip(*group.texts, strict=True)] for group in groups)
+    return [mine(*planes) for planes in joined]
 
 
 def inputs_of(dump: Dump, calibration: Calibration) -> Inputs:

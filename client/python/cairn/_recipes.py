@@ -31,9 +31,9 @@ class Candidate:
 
 
 def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
-    """Of names, as a user gives them; of all that the library has where there are none."""
+    """Of names, as a user gives them; None: of all that the library has."""
     found = []
-    for name in named or [*image.recipes(), *PROFILED, *BANKED]:
+    for name in [*image.recipes(), *PROFILED, *BANKED] if named is None else named:
         recipe, _, kind = name.rpartition("/")
         if kind not in (*KINDS, BANK):  # ott:2/local is a recipe
             recipe, kind = name, ""

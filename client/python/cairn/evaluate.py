@@ -134,7 +134,7 @@ def evaluate(
     kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step).
     `calibration`: dumps of other texts of the same model, of which profiles are made; without any,
     the first half of the dump is for that, and is not scored. Warns of what cannot be measured."""
-    wanted = candidates(None if recipes is None else list(recipes))
+    wanted = candidates(list(recipes or ()) or None)
     bench = _Bench(_dump_of(dump), [_dump_of(one) for one in calibration], wanted, judge)
     found = []
     for one in wanted:

@@ -195,7 +195,7 @@ def thin(image: Any, chain_tokens: int) -> bytes:
     target = ctypes.create_string_buffer(place.bytes)
     where = (place.address, place.bytes, chain_tokens, target, place.bytes)
     _ffi.check(_ffi.library().cairn_image_thin(*where, ctypes.byref(written)))
-    return target.raw[: written.value]
+    return ctypes.string_at(target, written.value)
 
 
 def decode(
