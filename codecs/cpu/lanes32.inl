@@ -57,6 +57,16 @@ template <bool kHasLowest>
   return stream + __builtin_popcount(lacking);
 }
 
+// Asks for a channel's part of as many bytes as `count` strips have, behind the last of them: there
+// are most likely the strips that are decoded next.
+template <typename Decoding>
+[[gnu::always_inline]] inline void AskBehind(const Decoding* strips, uint32_t count,
+                                             uint32_t channel, uint32_t dim) {
+  const auto& last = *strips[count - 1].job;
+  const uint64_t bytes = count * last.parts.bytes / dim;
+  Strips::Ask(last.strip + last.parts.bytes + channel * bytes, bytes);
+}
+
 // Codes 32 symbols of a channel. Returns the stream's new start; up to 8 bytes before it are
 // overwritten.
 [[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,

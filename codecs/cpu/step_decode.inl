@@ -32,6 +32,7 @@ bool TakeSteps(StepDecoding* strips) {
       symbols[s] = strips[s].symbols[channel];
       escaped[s] = strips[s].escaped[channel];
     }
+    AskBehind(strips, kCount, i, strips[0].job->tile->dim);
     for (uint32_t group = 0; group < groups; ++group) {
       uint32_t lacking[kCount];
 #pragma GCC unroll 4

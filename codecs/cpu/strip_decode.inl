@@ -71,6 +71,7 @@ bool DecodePanel(StripDecoding* strips, uint32_t channel_first, uint32_t channel
       table[s] = &kExponentLookups.of[par >> 4];
       top[s] = Strips::Set(TopOf(strips[s].job->parts.top, par));
     }
+    AskBehind(strips, kCount, channel_first + c, strips[0].job->shape.dim);
     for (uint32_t group = 0; group < groups; ++group) {
       const uint32_t there = TokensThere(tokens, group);
       uint32_t lacking[kCount];
@@ -220,6 +221,8 @@ bool DecodePlanesAs(const StripJob& job) {
   for (uint64_t first = 0; first < elements; first += kElementsAtOnce) {
     const uint64_t rest = elements - first;
     const uint32_t count = rest < kElementsAtOnce ? static_cast<uint32_t>(rest) : kElementsAtOnce;
+    // The strip behind this one is most likely next. It has three bytes for two elements.
+    Strips::Ask(job.strip + job.parts.bytes + first * 3 / 2, uint64_t{count} * 3 / 2);
     for (uint32_t i = 0; i < count; i += kChunk) {
       const Bytes32 codes = Elements32<DType::kFp16>::LoadRunCodes(runs, first + i);
       Strips::Store(exponents + i, Strips::Sub(Strips::Load(tops.of + channel), codes));
