@@ -45,17 +45,20 @@ void SelectLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_positio
   for (uint32_t token = 0; token < tokens; ++token) {
     if (stays(token)) rows->positions[rows->count++] = static_cast<uint16_t>(token | kRowStays);
   }
-  const uint32_t first = rows->count;
-  const auto until = [&](uint16_t token) {
-    return RowUntil(first_position + token, VariantOf(recipe));
+  struct Row {
+    uint64_t until;
+    uint16_t token;
   };
+  std::array<Row, kTokensPerBlockMax> others;
+  uint32_t count = 0;
   for (uint32_t token = 0; token < tokens; ++token) {
-    const auto position = static_cast<uint16_t>(token);
-    if (!stays(token) && until(position) >= chain) rows->positions[rows->count++] = position;
+    const uint64_t until = RowUntil(first_position + token, VariantOf(recipe));
+    if (!stays(token) && until >= chain) others[count++] = {until, static_cast<uint16_t>(token)};
   }
-  std::sort(
-      rows->positions.begin() + first, rows->positions.begin() + rows->count,
-      [&](uint16_t a, uint16_t b) { return until(a) != until(b) ? until(a) > until(b) : a < b; });
+  std::sort(others.begin(), others.begin() + count, [](const Row& a, const Row& b) {
+    return a.until != b.until ? a.until > b.until : a.token < b.token;
+  });
+  for (uint32_t i = 0; i < count; ++i) rows->positions[rows->count++] = others[i].token;
 }
 
 uint32_t CountLogRows(const Recipe& recipe, uint64_t first_position, uint64_t chain_tokens,
