@@ -69,7 +69,8 @@ struct Decoders {
       return decoders->steps.Add(spec, index, *inputs.profile, view.TileContent(index), target);
     case TileLayoutId::kAffine: {
       AffineTile tile = AffineOf(geometry, spec.recipe);
-      tile.is_streamed = is_streamed;
+      // What rows are laid over is better in the caches.
+      tile.is_streamed = is_streamed && 2 * entry.rows < geometry.rows;
       DecodeAffine(backend, tile, geometry, *layout, content, target);
       break;
     }
