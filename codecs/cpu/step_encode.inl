@@ -189,9 +189,10 @@ void PutRows(const StepTile& tile, const StepSource& source, const StripTokens& 
 }
 
 // The stream of the symbols, in *coding: returns its start; *end is where it ends. Asks for the
-// source of a strip that is coded soon.
+// source of a strip that is coded soon, and for `target`, where the stream goes: at 2.3 bits about
+// a sixth of the source.
 const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, StepCoding* coding,
-                             const uint8_t** end) {
+                             const uint8_t* target, const uint8_t** end) {
   const uint32_t groups = CoderGroups(source.tokens);
   const uint64_t ask_bytes = uint64_t{source.tokens} * BytesOf(tile.dtype);
   // With V there are two planes: the next strip has been read for its norms, or is asked for.
@@ -202,6 +203,8 @@ const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, Ste
   for (uint32_t place = tile.dim; place-- > 0;) {
     Strips::Ask(ahead, ask_bytes);
     ahead += ask_bytes;
+    Strips::Ask(target, ask_bytes / 6);
+    target += ask_bytes / 6;
     const uint32_t c = tile.order[place];
     const CoderLookup& table = tile.lookups[tile.channels[c].shape.table];
     for (uint32_t group = groups; group-- > 0;) {
@@ -232,7 +235,7 @@ uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding
   if (escapes_end == nullptr) return kLeftToReference;
   parts.escapes = static_cast<uint32_t>((escapes_end - target - parts.escape) / 2);
   const uint8_t* stream_end = nullptr;
-  const uint8_t* stream = PutStepStream(tile, source, coding, &stream_end);
+  const uint8_t* stream = PutStepStream(tile, source, coding, target + parts.stream, &stream_end);
   parts.stream_bytes = static_cast<uint32_t>(stream_end - stream);
   PlaceStepParts(shape, &parts);
   if (parts.bytes > room || parts.bytes >= RawStripBytes(shape)) return 0;
