@@ -62,25 +62,37 @@ struct PatternChoice {
     return Blocks::Sub(At(token, channel), Blocks::FromFp16(taken));
   }
 
-  // Of channels [first, end).
-  [[nodiscard]] Extent ExtentOf(uint32_t token, uint32_t first, uint32_t end) const {
-    Extent extent;
-    const uint8_t* elements = RowOf(token) + uint64_t{first} * BytesOf(kType);
-    Run<Elements<kType>, 2, false>{elements, nullptr, end - first}.Bounds(&extent.low,
-                                                                          &extent.high);
-    return extent;
-  }
-  // Less a pattern.
-  [[nodiscard]] Extent LeftOf(uint32_t token, const uint8_t* pattern, uint32_t first,
-                              uint32_t end) const {
+  // What a token's values span in channels [first, end), and what they do less a pattern.
+  struct Extents {
+    Extent raw, left;
+  };
+  [[nodiscard]] Extents ExtentsOf(uint32_t token, const uint8_t* pattern, uint32_t first,
+                                  uint32_t end) const {
+    Floats16 raw_low = At(token, first);
+    Floats16 raw_high = raw_low;
     Floats16 low = LeftAt(token, pattern, first);
     Floats16 high = low;
     for (uint32_t c = first + 16; c < end; c += 16) {
+      const Floats16 raw = At(token, c);
+      const Floats16 left = LeftAt(token, pattern, c);
+      raw_low = Blocks::Min(raw_low, raw);
+      raw_high = Blocks::Max(raw_high, raw);
+      low = Blocks::Min(low, left);
+      high = Blocks::Max(high, left);
+    }
+    float bounds[4];
+    Blocks::Bounds(raw_low, raw_high, low, high, bounds);
+    return {{bounds[0], bounds[1]}, {bounds[2], bounds[3]}};
+  }
+  [[nodiscard]] float LeftRange(uint32_t token, const uint8_t* pattern) const {
+    Floats16 low = LeftAt(token, pattern, 0);
+    Floats16 high = low;
+    for (uint32_t c = 16; c < tile.dim; c += 16) {
       const Floats16 x = LeftAt(token, pattern, c);
       low = Blocks::Min(low, x);
       high = Blocks::Max(high, x);
     }
-    return {Blocks::Least(low), Blocks::Most(high)};
+    return Blocks::Most(high) - Blocks::Least(low);
   }
   [[nodiscard]] float SquaredLength(uint32_t token, const uint8_t* pattern) const {
     Floats16 sums = Blocks::Set(0.0F);
@@ -100,15 +112,25 @@ struct PatternChoice {
   // The largest magnitude of each channel of `count` rows, as they are stored.
   template <DType kOf, typename RowAt>
   void TakeLargest(uint32_t count, RowAt row_at, uint8_t* largest) const {
-    for (uint32_t at = 0; at < tile.dim * BytesOf(kOf); at += 32) {
-      Halves16 most = Blocks::SetHalves(0);
+    const auto take = [&]<uint32_t kRegisters>(uint32_t at) {
+      Halves16 most[kRegisters];
+      for (Halves16& of : most) of = Blocks::SetHalves(0);
       for (uint32_t i = 0; i < count; ++i) {
-        const Halves16 x = Blocks::LoadHalves(row_at(i) + at);
-        most = kOf == DType::kFp32 ? Blocks::MaxMagnitudeOfWords(most, x)
-                                   : Blocks::MaxMagnitude(most, x);
+        const uint8_t* row = row_at(i) + at;
+        for (uint32_t k = 0; k < kRegisters; ++k) {
+          const Halves16 x = Blocks::LoadHalves(row + uint64_t{32} * k);
+          most[k] = kOf == DType::kFp32 ? Blocks::MaxMagnitudeOfWords(most[k], x)
+                                        : Blocks::MaxMagnitude(most[k], x);
+        }
       }
-      Blocks::StoreHalves(largest + at, most);
-    }
+      for (uint32_t k = 0; k < kRegisters; ++k) {
+        Blocks::StoreHalves(largest + at + uint64_t{32} * k, most[k]);
+      }
+    };
+    const uint32_t bytes = tile.dim * BytesOf(kOf);
+    uint32_t at = 0;
+    for (; at + 4 * 32 <= bytes; at += 4 * 32) take.template operator()<4>(at);
+    for (; at < bytes; at += 32) take.template operator()<1>(at);
   }
   // The largest magnitudes of values, of patterns, and of channels those of both together.
   void FindLargest() {
@@ -185,7 +207,7 @@ struct PatternChoice {
     }
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t number = first + static_cast<uint32_t>(__builtin_ctz(bits));
-      const float cost = LeftOf(token, PatternOf(number), 0, tile.dim).Range();
+      const float cost = LeftRange(token, PatternOf(number));
       if (!(cost < costs[token])) continue;
       costs[token] = cost;
       numbers[token] = static_cast<uint8_t>(number);
@@ -238,10 +260,9 @@ struct PatternChoice {
     bool is_codable = true;
     for (uint32_t first = 0; first < tile.dim; first += group) {
       const uint32_t end = tile.dim - first < group ? tile.dim : first + group;
-      const Extent raw = ExtentOf(token, first, end);
-      const Extent left = LeftOf(token, pattern, first, end);
-      is_codable = is_codable && left.IsCodable();
-      sums = AddGroup(sums, end - first, raw.Range(), left.Range());
+      const Extents of = ExtentsOf(token, pattern, first, end);
+      is_codable = is_codable && of.left.IsCodable();
+      sums = AddGroup(sums, end - first, of.raw.Range(), of.left.Range());
     }
     if (tile.group != 0 && !PassesGate(sums, kGateLevel)) return false;
     if (!is_codable) rows[token / 64] |= uint64_t{1} << (token % 64);

@@ -63,6 +63,22 @@ struct Blocks {
     const Floats16 sign = Set(-0.0F);
     return -Least({_mm256_xor_ps(x.a, sign.a), _mm256_xor_ps(x.b, sign.b)});
   }
+  // The least of a, the most of b, the least of c and the most of d.
+  static void Bounds(Floats16 a, Floats16 b, Floats16 c, Floats16 d, float (&bounds)[4]) {
+    const __m256 sign = _mm256_set1_ps(-0.0F);
+    const __m256 low[2] = {_mm256_min_ps(a.a, a.b), _mm256_min_ps(c.a, c.b)};
+    const __m256 high[2] = {_mm256_xor_ps(_mm256_max_ps(b.a, b.b), sign),
+                            _mm256_xor_ps(_mm256_max_ps(d.a, d.b), sign)};
+    __m256d two[2];
+    for (uint32_t i = 0; i < 2; ++i) {
+      two[i] = _mm256_castps_pd(
+          _mm256_min_ps(_mm256_unpacklo_ps(low[i], high[i]), _mm256_unpackhi_ps(low[i], high[i])));
+    }
+    const __m256 four = _mm256_min_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(two[0], two[1])),
+                                      _mm256_castpd_ps(_mm256_unpackhi_pd(two[0], two[1])));
+    const __m128 least = _mm_min_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
+    _mm_storeu_ps(bounds, _mm_xor_ps(least, _mm_setr_ps(0.0F, -0.0F, 0.0F, -0.0F)));
+  }
   // Entry index[i] of 16, for indices of 0..15.
   static Floats16 LookUp(Floats16 table, Ints16 index) {
     return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
