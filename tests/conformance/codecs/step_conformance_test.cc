@@ -10,17 +10,13 @@
 #include <limits>
 #include <memory>
 #include <ostream>
-#include <string>
 #include <vector>
 
-#include "codecs/backend_step.h"
-#include "codecs/backends.h"
 #include "codecs/reference/reference.h"
 #include "codecs/step_scratch.h"
 #include "codecs/step_tile.h"
-#include "tests/conformance/codecs/tiles.h"
+#include "tests/conformance/codecs/each_backend.h"
 #include "tests/support/profile_bytes.h"
-#include "tests/support/random.h"
 
 namespace cairn::codecs {
 namespace {
@@ -56,17 +52,8 @@ struct StepCase {
   [[nodiscard]] size_t SourceBytes() const { return ElementCount(Shape()) * BytesOf(tile.dtype); }
 };
 
-class StepConformanceTest : public testing::TestWithParam<const Backend*> {
+class StepConformanceTest : public EachBackendTest {
  protected:
-  void SetUp() override {
-    if (!GetParam()->is_supported()) {
-      GTEST_SKIP() << "backend " << GetParam()->name << " is not supported by this CPU";
-    }
-    std::cout << "backend " << GetParam()->name << " runs\n";
-  }
-
-  [[nodiscard]] uint32_t Below(uint64_t bound) { return static_cast<uint32_t>(random_() % bound); }
-
   std::unique_ptr<StepCase> AnyCase(uint32_t dim, uint32_t tokens) {
     constexpr std::array kDTypes = {DType::kBf16, DType::kBf16, DType::kFp16, DType::kFp32};
     constexpr std::array kLevels = {0, 0, 0, 1, 5};
@@ -151,9 +138,6 @@ class StepConformanceTest : public testing::TestWithParam<const Backend*> {
     uint32_t rows = 0;
     return Encode(ReferenceBackend(), of, source, v, room, &rows);
   }
-
-  std::mt19937_64 random_ = SeededRandom();
-  TileMaker maker_{random_};
 
  private:
   float ValueOf(const ProfileChannel& channel, uint32_t token, Values values) {
@@ -300,9 +284,7 @@ TEST_P(StepConformanceTest, DecodesHostileStripsInBounds) {
   EXPECT_GT(decoded, 20U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StepConformanceTest,
-                         testing::ValuesIn(CompiledBackends().begin(), CompiledBackends().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+CAIRN_EACH_BACKEND(StepConformanceTest);
 
 }  // namespace
 }  // namespace cairn::codecs

@@ -7,14 +7,10 @@
 
 #include <array>
 #include <ostream>
-#include <string>
 #include <vector>
 
-#include "codecs/backend_step.h"
-#include "codecs/backends.h"
 #include "codecs/pack/strip.h"
-#include "tests/conformance/codecs/tiles.h"
-#include "tests/support/random.h"
+#include "tests/conformance/codecs/each_backend.h"
 
 namespace cairn::codecs {
 
@@ -30,15 +26,8 @@ size_t SourceBytesOf(const StripShape& shape) { return ElementCount(shape) * Byt
 // Contents that tiles.h does not know: what lossless coding finds hard.
 enum class Lossless : uint8_t { kFarApart, kAllExponents, kZeros, kFewEscapes, kWrapped, kCount };
 
-class StripTest : public testing::TestWithParam<const Backend*> {
+class StripTest : public EachBackendTest {
  protected:
-  void SetUp() override {
-    if (!GetParam()->is_supported()) {
-      GTEST_SKIP() << "backend " << GetParam()->name << " is not supported by this CPU";
-    }
-    std::cout << "backend " << GetParam()->name << " runs\n";
-  }
-
   template <typename Check>
   void ForEachShape(Check check) {
     constexpr std::array<uint32_t, 9> kDims = {1, 3, 31, 32, 64, 80, 96, 128, 130};
@@ -90,9 +79,6 @@ class StripTest : public testing::TestWithParam<const Backend*> {
     EXPECT_TRUE(room.IsIntact());
     return {room.data(), room.data() + bytes};
   }
-
-  std::mt19937_64 random_ = SeededRandom();
-  TileMaker maker_{random_};
 
  private:
   template <typename Check>
@@ -196,9 +182,7 @@ TEST_P(StripTest, DecodesHostileStripsInBounds) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StripTest,
-                         testing::ValuesIn(CompiledBackends().begin(), CompiledBackends().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+CAIRN_EACH_BACKEND(StripTest);
 
 }  // namespace
 }  // namespace cairn::codecs
