@@ -118,7 +118,7 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
   const uint32_t planes = PlaneCount(spec.tile.kind);
   const bool is_streamed = target_bytes >= kStreamedBytesMin;
   StepScratch scratch;
-  Decoders decoders{{backend, is_streamed}, {backend, is_streamed}, &scratch};
+  Decoders decoders{{backend, is_streamed}, {backend, is_streamed, &scratch}, &scratch};
   uint8_t* out = U8(target.data());
   for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
     // The tiles of a layer's heads are adjacent.

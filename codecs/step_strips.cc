@@ -192,7 +192,7 @@ bool StepStripDecoder::Add(const ImageSpec& spec, uint32_t index, const Profile&
     const uint64_t token = uint64_t{i} * kStripTokens;
     jobs_[count_++] = {&tile,        shape.tokens, spec.first_position + token,
                        parts,        strip,        target + StripSourceOffset(geometry, i),
-                       is_streamed_, &scratch_};
+                       is_streamed_, scratch_};
     return count_ < kStripsAtOnce || DecodeJobs();
   };
   return ForEachStepStrip(geometry, content, add);

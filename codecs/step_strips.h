@@ -60,9 +60,9 @@ Error EncodeStepStrips(const Backend& backend, const Recipe& recipe, const TileS
 // Flush().
 class StepStripDecoder {
  public:
-  // is_streamed: targets are better written past the caches.
-  StepStripDecoder(const Backend& backend, bool is_streamed)
-      : backend_(backend), is_streamed_(is_streamed) {}
+  // is_streamed: targets are better written past the caches. scratch: of the image, outlives this.
+  StepStripDecoder(const Backend& backend, bool is_streamed, StepScratch* scratch)
+      : backend_(backend), is_streamed_(is_streamed), scratch_(scratch) {}
 
   // False where a strip, of this tile or of one added before, is none that an encoder with this
   // profile writes. REQUIRES: IsCodableWith(spec, &profile).
@@ -77,11 +77,11 @@ class StepStripDecoder {
 
   const Backend& backend_;
   bool is_streamed_;
+  StepScratch* scratch_;
   uint32_t count_ = 0;
   uint32_t tile_count_ = 0;
   StepStripJob jobs_[kStripsAtOnce];
   StepTile tiles_[kStripsAtOnce];  // of the jobs
-  StepScratch scratch_;
 };
 
 // The image at a higher level: the bytes that Encode() of the source gives there, but that raw
