@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "codecs/recipe.h"
 #include "codecs/shape.h"

@@ -63,15 +63,13 @@ absl::Status PutExchange::SetStatistics() {
                                                      " values; the slice has ", expected, " (",
                                                      proto::ShapeOf(kind), ")"));
     }
-    bool is_sent = kind == proto::Statistic::kQuerySquares;
-    if (!is_sent) {
-      if (std::holds_alternative<ImageBytes>(request_.source)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
-      }
-      is_sent = request_.encode == Side::kDaemon && proto::IsCodedWith(context_.recipe, kind);
+    const bool is_for_coder = kind != proto::Statistic::kQuerySquares;
+    if (is_for_coder && std::holds_alternative<ImageBytes>(request_.source)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
     }
-    if (is_sent) {
+    if (!is_for_coder ||
+        (request_.encode == Side::kDaemon && proto::IsCodedWith(context_.recipe, kind))) {
       sent_[place] = given[place];
       sent_bytes_ += given[place].size_bytes();
     }
