@@ -33,13 +33,13 @@ StepChannel ChannelOf(const ProfileChannel& known, const Offsets& offsets, int32
 
 // Both members of each pair, then what does not turn.
 void OrderByPairs(StepTile* tile) {
-  bool turns[kProfileDimMax] = {};
+  bool turns[kProfileDimMax];
   const StepPairs& pairs = tile->turning;
+  MarkTurning(pairs, tile->dim, turns);
   uint32_t channel = pairs.first;
   for (uint32_t pair = 0; pair < pairs.count; ++pair, channel += pairs.step) {
     tile->order[2 * pair] = static_cast<uint16_t>(channel);
     tile->order[2 * pair + 1] = static_cast<uint16_t>(channel + pairs.distance);
-    turns[channel] = turns[channel + pairs.distance] = true;
   }
   uint32_t count = 2 * pairs.count;
   for (channel = 0; channel < tile->dim && count < tile->dim; ++channel) {

@@ -51,6 +51,15 @@ struct StepPairs {
   const uint8_t* turns;  // u64 each, 2^-64 turn a token; borrowed, at any alignment
 };
 
+// turns[c]: whether channel c of a tile of `dim` does.
+CAIRN_HD void MarkTurning(const StepPairs& pairs, uint32_t dim, bool* turns) {
+  for (uint32_t c = 0; c < dim; ++c) turns[c] = false;
+  for (uint32_t i = 0; i < pairs.count; ++i) {
+    const uint32_t first = pairs.first + i * pairs.step;
+    turns[first] = turns[first + pairs.distance] = true;
+  }
+}
+
 // A basis, borrowed at any alignment: of channels, and [channel][component] of fp16.
 struct StepBasis {
   const uint8_t* scale;

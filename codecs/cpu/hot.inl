@@ -55,8 +55,8 @@ struct HotPairs {
     for (uint32_t first = 0; first < channels; first += 16) {
       Halves16 rows[8];
       for (uint32_t i = 0; i < 8; ++i) {
-        rows[i] = Blocks::LoadTwoEights(bytes + token_at[i] * channels + first,
-                                        bytes + token_at[8 + i] * channels + first);
+        rows[i] = Strips::LoadTwo(bytes + token_at[i] * channels + first,
+                                  bytes + token_at[8 + i] * channels + first);
       }
       Blocks::TransposeEights(rows);
       for (uint32_t i = 0; i < 8; ++i) Blocks::StoreHalves(At(first / 2 + i), rows[i]);

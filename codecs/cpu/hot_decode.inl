@@ -37,12 +37,8 @@ struct HotDecoding {
   alignas(64) float tables[kProfileDimMax][kTableEntries];
 
   explicit HotDecoding(const HotStripJob& of) : job(of), step(of.tile->step), eights(*of.tile) {
-    has_halves = step.dtype != DType::kFp32 && !step.has_basis && step.dim % kChannelsAtOnce == 0;
-    for (uint32_t c = 0; c < step.dim; ++c) turns[c] = false;
-    for (uint32_t i = 0; i < step.turning.count; ++i) {
-      bool* first = turns + step.turning.first + i * step.turning.step;
-      first[0] = first[step.turning.distance] = true;
-    }
+    has_halves = FillsColumns(step);
+    MarkTurning(step.turning, step.dim, turns);
     for (uint32_t c = 0; c < step.dim; ++c) {
       const HotChannel& channel = of.tile->channels[c];
       const int32_t correction = HotCorrectionAt(*of.tile, of.corrections, c);
@@ -171,10 +167,7 @@ void DecodeHotBlock(const HotDecoding& strip, uint32_t token) {
 
 void DecodeHotStrip(const HotStripJob& job) {
   const HotDecoding strip(job);
-  const uint64_t row_bytes = uint64_t{strip.step.dim} * BytesOf(strip.step.dtype);
-  const bool is_streamed = job.is_streamed && strip.step.dtype != DType::kFp32 &&
-                           row_bytes % kLineBytes == 0 &&
-                           reinterpret_cast<uintptr_t>(job.target) % kLineBytes == 0;
+  const bool is_streamed = IsStreamed(strip.step, job);
   for (uint32_t token = 0; token < job.tokens; token += kBlockTokens) {
     if (is_streamed) {
       DecodeHotBlock<true>(strip, token);

@@ -47,23 +47,16 @@ struct HotCoding {
     const StepTile& step = tile.step;
     const uint32_t token = block * kBlockTokens;
     BlockValues* values = &blocks[block];
-    uint64_t found = TakeBlock(step.dtype, source.bytes, source.tokens, step.dim, token, values);
-    if (step.turning.count != 0) {
-      OwnRotations own;
-      Turn<false>(step.turning,
-                  RotationsOf(step, source.position, source.tokens, token, source.scratch, &own),
-                  values);
-    }
-    if (step.has_basis) EnterBasis(step, values);
-    Ints16 is_within = Blocks::SetInts(-1);
+    uint64_t found = TakeComponents(step, source, token, values);
+    Ints16 largest = Blocks::SetInts(0);
     for (uint32_t c = 0; c < step.dim; ++c) {
       Floats16 y = Blocks::Load(values->of[c]);
       if (!step.has_basis) y = Blocks::Sub(y, Blocks::Set(step.channels[c].mean));
       Blocks::Store(values->of[c], y);
       const Floats16 size = Blocks::Mul(y, Blocks::Set(Exp2(-tile.channels[c].spread_log)));
-      is_within = Blocks::And(is_within, Blocks::IsWithin(size, Blocks::Set(kStepCodeMax)));
+      largest = Blocks::MaxMagnitude(largest, size);
     }
-    found |= Blocks::Bits(is_within) ^ 0xFFFF;
+    found |= TooLarge(largest);
     const uint32_t left = source.tokens - token;
     if (left < kBlockTokens) found &= (1U << left) - 1;
     rows->words[token / 64] |= found << (token % 64);

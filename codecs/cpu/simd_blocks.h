@@ -83,12 +83,6 @@ struct Blocks {
   static Floats16 LookUp(Floats16 table, Ints16 index) {
     return {LookUpOne(table, index.a), LookUpOne(table, index.b)};
   }
-  // All bits of lane i are whether |x| <= y; not where x is NaN.
-  static Ints16 IsWithin(Floats16 x, Floats16 y) {
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
-    return {_mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.a, magnitude), y.a, _CMP_LE_OQ)),
-            _mm256_castps_si256(_mm256_cmp_ps(_mm256_and_ps(x.b, magnitude), y.b, _CMP_LE_OQ))};
-  }
   // The larger of `largest` and the bits of x but for signs: in the order of magnitudes, and NaN
   // above all.
   static Ints16 MaxMagnitude(Ints16 largest, Floats16 x) {
@@ -234,12 +228,6 @@ struct Blocks {
     return _mm256_inserti128_si256(
         _mm256_castsi128_si256(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
         _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT), 1);
-  }
-  static Halves16 LoadTwoEights(const void* first, const void* second) {
-    const auto load = [](const void* source) {
-      return _mm_loadu_si128(static_cast<const __m128i*>(source));
-    };
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load(first)), load(second), 1);
   }
   // Of either half of the registers, 8 rows of 8: rows to columns.
   static void TransposeEights(Halves16 (&rows)[8]) {

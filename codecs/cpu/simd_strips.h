@@ -122,10 +122,10 @@ struct Strips {
         rows, [](Bytes32 a, Bytes32 b) { return _mm256_unpacklo_epi8(a, b); },
         [](Bytes32 a, Bytes32 b) { return _mm256_unpackhi_epi8(a, b); });
   }
-  static Bytes32 LoadTwo(const uint8_t* first, const uint8_t* second) {
+  static Bytes32 LoadTwo(const void* first, const void* second) {
     return _mm256_inserti128_si256(
-        _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(first))),
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(second)), 1);
+        _mm256_castsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(first))),
+        _mm_loadu_si128(static_cast<const __m128i*>(second)), 1);
   }
   static void StoreTwo(uint8_t* first, uint8_t* second, Bytes32 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(a));

@@ -174,8 +174,7 @@ uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint3
   for (; channel + 8 <= dim; channel += 8) {
     Halves16 rows[8];
     for (uint32_t i = 0; i < 8; ++i) {
-      rows[i] =
-          Blocks::LoadTwoEights(row[i] + uint64_t{2} * channel, row[8 + i] + uint64_t{2} * channel);
+      rows[i] = Strips::LoadTwo(row[i] + uint64_t{2} * channel, row[8 + i] + uint64_t{2} * channel);
     }
     Blocks::TransposeEights(rows);
     for (uint32_t i = 0; i < 8; ++i) {
@@ -224,7 +223,7 @@ void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uin
                 uint8_t* target) {
   const auto take = [](const uint16_t* from, Halves16(&eights)[8]) {
     for (uint32_t i = 0; i < 8; ++i) {
-      eights[i] = Blocks::LoadTwoEights(from + i * kStride, from + (8 + i) * kStride);
+      eights[i] = Strips::LoadTwo(from + i * kStride, from + (8 + i) * kStride);
     }
     Blocks::TransposeEights(eights);
   };
@@ -243,6 +242,20 @@ void PutColumns(uint32_t dim, uint32_t count, const uint8_t* token_at, const uin
       }
     }
   }
+}
+
+// Whether a strip can go from codes to elements without a block of floats: its values are rounded
+// in registers and PutColumns() leaves no channel out.
+bool FillsColumns(const StepTile& tile) {
+  return tile.dtype != DType::kFp32 && !tile.has_basis && tile.dim % 32 == 0;
+}
+
+// Whether a job's target is written past the caches: its tokens are whole cache lines.
+template <typename Job>
+bool IsStreamed(const StepTile& tile, const Job& job) {
+  const uint64_t row_bytes = uint64_t{tile.dim} * BytesOf(tile.dtype);
+  return job.is_streamed && tile.dtype != DType::kFp32 && row_bytes % 64 == 0 &&
+         reinterpret_cast<uintptr_t>(job.target) % 64 == 0;
 }
 
 // Elements of a block.

@@ -84,12 +84,8 @@ bool IndexChannels(StepDecoding* strip) {
   const StepStripJob& job = *strip->job;
   const StepTile& tile = *job.tile;
   const uint32_t groups = CoderGroups(job.tokens);
-  strip->has_groups = tile.dtype != DType::kFp32 && !tile.has_basis && tile.dim % 32 == 0;
-  for (uint32_t c = 0; c < tile.dim; ++c) strip->turns[c] = false;
-  for (uint32_t i = 0; i < tile.turning.count; ++i) {
-    const uint32_t first = tile.turning.first + i * tile.turning.step;
-    strip->turns[first] = strip->turns[first + tile.turning.distance] = true;
-  }
+  strip->has_groups = FillsColumns(tile);
+  MarkTurning(tile.turning, tile.dim, strip->turns);
   SymbolCodes codes;
   uint32_t escapes = 0;
   const uint8_t* low = job.strip + job.parts.low;
@@ -195,12 +191,6 @@ void LeaveBasis(const StepTile& tile, BlockValues* values) {
   }
 }
 
-bool IsStreamed(const StepStripJob& job) {
-  const uint64_t row_bytes = uint64_t{job.tile->dim} * BytesOf(job.tile->dtype);
-  return job.is_streamed && job.tile->dtype != DType::kFp32 && row_bytes % 64 == 0 &&
-         reinterpret_cast<uintptr_t>(job.target) % 64 == 0;
-}
-
 // All of a group that goes through blocks.
 [[gnu::noinline]] void PutBlocks(const StepDecoding& strip, uint32_t group) {
   const StepStripJob& job = *strip.job;
@@ -217,7 +207,7 @@ bool IsStreamed(const StepStripJob& job) {
           RotationsOf(tile, job.position, job.tokens, token, job.scratch, &own);
       Turn<true>(tile.turning, rotations, &blocks[i]);
     }
-    if (IsStreamed(job)) {
+    if (IsStreamed(tile, job)) {
       PutBlock<true>(tile.dtype, blocks[i], job.tokens, tile.dim, token, job.target);
     } else {
       PutBlock<false>(tile.dtype, blocks[i], job.tokens, tile.dim, token, job.target);
@@ -288,7 +278,7 @@ template <DType kType>
     if (token >= job.tokens) return;
     const uint16_t* rows = halves.of[0] + i * kBlockTokens;
     uint8_t* target = job.target + uint64_t{token} * job.tile->dim * 2;
-    if (IsStreamed(job)) {
+    if (IsStreamed(*job.tile, job)) {
       PutColumns<true, kCoderLanes>(job.tile->dim, job.tokens - token, Groups::kTokenAt, rows,
                                     target);
     } else {

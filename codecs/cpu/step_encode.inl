@@ -48,26 +48,36 @@ void EnterBasis(const StepTile& tile, BlockValues* values) {
   return Blocks::LoadHalves(reinterpret_cast<const uint8_t*>(each));
 }
 
-// A group's values, as they are coded. Returns its tokens that have to be rows, as bits.
+// The values of a block, as they are coded but for their means. Returns its tokens that have to be
+// rows, as bits.
+uint32_t TakeComponents(const StepTile& tile, const StepSource& source, uint32_t token,
+                        BlockValues* values) {
+  const uint32_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, values);
+  if (tile.turning.count != 0) {
+    OwnRotations own;
+    // Of tokens that are not there, those of the block before.
+    const uint32_t at = token < source.tokens ? token : token - kBlockTokens;
+    const Rotations rotations =
+        RotationsOf(tile, source.position, source.tokens, at, source.scratch, &own);
+    Turn<false>(tile.turning, rotations, values);
+  }
+  if (tile.has_basis) EnterBasis(tile, values);
+  return rows;
+}
+
+// Those of a group, likewise.
 uint32_t TakeGroup(const StepTile& tile, const StepSource& source, uint32_t group,
                    BlockValues (*blocks)[2]) {
-  uint32_t rows = 0;
-  for (uint32_t i = 0; i < 2; ++i) {
-    const uint32_t token = group * kCoderLanes + i * kBlockTokens;
-    BlockValues* values = &(*blocks)[i];
-    rows |= TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, values)
-            << (i * kBlockTokens);
-    if (tile.turning.count != 0) {
-      OwnRotations own;
-      // Of tokens that are not there, those of one that is.
-      const uint32_t at = token < source.tokens ? token : group * kCoderLanes;
-      const Rotations rotations =
-          RotationsOf(tile, source.position, source.tokens, at, source.scratch, &own);
-      Turn<false>(tile.turning, rotations, values);
-    }
-    if (tile.has_basis) EnterBasis(tile, values);
-  }
-  return rows;
+  const uint32_t token = group * kCoderLanes;
+  const uint32_t rows = TakeComponents(tile, source, token, &(*blocks)[0]);
+  return rows | TakeComponents(tile, source, token + kBlockTokens, &(*blocks)[1]) << kBlockTokens;
+}
+
+// The tokens of a block that have a magnitude too large for a code, or NaN, as bits.
+//   largest  as Blocks::MaxMagnitude() has it
+uint32_t TooLarge(Ints16 largest) {
+  const Ints16 bound = Blocks::SetInts(static_cast<int32_t>(FloatBits(kStepCodeMax)));
+  return Blocks::Bits(Blocks::Above(largest, bound));
 }
 
 // Symbols and low planes of a group whose tokens `coded` have codes. Returns the tokens that have a
@@ -118,9 +128,7 @@ uint32_t CodeGroup(const StepTile& tile, const BlockValues (&blocks)[2], uint32_
       low += uint64_t{4} * groups;
     }
   }
-  const Ints16 bound = Blocks::SetInts(static_cast<int32_t>(FloatBits(kStepCodeMax)));
-  return Blocks::Bits(Blocks::Above(first_largest, bound)) |
-         Blocks::Bits(Blocks::Above(second_largest, bound)) << kBlockTokens;
+  return TooLarge(first_largest) | TooLarge(second_largest) << kBlockTokens;
 }
 
 // K and V of a head have the same.
