@@ -55,19 +55,21 @@ struct ClipCost {
   }
 };
 
-// The codes of kLanes elements.
-template <uint32_t kBits>
-void StoreCodes(uint8_t* target, Float value, Float min, Float inverse_step8) {
-  const Float position = Simd::Mul(Simd::Sub(value, min), inverse_step8);
+// The codes of kCount registers of elements, kCount: 1 or Simd::kCodeFloats.
+//   position_at  of 255, of the elements of a register
+template <uint32_t kBits, uint32_t kCount, typename PositionAt>
+[[gnu::always_inline]] inline void StoreCodes(uint8_t* target, PositionAt position_at) {
+  Float positions[kCount];
+  for (uint32_t i = 0; i < kCount; ++i) positions[i] = position_at(i);
   if constexpr (kBits == 2) {
-    const uint32_t past_0 = Simd::Bits(IsPast(0, position));
-    const uint32_t past_1 = Simd::Bits(IsPast(1, position));
-    const uint32_t past_2 = Simd::Bits(IsPast(2, position));
-    Simd::StoreCodes2(target, past_0 ^ past_1 ^ past_2, past_1);
+    Simd::StoreCodes2<kCount>(target, positions);
   } else {
-    const Int code8 = RoundedInt(Clamped(position, 255.0F));
-    if constexpr (kBits == 8) Simd::StoreCodes8(target, code8);
-    if constexpr (kBits == 4) Simd::StoreCodes4(target, Simd::Narrow8To4(code8));
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const Int code8 = RoundedInt(Clamped(positions[i], 255.0F));
+      uint8_t* codes = target + i * kLanes * kBits / 8;
+      if constexpr (kBits == 8) Simd::StoreCodes8(codes, code8);
+      if constexpr (kBits == 4) Simd::StoreCodes4(codes, Simd::Narrow8To4(code8));
+    }
   }
 }
 
@@ -226,8 +228,11 @@ struct Columns {
     }
     ForEachRowOfCodes(codes, [&](uint32_t t, uint8_t* row_codes) {
       const Row row = RowAt(t);
-      for (uint32_t v = 0; v < kVectors; ++v) {
-        StoreCodes<kBits>(row_codes + v * kVectorBytes, row.At(v), mins[v], inverse_steps[v]);
+      constexpr uint32_t kCount = kVectors % Simd::kCodeFloats == 0 ? Simd::kCodeFloats : 1;
+      for (uint32_t v = 0; v < kVectors; v += kCount) {
+        StoreCodes<kBits, kCount>(row_codes + v * kVectorBytes, [&](uint32_t i) {
+          return Simd::Mul(Simd::Sub(row.At(v + i), mins[v + i]), inverse_steps[v + i]);
+        });
       }
     });
     return true;

@@ -84,9 +84,16 @@ struct Run {
   }
 
   void Encode(float min, float inverse_step8, uint8_t* codes) const {
-    for (uint32_t c = 0; c < count; c += kLanes) {
-      StoreCodes<kBits>(codes + c * kBits / 8, At(c), Simd::Set(min), Simd::Set(inverse_step8));
-    }
+    const auto store = [&]<uint32_t kCount>(uint32_t first) {
+      StoreCodes<kBits, kCount>(codes + first * kBits / 8, [&](uint32_t i) {
+        return Simd::Mul(Simd::Sub(At(first + i * kLanes), Simd::Set(min)),
+                         Simd::Set(inverse_step8));
+      });
+    };
+    constexpr uint32_t kMany = Simd::kCodeFloats * kLanes;
+    uint32_t c = 0;
+    for (; c + kMany <= count; c += kMany) store.template operator()<Simd::kCodeFloats>(c);
+    for (; c < count; c += kLanes) store.template operator()<1>(c);
   }
 };
 

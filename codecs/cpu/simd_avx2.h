@@ -189,10 +189,28 @@ struct Simd {
     const uint32_t word = (low & 0xFFFF) | (high << 16);
     __builtin_memcpy(target, &word, 4);
   }
-  // Codes as two masks: their low and their high bits.
-  static void StoreCodes2(uint8_t* target, uint32_t low, uint32_t high) {
-    const auto word = static_cast<uint16_t>(_pdep_u32(low, 0x5555) | _pdep_u32(high, 0xAAAA));
-    __builtin_memcpy(target, &word, 2);
+  // kCount * kLanes two-bit codes of positions of 255, as affine_encode.inl says. kCount: 1 or
+  // kCodeFloats. REQUIRES: positions are below 2^31 in magnitude.
+  static constexpr uint32_t kCodeFloats = 4;
+  template <uint32_t kCount>
+  static void StoreCodes2(uint8_t* target, const Float* positions) {
+    const auto halves = [&](uint32_t i) {
+      const __m256i first = _mm256_cvtps_epi32(positions[i % kCount]);
+      return _mm256_packs_epi32(first, _mm256_cvtps_epi32(positions[(i + 1) % kCount]));
+    };
+    // Codes of 8 bits, less 128: four of every register, then their other four.
+    const __m256i codes8 = _mm256_xor_si256(_mm256_packus_epi16(halves(0), halves(2)),  //
+                                            _mm256_set1_epi8(-128));
+    const __m256i past_0 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(42 - 128));
+    const __m256i past_1 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(127 - 128));
+    const __m256i past_2 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(212 - 128));
+    const __m256i negated = _mm256_add_epi8(_mm256_add_epi8(past_0, past_1), past_2);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi16(0x0401), negated);
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(-0x000F0001));
+    const __m128i both = _mm_or_si128(_mm256_castsi256_si128(fours),
+                                      _mm_slli_epi32(_mm256_extracti128_si256(fours, 1), 8));
+    const int64_t codes = _mm_cvtsi128_si64(_mm_packus_epi32(both, both));
+    __builtin_memcpy(target, &codes, 2 * kCount);
   }
   // (code + 8) / 17 of 0..255.
   static Int Narrow8To4(Int code) {

@@ -148,9 +148,17 @@ struct Simd {
     const __m512i pairs = _mm512_or_si512(codes, _mm512_srli_epi64(codes, 28));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(target), _mm512_cvtepi64_epi8(pairs));
   }
-  static void StoreCodes2(uint8_t* target, uint32_t low, uint32_t high) {
-    const uint32_t word = _pdep_u32(low, 0x55555555) | _pdep_u32(high, 0xAAAAAAAA);
-    __builtin_memcpy(target, &word, 4);
+  static constexpr uint32_t kCodeFloats = 4;
+  template <uint32_t kCount>
+  static void StoreCodes2(uint8_t* target, const Float* positions) {
+    for (uint32_t i = 0; i < kCount; ++i) {
+      const uint32_t past_0 = _mm512_cmp_ps_mask(positions[i], Set(42.5F), _CMP_GT_OQ);
+      const uint32_t past_1 = _mm512_cmp_ps_mask(positions[i], Set(127.5F), _CMP_GE_OQ);
+      const uint32_t past_2 = _mm512_cmp_ps_mask(positions[i], Set(212.5F), _CMP_GT_OQ);
+      const uint32_t word = _pdep_u32(past_0 ^ past_1 ^ past_2, 0x55555555) |  //
+                            _pdep_u32(past_1, 0xAAAAAAAA);
+      __builtin_memcpy(target + 4 * i, &word, 4);
+    }
   }
   static Int Narrow8To4(Int code) {
     const __m512i moved = _mm512_add_epi32(code, _mm512_set1_epi32(8));
