@@ -9,7 +9,6 @@ namespace cairn::codecs {
 namespace {
 
 constexpr uint32_t kDisplacedMax = 32;       // the paper's "additional pool"
-constexpr uint32_t kPlainLayers = 2;         // at the start of a group of layers: no rows
 constexpr uint32_t kFiniteMax = 0x7F7FFFFF;  // bits of the largest finite float
 constexpr size_t kCountAt = sizeof(float) * kChainRows;
 constexpr size_t kDisplacedAt = kCountAt + 1;
@@ -77,7 +76,7 @@ bool LoadChain(const uint8_t* source, ChainHead* chain) {
 void SelectMinNorm(const Backend& backend, const TileSource& source, TilePlan* plan) {
   SelectNone(backend, source, plan);
   HeadWork* head = source.head;
-  if (source.geometry.IsPerChannel() && source.at.layer >= kPlainLayers) {
+  if (source.geometry.IsPerChannel()) {
     for (uint32_t first = 0; first < source.geometry.rows; first += kKiviKGroupTokens) {
       const uint32_t left = source.geometry.rows - first;
       TraceGroup(source, first, left < kKiviKGroupTokens ? left : kKiviKGroupTokens, head);

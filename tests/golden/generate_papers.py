@@ -76,10 +76,10 @@ class Image:
     def encode(self):
         if self.bank:
             return self.encode_patterned()
-        for index, (layer, planes) in enumerate(self.matrices()):
+        for index, (_, planes) in enumerate(self.matrices()):
             pool, chosen = self.pool_before(index), []
             if self.source.dtype != BYTES:
-                chosen = pool.trace(generate.to_float(self.source.dtype, planes[0]), layer)
+                chosen = pool.trace(generate.to_float(self.source.dtype, planes[0]))
             for plane, bits in enumerate(planes):
                 coded = None
                 if self.source.dtype != BYTES:

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 
 F32 = np.float32
-ROWS, GONE, GROUP, PLAIN_LAYERS = 3, 32, 128, 2
+ROWS, GONE, GROUP = 3, 32, 128
 
 
 def norms_of(values):
@@ -35,11 +35,9 @@ class Pool:
         self.norms = sorted(self.norms + [norm])
         return True
 
-    def trace(self, values, layer):
+    def trace(self, values):
         """The rows that a block has; the pool goes on with it."""
         rows = []
-        if layer < PLAIN_LAYERS:
-            return rows
         norms = norms_of(values)
         for first in range(0, len(norms), GROUP):
             tokens = [t for t in range(first, min(first + GROUP, len(norms))) if norms[t] is not None]
