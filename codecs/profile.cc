@@ -3,6 +3,7 @@
 
 #include "codecs/bytes.h"
 #include "codecs/math.h"
+#include "codecs/static_step.h"
 
 namespace cairn::codecs {
 namespace {
@@ -104,8 +105,8 @@ bool ProfileParser::Rates() {
 
 bool ProfileParser::Tables(uint32_t plane) {
   uint64_t tables = 0;
-  if (!Take(kTablesBytes, &tables)) return false;
-  if (!Take(kOffsetsBytes, &profile_.offsets_[plane])) return false;
+  uint64_t offsets = 0;
+  if (!Take(kTablesBytes, &tables) || !Take(kOffsetsBytes, &offsets)) return false;
   uint32_t faults = 0;
   for (uint32_t i = 0; i < kProfileTables; ++i) {
     uint16_t frequencies[kCoderSymbols];
@@ -118,8 +119,16 @@ bool ProfileParser::Tables(uint32_t plane) {
     profile_.lookups_[plane][i] = MakeCoderLookup(profile_.tables_[plane][i]);
     profile_.has_exact_lookups_[plane] &= profile_.lookups_[plane][i].is_exact;
   }
-  for (uint64_t i = 0; i < kOffsetsBytes; ++i) {
-    faults |= Load<int8_t>(bytes_.data() + profile_.offsets_[plane] + i) == -128 ? 1 : 0;
+  for (uint32_t i = 0; i < kProfileTables; ++i) {
+    float* of = profile_.offsets_[plane][i];
+    for (uint32_t magnitude = 0; magnitude < 2; ++magnitude) {
+      const auto offset = Load<int8_t>(bytes_.data() + offsets + uint64_t{2} * i + magnitude);
+      faults |= offset == -128 ? 1 : 0;
+      of[magnitude] = static_cast<float>(offset) * 0.00390625F;
+    }
+    for (uint32_t symbol = 0; symbol < kEscapeSymbol; ++symbol) {
+      profile_.symbol_codes_[plane][i][symbol] = StepCodeOf(static_cast<int32_t>(symbol) - 7, of);
+    }
   }
   return faults == 0;
 }
@@ -198,12 +207,6 @@ std::optional<int16_t> Profile::MultiplierOf(uint32_t bits_in_tenths) const {
     if (Load<uint16_t>(rate) == bits_in_tenths) return Load<int16_t>(rate + 2);
   }
   return std::nullopt;
-}
-
-float Profile::Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const {
-  const auto offset =
-      Load<int8_t>(bytes_.data() + offsets_[plane] + uint64_t{table} * 2 + magnitude - 1);
-  return static_cast<float>(offset) * 0.00390625F;
 }
 
 const std::byte* Profile::Channels(uint32_t plane, ProfileHead at) const {

@@ -86,8 +86,12 @@ class Profile {
   // Of all kProfileTables, and whether they are all exact.
   [[nodiscard]] const CoderLookup* Lookups(uint32_t plane) const { return lookups_[plane]; }
   [[nodiscard]] bool HasExactLookups(uint32_t plane) const { return has_exact_lookups_[plane]; }
-  // Of a code of magnitude 1 or 2, in steps.
-  [[nodiscard]] float Offset(uint32_t plane, uint32_t table, uint32_t magnitude) const;
+  // Of the codes of magnitude 1 and 2, in steps: of each table, and none of codes with low bits.
+  [[nodiscard]] const float (*Offsets(uint32_t plane) const)[2] { return offsets_[plane]; }
+  // What symbols of codes without low bits stand for, in steps, of each table; the escape is 0.
+  [[nodiscard]] const float (*SymbolCodes(uint32_t plane) const)[kCoderSymbols] {
+    return symbol_codes_[plane];
+  }
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
   // All of a head, as LoadChannel() reads them.
   [[nodiscard]] const std::byte* Channels(uint32_t plane, ProfileHead at) const;
@@ -129,7 +133,6 @@ class Profile {
   bool has_basis_ = false;
   uint64_t turns_ = 0;  // offsets of the parts
   uint64_t rates_ = 0;
-  uint64_t offsets_[2] = {0, 0};
   uint64_t channels_[2] = {0, 0};
   uint64_t scale_ = 0;
   uint64_t inverse_ = 0;
@@ -137,6 +140,8 @@ class Profile {
   CoderTable tables_[2][kProfileTables];
   CoderLookup lookups_[2][kProfileTables];
   bool has_exact_lookups_[2] = {true, true};
+  float offsets_[2][kProfileTables + 1][2] = {};
+  alignas(64) float symbol_codes_[2][kProfileTables][kCoderSymbols] = {};
   mutable HotRates hot_rates_;
 };
 

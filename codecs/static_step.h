@@ -130,9 +130,21 @@ struct StepShape {
 // ratio: of the channel's spread to its step, 256 * log2.
 CAIRN_HD StepShape StepShapeOf(int32_t ratio) {
   int32_t index = ((ratio + 32) >> 6) + 16;
-  index = index < 0 ? 0 : index > 39 ? 39 : index;
-  const int32_t low_bits = index < 17 ? 0 : (index - 17) >> 2;
+  index = index < 0 ? 0 : index;
+  index = index > 39 ? 39 : index;
+  // No branch: which channels have low bits is not to be foreseen.
+  const int32_t above = index - 17;
+  const int32_t low_bits = (above & ~(above >> 31)) >> 2;
   return {static_cast<uint8_t>(low_bits), static_cast<uint8_t>(index - 4 * low_bits)};
+}
+
+// What a code stands for, in steps.
+//   offsets  of the codes of magnitude 1 and 2
+CAIRN_HD float StepCodeOf(int32_t code, const float* offsets) {
+  float value = static_cast<float>(code);
+  if (code == 1 || code == 2) value = Add(value, offsets[code - 1]);
+  if (code == -1 || code == -2) value = Add(value, -offsets[-code - 1]);
+  return value;
 }
 
 // What is added to a code before its low bits are cut off, so that both halves are symmetric.

@@ -6,28 +6,14 @@ namespace {
 
 constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
 
-// Of all tables of a plane, and of codes with low bits, which have none.
-struct Offsets {
-  float of[kProfileTables + 1][2] = {};
-
-  Offsets(const Profile& profile, uint32_t plane) {
-    for (uint32_t table = 0; table < kProfileTables; ++table) {
-      for (uint32_t i = 0; i < 2; ++i) of[table][i] = profile.Offset(plane, table, i + 1);
-    }
-  }
-};
-
-StepChannel ChannelOf(const ProfileChannel& known, const Offsets& offsets, int32_t multiplier,
-                      float power_of_3, int32_t log_of_power) {
+StepChannel ChannelOf(const ProfileChannel& known, int32_t multiplier, float power_of_3,
+                      int32_t log_of_power) {
   const int32_t log = known.step_log + multiplier;
   StepChannel channel;
   channel.mean = known.mean;
   channel.step = Multiply(Exp2(log), power_of_3);
   channel.step_inverse = Exp2(-log);
   channel.shape = StepShapeOf(known.spread_log - log - log_of_power);
-  // An index and no branch: which channels are wide is not to be foreseen.
-  const uint32_t table = channel.shape.low_bits == 0 ? channel.shape.table : kProfileTables;
-  for (uint32_t i = 0; i < 2; ++i) channel.offsets[i] = offsets.of[table][i];
   return channel;
 }
 
@@ -73,12 +59,12 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   if (tile->has_basis) {
     tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
   }
-  const Offsets offsets(profile, plane);
+  tile->offsets = profile.Offsets(plane);
   const std::byte* channels = profile.Channels(plane, at);
   const auto power_of_3 = static_cast<float>(PowerOf3(rate.level));
   for (uint32_t i = 0; i < tile->dim; ++i) {
-    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), offsets, rate.multiplier,
-                                  power_of_3, kLogOf3 * rate.level);
+    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), rate.multiplier, power_of_3,
+                                  kLogOf3 * rate.level);
     tile->planes += tile->channels[i].shape.low_bits;
     tile->order[i] = static_cast<uint16_t>(i);
   }

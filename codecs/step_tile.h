@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One (layer, head, plane) as the recipe `cairn` codes it: what a profile, a multiplier and a level
-// come to. Large: 24 KiB. A coder makes one for each tile.
+// come to. Large: 18 KiB. A coder makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 
@@ -26,21 +26,8 @@ struct StepChannel {
   float mean;
   float step;
   float step_inverse;  // at level 0
-  float offsets[2];    // of the codes of magnitude 1 and 2; 0 where there are low bits
   StepShape shape;
 };
-
-// What a code stands for, in steps.
-CAIRN_HD float StepCodeOf(const StepChannel& channel, int32_t code) {
-  float value = static_cast<float>(code);
-  if (code == 1 || code == 2) value = Add(value, channel.offsets[code - 1]);
-  if (code == -1 || code == -2) value = Add(value, -channel.offsets[-code - 1]);
-  return value;
-}
-// The same in the units of a value, before the mean.
-CAIRN_HD float StepValue(const StepChannel& channel, int32_t code) {
-  return Multiply(StepCodeOf(channel, code), channel.step);
-}
 
 // Channels that turn together: pair i has first + step * i, and that + distance.
 struct StepPairs {
@@ -80,6 +67,7 @@ struct StepTile {
   uint32_t planes;             // low bits of all channels
   const CoderLookup* lookups;  // kProfileTables, borrowed from the profile
   bool has_exact_lookups;      // all of them
+  const float (*offsets)[2];   // as Profile::Offsets() says
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis
   StepChannel channels[kProfileDimMax];
@@ -87,6 +75,14 @@ struct StepTile {
 
   [[nodiscard]] const CoderTable& TableOf(uint32_t channel) const {
     return profile->Table(plane, channels[channel].shape.table);
+  }
+  [[nodiscard]] const float* OffsetsOf(uint32_t channel) const {
+    const StepShape& shape = channels[channel].shape;
+    return offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
+  }
+  // What a code of a channel stands for, before the mean.
+  [[nodiscard]] float ValueOf(uint32_t channel, int32_t code) const {
+    return Multiply(StepCodeOf(code, OffsetsOf(channel)), channels[channel].step);
   }
 };
 

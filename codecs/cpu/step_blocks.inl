@@ -10,7 +10,26 @@ namespace {
 constexpr uint32_t kStreamRoom = 192;  // that may be read past the end of a stream
 constexpr uint32_t kStripGroups = kStripTokens / kCoderLanes;
 
-// A strip that is being decoded. What is of channels is in tables that strips share.
+// Numbers, those that are plain first: a branch that asked each of them would not be foreseen.
+struct PlainFirst {
+  uint16_t* of;
+  uint32_t plain;
+  uint32_t count;
+  uint32_t others_first;  // once all are added: plain
+
+  void Start(uint16_t* numbers, uint32_t all) {
+    of = numbers;
+    plain = 0;
+    count = others_first = all;
+  }
+  void Add(uint32_t number, bool is_plain) {
+    others_first -= is_plain ? 0 : 1;
+    of[is_plain ? plain : others_first] = static_cast<uint16_t>(number);
+    plain += is_plain ? 1 : 0;
+  }
+};
+
+// A strip that is being decoded. What is of channels is by their places in the order of coding.
 struct StepDecoding {
   const StepStripJob* job;
   Halves32 states;
@@ -20,10 +39,12 @@ struct StepDecoding {
   uint8_t (*symbols)[kStripTokens];   // of a channel
   uint32_t (*escaped)[kStripGroups];  // tokens of a channel whose codes are escapes, as bits
   uint32_t* escapes;                  // those of the channels before, and those taken
-  const uint8_t** low;                // the low planes of a channel
-  uint8_t (*tables)[64];              // of a channel's symbols, where it has no low bits: planes
-  bool* turns;                        // whether a channel does
+  const uint8_t** low;                // the low planes of a channel, or null: it is plain
+  uint8_t (*tables)[64];              // of a plain channel's symbols: planes of bytes
   bool has_groups;                    // all fits, as above
+  // Pairs that turn, and places of channels that do not.
+  PlainFirst turning;
+  PlainFirst still;
 
   // False where rows or first states are none.
   [[nodiscard]] bool Start(const StepStripJob& of, uint8_t* copy) {
@@ -47,76 +68,76 @@ struct StepDecoding {
   [[nodiscard]] bool IsEnded() const { return AreLastStates(states) && stream == stream_end; }
 };
 
-// What the 16 symbols of a table stand for, before the step: made when first asked for.
-struct SymbolCodes {
-  alignas(64) float of[kProfileTables][16];
-  uint32_t made = 0;  // tables, as bits
-
-  // Of a channel without low bits.
-  const float* Of(const StepChannel& channel) {
-    static_assert(kProfileTables <= 32);
-    const uint32_t table = channel.shape.table;
-    if ((made >> table & 1) == 0) {
-      for (uint32_t symbol = 0; symbol < kEscapeSymbol; ++symbol) {
-        of[table][symbol] = StepCodeOf(channel, static_cast<int32_t>(symbol) - 7);
-      }
-      of[table][kEscapeSymbol] = 0.0F;
-      made |= 1U << table;
-    }
-    return of[table];
+// The table of a plain place.
+void PutTable(const StepDecoding& strip, uint32_t place, bool is_rounded) {
+  const StepTile& tile = *strip.job->tile;
+  const StepChannel& channel = tile.channels[tile.order[place]];
+  const float* codes = tile.profile->SymbolCodes(tile.plane)[channel.shape.table];
+  Floats16 values = Blocks::Mul(Blocks::Load(codes), Blocks::Set(channel.step));
+  if (!tile.has_basis) values = Blocks::Add(values, Blocks::Set(channel.mean));
+  if (!is_rounded) {
+    Groups::PutPlanes(values, strip.tables[place]);
+  } else if (tile.dtype == DType::kFp16) {
+    Groups::PutPlanes(Elements16<DType::kFp16>::Round(values), strip.tables[place]);
+  } else {
+    Groups::PutPlanes(Elements16<DType::kBf16>::Round(values), strip.tables[place]);
   }
-};
-
-// The values of a channel's 16 symbols, of which the last is none.
-Floats16 ValuesOf(const StepTile& tile, const StepChannel& channel, const float* codes) {
-  const Floats16 scaled = Blocks::Mul(Blocks::Load(codes), Blocks::Set(channel.step));
-  return tile.has_basis ? scaled : Blocks::Add(scaled, Blocks::Set(channel.mean));
 }
 
-template <DType kType>
-void PutRoundedTable(Floats16 values, uint8_t* planes) {
-  Groups::PutPlanes(Elements16<kType>::Round(values), planes);
+// The tables of all plain places: rounded, where groups are put and a channel does not turn.
+void PutTables(const StepDecoding& strip) {
+  for (uint32_t i = 0; i < strip.still.plain; ++i) {
+    PutTable(strip, strip.still.of[i], strip.has_groups);
+  }
+  for (uint32_t i = 0; i < strip.turning.count; ++i) {
+    for (const uint32_t place : {2U * strip.turning.of[i], 2U * strip.turning.of[i] + 1}) {
+      if (strip.low[place] == nullptr) PutTable(strip, place, false);
+    }
+  }
 }
 
-// Where the escapes and low bits of each channel are, and its values: rounded, where groups are put
-// and it does not turn. False where escapes are not as many as stated.
-bool IndexChannels(StepDecoding* strip) {
+// Where the escapes and low bits of each channel are, and which are plain. False where escapes are
+// not as many as stated.
+//   numbers  room for as many as there are channels
+bool IndexChannels(StepDecoding* strip, uint16_t* numbers) {
   const StepStripJob& job = *strip->job;
   const StepTile& tile = *job.tile;
-  const uint32_t groups = CoderGroups(job.tokens);
   strip->has_groups = FillsColumns(tile);
-  MarkTurning(tile.turning, tile.dim, strip->turns);
-  SymbolCodes codes;
+  const uint32_t pairs = tile.has_basis ? 0 : tile.turning.count;
+  strip->turning.Start(numbers, pairs);
+  strip->still.Start(numbers + pairs, tile.dim - 2 * pairs);
   uint32_t escapes = 0;
   const uint8_t* low = job.strip + job.parts.low;
-  for (uint32_t i = 0; i < tile.dim; ++i) {
-    const uint32_t c = tile.order[i];
-    const StepChannel& channel = tile.channels[c];
-    strip->escapes[c] = escapes;
-    strip->low[c] = low;
-    for (uint32_t group = 0; group < groups; ++group) {
-      escapes += static_cast<uint32_t>(__builtin_popcount(strip->escaped[c][group]));
+  for (uint32_t place = 0; place < tile.dim; ++place) {
+    const uint32_t low_bits = tile.channels[tile.order[place]].shape.low_bits;
+    strip->escapes[place] = escapes;
+    for (const uint32_t bits : strip->escaped[place]) {
+      escapes += static_cast<uint32_t>(__builtin_popcount(bits));
     }
-    low += uint64_t{channel.shape.low_bits} * LowPlaneBytes(job.tokens);
-    if (channel.shape.low_bits != 0) continue;
-    const Floats16 values = ValuesOf(tile, channel, codes.Of(channel));
-    if (!strip->has_groups || strip->turns[c]) {
-      Groups::PutPlanes(values, strip->tables[c]);
-    } else if (tile.dtype == DType::kFp16) {
-      PutRoundedTable<DType::kFp16>(values, strip->tables[c]);
-    } else {
-      PutRoundedTable<DType::kBf16>(values, strip->tables[c]);
-    }
+    strip->low[place] = low_bits == 0 ? nullptr : low;
+    low += uint64_t{low_bits} * LowPlaneBytes(job.tokens);
+  }
+  for (uint32_t pair = 0; pair < pairs; ++pair) {
+    strip->turning.Add(pair,
+                       strip->low[2 * pair] == nullptr && strip->low[2 * pair + 1] == nullptr);
+  }
+  for (uint32_t place = 2 * pairs; place < tile.dim; ++place) {
+    strip->still.Add(place, strip->low[place] == nullptr);
   }
   return escapes == job.parts.escapes;
 }
 
+Bytes32 SymbolsAt(const StepDecoding& strip, uint32_t place, uint32_t group) {
+  return Groups::Arrange(Strips::Load(strip.symbols[place] + group * kCoderLanes));
+}
+
 // Codes with low bits to values. There are no offsets then.
-Floats32 WideValues(const StepDecoding& strip, uint32_t c, uint32_t group, Bytes32 symbols) {
+[[gnu::always_inline]] inline Floats32 WideValues(const StepDecoding& strip, uint32_t place,
+                                                  uint32_t group) {
   const StepTile& tile = *strip.job->tile;
-  const StepChannel& channel = tile.channels[c];
+  const StepChannel& channel = tile.channels[tile.order[place]];
   const uint32_t low_bits = channel.shape.low_bits;
-  const uint8_t* plane = strip.low[c] + 4 * group;
+  const uint8_t* plane = strip.low[place] + 4 * group;
   Bytes32 low = Strips::Set(0);
   for (uint32_t bit = 0; bit < low_bits; ++bit, plane += LowPlaneBytes(strip.job->tokens)) {
     uint32_t bits = 0;
@@ -124,43 +145,41 @@ Floats32 WideValues(const StepDecoding& strip, uint32_t c, uint32_t group, Bytes
     low = Strips::Add(low, Strips::And(Strips::Spread(bits), Strips::Set(1U << bit)));
   }
   const auto by = static_cast<uint16_t>(1 | 256U << low_bits);
-  const Halves32 above = Strips::Dot(by, Strips::Pair(Groups::Arrange(low), symbols));
+  const Halves32 above =
+      Strips::Dot(by, Strips::Pair(Groups::Arrange(low), SymbolsAt(strip, place, group)));
   const auto less = static_cast<uint32_t>(-StepCode(0, 0, low_bits));
   const Halves32 code = Strips::Sub(above, Strips::SetHalves(less));
   const Floats32 scaled = Groups::Mul(Groups::ToFloats(code), Groups::Set(channel.step));
   return tile.has_basis ? scaled : Groups::Add(scaled, Groups::Set(channel.mean));
 }
 
-// Calls put(token, value) for a channel's escapes in a group. They are taken in its order.
+// Calls put(token, value) for the escapes of a place in a group. They are taken in its order.
 template <typename Put>
-void TakeGroupEscapes(const StepDecoding& strip, uint32_t c, uint32_t bits, Put put) {
+[[gnu::noinline]] void TakeGroupEscapes(const StepDecoding& strip, uint32_t place, uint32_t bits,
+                                        Put put) {
   const StepStripJob& job = *strip.job;
-  const StepChannel& channel = job.tile->channels[c];
+  const uint32_t channel = job.tile->order[place];
   for (; bits != 0; bits &= bits - 1) {
     int16_t code = 0;
-    const uint64_t index = strip.escapes[c]++;
+    const uint64_t index = strip.escapes[place]++;
     __builtin_memcpy(&code, job.strip + job.parts.escape + 2 * index, 2);
-    const float value = StepValue(channel, code);
+    const float value = job.tile->ValueOf(channel, code);
     put(static_cast<uint32_t>(__builtin_ctz(bits)),
-        job.tile->has_basis ? value : value + channel.mean);
+        job.tile->has_basis ? value : value + job.tile->channels[channel].mean);
   }
 }
 
-Bytes32 SymbolsAt(const StepDecoding& strip, uint32_t c, uint32_t group) {
-  return Groups::Arrange(Strips::Load(strip.symbols[c] + group * kCoderLanes));
-}
-
-// The values of a channel in a group; its table is not rounded.
-[[gnu::always_inline]] inline Floats32 GroupValues(const StepDecoding& strip, uint32_t c,
+// The values of a place in a group; its table is not rounded.
+template <bool kIsPlain>
+[[gnu::always_inline]] inline Floats32 GroupValues(const StepDecoding& strip, uint32_t place,
                                                    uint32_t group) {
-  const bool is_wide = strip.job->tile->channels[c].shape.low_bits != 0;
-  const Bytes32 symbols = SymbolsAt(strip, c, group);
-  Floats32 values =
-      is_wide ? WideValues(strip, c, group, symbols) : Groups::LookUp(strip.tables[c], symbols);
-  if (strip.escaped[c][group] != 0) {
+  Floats32 values = kIsPlain || strip.low[place] == nullptr
+                        ? Groups::LookUp(strip.tables[place], SymbolsAt(strip, place, group))
+                        : WideValues(strip, place, group);
+  if (strip.escaped[place][group] != 0) {
     alignas(32) float some[kCoderLanes];
     Groups::Store(some, some + kBlockTokens, values);
-    TakeGroupEscapes(strip, c, strip.escaped[c][group],
+    TakeGroupEscapes(strip, place, strip.escaped[place][group],
                      [&](uint32_t token, float value) { some[token] = value; });
     values = Groups::Load(some, some + kBlockTokens);
   }
@@ -169,8 +188,10 @@ Bytes32 SymbolsAt(const StepDecoding& strip, uint32_t c, uint32_t group) {
 
 // The blocks of a group.
 void Dequantize(const StepDecoding& strip, uint32_t group, BlockValues (*blocks)[2]) {
-  for (uint32_t c = 0; c < strip.job->tile->dim; ++c) {
-    Groups::Store((*blocks)[0].of[c], (*blocks)[1].of[c], GroupValues(strip, c, group));
+  const StepTile& tile = *strip.job->tile;
+  for (uint32_t place = 0; place < tile.dim; ++place) {
+    const uint32_t c = tile.order[place];
+    Groups::Store((*blocks)[0].of[c], (*blocks)[1].of[c], GroupValues<false>(strip, place, group));
   }
 }
 
@@ -225,46 +246,57 @@ template <DType kType>
 void TakeStill(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
   using Type = Elements16<kType>;
   const StepTile& tile = *strip.job->tile;
-  if (tile.turning.count * 2 == tile.dim) return;
-  for (uint32_t c = 0; c < tile.dim; ++c) {
-    if (strip.turns[c]) continue;
-    if (tile.channels[c].shape.low_bits != 0) {
-      Groups::StoreHalves(halves->of[c], Type::Round(GroupValues(strip, c, group)));
-      continue;
-    }
-    Groups::StoreHalves(halves->of[c],
-                        Groups::LookUpHalves(strip.tables[c], SymbolsAt(strip, c, group)));
-    if (strip.escaped[c][group] == 0) continue;
-    TakeGroupEscapes(strip, c, strip.escaped[c][group], [&](uint32_t token, float value) {
-      reference::StoreElement(kType, reinterpret_cast<uint8_t*>(halves->of[c]),
-                              Groups::PlaceOf(token), value);
+  const PlainFirst& still = strip.still;
+  for (uint32_t i = 0; i < still.plain; ++i) {
+    const uint32_t place = still.of[i];
+    uint16_t* of = halves->of[tile.order[place]];
+    Groups::StoreHalves(of,
+                        Groups::LookUpHalves(strip.tables[place], SymbolsAt(strip, place, group)));
+    if (strip.escaped[place][group] == 0) continue;
+    TakeGroupEscapes(strip, place, strip.escaped[place][group], [&](uint32_t token, float value) {
+      reference::StoreElement(kType, reinterpret_cast<uint8_t*>(of), Groups::PlaceOf(token), value);
     });
+  }
+  for (uint32_t i = still.plain; i < still.count; ++i) {
+    const uint32_t place = still.of[i];
+    Groups::StoreHalves(halves->of[tile.order[place]],
+                        Type::Round(GroupValues<false>(strip, place, group)));
   }
 }
 
-// Channels that turn, as TurnForth() says.
+// Pairs from one of the list to another, as TurnForth() says.
+template <DType kType, bool kIsPlain>
+void TurnPairs(const StepDecoding& strip, uint32_t group, const Rotations (&by)[2], uint32_t first,
+               uint32_t end, GroupHalves* halves) {
+  using Type = Elements16<kType>;
+  const StepPairs& pairs = strip.job->tile->turning;
+  for (uint32_t i = first; i < end; ++i) {
+    const uint32_t pair = strip.turning.of[i];
+    const uint32_t channel = pairs.first + pair * pairs.step;
+    const Floats32 a = GroupValues<kIsPlain>(strip, 2 * pair, group);
+    const Floats32 b = GroupValues<kIsPlain>(strip, 2 * pair + 1, group);
+    const Floats32 c = Groups::Load(by[0].cosine[pair], by[1].cosine[pair]);
+    const Floats32 s = Groups::Load(by[0].sine[pair], by[1].sine[pair]);
+    const Floats32 turned = Groups::Sub(Groups::Mul(a, c), Groups::Mul(b, s));
+    Groups::StoreHalves(halves->of[channel], Type::Round(turned));
+    const Floats32 other = Groups::Add(Groups::Mul(a, s), Groups::Mul(b, c));
+    Groups::StoreHalves(halves->of[channel + pairs.distance], Type::Round(other));
+  }
+}
+
+// Channels that turn.
 template <DType kType>
 void TakeTurned(const StepDecoding& strip, uint32_t group, GroupHalves* halves) {
-  using Type = Elements16<kType>;
   const StepStripJob& job = *strip.job;
-  const StepPairs& pairs = job.tile->turning;
   const uint32_t token = group * kCoderLanes;
   const uint32_t next = token + kBlockTokens < job.tokens ? token + kBlockTokens : token;
   OwnRotations own[2];
   const Rotations by[2] = {
       RotationsOf(*job.tile, job.position, job.tokens, token, job.scratch, &own[0]),
       RotationsOf(*job.tile, job.position, job.tokens, next, job.scratch, &own[1])};
-  for (uint32_t i = 0; i < pairs.count; ++i) {
-    const uint32_t first = pairs.first + i * pairs.step;
-    const Floats32 a = GroupValues(strip, first, group);
-    const Floats32 b = GroupValues(strip, first + pairs.distance, group);
-    const Floats32 c = Groups::Load(by[0].cosine[i], by[1].cosine[i]);
-    const Floats32 s = Groups::Load(by[0].sine[i], by[1].sine[i]);
-    const Floats32 turned = Groups::Sub(Groups::Mul(a, c), Groups::Mul(b, s));
-    Groups::StoreHalves(halves->of[first], Type::Round(turned));
-    const Floats32 other = Groups::Add(Groups::Mul(a, s), Groups::Mul(b, c));
-    Groups::StoreHalves(halves->of[first + pairs.distance], Type::Round(other));
-  }
+  const PlainFirst& turning = strip.turning;
+  TurnPairs<kType, true>(strip, group, by, 0, turning.plain, halves);
+  TurnPairs<kType, false>(strip, group, by, turning.plain, turning.count, halves);
 }
 
 template <DType kType>
@@ -272,7 +304,7 @@ template <DType kType>
   const StepStripJob& job = *strip.job;
   GroupHalves halves;
   TakeStill<kType>(strip, group, &halves);
-  if (job.tile->turning.count != 0) TakeTurned<kType>(strip, group, &halves);
+  if (strip.turning.count != 0) TakeTurned<kType>(strip, group, &halves);
   for (uint32_t i = 0; i < 2; ++i) {
     const uint32_t token = group * kCoderLanes + i * kBlockTokens;
     if (token >= job.tokens) return;
@@ -290,6 +322,7 @@ template <DType kType>
 
 // All of strips of one shape once their symbols are known.
 void PutStrips(const StepDecoding* strips, uint32_t count) {
+  for (uint32_t s = 0; s < count; ++s) PutTables(strips[s]);
   for (uint32_t group = 0; group < CoderGroups(strips[0].job->tokens); ++group) {
     for (uint32_t s = 0; s < count; ++s) {
       if (!strips[s].has_groups) {

@@ -10,10 +10,23 @@ namespace {
 
 constexpr uint32_t kStepDims = kProfileDimMax;  // of all strips at once
 
+// What is of the channels of a strip, by their places in the order of coding; and its stream.
+template <uint32_t kDims>
+struct StepTables {
+  alignas(64) uint8_t symbols[kDims][kStripTokens];
+  uint32_t escaped[kDims][kStripGroups];
+  uint32_t escapes[kDims];
+  const uint8_t* low[kDims];
+  alignas(64) uint8_t tables[kDims][64];
+  uint16_t numbers[kDims];
+  uint8_t stream[kDims * kStripTokens + kCoderStatesBytes + kStreamRoom];
+};
+
 // Decodes the symbols of strips of one shape. False where a stream runs out.
-template <uint32_t kCount>
-bool TakeSteps(StepDecoding* strips) {
+template <uint32_t kCount, uint32_t kDims>
+bool TakeSteps(StepDecoding* strips, StepTables<kDims>* tables) {
   const uint32_t groups = CoderGroups(strips[0].job->tokens);
+  const uint32_t dim = strips[0].job->tile->dim;
   Halves32 states[kCount];
   const uint8_t* stream[kCount];
   for (uint32_t s = 0; s < kCount; ++s) {
@@ -21,34 +34,35 @@ bool TakeSteps(StepDecoding* strips) {
     stream[s] = strips[s].stream;
   }
   bool is_ok = true;
-  for (uint32_t i = 0; i < strips[0].job->tile->dim && is_ok; ++i) {
+  for (uint32_t place = 0; place < dim && is_ok; ++place) {
     const CoderLookup* table[kCount];
-    uint8_t* symbols[kCount];
-    uint32_t* escaped[kCount];
     for (uint32_t s = 0; s < kCount; ++s) {
       const StepTile& tile = *strips[s].job->tile;
-      const uint32_t channel = tile.order[i];
-      table[s] = tile.lookups + tile.channels[channel].shape.table;
-      symbols[s] = strips[s].symbols[channel];
-      escaped[s] = strips[s].escaped[channel];
+      table[s] = tile.lookups + tile.channels[tile.order[place]].shape.table;
     }
-    AskBehind(strips, kCount, i, strips[0].job->tile->dim);
+    AskBehind(strips, kCount, place, dim);
     for (uint32_t group = 0; group < groups; ++group) {
       uint32_t lacking[kCount];
 #pragma GCC unroll 4
       for (uint32_t s = 0; s < kCount; ++s) {
         const Bytes32 symbol = TakeSymbols<true>(*table[s], &states[s]);
         lacking[s] = LackingBits(states[s]);
-        Strips::Store(symbols[s] + group * kCoderLanes, symbol);
-        escaped[s][group] = Strips::Bits(Strips::Equal(symbol, Strips::Set(kEscapeSymbol))) &
-                            strips[s].coded[group];
+        Strips::Store(tables[s].symbols[place] + group * kCoderLanes, symbol);
+        tables[s].escaped[place][group] =
+            Strips::Bits(Strips::Equal(symbol, Strips::Set(kEscapeSymbol))) &
+            strips[s].coded[group];
       }
 #pragma GCC unroll 4
       for (uint32_t s = 0; s < kCount; ++s) {
         stream[s] = Renormalize(stream[s], lacking[s], &states[s]);
       }
     }
-    for (uint32_t s = 0; s < kCount; ++s) is_ok &= stream[s] <= strips[s].stream_end;
+    for (uint32_t s = 0; s < kCount; ++s) {
+      for (uint32_t group = groups; group < kStripGroups; ++group) {
+        tables[s].escaped[place][group] = 0;
+      }
+      is_ok &= stream[s] <= strips[s].stream_end;
+    }
   }
   for (uint32_t s = 0; s < kCount; ++s) {
     strips[s].states = states[s];
@@ -57,38 +71,23 @@ bool TakeSteps(StepDecoding* strips) {
   return is_ok;
 }
 
-// What is of channels, of all strips at once; and their streams.
-struct StepTables {
-  alignas(64) uint8_t symbols[kStepDims][kStripTokens];
-  uint32_t escaped[kStepDims][kStripGroups];
-  uint32_t escapes[kStepDims];
-  const uint8_t* low[kStepDims];
-  alignas(64) uint8_t tables[kStepDims][64];
-  bool turns[kStepDims];
-  uint8_t streams[kStepDims * kStripTokens + kStripsAtOnce * (kCoderStatesBytes + kStreamRoom)];
-};
-
 // Strips of one shape.
 template <uint32_t kCount>
 bool DecodeSteps(const StepStripJob* const* jobs) {
-  StepTables tables;
+  StepTables<kStepDims / kCount> tables[kCount];
   StepDecoding strips[kCount];
-  const uint32_t dim = jobs[0]->tile->dim;
   bool is_ok = true;
   for (uint32_t s = 0; s < kCount && is_ok; ++s) {
-    const uint32_t first = s * dim;
-    strips[s].symbols = tables.symbols + first;
-    strips[s].escaped = tables.escaped + first;
-    strips[s].escapes = tables.escapes + first;
-    strips[s].low = tables.low + first;
-    strips[s].tables = tables.tables + first;
-    strips[s].turns = tables.turns + first;
-    const uint64_t room = uint64_t{dim} * kStripTokens + kCoderStatesBytes + kStreamRoom;
-    is_ok = strips[s].Start(*jobs[s], tables.streams + s * room);
+    strips[s].symbols = tables[s].symbols;
+    strips[s].escaped = tables[s].escaped;
+    strips[s].escapes = tables[s].escapes;
+    strips[s].low = tables[s].low;
+    strips[s].tables = tables[s].tables;
+    is_ok = strips[s].Start(*jobs[s], tables[s].stream);
   }
-  is_ok = is_ok && TakeSteps<kCount>(strips);
+  is_ok = is_ok && TakeSteps<kCount>(strips, tables);
   for (uint32_t s = 0; s < kCount && is_ok; ++s) {
-    is_ok = strips[s].IsEnded() && IndexChannels(strips + s);
+    is_ok = strips[s].IsEnded() && IndexChannels(strips + s, tables[s].numbers);
   }
   if (is_ok) PutStrips(strips, kCount);
   return is_ok;

@@ -22,7 +22,7 @@ void DecodeToken(const StepTile& tile, uint64_t position, const int16_t* codes, 
                  uint8_t* target) {
   float centred[kProfileDimMax];
   float values[kProfileDimMax];
-  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = StepValue(tile.channels[c], codes[c]);
+  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = tile.ValueOf(c, codes[c]);
   StepBack(tile, position, centred, values);
   for (uint32_t c = 0; c < tile.dim; ++c) {
     StoreElement(tile.dtype, target, uint64_t{token} * tile.dim + c, values[c]);

@@ -59,7 +59,7 @@ void Use(const Profile& profile) {
   for (uint32_t plane = 0; plane < profile.planes(); ++plane) {
     for (uint32_t table = 0; table < kProfileTables; ++table) {
       Require(profile.Table(plane, table).frequency[kEscapeSymbol] > 0);
-      Require(profile.Offset(plane, table, 2) > -0.5F && profile.Offset(plane, table, 1) < 0.5F);
+      Require(profile.Offsets(plane)[table][1] > -0.5F && profile.Offsets(plane)[table][0] < 0.5F);
     }
   }
 }

@@ -112,15 +112,16 @@ class Case {
 };
 
 // Half a step, and what a reconstruction point is off the middle.
-double ErrorOf(const StepChannel& channel) {
-  const double off = std::max(std::fabs(channel.offsets[0]), std::fabs(channel.offsets[1]));
-  return (0.5 + off) * channel.step * 1.001;
+double ErrorOf(const StepTile& tile, uint32_t channel) {
+  const float* offsets = tile.OffsetsOf(channel);
+  const double off = std::max(std::fabs(offsets[0]), std::fabs(offsets[1]));
+  return (0.5 + off) * tile.channels[channel].step * 1.001;
 }
 
 // Of each element, by how much it may come back changed; without a basis.
 std::vector<double> Bounds(const Case& c) {
   std::vector<double> bounds(c.dim);
-  for (uint32_t i = 0; i < c.dim; ++i) bounds[i] = ErrorOf(c.tile->channels[i]);
+  for (uint32_t i = 0; i < c.dim; ++i) bounds[i] = ErrorOf(*c.tile, i);
   for (uint32_t i = 0; i < c.tile->pairs; ++i) {
     double& first = bounds[c.profile.PairFirst(i)];
     double& second = bounds[c.profile.PairSecond(i)];

@@ -63,7 +63,7 @@ TEST(ProfileTest, ReadsWhatThePageDraws) {
   EXPECT_EQ(profile.PairTurns(3), Load<uint64_t>(bytes.data() + kTurns + 24));
   EXPECT_EQ(profile.MultiplierOf(43), -500);
   EXPECT_EQ(profile.MultiplierOf(24), std::nullopt);
-  EXPECT_EQ(profile.Offset(0, 3, 2), -7.0F / 256);
+  EXPECT_EQ(profile.Offsets(0)[3][1], -7.0F / 256);
   const size_t at = kChannelsOfK + 8 * ((1 * 3 + 2) * 10 + 4);
   const ProfileChannel channel = profile.Channel(0, {1, 2}, 4);
   EXPECT_EQ(channel.mean, Load<float>(bytes.data() + at));
