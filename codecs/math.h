@@ -133,9 +133,12 @@ CAIRN_HD float Divide(float a, float b) { return a / b; }
 // The largest code: 255, 15 or 3.
 CAIRN_HD float Levels(uint32_t bits) { return static_cast<float>((1U << bits) - 1); }
 
-// Ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 of the factors 1, .9, .8,
-// .7, .62 at 2 bits; 1, .95, .9 at 4; 1 at 8.
-CAIRN_HD uint32_t ClipCount(uint32_t bits) { return bits == 2 ? 5 : bits == 4 ? 3 : 1; }
+// Ranges that kivi:b+ tries, as the part cut off at each end: (1 - f) / 2 of the factors 1, .9, .8
+// and, where groups are of channels of K, .7, .62 at 2 bits; 1, .95, .9 at 4; 1 at 8.
+CAIRN_HD constexpr uint32_t ClipCount(uint32_t bits, bool is_per_channel) {
+  if (bits == 8) return 1;
+  return bits == 2 && is_per_channel ? 5 : 3;
+}
 CAIRN_HD float ClipInset(uint32_t bits, uint32_t index) {
   if (index == 0) return 0.0F;
   if (bits == 4) return index == 1 ? 0.025F : 0.05F;

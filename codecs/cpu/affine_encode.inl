@@ -187,7 +187,7 @@ struct Columns {
 
   // The candidate of least error, for one register of channels: all of them in one pass.
   [[nodiscard]] Params Clipped(const Range& of, uint32_t vector) const {
-    constexpr uint32_t kCandidates = kBits == 2 ? 5 : kBits == 4 ? 3 : 1;
+    constexpr uint32_t kCandidates = ClipCount(kBits, true);
     Params candidates[kCandidates];
     ClipCost costs[kCandidates];
     for (uint32_t i = 0; i < kCandidates; ++i) {

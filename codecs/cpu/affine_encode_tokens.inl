@@ -49,7 +49,7 @@ struct Run {
 
   // `of` has the run's bounds in every lane, and so has the result.
   [[nodiscard]] Params Clipped(const Range& of) const {
-    constexpr uint32_t kCandidates = kBits == 2 ? 5 : kBits == 4 ? 3 : 1;
+    constexpr uint32_t kCandidates = ClipCount(kBits, false);
     Params candidates[kCandidates];
     ClipCost costs[kCandidates];
     for (uint32_t i = 0; i < kCandidates; ++i) {

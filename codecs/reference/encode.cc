@@ -77,13 +77,15 @@ uint32_t ClipError(const GroupReader& group, uint32_t bits, AffineParams params,
   return error;
 }
 
-AffineParams ParamsOf(const GroupReader& group, const AffineTile& tile, const Bounds& bounds) {
+// clip_count: of the ranges that are tried where the tile is clipped.
+AffineParams ParamsOf(const GroupReader& group, const AffineTile& tile, const Bounds& bounds,
+                      uint32_t clip_count) {
   const AffineParams covering = MakeParams(bounds.low, bounds.high, 0.0F);
-  if (!tile.is_clipped || ClipCount(tile.bits) == 1) return covering;
+  if (!tile.is_clipped || clip_count == 1) return covering;
   const float covering_range = Fp16ToFloat(covering.range);
   AffineParams best = covering;
   uint32_t best_error = ClipError(group, tile.bits, covering, covering_range);
-  for (uint32_t i = 1; i < ClipCount(tile.bits); ++i) {
+  for (uint32_t i = 1; i < clip_count; ++i) {
     const AffineParams params = MakeParams(bounds.low, bounds.high, ClipInset(tile.bits, i));
     const uint32_t error = ClipError(group, tile.bits, params, covering_range);
     if (error < best_error) {
@@ -123,7 +125,7 @@ bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint6
       const GroupReader reader(tile, source, rows, group);
       const Bounds bounds = BoundsOf(reader);
       if (IsInexactConstant(bounds.low, bounds.high)) return false;
-      const AffineParams chosen = ParamsOf(reader, tile, bounds);
+      const AffineParams chosen = ParamsOf(reader, tile, bounds, ClipCount(tile.bits, true));
       StoreParams(params, pair++, chosen);
       for (uint32_t i = 0; i < count; ++i) {
         if (!reader.IsKept(i)) continue;
@@ -161,7 +163,8 @@ void EncodePerToken(const AffineTile& tile, const uint8_t* source, uint64_t* row
       }
       const Group group = group_at(first);
       const GroupReader reader(tile, source, rows, group);
-      const AffineParams chosen = ParamsOf(reader, tile, BoundsOf(reader));
+      const AffineParams chosen =
+          ParamsOf(reader, tile, BoundsOf(reader), ClipCount(tile.bits, false));
       StoreParams(params, pair++, chosen);
       for (uint32_t i = 0; i < group.count; ++i) {
         PackCode(row, first + i, tile.bits, CodeOf(tile, reader.At(i), chosen));

@@ -36,7 +36,8 @@ KEPT = {"typical-bf16", "odd-fp32", "state-bytes"}  # sources whose images are k
 F32 = np.float32
 DTYPE_BYTES = {1: 2, 2: 2, 3: 4, 4: 1}
 K_GROUP, V_GROUP = 128, 64
-INSETS = {8: [0.0], 4: [0.0, 0.025, 0.05], 2: [0.0, 0.05, 0.1, 0.15, 0.19]}
+INSETS = {8: [0.0], 4: [0.0, 0.025, 0.05], 2: [0.0, 0.05, 0.1]}
+INSETS_OF_CHANNELS = INSETS | {2: [0.0, 0.05, 0.1, 0.15, 0.19]}
 HEADER, ENTRY = 320, 16
 
 # ---- CRC32C ----
@@ -127,7 +128,7 @@ def narrow(codes8, bits):
     return codes4 if bits == 4 else (codes4 + 2) // 5
 
 
-def code_group(values, bits, clipped):
+def code_group(values, bits, insets=(0.0,)):
     """min, range and codes of the values of one group; None for an inexact constant."""
     if values.size == 0:
         return np.float16(0), np.float16(0), np.zeros(0, np.int64)
@@ -135,7 +136,7 @@ def code_group(values, bits, clipped):
     if low == high and F32(np.float16(low)) != low:
         return None
     levels = 2 ** bits - 1
-    candidates = [params_of(low, high, h) for h in (INSETS[bits] if clipped else [0.0])]
+    candidates = [params_of(low, high, h) for h in insets]
     errors = [clip_error(values, c, candidates[0][1], levels) for c in candidates]
     minimum, spread = candidates[errors.index(min(errors))]
     position = positions_of(values, minimum, spread, 255)
@@ -171,6 +172,7 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
         if values is None:
             values = to_float(dtype, bits_of)
         is_row = ~(np.abs(values) <= 32752).all(axis=1)
+    insets = (INSETS_OF_CHANNELS if per_channel else INSETS)[bits] if clipped else (0.0,)
     if clipped and first_position == 0:
         is_row[0] = True
     is_row[list(chosen)] = True
@@ -180,7 +182,7 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
         for first in range(0, tokens, K_GROUP):
             kept = [t for t in range(first, min(first + K_GROUP, tokens)) if not is_row[t]]
             for channel in range(dim):
-                group = code_group(values[kept, channel], bits, clipped)
+                group = code_group(values[kept, channel], bits, insets)
                 if group is None:
                     return None
                 params.append(group[:2])
@@ -188,7 +190,7 @@ def affine_tile(bits_of, dtype, per_channel, bits, clipped, first_position, chos
     else:
         for token in range(tokens):
             spans = [slice(c, min(c + v_group, dim)) for c in range(0, dim, v_group)]
-            groups = [None if is_row[token] else code_group(values[token, s], bits, clipped) for s in spans]
+            groups = [None if is_row[token] else code_group(values[token, s], bits, insets) for s in spans]
             if any(group is None for group in groups):
                 is_row[token] = True
                 params += [(np.float16(0), np.float16(0))] * len(spans)

@@ -42,7 +42,7 @@ def encode_tile(dtype, bits, magnitudes, variant, group):
         for first in range(0, tokens, group):
             kept = [t for t in range(first, min(first + group, tokens)) if not is_row[t]]
             for i, c in enumerate(channels):
-                made = code_group(values[kept, c], width, False)
+                made = code_group(values[kept, c], width)
                 if made is None:
                     return None
                 params[first, -of, i] = made[:2]
