@@ -14,7 +14,8 @@ except ImportError as missing:
     print(f"skipped: {missing.name} is missing (make deps)")
     sys.exit(77)
 
-from cairn import bank
+from cairn import _calibrate, bank
+from cairn.profile import GroupSamples
 
 
 def points_of(seed, count, dim):
@@ -57,6 +58,14 @@ class MineTest(unittest.TestCase):
         np.testing.assert_array_equal(first, bank.cluster(k[0, 0].astype(np.float32), 8).astype(np.float16))
         self.assertEqual(len(data), 64 + 6 * 8 * 5 * 2 + 6 * 8 * 4 * 2)
         self.assertEqual(data, bank.mine(k, v, patterns=8))
+
+    def test_first_tokens_of_texts_make_no_pattern(self):
+        texts = [tuple(points_of(seed, 2 * 50, 5).reshape(1, 2, 50, 5) for seed in pair) for pair in ((8, 9), (10, 11))]
+        (first,) = _calibrate.make_banks([GroupSamples(texts)])
+        self.assertEqual(first, bank.mine(*(np.concatenate([x[:, :, 4:] for x in plane], 2) for plane in zip(*texts))))
+        for plane in texts[1]:
+            plane[:, :, :4] *= 100
+        self.assertEqual(_calibrate.make_banks([GroupSamples(texts)]), [first])
 
     def test_few_tokens_and_tokens_that_cannot_be_coded(self):
         k = points_of(6, 6, 5).reshape(1, 1, 6, 5)

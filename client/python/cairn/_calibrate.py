@@ -12,7 +12,7 @@ from ._code import TOKENS_PER_BLOCK, Inputs
 from ._dump import Dump, Kv, as_float
 from .bank import mine
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .profile import GroupSamples, build
+from .profile import SKIPPED_TOKENS, GroupSamples, build
 
 KINDS = ("plain", "basis")
 BANK = "bank"  # of patterns: no profile, but made of the same tokens
@@ -73,9 +73,13 @@ def make_profiles(
 
 
 def make_banks(groups: Sequence[GroupSamples]) -> list[bytes]:
-    """One for each group, of all of its texts, token behind token."""
-    joined = ([np.concatenate(x, 2) for x in zip(*group.texts, strict=True)] for group in groups)
+    """One for each group, of all of its texts but their first tokens, token behind token."""
+    joined = ([_rest(texts) for texts in zip(*group.texts, strict=True)] for group in groups)
     return [mine(*planes) for planes in joined]
+
+
+def _rest(texts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([text[:, :, SKIPPED_TOKENS:] for text in texts], 2)
 
 
 def inputs_of(dump: Dump, calibration: Calibration) -> Inputs:

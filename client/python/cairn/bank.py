@@ -4,7 +4,9 @@
     bank = mine(k, v, patterns=32)      # of one group of layers: bytes, for docs/formats/bank.md
     space.install_bank(0, bank)
 
-K is taken as the engine keeps it, after RoPE. docs/recipes/patternkv.md says what patterns are for.
+K is taken as the engine keeps it, after RoPE. Leave the first four tokens of each text out: their keys
+are like no other's, and a pattern that follows them does harm. docs/recipes/patternkv.md says what
+patterns are for.
 Needs numpy.
 """
 
