@@ -19,7 +19,7 @@ from lm.model import from_bits
 from protocol import Engine
 
 KINDS = ("plain", "basis", "mined")
-RATES = (2.3, 3.0, 4.3)
+RATES = (2.2, 2.3, 3.0, 4.3)
 MINED_TOKENS = 512
 Prefix = tuple[np.ndarray, np.ndarray]
 

@@ -31,12 +31,14 @@ sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
 CACHE = ROOT / "build" / "quality-cache"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
-# What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one).
+# What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one, recipes or
+# None: all there are).
 SUITE = (
-    ("forced", "A,B,alice", "2048", "plain,basis,mined"),
-    ("copy", "A", "2048", "plain,basis"),
-    ("forced", "A", "512,1024,4096", "plain"),
-    ("written", "A,B,alice", "2048", "plain"),
+    ("forced", "A,B,alice", "2048", "plain,basis,mined", None),
+    ("forced", "alice", "2048", "plain,basis", "cairn:2.2"),
+    ("copy", "A", "2048", "plain,basis", None),
+    ("forced", "A", "512,1024,4096", "plain", None),
+    ("written", "A,B,alice", "2048", "plain", None),
 )
 MINED_RECIPES = ("cairn:2.3",)
 
@@ -147,15 +149,17 @@ def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> No
     profiles = Profiles(engine, arguments.cache)
     suite = SUITE
     if arguments.tests:
-        suite = ((arguments.tests, arguments.texts, arguments.prefix, arguments.profiles),)
-    for tests, texts_named, prefixes, kinds in suite:
+        suite = ((arguments.tests, arguments.texts, arguments.prefix, arguments.profiles, None),)
+    for tests, texts_named, prefixes, kinds, recipes in suite:
+        if recipes and arguments.recipes not in (None, recipes):
+            continue
         cases = itertools.product(tests.split(","), texts_named.split(","), prefixes.split(","))
         for test, text, prefix in cases:
             copy_first = COPY_FIRST if test == "copy" else -1
             case = Case(name, text, int(prefix), arguments.scored, copy_first)
             wanted = [
                 one
-                for one in wanted_of(arguments.recipes, kinds.split(","))
+                for one in wanted_of(arguments.recipes or recipes, kinds.split(","))
                 if test != "written" or one not in eviction.READERS
                 if arguments.again or identity_of(test, case, one) not in seen
             ]
