@@ -198,17 +198,15 @@ struct Simd {
       const __m256i first = _mm256_cvtps_epi32(positions[i % kCount]);
       return _mm256_packs_epi32(first, _mm256_cvtps_epi32(positions[(i + 1) % kCount]));
     };
-    // Codes of 8 bits, less 128: four of every register, then their other four.
-    const __m256i codes8 = _mm256_xor_si256(_mm256_packus_epi16(halves(0), halves(2)),  //
-                                            _mm256_set1_epi8(-128));
-    const __m256i past_0 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(42 - 128));
-    const __m256i past_1 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(127 - 128));
-    const __m256i past_2 = _mm256_cmpgt_epi8(codes8, _mm256_set1_epi8(212 - 128));
-    const __m256i negated = _mm256_add_epi8(_mm256_add_epi8(past_0, past_1), past_2);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi16(0x0401), negated);
-    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(-0x000F0001));
-    const __m128i both = _mm_or_si128(_mm256_castsi256_si128(fours),
-                                      _mm_slli_epi32(_mm256_extracti128_si256(fours, 1), 8));
+    // Codes of 8 bits: four of every register, then their other four.
+    const __m256i codes8 = _mm256_packus_epi16(halves(0), halves(2));
+    // Three quarters of them and a quarter of 127 have codes of two bits on top.
+    const __m256i most = _mm256_avg_epu8(codes8, _mm256_set1_epi8(126));
+    const __m256i tops = _mm256_and_si256(_mm256_avg_epu8(codes8, most), _mm256_set1_epi8(-64));
+    const __m256i pairs = _mm256_maddubs_epi16(tops, _mm256_set1_epi16(0x1004));
+    const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi32(0x00100001));  // times 256
+    const __m128i both = _mm_or_si128(_mm_srli_epi32(_mm256_castsi256_si128(fours), 8),
+                                      _mm256_extracti128_si256(fours, 1));
     const int64_t codes = _mm_cvtsi128_si64(_mm_packus_epi32(both, both));
     __builtin_memcpy(target, &codes, 2 * kCount);
   }
