@@ -112,11 +112,11 @@ const uint8_t* PatternAt(const AffineTile& tile, uint32_t token, uint32_t channe
 Floats16 LoadFloats(DType dtype, const uint8_t* source) {
   switch (dtype) {
     case DType::kFp16:
-      return Blocks::FromFp16(Blocks::LoadHalves(source));
+      return Blocks::LoadFp16(source);
     case DType::kFp32:
       return Blocks::LoadBytes(source);
     default:
-      return Blocks::FromBf16(Blocks::LoadHalves(source));
+      return Blocks::LoadBf16(source);
   }
 }
 

@@ -32,9 +32,9 @@ struct PatternChoice {
   uint64_t* is_predicted;
 
   alignas(64) int16_t table[kPatternDimMax * Ranks::kPatterns];
-  alignas(64) int32_t values[2][kPatternDimMax];
+  alignas(64) int16_t values[2][kPatternDimMax];
   float reach[kPatternDimMax];     // of each channel, how far a value may be from a pattern
-  uint16_t order[kPatternDimMax];  // channels, those of far reach first
+  uint16_t order[kPatternDimMax];  // places of channels, those of far reach first
   uint16_t ranks[kPatternDimMax];  // of channels in it
   int32_t rest[kPatternDimMax / Ranks::kChannelsAtOnce];  // the reach, scaled, from there on
   float largest_value = 0.0F;
@@ -56,10 +56,22 @@ struct PatternChoice {
   [[nodiscard]] Floats16 At(uint32_t token, uint32_t channel) const {
     return LoadFloats(kType, RowOf(token) + uint64_t{channel} * BytesOf(kType));
   }
+  // 16 values of a token as integers, and the place of a channel among them.
+  void PutValues(uint32_t token, uint32_t channel, float rounder, int16_t* target) const {
+    if constexpr (kType == DType::kBf16) {
+      Ranks::PutValues(Blocks::SplitBf16(Blocks::LoadHalves(RowOf(token) + uint64_t{2} * channel)),
+                       rounder, target);
+    } else {
+      Ranks::PutValues(At(token, channel), rounder, target);
+    }
+  }
+  static uint32_t PlaceOf(uint32_t channel) {
+    if constexpr (kType == DType::kBf16) return channel;
+    return (channel & ~15U) | (channel & 7) << 1 | (channel >> 3 & 1);
+  }
   // Less a pattern.
   [[nodiscard]] Floats16 LeftAt(uint32_t token, const uint8_t* pattern, uint32_t channel) const {
-    const Halves16 taken = Blocks::LoadHalves(pattern + uint64_t{2} * channel);
-    return Blocks::Sub(At(token, channel), Blocks::FromFp16(taken));
+    return Blocks::Sub(At(token, channel), Blocks::LoadFp16(pattern + uint64_t{2} * channel));
   }
 
   // What a token's values span in channels [first, end), and what they do less a pattern.
@@ -163,14 +175,16 @@ struct PatternChoice {
     uint32_t next[kClasses + 1] = {};
     for (uint32_t c = 0; c < tile.dim; ++c) ++next[class_of(c) + 1];
     for (uint32_t i = 1; i <= kClasses; ++i) next[i] += next[i - 1];
+    float reaches[kPatternDimMax];  // in the order
     for (uint32_t c = 0; c < tile.dim; ++c) {
       const uint32_t rank = next[class_of(c)]++;
       ranks[c] = static_cast<uint16_t>(rank);
-      order[rank] = static_cast<uint16_t>(c);
+      order[rank] = static_cast<uint16_t>(PlaceOf(c));
+      reaches[rank] = reach[c];
     }
     float farthest = 0.0F;
     for (uint32_t rank = tile.dim; rank-- > 0;) {
-      const float of = reach[order[rank]] * scale;
+      const float of = reaches[rank] * scale;
       farthest = of > farthest ? of : farthest;
       // Up by what rounding does, and by one.
       if (rank % Ranks::kChannelsAtOnce == 0) {
@@ -217,6 +231,7 @@ struct PatternChoice {
   void FindLeastRanges() {
     const float scale =
         ScaleOf(largest_value > largest_of_patterns ? largest_value : largest_of_patterns);
+    const float rounder = 0x1.8p23F / scale;
     OrderChannels(scale);
     for (uint32_t first = 0; first < tile.count; first += Ranks::kPatterns) {
       const uint32_t count = tile.count - first;
@@ -226,7 +241,7 @@ struct PatternChoice {
         const uint32_t two[2] = {tokens[i], tokens[i + 1 < token_count ? i + 1 : i]};
         for (uint32_t k = 0; k < 2; ++k) {
           for (uint32_t c = 0; c < tile.dim; c += 16) {
-            Ranks::PutPairs(At(two[k], c), scale, values[k] + c);
+            PutValues(two[k], c, rounder, values[k] + c);
           }
         }
         Shorts32 ranges[2];

@@ -178,6 +178,14 @@ struct Blocks {
   static void StoreHalves(uint8_t* target, Halves16 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), x);
   }
+  // FromBf16() and FromFp16() of LoadHalves(), which widen as they load.
+  static Floats16 LoadBf16(const uint8_t* source) {
+    return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source)), 16),
+                   _mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadEight(source + 16)), 16)});
+  }
+  static Floats16 LoadFp16(const uint8_t* source) {
+    return {_mm256_cvtph_ps(LoadEight(source)), _mm256_cvtph_ps(LoadEight(source + 16))};
+  }
   // kStreams: past the caches, at a multiple of 32.
   template <bool kStreams>
   static void PutHalves(uint8_t* target, Halves16 x) {
@@ -215,6 +223,10 @@ struct Blocks {
   static Floats16 FromBf16(Halves16 x) {
     return OfBits({_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)), 16),
                    _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)), 16)});
+  }
+  // The first of each two in a, the second in b.
+  static Floats16 SplitBf16(Halves16 x) {
+    return OfBits({_mm256_slli_epi32(x, 16), _mm256_andnot_si256(_mm256_set1_epi32(0xFFFF), x)});
   }
   static Floats16 FromFp16(Halves16 x) {
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
@@ -281,6 +293,9 @@ struct Blocks {
   }
 
  private:
+  static __m128i LoadEight(const void* source) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(source));
+  }
   // Bytes of halves that were packed twice.
   static __m256i InOrder(__m256i bytes) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

@@ -40,25 +40,20 @@ struct Ranks {
                        rows[c]);
     }
   }
-  // 16 values, times scale and rounded, each in both halves of a word. A number of 16 bits stands
-  // in the last ones of its sum with 1.5 x 2^23.
-  static void PutPairs(Floats16 x, float scale, int32_t* target) {
-    const __m256i twice = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,  //
-                                           0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
-    const auto put = [&](__m256 eight, int32_t* to) {
-      const __m256 scaled = _mm256_mul_ps(eight, _mm256_set1_ps(scale));
-      const __m256 sum = _mm256_add_ps(scaled, _mm256_set1_ps(0x1.8p23F));
-      const __m256i pairs = _mm256_shuffle_epi8(_mm256_castps_si256(sum), twice);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pairs);
+  // 16 values as multiples of a step, rounded: of x.a at every other place, of x.b between. A
+  // number of 16 bits stands in the last ones of its sum with 1.5 x 2^23 steps.
+  static void PutValues(Floats16 x, float rounder, int16_t* target) {
+    const auto bits = [&](__m256 eight) {
+      return _mm256_castps_si256(_mm256_add_ps(eight, _mm256_set1_ps(rounder)));
     };
-    put(x.a, target);
-    put(x.b, target + 8);
+    const __m256i both = _mm256_blend_epi16(bits(x.a), _mm256_slli_epi32(bits(x.b), 16), 0xAA);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), both);
   }
 
   static constexpr uint32_t kChannelsAtOnce = 16;
 
-  // In which order channels are taken: their numbers, and for each kChannelsAtOnce of them how far
-  // those and the later ones may be from zero.
+  // In which order channels are taken: the places of their values, and for each kChannelsAtOnce of
+  // them how far those and the later ones may be from zero.
   struct Channels {
     const uint16_t* order;
     const int32_t* rest;
@@ -67,8 +62,8 @@ struct Ranks {
 
   // Of two tokens, what the differences from each pattern span, as 16 bits without sign.
   //   table   kPatterns of each channel, in the order
-  //   values  of each token, what PutPairs() gives
-  static void FindRanges(const int16_t* table, const int32_t* const (&values)[2],
+  //   values  of each token, what PutValues() gives
+  static void FindRanges(const int16_t* table, const int16_t* const (&values)[2],
                          const Channels& channels, Shorts32 (&ranges)[2]) {
     Shorts32 low[2];
     Shorts32 high[2];
@@ -83,7 +78,7 @@ struct Ranks {
         const auto* patterns = reinterpret_cast<const __m256i*>(table + uint64_t{rank} * kPatterns);
         const uint32_t c = channels.order[rank];
         for (uint32_t t = 0; t < 2; ++t) {
-          const __m256i x = _mm256_set1_epi32(values[t][c]);
+          const __m256i x = _mm256_set1_epi16(values[t][c]);
           const __m256i a = _mm256_subs_epi16(x, _mm256_load_si256(patterns));
           const __m256i b = _mm256_subs_epi16(x, _mm256_load_si256(patterns + 1));
           low[t] = {_mm256_min_epi16(low[t].a, a), _mm256_min_epi16(low[t].b, b)};
