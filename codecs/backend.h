@@ -21,11 +21,19 @@
 
 namespace cairn::codecs {
 
+// The least and the largest of the values of a group, -0 or +0 where that is 0.
+struct Span {
+  float low, high;
+  bool operator==(const Span&) const = default;
+};
+
 // What is taken from tokens before they are coded, and added when they are decoded, in fp32.
 struct Prediction {
   const uint8_t* patterns;       // fp16, finite, pattern after pattern of the tile's dim
   const uint8_t* numbers;        // of each token, its pattern's
   const uint64_t* is_predicted;  // a bit for each token, kRowWords
+  // V, to encode: what choose_patterns wrote to PatternedTile::spans; null: not known.
+  const Span* spans = nullptr;
 
   // The pattern that is taken from a token; null where none is.
   [[nodiscard]] const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
@@ -62,6 +70,9 @@ struct PatternedTile {
   bool is_nearest;  // by squared length, else by range
   const uint8_t* patterns;  // fp16, at most kMagnitudeMax in magnitude, pattern after pattern
   uint32_t count;           // of them, 1..256
+  // V: where the span of what is left of each group goes, token after token, but of rows; null:
+  // nowhere.
+  Span* spans = nullptr;
 };
 
 enum class ChannelClass : uint8_t;  // codecs/mixed.h
@@ -214,6 +225,7 @@ struct Backend {
   //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
   //   kMagnitudeMax in magnitude
   //   numbers  tokens bytes
+  //   tile.spans  if not null, tokens * ceil(dim / group): written for tokens outside `rows`
   void (*choose_patterns)(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                           uint8_t* numbers, uint64_t* is_predicted) = nullptr;
 

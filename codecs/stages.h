@@ -63,6 +63,10 @@ struct TilePlan {
   const uint8_t* patterns = nullptr;
   std::array<uint64_t, kRowWords> predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
+  // V: what is left of each group of a token spans this; where there are more groups, it is not
+  // kept.
+  std::array<Span, kTokensPerBlockMax> spans;
+  bool has_spans = false;
 
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }

@@ -207,12 +207,18 @@ struct Runs {
   // constant.
   [[nodiscard]] bool EncodeTokens(uint32_t first, uint32_t end, uint64_t* rows) const {
     Batch batch;
+    const Span* spans = kPredicted ? tile.prediction->spans : nullptr;
     for (uint32_t token = first; token < end; ++token) {
       for (uint32_t group = 0; group < groups; ++group) {
         const uint32_t i = batch.count++;
         batch.tokens[i] = token;
         batch.groups[i] = group;
-        At(token, group).Bounds(&batch.low[i], &batch.high[i]);
+        if (spans == nullptr) {
+          At(token, group).Bounds(&batch.low[i], &batch.high[i]);
+        } else {
+          batch.low[i] = spans[uint64_t{token} * groups + group].low;
+          batch.high[i] = spans[uint64_t{token} * groups + group].high;
+        }
         const bool is_last = token + 1 == end && group + 1 == groups;
         if (batch.count < Batch::kRuns && !is_last) continue;
         const uint32_t inexact = Encode(batch);

@@ -16,12 +16,8 @@ namespace {
 constexpr uint32_t kPatternDimMax = 1024;  // what a bank may have
 constexpr uint32_t kSlack = 9;
 
-struct Extent {
-  float low, high;
-
-  [[nodiscard]] float Range() const { return high - low; }
-  [[nodiscard]] bool IsCodable() const { return !IsRowValue(low) && !IsRowValue(high); }
-};
+float RangeOf(const Span& span) { return span.high - span.low; }
+bool IsCodable(const Span& span) { return !IsRowValue(span.low) && !IsRowValue(span.high); }
 
 template <DType kType>
 struct PatternChoice {
@@ -75,11 +71,12 @@ struct PatternChoice {
   }
 
   // What a token's values span in channels [first, end), and what they do less a pattern.
-  struct Extents {
-    Extent raw, left;
+  enum : uint32_t { kRaw, kLeft };
+  struct Spans {
+    Span of[2];
   };
-  [[nodiscard]] Extents ExtentsOf(uint32_t token, const uint8_t* pattern, uint32_t first,
-                                  uint32_t end) const {
+  [[nodiscard]] Spans SpansOf(uint32_t token, const uint8_t* pattern, uint32_t first,
+                              uint32_t end) const {
     Floats16 raw_low = At(token, first);
     Floats16 raw_high = raw_low;
     Floats16 low = LeftAt(token, pattern, first);
@@ -94,7 +91,7 @@ struct PatternChoice {
     }
     float bounds[4];
     Blocks::Bounds(raw_low, raw_high, low, high, bounds);
-    return {{bounds[0], bounds[1]}, {bounds[2], bounds[3]}};
+    return {{{bounds[0], bounds[1]}, {bounds[2], bounds[3]}}};
   }
   [[nodiscard]] float LeftRange(uint32_t token, const uint8_t* pattern) const {
     Floats16 low = LeftAt(token, pattern, 0);
@@ -266,22 +263,36 @@ struct PatternChoice {
     }
   }
 
-  // Whether the token's pattern is taken. It is a row where that leaves what cannot be coded.
-  [[nodiscard]] bool Takes(uint32_t token, bool are_all_codable) {
-    const uint8_t* pattern = PatternOf(numbers[token]);
+  [[nodiscard]] uint32_t GroupEnd(uint32_t first) const {
     const uint32_t group = tile.group == 0 ? tile.dim : tile.group;
-    if (tile.group == 0 && are_all_codable) return true;
+    return tile.dim - first < group ? tile.dim : first + group;
+  }
+  // Of each group of a token. Returns how many there are.
+  uint32_t PutSpans(uint32_t token, Spans* target) const {
+    uint32_t count = 0;
+    for (uint32_t first = 0; first < tile.dim; first = GroupEnd(first)) {
+      target[count++] = SpansOf(token, PatternOf(numbers[token]), first, GroupEnd(first));
+    }
+    return count;
+  }
+  // Whether the token's pattern is taken. It is a row where that leaves what cannot be coded.
+  [[nodiscard]] bool Takes(uint32_t token, const Spans* spans, uint32_t count) {
     GateSums sums;
     bool is_codable = true;
-    for (uint32_t first = 0; first < tile.dim; first += group) {
-      const uint32_t end = tile.dim - first < group ? tile.dim : first + group;
-      const Extents of = ExtentsOf(token, pattern, first, end);
-      is_codable = is_codable && of.left.IsCodable();
-      sums = AddGroup(sums, end - first, of.raw.Range(), of.left.Range());
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t end = GroupEnd(first);
+      is_codable = is_codable && IsCodable(spans[i].of[kLeft]);
+      sums = AddGroup(sums, end - first, RangeOf(spans[i].of[kRaw]), RangeOf(spans[i].of[kLeft]));
+      first = end;
     }
-    if (tile.group != 0 && !PassesGate(sums, kGateLevel)) return false;
-    if (!is_codable) rows[token / 64] |= uint64_t{1} << (token % 64);
-    return is_codable;
+    const bool pays = tile.group == 0 || PassesGate(sums, kGateLevel);
+    if (tile.group != 0 && tile.spans != nullptr) {
+      Span* target = tile.spans + uint64_t{token} * count;
+      for (uint32_t i = 0; i < count; ++i) target[i] = spans[i].of[pays ? kLeft : kRaw];
+    }
+    if (pays && !is_codable) rows[token / 64] |= uint64_t{1} << (token % 64);
+    return pays && is_codable;
   }
 
   void Choose() {
@@ -294,13 +305,21 @@ struct PatternChoice {
     } else {
       FindLeastRanges();
     }
-    const bool are_all_codable = !IsRowValue(largest_value + largest_of_patterns);
-    for (uint32_t i = 0; i < token_count; ++i) {
-      const uint32_t token = tokens[i];
-      if (Takes(token, are_all_codable)) {
-        is_predicted[token / 64] |= uint64_t{1} << (token % 64);
-      } else {
-        numbers[token] = kept[token];
+    const bool are_all_taken = tile.group == 0 && !IsRowValue(largest_value + largest_of_patterns);
+    // Several tokens at once, so that the core need not wait for the sums of each.
+    constexpr uint32_t kAtOnce = 16;
+    Spans spans[kAtOnce][kPatternDimMax / 16];
+    for (uint32_t first = 0; first < token_count; first += kAtOnce) {
+      const uint32_t count = token_count - first < kAtOnce ? token_count - first : kAtOnce;
+      uint32_t groups = 0;
+      for (uint32_t i = 0; i < count && !are_all_taken; ++i) {
+        groups = PutSpans(tokens[first + i], spans[i]);
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t token = tokens[first + i];
+        const bool takes = are_all_taken || Takes(token, spans[i], groups);
+        is_predicted[token / 64] |= uint64_t{takes ? 1U : 0U} << (token % 64);
+        numbers[token] = takes ? numbers[token] : kept[token];
       }
     }
   }

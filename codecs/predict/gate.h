@@ -41,9 +41,12 @@ CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float fl
   return sums;
 }
 
-// False where nothing is gained, as where all ranges are 0.
+// False where nothing is gained, as where all ranges are 0. Without a branch, which nothing
+// foresees.
 CAIRN_HD bool PassesGate(GateSums sums, float level) {
-  return sums.gain > 0.0F && Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);
+  const bool is_gain = sums.gain > 0.0F;
+  const bool is_clear = Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);
+  return is_gain & is_clear;
 }
 
 }  // namespace cairn::codecs

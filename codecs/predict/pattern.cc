@@ -10,9 +10,17 @@ void Predict(const Backend& backend, const TileSource& source, bool is_nearest, 
   const TileGeometry& geometry = source.geometry;
   const bool is_v = !geometry.IsPerChannel();
   plan->patterns = source.bank->PatternsOf(geometry.PlaneIndex(), source.at);
-  const PatternedTile tile{geometry.rows,          geometry.dim, is_v ? plan->affine.group : 0,
-                           geometry.dtype,         is_nearest,   plan->patterns,
-                           source.bank->patterns()};
+  const uint32_t group = is_v ? plan->affine.group : 0;
+  plan->has_spans =
+      is_v && geometry.rows * ((geometry.dim + group - 1) / group) <= plan->spans.size();
+  const PatternedTile tile{geometry.rows,
+                           geometry.dim,
+                           group,
+                           geometry.dtype,
+                           is_nearest,
+                           plan->patterns,
+                           source.bank->patterns(),
+                           plan->has_spans ? plan->spans.data() : nullptr};
   StepOf<&Backend::choose_patterns>(backend)(tile, source.bytes, plan->rows.data(),
                                              plan->pattern.data(), plan->predicted.data());
 }

@@ -19,15 +19,18 @@ class Token {
     return pattern == nullptr ? value : Add(value, -LoadPatternValue(pattern, channel));
   }
   // Of channels [first, end).
-  [[nodiscard]] float Range(const uint8_t* pattern, uint32_t first, uint32_t end) const {
-    float low = At(pattern, first);
-    float high = low;
+  [[nodiscard]] Span SpanOf(const uint8_t* pattern, uint32_t first, uint32_t end) const {
+    Span span{At(pattern, first), At(pattern, first)};
     for (uint32_t channel = first + 1; channel < end; ++channel) {
       const float value = At(pattern, channel);
-      low = value < low ? value : low;
-      high = value > high ? value : high;
+      span.low = value < span.low ? value : span.low;
+      span.high = value > span.high ? value : span.high;
     }
-    return Add(high, -low);
+    return span;
+  }
+  [[nodiscard]] float Range(const uint8_t* pattern, uint32_t first, uint32_t end) const {
+    const Span span = SpanOf(pattern, first, end);
+    return Add(span.high, -span.low);
   }
   [[nodiscard]] float SquaredLength(const uint8_t* pattern) const {
     float sums[kNormSums] = {};
@@ -76,16 +79,29 @@ uint32_t Cheapest(const PatternedTile& tile, const Token& token) {
   return best;
 }
 
+// Of each group of a token, pattern as in Token::At().
+void PutSpans(const PatternedTile& tile, const Token& token, const uint8_t* pattern, Span* spans) {
+  for (uint32_t first = 0; first < tile.dim; first += tile.group) {
+    const uint32_t end = tile.dim - first < tile.group ? tile.dim : first + tile.group;
+    spans[first / tile.group] = token.SpanOf(pattern, first, end);
+  }
+}
+
 }  // namespace
 
 void ChoosePatterns(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                     uint8_t* numbers, uint64_t* is_predicted) {
+  const uint32_t groups = tile.group == 0 ? 0 : (tile.dim + tile.group - 1) / tile.group;
   for (uint32_t t = 0; t < tile.tokens; ++t) {
     if (IsRow(rows, t)) continue;
     const Token token(tile, source, t);
     const uint32_t number = Cheapest(tile, token);
     const uint8_t* pattern = tile.patterns + uint64_t{2} * number * tile.dim;
-    if (tile.group != 0 && !Pays(token, tile.group, pattern)) continue;
+    const bool is_taken = tile.group == 0 || Pays(token, tile.group, pattern);
+    if (tile.group != 0 && tile.spans != nullptr) {
+      PutSpans(tile, token, is_taken ? pattern : nullptr, tile.spans + uint64_t{t} * groups);
+    }
+    if (!is_taken) continue;
     const uint64_t bit = uint64_t{1} << (t % 64);
     if (token.IsCodable(pattern)) {
       numbers[t] = static_cast<uint8_t>(number);

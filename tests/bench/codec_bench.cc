@@ -161,11 +161,13 @@ void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const Worki
     uint64_t is_predicted[kRowWords] = {};
     const ProfileHead at{static_cast<uint32_t>(i / 16 % 4), static_cast<uint32_t>(i / 2 % 8)};
     const uint8_t* patterns = set.bank.PatternsOf(is_k ? 0 : 1, at);
-    const Prediction prediction{patterns, numbers, is_predicted};
+    Span spans[2 * kTokens];
+    Span* v_spans = is_k ? nullptr : spans;
+    const Prediction prediction{patterns, numbers, is_predicted, v_spans};
     if (recipe.NeedsBank()) {
       StepOf<&Backend::choose_patterns>(backend)(
           {kTokens, kDim, is_k ? 0 : tile.group, DType::kBf16, recipe.is_nearest, patterns,
-           set.bank.patterns()},
+           set.bank.patterns(), v_spans},
           source, rows, numbers, is_predicted);
       tile.prediction = &prediction;
     }

@@ -193,6 +193,12 @@ struct Patterns {
   }
 };
 
+// As many as V has groups.
+std::vector<Span> SpansOf(const AffineTile& tile) {
+  constexpr uint32_t kGroup = kKiviVGroupChannels;
+  return std::vector<Span>(size_t{tile.tokens} * ((tile.dim + kGroup - 1) / kGroup));
+}
+
 TEST_P(BackendTest, ChoosesPatternsLikeTheReference) {
   ForEachTile([&](const AffineTile& of, Content content) {
     if (of.bits != 8 || of.tokens > 200) return;  // the choice does not depend on bits
@@ -201,15 +207,17 @@ TEST_P(BackendTest, ChoosesPatternsLikeTheReference) {
     Rows rows{};
     StepOf<&Backend::select_rows>(ReferenceBackend())(of, source.data(), rows.data());
     for (const uint32_t group : {0U, uint32_t{kKiviVGroupChannels}}) {
-      const PatternedTile tile{of.tokens,     of.dim,        group,
-                               of.dtype,      of.is_clipped, patterns.values.data(),
-                               patterns.count};
+      PatternedTile tile{of.tokens,     of.dim,        group,
+                         of.dtype,      of.is_clipped, patterns.values.data(),
+                         patterns.count};
       const auto choose = [&](const Backend& backend) {
         struct Chosen {
           Rows rows, is_predicted{};
           std::vector<uint8_t> numbers;
+          std::vector<Span> spans;
           bool operator==(const Chosen&) const = default;
-        } chosen{rows, {}, std::vector<uint8_t>(of.tokens, 99)};
+        } chosen{rows, {}, std::vector<uint8_t>(of.tokens, 99), SpansOf(of)};
+        tile.spans = chosen.spans.data();
         StepOf<&Backend::choose_patterns>(backend)(tile, source.data(), chosen.rows.data(),
                                                    chosen.numbers.data(),
                                                    chosen.is_predicted.data());
@@ -247,6 +255,37 @@ TEST_P(BackendTest, CodesWhatPatternsLeaveLikeTheReference) {
       EXPECT_TRUE(from_got.Equals(from_wanted)) << (is_per_channel ? "K" : "V");
       EXPECT_TRUE(got.codes.IsIntact() && got.params.IsIntact() && from_got.IsIntact());
     }
+  });
+}
+
+TEST_P(BackendTest, CodesOfKnownSpansAreTheSame) {
+  ForEachTile([&](const AffineTile& any, Content content) {
+    if (any.bits == 8 || any.tokens > 200) return;
+    const GuardedBytes source = Source(any, content);
+    AffineTile tile = WithGroup(any, false);
+    Patterns patterns(tile, random_);
+    patterns.is_predicted = {};
+    Rows rows{};
+    StepOf<&Backend::select_rows> (*GetParam())(tile, source.data(), rows.data());
+    std::vector<Span> spans = SpansOf(tile);
+    StepOf<&Backend::choose_patterns> (*GetParam())(
+        {tile.tokens, tile.dim, tile.group, tile.dtype, false, patterns.values.data(),
+         patterns.count, spans.data()},
+        source.data(), rows.data(), patterns.numbers.data(), patterns.is_predicted.data());
+    const auto encode = [&](const Span* known) {
+      Encoded out(tile, false, 0);
+      out.rows = rows;
+      Prediction prediction = patterns.AsPrediction();
+      prediction.spans = known;
+      tile.prediction = &prediction;
+      StepOf<&Backend::encode_per_token> (*GetParam())(tile, source.data(), out.rows.data(),
+                                                       out.codes.data(), out.params.data());
+      return out;
+    };
+    const Encoded wanted = encode(nullptr);
+    const Encoded got = encode(spans.data());
+    EXPECT_EQ(got.rows, wanted.rows);
+    EXPECT_TRUE(got.codes.Equals(wanted.codes) && got.params.Equals(wanted.params));
   });
 }
 
