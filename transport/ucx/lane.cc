@@ -22,6 +22,7 @@ constexpr size_t kTasksMax = 4096;
 constexpr size_t kConnectionsMax = 256;
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
 constexpr absl::Duration kFinishWithin = absl::Seconds(2);
+constexpr absl::Duration kDrainWithin = absl::Milliseconds(500);  // of what moves when a lane ends
 
 absl::Status Watch(int epoll, int fd) {
   epoll_event event{};
@@ -206,10 +207,17 @@ void UcxLane::Finish() {
 }
 
 void UcxLane::ShutDown() {
+  // What moves may end first: a payload that is cut off can end its sender, by an assertion of UCX
+  // 1.13 (docs/transport-ucx.md).
+  is_draining_ = true;
+  const absl::Time deadline = MonotonicNow() + kFinishWithin;
+  const absl::Time drained_by = MonotonicNow() + kDrainWithin;
+  while (!moving_.empty() && MonotonicNow() < drained_by) {
+    Turn(MonotonicNow());
+  }
   for (const auto& [id, peer] : peers_) {
     Condemn(*peer, absl::UnavailableError("the daemon is stopping"));
   }
-  const absl::Time deadline = MonotonicNow() + kFinishWithin;
   // Ends at the deadline at the latest: AbandonWorker() completes what is left.
   while (!peers_.empty() && MonotonicNow() < deadline) {
     Turn(MonotonicNow());

@@ -152,6 +152,7 @@ class UcxLane final : public Lane {
   absl::Time next_deadline_ = absl::InfiniteFuture();    // not later than the earliest of moving_
   absl::Time next_watch_ = absl::InfinitePast();
   absl::Time idle_since_ = absl::InfinitePast();
+  bool is_draining_ = false;  // nothing more is received
 };
 
 }  // namespace cairn::transport

@@ -62,6 +62,10 @@ ucs_status_t UcxLane::TakeRequest(UcxPeer& peer, const Header& header, void* dat
     BreakPeer(peer, absl::InvalidArgumentError("message outside the protocol"));
     return RefusedPayload(param);
   }
+  if (is_draining_) {
+    RefuseRequest(peer, header.frame, absl::UnavailableError("the daemon is stopping"));
+    return RefusedPayload(param);
+  }
   const ServerLimits& limits = options_.limits;
   if (data_bytes > limits.payload_bytes_max) {
     RefuseRequest(
@@ -188,6 +192,9 @@ void UcxLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time d
   if (target.empty()) return FinishLater(transfer, absl::OkStatus());
   if (held == nullptr || held->lane_ == nullptr || held->peer_->is_breaking) {
     return FinishLater(transfer, absl::UnavailableError("the peer is gone"));
+  }
+  if (is_draining_) {
+    return FinishLater(transfer, absl::UnavailableError("the daemon is stopping"));
   }
   if (quarantine_bytes_ >= options_.limits.quarantine_bytes_max) {
     metrics_.arrivals_refused.Add();
