@@ -76,11 +76,12 @@ void UcxListener::Run(const SocketAddress& address) {
   changed_.NotifyAll();
   // Ends when Stop() says so; acquire: pairs with the store there.
   while (status.ok() && !is_stopping_.load(std::memory_order_acquire)) {
-    if (worker_->Progress() > 0 || !worker_->Arm()) continue;
+    if (worker_->Progress() > 0 || RouteRequested() > 0 || !worker_->Arm()) continue;
     std::array<epoll_event, 2> events;
     epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), kSleepMaxMs);
   }
   if (listener_ != nullptr) {
+    for (const ucp_conn_request_h request : requested_) ucp_listener_reject(listener_, request);
     while (unaccepted_ != nullptr) {
       const ucp_conn_request_h request = unaccepted_();
       if (request == nullptr) break;
@@ -93,8 +94,18 @@ void UcxListener::Run(const SocketAddress& address) {
 }
 
 void UcxListener::OnConnection(ucp_conn_request_h request, void* argument) {
-  UcxListener& listener = *static_cast<UcxListener*>(argument);
-  if (!listener.route_(request)) ucp_listener_reject(listener.listener_, request);
+  static_cast<UcxListener*>(argument)->requested_.push_back(request);
+}
+
+// Only once nothing is left to progress: a lane takes a request's socket over, and UCX 1.13 asserts
+// where an event of it still waits here (docs/transport-ucx.md).
+size_t UcxListener::RouteRequested() {
+  const size_t count = requested_.size();
+  for (const ucp_conn_request_h request : requested_) {
+    if (!route_(request)) ucp_listener_reject(listener_, request);
+  }
+  requested_.clear();
+  return count;
 }
 
 void UcxListener::Stop(TakeUnaccepted unaccepted) {

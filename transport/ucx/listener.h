@@ -40,6 +40,7 @@ class UcxListener {
   void Run(const SocketAddress& address);
   absl::Status SetUp(const SocketAddress& address);
   static void OnConnection(ucp_conn_request_h request, void* argument);
+  size_t RouteRequested();
 
   const UcxContext& context_;
   const Route route_;
@@ -54,6 +55,7 @@ class UcxListener {
   SocketAddress address_;
   std::unique_ptr<UcxWorker> worker_;  // of the thread, as is the next
   ucp_listener_h listener_ = nullptr;
+  std::vector<ucp_conn_request_h> requested_;  // not routed yet
   std::thread thread_;
 };
 
