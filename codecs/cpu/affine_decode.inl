@@ -64,11 +64,9 @@ struct Form {
 
 constexpr uint32_t kLineBytes = 64;
 
-// Whether a token's elements are whole cache lines.
-template <typename Type>
-bool HasLines(uint32_t dim, const uint8_t* target) {
-  return dim * Type::kBytes % kLineBytes == 0 &&
-         reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
+// Whether rows of so many bytes are whole cache lines.
+bool HasLines(uint64_t row_bytes, const uint8_t* target) {
+  return row_bytes % kLineBytes == 0 && reinterpret_cast<uintptr_t>(target) % kLineBytes == 0;
 }
 
 // Calls `run` with the form that the tile and its target allow.
@@ -80,7 +78,7 @@ void WithForm(const AffineTile& tile, const uint8_t* target, Run run) {
         const bool is_even = tile.dim % (2 * kLanes) == 0 && tile.group % (2 * kLanes) == 0;
         if (!is_even) {
           run(Form<Type, kBits, kPredicted, 1, false>());
-        } else if (!tile.is_streamed || !HasLines<Type>(tile.dim, target)) {
+        } else if (!tile.is_streamed || !HasLines(tile.dim * Type::kBytes, target)) {
           run(Form<Type, kBits, kPredicted, 2, false>());
         } else {
           run(Form<Type, kBits, kPredicted, 2, true>());

@@ -73,7 +73,7 @@ void DecodeFp8(const AffineTile& tile, const uint8_t* codes, const uint8_t* scal
     return;
   }
   WithType(tile.dtype, [&]<typename Type>(Type) {
-    if (tile.is_streamed && HasLines<Type>(tile.dim, target)) {
+    if (tile.is_streamed && HasLines(tile.dim * Type::kBytes, target)) {
       DecodeTokensFp8<Type, true>(tile, codes, scales, target);
       Simd::EndStreams();
     } else {

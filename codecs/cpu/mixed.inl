@@ -161,7 +161,7 @@ void DecodeMixed(const MixedTile& tile, uint8_t* target) {
     return;
   }
   WithType(tile.dtype, [&]<typename Type>(Type) {
-    if (tile.is_streamed && HasLines<Type>(tile.dim, target)) {
+    if (tile.is_streamed && HasLines(tile.dim * Type::kBytes, target)) {
       decoding.Decode<Type, true>(target);
       Simd::EndStreams();
     } else {

@@ -253,9 +253,8 @@ bool FillsColumns(const StepTile& tile) {
 // Whether a job's target is written past the caches: its tokens are whole cache lines.
 template <typename Job>
 bool IsStreamed(const StepTile& tile, const Job& job) {
-  const uint64_t row_bytes = uint64_t{tile.dim} * BytesOf(tile.dtype);
-  return job.is_streamed && tile.dtype != DType::kFp32 && row_bytes % 64 == 0 &&
-         reinterpret_cast<uintptr_t>(job.target) % 64 == 0;
+  return job.is_streamed && tile.dtype != DType::kFp32 &&
+         HasLines(uint64_t{tile.dim} * BytesOf(tile.dtype), job.target);
 }
 
 // Elements of a block.

@@ -133,13 +133,10 @@ void JoinPlainly(const StripJob& job, const PanelExponents& panel, uint32_t chan
   }
 }
 
-constexpr uint32_t kStreamedBytes = 64;  // a cache line
-
 // Whether rows of elements, or all of them as one, can be written by cache lines.
 template <typename Type>
 bool IsStreamed(const StripJob& job, uint64_t row_elements) {
-  return job.is_streamed && reinterpret_cast<uintptr_t>(job.target) % kStreamedBytes == 0 &&
-         row_elements * Type::kBytes % kStreamedBytes == 0;
+  return job.is_streamed && HasLines(row_elements * Type::kBytes, job.target);
 }
 
 void JoinAny(const StripJob& job, const PanelExponents& panel, uint32_t channel_first,
