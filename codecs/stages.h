@@ -68,6 +68,7 @@ struct TilePlan {
   std::array<Span, kTokensPerBlockMax> spans;
   bool has_spans = false;
 
+  [[nodiscard]] Span* Spans() { return has_spans ? spans.data() : nullptr; }
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
   // A row is not, whatever was taken from it before it became one.

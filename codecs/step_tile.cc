@@ -59,7 +59,6 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   if (tile->has_basis) {
     tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
   }
-  tile->offsets = profile.Offsets(plane);
   const std::byte* channels = profile.Channels(plane, at);
   const auto power_of_3 = static_cast<float>(PowerOf3(rate.level));
   for (uint32_t i = 0; i < tile->dim; ++i) {

@@ -67,7 +67,6 @@ struct StepTile {
   uint32_t planes;             // low bits of all channels
   const CoderLookup* lookups;  // kProfileTables, borrowed from the profile
   bool has_exact_lookups;      // all of them
-  const float (*offsets)[2];   // as Profile::Offsets() says
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis
   StepChannel channels[kProfileDimMax];
@@ -78,7 +77,7 @@ struct StepTile {
   }
   [[nodiscard]] const float* OffsetsOf(uint32_t channel) const {
     const StepShape& shape = channels[channel].shape;
-    return offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
+    return profile->Offsets(plane)[shape.low_bits == 0 ? shape.table : kProfileTables];
   }
   // What a code of a channel stands for, before the mean.
   [[nodiscard]] float ValueOf(uint32_t channel, int32_t code) const {

@@ -13,14 +13,9 @@ void Predict(const Backend& backend, const TileSource& source, bool is_nearest, 
   const uint32_t group = is_v ? plan->affine.group : 0;
   plan->has_spans =
       is_v && geometry.rows * ((geometry.dim + group - 1) / group) <= plan->spans.size();
-  const PatternedTile tile{geometry.rows,
-                           geometry.dim,
-                           group,
-                           geometry.dtype,
-                           is_nearest,
-                           plan->patterns,
-                           source.bank->patterns(),
-                           plan->has_spans ? plan->spans.data() : nullptr};
+  const PatternedTile tile{geometry.rows,           geometry.dim, group,
+                           geometry.dtype,          is_nearest,   plan->patterns,
+                           source.bank->patterns(), plan->Spans()};
   StepOf<&Backend::choose_patterns>(backend)(tile, source.bytes, plan->rows.data(),
                                              plan->pattern.data(), plan->predicted.data());
 }

@@ -19,7 +19,7 @@ bool QuantizeAffine(const Backend& backend, const TileSource& source, TilePlan* 
 bool QuantizePredicted(const Backend& backend, const TileSource& source, TilePlan* plan,
                        uint8_t* codes, uint8_t* params) {
   const Prediction prediction{plan->patterns, plan->pattern.data(), plan->predicted.data(),
-                              plan->has_spans ? plan->spans.data() : nullptr};
+                              plan->Spans()};
   plan->affine.prediction = &prediction;
   const bool is_coded = QuantizeAffine(backend, source, plan, codes, params);
   plan->affine.prediction = nullptr;
