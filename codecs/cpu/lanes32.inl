@@ -72,11 +72,11 @@ template <typename Decoding>
 [[gnu::always_inline]] inline uint8_t* PutSymbols(const CoderLookup& table, Bytes32 symbols,
                                                   Halves32* states, uint8_t* stream) {
   // The chain from states to states is kept short: products are of the first guess.
-  const Halves32 frequency = Strips::Widen(Strips::LookUp(table.frequency, symbols));
+  const Bytes32 frequencies = Strips::LookUp(table.frequency, symbols);
+  const Halves32 frequency = Strips::Widen(frequencies);
   const Halves32 high = Strips::Right<8>(*states);
   const Halves32 has_room = Strips::Above(frequency, high);
-  const Bytes32 low = Strips::Narrow(Strips::And(*states, Strips::SetHalves(0xFF)));
-  stream = Strips::CompressBefore(stream, low, ~Strips::Bits(Strips::NarrowMask(has_room)));
+  stream = Strips::CompressBefore(stream, *states, Strips::Bits(Strips::NarrowMask(has_room)));
   const Halves32 x = Strips::Choose(has_room, *states, high);
   const Halves32 reciprocal = Strips::Pair(Strips::LookUp(table.reciprocal[0], symbols),
                                            Strips::LookUp(table.reciprocal[1], symbols));
@@ -85,7 +85,7 @@ template <typename Decoding>
   const Halves32 left = Strips::Sub(x, Strips::Mul(quotient, frequency));
   const Halves32 is_exact = Strips::Above(frequency, left);
   // 256 quotient + start + x - quotient * frequency
-  const Halves32 rest = Strips::Sub(Strips::SetHalves(kCoderSlots), frequency);
+  const Halves32 rest = Strips::Widen(Strips::Sub(Strips::Set(0), frequencies));
   const Halves32 start = Strips::Widen(Strips::LookUp(table.start, symbols));
   const Halves32 guess = Strips::Add(Strips::Add(x, start), Strips::Mul(quotient, rest));
   *states = Strips::Add(guess, Strips::AndNot(is_exact, rest));

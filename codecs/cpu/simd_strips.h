@@ -25,10 +25,10 @@ struct Halves32 {
 struct ExpandTable {
   alignas(16) uint8_t of[256][16];
 };
-// The bytes whose bits are set, moved to the end of 8; junk before them. Of the first 8 of 16, and
-// of the others.
+// Of 8 halves, the low bytes of those whose bits are not set, moved to the end of 8; junk before
+// them. One more entry may be read.
 struct CompressTable {
-  alignas(16) uint8_t of[2][256][8];
+  alignas(16) uint8_t of[257][8];
 };
 
 constexpr ExpandTable kExpand = [] {
@@ -47,11 +47,7 @@ constexpr CompressTable kCompress = [] {
   for (uint32_t mask = 0; mask < 256; ++mask) {
     uint32_t next = 8;
     for (uint32_t i = 8; i-- > 0;) {
-      if ((mask >> i & 1) == 0) continue;
-      --next;
-      for (uint32_t half = 0; half < 2; ++half) {
-        table.of[half][mask][next] = static_cast<uint8_t>(8 * half + i);
-      }
+      if ((mask >> i & 1) == 0) table.of[mask][--next] = static_cast<uint8_t>(2 * i);
     }
   }
   return table;
@@ -211,24 +207,21 @@ struct Strips {
     return {_mm256_shuffle_epi8(a, LoadTwo(table[bits & 0xFF], table[bits >> 16 & 0xFF])),
             _mm256_shuffle_epi8(b, LoadTwo(table[bits >> 8 & 0xFF], table[bits >> 24]))};
   }
-  // Writes the bytes of the lanes whose bits are set so that they end at `end`; returns their
-  // start. Up to 8 bytes before it are overwritten.
-  static uint8_t* CompressBefore(uint8_t* end, Bytes32 a, uint32_t bits) {
-    const auto control = [](uint32_t first, uint32_t second) {
-      const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kCompress.of[0][first]));
-      const auto* high = reinterpret_cast<const __m64*>(kCompress.of[1][second]);
-      return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), high));
+  // Writes the low bytes of the lanes whose bits are not set so that they end at `end`; returns
+  // their start. Up to 8 bytes before it are overwritten.
+  static uint8_t* CompressBefore(uint8_t* end, Halves32 x, uint32_t left_out) {
+    const auto put = [](uint8_t* target, __m128i eight, uint32_t bits) {
+      const auto* control = reinterpret_cast<const __m128i*>(kCompress.of[bits & 0xFF]);
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(target),
+                       _mm_shuffle_epi8(eight, _mm_loadu_si128(control)));
     };
-    const __m128i high =
-        _mm_shuffle_epi8(_mm256_extracti128_si256(a, 1), control(bits >> 16 & 0xFF, bits >> 24));
-    const __m128i low =
-        _mm_shuffle_epi8(_mm256_castsi256_si128(a), control(bits & 0xFF, bits >> 8 & 0xFF));
     // From the end: what is written later lies lower.
-    StoreHigh(end - 8, high);
-    StoreLow(end - 8 - __builtin_popcount(bits >> 24), high);
-    StoreHigh(end - 8 - __builtin_popcount(bits >> 16), low);
-    StoreLow(end - 8 - __builtin_popcount(bits >> 8), low);
-    return end - __builtin_popcount(bits);
+    put(end - 8, _mm256_extracti128_si256(x.b, 1), left_out >> 24);
+    put(end - 16 + __builtin_popcount(left_out >> 24), _mm256_extracti128_si256(x.a, 1),
+        left_out >> 16);
+    put(end - 24 + __builtin_popcount(left_out >> 16), _mm256_castsi256_si128(x.b), left_out >> 8);
+    put(end - 32 + __builtin_popcount(left_out >> 8), _mm256_castsi256_si128(x.a), left_out);
+    return end - 32 + __builtin_popcount(left_out);
   }
 
   // ---- Words of 32 bits, for fp32 ----
@@ -265,14 +258,6 @@ struct Strips {
     for (uint64_t at = 0; at < bytes; at += 64) {
       _mm_prefetch(reinterpret_cast<const char*>(address) + at, _MM_HINT_T1);
     }
-  }
-
- private:
-  static void StoreLow(uint8_t* target, __m128i a) {
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(target), a);
-  }
-  static void StoreHigh(uint8_t* target, __m128i a) {
-    _mm_storeh_pi(reinterpret_cast<__m64*>(target), _mm_castsi128_ps(a));
   }
 };
 
