@@ -262,6 +262,12 @@ struct Blocks {
 
   // Signed, saturated, in the order that packing leaves: 0..3, 8..11, 4..7, 12..15.
   static Halves16 Pack(Ints16 x) { return _mm256_packs_epi32(x.a, x.b); }
+  // FromBf16() and FromFp16() of halves in that order.
+  static Floats16 UnpackBf16(Halves16 x) {
+    const __m256i zero = _mm256_setzero_si256();
+    return OfBits({_mm256_unpacklo_epi16(zero, x), _mm256_unpackhi_epi16(zero, x)});
+  }
+  static Floats16 UnpackFp16(Halves16 x) { return FromFp16(_mm256_permute4x64_epi64(x, 0xD8)); }
   // Of codes that are packed, in the order of the tokens: StepSymbol(), 15 where it is more.
   // Without low bits, and with them, where *low becomes the low byte of what StepLow() cuts.
   static __m256i SymbolsOf(Halves16 first, Halves16 second) {

@@ -86,23 +86,33 @@ Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, 
   return {scratch->cosine[token / kBlockTokens], scratch->sine[token / kBlockTokens]};
 }
 
-// TurnForth() of a block, or TurnBack().
+// TurnForth() of a pair in a block, or TurnBack().
+template <bool kForth>
+[[gnu::always_inline]] inline void TurnPair(Floats16 c, Floats16 s, Floats16* first,
+                                            Floats16* second) {
+  const Floats16 a = *first;
+  const Floats16 b = *second;
+  if constexpr (kForth) {
+    *first = Blocks::Sub(Blocks::Mul(a, c), Blocks::Mul(b, s));
+    *second = Blocks::Add(Blocks::Mul(a, s), Blocks::Mul(b, c));
+  } else {
+    *first = Blocks::Add(Blocks::Mul(a, c), Blocks::Mul(b, s));
+    *second = Blocks::Sub(Blocks::Mul(b, c), Blocks::Mul(a, s));
+  }
+}
+
+// Of all pairs.
 template <bool kForth>
 void Turn(const StepPairs& pairs, const Rotations& rotations, BlockValues* values) {
   for (uint32_t i = 0; i < pairs.count; ++i) {
-    float* first = values->of[pairs.first + i * pairs.step];
-    float* second = values->of[pairs.first + i * pairs.step + pairs.distance];
-    const Floats16 c = Blocks::Load(rotations.cosine[i]);
-    const Floats16 s = Blocks::Load(rotations.sine[i]);
-    const Floats16 a = Blocks::Load(first);
-    const Floats16 b = Blocks::Load(second);
-    if constexpr (kForth) {
-      Blocks::Store(first, Blocks::Sub(Blocks::Mul(a, c), Blocks::Mul(b, s)));
-      Blocks::Store(second, Blocks::Add(Blocks::Mul(a, s), Blocks::Mul(b, c)));
-    } else {
-      Blocks::Store(first, Blocks::Add(Blocks::Mul(a, c), Blocks::Mul(b, s)));
-      Blocks::Store(second, Blocks::Sub(Blocks::Mul(b, c), Blocks::Mul(a, s)));
-    }
+    float* at[2] = {values->of[pairs.first + i * pairs.step],
+                    values->of[pairs.first + i * pairs.step + pairs.distance]};
+    Floats16 first = Blocks::Load(at[0]);
+    Floats16 second = Blocks::Load(at[1]);
+    TurnPair<kForth>(Blocks::Load(rotations.cosine[i]), Blocks::Load(rotations.sine[i]), &first,
+                     &second);
+    Blocks::Store(at[0], first);
+    Blocks::Store(at[1], second);
   }
 }
 
@@ -154,22 +164,26 @@ struct Elements16 {
   static Floats16 Widen(Halves16 x) {
     return kType == DType::kFp16 ? Blocks::FromFp16(x) : Blocks::FromBf16(x);
   }
+  // Those of halves in the order of Blocks::Pack().
+  static Floats16 Unpack(Halves16 x) {
+    return kType == DType::kFp16 ? Blocks::UnpackFp16(x) : Blocks::UnpackBf16(x);
+  }
 };
 
-// A block of a strip's elements to floats. Tokens that are not there are the last one. Returns the
-// tokens with an IsRowValue(), as bits.
-template <DType kType>
-uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
-                     BlockValues* values) {
+// Calls put(channel, elements) for every channel of a block: 16 tokens in the order of `token_at`;
+// tokens that are not there are the last one. Returns which of them have an IsRowValue(), as bits
+// in that order.
+template <DType kType, typename Put>
+uint32_t TransposeBlock(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                        const uint8_t* token_at, Put put) {
   const uint8_t* row[kBlockTokens];
   for (uint32_t i = 0; i < kBlockTokens; ++i) {
-    const uint32_t token = token_first + i < tokens ? token_first + i : tokens - 1;
-    row[i] = source + uint64_t{token} * dim * 2;
+    const uint32_t token = token_first + token_at[i];
+    row[i] = source + uint64_t{token < tokens ? token : tokens - 1} * dim * 2;
   }
   // The bits of kMagnitudeMax and of what is above it are in the order of the values.
   constexpr uint32_t kLargest = kType == DType::kFp16 ? 0x77FF : kMagnitudeMaxBits >> 16;
   Halves16 largest = Blocks::SetHalves(0);
-  uint32_t rows_of_tail = 0;
   uint32_t channel = 0;
   for (; channel + 8 <= dim; channel += 8) {
     Halves16 rows[8];
@@ -179,17 +193,32 @@ uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint3
     Blocks::TransposeEights(rows);
     for (uint32_t i = 0; i < 8; ++i) {
       largest = Blocks::MaxMagnitude(largest, rows[i]);
-      Blocks::Store(values->of[channel + i], Elements16<kType>::Widen(rows[i]));
+      put(channel + i, rows[i]);
     }
   }
   for (; channel < dim; ++channel) {
-    for (uint32_t i = 0; i < 16; ++i) {
-      const float value = reference::LoadElement(kType, row[i], channel);
-      values->of[channel][i] = value;
-      rows_of_tail |= IsRowValue(value) ? 1U << i : 0;
+    uint8_t elements[2 * kBlockTokens];
+    for (uint32_t i = 0; i < kBlockTokens; ++i) {
+      __builtin_memcpy(elements + 2 * i, row[i] + uint64_t{2} * channel, 2);
     }
+    largest = Blocks::MaxMagnitude(largest, Blocks::LoadHalves(elements));
+    put(channel, Blocks::LoadHalves(elements));
   }
-  return rows_of_tail | Blocks::BitsAbove(largest, kLargest);
+  return Blocks::BitsAbove(largest, kLargest);
+}
+
+constexpr uint8_t kTokensInOrder[kBlockTokens] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                  8, 9, 10, 11, 12, 13, 14, 15};
+
+// A block of a strip's elements to floats. Tokens that are not there are the last one. Returns the
+// tokens with an IsRowValue(), as bits.
+template <DType kType>
+uint32_t TakeBlock16(const uint8_t* source, uint32_t tokens, uint32_t dim, uint32_t token_first,
+                     BlockValues* values) {
+  return TransposeBlock<kType>(
+      source, tokens, dim, token_first, kTokensInOrder, [&](uint32_t channel, Halves16 elements) {
+        Blocks::Store(values->of[channel], Elements16<kType>::Widen(elements));
+      });
 }
 
 uint32_t TakeBlock(DType dtype, const uint8_t* source, uint32_t tokens, uint32_t dim,
@@ -278,12 +307,11 @@ template <DType kType>
 template <DType kType, bool kStreams>
 void PutBlock16(const BlockValues& values, uint32_t tokens, uint32_t dim, uint32_t token_first,
                 uint8_t* target) {
-  constexpr uint8_t kInOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const uint32_t count = tokens - token_first < kBlockTokens ? tokens - token_first : kBlockTokens;
   uint8_t* block = target + uint64_t{token_first} * dim * 2;
   BlockHalves rounded;
   RoundBlock<kType>(values, dim, &rounded);
-  PutColumns<kStreams, kBlockTokens>(dim, count, kInOrder, rounded.of[0], block);
+  PutColumns<kStreams, kBlockTokens>(dim, count, kTokensInOrder, rounded.of[0], block);
   for (uint32_t channel = dim / 32 * 32; channel < dim; ++channel) {
     for (uint32_t i = 0; i < count; ++i) {
       reference::StoreElement(kType, block + uint64_t{2} * i * dim, channel, values.of[channel][i]);
