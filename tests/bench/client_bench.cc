@@ -150,7 +150,8 @@ int Main(int argc, char** argv) {
 
   std::vector<std::byte> source(total_bytes, std::byte{1}), target(total_bytes, std::byte{2});
   std::vector<bench::Case> cases;
-  cases.push_back({"memcpy", [&] { std::memcpy(target.data(), source.data(), total_bytes); },
+  cases.push_back({"memcpy",
+                   [&](uint64_t) { std::memcpy(target.data(), source.data(), total_bytes); },
                    static_cast<double>(total_bytes)});
   const GroupSlice slices[] = {{.layer_count = 1, .head_count = 1},
                                {.layer_count = 2},
@@ -161,11 +162,11 @@ int Main(int argc, char** argv) {
     Load& load = *loads.emplace_back(std::make_unique<Load>(*client, *space, slice, total_bytes));
     const std::string size = absl::StrCat(load.image_bytes() >> 10, " KiB image");
     cases.push_back({.name = size + " put",
-                     .run = [&load] { load.Put(); },
+                     .run = [&load](uint64_t) { load.Put(); },
                      .bytes = load.bytes(),
                      .prepare = [&load] { load.Clear(); }});
     cases.push_back({.name = size + " get, verified",
-                     .run = [&load] { load.Get(); },
+                     .run = [&load](uint64_t) { load.Get(); },
                      .bytes = load.bytes(),
                      .prepare = [&load] { load.Lease(); }});
   }

@@ -11,6 +11,7 @@
 
 #include "codecs/backend_step.h"
 #include "codecs/backends.h"
+#include "codecs/bytes.h"
 #include "codecs/checksum.h"
 #include "codecs/decode.h"
 #include "codecs/demote.h"
@@ -121,46 +122,55 @@ struct WorkingSet {
     return images.subspan(i * image_bytes_max, image_bytes_max);
   }
 
-  void EncodeAll(const Backend& backend, const Recipe& recipe, uint64_t count) {
+  void Set(const Recipe& recipe) {
     Check(SetRecipe(recipe, {.profile = &profile, .bank = &bank}, {}, &spec), "recipe");
-    for (uint64_t i = 0; i < count; ++i) {
-      size_t bytes = 0;
-      Check(
-          Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile, .bank = &bank}),
-          "encode");
-      image_bytes[i] = bytes;
-    }
   }
-  void DecodeAll(const Backend& backend, bool verifies, uint64_t count) const {
-    for (uint64_t i = 0; i < count; ++i) {
-      ImageView view;
-      Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
-      if (verifies) Check(VerifyTiles(view), "verify");
-      Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile, &bank}), "decode");
-    }
+  void EncodeImage(const Backend& backend, uint64_t i) {
+    size_t bytes = 0;
+    Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile, .bank = &bank}),
+          "encode");
+    image_bytes[i] = bytes;
+  }
+  void DecodeImage(const Backend& backend, bool verifies, uint64_t i) const {
+    ImageView view;
+    Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
+    if (verifies) Check(VerifyTiles(view), "verify");
+    Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile, &bank}), "decode");
+  }
+
+  // Of the tiles of image `i`, as if they were raw: source and room of the same size.
+  [[nodiscard]] uint64_t TilesOfImage() const { return image_source_bytes / kTileSourceBytes; }
+  [[nodiscard]] const uint8_t* TileSourceOf(uint64_t i, uint64_t tile) const {
+    return U8(Source(i).data()) + tile * kTileSourceBytes;
+  }
+  [[nodiscard]] std::span<uint8_t> TileRoom(uint64_t i, uint64_t tile) const {
+    const uint64_t bytes = image_bytes_max / TilesOfImage() / 64 * 64;
+    return {U8(Image(i).data()) + tile * bytes, bytes};
   }
 };
+
+// Of which head a tile is: 4 layers of 8 heads, K and V.
+ProfileHead TileHead(uint64_t tile) {
+  return {static_cast<uint32_t>(tile / 16), static_cast<uint32_t>(tile / 2 % 8)};
+}
 
 // The steps of an encode without the image around them. Of kivi: select, quantize, pack; of
 // patternkv the choice of patterns between.
 void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
-                       uint64_t count) {
-  const uint64_t tiles = set.source.size() / kTileSourceBytes;
-  const uint64_t stride = set.images.size() / tiles / 64 * 64;
-  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
+                       uint64_t image) {
+  for (uint64_t i = 0; i < set.TilesOfImage(); ++i) {
     const bool is_k = i % 2 == 0;
     AffineTile tile{
         kTokens,      kDim,        is_k ? recipe.k_group_tokens : recipe.v_group_channels,
         DType::kBf16, recipe.bits, recipe.is_clipped};
-    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
-    auto* codes = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
+    const uint8_t* source = set.TileSourceOf(image, i);
+    uint8_t* codes = set.TileRoom(image, i).data();
     uint8_t* params = codes + uint64_t{kTokens} * CodeRowBytes(kDim, recipe.bits);
     uint64_t rows[kRowWords] = {};
     backend.select_rows(tile, source, rows);
     uint8_t numbers[kTokens] = {};
     uint64_t is_predicted[kRowWords] = {};
-    const ProfileHead at{static_cast<uint32_t>(i / 16 % 4), static_cast<uint32_t>(i / 2 % 8)};
-    const uint8_t* patterns = set.bank.PatternsOf(is_k ? 0 : 1, at);
+    const uint8_t* patterns = set.bank.PatternsOf(is_k ? 0 : 1, TileHead(i));
     Span spans[2 * kTokens];
     Span* v_spans = is_k ? nullptr : spans;
     const Prediction prediction{patterns, numbers, is_predicted, v_spans};
@@ -180,45 +190,40 @@ void EncodeAffineSteps(const Backend& backend, const Recipe& recipe, const Worki
 }
 
 void EncodeStripSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
-                      uint64_t count) {
-  const uint64_t tiles = set.source.size() / kTileSourceBytes;
-  const uint64_t stride = set.images.size() / tiles / 64 * 64;
+                      uint64_t image) {
   const StripShape shape{kTokens, kDim, DType::kBf16, recipe.is_fast};
-  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
-    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
-    auto* target = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
-    StepOf<&Backend::encode_strip>(backend)(shape, source, target, stride);
+  for (uint64_t i = 0; i < set.TilesOfImage(); ++i) {
+    const std::span<uint8_t> room = set.TileRoom(image, i);
+    StepOf<&Backend::encode_strip>(backend)(shape, set.TileSourceOf(image, i), room.data(),
+                                            room.size());
   }
 }
 
 void EncodeStaticSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
-                       uint64_t count) {
-  const uint64_t tiles = set.source.size() / kTileSourceBytes;
-  const uint64_t stride = set.images.size() / tiles / 64 * 64;
+                       uint64_t image) {
   const StepRate rate{*set.profile.MultiplierOf(recipe.bits), 0};
   StepScratch scratch;
   StepTile tile;
-  for (uint64_t i = 0; i < tiles * count / set.image_count; ++i) {
-    const ProfileHead at{static_cast<uint32_t>(i / 16 % 4), static_cast<uint32_t>(i / 2 % 8)};
-    MakeStepTile(set.profile, at, i % 2, rate, DType::kBf16, &tile);
-    const auto* source = reinterpret_cast<const uint8_t*>(set.source.data()) + i * kTileSourceBytes;
-    const auto* v = i % 2 == 0 ? source + kTileSourceBytes : source;
-    auto* target = reinterpret_cast<uint8_t*>(set.images.data()) + i * stride;
+  for (uint64_t i = 0; i < set.TilesOfImage(); ++i) {
+    MakeStepTile(set.profile, TileHead(i), i % 2, rate, DType::kBf16, &tile);
+    const std::span<uint8_t> room = set.TileRoom(image, i);
+    const uint8_t* v = set.TileSourceOf(image, i | 1);
     uint32_t rows = 0;
     StepOf<&Backend::encode_step_strip>(backend)(
-        tile, {kTokens, set.spec.first_position, source, v, &scratch}, target, stride, &rows);
+        tile, {kTokens, set.spec.first_position, set.TileSourceOf(image, i), v, &scratch},
+        room.data(), room.size(), &rows);
   }
 }
 
 void EncodeSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
-                 uint64_t count) {
+                 uint64_t image) {
   switch (recipe.id) {
     case RecipeId::kExact:
-      return EncodeStripSteps(backend, recipe, set, count);
+      return EncodeStripSteps(backend, recipe, set, image);
     case RecipeId::kCairn:
-      return EncodeStaticSteps(backend, recipe, set, count);
+      return EncodeStaticSteps(backend, recipe, set, image);
     default:
-      return EncodeAffineSteps(backend, recipe, set, count);
+      return EncodeAffineSteps(backend, recipe, set, image);
   }
 }
 
@@ -236,17 +241,16 @@ void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
                              : set.image_count;
   const auto bytes = static_cast<double>(count * set.image_source_bytes);
   const std::string name = std::string(FormatRecipe(recipe)) + " " + backend.name;
+  const auto add = [&](const char* what, std::function<void(uint64_t)> run) {
+    cases.push_back({name + what, std::move(run), bytes, count, [=, &set] { set.Set(recipe); }});
+  };
   if (HasTimedSteps(recipe)) {
-    cases.push_back({name + " encode steps",
-                     [=, &set, &backend] { EncodeSteps(backend, recipe, set, count); }, bytes});
+    add(" encode steps", [=, &set, &backend](uint64_t i) { EncodeSteps(backend, recipe, set, i); });
   }
-  cases.push_back({name + " encode image",
-                   [=, &set, &backend] { set.EncodeAll(backend, recipe, count); }, bytes});
+  add(" encode image", [&set, &backend](uint64_t i) { set.EncodeImage(backend, i); });
   // What the line above has left in the images.
-  cases.push_back(
-      {name + " decode", [=, &set, &backend] { set.DecodeAll(backend, false, count); }, bytes});
-  cases.push_back({name + " decode verified",
-                   [=, &set, &backend] { set.DecodeAll(backend, true, count); }, bytes});
+  add(" decode", [&set, &backend](uint64_t i) { set.DecodeImage(backend, false, i); });
+  add(" decode verified", [&set, &backend](uint64_t i) { set.DecodeImage(backend, true, i); });
 }
 
 int Main(int argc, char** argv) {
@@ -256,9 +260,11 @@ int Main(int argc, char** argv) {
   const uint64_t bytes = options.quick ? uint64_t{4} << 20 : uint64_t{192} << 20;
   WorkingSet set(bytes);
   std::vector<bench::Case> cases;
-  cases.push_back({"memcpy",
-                   [&] { std::memcpy(set.decoded.data(), set.source.data(), set.source.size()); },
-                   static_cast<double>(set.source.size())});
+  // In one piece, so large that memcpy() writes past the caches; of less it is slower.
+  cases.push_back(
+      {"memcpy",
+       [&](uint64_t) { std::memcpy(set.decoded.data(), set.source.data(), set.source.size()); },
+       static_cast<double>(set.source.size())});
   for (const Crc32cForm& form : Crc32cForms()) {
     if (!form.is_supported()) continue;
     const auto crc = [&form, &set](std::byte* target) {
@@ -266,9 +272,9 @@ int Main(int argc, char** argv) {
       (void)sink;
     };
     const auto size = static_cast<double>(set.source.size());
-    cases.push_back({std::string("crc32c ") + form.name, [crc] { crc(nullptr); }, size});
+    cases.push_back({std::string("crc32c ") + form.name, [crc](uint64_t) { crc(nullptr); }, size});
     cases.push_back({std::string("copy + crc32c ") + form.name,
-                     [crc, &set] { crc(set.decoded.data()); }, size});
+                     [crc, &set](uint64_t) { crc(set.decoded.data()); }, size});
   }
   std::vector<Recipe> recipes(AllRecipes().begin(), AllRecipes().end());
   recipes.push_back({.id = RecipeId::kCairn, .bits = 23});
