@@ -37,17 +37,14 @@ struct HotCoding {
   }
   // All bits of the tokens of a block that have codes.
   [[nodiscard]] Ints16 CodedOf(uint32_t block) const {
-    const uint32_t left = source.tokens - block * kBlockTokens;
-    const uint32_t there = left < kBlockTokens ? (1U << left) - 1 : 0xFFFF;
-    return Blocks::Spread(there & ~RowsOf(block));
+    return Blocks::Spread(BlockTokensThere(source.tokens, block) & ~RowsOf(block));
   }
 
   // Takes the elements of a block to their components, and adds the tokens that cannot be coded.
   void Centre(uint32_t block) {
     const StepTile& step = tile.step;
-    const uint32_t token = block * kBlockTokens;
     BlockValues* values = &blocks[block];
-    uint64_t found = TakeComponents(step, source, token, values);
+    const uint32_t found = TakeComponents(step, source, block * kBlockTokens, values);
     Ints16 largest = Blocks::SetInts(0);
     for (uint32_t c = 0; c < step.dim; ++c) {
       Floats16 y = Blocks::Load(values->of[c]);
@@ -56,19 +53,13 @@ struct HotCoding {
       const Floats16 size = Blocks::Mul(y, Blocks::Set(Exp2(-tile.channels[c].spread_log)));
       largest = Blocks::MaxMagnitude(largest, size);
     }
-    found |= TooLarge(largest);
-    const uint32_t left = source.tokens - token;
-    if (left < kBlockTokens) found &= (1U << left) - 1;
-    rows->words[token / 64] |= found << (token % 64);
+    AddRowsOf(block, found | TooLarge(largest), source.tokens, rows);
   }
 
   [[nodiscard]] uint32_t BlockCount() const {
     return (source.tokens + kBlockTokens - 1) / kBlockTokens;
   }
-  [[nodiscard]] uint32_t CodedCount() const {
-    return source.tokens - static_cast<uint32_t>(__builtin_popcountll(rows->words[0]) +
-                                                 __builtin_popcountll(rows->words[1]));
-  }
+  [[nodiscard]] uint32_t CodedCount() const { return source.tokens - rows->Count(); }
 
   // The corrections of up to kAtOnce channels: each sum has its order, so they are taken side by
   // side.

@@ -13,6 +13,18 @@ namespace {
 
 constexpr uint32_t kBlockTokens = 16;
 
+// The tokens of a block that are there, as bits.
+uint32_t BlockTokensThere(uint32_t tokens, uint32_t block) {
+  const uint32_t rest = tokens - block * kBlockTokens;
+  return rest < kBlockTokens ? (1U << rest) - 1 : 0xFFFF;
+}
+
+// Adds tokens of a block, as bits, that are there.
+void AddRowsOf(uint32_t block, uint32_t of_block, uint32_t tokens, StripTokens* rows) {
+  const uint64_t there = of_block & BlockTokensThere(tokens, block);
+  rows->words[block / 4] |= there << (block % 4 * kBlockTokens);
+}
+
 struct BlockValues {
   alignas(64) float of[kProfileDimMax][kBlockTokens];
 };

@@ -19,16 +19,9 @@ struct StepCoding {
   uint8_t stream[kProfileDimMax * kStripTokens + kStreamSlack];
   StripTokens rows;
 
-  [[nodiscard]] uint32_t RowCount() const {
-    return static_cast<uint32_t>(__builtin_popcountll(rows.words[0]) +
-                                 __builtin_popcountll(rows.words[1]));
-  }
   // Of a block of 16 tokens.
   [[nodiscard]] uint8_t* CodesOf(uint32_t channel, uint32_t block) {
     return codes[channel] + 2 * kBlockTokens * block;
-  }
-  void AddRows(uint32_t group, uint32_t tokens) {
-    rows.words[group / 2] |= uint64_t{tokens} << (group % 2 * kCoderLanes);
   }
 };
 
@@ -64,10 +57,8 @@ uint32_t TakeComponents(const StepTile& tile, const StepSource& source, uint32_t
   const uint32_t rows = TakeBlock(tile.dtype, source.bytes, source.tokens, tile.dim, token, values);
   if (tile.turning.count != 0) {
     OwnRotations own;
-    // Of tokens that are not there, those of the block before.
-    const uint32_t at = token < source.tokens ? token : token - kBlockTokens;
     const Rotations rotations =
-        RotationsOf(tile, source.position, source.tokens, at, source.scratch, &own);
+        RotationsOf(tile, source.position, source.tokens, token, source.scratch, &own);
     Turn<false>(tile.turning, rotations, values);
   }
   if (tile.has_basis) EnterBasis(tile, values);
@@ -86,7 +77,7 @@ void QuantizeBlocks(const StepTile& tile, const StepSource& source, StepCoding* 
   for (uint32_t token = 0; token < source.tokens; token += kBlockTokens) {
     const uint32_t block = token / kBlockTokens;
     BlockValues values;
-    uint32_t rows = TakeComponents(tile, source, token, &values);
+    const uint32_t rows = TakeComponents(tile, source, token, &values);
     Ints16 largest = Blocks::SetInts(0);
     for (uint32_t c = 0; c < tile.dim; ++c) {
       const StepChannel& channel = tile.channels[c];
@@ -98,9 +89,7 @@ void QuantizeBlocks(const StepTile& tile, const StepSource& source, StepCoding* 
       if (tile.level != 0) codes = CoarsenCodes(codes, tile.level);
       Blocks::StoreHalves(coding->CodesOf(c, block), codes);
     }
-    rows |= TooLarge(largest);
-    const uint32_t shift = block % 2 * kBlockTokens;
-    coding->AddRows(block / 2, rows << shift & TokensThere(source.tokens, block / 2));
+    AddRowsOf(block, rows | TooLarge(largest), source.tokens, &coding->rows);
   }
 }
 
@@ -125,8 +114,7 @@ void TakeElements(const StepTile& tile, const StepSource& source, StepCoding* co
     for (; places != 0; places &= places - 1) {
       rows |= 1U << Groups::kTokenAt[__builtin_ctz(places)];
     }
-    const uint32_t shift = block % 2 * kBlockTokens;
-    coding->AddRows(block / 2, rows << shift & TokensThere(source.tokens, block / 2));
+    AddRowsOf(block, rows, source.tokens, &coding->rows);
   }
 }
 
@@ -337,7 +325,7 @@ uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding
   const uint8_t* stream = nullptr;
   for (bool is_at_once = IsCodedAtOnce(tile, source);; is_at_once = false) {
     stream = CodeStrip(tile, source, is_at_once, coding, target + parts.low);
-    parts.rows = coding->RowCount();
+    parts.rows = coding->rows.Count();
     PlaceStepParts(shape, &parts);
     if (parts.stream > room) return kLeftToReference;
     int32_t largest = 0;
@@ -365,7 +353,7 @@ uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t
   if (bytes == kLeftToReference) {
     return reference::EncodeStepStrip(tile, source, target, room, rows);
   }
-  *rows = bytes == 0 ? 0 : coding.RowCount();
+  *rows = bytes == 0 ? 0 : coding.rows.Count();
   if (bytes != 0) return bytes;
   return StoreRawStrip({source.tokens, tile.dim, tile.dtype, false}, source.bytes, target, room);
 }

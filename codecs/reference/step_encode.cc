@@ -76,11 +76,6 @@ class Symbols {
     }
     return count;
   }
-  [[nodiscard]] uint32_t RowCount() const {
-    uint32_t count = 0;
-    for (uint32_t token = 0; token < tokens_; ++token) count += codes_.rows.Has(token) ? 1 : 0;
-    return count;
-  }
   [[nodiscard]] uint32_t tokens() const { return tokens_; }
 
  private:
@@ -122,7 +117,7 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
   const Symbols symbols(tile, tokens, codes);
   StepStripParts parts;
   parts.mode = StepStripMode::kCoded;
-  parts.rows = symbols.RowCount();
+  parts.rows = codes.rows.Count();
   parts.planes = tile.planes;
   parts.escapes = symbols.EscapeCount();
   PlaceStepParts(shape, &parts);
@@ -173,7 +168,7 @@ uint64_t EncodeStepStrip(const StepTile& tile, const StepSource& source, uint8_t
   const uint64_t row_bytes = uint64_t{tile.dim} * BytesOf(tile.dtype);
   const auto row_at = [&](uint32_t token) { return source.bytes + token * row_bytes; };
   const uint64_t bytes = StoreStrip(tile, codes, source.tokens, row_at, target, room);
-  *rows = bytes == 0 ? 0 : Symbols(tile, source.tokens, codes).RowCount();
+  *rows = bytes == 0 ? 0 : codes.rows.Count();
   if (bytes != 0) return bytes;
   return StoreRawStrip(ShapeOf(tile, source.tokens), source.bytes, target, room);
 }

@@ -23,6 +23,9 @@ struct StripTokens {
   [[nodiscard]] bool Has(uint32_t token) const {
     return ((words[token / 64] >> (token % 64)) & 1) != 0;
   }
+  [[nodiscard]] uint32_t Count() const {
+    return static_cast<uint32_t>(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]));
+  }
 };
 
 // Adds the two of smallest norm at most, as docs/recipes/cairn.md says.
