@@ -24,6 +24,8 @@ endif()
 
 # Bytes of the image format are the same on every backend only if no compiler fuses a multiply and an add.
 add_compile_options(-ffp-contract=off)
+# Some packages ask their users for it, and what shares precompiled headers has to agree.
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-pthread>)
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
 if(CAIRN_WERROR)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
@@ -55,8 +57,9 @@ endif()
 # Every build folder sits at build/NAME, so paths relative to it are equal and the cache is shared between them.
 find_program(CAIRN_CCACHE ccache)
 if(CAIRN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # It does not cache what includes precompiled headers, unless it may take times and defines in them as they are.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
-      CCACHE_NOHASHDIR=1 ${CAIRN_CCACHE})
+      CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CAIRN_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 find_program(CAIRN_MOLD mold)
