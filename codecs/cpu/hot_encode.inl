@@ -31,13 +31,9 @@ struct HotCoding {
   HotCoding(const HotTile& of, const StepSource& from, StripTokens* found)
       : tile(of), source(from), rows(found) {}
 
-  [[nodiscard]] uint32_t RowsOf(uint32_t block) const {
-    const uint32_t token = block * kBlockTokens;
-    return static_cast<uint32_t>(rows->words[token / 64] >> (token % 64)) & 0xFFFF;
-  }
   // All bits of the tokens of a block that have codes.
   [[nodiscard]] Ints16 CodedOf(uint32_t block) const {
-    return Blocks::Spread(BlockTokensThere(source.tokens, block) & ~RowsOf(block));
+    return Blocks::Spread(BlockBits(CodedTokens(source.tokens, block / 2, *rows), block));
   }
 
   // Takes the elements of a block to their components, and adds the tokens that cannot be coded.
@@ -56,9 +52,6 @@ struct HotCoding {
     AddRowsOf(block, found | TooLarge(largest), source.tokens, rows);
   }
 
-  [[nodiscard]] uint32_t BlockCount() const {
-    return (source.tokens + kBlockTokens - 1) / kBlockTokens;
-  }
   [[nodiscard]] uint32_t CodedCount() const { return source.tokens - rows->Count(); }
 
   // The corrections of up to kAtOnce channels: each sum has its order, so they are taken side by
@@ -66,7 +59,7 @@ struct HotCoding {
   static constexpr uint32_t kAtOnce = 8;
   void FindCorrections(uint32_t first, uint32_t count, int32_t* corrections) const {
     float sums[kAtOnce] = {};
-    for (uint32_t block = 0; block < BlockCount(); ++block) {
+    for (uint32_t block = 0; block < BlockCount(source.tokens); ++block) {
       const Ints16 coded = CodedOf(block);
       alignas(64) float squares[kAtOnce][kBlockTokens] = {};
       for (uint32_t i = 0; i < count; ++i) {
@@ -153,7 +146,7 @@ void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* code
   HotCoding strip(tile, source, rows);
   if (source.position == 0) rows->Add(0);
   if (source.v != nullptr) AddSmallNormsOf(tile.step, source, rows);
-  for (uint32_t block = 0; block < strip.BlockCount(); ++block) strip.Centre(block);
+  for (uint32_t block = 0; block < BlockCount(source.tokens); ++block) strip.Centre(block);
   const uint32_t dim = tile.step.dim;
   if (tile.is_corrected) __builtin_memset(corrections, 0, HotCorrectionBytes(dim));
   float inverses[kProfileDimMax];
@@ -170,7 +163,7 @@ void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* code
     }
   }
   const HotEights eights(tile);
-  for (uint32_t block = 0; block < strip.BlockCount(); ++block) {
+  for (uint32_t block = 0; block < BlockCount(source.tokens); ++block) {
     strip.PutBlock(eights, block, inverses, codes);
   }
 }

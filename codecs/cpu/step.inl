@@ -13,15 +13,22 @@ namespace {
 
 constexpr uint32_t kBlockTokens = 16;
 
-// The tokens of a block that are there, as bits.
-uint32_t BlockTokensThere(uint32_t tokens, uint32_t block) {
-  const uint32_t rest = tokens - block * kBlockTokens;
-  return rest < kBlockTokens ? (1U << rest) - 1 : 0xFFFF;
+uint32_t BlockCount(uint32_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+// The bits of a block, of those of its group.
+uint32_t BlockBits(uint32_t of_group, uint32_t block) {
+  return of_group >> (block % 2 * kBlockTokens) & 0xFFFF;
+}
+
+// The tokens of a group that have codes, as bits: those that are there and no rows.
+uint32_t CodedTokens(uint32_t tokens, uint32_t group, const StripTokens& rows) {
+  return TokensThere(tokens, group) &
+         ~static_cast<uint32_t>(rows.words[group / 2] >> (group % 2 * kCoderLanes));
 }
 
 // Adds tokens of a block, as bits, that are there.
 void AddRowsOf(uint32_t block, uint32_t of_block, uint32_t tokens, StripTokens* rows) {
-  const uint64_t there = of_block & BlockTokensThere(tokens, block);
+  const uint64_t there = of_block & BlockBits(TokensThere(tokens, block / 2), block);
   rows->words[block / 4] |= there << (block % 4 * kBlockTokens);
 }
 
@@ -84,7 +91,7 @@ Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, 
     FindRotations(pairs, position + token, own->cosine, own->sine);
     return {own->cosine, own->sine};
   }
-  const uint32_t blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+  const uint32_t blocks = BlockCount(tokens);
   if (scratch->profile != tile.profile || scratch->position != position ||
       scratch->blocks < blocks) {
     for (uint32_t block = 0; block < blocks; ++block) {

@@ -55,8 +55,7 @@ struct StepDecoding {
       return false;
     }
     for (uint32_t group = 0; group < CoderGroups(of.tokens); ++group) {
-      const auto kept = static_cast<uint32_t>(rows.words[group / 2] >> (group % 2 * 32));
-      coded[group] = TokensThere(of.tokens, group) & ~kept;
+      coded[group] = CodedTokens(of.tokens, group, rows);
     }
     __builtin_memcpy(copy, of.strip + of.parts.stream, of.parts.stream_bytes);
     __builtin_memset(copy + of.parts.stream_bytes, 0, kStreamRoom);

@@ -199,9 +199,7 @@ const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, Ste
   const uint8_t* target = low;
   uint32_t coded[kStripGroups];
   for (uint32_t group = 0; group < groups; ++group) {
-    const auto rows =
-        static_cast<uint32_t>(coding->rows.words[group / 2] >> (group % 2 * kCoderLanes));
-    coded[group] = TokensThere(source.tokens, group) & ~rows;
+    coded[group] = CodedTokens(source.tokens, group, coding->rows);
   }
   Halves32 states = Strips::SetHalves(kCoderStateMin);
   uint8_t* stream = coding->stream + sizeof(coding->stream);
@@ -235,7 +233,7 @@ template <DType kType>
   if (tile.turning.count != 0) {
     by = RotationsOf(tile, source.position, source.tokens, 0, source.scratch, nullptr);
   }
-  const uint32_t blocks = (source.tokens + kBlockTokens - 1) / kBlockTokens;
+  const uint32_t blocks = BlockCount(source.tokens);
   return PutStepStream(tile, source, coding, low, [&](uint32_t place) {
     if (place < 2 * tile.turning.count) {
       QuantizeTwo<kType, true>(tile, by, place, blocks, coding);
