@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "proto/frame.h"
 
 namespace cairn::proto {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/frame_check.h"
 #include "proto/frame_layout.h"
 

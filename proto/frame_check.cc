@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 
 namespace cairn::proto {
 namespace {

@@ -9,9 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "codecs/error.h"
-#include "codecs/image.h"
-#include "codecs/inputs.h"
+#include "codecs/image/image.h"
+#include "codecs/image/inputs.h"
+#include "codecs/types/error.h"
 
 namespace cairn::proto {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "proto/block_key.h"
 
 namespace cairn::proto {

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <iterator>
 
-#include "codecs/recipe.h"
-#include "codecs/shape.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/shape.h"
 
 namespace cairn::proto {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/check.h"
-#include "codecs/backends.h"
+#include "codecs/backend/backends.h"
 
 namespace cairn {
 

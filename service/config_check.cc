@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "codecs/recipe.h"
+#include "codecs/recipe/recipe.h"
 #include "service/config_value.h"
 
 namespace cairn {

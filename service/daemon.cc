@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/recipe.h"
+#include "codecs/recipe/recipe.h"
 #include "service/limits.h"
 #include "service/process.h"
 #include "transport/local/server.h"

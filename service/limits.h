@@ -2,13 +2,13 @@
 #pragma once
 // Every maximum of the daemon, in one place, with how they relate. Going over one is an answer
 // (ResourceExhausted, InvalidArgument or a shorter result), never growth. Limits of the format are
-// in codecs/shape.h, of the transports in transport/transport.h.
+// in codecs/types/shape.h, of the transports in transport/transport.h.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "base/units.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "proto/block_key.h"
 #include "proto/frame.h"
 #include "proto/side_object.h"

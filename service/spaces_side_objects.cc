@@ -2,7 +2,7 @@
 // What a space's recipe asks of side objects.
 #include "base/check.h"
 #include "base/status.h"
-#include "codecs/settle.h"
+#include "codecs/image/settle.h"
 #include "service/limits.h"
 #include "service/spaces.h"
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/c/guard.h"
-#include "codecs/recipe.h"
-#include "codecs/settle.h"
+#include "codecs/image/settle.h"
+#include "codecs/recipe/recipe.h"
 #include "proto/side_object.h"
 
 namespace cairn::c {

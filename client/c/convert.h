@@ -18,8 +18,8 @@
 #include "client/c/cairn.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/options.h"
-#include "codecs/image.h"
-#include "codecs/inputs.h"
+#include "codecs/image/image.h"
+#include "codecs/image/inputs.h"
 #include "proto/block_key.h"
 #include "proto/side_object.h"
 

@@ -10,11 +10,11 @@
 #include "client/c/convert.h"
 #include "client/c/guard.h"
 #include "client/cpp/transfer.h"
-#include "codecs/backends.h"
-#include "codecs/encode.h"
-#include "codecs/image.h"
-#include "codecs/recipe.h"
-#include "codecs/thin.h"
+#include "codecs/backend/backends.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/image.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/transform/thin.h"
 
 namespace cairn::c {
 namespace {

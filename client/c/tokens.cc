@@ -8,9 +8,9 @@
 #include "client/c/convert.h"
 #include "client/c/guard.h"
 #include "client/cpp/transfer.h"
-#include "codecs/select/attention.h"
-#include "codecs/select/token_plan.h"
-#include "codecs/token_reader.h"
+#include "codecs/image/token_reader.h"
+#include "codecs/stages/select/attention.h"
+#include "codecs/stages/select/token_plan.h"
 
 namespace cairn::c {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 
 namespace cairn::cli {
 

@@ -3,10 +3,10 @@
 #include "base/text.h"
 #include "client/cli/command.h"
 #include "client/cli/output.h"
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/image.h"
-#include "codecs/recipe.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/image.h"
+#include "codecs/recipe/recipe.h"
 #include "proto/frame.h"
 
 namespace cairn::cli {

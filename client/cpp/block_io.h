@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/cpp/view.h"
-#include "codecs/image.h"
-#include "codecs/shape.h"
+#include "codecs/image/image.h"
+#include "codecs/types/shape.h"
 #include "proto/block_key.h"
 #include "proto/frame.h"
 

@@ -7,11 +7,11 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/image.h"
-#include "codecs/settle.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/image.h"
+#include "codecs/image/settle.h"
 
 namespace cairn {
 namespace {

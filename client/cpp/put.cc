@@ -4,11 +4,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/crc_join.h"
-#include "codecs/encode.h"
-#include "codecs/settle.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/crc_join.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/settle.h"
 
 namespace cairn {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 #include "proto/side_object.h"
 
 namespace cairn {

@@ -19,7 +19,7 @@
 #include "client/cpp/client.h"
 #include "client/cpp/side_objects.h"
 #include "client/cpp/transfer.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "proto/block_key.h"
 
 namespace cairn {

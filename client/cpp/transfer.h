@@ -13,10 +13,10 @@
 #include "client/cpp/block_io.h"
 #include "client/cpp/data.h"
 #include "client/cpp/side_objects.h"
-#include "codecs/backend.h"
-#include "codecs/inputs.h"
-#include "codecs/recipe.h"
-#include "codecs/shape.h"
+#include "codecs/backend/backend.h"
+#include "codecs/image/inputs.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/shape.h"
 #include "proto/frame.h"
 
 namespace cairn {

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 
 namespace cairn {
 

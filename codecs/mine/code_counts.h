@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "codecs/mine/profile_content.h"
-#include "codecs/static_step.h"
+#include "codecs/numbers/static_step.h"
 
 namespace cairn::codecs {
 

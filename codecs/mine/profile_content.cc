@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "codecs/bytes.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "codecs/profile.h"
+#include "codecs/side/profile.h"
 
 namespace cairn::codecs {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <utility>
 
-#include "codecs/bytes.h"
-#include "codecs/image.h"
+#include "codecs/backend/reference/small_norm.h"
+#include "codecs/image/image.h"
 #include "codecs/pack/step_strip.h"
-#include "codecs/select/small_norm.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {

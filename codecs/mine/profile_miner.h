@@ -23,10 +23,10 @@
 #include <span>
 #include <vector>
 
-#include "codecs/error.h"
 #include "codecs/mine/code_counts.h"
 #include "codecs/mine/profile_content.h"
 #include "codecs/mine/strip_values.h"
+#include "codecs/types/error.h"
 
 namespace cairn::codecs {
 

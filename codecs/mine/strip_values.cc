@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "codecs/bytes.h"
-#include "codecs/reference/reference.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 

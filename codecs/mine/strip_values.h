@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "codecs/mine/profile_content.h"
+#include "codecs/numbers/static_step.h"
 #include "codecs/pack/strip.h"
-#include "codecs/static_step.h"
 
 namespace cairn::codecs {
 

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
 
 namespace cairn::codecs {
 

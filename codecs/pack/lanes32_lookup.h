@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
 #include "codecs/pack/lanes32.h"
 
 namespace cairn::codecs {

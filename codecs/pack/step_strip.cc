@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/pack/step_strip.h"
 
-#include "codecs/bytes.h"
-#include "codecs/static_step.h"
+#include "codecs/numbers/static_step.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "codecs/bytes.h"
 #include "codecs/pack/lanes32.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {

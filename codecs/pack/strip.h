@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
-#include "codecs/dtype.h"
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
+#include "codecs/types/dtype.h"
 
 namespace cairn::codecs {
 

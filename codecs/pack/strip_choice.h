@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/pack/strip.h"
 

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
-#include "codecs/backend.h"
+#include "codecs/backend/backend.h"
 #include "proto/frame.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"

@@ -8,7 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 #include "service/get/get.h"
 
 namespace cairn {

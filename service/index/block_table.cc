@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "service/index/cover.h"
 
 namespace cairn {

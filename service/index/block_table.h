@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/metric.h"
-#include "codecs/recipe.h"
+#include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
 #include "service/index/figures.h"
 #include "service/index/new_image.h"

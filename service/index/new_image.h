@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "codecs/recipe.h"
-#include "codecs/shape.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/shape.h"
 #include "service/index/block_name.h"
 #include "service/index/side_objects.h"
 #include "service/memory/arena.h"

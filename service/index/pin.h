@@ -12,8 +12,8 @@
 #include <span>
 #include <utility>
 
-#include "codecs/recipe.h"
-#include "codecs/shape.h"
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/shape.h"
 #include "proto/frame.h"
 
 namespace cairn {

@@ -18,7 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 #include "service/index/group_place.h"
 #include "service/index/tenant_bytes.h"
 

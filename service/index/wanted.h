@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 
 namespace cairn {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/encode.h"
+#include "codecs/image/encode.h"
 
 #include <utility>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/settle.h"
+#include "codecs/image/settle.h"
 #include "proto/block_key.h"
 #include "service/put/steps.h"
 #include "service/step_timer.h"

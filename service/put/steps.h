@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "codecs/recipe.h"
+#include "codecs/recipe/recipe.h"
 #include "service/memory/arena.h"
 #include "service/put/put.h"
 

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/decode.h"
+#include "codecs/image/decode.h"
 #include "proto/block_key.h"
 #include "service/limits.h"
 #include "service/step_timer.h"

@@ -18,8 +18,8 @@
 
 #include "absl/time/time.h"
 #include "base/metric.h"
-#include "codecs/backend.h"
-#include "codecs/image.h"
+#include "codecs/backend/backend.h"
+#include "codecs/image/image.h"
 #include "codecs/mine/profile_miner.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"

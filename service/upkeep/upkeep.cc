@@ -8,9 +8,9 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/encode.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/transform/demote.h"
 #include "service/active_backend.h"
 #include "service/step_timer.h"
 

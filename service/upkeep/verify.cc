@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 #include "proto/block_key.h"
 #include "service/upkeep/upkeep.h"
 

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "codecs/bytes.h"
-#include "codecs/image.h"
+#include "codecs/image/image.h"
+#include "codecs/types/bytes.h"
 #include "tests/support/profile_bytes.h"
 
 namespace cairn::bench {

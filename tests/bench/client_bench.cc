@@ -17,8 +17,8 @@
 #include "base/status.h"
 #include "client/cpp/client.h"
 #include "client/cpp/space.h"
-#include "codecs/backends.h"
-#include "codecs/encode.h"
+#include "codecs/backend/backends.h"
+#include "codecs/image/encode.h"
 #include "tests/bench/bench.h"
 #include "tests/e2e/daemon/daemon_process.h"
 

@@ -19,7 +19,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/frame.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/transport_perftest.h"

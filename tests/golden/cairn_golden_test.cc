@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/step_strips.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/decode.h"
 #include "proto/side_object.h"
 #include "tests/golden/golden.h"
 

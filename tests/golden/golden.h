@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "codecs/checksum.h"
-#include "codecs/image.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/image.h"
 #include "tests/support/codec_calls.h"
 
 namespace cairn::codecs {

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/inputs.h"
-#include "codecs/thin.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/inputs.h"
+#include "codecs/transform/demote.h"
+#include "codecs/transform/thin.h"
 #include "tests/golden/golden.h"
 
 namespace cairn::codecs {

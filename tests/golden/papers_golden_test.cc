@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/pattern_tile.h"
-#include "codecs/settle.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/forms/patterned.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/settle.h"
+#include "codecs/transform/demote.h"
 #include "proto/side_object.h"
 #include "tests/golden/golden.h"
 

@@ -54,7 +54,7 @@ HOMES = [
     (r"prometheus/|civetweb", ["service/front/"]),
     (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "client/cpp/"]),
     (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),
-    (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/cpu/", "codecs/checksum"]),
+    (r"(imm|x86|[nwstepa]mm)intrin\.h$|(imm|x86)intrin", ["codecs/backend/cpu/", "codecs/checksum"]),
     (r"openssl/", ["proto/"]),
     (r"yaml-cpp/", ["service/config"]),
     (r"(gtest|gmock|benchmark)/", []),

@@ -14,9 +14,9 @@ SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 class LayersTest(unittest.TestCase):
     def test_arrows(self):
         bad = {
-            "base/a.h": '#include "codecs/image.h"',
+            "base/a.h": '#include "codecs/image/image.h"',
             "codecs/a.cc": '#include "base/status.h"',
-            "transport/a.cc": '#include "codecs/image.h"',
+            "transport/a.cc": '#include "codecs/image/image.h"',
             "service/put/a.cc": '#include "service/get/get.h"',
             "service/memory/a.cc": '#include "service/tier/host_tier.h"',
             "client/cpp/a.cc": '#include "service/limits.h"',
@@ -25,8 +25,8 @@ class LayersTest(unittest.TestCase):
         for path, text in bad.items():
             self.assertEqual(len(layers.check_arrows({path: text})), 1, path)
         good = {
-            "transport/a.cc": '#include "codecs/checksum.h"',
-            "proto/a.cc": '#include "codecs/shape.h"',
+            "transport/a.cc": '#include "codecs/checksum/checksum.h"',
+            "proto/a.cc": '#include "codecs/types/shape.h"',
             "service/front/a.cc": '#include "service/put/put.h"',
             "service/main.cc": '#include "service/front/control_server.h"',
             "tests/unit/a.cc": '#include "service/get/get.h"',
@@ -36,19 +36,19 @@ class LayersTest(unittest.TestCase):
 
     def test_homes(self):
         bad = {
-            "codecs/image.cc": "#include <immintrin.h>",
+            "codecs/image/image.cc": "#include <immintrin.h>",
             "transport/local/a.cc": "#include <ucp/api/ucp.h>",
             "service/daemon.cc": "#include <prometheus/registry.h>",
             "service/put/put.cc": '#include "cairn/v1/store.pb.h"',
             "client/c/cairn.cc": "#include <grpcpp/grpcpp.h>",
-            "codecs/shape.cc": '#include "absl/status/status.h"',
+            "codecs/types/shape.cc": '#include "absl/status/status.h"',
             "service/tier/gpu_tier.cc": "#include <cuda_runtime.h>",
             "base/log.cc": "#include <gtest/gtest.h>",
         }
         for path, text in bad.items():
             self.assertEqual(len(layers.check_homes({path: text})), 1, path)
         good = {
-            "codecs/cpu/avx2.cc": "#include <immintrin.h>",
+            "codecs/backend/cpu/avx2.cc": "#include <immintrin.h>",
             "codecs/checksum_sse.cc": "#include <nmmintrin.h>",
             "transport/ucx/a.cc": "#include <ucp/api/ucp.h>",
             "service/front/a.cc": '#include "cairn/v1/store.grpc.pb.h"',

@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "codecs/bank.h"
-#include "codecs/bytes.h"
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
+#include "codecs/side/bank.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <span>
 
-#include "codecs/bytes.h"
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn {
 

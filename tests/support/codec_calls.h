@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "codecs/decode.h"
-#include "codecs/encode.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
 
 namespace cairn::codecs {
 

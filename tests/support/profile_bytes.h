@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "codecs/bytes.h"
-#include "codecs/math.h"
-#include "codecs/profile.h"
+#include "codecs/numbers/math.h"
+#include "codecs/side/profile.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 

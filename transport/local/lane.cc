@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "transport/local/lane_internal.h"
 
 namespace cairn::transport {

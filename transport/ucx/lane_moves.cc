@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "transport/ucx/lane.h"
 #include "transport/ucx/status.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "codecs/backend/reference/reference.h"
 #include "codecs/pack/dense.h"
-#include "codecs/recipe.h"
-#include "codecs/reference/reference.h"
+#include "codecs/recipe/recipe.h"
 #include "tests/conformance/codecs/each_backend.h"
 
 namespace cairn::codecs {

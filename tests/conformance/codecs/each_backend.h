@@ -8,8 +8,8 @@
 #include <random>
 #include <string>
 
-#include "codecs/backend_step.h"
-#include "codecs/backends.h"
+#include "codecs/backend/backend_step.h"
+#include "codecs/backend/backends.h"
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/support/random.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
-#include "codecs/fp8.h"
-#include "codecs/reference/reference.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/fp8.h"
 #include "tests/conformance/codecs/each_backend.h"
 
 namespace cairn::codecs {

@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "codecs/hot_tile.h"
-#include "codecs/reference/reference.h"
-#include "codecs/select/small_norm.h"
-#include "codecs/step_scratch.h"
+#include "codecs/backend/hot_tile.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/small_norm.h"
+#include "codecs/backend/step_scratch.h"
 #include "tests/conformance/codecs/each_backend.h"
 #include "tests/support/profile_bytes.h"
 

@@ -5,9 +5,9 @@
 #include <array>
 #include <vector>
 
-#include "codecs/mixed.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/mixed.h"
 #include "codecs/pack/dense.h"
-#include "codecs/reference/reference.h"
 #include "tests/conformance/codecs/each_backend.h"
 
 namespace cairn::codecs {

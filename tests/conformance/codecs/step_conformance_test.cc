@@ -12,9 +12,9 @@
 #include <ostream>
 #include <vector>
 
-#include "codecs/reference/reference.h"
-#include "codecs/step_scratch.h"
-#include "codecs/step_tile.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/backend/step_scratch.h"
+#include "codecs/backend/step_tile.h"
 #include "tests/conformance/codecs/each_backend.h"
 #include "tests/support/profile_bytes.h"
 

@@ -12,9 +12,9 @@
 #include <random>
 #include <span>
 
-#include "codecs/backend.h"
-#include "codecs/math.h"
-#include "codecs/shape.h"
+#include "codecs/backend/backend.h"
+#include "codecs/numbers/math.h"
+#include "codecs/types/shape.h"
 
 namespace cairn::codecs {
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 
 namespace cairn::transport {
 namespace {

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "tests/conformance/transport/suite.h"
 
 namespace cairn::transport {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A space that nobody gives a profile: cairnd mines one of its first blocks, and codes with it.
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/bf16_error.h"
 

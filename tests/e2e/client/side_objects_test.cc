@@ -3,9 +3,9 @@
 
 #include <signal.h>
 
-#include "codecs/backends.h"
-#include "codecs/decode.h"
-#include "codecs/encode.h"
+#include "codecs/backend/backends.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/side_object_bytes.h"
 

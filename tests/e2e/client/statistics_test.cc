@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "codecs/dtype.h"
-#include "codecs/token_reader.h"
+#include "codecs/image/token_reader.h"
+#include "codecs/types/dtype.h"
 #include "tests/e2e/client/client_fixture.h"
 
 namespace cairn {

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/convert.h"
 
 namespace cairn {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/frame_layout.h"
 #include "tests/fault/daemon/liar_fixture.h"
 

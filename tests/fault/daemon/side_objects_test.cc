@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
-#include "codecs/profile.h"
+#include "codecs/side/profile.h"
 #include "proto/side_object.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"

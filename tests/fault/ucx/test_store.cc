@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 
 namespace cairn::transport {
 

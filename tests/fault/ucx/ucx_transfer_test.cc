@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "tests/fault/ucx/ucx_fixture.h"
 
 namespace cairn::transport {

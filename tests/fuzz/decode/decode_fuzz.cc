@@ -11,12 +11,12 @@
 #include <span>
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/encode.h"
-#include "codecs/settle.h"
-#include "codecs/step_strips.h"
+#include "codecs/backend/backends.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/settle.h"
+#include "codecs/transform/demote.h"
 #include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/frame.h"
 #include "proto/frame_layout.h"
 #include "transport/local/envelope.h"

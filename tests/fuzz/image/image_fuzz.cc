@@ -10,16 +10,16 @@
 #include <span>
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/bytes.h"
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/encode.h"
-#include "codecs/image_header.h"
-#include "codecs/pattern_tile.h"
-#include "codecs/static_step.h"
-#include "codecs/step_strips.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
+#include "codecs/forms/patterned.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/numbers/static_step.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
 

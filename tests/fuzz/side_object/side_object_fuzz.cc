@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <vector>
 
-#include "codecs/bank.h"
-#include "codecs/bytes.h"
-#include "codecs/math.h"
-#include "codecs/profile.h"
+#include "codecs/numbers/math.h"
+#include "codecs/side/bank.h"
+#include "codecs/side/profile.h"
+#include "codecs/types/bytes.h"
 
 namespace {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
-#include "codecs/kept_tile.h"
-#include "codecs/select/token_plan.h"
-#include "codecs/token_reader.h"
+#include "codecs/format/image_header.h"
+#include "codecs/forms/kept.h"
+#include "codecs/image/token_reader.h"
+#include "codecs/stages/select/token_plan.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

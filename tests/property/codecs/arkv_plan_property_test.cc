@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "codecs/select/attention.h"
-#include "codecs/select/token_plan.h"
+#include "codecs/stages/select/attention.h"
+#include "codecs/stages/select/token_plan.h"
 #include "tests/support/random.h"
 
 namespace cairn::codecs {

@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
-#include "codecs/select/scores.h"
-#include "codecs/tile_layout.h"
-#include "codecs/token_reader.h"
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/image/token_reader.h"
+#include "codecs/stages/select/scores.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

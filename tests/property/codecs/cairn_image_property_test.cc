@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "codecs/demote.h"
+#include "codecs/transform/demote.h"
 #include "tests/property/codecs/profiled_images.h"
 
 namespace cairn::codecs {

@@ -2,11 +2,11 @@
 // What docs/recipes/exact.md promises: every bit pattern comes back, at any shape; bytes are equal
 // on every backend; and strips that no encoder wrote are refused without harm.
 
-#include "codecs/bytes.h"
-#include "codecs/checksum.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
 #include "codecs/pack/strip.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

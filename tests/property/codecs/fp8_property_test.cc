@@ -2,11 +2,11 @@
 // The recipe `fp8`: E4M3 against a search through its values, errors inside the stated bound,
 // zeros and rows exact, invalid tiles named.
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/fp8.h"
-#include "codecs/image_header.h"
-#include "codecs/tile_layout.h"
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/numbers/fp8.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

@@ -3,9 +3,9 @@
 // without a CRC that fits; every truncation; tiles with valid CRCs and invalid content. Whatever
 // parses must be safe to verify, decode, demote and gather.
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
+#include "codecs/format/image_header.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

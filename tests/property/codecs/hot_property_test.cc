@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
-#include "codecs/demote.h"
-#include "codecs/hot_tile.h"
+#include "codecs/backend/hot_tile.h"
+#include "codecs/transform/demote.h"
 #include "tests/property/codecs/profiled_images.h"
 
 namespace cairn::codecs {

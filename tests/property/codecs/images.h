@@ -11,11 +11,11 @@
 #include <random>
 #include <span>
 
-#include "codecs/backends.h"
-#include "codecs/bytes.h"
-#include "codecs/checksum.h"
-#include "codecs/image_header.h"
-#include "codecs/math.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
+#include "codecs/numbers/math.h"
+#include "codecs/types/bytes.h"
 #include "tests/support/codec_calls.h"
 
 namespace cairn::codecs {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
-#include "codecs/select/log_rows.h"
-#include "codecs/thin.h"
-#include "codecs/tile_layout.h"
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/stages/select/log_rows.h"
+#include "codecs/transform/demote.h"
+#include "codecs/transform/thin.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/image_header.h"
-#include "codecs/mixed_tile.h"
+#include "codecs/format/image_header.h"
+#include "codecs/forms/mixed.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/settle.h"
+#include "codecs/numbers/static_step.h"
 #include "codecs/pack/dense.h"
-#include "codecs/settle.h"
-#include "codecs/static_step.h"
-#include "codecs/step_strips.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/random.h"

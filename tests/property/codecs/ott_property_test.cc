@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/select/min_norm.h"
-#include "codecs/tile_layout.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/stages/select/min_norm.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

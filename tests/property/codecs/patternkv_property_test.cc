@@ -4,12 +4,12 @@
 #include <cmath>
 #include <vector>
 
-#include "codecs/bytes.h"
-#include "codecs/demote.h"
-#include "codecs/pattern_tile.h"
-#include "codecs/predict/gate.h"
-#include "codecs/settle.h"
-#include "codecs/tile_layout.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/forms/patterned.h"
+#include "codecs/image/settle.h"
+#include "codecs/numbers/gate.h"
+#include "codecs/transform/demote.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/bank_bytes.h"
 #include "tests/support/random.h"

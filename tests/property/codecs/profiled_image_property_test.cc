@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "codecs/demote.h"
+#include "codecs/transform/demote.h"
 #include "tests/property/codecs/profiled_images.h"
 
 namespace cairn::codecs {

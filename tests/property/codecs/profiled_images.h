@@ -4,14 +4,14 @@
 
 #include <string_view>
 
-#include "codecs/bytes.h"
-#include "codecs/checksum.h"
-#include "codecs/image_header.h"
-#include "codecs/reference/step.h"
-#include "codecs/settle.h"
-#include "codecs/static_step.h"
-#include "codecs/step_strips.h"
-#include "codecs/tile_layout.h"
+#include "codecs/backend/reference/step.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/settle.h"
+#include "codecs/numbers/static_step.h"
+#include "codecs/types/bytes.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/random.h"

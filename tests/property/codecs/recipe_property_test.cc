@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codecs/demote.h"
-#include "codecs/tile_layout.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/transform/demote.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"
 

@@ -13,9 +13,9 @@
 #include <memory>
 #include <vector>
 
-#include "codecs/bytes.h"
-#include "codecs/reference/reference.h"
-#include "codecs/reference/step.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/step.h"
+#include "codecs/types/bytes.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/random.h"
 

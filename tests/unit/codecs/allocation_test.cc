@@ -2,10 +2,10 @@
 // No call of the codecs that moves payload takes memory from the heap.
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/decode.h"
-#include "codecs/demote.h"
-#include "codecs/encode.h"
+#include "codecs/backend/backends.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/transform/demote.h"
 #include "gtest/gtest.h"
 #include "tests/support/allocations.h"
 

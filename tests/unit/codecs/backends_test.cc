@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/backends.h"
+#include "codecs/backend/backends.h"
 
 #include <cstdlib>
 #include <string>

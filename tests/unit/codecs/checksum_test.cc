@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every form of the CRC against the vectors of RFC 3720 B.4 and against the bitwise definition.
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 
 #include <cstdio>
 #include <cstring>

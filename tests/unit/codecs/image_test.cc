@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images byte by byte, and the arguments that encoders and decoders refuse.
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 
 #include <vector>
 
-#include "codecs/backends.h"
-#include "codecs/bytes.h"
-#include "codecs/checksum.h"
-#include "codecs/crc_join.h"
-#include "codecs/decode.h"
-#include "codecs/encode.h"
+#include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/image/crc_join.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/types/bytes.h"
 #include "gtest/gtest.h"
 
 namespace cairn::codecs {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "codecs/pack/exponent_tables.h"
 #include "gtest/gtest.h"
 #include "tests/support/random.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scalar arithmetic against its definition, exhaustively where 16 bits allow it.
-#include "codecs/math.h"
+#include "codecs/numbers/math.h"
 
 #include <cmath>
 #include <limits>

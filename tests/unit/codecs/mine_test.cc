@@ -4,11 +4,11 @@
 #include <functional>
 #include <limits>
 
-#include "codecs/backends.h"
-#include "codecs/decode.h"
-#include "codecs/encode.h"
+#include "codecs/backend/backends.h"
+#include "codecs/forms/steps.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
 #include "codecs/mine/profile_miner.h"
-#include "codecs/step_strips.h"
 #include "gtest/gtest.h"
 #include "tests/support/bf16_error.h"
 #include "tests/support/random.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/profile.h"
+#include "codecs/side/profile.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "codecs/bytes.h"
+#include "codecs/types/bytes.h"
 #include "gtest/gtest.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/random.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/recipe.h"
+#include "codecs/recipe/recipe.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/shape.h"
+#include "codecs/types/shape.h"
 
 #include "gtest/gtest.h"
 

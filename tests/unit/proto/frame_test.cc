@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "proto/frame_layout.h"
 
 namespace cairn::proto {

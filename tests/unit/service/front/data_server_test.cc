@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "codecs/checksum.h"
+#include "codecs/checksum/checksum.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/wait.h"

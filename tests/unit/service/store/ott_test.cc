@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codecs/image.h"
+#include "codecs/image/image.h"
 #include "tests/support/store_fixture.h"
 
 namespace cairn {

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "codecs/checksum.h"
-#include "codecs/decode.h"
-#include "codecs/image_header.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
+#include "codecs/image/decode.h"
 #include "codecs/pack/strip.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "codecs/decode.h"
+#include "codecs/image/decode.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/side_object_bytes.h"
 #include "tests/support/store_fixture.h"

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The steps that a CPU backend may do faster than the plain loops of codecs/backend/reference/, one
+// function pointer a step, each over one whole tile. A null step means: use the reference. Every
+// step gives the same bytes on every backend; what the bytes are is stated below in terms of
+// codecs/numbers/math.h and, for users of the format, in docs/formats/image.md and docs/recipes/.
+//
+// A tile is [tokens, dim] in C order, little-endian, at any alignment. Steps read exactly the bytes
+// stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not even
+// to be written back unchanged. Buffers do not overlap. No step allocates, throws or keeps a
+// pointer. All of them may be called from any thread at once.
+//
+// Free of the standard library but for integers, so that ISA files may include it.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codecs/pack/step_strip.h"
+#include "codecs/pack/strip.h"
+#include "codecs/types/dtype.h"
+
+namespace cairn::codecs {
+
+// The least and the largest of the values of a group, -0 or +0 where that is 0.
+struct Span {
+  float low, high;
+  bool operator==(const Span&) const = default;
+};
+
+// What is taken from tokens before they are coded, and added when they are decoded, in fp32.
+struct Prediction {
+  const uint8_t* patterns;       // fp16, finite, pattern after pattern of the tile's dim
+  const uint8_t* numbers;        // of each token, its pattern's
+  const uint64_t* is_predicted;  // a bit for each token, kRowWords
+  // V, to encode: what choose_patterns wrote to PatternedTile::spans; null: not known.
+  const Span* spans = nullptr;
+
+  // The pattern that is taken from a token; null where none is.
+  [[nodiscard]] const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
+    if (((is_predicted[token / 64] >> (token % 64)) & 1) == 0) return nullptr;
+    return patterns + uint64_t{2} * numbers[token] * dim;
+  }
+};
+
+// What a step needs to know of a tile.
+struct AffineTile {
+  uint32_t tokens;  // 1..1024
+  uint32_t dim;     // 1..4096
+  uint32_t group;  // per channel: tokens of a group (128); per token: channels of a group (64). The
+                   // last group may be short
+  DType dtype;     // kBf16, kFp16 or kFp32
+  uint8_t bits;    // 8, 4 or 2
+  bool
+      is_clipped;  // choose the range of least squared error, as below, instead of the covering one
+  bool is_streamed = false;  // decode: the target is more than caches keep, so write it past them
+  // Null: nothing is taken. Else the value x of a token that has a pattern p is x - p wherever
+  // codes and params are made of values, and decoded values have p added before they are rounded.
+  const Prediction* prediction = nullptr;
+};
+
+// One bit a token, bit t mod 64 of word t / 64. Bits at and past `tokens` are 0.
+inline constexpr uint32_t kRowWords = 16;
+
+// A tile whose tokens are to take patterns: docs/recipes/patternkv.md.
+struct PatternedTile {
+  uint32_t tokens;  // 1..1024
+  uint32_t dim;     // 1..1024
+  uint32_t group;   // V: channels that share params, by which the gate asks; 0: there is no gate
+  DType dtype;      // kBf16, kFp16 or kFp32
+  bool is_nearest;  // by squared length, else by range
+  const uint8_t* patterns;  // fp16, at most kMagnitudeMax in magnitude, pattern after pattern
+  uint32_t count;           // of them, 1..256
+  // V: where the span of what is left of each group goes, token after token, but of rows; null:
+  // nowhere.
+  Span* spans = nullptr;
+};
+
+enum class ChannelClass : uint8_t;  // codecs/numbers/mixed.h
+
+// A tile whose channels are of classes, to decode: docs/recipes/mixkvq.md draws its parts.
+struct MixedTile {
+  uint32_t tokens;              // 1..1024
+  uint32_t dim;                 // 1..4096
+  uint32_t group;               // tokens that share params
+  DType dtype;                  // kBf16, kFp16 or kFp32
+  bool is_streamed;             // the target is better written past the caches
+  const ChannelClass* classes;  // of the channels
+  const uint8_t* source_bits;
+  const uint8_t* four_bits;
+  const uint8_t* two_bits;
+  const uint8_t* params;
+};
+
+// A strip to decode.
+struct StripJob {
+  StripShape shape;
+  StripParts parts;      // what ParseStrip() gave
+  const uint8_t* strip;  // parts.bytes
+  uint8_t* target;       // ElementCount(shape) elements, written whole unless the strip is refused
+  bool is_streamed;      // the target is better written past the caches
+};
+
+// As many at once as a backend may interleave.
+inline constexpr uint32_t kStripsAtOnce = 4;
+
+struct StepTile;     // codecs/backend/step_tile.h: a tile as the recipe `cairn` codes it
+struct HotTile;      // codecs/backend/hot_tile.h: as `cairn-hot` does
+struct StripTokens;  // codecs/backend/reference/small_norm.h: tokens of a strip
+struct StepScratch;  // codecs/backend/step_scratch.h: what strips of one image share
+
+// A strip of such a tile to encode, and where it stands.
+struct StepSource {
+  uint32_t tokens = 0;             // 1..kStripTokens
+  uint64_t position = 0;           // of its first token in the chain
+  const uint8_t* bytes = nullptr;  // tokens * tile.dim elements
+  // Elements of V of the same tokens and head, by which small norms are found; null for latents.
+  const uint8_t* v = nullptr;
+  StepScratch* scratch = nullptr;  // may be null
+};
+
+// One to decode.
+struct StepStripJob {
+  const StepTile* tile;
+  uint32_t tokens;
+  uint64_t position;
+  StepStripParts parts;  // what ParseStepStrip() gave
+  const uint8_t* strip;  // parts.bytes
+  uint8_t* target;       // tokens * tile->dim elements, written whole unless the strip is refused
+  bool is_streamed;      // the target is better written past the caches
+  StepScratch* scratch = nullptr;  // may be null; of all jobs at once the same
+};
+
+// A strip of `cairn-hot` to decode.
+struct HotStripJob {
+  const HotTile* tile;
+  uint32_t tokens;                 // 1..kStripTokens
+  uint64_t position;               // of its first token in the chain
+  const uint8_t* codes;            // tokens * tile->row_bytes
+  const uint8_t* corrections;      // HotCorrectionBytes(dim), read where tile->is_corrected
+  uint8_t* target;                 // tokens * dim elements, written whole
+  bool is_streamed;                // the target is better written past the caches
+  StepScratch* scratch = nullptr;  // may be null
+};
+
+struct Backend {
+  const char* name;
+
+  // True when this CPU runs it.
+  bool (*is_supported)();
+
+  // Sets the bit of every token of which an element is NaN, infinite or past kMagnitudeMax in
+  // magnitude; leaves other bits alone.
+  //   source  tokens * dim elements
+  //   rows    kRowWords words
+  void (*select_rows)(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
+
+  // Group parameters and codes of K (and of latents): a group is one channel of `group` consecutive
+  // tokens.
+  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
+  //   kMagnitudeMax in magnitude codes   tokens * CodeRowBytes(dim, bits) bytes, token-major,
+  //   written whole params  ceil(tokens / group) * dim pairs (u16 min, u16 range: fp16 bits),
+  //   group-major then channel, written whole
+  //
+  // For each group, over its tokens that are not in rows:
+  //   none such            min = range = +0, codes 0
+  //   low, high            their smallest and largest value in fp32, -0 taken as +0
+  //   factor h (fp32)      0 unless is_clipped, when it is the first of ClipInset(bits, 0..) of
+  //   least error inset                (high - low) * h min                  Fp16RoundDown(low +
+  //   inset), with -0 stored as +0 range                Fp16RoundUp((high - inset) - min) code of x
+  //   Narrow(Code8(x, min, 255 / range), bits); 0 where range is 0, and for tokens in rows error of
+  //   a factor    the sum in uint32 of d * d, d = ClipDistance(x, min, Levels(bits) / range,
+  //   weight), weight =
+  //                        (range * 4096) / (Levels(bits) * range of h = 0); 0 where the range of h
+  //                        = 0 is 0
+  // Returns false, with codes and params in any state, when a group has low == high and low is not
+  // an fp16 value (the tile is then kept raw, so that such groups come back exactly).
+  bool (*encode_per_channel)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                             uint8_t* codes, uint8_t* params);
+
+  // The same for V: a group is `group` consecutive channels of one token, none of whose elements is
+  // left out.
+  //   params  tokens * ceil(dim / group) pairs, token-major then group, written whole
+  // Tokens in rows: min = range = +0, codes 0. A token with a group whose low == high is not an
+  // fp16 value is added to rows and treated so.
+  void (*encode_per_token)(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
+                           uint8_t* codes, uint8_t* params);
+
+  // The inverse: target = FromFloat(Dequantize(code, range / Levels(bits), min)) for every token,
+  // rows included. Params are any bits; where the min or range is not finite, so is what is
+  // written, with NaN bits unspecified. What is_streamed lets past the caches is nevertheless
+  // written when the step returns, as any other store is, for every thread.
+  void (*decode_per_channel)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                             uint8_t* target);
+  void (*decode_per_token)(const AffineTile& tile, const uint8_t* codes, const uint8_t* params,
+                           uint8_t* target);
+
+  // Of AffineTile tokens, dim, dtype and is_streamed are read.
+  //   source  elements; those of tokens outside `rows` are finite and at most kMagnitudeMax
+  //   codes   tokens * dim bytes, written whole; 0 in rows
+  //   scales  tokens * fp16, written whole; +0 in rows
+  // Scales and codes are Fp8Scale() and FloatToE4m3() of codecs/numbers/fp8.h.
+  void (*encode_fp8)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
+                     uint8_t* codes, uint8_t* scales) = nullptr;
+
+  // The inverse, of every token. Codes and scales are any bits; where either is not finite, so is
+  // what is written, with NaN bits unspecified.
+  void (*decode_fp8)(const AffineTile& tile, const uint8_t* codes, const uint8_t* scales,
+                     uint8_t* target) = nullptr;
+
+  // Every element as its channel's class has it: decode_per_channel() of its code, or the bits that
+  // there are. Params are any bits, as there.
+  void (*decode_mixed)(const MixedTile& tile, uint8_t* target) = nullptr;
+
+  // target = source, written past the caches.
+  void (*copy_streamed)(const uint8_t* source, uint64_t bytes, uint8_t* target);
+
+  // target's code = Narrow of the source's code: 8 -> 4, 8 -> 2, 4 -> 2. tile.bits is what the
+  // source has; unused bits of the last byte of a row are written 0.
+  void (*narrow_codes)(const AffineTile& tile, uint8_t target_bits, const uint8_t* codes,
+                       uint8_t* target);
+
+  // Gives every token that is not in rows the first pattern of least cost, if it has to take one:
+  // sets its number and its bit in is_predicted. A token that takes one and leaves what cannot be
+  // coded is added to rows instead. Other numbers and bits are left alone.
+  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
+  //   kMagnitudeMax in magnitude
+  //   numbers  tokens bytes
+  //   tile.spans  if not null, tokens * ceil(dim / group): written for tokens outside `rows`
+  void (*choose_patterns)(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
+                          uint8_t* numbers, uint64_t* is_predicted) = nullptr;
+
+  // Codes a strip: the bytes that docs/recipes/exact.md gives it, at most `room` of them. Returns
+  // their count; 0, with the room in any state, where they are more. What lies in the room behind
+  // the strip is left in any state too.
+  //   source  ElementCount(shape) elements
+  uint64_t (*encode_strip)(const StripShape& shape, const uint8_t* source, uint8_t* target,
+                           uint64_t room) = nullptr;
+
+  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must; what
+  // targets then hold is unspecified. They are written in bounds whatever strips hold.
+  bool (*decode_strips)(const StripJob* jobs, uint32_t count) = nullptr;
+
+  // Codes a strip as docs/recipes/cairn.md says, in at most `room` bytes. Returns their count; 0,
+  // with the room in any state, where they are more. What lies in the room behind the strip is left
+  // in any state too.
+  //   rows  how many of its tokens are kept; set
+  uint64_t (*encode_step_strip)(const StepTile& tile, const StepSource& source, uint8_t* target,
+                                uint64_t room, uint32_t* rows) = nullptr;
+
+  // Decodes 1..kStripsAtOnce strips. False where one of them does not end as a strip must or is of
+  // another profile; what targets then hold is unspecified. They are written in bounds whatever
+  // strips hold.
+  bool (*decode_step_strips)(const StepStripJob* jobs, uint32_t count) = nullptr;
+
+  // Codes of a strip as docs/recipes/cairn-hot.md says, and which of its tokens are rows.
+  //   codes        tokens * tile.row_bytes, written whole; those of rows are 0
+  //   corrections  HotCorrectionBytes(dim), written whole where tile.is_corrected; else not touched
+  //   rows         those found are added
+  void (*encode_hot_strip)(const HotTile& tile, const StepSource& source, uint8_t* codes,
+                           uint8_t* corrections, StripTokens* rows) = nullptr;
+
+  // The inverse, of every token; codes and corrections are any bits.
+  void (*decode_hot_strip)(const HotStripJob& job) = nullptr;
+};
+
+}  // namespace cairn::codecs

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/backend/backends.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+
+#include "codecs/backend/reference/fp8.h"
+#include "codecs/backend/reference/hot.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/backend/reference/step.h"
+
+#if defined(__x86_64__)
+#include "codecs/backend/cpu/cpu.h"
+#endif
+
+namespace cairn::codecs {
+namespace {
+
+bool RunsEverywhere() { return true; }
+
+constexpr Backend kReference = {
+    .name = "reference",
+    .is_supported = RunsEverywhere,
+    .select_rows = reference::SelectRows,
+    .encode_per_channel = reference::EncodePerChannel,
+    .encode_per_token = reference::EncodePerToken,
+    .decode_per_channel = reference::DecodePerChannel,
+    .decode_per_token = reference::DecodePerToken,
+    .encode_fp8 = reference::EncodeFp8,
+    .decode_fp8 = reference::DecodeFp8,
+    .decode_mixed = reference::DecodeMixed,
+    .copy_streamed = reference::CopyStreamed,
+    .narrow_codes = reference::NarrowCodes,
+    .choose_patterns = reference::ChoosePatterns,
+    .encode_strip = reference::EncodeStrip,
+    .decode_strips = reference::DecodeStrips,
+    .encode_step_strip = reference::EncodeStepStrip,
+    .decode_step_strips = reference::DecodeStepStrips,
+    .encode_hot_strip = reference::EncodeHotStrip,
+    .decode_hot_strip = reference::DecodeHotStrip,
+};
+
+// Best first.
+#if defined(__x86_64__)
+constexpr std::array<const Backend*, 3> kCompiled = {&kAvx512Backend, &kAvx2Backend, &kReference};
+constexpr std::string_view kNames = "avx512, avx2, reference";
+#else
+constexpr std::array<const Backend*, 1> kCompiled = {&kReference};
+constexpr std::string_view kNames = "reference";
+#endif
+
+struct Supported {
+  std::array<const Backend*, kCompiled.size()> tables{};
+  size_t count = 0;
+
+  Supported() {
+    for (const Backend* backend : kCompiled) {
+      if (backend->is_supported()) tables[count++] = backend;
+    }
+  }
+};
+
+struct Choice {
+  const Backend* backend = nullptr;
+  Error error = Error::kOk;
+
+  Choice() {
+    const char* name = std::getenv("CAIRN_CODEC_BACKEND");
+    if (name == nullptr || *name == '\0') {
+      backend = CpuBackends().front();
+    } else {
+      error = FindBackend(name, &backend);
+    }
+  }
+};
+
+}  // namespace
+
+const Backend& ReferenceBackend() { return kReference; }
+
+std::span<const Backend* const> CompiledBackends() { return kCompiled; }
+
+std::span<const Backend* const> CpuBackends() {
+  static const Supported supported;
+  return {supported.tables.data(), supported.count};
+}
+
+std::string_view KnownBackends() { return kNames; }
+
+Error FindBackend(std::string_view name, const Backend** backend) {
+  for (const Backend* candidate : kCompiled) {
+    if (name != candidate->name) continue;
+    if (!candidate->is_supported()) return Error::kNoSuchCpu;
+    *backend = candidate;
+    return Error::kOk;
+  }
+  return Error::kUnknownBackend;
+}
+
+Error ActiveBackend(const Backend** backend) {
+  static const Choice choice;
+  if (choice.error == Error::kOk) *backend = choice.backend;
+  return choice.error;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which backends there are, and which one runs.
+//
+// Thread-safety: Thread-safe. Tables are immutable and live as long as the program.
+
+#include <span>
+#include <string_view>
+
+#include "codecs/backend/backend.h"
+#include "codecs/types/error.h"
+
+namespace cairn::codecs {
+
+// The plain loops: the meaning of the format. All its steps are set, and it runs everywhere.
+[[nodiscard]] const Backend& ReferenceBackend();
+
+// The backends this CPU runs, best first; the reference is the last. Use `*CpuBackends().front()`
+// for speed.
+[[nodiscard]] std::span<const Backend* const> CpuBackends();
+
+// All that were compiled in, best first, whether or not this CPU runs them.
+[[nodiscard]] std::span<const Backend* const> CompiledBackends();
+
+// Their names, best first: "avx512, avx2, reference". For messages. Static storage.
+[[nodiscard]] std::string_view KnownBackends();
+
+// By name. kUnknownBackend, or kNoSuchCpu where it is compiled in and this CPU cannot run it.
+Error FindBackend(std::string_view name, const Backend** backend);
+
+// The best one, or the one that the environment variable CAIRN_CODEC_BACKEND names (read at the
+// first call). A name that FindBackend() refuses is its error, every time: a forced choice is never
+// quietly another one.
+Error ActiveBackend(const Backend** backend);
+
+}  // namespace cairn::codecs

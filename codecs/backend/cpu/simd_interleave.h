@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the transposes of both ISA files share. Everything has internal linkage: see
+// codecs/backend/backend.h.
+
+namespace cairn::codecs {
+namespace {
+
+// Each round takes the rows of the first half in turn with those of the second.
+//   low, high  of two rows: their lanes in turn, of the low half of each 128 bits or of the high
+template <int kRounds, typename Row, int kRows, typename Low, typename High>
+void Interleave(Row (&rows)[kRows], const Low& low, const High& high) {
+  for (int round = 0; round < kRounds; ++round) {
+    Row next[kRows];
+    for (int i = 0; i < kRows / 2; ++i) {
+      next[2 * i] = low(rows[i], rows[i + kRows / 2]);
+      next[2 * i + 1] = high(rows[i], rows[i + kRows / 2]);
+    }
+    for (int i = 0; i < kRows; ++i) rows[i] = next[i];
+  }
+}
+
+}  // namespace
+}  // namespace cairn::codecs

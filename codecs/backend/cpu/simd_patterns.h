@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The words that the sentences of patterns.inl are made of, besides those of simd_blocks.h: a
+// channel of 32 patterns, as integers of 16 bits in two registers of AVX2. For both ISA files:
+// AVX-512 has these instructions too. Everything has internal linkage: see
+// codecs/backend/backend.h.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "codecs/backend/cpu/simd_blocks.h"
+#include "codecs/backend/cpu/simd_interleave.h"
+
+namespace cairn::codecs {
+namespace {
+
+struct Shorts32 {
+  __m256i a, b;
+};
+
+struct Ranks {
+  static constexpr uint32_t kPatterns = 32;
+
+  // Eight channels of eight patterns, times scale and rounded: channel c of pattern i to
+  // target[ranks[c] * kPatterns + i].
+  static void PutEight(const uint8_t* const (&patterns)[8], float scale, const uint16_t* ranks,
+                       int16_t* target) {
+    __m128i rows[8];
+    for (int i = 0; i < 8; ++i) {
+      const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(patterns[i]));
+      const __m256i x =
+          _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(scale)));
+      rows[i] = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    }
+    Interleave<3>(
+        rows, [](__m128i a, __m128i b) { return _mm_unpacklo_epi16(a, b); },
+        [](__m128i a, __m128i b) { return _mm_unpackhi_epi16(a, b); });
+    for (uint32_t c = 0; c < 8; ++c) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(target + uint64_t{ranks[c]} * kPatterns),
+                       rows[c]);
+    }
+  }
+  // 16 values as multiples of a step, rounded: of x.a at every other place, of x.b between. A
+  // number of 16 bits stands in the last ones of its sum with 1.5 x 2^23 steps.
+  static void PutValues(Floats16 x, float rounder, int16_t* target) {
+    const auto bits = [&](__m256 eight) {
+      return _mm256_castps_si256(_mm256_add_ps(eight, _mm256_set1_ps(rounder)));
+    };
+    const __m256i both = _mm256_blend_epi16(bits(x.a), _mm256_slli_epi32(bits(x.b), 16), 0xAA);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), both);
+  }
+
+  static constexpr uint32_t kChannelsAtOnce = 16;
+
+  // In which order channels are taken: the places of their values, and for each kChannelsAtOnce of
+  // them how far those and the later ones may be from zero.
+  struct Channels {
+    const uint16_t* order;
+    const int32_t* rest;
+    uint32_t count;  // a multiple of kChannelsAtOnce
+  };
+
+  // Of two tokens, what the differences from each pattern span, as 16 bits without sign.
+  //   table   kPatterns of each channel, in the order
+  //   values  of each token, what PutValues() gives
+  static void FindRanges(const int16_t* table, const int16_t* const (&values)[2],
+                         const Channels& channels, Shorts32 (&ranges)[2]) {
+    Shorts32 low[2];
+    Shorts32 high[2];
+    for (uint32_t t = 0; t < 2; ++t) {
+      low[t].a = low[t].b = _mm256_set1_epi16(0x7FFF);
+      high[t].a = high[t].b = _mm256_set1_epi16(-0x8000);
+    }
+    for (uint32_t first = 0; first < channels.count; first += kChannelsAtOnce) {
+      if (first != 0 && AreWithin(channels.rest[first / kChannelsAtOnce], low, high)) break;
+#pragma GCC unroll 4
+      for (uint32_t rank = first; rank < first + kChannelsAtOnce; ++rank) {
+        const auto* patterns = reinterpret_cast<const __m256i*>(table + uint64_t{rank} * kPatterns);
+        const uint32_t c = channels.order[rank];
+        for (uint32_t t = 0; t < 2; ++t) {
+          const __m256i x = _mm256_set1_epi16(values[t][c]);
+          const __m256i a = _mm256_subs_epi16(x, _mm256_load_si256(patterns));
+          const __m256i b = _mm256_subs_epi16(x, _mm256_load_si256(patterns + 1));
+          low[t] = {_mm256_min_epi16(low[t].a, a), _mm256_min_epi16(low[t].b, b)};
+          high[t] = {_mm256_max_epi16(high[t].a, a), _mm256_max_epi16(high[t].b, b)};
+        }
+      }
+    }
+    for (uint32_t t = 0; t < 2; ++t) {
+      ranges[t] = {_mm256_sub_epi16(high[t].a, low[t].a), _mm256_sub_epi16(high[t].b, low[t].b)};
+    }
+  }
+  // Whether what is at most `reach` from zero is within all that has been spanned.
+  static bool AreWithin(int32_t reach, const Shorts32 (&low)[2], const Shorts32 (&high)[2]) {
+    if (reach > 0x7FFF) return false;
+    const __m256i lows = _mm256_max_epi16(_mm256_max_epi16(low[0].a, low[0].b),
+                                          _mm256_max_epi16(low[1].a, low[1].b));
+    const __m256i highs = _mm256_min_epi16(_mm256_min_epi16(high[0].a, high[0].b),
+                                           _mm256_min_epi16(high[1].a, high[1].b));
+    const __m256i inside = _mm256_max_epi16(lows, _mm256_subs_epi16(_mm256_setzero_si256(), highs));
+    const __m256i limit = _mm256_set1_epi16(static_cast<int16_t>(-reach));
+    return _mm256_movemask_epi8(_mm256_cmpgt_epi16(inside, limit)) == 0;
+  }
+  // Bit i is whether range i is at most `slack` above the least.
+  static uint32_t NearLeast(Shorts32 ranges, uint32_t slack) {
+    const __m256i least16 = _mm256_min_epu16(ranges.a, ranges.b);
+    const __m128i least = _mm_minpos_epu16(
+        _mm_min_epu16(_mm256_castsi256_si128(least16), _mm256_extracti128_si256(least16, 1)));
+    const __m256i limit = _mm256_adds_epu16(_mm256_broadcastw_epi16(least),
+                                            _mm256_set1_epi16(static_cast<int16_t>(slack)));
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i a = _mm256_cmpeq_epi16(_mm256_subs_epu16(ranges.a, limit), zero);
+    const __m256i b = _mm256_cmpeq_epi16(_mm256_subs_epu16(ranges.b, limit), zero);
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xD8);
+    return static_cast<uint32_t>(_mm256_movemask_epi8(both));
+  }
+};
+
+}  // namespace
+}  // namespace cairn::codecs

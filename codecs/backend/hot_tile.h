@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One (layer, head, plane) as the recipe `cairn-hot` codes it: what a profile and a multiplier come
+// to. Large: 40 KiB. A coder makes one for each tile.
+//
+// Thread-safety: values; functions are Thread-safe. Nothing allocates.
+
+#include <cstdint>
+#include <optional>
+
+#include "codecs/backend/step_tile.h"
+#include "codecs/numbers/hot_levels.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kHotTokensMin = 16;  // of a tile that is coded
+
+struct HotChannel {
+  int16_t spread_log;   // 256 * log2
+  uint8_t width;        // of a code
+  uint32_t bit_offset;  // of the code in a token's codes
+};
+
+struct HotTile {
+  StepTile step;       // mean, RoPE and basis
+  uint32_t row_bytes;  // codes of a token
+  bool is_corrected;   // K and latents: strips have scales of their own
+  HotChannel channels[kProfileDimMax];
+};
+
+// REQUIRES: `at` and `plane` are the profile's, |multiplier| <= kProfileMultiplierMax.
+void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t multiplier,
+                 DType dtype, HotTile* tile);
+
+// The multiplier under which all codes together keep to the target; none where no multiplier does.
+// Found once for a profile, which keeps it: see codecs/side/hot_rates.h.
+// REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
+[[nodiscard]] std::optional<int16_t> HotMultiplierOf(const Profile& profile,
+                                                     uint32_t bits_in_tenths);
+// The same, searched for anew: looks at every channel of the profile some fourteen times.
+[[nodiscard]] std::optional<int16_t> SearchHotMultiplier(const Profile& profile,
+                                                         uint32_t bits_in_tenths);
+
+// Of a strip of a tile that is corrected: a nibble a channel.
+[[nodiscard]] constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }
+
+// The correction of a channel; 0 where the tile has none.
+CAIRN_HD int32_t HotCorrectionAt(const HotTile& tile, const uint8_t* corrections,
+                                 uint32_t channel) {
+  if (!tile.is_corrected) return 0;
+  return static_cast<int32_t>(corrections[channel / 2] >> (4 * (channel % 2)) & 0xF) +
+         kHotCorrectionMin;
+}
+
+}  // namespace cairn::codecs

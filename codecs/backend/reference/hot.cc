@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/backend/reference/hot.h"
+
+#include <cstring>
+
+#include "codecs/backend/reference/reference.h"
+
+namespace cairn::codecs::reference {
+namespace {
+
+// y of a strip [token][channel]; of rows unspecified.
+struct Centred {
+  float of[kStripTokens * kProfileDimMax];
+};
+
+// Numbers in consecutive bits of bytes, the first in the lowest of the first.
+void StoreBits(uint8_t* target, uint32_t offset, uint32_t width, uint32_t value) {
+  for (uint32_t i = 0; i < width; ++i, ++offset) {
+    target[offset / 8] =
+        static_cast<uint8_t>(target[offset / 8] | ((value >> i) & 1) << (offset % 8));
+  }
+}
+
+// A code ends at most one byte behind the one it starts in.
+uint32_t LoadBits(const uint8_t* source, uint32_t offset, uint32_t width) {
+  uint32_t value = source[offset / 8];
+  if (offset % 8 + width > 8) value |= static_cast<uint32_t>(source[offset / 8 + 1]) << 8;
+  return (value >> (offset % 8)) & ((1U << width) - 1);
+}
+
+// Centres all tokens that are no rows, and adds those to the rows that cannot be coded.
+void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred,
+                 StripTokens* rows) {
+  const uint32_t dim = tile.step.dim;
+  float values[kProfileDimMax];
+  for (uint32_t token = 0; token < source.tokens; ++token) {
+    bool is_codable = !rows->Has(token);
+    for (uint32_t c = 0; c < dim; ++c) {
+      values[c] = LoadElement(tile.step.dtype, source.bytes, uint64_t{token} * dim + c);
+      is_codable &= !IsRowValue(values[c]);
+    }
+    float* y = centred->of + uint64_t{token} * dim;
+    if (is_codable) {
+      StepForward(tile.step, source.position + token, values, y);
+      for (uint32_t c = 0; c < dim; ++c) {
+        const float size = Multiply(y[c], Exp2(-tile.channels[c].spread_log));
+        is_codable &= size >= -kStepCodeMax && size <= kStepCodeMax;
+      }
+    }
+    if (!is_codable) rows->Add(token);
+  }
+}
+
+int32_t CorrectionOf(const HotTile& tile, const Centred& centred, uint32_t tokens,
+                     const StripTokens& rows, uint32_t channel) {
+  const float inverse = Exp2(-tile.channels[channel].spread_log);
+  float sum = 0.0F;
+  uint32_t count = 0;
+  for (uint32_t token = 0; token < tokens; ++token) {
+    if (rows.Has(token)) continue;
+    const float size = Multiply(centred.of[uint64_t{token} * tile.step.dim + channel], inverse);
+    sum = Add(sum, Multiply(size, size));
+    ++count;
+  }
+  return count == 0 ? 0 : HotCorrection(Divide(sum, static_cast<float>(count)));
+}
+
+}  // namespace
+
+void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* codes,
+                    uint8_t* corrections, StripTokens* rows) {
+  const uint32_t dim = tile.step.dim;
+  SelectStepRows(tile.step, source, rows);
+  Centred centred;
+  CentreStrip(tile, source, &centred, rows);
+  std::memset(codes, 0, uint64_t{source.tokens} * tile.row_bytes);
+  if (tile.is_corrected) std::memset(corrections, 0, HotCorrectionBytes(dim));
+  for (uint32_t c = 0; c < dim; ++c) {
+    const HotChannel& channel = tile.channels[c];
+    int32_t correction = 0;
+    if (tile.is_corrected) {
+      correction = CorrectionOf(tile, centred, source.tokens, *rows, c);
+      StoreBits(corrections, 4 * c, 4, static_cast<uint32_t>(correction - kHotCorrectionMin));
+    }
+    if (channel.width == 0) continue;
+    const float inverse = Exp2(-HotScaleLog(channel.spread_log, correction));
+    for (uint32_t token = 0; token < source.tokens; ++token) {
+      if (rows->Has(token)) continue;
+      const float size = Multiply(centred.of[uint64_t{token} * dim + c], inverse);
+      StoreBits(codes + uint64_t{token} * tile.row_bytes, channel.bit_offset, channel.width,
+                HotCode(size, channel.width));
+    }
+  }
+}
+
+void DecodeHotStrip(const HotStripJob& job) {
+  const HotTile& tile = *job.tile;
+  const uint32_t dim = tile.step.dim;
+  float scales[kProfileDimMax];
+  for (uint32_t c = 0; c < dim; ++c) {
+    scales[c] =
+        Exp2(HotScaleLog(tile.channels[c].spread_log, HotCorrectionAt(tile, job.corrections, c)));
+  }
+  float centred[kProfileDimMax];
+  float values[kProfileDimMax];
+  for (uint32_t token = 0; token < job.tokens; ++token) {
+    const uint8_t* row = job.codes + uint64_t{token} * tile.row_bytes;
+    for (uint32_t c = 0; c < dim; ++c) {
+      const HotChannel& channel = tile.channels[c];
+      centred[c] =
+          channel.width == 0
+              ? 0.0F
+              : Multiply(HotLevel(LoadBits(row, channel.bit_offset, channel.width), channel.width),
+                         scales[c]);
+    }
+    StepBack(tile.step, job.position + token, centred, values);
+    for (uint32_t c = 0; c < dim; ++c) {
+      StoreElement(tile.step.dtype, job.target, uint64_t{token} * dim + c, values[c]);
+    }
+  }
+}
+
+}  // namespace cairn::codecs::reference

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A sum over the channels of one token, in the order that docs/recipes/cairn.md gives: sixteen
+// sums, of every sixteenth channel each, then added in halves. A vector of sixteen does the same.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/math.h"
+#include "codecs/types/dtype.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kNormSums = 16;
+
+CAIRN_HD float JoinSums(float* sums) {
+  for (uint32_t width = kNormSums / 2; width > 0; width /= 2) {
+    for (uint32_t i = 0; i < width; ++i) sums[i] = Add(sums[i], sums[i + width]);
+  }
+  return sums[0];
+}
+
+// Of term(value) over a token of a [tokens, dim] tile; +infinity where one of its values cannot be
+// coded.
+template <typename Term>
+[[nodiscard]] float TokenNorm(DType dtype, uint32_t dim, const uint8_t* source, uint32_t token,
+                              Term term) {
+  float sums[kNormSums] = {};
+  bool is_codable = true;
+  for (uint32_t channel = 0; channel < dim; ++channel) {
+    const float value = reference::LoadElement(dtype, source, uint64_t{token} * dim + channel);
+    is_codable &= !IsRowValue(value);
+    sums[channel % kNormSums] = Add(sums[channel % kNormSums], term(value));
+  }
+  const float sum = JoinSums(sums);
+  return is_codable ? sum : BitsFloat(0x7F800000);
+}
+
+}  // namespace cairn::codecs

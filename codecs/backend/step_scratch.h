@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What strips of one image share when they are coded with codecs/backend/cpu/step*.inl: how K turns
+// at a position, and which tokens have small norms. Large: 64 KiB. Whoever codes an image may keep
+// one for the steps, which alone read and write it.
+//
+// Thread-safety: belongs to one caller.
+
+#include <cstdint>
+
+#include "codecs/backend/reference/small_norm.h"
+#include "codecs/pack/strip.h"
+
+namespace cairn::codecs {
+
+class Profile;
+
+struct StepScratch {
+  static constexpr uint32_t kPairsMax = 64;  // more are not kept
+  static constexpr uint32_t kLanes = 16;     // tokens of a block
+
+  // Of the pairs of a profile, so many blocks from a position on.
+  const Profile* profile = nullptr;
+  uint64_t position = 0;
+  uint32_t blocks = 0;
+  alignas(64) float cosine[kStripTokens / kLanes][kPairsMax][kLanes];
+  alignas(64) float sine[kStripTokens / kLanes][kPairsMax][kLanes];
+
+  // Of the strip of V that lies at `v`.
+  const uint8_t* v = nullptr;
+  StripTokens small_norms;
+};
+
+}  // namespace cairn::codecs

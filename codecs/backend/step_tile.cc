@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/backend/step_tile.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
+
+StepChannel ChannelOf(const ProfileChannel& known, int32_t multiplier, float power_of_3,
+                      int32_t log_of_power) {
+  const int32_t log = known.step_log + multiplier;
+  StepChannel channel;
+  channel.mean = known.mean;
+  channel.step = Multiply(Exp2(log), power_of_3);
+  channel.step_inverse = Exp2(-log);
+  channel.shape = StepShapeOf(known.spread_log - log - log_of_power);
+  return channel;
+}
+
+// Both members of each pair, then what does not turn.
+void OrderByPairs(StepTile* tile) {
+  bool turns[kProfileDimMax];
+  const StepPairs& pairs = tile->turning;
+  MarkTurning(pairs, tile->dim, turns);
+  uint32_t channel = pairs.first;
+  for (uint32_t pair = 0; pair < pairs.count; ++pair, channel += pairs.step) {
+    tile->order[2 * pair] = static_cast<uint16_t>(channel);
+    tile->order[2 * pair + 1] = static_cast<uint16_t>(channel + pairs.distance);
+  }
+  uint32_t count = 2 * pairs.count;
+  for (channel = 0; channel < tile->dim && count < tile->dim; ++channel) {
+    if (!turns[channel]) tile->order[count++] = static_cast<uint16_t>(channel);
+  }
+}
+
+}  // namespace
+
+void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRate rate,
+                  DType dtype, StepTile* tile) {
+  tile->profile = &profile;
+  tile->at = at;
+  tile->plane = plane;
+  tile->dim = profile.Dim(plane);
+  tile->v_dim = profile.Dim(profile.planes() - 1);
+  tile->pairs = plane == 0 ? profile.PairCount() : 0;
+  tile->has_basis = plane == 0 && profile.HasBasis();
+  tile->dtype = dtype;
+  tile->level = rate.level;
+  tile->planes = 0;
+  tile->lookups = profile.Lookups(plane);
+  tile->has_exact_lookups = profile.HasExactLookups(plane);
+  tile->turning = {};
+  if (tile->pairs != 0) {
+    const uint32_t first = profile.PairFirst(0);
+    tile->turning = {tile->pairs, first, tile->pairs > 1 ? profile.PairFirst(1) - first : 1,
+                     profile.PairSecond(0) - first, profile.Turns()};
+  }
+  tile->basis = {};
+  if (tile->has_basis) {
+    tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
+  }
+  const std::byte* channels = profile.Channels(plane, at);
+  const auto power_of_3 = static_cast<float>(PowerOf3(rate.level));
+  for (uint32_t i = 0; i < tile->dim; ++i) {
+    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), rate.multiplier, power_of_3,
+                                  kLogOf3 * rate.level);
+    tile->planes += tile->channels[i].shape.low_bits;
+    tile->order[i] = static_cast<uint16_t>(i);
+  }
+  if (tile->pairs != 0 && !tile->has_basis) OrderByPairs(tile);
+}
+
+}  // namespace cairn::codecs

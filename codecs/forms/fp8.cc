@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/forms/fp8.h"
+
+#include "codecs/backend/backend_step.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/forms/tile_encode.h"
+#include "codecs/numbers/fp8.h"
+#include "codecs/stages/select/select.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr uint64_t kLowByte = 0x0101010101010101;  // times a byte: it, in every byte
+
+}  // namespace
+
+Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                ImageWriter* writer) {
+  const TileGeometry& geometry = source.geometry;
+  TilePlan plan;
+  plan.affine = AffineOf(geometry, recipe);
+  SelectNone(backend, source, &plan);
+  const uint32_t rows = plan.RowCount();
+  const auto layout = LayoutOf(geometry, recipe, kFp8Form, rows);
+  if (!layout.has_value()) return Error::kBadTile;
+  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  StepOf<&Backend::encode_fp8>(backend)(plan.affine, source.bytes, plan.rows.data(),
+                                        U8(tile.data()), U8(tile.data()) + layout->scales.offset);
+  WriteRows(source, plan, *layout, tile.data());
+  writer->Commit(layout->bytes, Crc32c(tile), rows, kFp8Form);
+  return Error::kOk;
+}
+
+void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
+               const uint8_t* content, bool is_streamed, uint8_t* target) {
+  const AffineTile tile = {geometry.rows, geometry.dim, 0, geometry.dtype, 8, false, is_streamed};
+  StepOf<&Backend::decode_fp8>(backend)(tile, content, content + layout.scales.offset, target);
+}
+
+bool HasValidFp8(const TileLayout& layout, std::span<const std::byte> content) {
+  uint32_t faults = 0;
+  for (uint64_t i = 0; i < layout.scales.bytes; i += sizeof(uint16_t)) {
+    faults |= Load<uint16_t>(content.data() + layout.scales.offset + i) >= 0x7C00 ? 1 : 0;
+  }
+  // Eight codes at once: only the magnitude of a NaN carries into the sign.
+  uint64_t carries = 0;
+  for (uint64_t i = 0; i + 8 <= layout.codes_bytes; i += 8) {
+    carries |= (Load<uint64_t>(content.data() + i) & (kLowByte * 0x7F)) + kLowByte;
+  }
+  for (uint64_t i = layout.codes_bytes / 8 * 8; i < layout.codes_bytes; ++i) {
+    faults |= IsE4m3Nan(static_cast<uint8_t>(content[i])) ? 1 : 0;
+  }
+  return faults == 0 && (carries & (kLowByte * 0x80)) == 0;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/forms/kept.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "codecs/backend/backend_step.h"
+#include "codecs/backend/reference/reference.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/forms/fp8.h"
+#include "codecs/forms/tile_encode.h"
+#include "codecs/pack/dense.h"
+#include "codecs/stages/select/select.h"
+#include "codecs/stages/select/token_plan.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::codecs {
+namespace {
+
+TokenState StateOf(const TileSource& source, uint32_t token) {
+  if (source.token_states == nullptr) return TokenState::kLow;
+  const uint8_t state = source.token_states[token];
+  return state < 2 ? static_cast<TokenState>(state) : TokenState::kOriginal;
+}
+
+// Tokens whose codes a tile has: bits. Rows that have no right to be there, which HasValidMap()
+// refuses, are passed over.
+std::array<uint64_t, kRowWords> LowTokens(const TileGeometry& geometry, const TileLayout& layout,
+                                          const uint8_t* content) {
+  std::array<uint64_t, kRowWords> low{};
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    if (IsKept(layout, content, token)) low[token / 64] |= uint64_t{1} << (token % 64);
+  }
+  for (uint64_t i = 0; i < layout.positions.bytes; i += sizeof(uint16_t)) {
+    const auto row = Load<uint16_t>(content + layout.positions.offset + i);
+    if (row < geometry.rows) low[row / 64] &= ~(uint64_t{1} << (row % 64));
+  }
+  return low;
+}
+
+uint32_t LowCount(const TileLayout& layout) {
+  return static_cast<uint32_t>(layout.scales.bytes / sizeof(uint16_t));
+}
+
+}  // namespace
+
+Error EncodeKept(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                 ImageWriter* writer) {
+  constexpr std::array<uint64_t, kRowWords> kNone{};
+  const TileGeometry& geometry = source.geometry;
+  TilePlan plan;
+  plan.affine = AffineOf(geometry, recipe);
+  SelectNone(backend, source, &plan);
+  uint32_t low = 0;
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    const TokenState state = StateOf(source, token);
+    if (state == TokenState::kOriginal) plan.AddRow(token);
+    if (state == TokenState::kEvicted) plan.rows[token / 64] &= ~(uint64_t{1} << (token % 64));
+    low += state == TokenState::kLow && !plan.IsRow(token) ? 1 : 0;
+  }
+  const auto layout = KeptLayoutOf(geometry, plan.RowCount(), low);
+  if (!layout.has_value()) return Error::kBadTile;
+  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
+  if (tile.empty()) return Error::kTargetTooSmall;
+  uint8_t* target = U8(tile.data());
+  WriteRows(source, plan, *layout, tile.data());
+  std::memset(target + layout->kept_map.offset, 0, layout->kept_map.bytes);
+  AffineTile one = plan.affine;
+  one.tokens = 1;
+  uint32_t coded = 0;
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    if (StateOf(source, token) == TokenState::kEvicted) continue;
+    target[layout->kept_map.offset + token / 8] |= static_cast<uint8_t>(1U << (token % 8));
+    if (plan.IsRow(token)) continue;
+    StepOf<&Backend::encode_fp8>(backend)(
+        one, source.bytes + token * geometry.RowBytes(), kNone.data(),
+        target + uint64_t{coded} * geometry.dim,
+        target + layout->scales.offset + sizeof(uint16_t) * coded);
+    ++coded;
+  }
+  writer->Commit(layout->bytes, Crc32c(tile), plan.RowCount(), kKeptForm);
+  return Error::kOk;
+}
+
+void DecodeKept(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
+                const uint8_t* content, uint8_t* target) {
+  const uint64_t row_bytes = geometry.RowBytes();
+  const uint32_t count = LowCount(layout);
+  TileGeometry of_low = geometry;
+  of_low.rows = count;
+  DecodeFp8(backend, of_low, layout, content, false, target);
+  // Code j is of the j-th such token, so each moves to its place from the last one on.
+  const auto low = LowTokens(geometry, layout, content);
+  uint32_t index = 0;
+  for (const uint64_t word : low) index += static_cast<uint32_t>(std::popcount(word));
+  for (uint32_t token = geometry.rows; token-- > 0;) {
+    uint8_t* place = target + token * row_bytes;
+    const bool is_low = reference::IsRow(low.data(), token);
+    index -= is_low ? 1 : 0;
+    if (is_low && index < count) {
+      std::memmove(place, target + index * row_bytes, row_bytes);
+    } else {
+      std::memset(place, 0, row_bytes);
+    }
+  }
+}
+
+bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
+                 const uint8_t* content) {
+  const uint8_t* map = content + layout.kept_map.offset;
+  if (!AreCodeRowsClean(map, 1, geometry.rows, 1)) return false;
+  uint32_t kept = 0;
+  for (uint64_t i = 0; i < layout.kept_map.bytes; ++i) {
+    kept += static_cast<uint32_t>(std::popcount(map[i]));
+  }
+  for (uint32_t i = 0; i < rows; ++i) {
+    const auto row = Load<uint16_t>(content + layout.positions.offset + sizeof(uint16_t) * i);
+    if (!IsKept(layout, content, row)) return false;
+  }
+  return kept == rows + LowCount(layout);
+}
+
+}  // namespace cairn::codecs

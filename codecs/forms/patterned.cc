@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/forms/patterned.h"
+
+#include <cstring>
+
+#include "codecs/pack/dense.h"
+#include "codecs/stages/quantize/affine.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::codecs {
+namespace {
+
+// Number `index` of those of `bits` bits each, at most 8, that stand one after another.
+uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
+  if (bits == 0) return 0;
+  const uint8_t* at = source + index * bits / 8;
+  const uint32_t shift = index * bits % 8;
+  uint32_t value = at[0];
+  if (shift + bits > 8) value |= uint32_t{at[1]} << 8;
+  return value >> shift & ((1U << bits) - 1);
+}
+
+// Into bytes that are zero there.
+void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
+  if (bits == 0) return;
+  uint8_t* at = target + index * bits / 8;
+  const uint32_t shift = index * bits % 8;
+  at[0] = static_cast<uint8_t>(at[0] | value << shift);
+  if (shift + bits > 8) at[1] = static_cast<uint8_t>(at[1] | value >> (8 - shift));
+}
+
+}  // namespace
+
+void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec) {
+  spec->recipe = recipe;
+  spec->recipe.patterns = static_cast<uint16_t>(bank.patterns());
+  spec->domain = Domain::kAsWritten;
+  NameSideObject(&id, spec);
+}
+
+bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {
+  if (!spec.recipe.NeedsBank()) return true;
+  return bank != nullptr && bank->Fits(spec.tile, spec.slice) &&
+         bank->patterns() == spec.recipe.patterns;
+}
+
+void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout& layout,
+                   uint8_t* tile) {
+  std::memset(tile + layout.pattern_index.offset, 0, layout.pattern_index.bytes);
+  std::memset(tile + layout.gate.offset, 0, layout.gate.bytes);
+  const uint32_t bits = PatternBits(recipe);
+  for (uint32_t token = 0; token < plan.affine.tokens; ++token) {
+    if (!plan.IsPredicted(token)) continue;
+    StoreBits(tile + layout.pattern_index.offset, token, bits, plan.pattern[token]);
+    if (layout.gate.bytes != 0) StoreBits(tile + layout.gate.offset, token, 1, 1);
+  }
+}
+
+void DecodePatterned(const Backend& backend, const TileGeometry& geometry, const Recipe& recipe,
+                     const TileLayout& layout, const uint8_t* content, const uint8_t* patterns,
+                     bool is_streamed, uint8_t* target) {
+  std::array<uint64_t, kRowWords> is_predicted{};
+  std::array<uint8_t, kTokensPerBlockMax> pattern{};
+  const uint32_t bits = PatternBits(recipe);
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    const bool passes =
+        layout.gate.bytes == 0 || LoadBits(content + layout.gate.offset, token, 1) != 0;
+    if (passes) is_predicted[token / 64] |= uint64_t{1} << (token % 64);
+    const uint32_t number = LoadBits(content + layout.pattern_index.offset, token, bits);
+    // One past the bank, which VerifyTile() refuses, is taken for the first.
+    pattern[token] = static_cast<uint8_t>(number < recipe.patterns ? number : 0);
+  }
+  const Prediction prediction{patterns, pattern.data(), is_predicted.data()};
+  AffineTile tile = AffineOf(geometry, recipe);
+  tile.is_streamed = is_streamed;
+  tile.prediction = &prediction;
+  DecodeAffine(backend, tile, geometry, layout, content, target);
+}
+
+bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
+                      const uint8_t* content) {
+  const uint32_t bits = PatternBits(recipe);
+  const uint8_t* numbers = content + layout.pattern_index.offset;
+  bool is_valid = AreCodeRowsClean(numbers, 1, geometry.rows, bits) &&
+                  AreCodeRowsClean(content + layout.gate.offset, layout.gate.bytes == 0 ? 0 : 1,
+                                   geometry.rows, 1);
+  for (uint32_t token = 0; token < geometry.rows; ++token) {
+    is_valid &= LoadBits(numbers, token, bits) < recipe.patterns;
+  }
+  return is_valid;
+}
+
+}  // namespace cairn::codecs

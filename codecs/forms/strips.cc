@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/forms/strips.h"
+
+#include "codecs/backend/backend_step.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::codecs {
+
+static_assert(kStripDimMax == kDimMax);
+
+Error VerifyStrips(const TileGeometry& geometry, const Recipe& recipe,
+                   std::span<const std::byte> content) {
+  StripFault fault = StripFault::kNone;
+  const bool is_valid =
+      ForEachStrip(geometry, recipe, content,
+                   [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
+                     fault = CheckStrip(StripOf(geometry, recipe, index), strip, parts);
+                     return fault == StripFault::kNone;
+                   });
+  if (is_valid) return Error::kOk;
+  return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
+}
+
+Error EncodeStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
+                   ImageWriter* writer) {
+  const TileGeometry& geometry = source.geometry;
+  const std::span<std::byte> room = writer->Rest(RawLayout(geometry).bytes - kSectionAlignment);
+  const auto encode = StepOf<&Backend::encode_strip>(backend);
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
+    const uint64_t strip_bytes =
+        encode(StripOf(geometry, recipe, i), source.bytes + StripSourceOffset(geometry, i),
+               U8(room.data()) + bytes, room.size() - bytes);
+    if (strip_bytes == 0) return Error::kBadTile;
+    bytes += strip_bytes;
+  }
+  writer->Commit(bytes, Crc32c(room.first(bytes)), 0, kStripsForm);
+  return Error::kOk;
+}
+
+bool StripDecoder::Add(const TileGeometry& geometry, const Recipe& recipe,
+                       std::span<const std::byte> content, uint8_t* target) {
+  return ForEachStrip(geometry, recipe, content,
+                      [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
+                        jobs_[count_++] = {StripOf(geometry, recipe, index), parts, strip,
+                                           target + StripSourceOffset(geometry, index),
+                                           is_streamed_};
+                        return count_ < kStripsAtOnce || Flush();
+                      });
+}
+
+bool StripDecoder::Flush() {
+  const uint32_t count = count_;
+  count_ = 0;
+  return count == 0 || StepOf<&Backend::decode_strips>(backend_)(jobs_, count);
+}
+
+}  // namespace cairn::codecs

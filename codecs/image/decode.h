@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Decodes an image, or part of it, into source payload. Raw tiles and tiles in strips give their
+// source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their pages in docs/recipes/ have
+// the rule. Of the others one rule holds: a token among the tile's rows is its source bits; any
+// other element is code * scale + min, rounded to the dtype.
+//
+// Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
+
+#include <cstddef>
+#include <span>
+
+#include "codecs/backend/backend.h"
+#include "codecs/image/image.h"
+#include "codecs/image/inputs.h"
+#include "codecs/types/error.h"
+
+namespace cairn::codecs {
+
+//   view    parsed; in bounds whatever its tiles hold. Values are those that were encoded if
+//           VerifyTiles(view, slice) and this are kOk
+//   slice   inside view.spec().slice (else kInvalidSlice)
+//   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
+//           alignment, no overlap with view. From 1 MiB on it is written past the caches where
+//           whole cache lines allow it: a target at a multiple of 64 is fastest
+//   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
+//   kNoBank
+// kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
+// decoding an entropy-coded stream shows whether it ends as it must.
+// Same image gives the same values, bit for bit, on every Backend.
+Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
+             std::span<std::byte> target, const DecodeInputs& inputs = {});
+
+}  // namespace cairn::codecs

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Encodes the source payload of a slice into an image, and rearranges images without coding.
+//
+// Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/backend/backend.h"
+#include "codecs/image/image.h"
+#include "codecs/image/inputs.h"
+#include "codecs/types/error.h"
+
+namespace cairn::codecs {
+
+//   spec    what the payload is of, and its recipe
+//   source  exactly SourceBytes(spec.tile, spec.slice, spec.tokens) bytes, tiles in the order
+//   layer, head, plane target  may be as small as the image turns out to be; MaxImageBytes(spec)
+//   always suffices. May not overlap source bytes   the image's; set on kOk. The rest of target is
+//   in any state
+//   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
+//   kNoBank
+// The header says RecordedSpec(spec, inputs).
+// Errors: those of Validate(spec), kSourceSize (of what is given of heads too), kTargetTooSmall
+// (target in any state). Same spec and source give the same bytes on every Backend. Opaque kinds
+// are kept raw under every recipe.
+Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
+             std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
+
+// The spec, but that ott is ott/local for a block that is not the first of its chain where
+// inputs.parents do not have the slice in ott, or have some of it in ott/local.
+[[nodiscard]] ImageSpec RecordedSpec(const ImageSpec& spec, const EncodeInputs& inputs);
+
+// An image of `slice` made of tiles of `sources` by one copy: sub-slices of one image, or several
+// images of one block put together. Where two sources have a tile, the first wins. Tile bytes and
+// their CRCs are copied as they are, unchecked.
+//
+//   sources  images of one block that differ in nothing but their slices (else kMismatch)
+//   slice    covered by their slices together (else kIncomplete)
+//   target   may not overlap any source; GatheredBytes() suffices (else kTargetTooSmall)
+// A whole encode of `slice` and the gathering of encodes of its parts give the same bytes.
+// Errors besides: kInvalidSlice, kTooLarge (the gathered image would pass a limit of
+// Validate(ImageSpec)).
+Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<std::byte> target,
+             size_t* bytes);
+
+// The bytes Gather() will write. Errors as Gather().
+Error GatheredBytes(std::span<const ImageView> sources, const Slice& slice, uint64_t* bytes);
+
+}  // namespace cairn::codecs

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/image/image.h"
+
+#include <limits>
+
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/side/bank.h"
+#include "codecs/side/profile.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::codecs {
+namespace {
+
+// Magic, version, flags, and that all of the header is there.
+Error CheckStart(std::span<const std::byte> bytes) {
+  if (bytes.size() < kHeaderBytes) return Error::kTruncated;
+  const std::byte* base = bytes.data();
+  if (Load<uint32_t>(base + header::kMagic) != kImageMagic) return Error::kBadMagic;
+  if (Load<uint16_t>(base + header::kVersion) != kImageVersion) return Error::kBadVersion;
+  if (Load<uint16_t>(base + header::kHeaderBytesField) != kHeaderBytes) return Error::kBadHeader;
+  if (Load<uint32_t>(base + header::kFlags) != 0) return Error::kBadFlags;
+  return Error::kOk;
+}
+
+Error LoadRecipe(const std::byte* base, Recipe* recipe) {
+  recipe->id = Load<RecipeId>(base + header::kRecipeId);
+  recipe->bits = Load<uint8_t>(base + header::kRecipeBits);
+  const auto flags = Load<uint8_t>(base + header::kRecipeFlags);
+  if (flags > header::kFlagsKnown) return Error::kBadFlags;
+  recipe->is_clipped = (flags & header::kFlagClipped) != 0;
+  recipe->is_fast = (flags & header::kFlagFast) != 0;
+  recipe->is_local = (flags & header::kFlagLocal) != 0;
+  recipe->is_nearest = (flags & header::kFlagNearest) != 0;
+  recipe->k_group_tokens = Load<uint16_t>(base + header::kKGroupTokens);
+  recipe->v_group_channels = Load<uint16_t>(base + header::kVGroupChannels);
+  // No tables: reserved, where the recipe has none.
+  recipe->tables = Load<uint8_t>(base + header::kTables);
+  if (recipe->id != RecipeId::kExact && recipe->tables != 0) return Error::kBadPadding;
+  if (recipe->NeedsProfile()) {
+    recipe->level = Load<uint8_t>(base + header::kLevel);
+    recipe->multiplier = Load<int16_t>(base + header::kMultiplier);
+  }
+  if (recipe->HasVariant()) recipe->variant = Load<uint8_t>(base + header::kVariant);
+  if (recipe->NeedsBank()) {
+    recipe->level = Load<uint8_t>(base + header::kLevel);
+    recipe->patterns = Load<uint16_t>(base + header::kPatterns);
+  }
+  return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
+}
+
+Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_object_count) {
+  const bool has_rate = recipe.NeedsProfile() || recipe.NeedsBank();
+  const size_t rate_bytes = has_rate ? 0 : header::kVariant - header::kRecipeParams;
+  const size_t params = recipe.HasVariant() ? header::kParamsTail : header::kVariant;
+  const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
+  const bool is_zero = IsZero(base + header::kReserved, 4) &&
+                       IsZero(base + header::kRecipeReserved, 1) &&
+                       IsZero(base + header::kRecipeParams, rate_bytes) &&
+                       IsZero(base + params, header::kSideObjects - params) &&
+                       IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
+  return is_zero ? Error::kOk : Error::kBadPadding;
+}
+
+Error LoadSpec(const std::byte* base, ImageSpec* spec) {
+  spec->space = Load<Digest>(base + header::kSpace);
+  spec->key = Load<Digest>(base + header::kKey);
+  spec->group = Load<uint16_t>(base + header::kGroup);
+  spec->tile = {Load<GroupKind>(base + header::kKind), Load<DType>(base + header::kDType),
+                Load<uint32_t>(base + header::kKDim), Load<uint32_t>(base + header::kVDim)};
+  spec->slice = {
+      Load<uint16_t>(base + header::kLayerFirst), Load<uint16_t>(base + header::kLayerCount),
+      Load<uint16_t>(base + header::kHeadFirst), Load<uint16_t>(base + header::kHeadCount)};
+  spec->tokens = Load<uint16_t>(base + header::kTokens);
+  spec->first_position = Load<uint64_t>(base + header::kFirstPosition);
+  spec->domain = Load<Domain>(base + header::kDomain);
+  spec->side_object_count = Load<uint8_t>(base + header::kSideObjectCount);
+  if (spec->side_object_count > kSideObjectsMax) return Error::kBadHeader;
+  for (size_t i = 0; i < spec->side_object_count; ++i) {
+    spec->side_objects[i] = Load<Digest>(base + header::kSideObjects + i * sizeof(Digest));
+  }
+  if (const Error error = LoadRecipe(base, &spec->recipe); error != Error::kOk) return error;
+  if (const Error error = CheckReserved(base, spec->recipe, spec->side_object_count);
+      error != Error::kOk) {
+    return error;
+  }
+  return Validate(*spec) == Error::kOk ? Error::kOk : Error::kBadHeader;
+}
+
+// Every entry is what its form computes, tiles lie one after another, and the last ends the image.
+Error CheckDirectory(const ImageSpec& spec, const std::byte* entries, uint32_t tile_count,
+                     uint64_t image_bytes) {
+  uint64_t offset = PrefixBytes(tile_count);
+  const uint32_t planes = PlaneCount(spec.tile.kind);
+  for (uint32_t i = 0; i < tile_count; ++i, entries += kDirectoryEntryBytes) {
+    const auto layout = LayoutOf(
+        GeometryOf(spec, i % planes), spec.recipe, Load<uint16_t>(entries + directory::kForm),
+        Load<uint16_t>(entries + directory::kRows), Load<uint32_t>(entries + directory::kBytes));
+    if (!layout.has_value() || Load<uint32_t>(entries + directory::kBytes) != layout->bytes ||
+        uint64_t{Load<uint32_t>(entries + directory::kOffset)} * kSectionAlignment != offset) {
+      return Error::kBadDirectory;
+    }
+    offset += layout->bytes;
+  }
+  return offset == image_bytes ? Error::kOk : Error::kBadDirectory;
+}
+
+}  // namespace
+
+Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes) {
+  if (const Error error = Validate(spec.tile); error != Error::kOk) return error;
+  if (spec.tokens == 0 || spec.tokens > kTokensPerBlockMax) return Error::kInvalidShape;
+  if (spec.slice.IsEmpty()) return Error::kInvalidSlice;
+  // At most 2^32 tile groups of two tiles of at most 2^34 bytes each: 64 bits hold it once the tile
+  // count is checked.
+  const uint64_t tile_count = TileCount(spec.tile, spec.slice);
+  if (tile_count > kTilesMax) return Error::kTooLarge;
+  uint64_t head_bytes = 0;
+  for (uint32_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {
+    head_bytes += RawLayout(GeometryOf(spec, plane)).bytes;
+  }
+  const uint64_t total =
+      PrefixBytes(tile_count) + head_bytes * spec.slice.layer_count * spec.slice.head_count;
+  if (total > kImageBytesMax) return Error::kTooLarge;
+  *bytes = total;
+  return Error::kOk;
+}
+
+namespace {
+
+// A profile, where the recipe needs one or has a use for it, and K in a form that it knows.
+bool HasValidSideObjects(const ImageSpec& spec) {
+  if (spec.recipe.NeedsBank()) {
+    return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kBankDimMax &&
+           spec.tile.v_dim <= kBankDimMax && spec.domain == Domain::kAsWritten &&
+           spec.side_object_count == 1;
+  }
+  if (!spec.recipe.NeedsProfile()) {
+    const uint32_t count_max = spec.recipe.MayHaveProfile() ? 1 : 0;
+    return spec.domain == Domain::kAsWritten && spec.side_object_count <= count_max;
+  }
+  return spec.tile.dtype != DType::kBytes && spec.tile.k_dim <= kProfileDimMax &&
+         spec.tile.v_dim <= kProfileDimMax && spec.domain <= Domain::kBasis &&
+         spec.side_object_count == 1;
+}
+
+}  // namespace
+
+Error Validate(const ImageSpec& spec) {
+  uint64_t bytes = 0;
+  if (const Error error = MaxImageBytes(spec, &bytes); error != Error::kOk) return error;
+  constexpr uint32_t kEnd = std::numeric_limits<uint16_t>::max();
+  if (spec.slice.layer_first + uint32_t{spec.slice.layer_count} > kEnd ||
+      spec.slice.head_first + uint32_t{spec.slice.head_count} > kEnd) {
+    return Error::kInvalidSlice;
+  }
+  if (!IsKnown(spec.recipe)) return Error::kUnknownRecipe;
+  if (!HasValidSideObjects(spec) ||
+      spec.first_position > std::numeric_limits<uint64_t>::max() - kTokensPerBlockMax) {
+    return Error::kInvalidShape;
+  }
+  return Error::kOk;
+}
+
+Error PeekImageBytes(std::span<const std::byte> bytes, uint64_t* image_bytes) {
+  if (const Error error = CheckStart(bytes); error != Error::kOk) return error;
+  const auto stated = Load<uint64_t>(bytes.data() + header::kImageBytes);
+  if (stated < kHeaderBytes || stated > kImageBytesMax) return Error::kBadHeader;
+  *image_bytes = stated;
+  return Error::kOk;
+}
+
+Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
+  uint64_t image_bytes = 0;
+  if (const Error error = PeekImageBytes(bytes, &image_bytes); error != Error::kOk) return error;
+  if (image_bytes > bytes.size()) return Error::kTruncated;
+  const std::byte* base = bytes.data();
+  ImageView parsed;
+  if (const Error error = LoadSpec(base, &parsed.spec_); error != Error::kOk) return error;
+  parsed.tile_count_ = Load<uint32_t>(base + header::kTileCount);
+  if (parsed.tile_count_ != TileCount(parsed.spec_.tile, parsed.spec_.slice)) {
+    return Error::kBadHeader;
+  }
+  const uint64_t prefix_bytes = PrefixBytes(parsed.tile_count_);
+  if (prefix_bytes > image_bytes) return Error::kBadHeader;
+  parsed.directory_crc_ = Load<uint32_t>(base + header::kCrc);
+  if (PrefixCrc(bytes.first(prefix_bytes)) != parsed.directory_crc_) return Error::kBadChecksum;
+  if (const Error error =
+          CheckDirectory(parsed.spec_, base + kHeaderBytes, parsed.tile_count_, image_bytes);
+      error != Error::kOk) {
+    return error;
+  }
+  parsed.bytes_ = bytes.first(image_bytes);
+  *view = parsed;
+  return Error::kOk;
+}
+
+TileEntry ImageView::Tile(uint32_t index) const {
+  const std::byte* entry = bytes_.data() + PrefixBytes(index);
+  return {uint64_t{Load<uint32_t>(entry + directory::kOffset)} * kSectionAlignment,
+          Load<uint32_t>(entry + directory::kBytes), Load<uint32_t>(entry + directory::kCrc),
+          Load<uint16_t>(entry + directory::kRows), Load<uint16_t>(entry + directory::kForm)};
+}
+
+std::span<const std::byte> ImageView::TileContent(uint32_t index) const {
+  const TileEntry entry = Tile(index);
+  return bytes_.subspan(entry.offset, entry.bytes);
+}
+
+uint32_t ImageView::IndexOf(TileId id) const {
+  const uint32_t layer = id.layer - uint32_t{spec_.slice.layer_first};
+  const uint32_t head = id.head - uint32_t{spec_.slice.head_first};
+  return (layer * spec_.slice.head_count + head) * PlaneCount(spec_.tile.kind) + id.plane;
+}
+
+TileId ImageView::IdOf(uint32_t index) const {
+  const uint32_t planes = PlaneCount(spec_.tile.kind);
+  const uint32_t pair = index / planes;
+  return {static_cast<uint16_t>(spec_.slice.layer_first + pair / spec_.slice.head_count),
+          static_cast<uint16_t>(spec_.slice.head_first + pair % spec_.slice.head_count),
+          static_cast<uint8_t>(index % planes)};
+}
+
+}  // namespace cairn::codecs

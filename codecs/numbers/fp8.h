@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The scalar arithmetic of 8-bit floats: E4M3 (sign, 4 bits of exponent with bias 7, 3 of mantissa,
+// no infinity), and the scale that a token's codes share. docs/recipes/fp8.md says the same in
+// words; codecs/numbers/math.h says what a compiler has to keep to.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+
+namespace cairn::codecs {
+
+inline constexpr float kE4m3Max = 448.0F;
+inline constexpr uint32_t kE4m3MaxBits = 0x43E00000;  // of that float
+inline constexpr uint8_t kE4m3MaxCode = 0x7E;
+
+CAIRN_HD bool IsE4m3Nan(uint8_t code) { return (code & 0x7F) == 0x7F; }
+
+// To nearest even; past kE4m3Max in magnitude, NaN too, it is the largest of that sign.
+CAIRN_HD uint8_t FloatToE4m3(float value) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 24) & 0x80;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude >= kE4m3MaxBits) return static_cast<uint8_t>(sign | kE4m3MaxCode);
+  const Truncated cut = TruncateMagnitude(magnitude, 20, 121);
+  return static_cast<uint8_t>(sign | (cut.value + (IsNearerUp(cut) ? 1 : 0)));
+}
+
+CAIRN_HD float E4m3ToFloat(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
+  const uint32_t exponent = (code >> 3) & 0xF;
+  const uint32_t mantissa = code & 7;
+  if (IsE4m3Nan(code)) return BitsFloat(sign | 0x7FC00000);
+  if (exponent != 0) return BitsFloat(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  // mantissa * 2^-9: both factors and the product are exact.
+  return BitsFloat(sign | FloatBits(static_cast<float>(mantissa) * 0.001953125F));
+}
+
+// fp16 bits of the scale under which no code passes kE4m3Max but by rounding.
+// REQUIRES: 0 <= largest <= kMagnitudeMax.
+CAIRN_HD uint16_t Fp8Scale(float largest) { return Fp16RoundUp(Divide(largest, kE4m3Max)); }
+
+// What a code is of, and 0 for the empty scale.
+CAIRN_HD float Fp8Inverse(float scale) { return scale > 0.0F ? Divide(1.0F, scale) : 0.0F; }
+
+}  // namespace cairn::codecs

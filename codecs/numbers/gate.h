@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Whether taking a pattern from a token of V pays: the gate of PatternKV (arXiv 2510.05176, the
+// accept/reject rule), for a token of several groups.
+//
+// An error uniform over a step of R / L has the variance (R / L)^2 / 12 and that of its square is
+// (R / L)^4 / 180. Taking the pattern pays where the sum of the squared errors shrinks by more than
+// z standard deviations of the difference, z of the one-sided level alpha:
+//
+//   sum g (R_raw^2 - R_flat^2) / 12  >=  z sqrt(sum g (R_raw^4 + R_flat^4) / 180)
+//
+// with the sums over the token's groups of g channels; the levels L cancel. Squared it needs no
+// root. For one group of d channels it is R_flat <= rho* R_raw with the paper's
+//
+//   rho*^2 = (1 - sqrt(1 - a^2)) / a,   a = 1 - 4 z^2 / (5 d)
+//
+// fp32, each operation rounded by itself; compiles for devices.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+
+namespace cairn::codecs {
+
+// 4 z^2 / 5 of alpha = 0.05, z = 1.6448536.
+inline constexpr float kGateLevel = 2.1644348F;
+
+struct GateSums {
+  float gain = 0.0F;    // sum g (R_raw^2 - R_flat^2)
+  float spread = 0.0F;  // sum g (R_raw^4 + R_flat^4)
+};
+
+// One group of `channels`, whose values have the range `raw`, and less the pattern `flat`.
+CAIRN_HD GateSums AddGroup(GateSums sums, uint32_t channels, float raw, float flat) {
+  const float g = static_cast<float>(channels);
+  const float raw2 = Multiply(raw, raw);
+  const float flat2 = Multiply(flat, flat);
+  const float fourth = Add(Multiply(raw2, raw2), Multiply(flat2, flat2));
+  sums.gain = Add(sums.gain, Multiply(g, Add(raw2, -flat2)));
+  sums.spread = Add(sums.spread, Multiply(g, fourth));
+  return sums;
+}
+
+// False where nothing is gained, as where all ranges are 0. Without a branch, which nothing
+// foresees.
+CAIRN_HD bool PassesGate(GateSums sums, float level) {
+  const bool is_gain = sums.gain > 0.0F;
+  const bool is_clear = Multiply(sums.gain, sums.gain) >= Multiply(level, sums.spread);
+  return is_gain & is_clear;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The scalar arithmetic of the recipe `cairn-hot`: levels of a fixed width, how wide a channel's
+// codes are, and a strip's own scale. docs/recipes/cairn-hot.md says the same in words;
+// codecs/numbers/math.h says what a compiler has to keep to.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+#include "codecs/numbers/static_step.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kHotWidthMax = 6;
+inline constexpr int32_t kHotCorrectionMin = -8;
+inline constexpr int32_t kHotCorrectionMax = 7;
+
+// The positive levels of the least squared error for variance 1: those of w bits start at
+// 2^(w-1) - 1.
+inline constexpr float kHotLevels[63] = {
+    0.797885F,                                                                              // 1 bit
+    0.45278F,  1.510418F,                                                                   // 2
+    0.245094F, 0.756005F, 1.343909F, 2.151946F,                                             // 3
+    0.128395F, 0.388048F, 0.656759F, 0.94234F,  1.256231F, 1.618046F, 2.069017F, 2.73259F,  // 4
+    0.06589F,  0.198052F, 0.331378F, 0.4667F,   0.604934F, 0.747136F, 0.894565F, 1.048783F,  // 5
+    1.211804F, 1.38634F,  1.576228F, 1.787233F, 2.028728F, 2.317739F, 2.69112F,  3.260732F,
+    0.03341F,  0.100278F, 0.167297F, 0.234567F, 0.302193F, 0.370283F, 0.43895F,  0.508314F,  // 6
+    0.578503F, 0.649656F, 0.721922F, 0.795468F, 0.870477F, 0.947155F, 1.025736F, 1.106488F,
+    1.18972F,  1.275794F, 1.365141F, 1.458276F, 1.555831F, 1.658589F, 1.767542F, 1.883977F,
+    2.009611F, 2.14681F,  2.298981F, 2.471305F, 2.672274F, 2.917407F, 3.240437F, 3.744101F,
+};
+
+// What a channel has to be worth, in 1/256 octave, for its w-th bit.
+inline constexpr int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
+
+CAIRN_HD uint32_t HotWidth(int32_t worth) {
+  uint32_t width = 0;
+  while (width < kHotWidthMax && kHotThresholds[width] <= worth) ++width;
+  return width;
+}
+
+// REQUIRES: 1 <= width <= kHotWidthMax.
+CAIRN_HD constexpr const float* HotLevelsOf(uint32_t width) {
+  return kHotLevels + (1U << (width - 1)) - 1;
+}
+
+CAIRN_HD uint32_t HotCode(float value, uint32_t width) {
+  const float* levels = HotLevelsOf(width);
+  const uint32_t half = 1U << (width - 1);
+  const bool is_negative = value < 0.0F;
+  const float magnitude = is_negative ? -value : value;
+  uint32_t above = 0;
+  while (above + 1 < half && Multiply(Add(levels[above], levels[above + 1]), 0.5F) <= magnitude) {
+    ++above;
+  }
+  return is_negative ? half - 1 - above : half + above;
+}
+
+// REQUIRES: code < 2^width.
+CAIRN_HD constexpr float HotLevel(uint32_t code, uint32_t width) {
+  const float* levels = HotLevelsOf(width);
+  const uint32_t half = 1U << (width - 1);
+  return code >= half ? levels[code - half] : -levels[half - 1 - code];
+}
+
+// Of a strip whose mean square is `power` times what its channel's spread says, in quarter octaves.
+CAIRN_HD int32_t HotCorrection(float power) {
+  int32_t correction = kHotCorrectionMin;
+  for (int32_t i = kHotCorrectionMin + 1; i <= kHotCorrectionMax; ++i) {
+    correction += power >= Exp2(128 * i - 64) ? 1 : 0;
+  }
+  return correction;
+}
+
+// 256 * log2 of the scale of a channel's levels.
+CAIRN_HD int32_t HotScaleLog(int32_t spread_log, int32_t correction) {
+  return spread_log + 64 * correction;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the recipe `mixkvq` decides by: how much a channel of K matters (MixKVQ, equations of
+// section 4.2: A = I * S), and the published thresholds. docs/recipes/mixkvq.md says the same in
+// words; codecs/numbers/math.h says what a compiler has to keep to.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+
+namespace cairn::codecs {
+
+// How the codes of a channel are kept. Values are part of the image format.
+enum class ChannelClass : uint8_t { kTwoBits = 0, kFourBits = 1, kSourceBits = 2 };
+inline constexpr uint32_t kChannelClasses = 3;
+
+// Recipe::variant of mixkvq: a quarter of the channels at 4 bits, or the thresholds published for a
+// model.
+enum class MixedVariant : uint8_t {
+  kBudget = 0,
+  kLlama8b = 1,
+  kQwen7b = 2,
+  kQwen14b = 3,
+  kQwen32b = 4
+};
+inline constexpr uint32_t kMixedVariants = 5;
+
+// Of the published configurations, tokens of K and channels of V.
+inline constexpr uint16_t kMixedPaperGroup = 32;
+
+struct MixedThresholds {
+  float source_bits;  // above it
+  float four_bits;    // above it, and not above the other
+};
+
+// REQUIRES: variant is not kBudget.
+CAIRN_HD MixedThresholds ThresholdsOf(MixedVariant variant) {
+  switch (variant) {
+    case MixedVariant::kQwen7b:
+      return {0.63F, 0.41F};
+    case MixedVariant::kQwen14b:
+      return {1.52F, 1.60F};
+    case MixedVariant::kQwen32b:
+      return {1.85F, 1.58F};
+    default:
+      return {1.44F, 0.79F};
+  }
+}
+
+// Of a channel whose values lie in [low, high]: A = I * S, with the step S of 2 bits. NaN counts as
+// 0.
+CAIRN_HD float Salience(float magnitude, float low, float high) {
+  const float salience = Multiply(magnitude, Divide(Add(high, -low), 3.0F));
+  return salience > 0.0F ? salience : 0.0F;
+}
+
+CAIRN_HD ChannelClass ClassAbove(float salience, MixedThresholds thresholds) {
+  if (salience > thresholds.source_bits) return ChannelClass::kSourceBits;
+  return salience > thresholds.four_bits ? ChannelClass::kFourBits : ChannelClass::kTwoBits;
+}
+
+// Of a budget: channels that get 4 bits.
+CAIRN_HD uint32_t FourBitChannels(uint32_t dim) { return dim / 4; }
+
+}  // namespace cairn::codecs

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/recipe/recipe.h"
+
+#include <array>
+#include <cstddef>
+#include <iterator>
+
+#include "codecs/backend/hot_tile.h"
+#include "codecs/numbers/mixed.h"
+#include "codecs/numbers/static_step.h"
+#include "codecs/pack/exponent_tables.h"
+#include "codecs/side/bank.h"
+#include "codecs/side/profile.h"
+
+namespace cairn::codecs {
+namespace {
+
+constexpr Recipe Exact(bool is_fast) {
+  return Recipe{.id = RecipeId::kExact, .tables = kExponentTablesVersion, .is_fast = is_fast};
+}
+
+constexpr Recipe Fp8() { return {.id = RecipeId::kFp8, .bits = 8}; }
+
+// Codes in kivi's groups, and the one field in which such recipes of one id and width differ.
+template <typename Value>
+constexpr Recipe Grouped(RecipeId id, uint8_t bits, Value Recipe::*field, Value value) {
+  Recipe recipe = {.id = id,
+                   .bits = bits,
+                   .k_group_tokens = kKiviKGroupTokens,
+                   .v_group_channels = kKiviVGroupChannels};
+  recipe.*field = value;
+  return recipe;
+}
+
+constexpr Recipe Kivi(uint8_t bits, bool is_clipped) {
+  return Grouped(RecipeId::kKivi, bits, &Recipe::is_clipped, is_clipped);
+}
+
+constexpr Recipe Ott(uint8_t bits, bool is_local) {
+  return Grouped(RecipeId::kOtt, bits, &Recipe::is_local, is_local);
+}
+
+constexpr Recipe MixKvq(MixedVariant variant) {
+  const bool is_paper = variant != MixedVariant::kBudget;
+  return {.id = RecipeId::kMixKvq,
+          .bits = 2,
+          .k_group_tokens = is_paper ? kMixedPaperGroup : kKiviKGroupTokens,
+          .v_group_channels = is_paper ? kMixedPaperGroup : kKiviVGroupChannels,
+          .variant = static_cast<uint8_t>(variant)};
+}
+
+constexpr Recipe Patternkv(uint8_t bits, bool is_nearest) {
+  return Grouped(RecipeId::kPatternkv, bits, &Recipe::is_nearest, is_nearest);
+}
+
+// The variants of codecs/stages/select/log_rows.h.
+constexpr Recipe LogQuant(uint8_t bits, uint8_t variant) {
+  return Grouped(RecipeId::kLogQuant, bits, &Recipe::variant, variant);
+}
+
+constexpr Recipe Arkv() { return Grouped(RecipeId::kArkv, 4, &Recipe::variant, uint8_t{0}); }
+
+constexpr Recipe ArkvPaper() { return {.id = RecipeId::kArkv, .bits = 8, .variant = 1}; }
+
+struct Named {
+  std::string_view name;
+  Recipe recipe;
+};
+
+// All that need neither profile, bank nor plan. New ones go to the end: places are remembered.
+constexpr Named kNamed[] = {
+    {"raw", Recipe{}},
+    {"kivi:8", Kivi(8, false)},
+    {"kivi:4", Kivi(4, false)},
+    {"kivi:2", Kivi(2, false)},
+    {"kivi:8+", Kivi(8, true)},
+    {"kivi:4+", Kivi(4, true)},
+    {"kivi:2+", Kivi(2, true)},
+    {"exact", Exact(false)},
+    {"exact:fast", Exact(true)},
+    {"fp8", Fp8()},
+    {"ott:4", Ott(4, false)},
+    {"ott:2", Ott(2, false)},
+    {"ott:4/local", Ott(4, true)},
+    {"ott:2/local", Ott(2, true)},
+    {"mixkvq", MixKvq(MixedVariant::kBudget)},
+    {"mixkvq:paper", MixKvq(MixedVariant::kLlama8b)},
+    {"mixkvq:paper/7b", MixKvq(MixedVariant::kQwen7b)},
+    {"mixkvq:paper/14b", MixKvq(MixedVariant::kQwen14b)},
+    {"mixkvq:paper/32b", MixKvq(MixedVariant::kQwen32b)},
+    {"logquant:4", LogQuant(4, 0)},
+    {"logquant:2", LogQuant(2, 0)},
+    {"logquant:4/log", LogQuant(4, 1)},
+    {"logquant:2/log", LogQuant(2, 1)},
+    {"arkv", Arkv()},
+};
+
+// Those that need a bank, but for their patterns.
+constexpr Named kWithBank[] = {
+    {"patternkv:4", Patternkv(4, false)},
+    {"patternkv:2", Patternkv(2, false)},
+    {"patternkv:4:l2", Patternkv(4, true)},
+    {"patternkv:2:l2", Patternkv(2, true)},
+};
+
+constexpr Named kWithPlan[] = {{"arkv:paper", ArkvPaper()}};
+
+constexpr auto kRecipes = [] {
+  std::array<Recipe, std::size(kNamed)> recipes{};
+  for (size_t i = 0; i < recipes.size(); ++i) recipes[i] = kNamed[i].recipe;
+  return recipes;
+}();
+
+constexpr std::string_view kRates = "cairn:BITS or cairn-hot:BITS, BITS as 2.3";
+
+// "a, b, …" of kNamed, then of kWithBank; up to kListBytes it is of the former.
+constexpr size_t BytesOf(std::span<const Named> list) {
+  size_t bytes = 0;
+  for (const Named& named : list) bytes += named.name.size() + 2;
+  return bytes;
+}
+constexpr size_t kListBytes = BytesOf(kNamed) - 2;
+
+constexpr auto kList = [] {
+  std::array<char, BytesOf(kNamed) + BytesOf(kWithBank) + kRates.size()> list{};
+  size_t at = 0;
+  const auto append = [&](std::string_view text) {
+    for (const char c : text) list[at++] = c;
+  };
+  for (const std::span<const Named> names :
+       {std::span<const Named>(kNamed), std::span<const Named>(kWithBank)}) {
+    for (const Named& named : names) {
+      append(named.name);
+      append(", ");
+    }
+  }
+  append(kRates);
+  return list;
+}();
+
+struct Name {
+  char text[16];
+  uint8_t length;
+};
+
+constexpr void Append(Name* name, std::string_view text) {
+  for (const char c : text) name->text[name->length++] = c;
+}
+
+constexpr void AppendNumber(Name* name, uint32_t number) {
+  if (number >= 10) AppendNumber(name, number / 10);
+  name->text[name->length++] = static_cast<char>('0' + number % 10);
+}
+
+// A target of so many tenths of a bit.
+constexpr Name NameOfRate(std::string_view family, uint32_t bits) {
+  Name name{};
+  Append(&name, family);
+  AppendNumber(&name, bits / 10);
+  Append(&name, ".");
+  AppendNumber(&name, bits % 10);
+  return name;
+}
+
+// "cairn:2.3", "cairn:10.0", "cairn:2.3*243": by level and bits in tenths.
+struct CairnNames {
+  Name of[kStepLevelMax + 1][kProfileBitsMax - kProfileBitsMin + 1];
+};
+
+constexpr CairnNames kCairnNames = [] {
+  CairnNames names{};
+  uint32_t factor = 1;
+  for (uint32_t level = 0; level <= kStepLevelMax; ++level, factor *= 3) {
+    for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
+      Name* name = &names.of[level][bits - kProfileBitsMin];
+      *name = NameOfRate("cairn:", bits);
+      if (level == 0) continue;
+      Append(name, "*");
+      AppendNumber(name, factor);
+    }
+  }
+  return names;
+}();
+
+// "cairn-hot:2.4": by bits in tenths.
+constexpr auto kHotNames = [] {
+  std::array<Name, kHotBitsMax - kHotBitsMin + 1> names{};
+  for (uint32_t i = 0; i < names.size(); ++i) names[i] = NameOfRate("cairn-hot:", kHotBitsMin + i);
+  return names;
+}();
+
+// Of a recipe with a profile.
+std::string_view FormatRate(const Recipe& recipe) {
+  const bool is_hot = recipe.id == RecipeId::kCairnHot;
+  Recipe plain{.id = recipe.id, .bits = recipe.bits};
+  plain.level = is_hot ? uint8_t{0} : recipe.level;
+  plain.multiplier = recipe.multiplier;
+  const bool is_known = recipe == plain && recipe.level <= kStepLevelMax &&
+                        recipe.bits >= (is_hot ? kHotBitsMin : kProfileBitsMin) &&
+                        recipe.bits <= (is_hot ? kHotBitsMax : kProfileBitsMax) &&
+                        recipe.multiplier >= -kProfileMultiplierMax &&
+                        recipe.multiplier <= kProfileMultiplierMax;
+  if (!is_known) return {};
+  const Name& name = is_hot ? kHotNames[recipe.bits - kHotBitsMin]
+                            : kCairnNames.of[recipe.level][recipe.bits - kProfileBitsMin];
+  return {name.text, name.length};
+}
+
+Error FindIn(std::span<const Named> list, std::string_view name, Recipe* recipe) {
+  for (const Named& named : list) {
+    if (named.name == name) {
+      *recipe = named.recipe;
+      return Error::kOk;
+    }
+  }
+  return Error::kUnknownRecipe;
+}
+
+std::string_view NameIn(std::span<const Named> list, const Recipe& recipe) {
+  for (const Named& named : list) {
+    if (named.recipe == recipe) return named.name;
+  }
+  return {};
+}
+
+std::string_view FormatPatternkv(Recipe recipe) {
+  if (recipe.patterns > kBankPatternsMax) return {};
+  recipe.patterns = 0;  // which are of the bank, and in no name
+  return NameIn(kWithBank, recipe);
+}
+
+}  // namespace
+
+Error ParseRecipe(std::string_view name, Recipe* recipe) { return FindIn(kNamed, name, recipe); }
+
+Error ParseCairnRecipe(std::string_view name, Recipe* recipe) {
+  for (const RecipeId id : {RecipeId::kCairn, RecipeId::kCairnHot}) {
+    for (uint32_t level = 0; level <= kStepLevelMax; ++level) {
+      for (uint32_t bits = kProfileBitsMin; bits <= kProfileBitsMax; ++bits) {
+        Recipe candidate{.id = id, .bits = static_cast<uint8_t>(bits)};
+        candidate.level = static_cast<uint8_t>(level);
+        const std::string_view known = FormatRate(candidate);
+        if (known.empty() || known != name) continue;
+        *recipe = candidate;
+        return Error::kOk;
+      }
+    }
+  }
+  return Error::kUnknownRecipe;
+}
+
+Error ParsePatternkvRecipe(std::string_view name, Recipe* recipe) {
+  return FindIn(kWithBank, name, recipe);
+}
+
+Error ParsePlannedRecipe(std::string_view name, Recipe* recipe) {
+  return FindIn(kWithPlan, name, recipe);
+}
+
+Error ParsePolicyRecipe(std::string_view name, Recipe* recipe) {
+  for (const auto parse : {ParseRecipe, ParsePatternkvRecipe, ParseCairnRecipe}) {
+    if (parse(name, recipe) == Error::kOk) return Error::kOk;
+  }
+  return Error::kUnknownRecipe;
+}
+
+std::string_view FormatRecipe(const Recipe& recipe) {
+  if (recipe.NeedsProfile()) return FormatRate(recipe);
+  if (recipe.NeedsBank()) return FormatPatternkv(recipe);
+  return NameIn(recipe.NeedsPlan() ? std::span<const Named>(kWithPlan) : kNamed, recipe);
+}
+
+bool IsKnown(const Recipe& recipe) {
+  return !FormatRecipe(recipe).empty() && (!recipe.NeedsBank() || recipe.patterns != 0);
+}
+
+std::string_view KnownRecipes() { return {kList.data(), kListBytes}; }
+
+std::string_view PolicyRecipes() { return {kList.data(), kList.size()}; }
+
+std::span<const Recipe> AllRecipes() { return kRecipes; }
+
+}  // namespace cairn::codecs

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A bank: the patterns that the recipe `patternkv` takes from K and V, for one group of a model's
+// layers. A side object, named by the SHA-256 of its bytes; docs/formats/bank.md draws them.
+//
+// Thread-safety: Bank is a value; functions are Thread-safe. Nothing allocates or throws.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/side/profile.h"
+#include "codecs/side/side_object.h"
+#include "codecs/types/error.h"
+#include "codecs/types/shape.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kBankMagic = 0x42564B43;  // "CKVB"
+inline constexpr uint16_t kBankVersion = 1;
+inline constexpr size_t kBankHeaderBytes = 64;
+inline constexpr size_t kBankBytesMax = size_t{64} << 20;
+inline constexpr uint32_t kBankDimMax = 1024;
+inline constexpr uint32_t kBankPatternsMax = 256;  // of a head and plane
+
+class Bank {
+ public:
+  // Of each head and plane; 1..kBankPatternsMax.
+  [[nodiscard]] uint32_t patterns() const { return patterns_; }
+  [[nodiscard]] const SideObjectHead& head() const { return head_; }
+  [[nodiscard]] uint32_t planes() const { return head_.planes; }
+  [[nodiscard]] uint32_t layers() const { return head_.layers; }
+  [[nodiscard]] uint32_t heads() const { return head_.heads; }
+  // REQUIRES of both: what is asked for is there.
+  [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
+  // patterns() * Dim(plane) fp16, pattern after pattern. Borrowed like the bank's bytes.
+  [[nodiscard]] const uint8_t* PatternsOf(uint32_t plane, ProfileHead at) const;
+
+  // The group that it was made for has tiles of this shape, and this slice is of it.
+  [[nodiscard]] bool Fits(const TileShape& shape, const Slice& slice) const {
+    return head_.Fits(shape, slice);
+  }
+
+ private:
+  friend Error ParseBank(std::span<const std::byte> bytes, Bank* bank);
+
+  std::span<const std::byte> bytes_;
+  SideObjectHead head_;
+  uint32_t patterns_ = 0;
+  uint64_t offsets_[2] = {0, 0};  // of each plane's patterns
+};
+
+// Reads a bank that borrows `bytes`, which must outlive it and not change; assumes malice. *bank is
+// set on kOk. kTruncated (which more bytes than stated are too), kBadMagic, kBadVersion,
+// kBadHeader, kBadPadding, kBadBank.
+Error ParseBank(std::span<const std::byte> bytes, Bank* bank);
+
+}  // namespace cairn::codecs
