@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "codecs/backend/backends.h"
 #include "service/config.h"
 #include "service/daemon.h"
 #include "service/process.h"
@@ -35,6 +36,10 @@ int Serve(const CommandLine& line) {
     return 1;
   }
   Print((*daemon)->ReadyLine() + "\n");
+  for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
+    LogWarn("daemon", "codec backend failed its self-test and is not used",
+            {{"backend", fault.backend->name}, {"step", fault.step}});
+  }
   LogInfo("daemon", "ready", {{"version", DaemonVersion()}});
   const int signal = AwaitEndSignal();
   LogInfo("daemon", "asked to end", {{"signal", signal}});

@@ -3,10 +3,12 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "client/cpp/core.h"
 #include "client/cpp/dial.h"
 #include "client/cpp/space.h"
+#include "codecs/backend/backends.h"
 #include "proto/convert.h"
 
 namespace cairn {
@@ -22,6 +24,10 @@ Client::~Client() {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   CAIRN_RETURN_IF_ERROR(Validate(options));
+  for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
+    LogWarn("client", "codec backend failed its self-test and is not used",
+            {{"backend", fault.backend->name}, {"step", fault.step}});
+  }
   ConnectOptions settled = options;
   if (!settled.dialer) {
     settled.dialer = DialTransport;

@@ -9,6 +9,7 @@
 #include "codecs/backend/reference/hot.h"
 #include "codecs/backend/reference/reference.h"
 #include "codecs/backend/reference/step.h"
+#include "codecs/backend/self_test.h"
 
 #if defined(__x86_64__)
 #include "codecs/backend/cpu/cpu.h"
@@ -64,16 +65,28 @@ struct Supported {
 struct Choice {
   const Backend* backend = nullptr;
   Error error = Error::kOk;
+  std::array<BackendFault, kCompiled.size()> faults{};
+  size_t fault_count = 0;
 
   Choice() {
     const char* name = std::getenv("CAIRN_CODEC_BACKEND");
     if (name == nullptr || *name == '\0') {
-      backend = CpuBackends().front();
-    } else {
-      error = FindBackend(name, &backend);
+      backend = ChooseBackend(CpuBackends(), faults.data(), &fault_count);
+      return;
+    }
+    error = FindBackend(name, &backend);
+    if (error != Error::kOk || backend == &kReference) return;
+    if (const char* step = FailedStep(*backend); step != nullptr) {
+      error = Error::kBackendFault;
+      faults[fault_count++] = {backend, step};
     }
   }
 };
+
+const Choice& TheChoice() {
+  static const Choice choice;
+  return choice;
+}
 
 }  // namespace
 
@@ -99,9 +112,24 @@ Error FindBackend(std::string_view name, const Backend** backend) {
 }
 
 Error ActiveBackend(const Backend** backend) {
-  static const Choice choice;
+  const Choice& choice = TheChoice();
   if (choice.error == Error::kOk) *backend = choice.backend;
   return choice.error;
+}
+
+std::span<const BackendFault> BackendFaults() {
+  return {TheChoice().faults.data(), TheChoice().fault_count};
+}
+
+const Backend* ChooseBackend(std::span<const Backend* const> candidates, BackendFault* faults,
+                             size_t* fault_count) {
+  *fault_count = 0;
+  for (const Backend* candidate : candidates.first(candidates.size() - 1)) {
+    const char* step = FailedStep(*candidate);
+    if (step == nullptr) return candidate;
+    faults[(*fault_count)++] = {candidate, step};
+  }
+  return candidates.back();
 }
 
 }  // namespace cairn::codecs

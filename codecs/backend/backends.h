@@ -4,6 +4,7 @@
 //
 // Thread-safety: Thread-safe. Tables are immutable and live as long as the program.
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -28,9 +29,27 @@ namespace cairn::codecs {
 // By name. kUnknownBackend, or kNoSuchCpu where it is compiled in and this CPU cannot run it.
 Error FindBackend(std::string_view name, const Backend** backend);
 
-// The best one, or the one that the environment variable CAIRN_CODEC_BACKEND names (read at the
-// first call). A name that FindBackend() refuses is its error, every time: a forced choice is never
-// quietly another one.
+// The best one that passes its self-test, or the one that the environment variable
+// CAIRN_CODEC_BACKEND names; found at the first call. A name that FindBackend() refuses is its
+// error, every time, and kBackendFault is that of a named one which fails the test: a forced choice
+// is never quietly another one.
 Error ActiveBackend(const Backend** backend);
+
+// A backend that was passed over, and the step whose bytes were not the reference's.
+struct BackendFault {
+  const Backend* backend = nullptr;
+  const char* step = nullptr;
+};
+
+// What ActiveBackend() passed over, best first; empty on a sound machine. For who starts a process
+// to report.
+[[nodiscard]] std::span<const BackendFault> BackendFaults();
+
+// The first of `candidates` that passes its self-test; the last is not tried. The ones before it go
+// to faults[0], faults[1], ….
+//   faults  as many as candidates
+// REQUIRES: there is a candidate, and this CPU runs them all.
+[[nodiscard]] const Backend* ChooseBackend(std::span<const Backend* const> candidates,
+                                           BackendFault* faults, size_t* fault_count);
 
 }  // namespace cairn::codecs

@@ -8,6 +8,7 @@
 #include "codecs/backend/hot_tile.h"
 #include "codecs/backend/reference/step.h"
 #include "codecs/checksum/checksum.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -211,6 +212,7 @@ bool StepStripDecoder::Flush() {
 
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes) {
+  const FloatGuard guard;
   ImageSpec spec = view.spec();
   if (spec.recipe.id != RecipeId::kCairn || level <= spec.recipe.level || level > kStepLevelMax) {
     return Error::kNotDemotable;

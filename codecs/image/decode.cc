@@ -14,6 +14,7 @@
 #include "codecs/forms/steps.h"
 #include "codecs/forms/strips.h"
 #include "codecs/image/settle.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/stages/quantize/affine.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
@@ -106,6 +107,7 @@ struct Decoders {
 
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs) {
+  const FloatGuard guard;
   const ImageSpec& spec = view.spec();
   if (const Error error = CheckCodableWith(spec, inputs); error != Error::kOk) return error;
   if (slice.IsEmpty() || !spec.slice.Contains(slice)) return Error::kInvalidSlice;

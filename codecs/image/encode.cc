@@ -16,6 +16,7 @@
 #include "codecs/forms/tile_encode.h"
 #include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/stages/select/min_norm.h"
 #include "codecs/stages/select/scores.h"
@@ -170,6 +171,7 @@ Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource&
 
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
+  const FloatGuard guard;
   if (const Error error = Validate(spec); error != Error::kOk) return error;
   if (const Error error = CheckCodableWith(spec, {inputs.profile, inputs.bank});
       error != Error::kOk) {

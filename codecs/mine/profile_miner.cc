@@ -7,6 +7,7 @@
 
 #include "codecs/backend/reference/small_norm.h"
 #include "codecs/image/image.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/pack/step_strip.h"
 #include "codecs/types/bytes.h"
 
@@ -80,6 +81,7 @@ double MeanWithout(const double (&sums)[kSampleParts], const uint64_t (&counts)[
 }  // namespace
 
 uint64_t TurnsOf(double radians) {
+  const FloatGuard guard;
   const double turn = radians / 6.283185307179586;
   const double part = std::nearbyint(std::ldexp(turn - std::floor(turn), 64));
   return part < std::ldexp(1.0, 64) ? static_cast<uint64_t>(part) : 0;
@@ -122,6 +124,7 @@ ProfileMiner::ProfileMiner(MineRequest request)
     planes_[i].heads.resize(heads);
     planes_[i].channels.resize(heads * planes_[i].dim);
   }
+  const FloatGuard guard;
   if (!request_.query_squares.empty()) WeighChannels();
 }
 
@@ -150,6 +153,7 @@ void ProfileMiner::WeighChannels() {
 // --- Passes --------------------------------------------------------------------------------------
 
 void ProfileMiner::Add(const MinedStrip& strip) {
+  const FloatGuard guard;
   Plane& plane = planes_[strip.plane];
   const StripShape shape = {strip.tokens, plane.dim, request_.group.tile.dtype, false};
   values_.Load(shape, strip, pass_ == Pass::kSearch);
@@ -218,6 +222,7 @@ void ProfileMiner::AddSurprise(Plane& plane, size_t channel, const MinedStrip& s
 }
 
 void ProfileMiner::EndPass() {
+  const FloatGuard guard;
   switch (pass_) {
     case Pass::kMoments:
       for (Plane& plane : planes_) SetSteps(plane);

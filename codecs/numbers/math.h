@@ -10,6 +10,15 @@
 
 #include <cstdint>
 
+#if defined(__FAST_MATH__) || defined(__USE_FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || \
+    defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__) ||                          \
+    (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "codecs/ defines its bytes by IEEE arithmetic: compile it without -ffast-math and its parts"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16
+#error "codecs/ needs fp32 operations that are rounded to fp32: compile with -mfpmath=sse"
+#endif
+
 #if defined(__CUDACC__)
 #define CAIRN_HD static inline __host__ __device__
 #else

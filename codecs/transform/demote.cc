@@ -10,6 +10,7 @@
 #include "codecs/forms/strips.h"
 #include "codecs/forms/tile_encode.h"
 #include "codecs/image/encode.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -86,6 +87,7 @@ uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe) {
 
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes) {
+  const FloatGuard guard;
   if (!IsKnown(recipe)) return Error::kUnknownRecipe;
   if (!Nests(recipe, view.spec().recipe)) return Error::kNotDemotable;
   ImageSpec spec = view.spec();

@@ -5,6 +5,7 @@
 
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/tile_encode.h"
+#include "codecs/numbers/float_guard.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
 
@@ -36,6 +37,7 @@ Error ThinTile(const ImageView& view, uint32_t index, const TileGeometry& geomet
 
 Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,
            std::span<std::byte> target, size_t* bytes) {
+  const FloatGuard guard;
   const ImageSpec& spec = view.spec();
   if (spec.recipe.id != RecipeId::kLogQuant) return Error::kNotDemotable;
   if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;

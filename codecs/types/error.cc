@@ -23,6 +23,8 @@ std::string_view Name(Error error) {
       return "unknown backend";
     case Error::kNoSuchCpu:
       return "backend not supported by this CPU";
+    case Error::kBackendFault:
+      return "backend failed its self-test";
     case Error::kMismatch:
       return "images do not belong together";
     case Error::kIncomplete:

@@ -19,6 +19,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kUnknownRecipe,   // KnownRecipes() says what there is
     kUnknownBackend,  // KnownBackends() says what there is
     kNoSuchCpu,       // the backend is known, this CPU lacks its instructions
+    kBackendFault,    // the backend was forced, and failed its self-test
     kMismatch,        // gathered images differ in more than their slice
     kIncomplete,      // gathered images do not cover the slice
     kNotDemotable,    // the recipe asked for does not nest in the image's

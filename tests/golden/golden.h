@@ -17,6 +17,7 @@
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/image.h"
 #include "tests/support/codec_calls.h"
+#include "tests/support/hostile_float.h"
 
 namespace cairn::codecs {
 

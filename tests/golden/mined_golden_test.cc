@@ -54,9 +54,8 @@ MineRequest Request() {
   return request;
 }
 
-void Show(uint32_t text, uint32_t plane, ProfileMiner* miner) {
-  const std::vector<float> values = Sample(text, plane);
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+void Show(std::span<const float> values, uint32_t text, uint32_t plane, ProfileMiner* miner) {
+  const std::span<const std::byte> bytes = std::as_bytes(values);
   constexpr size_t kStripBytes = sizeof(float) * kStripTokens * kDim;
   for (uint32_t i = 0; i < bytes.size() / kStripBytes; ++i) {
     const uint32_t head = i / (kTokens / kStripTokens);
@@ -73,18 +72,28 @@ TEST(MinedGoldenTest, TheMinerMakesWhatPythonMakes) {
   const Bytes golden = ReadFile(kFolder / "mined" / "bells.profile");
   Profile expected;
   ASSERT_EQ(ParseProfile(golden, &expected), Error::kOk);
-  ASSERT_EQ(Validate(Request()), Error::kOk);
-  ProfileMiner miner(Request());
-  int passes = 0;
-  for (; miner.NeedsPass(); ++passes) {
-    for (uint32_t text = 0; text < kTexts; ++text) {
-      for (uint32_t plane = 0; plane < 2; ++plane) Show(text, plane, &miner);
-    }
-    miner.EndPass();
+  const MineRequest request = Request();
+  ASSERT_EQ(Validate(request), Error::kOk);
+  std::vector<float> samples[kTexts][2];
+  for (uint32_t text = 0; text < kTexts; ++text) {
+    for (uint32_t plane = 0; plane < 2; ++plane) samples[text][plane] = Sample(text, plane);
   }
-  EXPECT_EQ(passes, 5);
-  Bytes bytes;
-  ASSERT_EQ(miner.Write(&bytes), Error::kOk);
+  const Bytes bytes = InAnyFloat([&] {
+    ProfileMiner miner(request);
+    int passes = 0;
+    for (; miner.NeedsPass(); ++passes) {
+      for (uint32_t text = 0; text < kTexts; ++text) {
+        for (uint32_t plane = 0; plane < 2; ++plane) {
+          Show(samples[text][plane], text, plane, &miner);
+        }
+      }
+      miner.EndPass();
+    }
+    EXPECT_EQ(passes, 5);
+    Bytes written;
+    EXPECT_EQ(miner.Write(&written), Error::kOk);
+    return written;
+  });
   ASSERT_EQ(bytes.size(), golden.size());
   Profile mined;
   ASSERT_EQ(ParseProfile(bytes, &mined), Error::kOk);

@@ -2,8 +2,10 @@
 #include "codecs/backend/backends.h"
 
 #include <cstdlib>
+#include <span>
 #include <string>
 
+#include "codecs/backend/self_test.h"
 #include "gtest/gtest.h"
 
 namespace cairn::codecs {
@@ -67,6 +69,64 @@ TEST(BackendsDeathTest, TheEnvironmentForcesOne) {
   }
   EXPECT_EXIT(std::exit(ExitCodeWith("fastest", "")),
               testing::ExitedWithCode(100 + static_cast<int>(Error::kUnknownBackend)), "");
+}
+
+TEST(SelfTest, PassesEveryBackendOfThisCpu) {
+  for (const Backend* backend : CpuBackends()) {
+    const char* step = FailedStep(*backend);
+    EXPECT_EQ(step, nullptr) << backend->name << " " << (step != nullptr ? step : "");
+  }
+  EXPECT_TRUE(BackendFaults().empty());
+}
+
+template <typename Result, typename... Arguments>
+Result DoesNothing(Arguments...) {
+  return Result();
+}
+
+// The reference without one step.
+template <auto kStep>
+Backend Lacking(const char* name = "lame") {
+  Backend backend = ReferenceBackend();
+  backend.name = name;
+  backend.*kStep = DoesNothing;
+  return backend;
+}
+
+TEST(SelfTest, NamesTheStepThatFails) {
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::select_rows>()), "select_rows");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_per_channel>()), "encode_per_channel");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_per_token>()), "encode_per_token");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_per_channel>()), "decode_per_channel");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_per_token>()), "decode_per_token");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_fp8>()), "encode_fp8");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_fp8>()), "decode_fp8");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_mixed>()), "decode_mixed");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::copy_streamed>()), "copy_streamed");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::narrow_codes>()), "narrow_codes");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::choose_patterns>()), "choose_patterns");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_strip>()), "encode_strip");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_strips>()), "decode_strips");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_step_strip>()), "encode_step_strip");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_step_strips>()), "decode_step_strips");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::encode_hot_strip>()), "encode_hot_strip");
+  EXPECT_STREQ(FailedStep(Lacking<&Backend::decode_hot_strip>()), "decode_hot_strip");
+}
+
+TEST(SelfTest, FallsBackToTheNextAndSaysWhy) {
+  const Backend first = Lacking<&Backend::decode_strips>("first");
+  const Backend second = Lacking<&Backend::encode_fp8>("second");
+  const Backend* const candidates[] = {&first, &second, &ReferenceBackend()};
+  BackendFault faults[3];
+  size_t count = 0;
+  EXPECT_EQ(ChooseBackend(candidates, faults, &count), &ReferenceBackend());
+  ASSERT_EQ(count, 2U);
+  EXPECT_EQ(faults[0].backend, &first);
+  EXPECT_STREQ(faults[0].step, "decode_strips");
+  EXPECT_EQ(faults[1].backend, &second);
+  EXPECT_STREQ(faults[1].step, "encode_fp8");
+  EXPECT_EQ(ChooseBackend(std::span(candidates).last(1), faults, &count), &ReferenceBackend());
+  EXPECT_EQ(count, 0U);
 }
 
 }  // namespace

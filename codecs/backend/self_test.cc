@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/backend/self_test.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "codecs/backend/backend_step.h"
+#include "codecs/backend/hot_tile.h"
+#include "codecs/backend/reference/small_norm.h"
+#include "codecs/backend/self_test_samples.h"
+#include "codecs/backend/step_tile.h"
+#include "codecs/numbers/float_guard.h"
+#include "codecs/numbers/math.h"
+#include "codecs/numbers/mixed.h"
+#include "codecs/pack/dense.h"
+
+namespace cairn::codecs {
+namespace self_test {
+namespace {
+
+// What a backend's step wrote, to be compared.
+class Result {
+ public:
+  void Add(const void* bytes, size_t count) {
+    const auto* first = static_cast<const uint8_t*>(bytes);
+    bytes_.insert(bytes_.end(), first, first + count);
+  }
+  void Add(const Buffer& buffer) { Add(buffer.data(), buffer.size()); }
+  bool operator==(const Result&) const = default;
+
+ private:
+  Buffer bytes_;
+};
+
+struct Rows {
+  uint64_t words[kRowWords] = {};
+};
+
+AffineTile TileOf(DType dtype, uint8_t bits, bool is_per_channel) {
+  AffineTile tile{};
+  tile.tokens = kTokens;
+  tile.dim = kDim;
+  tile.group = is_per_channel ? kGroupTokens : kGroupChannels;
+  tile.dtype = dtype;
+  tile.bits = bits;
+  return tile;
+}
+
+Rows RowsOf(const Samples& samples, size_t d) {
+  Rows rows;
+  ReferenceBackend().select_rows(TileOf(kDTypes[d], 8, true), samples.elements[d].data(),
+                                 rows.words);
+  return rows;
+}
+
+void TrySelectRows(const Backend& backend, const Samples& samples, Result* result) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    Rows rows;
+    StepOf<&Backend::select_rows>(backend)(TileOf(kDTypes[d], 8, true), samples.elements[d].data(),
+                                           rows.words);
+    result->Add(&rows, sizeof(rows));
+  }
+}
+
+// visit(tile, which dtype, codes, params) for every width.
+template <typename Visit>
+void ForEachAffine(bool is_per_channel, Visit visit) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    for (const uint8_t bits : std::array<uint8_t, 3>{8, 4, 2}) {
+      const AffineTile tile = TileOf(kDTypes[d], bits, is_per_channel);
+      const uint64_t groups = is_per_channel ? uint64_t{2} * kDim : uint64_t{2} * kTokens;
+      Buffer codes(uint64_t{kTokens} * CodeRowBytes(kDim, bits));
+      Buffer params(groups * sizeof(AffineParams));
+      visit(tile, d, &codes, &params);
+    }
+  }
+}
+
+void TryEncodePerChannel(const Backend& backend, const Samples& samples, Result* result) {
+  ForEachAffine(true, [&](AffineTile tile, size_t d, Buffer* codes, Buffer* params) {
+    for (const bool is_clipped : {false, true}) {
+      tile.is_clipped = is_clipped;
+      const bool is_coded = StepOf<&Backend::encode_per_channel>(backend)(
+          tile, samples.elements[d].data(), RowsOf(samples, d).words, codes->data(),
+          params->data());
+      result->Add(&is_coded, sizeof(is_coded));
+      if (!is_coded) continue;
+      result->Add(*codes);
+      result->Add(*params);
+    }
+  });
+}
+
+void TryEncodePerToken(const Backend& backend, const Samples& samples, Result* result) {
+  ForEachAffine(false, [&](AffineTile tile, size_t d, Buffer* codes, Buffer* params) {
+    for (const bool is_clipped : {false, true}) {
+      tile.is_clipped = is_clipped;
+      Rows rows = RowsOf(samples, d);
+      StepOf<&Backend::encode_per_token>(backend)(tile, samples.elements[d].data(), rows.words,
+                                                  codes->data(), params->data());
+      result->Add(&rows, sizeof(rows));
+      result->Add(*codes);
+      result->Add(*params);
+    }
+  });
+}
+
+// Params that an encoder may write, and codes of any bits.
+void FillAffine(const Samples& samples, Buffer* codes, Buffer* params) {
+  std::memcpy(codes->data(), samples.any_bits.data(), codes->size());
+  for (size_t i = 0; i < params->size(); i += 2) {
+    const uint32_t any = samples.any_bits[i] | uint32_t{samples.any_bits[i + 1]} << 8;
+    const auto half = static_cast<uint16_t>(i % 4 == 0 ? any & 0xBFFF : any & 0x3FFF);
+    std::memcpy(params->data() + i, &half, sizeof(half));
+  }
+}
+
+template <auto kStep, bool kIsPerChannel>
+void TryDecode(const Backend& backend, const Samples& samples, Result* result) {
+  ForEachAffine(kIsPerChannel, [&](AffineTile tile, size_t, Buffer* codes, Buffer* params) {
+    FillAffine(samples, codes, params);
+    for (const bool is_streamed : {false, true}) {
+      tile.is_streamed = is_streamed;
+      Buffer target(kElements * BytesOf(tile.dtype));
+      StepOf<kStep>(backend)(tile, codes->data(), params->data(), target.data());
+      result->Add(target);
+    }
+  });
+}
+
+void TryEncodeFp8(const Backend& backend, const Samples& samples, Result* result) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    Buffer codes(kElements);
+    Buffer scales(2 * kTokens);
+    StepOf<&Backend::encode_fp8>(backend)(TileOf(kDTypes[d], 8, true), samples.elements[d].data(),
+                                          RowsOf(samples, d).words, codes.data(), scales.data());
+    result->Add(codes);
+    result->Add(scales);
+  }
+}
+
+void TryDecodeFp8(const Backend& backend, const Samples& samples, Result* result) {
+  for (const DType dtype : kDTypes) {
+    Buffer codes(kElements);
+    Buffer scales(2 * kTokens);
+    FillAffine(samples, &codes, &scales);
+    for (uint8_t& code : codes) code = (code & 0x7F) == 0x7F ? 0 : code;  // no NaN
+    Buffer target(kElements * BytesOf(dtype));
+    StepOf<&Backend::decode_fp8>(backend)(TileOf(dtype, 8, true), codes.data(), scales.data(),
+                                          target.data());
+    result->Add(target);
+  }
+}
+
+void TryDecodeMixed(const Backend& backend, const Samples& samples, Result* result) {
+  std::array<ChannelClass, kDim> classes{};
+  for (uint32_t c = 0; c < kDim; ++c) classes[c] = static_cast<ChannelClass>(c % 3);
+  constexpr uint32_t kOfClass = kDim / 3;
+  static_assert(kDim % 3 == 0);
+  for (const DType dtype : kDTypes) {
+    Buffer codes(uint64_t{kTokens} * CodeRowBytes(kOfClass, 4));
+    Buffer params(uint64_t{(kTokens + 31) / 32} * 2 * kOfClass * sizeof(AffineParams));
+    FillAffine(samples, &codes, &params);
+    Buffer target(kElements * BytesOf(dtype));
+    const MixedTile tile = {kTokens,
+                            kDim,
+                            32,
+                            dtype,
+                            false,
+                            classes.data(),
+                            samples.any_bits.data(),
+                            codes.data(),
+                            codes.data(),
+                            params.data()};
+    StepOf<&Backend::decode_mixed>(backend)(tile, target.data());
+    result->Add(target);
+  }
+}
+
+void TryCopy(const Backend& backend, const Samples& samples, Result* result) {
+  Buffer target(samples.any_bits.size());
+  StepOf<&Backend::copy_streamed>(backend)(samples.any_bits.data(), target.size(), target.data());
+  result->Add(target);
+}
+
+void TryNarrow(const Backend& backend, const Samples& samples, Result* result) {
+  for (const auto& [from, to] : std::array<std::array<uint8_t, 2>, 3>{{{8, 4}, {8, 2}, {4, 2}}}) {
+    Buffer target(uint64_t{kTokens} * CodeRowBytes(kDim, to));
+    StepOf<&Backend::narrow_codes>(backend)(TileOf(DType::kBf16, from, true), to,
+                                            samples.any_bits.data(), target.data());
+    result->Add(target);
+  }
+}
+
+void TryChoosePatterns(const Backend& backend, const Samples& samples, Result* result) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    for (const uint32_t group : {0U, kGroupChannels}) {
+      const PatternedTile tile = {
+          kTokens, kDim, group, kDTypes[d], group == 0, samples.patterns.data(), kPatterns};
+      Rows rows = RowsOf(samples, d);
+      Rows predicted;
+      Buffer numbers(kTokens);
+      StepOf<&Backend::choose_patterns>(backend)(tile, samples.elements[d].data(), rows.words,
+                                                 numbers.data(), predicted.words);
+      result->Add(&rows, sizeof(rows));
+      result->Add(&predicted, sizeof(predicted));
+      result->Add(numbers);
+    }
+  }
+}
+
+// visit(shape, its source).
+template <typename Visit>
+void ForEachStripShape(const Samples& samples, Visit visit) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    for (const bool is_fast : {false, true}) {
+      visit(StripShape{kStripTokens, kDim, kDTypes[d], is_fast}, samples.elements[d]);
+    }
+  }
+}
+
+void TryEncodeStrip(const Backend& backend, const Samples& samples, Result* result) {
+  ForEachStripShape(samples, [&](const StripShape& shape, const Buffer& source) {
+    Buffer strip(RawStripBytes(shape));
+    strip.resize(
+        StepOf<&Backend::encode_strip>(backend)(shape, source.data(), strip.data(), strip.size()));
+    result->Add(strip);
+  });
+}
+
+void TryDecodeStrips(const Backend& backend, const Samples& samples, Result* result) {
+  ForEachStripShape(samples, [&](const StripShape& shape, const Buffer& source) {
+    Buffer strip(RawStripBytes(shape));
+    strip.resize(ReferenceBackend().encode_strip(shape, source.data(), strip.data(), strip.size()));
+    StripParts parts{};
+    if (!ParseStrip(shape, strip.data(), strip.size(), &parts)) return;
+    const uint64_t bytes = ElementCount(shape) * BytesOf(shape.dtype);
+    Buffer target(kStripsAtOnce * bytes);
+    for (uint32_t count = 1; count <= kStripsAtOnce; ++count) {
+      StripJob jobs[kStripsAtOnce];
+      for (uint32_t i = 0; i < count; ++i) {
+        jobs[i] = {shape, parts, strip.data(), target.data() + i * bytes, false};
+      }
+      const bool is_valid = StepOf<&Backend::decode_strips>(backend)(jobs, count);
+      result->Add(&is_valid, sizeof(is_valid));
+      result->Add(target);
+    }
+  });
+}
+
+// visit(plane, which dtype, source) for K and V.
+template <typename Visit>
+void ForEachStep(const Samples& samples, Visit visit) {
+  for (size_t d = 0; d < kDTypes.size(); ++d) {
+    for (const uint32_t plane : {0U, 1U}) {
+      const StepSource source = {.tokens = kStripTokens,
+                                 .position = 1000,
+                                 .bytes = samples.elements[d].data(),
+                                 .v = samples.others[d].data()};
+      visit(plane, kDTypes[d], source);
+    }
+  }
+}
+
+uint64_t StepRoom(DType dtype) { return RawStripBytes({kStripTokens, kDim, dtype, false}); }
+
+void TryEncodeStepStrip(const Backend& backend, const Samples& samples, Result* result) {
+  const auto tile = std::make_unique<StepTile>();
+  ForEachStep(samples, [&](uint32_t plane, DType dtype, const StepSource& source) {
+    MakeStepTile(samples.profile, {}, plane, {}, dtype, tile.get());
+    Buffer strip(StepRoom(dtype));
+    uint32_t rows = 0;
+    strip.resize(StepOf<&Backend::encode_step_strip>(backend)(*tile, source, strip.data(),
+                                                              strip.size(), &rows));
+    result->Add(strip);
+    result->Add(&rows, sizeof(rows));
+  });
+}
+
+void TryDecodeStepStrips(const Backend& backend, const Samples& samples, Result* result) {
+  const auto tile = std::make_unique<StepTile>();
+  ForEachStep(samples, [&](uint32_t plane, DType dtype, const StepSource& source) {
+    MakeStepTile(samples.profile, {}, plane, {}, dtype, tile.get());
+    Buffer strip(StepRoom(dtype));
+    uint32_t rows = 0;
+    strip.resize(
+        ReferenceBackend().encode_step_strip(*tile, source, strip.data(), strip.size(), &rows));
+    StepStripParts parts{};
+    const StripShape shape = {kStripTokens, kDim, dtype, false};
+    if (!ParseStepStrip(shape, strip.data(), strip.size(), &parts)) return;
+    const uint64_t bytes = ElementCount(shape) * BytesOf(dtype);
+    Buffer target(kStripsAtOnce * bytes);
+    StepStripJob jobs[kStripsAtOnce];
+    for (uint32_t i = 0; i < kStripsAtOnce; ++i) {
+      jobs[i] = {tile.get(), kStripTokens, source.position,
+                 parts,      strip.data(), target.data() + i * bytes,
+                 false};
+    }
+    const bool is_valid = StepOf<&Backend::decode_step_strips>(backend)(jobs, kStripsAtOnce);
+    result->Add(&is_valid, sizeof(is_valid));
+    result->Add(target);
+  });
+}
+
+void TryHotStrip(const Backend& backend, const Backend& encoder, const Samples& samples,
+                 bool is_decoded, Result* result) {
+  const auto tile = std::make_unique<HotTile>();
+  ForEachStep(samples, [&](uint32_t plane, DType dtype, const StepSource& source) {
+    MakeHotTile(samples.profile, {}, plane, 0, dtype, tile.get());
+    Buffer codes(uint64_t{kStripTokens} * tile->row_bytes);
+    Buffer corrections(HotCorrectionBytes(kDim));
+    StripTokens rows{};
+    StepOf<&Backend::encode_hot_strip>(encoder)(*tile, source, codes.data(), corrections.data(),
+                                                &rows);
+    if (!is_decoded) {
+      result->Add(codes);
+      result->Add(corrections);
+      result->Add(&rows, sizeof(rows));
+      return;
+    }
+    Buffer target(uint64_t{kStripTokens} * kDim * BytesOf(dtype));
+    StepOf<&Backend::decode_hot_strip>(backend)({tile.get(), kStripTokens, source.position,
+                                                 codes.data(), corrections.data(), target.data(),
+                                                 false});
+    result->Add(target);
+  });
+}
+
+void TryEncodeHotStrip(const Backend& backend, const Samples& samples, Result* result) {
+  TryHotStrip(backend, backend, samples, false, result);
+}
+
+void TryDecodeHotStrip(const Backend& backend, const Samples& samples, Result* result) {
+  TryHotStrip(backend, ReferenceBackend(), samples, true, result);
+}
+
+struct Trial {
+  const char* step;
+  void (*run)(const Backend& backend, const Samples& samples, Result* result);
+};
+
+constexpr Trial kTrials[] = {
+    {"select_rows", TrySelectRows},
+    {"encode_per_channel", TryEncodePerChannel},
+    {"encode_per_token", TryEncodePerToken},
+    {"decode_per_channel", TryDecode<&Backend::decode_per_channel, true>},
+    {"decode_per_token", TryDecode<&Backend::decode_per_token, false>},
+    {"encode_fp8", TryEncodeFp8},
+    {"decode_fp8", TryDecodeFp8},
+    {"decode_mixed", TryDecodeMixed},
+    {"copy_streamed", TryCopy},
+    {"narrow_codes", TryNarrow},
+    {"choose_patterns", TryChoosePatterns},
+    {"encode_strip", TryEncodeStrip},
+    {"decode_strips", TryDecodeStrips},
+    {"encode_step_strip", TryEncodeStepStrip},
+    {"decode_step_strips", TryDecodeStepStrips},
+    {"encode_hot_strip", TryEncodeHotStrip},
+    {"decode_hot_strip", TryDecodeHotStrip},
+};
+
+}  // namespace
+}  // namespace self_test
+
+const char* FailedStep(const Backend& backend) {
+  const FloatGuard guard;
+  const auto samples = std::make_unique<self_test::Samples>();
+  for (const self_test::Trial& trial : self_test::kTrials) {
+    self_test::Result expected;
+    self_test::Result given;
+    trial.run(ReferenceBackend(), *samples, &expected);
+    trial.run(backend, *samples, &given);
+    if (given != expected) return trial.step;
+  }
+  return nullptr;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The tiles that a self-test tries a backend on: the same on every machine.
+//
+// Thread-safety: a value. Allocates.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "codecs/side/profile.h"
+#include "codecs/types/dtype.h"
+
+namespace cairn::codecs::self_test {
+
+inline constexpr uint32_t kTokens = 131;  // one more group of K than whole ones
+inline constexpr uint32_t kDim = 75;      // no multiple of any register
+inline constexpr uint32_t kGroupTokens = 128, kGroupChannels = 64;
+inline constexpr uint32_t kPatterns = 5;
+inline constexpr uint64_t kElements = uint64_t{kTokens} * kDim;
+inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
+
+using Buffer = std::vector<uint8_t>;
+
+struct Samples {
+  Samples();
+
+  std::array<Buffer, kDTypes.size()> elements;  // bells; a few that cannot be coded
+  std::array<Buffer, kDTypes.size()> others;    // of V of the same tokens
+  Buffer any_bits;                              // codes
+  Buffer patterns;                              // fp16
+  std::vector<std::byte> profile_bytes;
+  Profile profile;  // of one head of kDim channels of K and V, with RoPE
+};
+
+}  // namespace cairn::codecs::self_test
