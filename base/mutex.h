@@ -11,7 +11,9 @@
 //     if (!released_.WaitUntil(mutex_, deadline)) return absl::DeadlineExceededError("pins held");
 //   }
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
@@ -27,13 +29,43 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    if (!mutex_.try_lock()) {
+      LockAfterOthers();
+    }
+  }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
   [[nodiscard]] bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mutex_.try_lock(); }
 
+  // Returns once as many threads as wait for the lock now have had it. std::mutex is not fair: who
+  // works in many short holds calls this between two of them, or may starve the others.
+  void LetWaitersPass() ABSL_LOCKS_EXCLUDED(this) {
+    const uint32_t had_before = had_.load(std::memory_order_seq_cst);
+    const uint32_t waiting = waiting_.load(std::memory_order_seq_cst);
+    // Ends: each of `waiting` gets the lock, which the caller does not hold, and counts itself.
+    for (uint32_t had = had_before; had - had_before < waiting;
+         had = had_.load(std::memory_order_seq_cst)) {
+      had_.wait(had, std::memory_order_seq_cst);
+    }
+  }
+  // Threads in Lock() that do not have it yet.
+  uint32_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
+
  private:
   friend class CondVar;
+
+  void LockAfterOthers() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    waiting_.fetch_add(1, std::memory_order_seq_cst);
+    mutex_.lock();
+    // In this order, the reverse of LetWaitersPass(): whom that saw waiting has yet to count.
+    waiting_.fetch_sub(1, std::memory_order_seq_cst);
+    had_.fetch_add(1, std::memory_order_seq_cst);
+    had_.notify_all();
+  }
+
   std::mutex mutex_;
+  std::atomic<uint32_t> waiting_{0};
+  std::atomic<uint32_t> had_{0};  // how often the lock was had after waiting for it
 };
 
 // Holds a Mutex for a scope. Thread-safety: Owned by the thread that made it.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 namespace cairn {
@@ -72,6 +73,36 @@ TEST(Mutex, TryLockSaysWhetherItIsFree) {
   });
   other.join();
   mutex.Unlock();
+}
+
+// One thread works in holds of which the next follows at once. Without LetWaitersPass() it mostly
+// takes the lock again before the other has woken up.
+TEST(Mutex, WhoWaitsPassesBetweenTwoHolds) {
+  constexpr int kHolds = 200;
+  Shared shared;
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    while (!is_over) {
+      const MutexLock lock(shared.mutex);
+      ++shared.value;
+    }
+  });
+  for (int hold = 0; hold < kHolds; ++hold) {
+    int before = 0;
+    {
+      const MutexLock lock(shared.mutex);
+      before = shared.value;
+      while (shared.mutex.waiting() == 0) {
+        std::this_thread::yield();
+      }
+    }
+    shared.mutex.LetWaitersPass();
+    const MutexLock lock(shared.mutex);
+    ASSERT_GT(shared.value, before) << "hold " << hold;
+  }
+  is_over = true;
+  other.join();
+  shared.mutex.LetWaitersPass();
 }
 
 }  // namespace
