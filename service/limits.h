@@ -42,9 +42,14 @@ inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------
 inline constexpr size_t kKeysPerCallMax = 65536;
-// Looks at keys, groups and images of one Match, so that no query holds the index for long; past it
-// the answer is a shorter prefix.
+// Looks at keys, groups and images of one Match; past it the answer is a shorter prefix.
 inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
+// Of those, and of images pinned, leased or given back, while the index is held once: a call that
+// has more to do lets go of the index in between.
+inline constexpr size_t kVisitsPerHoldMax = 1024;
+// Plans of one Match, of which each but the last met blocks that went or leases that came
+// meanwhile.
+inline constexpr int kMatchPlansMax = 16;
 inline constexpr size_t kLeasesMax = 8192;
 inline constexpr size_t kLeasesPerSessionMax = 1024;
 inline constexpr size_t kLeasedImagesMax = size_t{1} << 20;  // of all leases: bounds their memory
@@ -107,6 +112,7 @@ inline constexpr size_t kPathQueueBusy = 64;
 static_assert(kKeysPerCallMax <= kLeasedImagesMax, "one Match can be leased");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax, "one Match can wait");
 static_assert(kMatchWorkMax >= 16 * kKeysPerCallMax, "every key, eight slices, one group");
+static_assert(codecs::kImagesPerBlockMax < kVisitsPerHoldMax, "a block fits a hold");
 static_assert(kLeaseMs <= kLeaseMsMax);
 static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);
 static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the low watermark");

@@ -14,7 +14,6 @@ BlockIndex::BlockIndex(const Options& options, HostTier& host, const Clock& cloc
       host_(host),
       clock_(clock),
       table_(options.blocks_max),
-      leases_(table_),
       match_seconds_(LatencyBounds()) {
   host_.SetEvictor(this);
 }
@@ -22,7 +21,11 @@ BlockIndex::BlockIndex(const Options& options, HostTier& host, const Clock& cloc
 BlockIndex::~BlockIndex() {
   host_.SetEvictor(nullptr);
   const MutexLock lock(mutex_);
-  leases_.Clear();
+  for (const std::vector<Image*>& images : leases_.Clear()) {
+    for (Image* image : images) {
+      table_.LeaseUnpin(image);
+    }
+  }
   for (uint32_t slot = 0; slot < table_.slot_count(); ++slot) {
     if (Block* block = table_.AtSlot(slot); block != nullptr) {
       table_.UnlinkBlock(block);
@@ -176,8 +179,16 @@ void BlockIndex::Report(MetricSink& sink) const {
     table_.Report(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
+    sink.AddCounter("cairn_index_holds_total",
+                    "Holds of the index's lock by calls that look at many keys or images.", {},
+                    holds_);
+    sink.AddCounter("cairn_index_visits_total", "Keys and images looked at in those holds.", {},
+                    visits_);
+    sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
+                  static_cast<double>(visits_max_));
   }
-  sink.AddHistogram("cairn_match_seconds", "Time of one Match in the index.", {},
+  sink.AddHistogram("cairn_match_seconds",
+                    "Time of one Match in the index, the turns of others included.", {},
                     match_seconds_.Snapshot());
   sink.AddCounter("cairn_match_asked_blocks_total", "Blocks that Match calls asked for.", {},
                   asked_blocks_.Value());

@@ -10,10 +10,12 @@
 // Leaf-first: a block with resident children is not evicted by age; among the others the least
 // recently used goes first. A block without parent and children is in plain LRU order.
 //
-// Thread-safety: Thread-safe. One lock; each critical section is memory work bounded by its call's
-//                arguments. Done-callbacks run with no lock held.
+// Thread-safety: Thread-safe. One lock, held for memory work: a call that looks at many keys or
+//                images looks at kVisitsPerHoldMax of them, lets those who wait pass, and goes on.
+//                Done-callbacks run with no lock held.
 // Locks:         sessions < index < arena.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -25,6 +27,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -76,10 +79,11 @@ class BlockIndex final : public Evictor {
   // --- Match, leases, waiting
   // ---------------------------------------------------------------------
 
-  // The longest prefix of query.keys that is complete by each group's rule, leased in the same
-  // critical section; blocks touched. No block: token_count 0, no lease. Where a lease of all of it
-  // would pin more than lease_bytes_max, a shorter prefix, flagged. ResourceExhausted: leases, of
-  // the session or in all.
+  // The longest prefix of query.keys that is complete by each group's rule; blocks touched. No
+  // block: token_count 0, no lease. What a lease is to hold is pinned when it is found, and what is
+  // deleted before it is leased ends the prefix; without a lease each block was there when it was
+  // looked at. Where a lease of all of it would pin more than lease_bytes_max, a shorter prefix,
+  // flagged. ResourceExhausted: leases, of the session or in all.
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
 
   using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
@@ -179,12 +183,28 @@ class BlockIndex final : public Evictor {
   friend class Pin;
 
   void Unpin(Image* image);
-  absl::StatusOr<MatchAnswer> MatchLocked(const MatchQuery& query, const proto::LeaseToken& token)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Runs `step`, which takes Visits, in one hold of the lock after another until it returns true,
+  // and `prepare` before each, without the lock.
+  template <typename Step>
+  void InHolds(
+      Step step, absl::FunctionRef<void()> prepare = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<MatchAnswer> RunMatch(const MatchQuery& query, const proto::LeaseToken& token);
+  uint64_t LeaseBytesFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Plans and leases, shorter where something went meanwhile.
+  void LeaseFound(MatchScan& scan);
+  // Gives lease pins back.
+  void Unlease(const Leases::Dropped& dropped);
   // Gives a lease back that was taken for a session which has ended meanwhile.
   void CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result);
+
+  // Files the waiter under a block that it misses, while it is missing; it is null then. Else
+  // nothing is missing, or its time is over. ResourceExhausted: too many wait.
+  absl::Status FileIfMissing(std::unique_ptr<Waiter>& waiter);
   // Answers the waiter if it is late, its session over, or its blocks there; files it again if not.
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
+  void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 
   const Options options_;
   HostTier& host_;
@@ -197,8 +217,25 @@ class BlockIndex final : public Evictor {
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;  // where TakePending() goes on
+  uint64_t holds_ ABSL_GUARDED_BY(mutex_) = 0;         // by InHolds()
+  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
   Histogram match_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_;
 };
+
+template <typename Step>
+void BlockIndex::InHolds(Step step, absl::FunctionRef<void()> prepare) {
+  for (bool is_over = false; !is_over;) {
+    prepare();
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    Visits visits;
+    is_over = step(visits);
+    ++holds_;
+    visits_ += visits.count();
+    visits_max_ = std::max(visits_max_, visits.count());
+  }
+}
 
 }  // namespace cairn

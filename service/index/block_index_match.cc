@@ -7,7 +7,6 @@
 #include "base/random_bytes.h"
 #include "base/status.h"
 #include "service/index/block_index.h"
-#include "service/index/cover.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -20,43 +19,53 @@ proto::LeaseToken NewToken(const MatchQuery& query) {
 
 }  // namespace
 
-absl::StatusOr<MatchAnswer> BlockIndex::MatchLocked(const MatchQuery& query,
-                                                    const proto::LeaseToken& token) {
-  CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty());
-  const absl::Time now = clock_.Now();
+uint64_t BlockIndex::LeaseBytesFree() const {
   const uint64_t leased = table_.leased_bytes();
-  const MatchPlan plan = PlanMatch(
-      table_, query, options_.lease_bytes_max > leased ? options_.lease_bytes_max - leased : 0);
-  const size_t count = plan.blocks.size();
-  MatchAnswer result;
-  result.token_count = uint64_t{count} * query.tokens_per_block;
-  result.is_shortened_by_pins = plan.is_shortened_by_pins;
-  result.blocks.resize(count);
-  std::vector<Image*> needed;
-  ImageList images;
-  for (const WantedGroup& wanted : query.wanted) {
-    for (size_t i = FirstNeeded(wanted, count); i < count; ++i) {
-      CAIRN_CHECK(FindCover(*plan.blocks[i], wanted.group, wanted.slice, &images));
-      for (Image* image : images) {
-        result.blocks[i].image_bytes += image->facts.image_bytes;
-        needed.push_back(image);
+  return options_.lease_bytes_max > leased ? options_.lease_bytes_max - leased : 0;
+}
+
+absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
+                                                 const proto::LeaseToken& token) {
+  CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty());
+  if (query.wants_lease) {
+    const MutexLock lock(mutex_);
+    CAIRN_RETURN_IF_ERROR(leases_.CheckRoom(query.session_id, 0));
+  }
+  MatchScan scan(query);
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+              mutex_) { return scan.Look(table_, LeaseBytesFree(), visits); },
+          [&] { scan.Reserve(); });
+  if (query.wants_lease) {
+    LeaseFound(scan);
+  } else {
+    scan.Plan(/*lease_bytes_free=*/0);
+  }
+  MatchAnswer answer = scan.Answer();
+  absl::Status refusal;
+  std::vector<Image*> leased;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Time now = clock_.Now();
+    if (!scan.Settle(table_, visits) || !scan.Touch(table_, now, visits)) {
+      return false;
+    }
+    leased = scan.TakeLeased();
+    if (query.wants_lease && scan.block_count() > 0) {
+      refusal = leases_.CheckRoom(query.session_id, leased.size());
+      if (refusal.ok()) {
+        leases_.Take(token, query.tenant, query.session_id, std::move(leased), now);
+        answer.lease = token;
+        answer.lease_ms = limits::kLeaseMs;
       }
     }
+    return true;
+  });
+  if (!refusal.ok()) {
+    Leases::Dropped dropped(1);
+    dropped[0] = std::move(leased);
+    Unlease(dropped);
+    return refusal;
   }
-  if (query.wants_lease && count > 0) {
-    CAIRN_RETURN_IF_ERROR(leases_.CheckRoom(query.session_id, needed.size()));
-    leases_.Take(token, query.tenant, query.session_id, std::move(needed), now);
-    result.lease = token;
-    result.lease_ms = limits::kLeaseMs;
-  }
-  // The end of the prefix first: where there are no parents to tell, it is to go before its
-  // beginning.
-  for (size_t i = count; i-- > 0;) {
-    if (plan.blocks[i] != nullptr) {
-      table_.Touch(plan.blocks[i], now);
-    }
-  }
-  return result;
+  return answer;
 }
 
 void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>& result) {
@@ -75,58 +84,69 @@ void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>
 
 absl::StatusOr<MatchAnswer> BlockIndex::Match(const MatchQuery& query) {
   const absl::Time started = MonotonicNow();
-  const proto::LeaseToken token = NewToken(query);
-  absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
-  {
-    const MutexLock lock(mutex_);
-    result = MatchLocked(query, token);
-  }
+  absl::StatusOr<MatchAnswer> result = RunMatch(query, NewToken(query));
   CheckLease(query, result);
   match_seconds_.Observe(MonotonicNow() - started);
   return result;
 }
 
-void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done) {
+// --- Waiting -------------------------------------------------------------------------------------
+
+absl::Status BlockIndex::FileIfMissing(std::unique_ptr<Waiter>& waiter) {
+  const uint64_t session_id = waiter->query.session_id;
   absl::Status refusal;
-  bool is_waiting = false;
-  {
-    const MutexLock lock(mutex_);
-    const std::optional<size_t> missing = LastMissing(table_, query);
-    if (missing.has_value() && deadline > clock_.Now()) {
-      refusal = waiters_.Admit(query);
-      is_waiting = refusal.ok();
+  MissingScan scan(waiter->query);
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!scan.Look(table_, visits)) {
+      return false;
     }
-    if (is_waiting) {
-      const BlockName awaited = {query.space_id, query.keys[*missing]};
-      waiters_.File(std::make_unique<Waiter>(Waiter{std::move(query), deadline, std::move(done)}),
-                    awaited);
+    if (!scan.missing().has_value() || waiter->deadline <= clock_.Now()) {
+      return true;
     }
+    if (!waiter->is_admitted) {
+      refusal = waiters_.Admit(waiter->query);
+      waiter->is_admitted = refusal.ok();
+    }
+    if (waiter->is_admitted) {
+      const BlockName awaited = {waiter->query.space_id, waiter->query.keys[*scan.missing()]};
+      waiters_.File(std::move(waiter), awaited);
+    }
+    return true;
+  });
+  // A session that ended while the waiter was not on file did not find it there.
+  if (waiter == nullptr && is_session_open_ && !is_session_open_(session_id)) {
+    EndSession(session_id);
   }
-  if (is_waiting) {
-    if (wake_) {
-      wake_();
-    }
-    return;
+  return refusal;
+}
+
+void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done) {
+  auto waiter = std::make_unique<Waiter>(Waiter{std::move(query), deadline, std::move(done)});
+  const absl::Status refusal = FileIfMissing(waiter);
+  if (!refusal.ok()) {
+    waiter->done(refusal);
+  } else if (waiter != nullptr) {
+    AnswerWaiter(std::move(waiter));
+  } else if (wake_) {
+    wake_();
   }
-  done(refusal.ok() ? Match(query) : refusal);
 }
 
 void BlockIndex::TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try) {
-  const proto::LeaseToken token = NewToken(waiter->query);
-  absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
-  {
+  if (!is_last_try) {
+    CAIRN_CHECK_OK(FileIfMissing(waiter));  // it is admitted
+  }
+  if (waiter != nullptr) {
+    AnswerWaiter(std::move(waiter));
+  }
+}
+
+void BlockIndex::AnswerWaiter(std::unique_ptr<Waiter> waiter) {
+  absl::StatusOr<MatchAnswer> result = Match(waiter->query);
+  if (waiter->is_admitted) {
     const MutexLock lock(mutex_);
-    const std::optional<size_t> missing =
-        is_last_try ? std::nullopt : LastMissing(table_, waiter->query);
-    if (missing.has_value() && waiter->deadline > clock_.Now()) {
-      const BlockName awaited = {waiter->query.space_id, waiter->query.keys[*missing]};
-      waiters_.File(std::move(waiter), awaited);
-      return;
-    }
-    result = MatchLocked(waiter->query, token);
     waiters_.Discharge(waiter->query);
   }
-  CheckLease(waiter->query, result);
   waiter->done(std::move(result));
 }
 
@@ -144,9 +164,51 @@ absl::Time BlockIndex::AnswerLateWaiters() {
   return next;
 }
 
+// --- Leases --------------------------------------------------------------------------------------
+
+void BlockIndex::LeaseFound(MatchScan& scan) {
+  uint64_t lease_bytes_free = 0;
+  for (int plans = 0; plans < limits::kMatchPlansMax; ++plans) {
+    {
+      const MutexLock lock(mutex_);
+      lease_bytes_free = LeaseBytesFree() + scan.leased_bytes();
+    }
+    scan.Plan(lease_bytes_free);
+    InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return scan.Lease(table_, options_.lease_bytes_max, visits);
+    });
+    if (scan.is_leased()) {
+      return;
+    }
+  }
+  scan.Abandon();
+}
+
+void BlockIndex::Unlease(const Leases::Dropped& dropped) {
+  if (dropped.empty()) {
+    return;
+  }
+  size_t lease = 0, image = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (; lease < dropped.size(); ++lease, image = 0) {
+      for (; image < dropped[lease].size(); ++image) {
+        if (!visits.Take()) {
+          return false;
+        }
+        table_.LeaseUnpin(dropped[lease][image]);
+      }
+    }
+    return true;
+  });
+}
+
 void BlockIndex::Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) {
-  const MutexLock lock(mutex_);
-  leases_.Release(tenant, leases);
+  Leases::Dropped dropped;
+  {
+    const MutexLock lock(mutex_);
+    dropped = leases_.Release(tenant, leases);
+  }
+  Unlease(dropped);
 }
 
 void BlockIndex::RenewLeases(uint64_t session_id) {
@@ -155,12 +217,14 @@ void BlockIndex::RenewLeases(uint64_t session_id) {
 }
 
 void BlockIndex::EndSession(uint64_t session_id) {
+  Leases::Dropped dropped;
   Waiters::Taken orphaned;
   {
     const MutexLock lock(mutex_);
-    leases_.EndSession(session_id);
+    dropped = leases_.EndSession(session_id);
     orphaned = waiters_.TakeOf(session_id);
   }
+  Unlease(dropped);
   for (std::unique_ptr<Waiter>& waiter : orphaned) {
     waiter->query.wants_lease = false;
     TryWaiter(std::move(waiter), /*is_last_try=*/true);
@@ -168,8 +232,14 @@ void BlockIndex::EndSession(uint64_t session_id) {
 }
 
 absl::Time BlockIndex::ExpireLeases() {
-  const MutexLock lock(mutex_);
-  return leases_.Expire(clock_.Now());
+  Leases::Dropped dropped;
+  absl::Time next;
+  {
+    const MutexLock lock(mutex_);
+    next = leases_.Expire(clock_.Now(), &dropped);
+  }
+  Unlease(dropped);
+  return next;
 }
 
 }  // namespace cairn

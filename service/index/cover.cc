@@ -2,41 +2,70 @@
 #include "service/index/cover.h"
 
 #include <algorithm>
+#include <array>
+#include <bitset>
 
 namespace cairn {
 namespace {
 
 using codecs::Slice;
-using Slices = absl::InlinedVector<Slice, 16>;
 
-Slice MakeSlice(uint32_t layer_first, uint32_t layer_end, uint32_t head_first, uint32_t head_end) {
-  return {.layer_first = static_cast<uint16_t>(layer_first),
-          .layer_count = static_cast<uint16_t>(layer_end - layer_first),
-          .head_first = static_cast<uint16_t>(head_first),
-          .head_count = static_cast<uint16_t>(head_end - head_first)};
+// Of one axis, where each image may begin and end within the slice.
+constexpr size_t kCellsMax = 2 * codecs::kImagesPerBlockMax + 1;
+using Cells = std::bitset<kCellsMax>;
+
+struct Range {
+  uint32_t first = 0, end = 0;
+};
+
+Range Layers(const Slice& slice) {
+  return {slice.layer_first, uint32_t{slice.layer_first} + slice.layer_count};
 }
 
-// Appends what of `from` lies outside `hole`. REQUIRES: they overlap.
-void Subtract(const Slice& from, const Slice& hole, Slices& rest) {
-  const uint32_t layer_end = from.layer_first + from.layer_count;
-  const uint32_t head_end = from.head_first + from.head_count;
-  const uint32_t middle_first = std::max(from.layer_first, hole.layer_first);
-  const uint32_t middle_end = std::min<uint32_t>(layer_end, hole.layer_first + hole.layer_count);
-  const uint32_t inner_first = std::max(from.head_first, hole.head_first);
-  const uint32_t inner_end = std::min<uint32_t>(head_end, hole.head_first + hole.head_count);
-  if (from.layer_first < middle_first) {
-    rest.push_back(MakeSlice(from.layer_first, middle_first, from.head_first, head_end));
-  }
-  if (middle_end < layer_end) {
-    rest.push_back(MakeSlice(middle_end, layer_end, from.head_first, head_end));
-  }
-  if (from.head_first < inner_first) {
-    rest.push_back(MakeSlice(middle_first, middle_end, from.head_first, inner_first));
-  }
-  if (inner_end < head_end) {
-    rest.push_back(MakeSlice(middle_first, middle_end, inner_end, head_end));
-  }
+Range Heads(const Slice& slice) {
+  return {slice.head_first, uint32_t{slice.head_first} + slice.head_count};
 }
+
+Range Common(const Range& a, const Range& b) {
+  return {std::max(a.first, b.first), std::min(a.end, b.end)};
+}
+
+uint64_t TilesInCommon(const Slice& a, const Slice& b) {
+  const Range layers = Common(Layers(a), Layers(b)), heads = Common(Heads(a), Heads(b));
+  return uint64_t{layers.end - layers.first} * (heads.end - heads.first);
+}
+
+// One axis of a slice, cut wherever an image begins or ends, so that no image covers part of a
+// cell.
+class Axis {
+ public:
+  explicit Axis(const Range& range) : edges_{range.first, range.end}, count_(2) {}
+
+  void Cut(const Range& range) {
+    Cut(range.first);
+    Cut(range.end);
+  }
+  size_t cell_count() const { return count_ - 1; }
+  Range CellsOf(const Range& range) const { return {IndexOf(range.first), IndexOf(range.end)}; }
+
+ private:
+  void Cut(uint32_t at) {
+    uint32_t* const end = edges_.data() + count_;
+    uint32_t* const place = std::lower_bound(edges_.data(), end, at);
+    if (*place != at) {
+      std::copy_backward(place, end, end + 1);
+      *place = at;
+      ++count_;
+    }
+  }
+  uint32_t IndexOf(uint32_t edge) const {
+    const auto end = edges_.begin() + static_cast<ptrdiff_t>(count_);
+    return static_cast<uint32_t>(std::lower_bound(edges_.begin(), end, edge) - edges_.begin());
+  }
+
+  std::array<uint32_t, kCellsMax + 1> edges_;
+  size_t count_;
+};
 
 }  // namespace
 
@@ -44,37 +73,47 @@ bool FindCover(const Block& block, uint16_t group, const Slice& slice, ImageList
   if (images != nullptr) {
     images->clear();
   }
+  uint64_t tiles_seen = 0;
   for (const ImageRef& ref : block.images) {
-    if (ref.group == group && ref.slice.Contains(slice)) {
+    if (ref.group != group || !ref.slice.Overlaps(slice)) {
+      continue;
+    }
+    if (ref.slice.Contains(slice)) {
       if (images != nullptr) {
         images->push_back(ref.image);
       }
       return true;
     }
+    tiles_seen += TilesInCommon(ref.slice, slice);
   }
-  if (block.images.size() < 2) {
+  if (tiles_seen < uint64_t{slice.layer_count} * slice.head_count) {
     return false;
   }
-  Slices missing = {slice};
+  Axis layers(Layers(slice)), heads(Heads(slice));
+  for (const ImageRef& ref : block.images) {
+    if (ref.group == group && ref.slice.Overlaps(slice)) {
+      layers.Cut(Common(Layers(ref.slice), Layers(slice)));
+      heads.Cut(Common(Heads(ref.slice), Heads(slice)));
+    }
+  }
+  std::array<Cells, kCellsMax> covered;  // by layer, of heads
+  size_t missing = layers.cell_count() * heads.cell_count();
   for (const ImageRef& ref : block.images) {
     if (ref.group != group || !ref.slice.Overlaps(slice)) {
       continue;
     }
-    Slices rest;
-    bool is_needed = false;
-    for (const Slice& part : missing) {
-      if (part.Overlaps(ref.slice)) {
-        is_needed = true;
-        Subtract(part, ref.slice, rest);
-      } else {
-        rest.push_back(part);
-      }
+    const Range rows = layers.CellsOf(Common(Layers(ref.slice), Layers(slice)));
+    const Range columns = heads.CellsOf(Common(Heads(ref.slice), Heads(slice)));
+    const Cells mask = (~Cells() >> (kCellsMax - (columns.end - columns.first))) << columns.first;
+    const size_t missing_before = missing;
+    for (uint32_t row = rows.first; row < rows.end; ++row) {
+      missing -= (mask & ~covered[row]).count();
+      covered[row] |= mask;
     }
-    if (is_needed && images != nullptr) {
+    if (missing < missing_before && images != nullptr) {
       images->push_back(ref.image);
     }
-    missing = std::move(rest);
-    if (missing.empty()) {
+    if (missing == 0) {
       return true;
     }
   }

@@ -15,10 +15,12 @@ constexpr absl::Duration kRunMax = absl::Milliseconds(limits::kLeaseMsMax);
 
 }  // namespace
 
-void Leases::Clear() {
+Leases::Dropped Leases::Clear() {
+  Dropped dropped;
   while (!leases_.empty()) {
-    Drop(leases_.begin()->first);
+    dropped.push_back(Drop(leases_.begin()->first));
   }
+  return dropped;
 }
 
 absl::Status Leases::CheckRoom(uint64_t session_id, size_t image_count) const {
@@ -38,9 +40,6 @@ absl::Status Leases::CheckRoom(uint64_t session_id, size_t image_count) const {
 
 void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
                   std::vector<Image*> images, absl::Time now) {
-  for (Image* image : images) {
-    table_.LeasePin(image);
-  }
   image_count_ += images.size();
   ++taken_total_;
   auto lease = std::make_unique<Lease>(Lease{.token = token,
@@ -54,7 +53,7 @@ void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint6
   CAIRN_CHECK(is_fresh);
 }
 
-void Leases::Drop(const proto::LeaseToken& token) {
+std::vector<Image*> Leases::Drop(const proto::LeaseToken& token) {
   const auto found = leases_.find(token);
   CAIRN_CHECK(found != leases_.end());
   const std::unique_ptr<Lease> lease = std::move(found->second);
@@ -65,18 +64,19 @@ void Leases::Drop(const proto::LeaseToken& token) {
     by_session_.erase(session);
   }
   image_count_ -= lease->images.size();
-  for (Image* image : lease->images) {
-    table_.LeaseUnpin(image);
-  }
+  return std::move(lease->images);
 }
 
-void Leases::Release(std::string_view tenant, absl::Span<const proto::LeaseToken> tokens) {
+Leases::Dropped Leases::Release(std::string_view tenant,
+                                absl::Span<const proto::LeaseToken> tokens) {
+  Dropped dropped;
   for (const proto::LeaseToken& token : tokens) {
     const auto found = leases_.find(token);
     if (found != leases_.end() && found->second->tenant == tenant) {
-      Drop(found->second->token);
+      dropped.push_back(Drop(found->second->token));
     }
   }
+  return dropped;
 }
 
 void Leases::Renew(uint64_t session_id, absl::Time now) {
@@ -89,21 +89,23 @@ void Leases::Renew(uint64_t session_id, absl::Time now) {
   }
 }
 
-void Leases::EndSession(uint64_t session_id) {
+Leases::Dropped Leases::EndSession(uint64_t session_id) {
   const auto session = by_session_.find(session_id);
   if (session == by_session_.end()) {
-    return;
+    return {};
   }
   std::vector<proto::LeaseToken> tokens;
   for (const Lease* lease : session->second) {
     tokens.push_back(lease->token);
   }
+  Dropped dropped;
   for (const proto::LeaseToken& token : tokens) {
-    Drop(token);
+    dropped.push_back(Drop(token));
   }
+  return dropped;
 }
 
-absl::Time Leases::Expire(absl::Time now) {
+absl::Time Leases::Expire(absl::Time now, Dropped* dropped) {
   std::vector<proto::LeaseToken> late;
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [token, lease] : leases_) {
@@ -114,7 +116,7 @@ absl::Time Leases::Expire(absl::Time now) {
     }
   }
   for (const proto::LeaseToken& token : late) {
-    Drop(token);
+    dropped->push_back(Drop(token));
   }
   expired_total_ += late.size();
   return next;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Leases: pins held for a tenant under a token, until released, run out, or their session's end.
+// Who takes or drops leases sees to the pins, of which there may be many.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 
@@ -21,20 +22,22 @@ namespace cairn {
 
 class Leases {
  public:
-  explicit Leases(BlockTable& table) : table_(table) {}
-  void Clear();
+  // The images of leases that are no more; each has one lease pin to be given back.
+  using Dropped = std::vector<std::vector<Image*>>;
+
+  Dropped Clear();
 
   // ResourceExhausted: leases of the session or in all.
   absl::Status CheckRoom(uint64_t session_id, size_t image_count) const;
-  // Pins the images. REQUIRES: `token` is fresh.
+  // REQUIRES: `token` is fresh, each image has a lease pin for it.
   void Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
             std::vector<Image*> images, absl::Time now);
   // Unknown ones and those of other tenants are ignored.
-  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> tokens);
+  Dropped Release(std::string_view tenant, absl::Span<const proto::LeaseToken> tokens);
   void Renew(uint64_t session_id, absl::Time now);
-  void EndSession(uint64_t session_id);
+  Dropped EndSession(uint64_t session_id);
   // Drops those that have run out; returns when the next does.
-  absl::Time Expire(absl::Time now);
+  absl::Time Expire(absl::Time now, Dropped* dropped);
 
   size_t count() const { return leases_.size(); }
   void Report(MetricSink& sink) const;
@@ -47,9 +50,8 @@ class Leases {
     absl::Time started, expires;
     std::vector<Image*> images;
   };
-  void Drop(const proto::LeaseToken& token);
+  std::vector<Image*> Drop(const proto::LeaseToken& token);
 
-  BlockTable& table_;
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
   size_t image_count_ = 0;

@@ -3,36 +3,22 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "service/index/cover.h"
 #include "service/limits.h"
 
 namespace cairn {
 namespace {
 
-// What the scan learns of one wanted group, one element a block.
-struct GroupScan {
-  std::vector<uint32_t> run;         // complete blocks in a row that end here, this one included
-  std::vector<uint64_t> bytes_upto;  // sum of bytes not yet leased, of this block and those before
-};
-
-uint64_t BytesNotLeased(const ImageList& images) {
-  uint64_t bytes = 0;
-  for (const Image* image : images) {
-    bytes += image->lease_pins == 0 ? image->extent.rounded_bytes() : 0;
-  }
-  return bytes;
-}
-
 // What looking at a block for one group costs.
 size_t WorkOf(const Block* block) { return 1 + (block == nullptr ? 0 : block->images.size()); }
 
-bool Serves(const WantedGroup& wanted, const GroupScan& scan, size_t block_count) {
-  return scan.run[block_count - 1] >= block_count - FirstNeeded(wanted, block_count);
-}
-
-uint64_t BytesOf(const WantedGroup& wanted, const GroupScan& scan, size_t block_count) {
-  const size_t first = FirstNeeded(wanted, block_count);
-  return scan.bytes_upto[block_count - 1] - (first == 0 ? 0 : scan.bytes_upto[first - 1]);
+// Makes room for `count` more, seldom.
+template <typename T>
+void ReserveMore(std::vector<T>& values, size_t count) {
+  if (values.capacity() - values.size() < count) {
+    values.reserve(std::max(2 * values.capacity(), values.size() + count));
+  }
 }
 
 }  // namespace
@@ -53,73 +39,255 @@ size_t BlocksAsked(const MatchQuery& query) {
              : std::min<size_t>(query.keys.size(), query.token_limit / query.tokens_per_block);
 }
 
-MatchPlan PlanMatch(const BlockTable& table, const MatchQuery& query, uint64_t lease_bytes_free) {
-  const size_t asked = BlocksAsked(query);
-  MatchPlan plan;
-  plan.blocks.reserve(asked);
-  std::vector<GroupScan> scans(query.wanted.size());
-  for (GroupScan& scan : scans) {
-    scan.run.reserve(asked);
-    scan.bytes_upto.reserve(asked);
-  }
-  ImageList images;
-  size_t work = 0;
-  for (size_t i = 0; i < asked && work < limits::kMatchWorkMax; ++i) {
-    Block* block = table.Find({query.space_id, query.keys[i]});
-    bool is_end = false;
-    for (size_t g = 0; g < scans.size(); ++g) {
-      const WantedGroup& wanted = query.wanted[g];
-      work += WorkOf(block);
-      const bool is_complete =
-          block != nullptr && FindCover(*block, wanted.group, wanted.slice, &images);
-      is_end |= !is_complete && wanted.rule == WantedGroup::Rule::kEvery;
-      scans[g].run.push_back(is_complete ? (i == 0 ? 0 : scans[g].run.back()) + 1 : 0);
-      scans[g].bytes_upto.push_back((i == 0 ? 0 : scans[g].bytes_upto.back()) +
-                                    (is_complete ? BytesNotLeased(images) : 0));
-    }
-    if (is_end) {
-      break;
-    }
-    plan.blocks.push_back(block);
-  }
-  for (; !plan.blocks.empty(); plan.blocks.pop_back()) {
-    const size_t count = plan.blocks.size();
-    bool is_complete = true;
-    uint64_t bytes = 0;
-    for (size_t g = 0; g < scans.size(); ++g) {
-      is_complete = is_complete && Serves(query.wanted[g], scans[g], count);
-      bytes += BytesOf(query.wanted[g], scans[g], count);
-    }
-    if (is_complete && query.wants_lease && bytes > lease_bytes_free) {
-      plan.is_shortened_by_pins = true;
-    } else if (is_complete) {
-      break;
-    }
-  }
-  return plan;
+// --- Look ----------------------------------------------------------------------------------------
+
+MatchScan::MatchScan(const MatchQuery& query)
+    : query_(query),
+      group_count_(query.wanted.size()),
+      asked_(BlocksAsked(query)),
+      needs_every_(std::all_of(
+          query.wanted.begin(), query.wanted.end(),
+          [](const WantedGroup& wanted) { return wanted.rule == WantedGroup::Rule::kEvery; })),
+      leasable_(asked_) {
+  images_.reserve(codecs::kImagesPerBlockMax);
 }
 
-std::optional<size_t> LastMissing(const BlockTable& table, const MatchQuery& query) {
-  const size_t asked = BlocksAsked(query);
-  size_t work = 0;
-  for (size_t i = asked; i-- > 0 && work < limits::kMatchWorkMax;) {
-    const Block* block = nullptr;
-    bool is_looked_up = false;
-    for (const WantedGroup& wanted : query.wanted) {
-      if (i < FirstNeeded(wanted, asked)) {
-        continue;
+MatchScan::~MatchScan() { CAIRN_CHECK(settled_ == held_.size(), "a match leaves pins behind"); }
+
+void MatchScan::Reserve() {
+  ReserveMore(blocks_, limits::kVisitsPerHoldMax);
+  ReserveMore(seen_, limits::kVisitsPerHoldMax);
+  if (query_.wants_lease) {
+    ReserveMore(held_, limits::kVisitsPerHoldMax);
+  }
+}
+
+bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visits) {
+  Block* block = nullptr;
+  bool is_found = false;
+  while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
+    const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
+    if (!is_found) {
+      block = table.Find({query_.space_id, query_.keys[i]});
+      is_found = true;
+    }
+    if (!visits.Take(WorkOf(block))) {
+      return false;
+    }
+    work_ += WorkOf(block);
+    const WantedGroup& wanted = query_.wanted[g];
+    const bool is_complete =
+        block != nullptr && FindCover(*block, wanted.group, wanted.slice, &images_);
+    if (!is_complete) {
+      images_.clear();
+      if (wanted.rule == WantedGroup::Rule::kEvery) {
+        break;
       }
-      if (!is_looked_up) {
-        block = table.Find({query.space_id, query.keys[i]});
-        is_looked_up = true;
-      }
-      work += WorkOf(block);
-      if (block == nullptr || !FindCover(*block, wanted.group, wanted.slice, nullptr)) {
-        return i;
+    }
+    See(table, block, lease_bytes_free);
+    if (g + 1 == group_count_) {
+      blocks_.push_back(block);
+      is_found = false;
+      if (needs_every_ && leasable_ < blocks_.size()) {
+        break;
       }
     }
   }
-  return std::nullopt;
+  // Of a block that was not seen whole nothing is known.
+  seen_.resize(blocks_.size() * group_count_);
+  return true;
+}
+
+void MatchScan::See(BlockTable& table, const Block* block, uint64_t lease_bytes_free) {
+  const size_t index = seen_.size();
+  const bool is_complete = !images_.empty();
+  Seen seen;
+  if (index >= group_count_) {
+    const Seen& before = seen_[index - group_count_];
+    seen.run = before.run;
+    seen.lease_bytes_upto = before.lease_bytes_upto;
+  }
+  seen.run = is_complete ? seen.run + 1 : 0;
+  uint64_t lease_bytes = 0;
+  for (const Image* image : images_) {
+    seen.image_bytes += image->facts.image_bytes;
+    lease_bytes += image->lease_pins == 0 ? image->extent.rounded_bytes() : 0;
+  }
+  seen.lease_bytes_upto += lease_bytes;
+  seen_.push_back(seen);
+  if (!query_.wants_lease) {
+    return;
+  }
+  if (query_.wanted[index % group_count_].rule == WantedGroup::Rule::kEvery) {
+    every_bytes_ += lease_bytes;
+    if (every_bytes_ > lease_bytes_free) {
+      leasable_ = std::min(leasable_, index / group_count_);
+    }
+  }
+  if (block != nullptr && index / group_count_ < leasable_) {
+    for (Image* image : images_) {
+      table.Pin(image);
+      held_.push_back({image, static_cast<uint32_t>(index), false});
+    }
+  }
+}
+
+// --- Plan ----------------------------------------------------------------------------------------
+
+bool MatchScan::IsComplete(size_t block_count) const {
+  for (size_t g = 0; g < group_count_; ++g) {
+    const Seen& last = seen_[(block_count - 1) * group_count_ + g];
+    if (last.run < block_count - FirstNeeded(query_.wanted[g], block_count)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+uint64_t MatchScan::LeaseBytes(size_t block_count) const {
+  uint64_t bytes = 0;
+  for (size_t g = 0; g < group_count_; ++g) {
+    const size_t first = FirstNeeded(query_.wanted[g], block_count);
+    bytes += seen_[(block_count - 1) * group_count_ + g].lease_bytes_upto;
+    bytes -= first == 0 ? 0 : seen_[(first - 1) * group_count_ + g].lease_bytes_upto;
+  }
+  return bytes;
+}
+
+void MatchScan::Plan(uint64_t lease_bytes_free) {
+  is_shortened_ = false;
+  is_leased_ = false;
+  next_held_ = 0;
+  for (block_count_ = seen_.size() / group_count_; block_count_ > 0; --block_count_) {
+    if (!IsComplete(block_count_)) {
+      continue;
+    }
+    if (!query_.wants_lease ||
+        (block_count_ <= leasable_ && LeaseBytes(block_count_) <= lease_bytes_free)) {
+      break;
+    }
+    is_shortened_ = true;
+  }
+  // Before the lock is held.
+  leased_.reserve(held_.size());
+}
+
+bool MatchScan::IsNeeded(size_t index) const {
+  const size_t i = index / group_count_;
+  return i < block_count_ && i >= FirstNeeded(query_.wanted[index % group_count_], block_count_);
+}
+
+// --- Lease, settle, touch ------------------------------------------------------------------------
+
+bool MatchScan::Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visits) {
+  for (; next_held_ < held_.size(); ++next_held_) {
+    if (!visits.Take()) {
+      return false;
+    }
+    Held& held = held_[next_held_];
+    if (!IsNeeded(held.seen)) {
+      continue;
+    }
+    const size_t block = held.seen / group_count_;
+    if (held.image->block == nullptr) {
+      seen_.resize(block * group_count_);
+      return true;
+    }
+    if (held.is_leased) {
+      continue;
+    }
+    const uint64_t leased_before = table.leased_bytes();
+    table.LeasePin(held.image);
+    if (table.leased_bytes() > lease_bytes_max) {
+      table.LeaseUnpin(held.image);
+      leasable_ = block;
+      return true;
+    }
+    held.is_leased = true;
+    leased_bytes_ += table.leased_bytes() - leased_before;
+  }
+  is_leased_ = true;
+  return true;
+}
+
+void MatchScan::Abandon() {
+  block_count_ = 0;
+  is_shortened_ = true;
+}
+
+bool MatchScan::Settle(BlockTable& table, Visits& visits) {
+  for (; settled_ < held_.size(); ++settled_) {
+    if (!visits.Take()) {
+      return false;
+    }
+    const Held& held = held_[settled_];
+    if (held.is_leased && IsNeeded(held.seen)) {
+      leased_.push_back(held.image);
+    } else if (held.is_leased) {
+      table.LeaseUnpin(held.image);
+    }
+    table.Unpin(held.image);
+  }
+  return true;
+}
+
+bool MatchScan::Touch(BlockTable& table, absl::Time now, Visits& visits) {
+  for (; touched_ < block_count_; ++touched_) {
+    if (!visits.Take()) {
+      return false;
+    }
+    const size_t i = block_count_ - 1 - touched_;
+    Block* block = blocks_[i];
+    if (block != nullptr && block->is_linked &&
+        block->name == BlockName{query_.space_id, query_.keys[i]}) {
+      table.Touch(block, now);
+    }
+  }
+  return true;
+}
+
+MatchAnswer MatchScan::Answer() const {
+  MatchAnswer answer;
+  answer.token_count = uint64_t{block_count_} * query_.tokens_per_block;
+  answer.is_shortened_by_pins = is_shortened_;
+  answer.blocks.resize(block_count_);
+  for (size_t index = 0; index < block_count_ * group_count_; ++index) {
+    answer.blocks[index / group_count_].image_bytes +=
+        IsNeeded(index) ? seen_[index].image_bytes : 0;
+  }
+  return answer;
+}
+
+// --- What is missing -----------------------------------------------------------------------------
+
+bool MissingScan::Look(const BlockTable& table, Visits& visits) {
+  const size_t asked = BlocksAsked(query_);
+  for (; left_ > 0 && work_ < limits::kMatchWorkMax; --left_, group_ = 0) {
+    const Block* block = nullptr;
+    bool is_found = false;
+    for (; group_ < query_.wanted.size(); ++group_) {
+      const WantedGroup& wanted = query_.wanted[group_];
+      if (left_ <= FirstNeeded(wanted, asked)) {
+        if (!visits.Take()) {
+          return false;
+        }
+        continue;
+      }
+      if (!is_found) {
+        block = table.Find({query_.space_id, query_.keys[left_ - 1]});
+        is_found = true;
+      }
+      if (!visits.Take(WorkOf(block))) {
+        return false;
+      }
+      work_ += WorkOf(block);
+      if (block == nullptr || !FindCover(*block, wanted.group, wanted.slice, nullptr)) {
+        missing_ = left_ - 1;
+        return true;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace cairn

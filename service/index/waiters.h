@@ -26,6 +26,7 @@ struct Waiter {
   MatchQuery query;
   absl::Time deadline;
   absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)> done;
+  bool is_admitted = false;
 };
 
 class Waiters {

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
+#include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
 #include "tests/unit/service/store/chains.h"
 
@@ -82,6 +86,94 @@ TEST(MatchTest, AsksForSlices) {
   EXPECT_EQ(store.index->Contains(space.id(), Keys(1), space.whole()), std::vector<bool>{false});
   ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), {0, 2, 1, 3}).ok()) << "may overlap";
   EXPECT_EQ(store.index->Contains(space.id(), Keys(1), space.whole()), std::vector<bool>{true});
+}
+
+// Blocks 1 to `count`, each of 64 slices, which no call may visit in one hold.
+void PutSliced(StoreFixture& store, uint64_t space_id, uint64_t count) {
+  for (uint64_t block = 1; block <= count; ++block) {
+    for (uint16_t head = 0; head < codecs::kImagesPerBlockMax; ++head) {
+      NewImage image;
+      image.claim.name = {space_id, StoreFixture::Key(block)};
+      image.claim.tokens = 16;
+      image.claim.slice = {0, 1, head, 1};
+      image.extent = *store.host->Allocate(4_KiB);
+      CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
+    }
+  }
+}
+
+MatchQuery SlicedQuery(StoreFixture& store, uint64_t space_id, uint64_t count, bool wants_lease) {
+  MatchQuery query;
+  query.space_id = space_id;
+  query.tokens_per_block = 16;
+  query.keys = Keys(count);
+  query.wanted = {{.group = 0, .slice = {0, 1, 0, codecs::kImagesPerBlockMax}}};
+  query.wants_lease = wants_lease;
+  query.session_id = store.session.id;
+  query.tenant = "acme";
+  return query;
+}
+
+double IndexMetric(const StoreFixture& store, const char* name) {
+  MetricCapture metrics;
+  store.index->Report(metrics);
+  return metrics.Value(name);
+}
+
+TEST(MatchTest, NoCallHoldsTheIndexForManyImages) {
+  constexpr uint64_t kBlocks = 100;
+  StoreFixture store(256_MiB);
+  PutSliced(store, 7, kBlocks);
+  for (const bool wants_lease : {false, true}) {
+    const auto result = store.index->Match(SlicedQuery(store, 7, kBlocks, wants_lease));
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->blocks.size(), kBlocks);
+    EXPECT_EQ(result->lease.has_value(), wants_lease);
+  }
+  EXPECT_EQ(store.index->leased_bytes(), kBlocks * codecs::kImagesPerBlockMax * 4_KiB);
+  int answers = 0;
+  store.index->MatchWhenReady(SlicedQuery(store, 7, kBlocks, false),
+                              store.clock.Now() + absl::Seconds(5),
+                              [&](absl::StatusOr<MatchAnswer> result) {
+                                answers += result.ok() && result->blocks.size() == kBlocks ? 1 : 0;
+                              });
+  EXPECT_EQ(answers, 1);
+  store.index->EndSession(store.session.id);
+  EXPECT_EQ(store.index->leased_bytes(), 0u);
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+  EXPECT_GT(IndexMetric(store, "cairn_index_holds_total"), 30);
+  EXPECT_GT(IndexMetric(store, "cairn_index_visits_total"), 5 * 64 * kBlocks);
+  EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
+}
+
+// Counts, not times: whoever waits for the index has it before a match takes it again.
+TEST(MatchTest, OthersReadBetweenTwoHoldsOfAMatch) {
+  constexpr uint64_t kBlocks = 400;
+  StoreFixture store(256_MiB);
+  PutSliced(store, 7, kBlocks);
+  const MatchQuery query = SlicedQuery(store, 7, kBlocks, true);
+  std::atomic<bool> is_matching{false}, is_over{false};
+  std::atomic<int> meanwhile{0};
+  std::thread reader([&] {
+    const BlockName name = {7, StoreFixture::Key(1)};
+    while (!is_over) {
+      const bool was_matching = is_matching;
+      CAIRN_CHECK(!store.index->Lookup(name, 0, {0, 1, 5, 1}).empty());
+      meanwhile += was_matching && is_matching ? 1 : 0;
+    }
+  });
+  // On a busy machine the reader may not run at all while one of them does.
+  int matches = 0;
+  for (; matches < 200 && meanwhile < 500; ++matches) {
+    is_matching = true;
+    const auto result = store.index->Match(query);
+    is_matching = false;
+    ASSERT_TRUE(result.ok() && result->lease.has_value());
+    store.index->Release("acme", {*result->lease});
+  }
+  is_over = true;
+  reader.join();
+  EXPECT_GT(meanwhile, 10 * matches) << "look-ups that began and ended within a match";
 }
 
 TEST(LeaseTest, KeepsBytesUntilReleasedByItsTenant) {
@@ -220,6 +312,45 @@ TEST(WaitTest, AnsweredAtOnceWhenNothingIsMissingAndAtTheEndOfItsSession) {
   EXPECT_EQ(answers, 2);
   EXPECT_EQ(store.index->lease_count(), 0u);
   EXPECT_EQ(store.index->pinned_bytes(), 0u);
+}
+
+TEST(WaitTest, AWaiterThatIsBeingTriedIsAnsweredAtTheEndOfItsSession) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  store.PutChain(space, 1);
+  const absl::Time deadline = store.clock.Now() + absl::Seconds(50);
+  // Both wait for block 3. The answer to the first ends the session, while the second is tried.
+  MatchQuery first = store.Query(space, {StoreFixture::Key(3)});
+  MatchQuery second = store.Query(space, Keys(3));
+  int answers = 0;
+  store.index->MatchWhenReady(first, deadline, [&](absl::StatusOr<MatchAnswer>) {
+    ++answers;
+    store.sessions.End(store.session.id);
+  });
+  store.index->MatchWhenReady(second, deadline, [&](absl::StatusOr<MatchAnswer> result) {
+    ++answers;
+    EXPECT_EQ(result->blocks.size(), 1u);
+  });
+  EXPECT_EQ(answers, 0);
+  EXPECT_TRUE(
+      store.PutSource(space, StoreFixture::Key(3), StoreFixture::Whole(space), {}, 32).ok());
+  EXPECT_EQ(answers, 2) << "it would wait 50 s for nobody";
+  EXPECT_EQ(store.index->waiter_count(), 0u);
+}
+
+TEST(WaitTest, ACallThatComesAfterTheEndOfItsSessionDoesNotWait) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  store.sessions.End(store.session.id);
+  int answers = 0;
+  store.index->MatchWhenReady(store.Query(space, Keys(2), true),
+                              store.clock.Now() + absl::Seconds(50),
+                              [&](absl::StatusOr<MatchAnswer> result) {
+                                ++answers;
+                                EXPECT_TRUE(result.ok());
+                              });
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(store.index->waiter_count(), 0u);
 }
 
 TEST(WaitTest, WaitersAreBounded) {
