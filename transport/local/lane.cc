@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of a lane, its transfers and its peers' ends. What arrives is in lane_arrivals.cc.
+// The loop of a lane and the ends of its peers.
+//
+// - What arrives, peers and requests, is in lane_arrivals.cc.
+// - What moves, Receive() and Reply(), is in lane_transfers.cc.
 #include "transport/local/lane.h"
 
 #include <pthread.h>
@@ -7,14 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "codecs/checksum/checksum.h"
 #include "transport/local/lane_internal.h"
 
 namespace cairn::transport {
@@ -125,29 +126,7 @@ int LocalLane::ServeSockets(int wait_ms) {
   return served;
 }
 
-// --- transfers ---------------------------------------------------------------------------------
-
-void LocalLane::Reply(const ReplyTo& reply_to, const proto::FrameBytes& frame,
-                      std::span<const std::byte> payload, absl::Time deadline, ReplyDone done) {
-  CAIRN_CHECK(payload.size() <= reply_to.capacity_bytes, "a reply is larger than its room");
-  Peer* peer = Find(reply_to.peer);
-  if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({absl::UnavailableError("the peer is gone"), 0, nullptr, std::move(done)});
-    return;
-  }
-  peer->unanswered = std::max(0, peer->unanswered - 1);
-  CAIRN_CHECK(payload.empty() || peer->region.At(reply_to.place, payload.size()) != nullptr,
-              "a reply lies outside its peer's memory");
-  Moving moving;
-  moving.peer = reply_to.peer;
-  moving.place = reply_to.place;
-  moving.source = payload;
-  moving.bytes = payload.size();
-  moving.deadline = deadline;
-  moving.frame = frame;
-  moving.reply_done = std::move(done);
-  moving_.push_back(std::move(moving));
-}
+// --- ends --------------------------------------------------------------------------------------
 
 void LocalLane::Break(PeerId id) {
   if (Peer* peer = Find(id); peer != nullptr && !peer->is_breaking) {
@@ -156,68 +135,12 @@ void LocalLane::Break(PeerId id) {
   }
 }
 
-int LocalLane::MovePiece() {
-  if (moving_.empty()) {
-    return 0;
+void LocalLane::BreakPeer(Peer& peer, absl::Status end) {
+  if (!peer.is_breaking) {
+    peer.is_breaking = true;
+    peer.end = std::move(end);
+    broken_.push_back(peer.id);
   }
-  moving_next_ = moving_next_ < moving_.size() ? moving_next_ : 0;
-  const size_t index = moving_next_;
-  Moving& moving = moving_[index];
-  Peer* peer = Find(moving.peer);
-  CAIRN_CHECK(peer != nullptr, "a transfer outlives its peer");
-  if (peer->is_breaking) {  // CloseBroken() ends it
-    ++moving_next_;
-    return 1;
-  }
-  CopyPiece(moving, *peer);
-  if (moving.moved_bytes < moving.bytes) {
-    ++moving_next_;
-    return 1;
-  }
-  FinishMoving(index, moving.reply_done ? SendReply(moving, *peer) : absl::OkStatus());
-  return 1;
-}
-
-void LocalLane::CopyPiece(Moving& moving, const Peer& peer) {
-  const size_t bytes = std::min(kPieceBytes, moving.bytes - moving.moved_bytes);
-  if (bytes == 0) {
-    return;
-  }
-  // The place was checked when the request came, and the region lives as long as its peer.
-  std::byte* theirs = peer.region.At(moving.place + moving.moved_bytes, bytes);
-  if (moving.receive_done) {
-    moving.crc32c = codecs::CopyCrc32c(moving.crc32c, moving.target.data() + moving.moved_bytes,
-                                       {theirs, bytes});
-  } else {
-    std::memcpy(theirs, moving.source.data() + moving.moved_bytes, bytes);
-  }
-  moving.moved_bytes += bytes;
-}
-
-absl::Status LocalLane::SendReply(const Moving& moving, Peer& peer) {
-  const Envelope envelope{Direction::kReply, moving.place, moving.bytes, 0, 0};
-  absl::Status status = SendPacket(peer.socket.get(), Serialize(envelope, moving.frame).bytes());
-  if (status.ok()) {
-    share_.metrics.sent_bytes.Add(moving.bytes);
-    return status;
-  }
-  // A peer that does not read its replies is not waited for.
-  share_.metrics.peers_broken.Add();
-  BreakPeer(peer, absl::UnavailableError("the peer does not read its replies"));
-  return absl::UnavailableError(status.message());
-}
-
-void LocalLane::FinishMoving(size_t index, absl::Status status) {
-  Moving& moving = moving_[index];
-  if (status.ok() && moving.receive_done) {
-    share_.metrics.received_bytes.Add(moving.bytes);
-  }
-  over_.push_back({std::move(status), moving.crc32c, std::move(moving.receive_done),
-                   std::move(moving.reply_done)});
-  if (index + 1 != moving_.size()) {
-    moving = std::move(moving_.back());
-  }
-  moving_.pop_back();
 }
 
 int LocalLane::ExpireDeadlines(absl::Time now) {
@@ -241,16 +164,6 @@ int LocalLane::ExpireDeadlines(absl::Time now) {
     }
   }
   return expired;
-}
-
-// --- ends --------------------------------------------------------------------------------------
-
-void LocalLane::BreakPeer(Peer& peer, absl::Status end) {
-  if (!peer.is_breaking) {
-    peer.is_breaking = true;
-    peer.end = std::move(end);
-    broken_.push_back(peer.id);
-  }
 }
 
 int LocalLane::CloseBroken() {

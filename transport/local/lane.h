@@ -122,10 +122,19 @@ class LocalLane final : public Lane {
     ReplyDone reply_done;
   };
 
+  // lane.cc: the loop, and the ends of peers
   void Run();
   int Turn(int wait_ms);
   int SleepMs() const;
   int ServeSockets(int wait_ms);
+  int ExpireDeadlines(absl::Time now);
+  void BreakPeer(Peer& peer, absl::Status end);
+  int CloseBroken();
+  int RunCallbacks();
+  void EndAll();
+  Peer* Find(PeerId id);
+
+  // lane_arrivals.cc: peers, their memory, their requests
   void ServeListener();
   void OpenPeer(Fd socket, std::optional<Region> region);
   void ReadPeer(Peer& peer);
@@ -135,17 +144,11 @@ class LocalLane final : public Lane {
   void TakeRequest(Peer& peer, const Message& message);
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
 
+  // lane_transfers.cc: what Receive() and Reply() begin
   int MovePiece();
   void CopyPiece(Moving& moving, const Peer& peer);
   void FinishMoving(size_t index, absl::Status status);
   absl::Status SendReply(const Moving& moving, Peer& peer);
-
-  void BreakPeer(Peer& peer, absl::Status end);
-  int CloseBroken();
-  int ExpireDeadlines(absl::Time now);
-  int RunCallbacks();
-  void EndAll();
-  Peer* Find(PeerId id);
 
   const int index_;
   LaneShare& share_;

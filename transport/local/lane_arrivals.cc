@@ -191,25 +191,4 @@ void LocalLane::RefuseRequest(const ReplyTo& reply_to, const Message& message,
         absl::InfiniteFuture(), [](absl::Status) {});
 }
 
-void LocalLane::Receive(Arrival arrival, std::span<std::byte> target, absl::Time deadline,
-                        ReceiveDone done) {
-  CAIRN_CHECK(target.size() == arrival.payload_bytes(),
-              "a target of another size than its payload");
-  const Peer* peer = Find(arrival.reply_to().peer);
-  if (peer == nullptr || peer->is_breaking) {
-    over_.push_back({absl::UnavailableError("the peer is gone"), 0, std::move(done), nullptr});
-    return;
-  }
-  Moving moving;
-  moving.peer = peer->id;
-  moving.target = target;
-  moving.bytes = target.size();
-  moving.deadline = deadline;
-  moving.receive_done = std::move(done);
-  if (arrival.held() != nullptr) {
-    moving.place = static_cast<HeldPayload*>(arrival.held())->place();
-  }
-  moving_.push_back(std::move(moving));
-}
-
 }  // namespace cairn::transport

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Shared by the two files of LocalLane.
+// Shared by the files of LocalLane.
 
 #include <sys/epoll.h>
 
