@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "codecs/image/image.h"
 #include "proto/block_key.h"
+#include "service/index/pinned_image.h"
 #include "service/upkeep/upkeep.h"
 
 namespace cairn {
@@ -10,7 +11,11 @@ namespace cairn {
 bool Upkeep::VerifyOne(const Pin& pin) {
   verified_images_.Add();
   codecs::ImageView view;
-  codecs::Error error = codecs::ParseImage(pin.bytes(), &view);
+  const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
+  if (!space.ok()) {
+    return true;  // nobody can ask for it any more
+  }
+  codecs::Error error = ParsePinned(pin, (*space)->fingerprint(), &view);
   if (error == codecs::Error::kOk) {
     error = codecs::VerifyTiles(view);
   }
@@ -19,7 +24,7 @@ bool Upkeep::VerifyOne(const Pin& pin) {
   }
   if (index_.Drop(pin)) {
     corrupt_images_.Add();
-    LogWarn("upkeep", "image does not match its checksum: dropped",
+    LogWarn("upkeep", "image is damaged: dropped",
             {{"error", codecs::Name(error)},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
              {"space", pin.facts().space_id},

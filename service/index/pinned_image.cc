@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/index/pinned_image.h"
+
+#include <cstring>
+
+#include "service/index/side_objects.h"
+
+namespace cairn {
+namespace {
+
+bool IsImageOf(const codecs::ImageSpec& spec, const ImageFacts& facts,
+               const proto::Fingerprint& space) {
+  static_assert(sizeof(spec.space) == sizeof(space) && sizeof(spec.key) == sizeof(facts.key));
+  return std::memcmp(spec.space.data(), space.data(), sizeof(space)) == 0 &&
+         std::memcmp(spec.key.data(), facts.key.data(), sizeof(facts.key)) == 0 &&
+         spec.group == facts.group && spec.slice == facts.slice && spec.tokens == facts.tokens &&
+         spec.first_position == facts.first_position;
+}
+
+bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
+  return spec.side_object_count == 0 ? side == nullptr
+                                     : side != nullptr && side->id() == spec.side_objects[0];
+}
+
+}  // namespace
+
+codecs::Error ParsePinned(const Pin& pin, const proto::Fingerprint& space,
+                          codecs::ImageView* view) {
+  if (const codecs::Error error = codecs::ParseImage(pin.bytes(), view);
+      error != codecs::Error::kOk) {
+    return error;
+  }
+  if (!IsImageOf(view->spec(), pin.facts(), space)) {
+    return codecs::Error::kMismatch;
+  }
+  return NamesItsSideObject(view->spec(), pin.side_object()) ? codecs::Error::kOk
+                                                             : codecs::Error::kNoProfile;
+}
+
+}  // namespace cairn

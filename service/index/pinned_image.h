@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Reads the header of a pinned image and checks it against what the index knows of the image. A
+// CRC says that bytes are as they were written. It does not say that they are the bytes asked for:
+// a tier that reads the wrong place finds a valid image of another block there.
+
+#include "codecs/image/image.h"
+#include "codecs/types/error.h"
+#include "proto/block_key.h"
+#include "service/index/pin.h"
+
+namespace cairn {
+
+// Parses the image; its tiles are not checked. `space` is the fingerprint of the pin's space.
+// Errors: as codecs::ParseImage(); kMismatch where the header names another space, key, group,
+//         slice, token count or position than the pin's facts; kNoProfile where it names another
+//         side object than the one that it was published with.
+codecs::Error ParsePinned(const Pin& pin, const proto::Fingerprint& space, codecs::ImageView* view);
+
+}  // namespace cairn
