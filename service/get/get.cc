@@ -1,57 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/get/get.h"
 
-#include <string_view>
+#include <utility>
 
-#include "base/check.h"
 #include "base/status.h"
-#include "service/active_backend.h"
 #include "service/get/steps.h"
+#include "service/step_timer.h"
 
 namespace cairn {
 namespace {
 
-absl::StatusOr<Answer> RunSteps(GetContext& context) {
-  CAIRN_ASSIGN_OR_RETURN(Found found, Lookup(context));
-  CAIRN_ASSIGN_OR_RETURN(Promoted promoted, Promote(context, std::move(found)));
-  CAIRN_ASSIGN_OR_RETURN(Transcoded transcoded, Transcode(context, std::move(promoted)));
-  return Send(context, std::move(transcoded));
-}
-
-absl::StatusOr<Answer> CheckAndRun(GetPath& path, const Session& session, const proto::Get& get,
-                                   uint64_t target_bytes) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
-                         path.spaces.Find(get.space_id, session.tenant.view()));
-  GetContext context = {.path = path,
-                        .space = *space,
-                        .get = get,
-                        .slice = {.layer_first = get.slice.layer_first,
-                                  .layer_count = get.slice.layer_count,
-                                  .head_first = get.slice.head_first,
-                                  .head_count = get.slice.head_count},
-                        .target_bytes = target_bytes};
-  CAIRN_RETURN_IF_ERROR(space->CheckSlice(get.group, context.slice));
-  const codecs::GroupShape& shape = space->groups()[get.group];
-  if (const codecs::Error error =
-          codecs::SourceBytes(shape.tile, context.slice,
-                              static_cast<uint32_t>(shape.tokens_per_block), &context.source_bytes);
-      error != codecs::Error::kOk) {
+// The deadline, the space, and the slice's place in it.
+absl::Status Check(GetRun& run) {
+  const proto::Get& get = run.get.get;
+  if (run.path.clock.Now() >= run.get.deadline) {
+    return absl::DeadlineExceededError("waited too long for its turn");
+  }
+  CAIRN_ASSIGN_OR_RETURN(run.space,
+                         run.path.spaces.Find(get.space_id, run.get.session.tenant.view()));
+  run.slice = {.layer_first = get.slice.layer_first,
+               .layer_count = get.slice.layer_count,
+               .head_first = get.slice.head_first,
+               .head_count = get.slice.head_count};
+  CAIRN_RETURN_IF_ERROR(run.space->CheckSlice(get.group, run.slice));
+  const codecs::GroupShape& shape = run.space->groups()[get.group];
+  const codecs::Error error = codecs::SourceBytes(
+      shape.tile, run.slice, static_cast<uint32_t>(shape.tokens_per_block), &run.source_bytes);
+  if (error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
   }
-  return RunSteps(context);
+  return absl::OkStatus();
 }
 
-}  // namespace
+absl::Status Lookup(GetRun& run) {
+  const StepTimer timer(run.path.seconds(GetPath::Step::kLookup));
+  const proto::Get& get = run.get.get;
+  run.pins = run.path.index.Lookup({get.space_id, get.key}, get.group, run.slice);
+  // A code without a text: a miss does not allocate.
+  return run.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
+}
 
-absl::StatusOr<Answer> Get(GetPath& path, const Session& session, const proto::Get& get,
-                           uint64_t target_bytes) {
-  absl::StatusOr<Answer> answer = CheckAndRun(path, session, get, target_bytes);
+// Pins that the answer does not need are gone before it leaves.
+absl::StatusOr<Answer> RunSteps(GetPath& path, OwnedGet get) {
+  GetRun run = {.path = path, .get = std::move(get)};
+  CAIRN_RETURN_IF_ERROR(Check(run));
+  CAIRN_RETURN_IF_ERROR(Lookup(run));
+  return Transcode(run);
+}
+
+// Counts how the get ended. For the reader damaged bytes are absent bytes.
+absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer) {
   if (answer.ok()) {
     path.Count(GetPath::Outcome::kHit);
   } else if (absl::IsNotFound(answer.status())) {
     path.Count(GetPath::Outcome::kMiss);
   } else if (absl::IsDataLoss(answer.status())) {
-    // For the reader damaged bytes are absent bytes.
     path.Count(GetPath::Outcome::kCorrupt);
     return absl::NotFoundError(answer.status().message());
   } else {
@@ -60,46 +63,10 @@ absl::StatusOr<Answer> Get(GetPath& path, const Session& session, const proto::G
   return answer;
 }
 
-GetPath::GetPath(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock)
-    : spaces(spaces),
-      index(index),
-      host(host),
-      clock(clock),
-      backend(ActiveBackend()),
-      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
-               Histogram(LatencyBounds())} {}
+}  // namespace
 
-void GetPath::Report(MetricSink& sink) const {
-  constexpr std::string_view kStepNames[kStepCount] = {"lookup", "promote", "transcode", "send"};
-  const auto outcome = [&](std::string_view name, std::string_view tier, Outcome value) {
-    const MetricLabel labels[] = {{"outcome", name}, {"tier", tier}};
-    sink.AddCounter("cairn_gets_total", "Gets, by how they ended and where the bytes were.", labels,
-                    outcomes_[static_cast<size_t>(value)].Value());
-  };
-  outcome("hit", "host", Outcome::kHit);
-  outcome("miss", "none", Outcome::kMiss);
-  outcome("corrupt", "host", Outcome::kCorrupt);
-  outcome("refused", "none", Outcome::kRefused);
-  for (size_t i = 0; i < kStepCount; ++i) {
-    const MetricLabel labels[] = {{"step", kStepNames[i]}};
-    sink.AddHistogram("cairn_get_step_seconds", "Time of each step of a get.", labels,
-                      seconds_[i].Snapshot());
-  }
-  const MetricLabel host_label[] = {{"where", "host"}};
-  sink.AddCounter("cairn_corrupt_tiles_total",
-                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
-                  host_label, corrupt_tiles_host.Value());
-  const auto answered = [&](std::string_view how, const Counter& counter) {
-    const MetricLabel labels[] = {{"how", how}};
-    sink.AddCounter("cairn_get_answers_total", "Hits, by how the payload was made.", labels,
-                    counter.Value());
-  };
-  answered("direct", direct);
-  answered("gathered", gathered);
-  answered("decoded", decoded);
-  answered("recoded", recoded);
-  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes that answers to gets carried.", {},
-                  sent_bytes.Value());
+void Get(GetPath& path, OwnedGet get, GetDone done) {
+  done(Counted(path, RunSteps(path, std::move(get))));
 }
 
 }  // namespace cairn

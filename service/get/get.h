@@ -1,60 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The path of a get. Read get.cc first, then the steps in this order:
+// The way of a get between the lane that took its frame and the lane that sends the answer. Read
+// get.cc first. The steps, in their order:
 //
-//   lookup     the images that cover the slice, pinned
-//   promote    into a tier that can be sent from
-//   transcode  one payload of the wanted form, verified: the image itself, a gathered one, or
-//   source send       the reply's fields; the lane sends the payload and then drops the answer
+// - Lookup() pins images that cover the slice (get.cc).
+// - Transcode() verifies them and makes one payload of the wanted form: the image itself, a
+//   gathered one, a decoded one, or source (transcode.cc).
+// - The lane sends the payload and then drops the answer (front/get_request.cc).
 //
-// A miss is NotFound: counted, never logged. Bytes that fail their CRC are a miss too: the image is
-// dropped, cairn_corrupt_tiles_total counts, one log line says where.
+// A miss is NotFound: counted, never logged. Bytes that fail their CRC, and bytes of another image
+// than the one asked for, are a miss too: the image is dropped, cairn_corrupt_tiles_total counts,
+// and one log line says where.
 
-#include <array>
 #include <cstdint>
 #include <span>
 
-#include "absl/status/status.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
-#include "base/metric.h"
-#include "codecs/backend/backend.h"
+#include "absl/time/time.h"
 #include "proto/frame.h"
-#include "service/index/block_index.h"
+#include "service/get/get_path.h"
+#include "service/index/pin.h"
+#include "service/memory/arena.h"
 #include "service/sessions.h"
-#include "service/spaces.h"
-#include "service/tier/host_tier.h"
 
 namespace cairn {
 
-// What gets work with, and what they count. Made once. Thread-safety: Thread-safe.
-class GetPath {
- public:
-  GetPath(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock);
-
-  enum class Step : uint8_t { kLookup, kPromote, kTranscode, kSend };
-  static constexpr size_t kStepCount = 4;
-  enum class Outcome : uint8_t { kHit, kMiss, kCorrupt, kRefused };
-  static constexpr size_t kOutcomeCount = 4;
-
-  Spaces& spaces;
-  BlockIndex& index;
-  HostTier& host;
-  const Clock& clock;
-  const codecs::Backend& backend;
-
-  void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
-  // kSend is observed by who sends.
-  Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
-  Counter corrupt_tiles_host;
-  Counter sent_bytes;  // counted by who sends
-  // Of the hits: sent as they lie, put together, decoded, decoded and encoded raw.
-  Counter direct, gathered, decoded, recoded;
-  void Report(MetricSink& sink) const;
-
- private:
-  std::array<Counter, kOutcomeCount> outcomes_;
-  std::array<Histogram, kStepCount> seconds_;
+// One get. It owns all that it needs, so it may outlive the frame and the connection that it came
+// by. Thread-safety: Thread-compatible.
+struct OwnedGet {
+  Session session = {};
+  proto::Get get = {};
+  uint64_t target_bytes =
+      0;  // the most payload that the client takes: the least of frame and transport
+  absl::Time deadline = absl::InfiniteFuture();
 };
 
 // What to send, and what keeps it. Move-only. Destroy it when the reply's transfer is over.
@@ -68,13 +47,17 @@ struct Answer {
   Extent staging;
 };
 
-// All of the path but the sending. On the pool; for a get that transcodes nothing, short enough for
-// a lane. `target_bytes` is the most payload the client takes (the least of frame and transport).
-//   NotFound             a miss, or no such space
-//   PermissionDenied     the space is another tenant's
-//   InvalidArgument      group, slice; or target_bytes is too small: the message says what is
-//   needed ResourceExhausted    staging is in use
-absl::StatusOr<Answer> Get(GetPath& path, const Session& session, const proto::Get& get,
-                           uint64_t target_bytes);
+// Runs exactly once, on a thread of the path pool, with no lock held.
+using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
+
+// Runs the path, on a thread of the path pool.
+//
+// - NotFound: a miss, or no such space.
+// - PermissionDenied: the space is another tenant's.
+// - InvalidArgument: group, slice; or target_bytes is too small, and the message says what is
+//   needed.
+// - ResourceExhausted: staging is in use.
+// - DeadlineExceeded: the get waited too long for its turn.
+void Get(GetPath& path, OwnedGet get, GetDone done);
 
 }  // namespace cairn

@@ -12,6 +12,7 @@
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
 #include "service/get/steps.h"
+#include "service/index/pinned_image.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -22,9 +23,9 @@ using codecs::Slice;
 
 // Damaged bytes, and those that are no image though their checksums fit, leave the index at once;
 // who unlinks them counts and logs.
-absl::Status Corrupt(GetContext& context, const Pin& pin, codecs::Error error) {
-  if (context.path.index.Drop(pin)) {
-    context.path.corrupt_tiles_host.Add();
+absl::Status Corrupt(GetRun& run, const Pin& pin, codecs::Error error) {
+  if (run.path.index.Drop(pin)) {
+    run.path.corrupt_tiles_host.Add();
     LogWarn("get", "image is damaged: dropped",
             {{"error", codecs::Name(error)},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
@@ -48,36 +49,26 @@ Slice Intersection(const Slice& a, const Slice& b) {
   return {layer_first, layer_count, head_first, head_count};
 }
 
-// Whether the side object that the image names is the one that it was published with.
-bool HasItsSideObject(const Pin& pin, const ImageView& view) {
-  const codecs::ImageSpec& spec = view.spec();
-  const SideObject* side = pin.side_object();
-  return spec.side_object_count == 0 ? side == nullptr
-                                     : side != nullptr && side->id() == spec.side_objects[0];
-}
-
-// Parses every image and checks the tiles of it that the answer is made of.
-absl::StatusOr<Views> Verify(GetContext& context, const BlockIndex::Pins& pins) {
-  Views views(pins.size());
-  for (size_t i = 0; i < pins.size(); ++i) {
-    codecs::Error error = codecs::ParseImage(pins[i].bytes(), &views[i]);
+// Parses every image, checks that it is the one asked for, and checks those of its tiles that the
+// answer is made of.
+absl::StatusOr<Views> Verify(GetRun& run) {
+  Views views(run.pins.size());
+  for (size_t i = 0; i < run.pins.size(); ++i) {
+    codecs::Error error = ParsePinned(run.pins[i], run.space->fingerprint(), &views[i]);
     if (error == codecs::Error::kOk) {
-      error = codecs::VerifyTiles(views[i], Intersection(context.slice, views[i].spec().slice));
-    }
-    if (error == codecs::Error::kOk && !HasItsSideObject(pins[i], views[i])) {
-      error = codecs::Error::kNoProfile;
+      error = codecs::VerifyTiles(views[i], Intersection(run.slice, views[i].spec().slice));
     }
     if (error != codecs::Error::kOk) {
-      return Corrupt(context, pins[i], error);
+      return Corrupt(run, run.pins[i], error);
     }
   }
   return views;
 }
 
-absl::Status CheckTarget(const GetContext& context, uint64_t bytes) {
-  if (bytes > context.target_bytes) {
+absl::Status CheckTarget(const GetRun& run, uint64_t bytes) {
+  if (bytes > run.get.target_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("target_bytes is ", context.target_bytes, ": the payload has ", bytes));
+        absl::StrCat("target_bytes is ", run.get.target_bytes, ": the payload has ", bytes));
   }
   return absl::OkStatus();
 }
@@ -95,24 +86,22 @@ bool HaveOneCoding(const Views& views) {
   });
 }
 
-// Decodes the slice, run of heads by run, each from the first image that has it. The views are
-// those of the pins.
-absl::Status DecodeInto(GetContext& context, const BlockIndex::Pins& pins, const Views& views,
-                        std::span<std::byte> target) {
-  const Slice& slice = context.slice;
+// Decodes the slice, run of heads by run, each from the first image that has it.
+absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> target) {
+  const Slice& slice = run.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
-    const Pin& pin = pins[static_cast<size_t>(&view - views.data())];
+    const Pin& pin = run.pins[static_cast<size_t>(&view - views.data())];
     uint64_t bytes = 0;
     codecs::Error error = codecs::SourceBytes(view.spec().tile, part, view.spec().tokens, &bytes);
     if (error == codecs::Error::kOk) {
       const SideObject* side = pin.side_object();
-      error = codecs::Decode(context.path.backend, view, part, target.first(bytes),
+      error = codecs::Decode(run.path.backend, view, part, target.first(bytes),
                              side == nullptr ? codecs::DecodeInputs() : side->content().inputs());
       target = target.subspan(bytes);
     }
     if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile ||
         error == codecs::Error::kNoBank) {
-      return Corrupt(context, pin, error);
+      return Corrupt(run, pin, error);
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
   };
@@ -145,18 +134,17 @@ absl::Status DecodeInto(GetContext& context, const BlockIndex::Pins& pins, const
   return absl::OkStatus();
 }
 
-absl::StatusOr<Extent> DecodeToStaging(GetContext& context, const BlockIndex::Pins& pins,
-                                       const Views& views) {
-  CAIRN_ASSIGN_OR_RETURN(Extent source, context.path.host.AllocateStaging(context.source_bytes));
-  CAIRN_RETURN_IF_ERROR(DecodeInto(context, pins, views, source.bytes()));
+absl::StatusOr<Extent> DecodeToStaging(GetRun& run, const Views& views) {
+  CAIRN_ASSIGN_OR_RETURN(Extent source, run.path.host.AllocateStaging(run.source_bytes));
+  CAIRN_RETURN_IF_ERROR(DecodeInto(run, views, source.bytes()));
   return source;
 }
 
 // Where the tiles of a lossless image lie as a source payload already, with its CRC; empty if they
 // do not.
-std::span<const std::byte> SourceWithin(const GetContext& context, const ImageView& view,
+std::span<const std::byte> SourceWithin(const GetRun& run, const ImageView& view,
                                         uint32_t* crc32c) {
-  const Slice& slice = context.slice;
+  const Slice& slice = run.slice;
   const uint32_t first =
       view.IndexOf({.layer = slice.layer_first, .head = slice.head_first, .plane = 0});
   const uint64_t count = codecs::TileCount(view.spec().tile, slice);
@@ -173,42 +161,52 @@ std::span<const std::byte> SourceWithin(const GetContext& context, const ImageVi
     join.Append(tile.crc, tile.bytes);
     bytes += tile.bytes;
   }
-  if (bytes != context.source_bytes) {
+  if (bytes != run.source_bytes) {
     return {};  // padding between them
   }
   *crc32c = join.crc();
   return view.bytes().subspan(view.Tile(first).offset, bytes);
 }
 
-absl::StatusOr<Transcoded> ToSource(GetContext& context, Promoted promoted, const Views& views) {
-  CAIRN_RETURN_IF_ERROR(CheckTarget(context, context.source_bytes));
-  Transcoded transcoded;
-  transcoded.facts = promoted.pins.front().facts();
-  if (views.size() == 1) {
-    transcoded.payload = SourceWithin(context, views.front(), &transcoded.crc32c);
-  }
-  if (!transcoded.payload.empty()) {
-    transcoded.pin = std::move(promoted.pins.front());
-    context.path.direct.Add();
-    return transcoded;
-  }
-  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, DecodeToStaging(context, promoted.pins, views));
-  transcoded.payload = transcoded.staging.bytes();
-  transcoded.crc32c = codecs::Crc32c(transcoded.payload);
-  context.path.decoded.Add();
-  return transcoded;
+// The answer but for its payload.
+Answer AnswerOf(const GetRun& run) {
+  const ImageFacts& facts = run.pins.front().facts();
+  Answer answer;
+  answer.reply = {.form = run.get.get.form,
+                  .tier = static_cast<uint8_t>(facts.tier),
+                  .first_position = facts.first_position,
+                  .source_bytes = run.source_bytes};
+  return answer;
 }
 
-absl::StatusOr<Extent> Gather(GetContext& context, const Views& views) {
+absl::StatusOr<Answer> ToSource(GetRun& run, const Views& views) {
+  CAIRN_RETURN_IF_ERROR(CheckTarget(run, run.source_bytes));
+  Answer answer = AnswerOf(run);
+  if (views.size() == 1) {
+    answer.payload = SourceWithin(run, views.front(), &answer.payload_crc32c);
+  }
+  if (!answer.payload.empty()) {
+    answer.pin = std::move(run.pins.front());
+    run.path.direct.Add();
+    return answer;
+  }
+  CAIRN_ASSIGN_OR_RETURN(answer.staging, DecodeToStaging(run, views));
+  answer.payload = answer.staging.bytes();
+  answer.payload_crc32c = codecs::Crc32c(answer.payload);
+  run.path.decoded.Add();
+  return answer;
+}
+
+absl::StatusOr<Extent> Gather(GetRun& run, const Views& views) {
   uint64_t bytes_needed = 0;
-  codecs::Error error = codecs::GatheredBytes(views, context.slice, &bytes_needed);
+  codecs::Error error = codecs::GatheredBytes(views, run.slice, &bytes_needed);
   if (error != codecs::Error::kOk) {
     return Internal("gather", error);
   }
-  CAIRN_RETURN_IF_ERROR(CheckTarget(context, bytes_needed));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, context.path.host.AllocateStaging(bytes_needed));
+  CAIRN_RETURN_IF_ERROR(CheckTarget(run, bytes_needed));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.host.AllocateStaging(bytes_needed));
   size_t bytes = 0;
-  error = codecs::Gather(views, context.slice, image.bytes(), &bytes);
+  error = codecs::Gather(views, run.slice, image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {
     return Internal("gather", error);
   }
@@ -217,21 +215,20 @@ absl::StatusOr<Extent> Gather(GetContext& context, const Views& views) {
 }
 
 // Images that are coded differently have no common image but a lossless one of what they decode to.
-absl::StatusOr<Extent> Recode(GetContext& context, const BlockIndex::Pins& pins,
-                              const Views& views) {
+absl::StatusOr<Extent> Recode(GetRun& run, const Views& views) {
   codecs::ImageSpec spec = views.front().spec();
-  spec.slice = context.slice;
+  spec.slice = run.slice;
   CAIRN_CHECK(codecs::SetRecipe("raw", {}, {}, &spec) == codecs::Error::kOk);
   uint64_t bytes_max = 0;
   codecs::Error error = codecs::MaxImageBytes(spec, &bytes_max);
   if (error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("slice: ", ToAbsl(codecs::Name(error))));
   }
-  CAIRN_RETURN_IF_ERROR(CheckTarget(context, bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(const Extent source, DecodeToStaging(context, pins, views));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, context.path.host.AllocateStaging(bytes_max));
+  CAIRN_RETURN_IF_ERROR(CheckTarget(run, bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(const Extent source, DecodeToStaging(run, views));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.host.AllocateStaging(bytes_max));
   size_t bytes = 0;
-  error = codecs::Encode(context.path.backend, spec, source.bytes(), image.bytes(), &bytes);
+  error = codecs::Encode(run.path.backend, spec, source.bytes(), image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {
     return Internal("encode", error);
   }
@@ -239,33 +236,30 @@ absl::StatusOr<Extent> Recode(GetContext& context, const BlockIndex::Pins& pins,
   return image;
 }
 
-absl::StatusOr<Transcoded> ToImage(GetContext& context, Promoted promoted, const Views& views) {
-  Transcoded transcoded;
-  transcoded.facts = promoted.pins.front().facts();
-  if (views.size() == 1 && views.front().spec().slice == context.slice) {
-    CAIRN_RETURN_IF_ERROR(CheckTarget(context, views.front().bytes().size()));
-    transcoded.payload = views.front().bytes();
-    transcoded.crc32c = codecs::JoinCrc32c(views.front());
-    transcoded.pin = std::move(promoted.pins.front());
-    context.path.direct.Add();
-    return transcoded;
+absl::StatusOr<Answer> ToImage(GetRun& run, const Views& views) {
+  Answer answer = AnswerOf(run);
+  if (views.size() == 1 && views.front().spec().slice == run.slice) {
+    CAIRN_RETURN_IF_ERROR(CheckTarget(run, views.front().bytes().size()));
+    answer.payload = views.front().bytes();
+    answer.payload_crc32c = codecs::JoinCrc32c(views.front());
+    answer.pin = std::move(run.pins.front());
+    run.path.direct.Add();
+    return answer;
   }
   const bool is_gathered = HaveOneCoding(views);
-  CAIRN_ASSIGN_OR_RETURN(transcoded.staging, is_gathered ? Gather(context, views)
-                                                         : Recode(context, promoted.pins, views));
-  (is_gathered ? context.path.gathered : context.path.recoded).Add();
-  transcoded.payload = transcoded.staging.bytes();
-  transcoded.crc32c = codecs::Crc32c(transcoded.payload);
-  return transcoded;
+  CAIRN_ASSIGN_OR_RETURN(answer.staging, is_gathered ? Gather(run, views) : Recode(run, views));
+  (is_gathered ? run.path.gathered : run.path.recoded).Add();
+  answer.payload = answer.staging.bytes();
+  answer.payload_crc32c = codecs::Crc32c(answer.payload);
+  return answer;
 }
 
 }  // namespace
 
-absl::StatusOr<Transcoded> Transcode(GetContext& context, Promoted promoted) {
-  const StepTimer timer(context.path.seconds(GetPath::Step::kTranscode));
-  CAIRN_ASSIGN_OR_RETURN(const Views views, Verify(context, promoted.pins));
-  return context.get.form == proto::Form::kSource ? ToSource(context, std::move(promoted), views)
-                                                  : ToImage(context, std::move(promoted), views);
+absl::StatusOr<Answer> Transcode(GetRun& run) {
+  const StepTimer timer(run.path.seconds(GetPath::Step::kTranscode));
+  CAIRN_ASSIGN_OR_RETURN(const Views views, Verify(run));
+  return run.get.get.form == proto::Form::kSource ? ToSource(run, views) : ToImage(run, views);
 }
 
 }  // namespace cairn

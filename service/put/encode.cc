@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
+#include "service/index/pinned_image.h"
 #include "service/put/steps.h"
 #include "service/step_timer.h"
 
@@ -101,7 +102,8 @@ struct Parents {
 
 // Nothing where they are not resident or not as they were: the image then says that it is local. It
 // is left to those who read them to drop them.
-Parents ParentsOf(PutPath& path, const proto::Put& put, const codecs::ImageSpec& spec) {
+Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
+                  const codecs::ImageSpec& spec) {
   Parents parents;
   if (spec.recipe.id != codecs::RecipeId::kOtt || spec.first_position == 0) {
     return parents;
@@ -109,7 +111,7 @@ Parents ParentsOf(PutPath& path, const proto::Put& put, const codecs::ImageSpec&
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
   for (const Pin& pin : parents.pins) {
     codecs::ImageView view;
-    if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk ||
+    if (ParsePinned(pin, space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
       return {};
     }
@@ -127,48 +129,48 @@ absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, bool* is_p
 
 }  // namespace
 
-absl::StatusOr<Encoded> Encode(PutContext& context, Received received) {
-  PutPath& path = *context.path_;
+absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
+  PutPath& path = *put.path;
   const StepTimer timer(path.seconds(PutPath::Step::kEncode));
-  if (received.crc32c != context.payload_crc32c_) {
-    return Corrupt(path, context.put_, "payload");
+  Extent payload = std::move(put.staging);
+  if (crc32c != put.payload_crc32c) {
+    return Corrupt(path, put.put, "payload");
   }
-  const proto::StatisticSet kinds = context.put_.statistics;
+  const proto::StatisticSet kinds = put.put.statistics;
   if (kinds.bits() != 0) {
-    const size_t bytes = received.payload.size() - StatisticsBytes(kinds, context.spec_);
-    CAIRN_ASSIGN_OR_RETURN(context.statistics_,
-                           ReadStatistics(kinds, context.spec_, received.payload.subspan(bytes)));
-    received.payload = received.payload.first(bytes);
-    received.staging.ShrinkTo(bytes);
+    const size_t bytes = payload.size_bytes() - StatisticsBytes(kinds, put.spec);
+    CAIRN_ASSIGN_OR_RETURN(put.statistics,
+                           ReadStatistics(kinds, put.spec, payload.bytes().subspan(bytes)));
+    payload.ShrinkTo(bytes);
   }
   Encoded encoded;
-  if (context.put_.form == proto::Form::kImage) {
+  if (put.put.form == proto::Form::kImage) {
     CAIRN_RETURN_IF_ERROR(
-        CheckImage(path, *context.space_, context.put_, context.spec_, received.payload, &encoded));
-    encoded.image = std::move(received.staging);
+        CheckImage(path, *put.space, put.put, put.spec, payload.bytes(), &encoded));
+    encoded.image = std::move(payload);
     return encoded;
   }
-  codecs::ImageSpec spec = context.spec_;  // raw, so far
-  const codecs::Recipe policy = context.space_->recipe();
-  if (context.keeps_raw_ && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
+  codecs::ImageSpec spec = put.spec;  // raw, so far
+  const codecs::Recipe policy = put.space->recipe();
+  if (put.keeps_raw && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
     encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
-    encoded.side_object = path.spaces.Settle(*context.space_, &spec);
+    encoded.side_object = path.spaces.Settle(*put.space, &spec);
     path.without_side_object.Add(
         policy.NeedsSideObject() && encoded.side_object.get() == nullptr ? 1 : 0);
   }
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
-  const Parents parents = ParentsOf(path, context.put_, spec);
+  const Parents parents = ParentsOf(path, *put.space, put.put, spec);
   codecs::EncodeInputs inputs = codecs::EncodeWith(encoded.side_object.inputs());
-  inputs.query_magnitudes = context.statistics_.of(proto::Statistic::kQueryMagnitudes);
-  inputs.token_scores = context.statistics_.of(proto::Statistic::kTokenScores);
+  inputs.query_magnitudes = put.statistics.of(proto::Statistic::kQueryMagnitudes);
+  inputs.token_scores = put.statistics.of(proto::Statistic::kTokenScores);
   inputs.parents = parents.views;
   size_t bytes = 0;
   const codecs::Error error =
-      codecs::Encode(path.backend, spec, received.payload, encoded.image.bytes(), &bytes, inputs);
+      codecs::Encode(path.backend, spec, payload.bytes(), encoded.image.bytes(), &bytes, inputs);
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
   }

@@ -8,42 +8,42 @@
 
 namespace cairn {
 
-absl::Status Publish(PutContext& context, Placed placed) {
-  PutPath& path = *context.path_;
+absl::Status Publish(OwnedPut& put, Placed placed) {
+  PutPath& path = *put.path;
   const StepTimer timer(path.seconds(PutPath::Step::kPublish));
-  const BlockName name = {context.put_.space_id, context.put_.key};
+  const BlockName name = {put.put.space_id, put.put.key};
   uint64_t source_bytes = 0;
-  CAIRN_CHECK(codecs::SourceBytes(context.spec_.tile, context.spec_.slice, context.spec_.tokens,
-                                  &source_bytes) == codecs::Error::kOk);
+  CAIRN_CHECK(codecs::SourceBytes(put.spec.tile, put.spec.slice, put.spec.tokens, &source_bytes) ==
+              codecs::Error::kOk);
   const uint64_t image_bytes = placed.image.size_bytes();
   NewImage image = {.claim = {.name = name,
-                              .parent = context.put_.parent,
-                              .first_position = context.put_.first_position,
-                              .tokens = context.put_.tokens,
-                              .group = context.put_.group,
-                              .slice = context.spec_.slice},
+                              .parent = put.put.parent,
+                              .first_position = put.put.first_position,
+                              .tokens = put.put.tokens,
+                              .group = put.put.group,
+                              .slice = put.spec.slice},
                     .recipe = placed.recipe,
                     .source_bytes = source_bytes,
                     .extent = std::move(placed.image),
                     .side_object = std::move(placed.side_object),
                     .is_encode_pending = placed.is_encode_pending};
   // A session cannot end between the question and the deed, so after its end nothing appears.
-  CAIRN_RETURN_IF_ERROR(path.sessions.IfOpen(context.session_id_, [&] {
+  CAIRN_RETURN_IF_ERROR(path.sessions.IfOpen(put.session_id, [&] {
     const absl::StatusOr<bool> is_published = path.index.Publish(std::move(image));
-    context.is_duplicate_ = is_published.ok() && !*is_published;
+    put.is_duplicate = is_published.ok() && !*is_published;
     return is_published.status();
   }));
-  context.image_bytes_ = image_bytes;
-  if (!context.is_duplicate_) {
+  put.image_bytes = image_bytes;
+  if (!put.is_duplicate) {
     path.source_bytes.Add(source_bytes);
     path.image_bytes.Add(image_bytes);
     path.index.Announce(name);
-    const std::span<const float> squares = context.statistics_.of(proto::Statistic::kQuerySquares);
+    const std::span<const float> squares = put.statistics.of(proto::Statistic::kQuerySquares);
     if (!squares.empty()) {
-      const SpaceEntry& space = *context.space_;
-      path.spaces.query_squares().Add({space.id(), context.put_.group, space.tenant()},
-                                      space.groups()[context.put_.group], context.spec_.slice,
-                                      squares, context.put_.tokens);
+      const SpaceEntry& space = *put.space;
+      path.spaces.query_squares().Add({space.id(), put.put.group, space.tenant()},
+                                      space.groups()[put.put.group], put.spec.slice, squares,
+                                      put.put.tokens);
     }
   }
   return absl::OkStatus();

@@ -1,85 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/put/put.h"
 
-#include <string_view>
+#include <utility>
 
 #include "base/status.h"
-#include "service/active_backend.h"
 #include "service/put/steps.h"
 
 namespace cairn {
 namespace {
 
-absl::Status RunSteps(PutContext& context, Received received) {
-  CAIRN_ASSIGN_OR_RETURN(Encoded encoded, Encode(context, std::move(received)));
-  CAIRN_ASSIGN_OR_RETURN(Placed placed, Place(context, std::move(encoded)));
-  return Publish(context, std::move(placed));
+absl::Status RunSteps(OwnedPut& put, uint32_t crc32c) {
+  if (put.path->clock.Now() >= put.deadline) {
+    return absl::DeadlineExceededError("waited too long for its turn");
+  }
+  CAIRN_ASSIGN_OR_RETURN(Encoded encoded, Encode(put, crc32c));
+  CAIRN_ASSIGN_OR_RETURN(Placed placed, Place(put, std::move(encoded)));
+  return Publish(put, std::move(placed));
 }
 
 }  // namespace
 
-absl::Status Put(PutContext& context, Received received) {
-  const absl::Status status = RunSteps(context, std::move(received));
-  if (status.ok()) {
-    context.path_->Count(context.is_duplicate() ? PutPath::Outcome::kDuplicate
-                                                : PutPath::Outcome::kStored);
-  } else {
-    context.path_->CountFailure(status);
+void Put(OwnedPut put, uint32_t crc32c, PutDone done) {
+  PutPath& path = *put.path;
+  const absl::Status status = RunSteps(put, crc32c);
+  const proto::PutReply reply = put.reply();
+  { const OwnedPut over = std::move(put); }  // its memory is free before the client hears of it
+  if (!status.ok()) {
+    path.CountFailure(status);
+    return done(status);
   }
-  return status;
-}
-
-PutPath::PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, HostTier& host,
-                 const Clock& clock)
-    : spaces(spaces),
-      sessions(sessions),
-      index(index),
-      host(host),
-      clock(clock),
-      backend(ActiveBackend()),
-      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
-               Histogram(LatencyBounds())} {}
-
-void PutPath::CountFailure(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kDataLoss:
-      return Count(Outcome::kCorrupt);
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return Count(Outcome::kAborted);
-    default:
-      return Count(Outcome::kRefused);
-  }
-}
-
-void PutPath::Report(MetricSink& sink) const {
-  constexpr std::string_view kOutcomeNames[kOutcomeCount] = {"stored", "duplicate", "refused",
-                                                             "corrupt", "aborted"};
-  constexpr std::string_view kStepNames[kStepCount] = {"receive", "encode", "place", "publish"};
-  for (size_t i = 0; i < kOutcomeCount; ++i) {
-    const MetricLabel labels[] = {{"outcome", kOutcomeNames[i]}};
-    sink.AddCounter("cairn_puts_total", "Puts, by how they ended.", labels, outcomes_[i].Value());
-  }
-  for (size_t i = 0; i < kStepCount; ++i) {
-    const MetricLabel labels[] = {{"step", kStepNames[i]}};
-    sink.AddHistogram("cairn_put_step_seconds", "Time of each step of a put.", labels,
-                      seconds_[i].Snapshot());
-  }
-  const MetricLabel wire[] = {{"where", "wire"}};
-  sink.AddCounter("cairn_corrupt_tiles_total",
-                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
-                  wire, corrupt_wire.Value());
-  sink.AddCounter("cairn_put_kept_raw_total",
-                  "Puts whose block was kept raw because the path pool was busy.", {},
-                  kept_raw.Value());
-  sink.AddCounter(
-      "cairn_put_without_side_object_total",
-      "Puts kept exact because their group had no profile or bank for the space's recipe yet.", {},
-      without_side_object.Value());
-  sink.AddCounter("cairn_put_source_bytes_total", "Source bytes of the slices stored by puts.", {},
-                  source_bytes.Value());
-  sink.AddCounter("cairn_put_image_bytes_total", "Image bytes stored by puts.", {},
-                  image_bytes.Value());
+  path.Count(reply.is_duplicate ? PutPath::Outcome::kDuplicate : PutPath::Outcome::kStored);
+  done(reply);
 }
 
 }  // namespace cairn

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "service/put/statistics.h"
+
 #include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "service/put/steps.h"
 
 namespace cairn {
 namespace {

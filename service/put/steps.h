@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The steps between Received and published. Each consumes the product of the one before.
+// The steps of Put(). Each consumes the product of the one before.
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "codecs/recipe/recipe.h"
+#include "service/index/side_objects.h"
 #include "service/memory/arena.h"
 #include "service/put/put.h"
 
@@ -27,16 +30,10 @@ struct Placed {
   bool is_encode_pending = false;
 };
 
-// Of what comes with a put of that image besides the KV.
-uint64_t StatisticsBytes(proto::StatisticSet kinds, const codecs::ImageSpec& spec);
-// From those bytes to numbers. InvalidArgument names the first that cannot be.
-absl::StatusOr<Statistics> ReadStatistics(proto::StatisticSet kinds, const codecs::ImageSpec& spec,
-                                          std::span<const std::byte> bytes);
-// The recipe's encoder reads one of them.
-bool AreCodedWith(proto::StatisticSet kinds, const codecs::Recipe& recipe);
-
-absl::StatusOr<Encoded> Encode(PutContext& context, Received received);
-absl::StatusOr<Placed> Place(PutContext& context, Encoded encoded);
-absl::Status Publish(PutContext& context, Placed placed);
+// Takes put.staging. `crc32c` is of the payload as it landed.
+absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c);
+absl::StatusOr<Placed> Place(OwnedPut& put, Encoded encoded);
+// Sets put.is_duplicate and put.image_bytes.
+absl::Status Publish(OwnedPut& put, Placed placed);
 
 }  // namespace cairn

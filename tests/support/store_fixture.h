@@ -164,17 +164,21 @@ class StoreFixture {
   absl::StatusOr<proto::PutReply> RunPut(const proto::Frame& frame,
                                          std::span<const std::byte> payload, const Session& by,
                                          bool keeps_raw = false) {
-    CAIRN_ASSIGN_OR_RETURN(PutContext context, Admit(*put, by, frame));
-    if (context.is_duplicate()) {
-      return context.reply();
+    CAIRN_ASSIGN_OR_RETURN(OwnedPut owned, Admit(*put, by, frame, absl::InfiniteFuture()));
+    if (owned.is_duplicate) {
+      return owned.reply();
     }
-    CAIRN_CHECK(context.target().size() == payload.size());
-    std::copy(payload.begin(), payload.end(), context.target().begin());
-    if (keeps_raw) {
-      context.KeepRaw();
-    }
-    CAIRN_RETURN_IF_ERROR(Put(context, Arrived(context, codecs::Crc32c(payload))));
-    return context.reply();
+    owned.keeps_raw = keeps_raw;
+    return Land(std::move(owned), payload);
+  }
+  // The rest of an admitted put, once `payload` has landed.
+  static absl::StatusOr<proto::PutReply> Land(OwnedPut owned, std::span<const std::byte> payload) {
+    CAIRN_CHECK(owned.target().size() == payload.size());
+    std::copy(payload.begin(), payload.end(), owned.target().begin());
+    absl::StatusOr<proto::PutReply> result = absl::Status(absl::StatusCode::kUnknown, "");
+    Put(std::move(owned), codecs::Crc32c(payload),
+        [&result](absl::StatusOr<proto::PutReply> reply) { result = std::move(reply); });
+    return result;
   }
   absl::StatusOr<proto::PutReply> PutSource(const SpaceEntry& space, const proto::BlockKey& key,
                                             const codecs::Slice& slice,
@@ -210,7 +214,14 @@ class StoreFixture {
     body.group = group;
     body.slice = {slice.layer_first, slice.layer_count, slice.head_first, slice.head_count};
     body.form = form;
-    return Get(*get, session, body, limits::kTransferBytesMax);
+    return RunGet(body, session);
+  }
+  absl::StatusOr<Answer> RunGet(const proto::Get& body, const Session& by,
+                                uint64_t target_bytes = limits::kTransferBytesMax) {
+    absl::StatusOr<Answer> result = absl::Status(absl::StatusCode::kUnknown, "");
+    Get(*get, {.session = by, .get = body, .target_bytes = target_bytes},
+        [&result](absl::StatusOr<Answer> answer) { result = std::move(answer); });
+    return result;
   }
 
   MatchQuery Query(const SpaceEntry& space, std::vector<proto::BlockKey> keys,

@@ -108,15 +108,14 @@ class Stress {
     auto& body = std::get<proto::Put>(frame.body);
     body.first_position = block * space_.tokens_per_block();
     body.parent = block % 10 == 0 ? proto::BlockKey{} : StoreFixture::Key(block - 1);
-    auto context = Admit(*store_.put, session, frame);
-    if (!context.ok() || context->is_duplicate()) {
+    auto put = Admit(*store_.put, session, frame, absl::InfiniteFuture());
+    if (!put.ok() || put->is_duplicate) {
       return;
     }
-    std::copy(source.begin(), source.end(), context->target().begin());
     if (ends_midway) {
       return;  // the client died
     }
-    const absl::Status status = cairn::Put(*context, Arrived(*context, frame.payload_crc32c));
+    const absl::Status status = StoreFixture::Land(*std::move(put), source).status();
     stored_ += status.ok() ? 1 : 0;
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
@@ -127,7 +126,7 @@ class Stress {
     body.key = StoreFixture::Key(block);
     body.slice = {0, 2, 0, 4};
     body.form = proto::Form::kSource;
-    const auto answer = cairn::Get(*store_.get, session, body, limits::kTransferBytesMax);
+    const auto answer = store_.RunGet(body, session);
     if (answer.ok()) {
       const auto& source = sources_[block - 1];
       ++hits_;

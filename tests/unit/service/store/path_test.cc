@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "codecs/checksum/checksum.h"
-#include "codecs/format/image_header.h"
 #include "codecs/image/decode.h"
-#include "codecs/pack/strip.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
@@ -146,11 +144,11 @@ TEST(PutGetTest, SecondPutIsADuplicateBeforeItsPayloadMoves) {
   const auto key = StoreFixture::Key(1);
   ASSERT_TRUE(store.PutSource(space, key, StoreFixture::Whole(space)).ok());
   const auto source = StoreFixture::Source(space, key, 0, kLeft);
-  const auto context =
-      Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, kLeft, source));
-  ASSERT_TRUE(context.ok());
-  EXPECT_TRUE(context->is_duplicate());
-  EXPECT_TRUE(context->target().empty());
+  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, kLeft, source),
+                   absl::InfiniteFuture());
+  ASSERT_TRUE(put.ok());
+  EXPECT_TRUE(put->is_duplicate);
+  EXPECT_TRUE(put->target().empty());
   EXPECT_EQ(store.host->staging_bytes(), 0u);
 }
 
@@ -161,15 +159,14 @@ TEST(PutGetTest, OfTwoEqualPutsInFlightTheSecondToPublishIsTheDuplicate) {
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
   const auto frame = StoreFixture::PutFrame(space, key, whole, source);
-  auto first = Admit(*store.put, store.session, frame);
-  auto second = Admit(*store.put, store.session, frame);
+  auto first = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
+  auto second = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
   ASSERT_TRUE(first.ok() && second.ok());
-  for (PutContext* context : {&*second, &*first}) {
-    std::copy(source.begin(), source.end(), context->target().begin());
-    ASSERT_TRUE(Put(*context, Arrived(*context, codecs::Crc32c(source))).ok());
-  }
-  EXPECT_FALSE(second->is_duplicate());
-  EXPECT_TRUE(first->is_duplicate());
+  const auto second_reply = StoreFixture::Land(*std::move(second), source);
+  const auto first_reply = StoreFixture::Land(*std::move(first), source);
+  ASSERT_TRUE(first_reply.ok() && second_reply.ok());
+  EXPECT_FALSE(second_reply->is_duplicate);
+  EXPECT_TRUE(first_reply->is_duplicate);
   EXPECT_EQ(store.index->figures().image_count, 1u);
 }
 
@@ -246,7 +243,7 @@ TEST(PutGetTest, FieldsOutOfTheirLimitsAreNamed) {
   const auto refused = [&](auto change) {
     proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), whole, source);
     change(frame, std::get<proto::Put>(frame.body));
-    return std::string(Admit(*store.put, store.session, frame).status().ToString());
+    return Admit(*store.put, store.session, frame, absl::InfiniteFuture()).status().ToString();
   };
   using Frame = proto::Frame;
   EXPECT_THAT(refused([](Frame&, proto::Put& p) { p.group = 1; }), HasSubstr("group 1"));
@@ -275,74 +272,20 @@ TEST(PutGetTest, AnotherTenantReachesNothingByKey) {
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(theirs, key, whole).status()));
 }
 
-TEST(PutGetTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
-  StoreFixture store;
-  LogCapture log;
-  const SpaceEntry& space = store.OpenSpace();
-  const auto key = StoreFixture::Key(1);
-  const auto whole = StoreFixture::Whole(space);
-  ASSERT_TRUE(store.PutSource(space, key, whole).ok());
-  {
-    const auto pins = store.index->Lookup({space.id(), key}, 0, whole);
-    ASSERT_EQ(pins.size(), 1u);
-    store.host->arena().mapping()[pins[0].place() + pins[0].bytes().size() - 1] ^= std::byte{4};
-  }
-  EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
-  EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
-  MetricCapture metrics;
-  store.get->Report(metrics);
-  EXPECT_EQ(metrics.Value("cairn_corrupt_tiles_total{where=\"host\"}"), 1);
-  EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"corrupt\",tier=\"host\"}"), 1);
-  EXPECT_EQ(metrics.Value("cairn_gets_total{outcome=\"miss\",tier=\"none\"}"), 1);
-  ASSERT_EQ(log.Lines().size(), 1u);
-  EXPECT_EQ(store.host->used_bytes(), 0u);
-  ASSERT_TRUE(store.PutSource(space, key, whole).ok()) << "it can be put again";
-  EXPECT_TRUE(store.RunGet(space, key, whole).ok());
-}
-
-// Only decoding an entropy-coded stream shows that it is none.
-TEST(PutGetTest, StreamThatDoesNotEndIsAMissThoughItsChecksumsFit) {
-  StoreFixture store;
-  LogCapture log;
-  proto::SpaceIdentity identity = StoreFixture::Identity();
-  identity.tokens_per_block = 64;  // of fewer, codes of three bits may be smaller
-  const SpaceEntry& space = store.OpenSpace("exact", identity);
-  const auto key = StoreFixture::Key(1);
-  const auto whole = StoreFixture::Whole(space);
-  auto image = StoreFixture::Image(space, key, whole, "exact");
-  codecs::ImageView view;
-  ASSERT_EQ(codecs::ParseImage(image, &view), codecs::Error::kOk);
-  // A state of the stream's, behind a byte a channel; and both checksums above it.
-  image[view.Tile(0).offset + codecs::kStripHeaderBytes + view.spec().tile.k_dim] ^= std::byte{1};
-  const uint32_t tile_crc = codecs::Crc32c(view.TileContent(0));
-  const size_t prefix_bytes = codecs::PrefixBytes(view.tile_count());
-  std::memcpy(&image[codecs::PrefixBytes(0) + codecs::directory::kCrc], &tile_crc, 4);
-  const uint32_t prefix_crc = codecs::PrefixCrc(std::span(image).first(prefix_bytes));
-  std::memcpy(&image[codecs::header::kCrc], &prefix_crc, 4);
-  const auto frame = StoreFixture::PutFrame(space, key, whole, image, Form::kImage);
-  ASSERT_TRUE(store.RunPut(frame, image, store.session).ok());
-  EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
-  EXPECT_EQ(store.index->figures().image_count, 0u) << "it is not tried again";
-  EXPECT_EQ(log.Lines().size(), 1u);
-  ExpectNothingHeld(store);
-}
-
 TEST(PutGetTest, SessionThatEndsMeanwhileLeavesNothing) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, key, 0, whole);
-  auto context =
-      Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, whole, source));
-  ASSERT_TRUE(context.ok());
-  std::copy(source.begin(), source.end(), context->target().begin());
+  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, whole, source),
+                   absl::InfiniteFuture());
+  ASSERT_TRUE(put.ok());
   EXPECT_EQ(store.sessions.in_flight_bytes(), source.size());
   store.sessions.End(store.session.id);
   EXPECT_EQ(store.sessions.in_flight_bytes(), 0u);
   EXPECT_EQ(store.sessions.quarantine_bytes(), source.size());
-  EXPECT_TRUE(absl::IsUnavailable(Put(*context, Arrived(*context, codecs::Crc32c(source)))));
-  *context = PutContext();
+  EXPECT_TRUE(absl::IsUnavailable(StoreFixture::Land(*std::move(put), source).status()));
   EXPECT_EQ(store.sessions.quarantine_bytes(), 0u);
   EXPECT_EQ(store.index->figures().image_count, 0u);
   EXPECT_EQ(store.host->used_bytes(), 0u);
@@ -377,6 +320,29 @@ TEST(PutGetTest, BusyPoolKeepsTheBlockRawAndUpkeepEncodesIt) {
   KeepRawThenEncode("exact");
 }
 
+TEST(PutGetTest, WhatWaitedPastItsDeadlineIsNotStarted) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  const auto key = StoreFixture::Key(1);
+  const auto whole = StoreFixture::Whole(space);
+  const auto source = StoreFixture::Source(space, key, 0, whole);
+  auto put = Admit(*store.put, store.session, StoreFixture::PutFrame(space, key, whole, source),
+                   store.clock.Now() + absl::Seconds(1));
+  ASSERT_TRUE(put.ok());
+  store.clock.Advance(absl::Seconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(StoreFixture::Land(*std::move(put), source).status()));
+  EXPECT_EQ(store.index->figures().image_count, 0u);
+  ASSERT_TRUE(store.PutSource(space, key, whole).ok());
+  OwnedGet get = {.session = store.session, .deadline = store.clock.Now()};
+  get.get.space_id = space.id();
+  get.get.key = key;
+  absl::Status status;
+  Get(*store.get, std::move(get),
+      [&](const absl::StatusOr<Answer>& answer) { status = answer.status(); });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  ExpectNothingHeld(store);
+}
+
 TEST(PutGetTest, TooSmallATargetSaysWhatIsNeeded) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
@@ -387,7 +353,7 @@ TEST(PutGetTest, TooSmallATargetSaysWhatIsNeeded) {
   body.key = key;
   body.slice = {0, 2, 0, 4};
   body.form = Form::kImage;
-  const auto answer = Get(*store.get, store.session, body, 100);
+  const auto answer = store.RunGet(body, store.session, 100);
   EXPECT_TRUE(absl::IsInvalidArgument(answer.status()));
   EXPECT_THAT(std::string(answer.status().message()), HasSubstr("target_bytes"));
 }

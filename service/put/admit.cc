@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "service/limits.h"
-#include "service/put/steps.h"
+#include "service/put/put.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -91,28 +91,30 @@ absl::Status CheckPayloadBytes(const codecs::ImageSpec& spec, const proto::Put& 
 
 }  // namespace
 
-absl::StatusOr<PutContext> Admit(PutPath& path, const Session& session, const proto::Frame& frame) {
-  const StepTimer timer(path.seconds(PutPath::Step::kReceive));
-  const auto* put = std::get_if<proto::Put>(&frame.body);
-  CAIRN_CHECK(put != nullptr);
-  const auto admit = [&]() -> absl::StatusOr<PutContext> {
-    PutContext context;
-    context.path_ = &path;
-    context.session_id_ = session.id;
-    context.put_ = *put;
-    context.payload_crc32c_ = frame.payload_crc32c;
-    CAIRN_ASSIGN_OR_RETURN(context.space_, path.spaces.Find(put->space_id, session.tenant.view()));
-    CAIRN_ASSIGN_OR_RETURN(context.spec_, CheckGeometry(*context.space_, *put));
-    CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(context.spec_, *put, frame.payload_bytes));
-    if (put->is_derived && context.space_->recipe().IsLossless()) {
+absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const proto::Frame& frame,
+                               absl::Time deadline) {
+  const StepTimer timer(path.seconds(PutPath::Step::kAdmit));
+  const auto* body = std::get_if<proto::Put>(&frame.body);
+  CAIRN_CHECK(body != nullptr);
+  const auto admit = [&]() -> absl::StatusOr<OwnedPut> {
+    OwnedPut put;
+    put.path = &path;
+    put.session_id = session.id;
+    put.deadline = deadline;
+    put.put = *body;
+    put.payload_crc32c = frame.payload_crc32c;
+    CAIRN_ASSIGN_OR_RETURN(put.space, path.spaces.Find(body->space_id, session.tenant.view()));
+    CAIRN_ASSIGN_OR_RETURN(put.spec, CheckGeometry(*put.space, *body));
+    CAIRN_RETURN_IF_ERROR(CheckPayloadBytes(put.spec, *body, frame.payload_bytes));
+    if (body->is_derived && put.space->recipe().IsLossless()) {
       return absl::FailedPreconditionError(
           "is_derived: a lossless space takes no KV that was computed on a lossy prefix");
     }
-    CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, path.index.Check(ClaimOf(*put)));
+    CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, path.index.Check(ClaimOf(*body)));
     if (covered.has_value()) {
-      context.is_duplicate_ = true;
-      context.image_bytes_ = *covered;
-      return context;
+      put.is_duplicate = true;
+      put.image_bytes = *covered;
+      return put;
     }
     // Payloads leave room for the images that are made of them, and for answers.
     const uint64_t staging_max =
@@ -122,26 +124,17 @@ absl::StatusOr<PutContext> Admit(PutPath& path, const Session& session, const pr
                                                        path.host.staging_bytes(), " of ",
                                                        staging_max, " bytes"));
     }
-    CAIRN_ASSIGN_OR_RETURN(context.in_flight_,
-                           path.sessions.BeginPut(session.id, frame.payload_bytes));
-    CAIRN_ASSIGN_OR_RETURN(context.staging_, path.host.AllocateStaging(frame.payload_bytes));
-    context.target_ = context.staging_.bytes();
-    return context;
+    CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
+    CAIRN_ASSIGN_OR_RETURN(put.staging, path.host.AllocateStaging(frame.payload_bytes));
+    return put;
   };
-  absl::StatusOr<PutContext> context = admit();
-  if (!context.ok()) {
-    path.CountFailure(context.status());
-  } else if (context->is_duplicate()) {
+  absl::StatusOr<OwnedPut> put = admit();
+  if (!put.ok()) {
+    path.CountFailure(put.status());
+  } else if (put->is_duplicate) {
     path.Count(PutPath::Outcome::kDuplicate);
   }
-  return context;
-}
-
-Received Arrived(PutContext& context, uint32_t crc32c) {
-  CAIRN_CHECK(!context.staging_.is_empty());
-  return {.staging = std::move(context.staging_),
-          .payload = std::exchange(context.target_, {}),
-          .crc32c = crc32c};
+  return put;
 }
 
 }  // namespace cairn

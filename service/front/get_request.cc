@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/get_request.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace cairn {
+
+// On the lane.
+void GetRequests::Start(transport::Lane& lane, const Request& request, const proto::Frame& frame) {
+  const auto& body = std::get<proto::Get>(frame.body);
+  OwnedGet get = {
+      .session = request.session,
+      .get = body,
+      .target_bytes = std::min(body.target_bytes, request.reply_to.capacity_bytes),
+      .deadline = request.deadline,
+  };
+  PathPool::Job job = [this, request, get = std::move(get)] { Run(request, get); };
+  const absl::Status status = pool_.Submit(std::move(job));
+  if (!status.ok()) {
+    path_.Count(GetPath::Outcome::kRefused);
+    replies_.Refuse(lane, request, status);
+  }
+}
+
+// On the path pool: service/get/get.cc, which may answer later and from another of its threads.
+void GetRequests::Run(const Request& request, OwnedGet get) {
+  Get(path_, std::move(get), [this, request](absl::StatusOr<Answer> answer) {
+    if (answer.ok()) {
+      Send(request, *std::move(answer));
+    } else {
+      replies_.Post({.request = request, .frame = request.Error(answer.status())});
+    }
+  });
+}
+
+// To the lane, which sends the payload from where it lies and then lets go of it.
+void GetRequests::Send(const Request& request, Answer answer) {
+  Outgoing outgoing = {.request = request, .frame = request.Reply(answer.reply)};
+  outgoing.payload = answer.payload;
+  outgoing.frame.payload_bytes = answer.payload.size();
+  outgoing.frame.payload_crc32c = answer.payload_crc32c;
+  outgoing.sent = [this, answer = std::move(answer),
+                   made = path_.clock.Now()](const absl::Status& status) {
+    path_.seconds(GetPath::Step::kSend).Observe(path_.clock.Now() - made);
+    if (status.ok()) path_.sent_bytes.Add(answer.payload.size());
+  };
+  replies_.Post(std::move(outgoing));
+}
+
+}  // namespace cairn

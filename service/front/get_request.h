@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A get from its frame to its reply; get_request.cc has everything that happens to one, in order.
+//
+// Thread-safety: Start() is Owned by the lane's thread. Must outlive the path pool's jobs.
+
+#include "proto/frame.h"
+#include "service/front/replies.h"
+#include "service/front/request.h"
+#include "service/get/get.h"
+#include "service/path_pool.h"
+#include "transport/transport.h"
+
+namespace cairn {
+
+class GetRequests {
+ public:
+  GetRequests(GetPath& path, PathPool& pool, Replies& replies)
+      : path_(path), pool_(pool), replies_(replies) {}
+
+  // REQUIRES: frame.body is a Get, and the request has been checked.
+  void Start(transport::Lane& lane, const Request& request, const proto::Frame& frame);
+
+ private:
+  void Run(const Request& request, OwnedGet get);
+  void Send(const Request& request, Answer answer);
+
+  GetPath& path_;
+  PathPool& pool_;
+  Replies& replies_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/put_request.h"
+
+#include <span>
+#include <utility>
+
+namespace cairn {
+
+// On the lane, before the payload moves.
+void PutRequests::Start(transport::Lane& lane, const Request& request, const proto::Frame& frame,
+                        transport::Arrival arrival) {
+  if (refuses_new_.load(std::memory_order_relaxed)) {
+    path_.Count(PutPath::Outcome::kRefused);
+    return replies_.Refuse(lane, request, absl::UnavailableError("draining: no new puts"));
+  }
+  absl::StatusOr<OwnedPut> put = Admit(path_, request.session, frame, request.deadline);
+  if (!put.ok()) return replies_.Refuse(lane, request, put.status());
+  if (put->is_duplicate) {
+    return replies_.Send(lane, {.request = request, .frame = request.Reply(put->reply())});
+  }
+  Receive(lane, request, *std::move(put), std::move(arrival));
+}
+
+// On the lane, which copies the payload into staging and computes its CRC.
+void PutRequests::Receive(transport::Lane& lane, const Request& request, OwnedPut put,
+                          transport::Arrival arrival) {
+  const std::span<std::byte> target = put.target();
+  lane.Receive(std::move(arrival), target, request.deadline,
+               [this, &lane, request, put = std::move(put),
+                started = path_.clock.Now()](const transport::Received& received) mutable {
+                 path_.seconds(PutPath::Step::kReceive).Observe(path_.clock.Now() - started);
+                 Landed(lane, request, std::move(put), received);
+               });
+}
+
+// On the lane, once the payload is there or is known not to come.
+void PutRequests::Landed(transport::Lane& lane, const Request& request, OwnedPut put,
+                         const transport::Received& received) {
+  if (!received.status.ok()) {
+    path_.CountFailure(received.status);
+    return replies_.Refuse(lane, request, received.status);
+  }
+  put.keeps_raw = pool_.is_busy();
+  PathPool::Job job = [this, request, put = std::move(put), crc32c = received.crc32c]() mutable {
+    Run(request, std::move(put), crc32c);
+  };
+  const absl::Status status = pool_.Submit(std::move(job));
+  if (!status.ok()) {
+    path_.CountFailure(status);
+    replies_.Refuse(lane, request, status);
+  }
+}
+
+// On the path pool: service/put/put.cc. The reply goes back to the lane.
+void PutRequests::Run(const Request& request, OwnedPut put, uint32_t crc32c) {
+  Put(std::move(put), crc32c, [this, request](const absl::StatusOr<proto::PutReply>& reply) {
+    replies_.Post({.request = request,
+                   .frame = reply.ok() ? request.Reply(*reply) : request.Error(reply.status())});
+  });
+}
+
+}  // namespace cairn

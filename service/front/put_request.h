@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A put from its frame to its reply; put_request.cc has everything that happens to one, in order.
+//
+// Thread-safety: Start() is Owned by the lane's thread, RefuseNew() is Thread-safe. Must outlive
+//                the path pool's jobs.
+
+#include <atomic>
+
+#include "proto/frame.h"
+#include "service/front/replies.h"
+#include "service/front/request.h"
+#include "service/path_pool.h"
+#include "service/put/put.h"
+#include "transport/transport.h"
+
+namespace cairn {
+
+class PutRequests {
+ public:
+  PutRequests(PutPath& path, PathPool& pool, Replies& replies)
+      : path_(path), pool_(pool), replies_(replies) {}
+
+  // REQUIRES: frame.body is a Put, and the request has been checked.
+  void Start(transport::Lane& lane, const Request& request, const proto::Frame& frame,
+             transport::Arrival arrival);
+  // Drain: puts are answered Unavailable from now on.
+  void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
+
+ private:
+  void Receive(transport::Lane& lane, const Request& request, OwnedPut put,
+               transport::Arrival arrival);
+  void Landed(transport::Lane& lane, const Request& request, OwnedPut put,
+              const transport::Received& received);
+  void Run(const Request& request, OwnedPut put, uint32_t crc32c);
+
+  PutPath& path_;
+  PathPool& pool_;
+  Replies& replies_;
+  std::atomic<bool> refuses_new_{false};
+};
+
+}  // namespace cairn

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/replies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/log.h"
+
+namespace cairn {
+namespace {
+
+// An answer that comes late still has to leave: the peer may be waiting with a deadline of its own.
+constexpr absl::Duration kReplyGrace = absl::Seconds(1);
+constexpr int kSubmitTriesMax = 5000;
+constexpr absl::Duration kSubmitPause = absl::Microseconds(200);
+
+}  // namespace
+
+Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, Over over)
+    : clock_(clock), metrics_(metrics), over_(std::move(over)) {
+  for (int i = 0; i < lanes; ++i) outboxes_.push_back(std::make_unique<Outbox>());
+}
+
+void Replies::SetLane(transport::Lane& lane) {
+  Outbox& outbox = OutboxOf(lane.index());
+  const MutexLock lock(outbox.mutex);
+  outbox.lane = &lane;
+}
+
+void Replies::Send(transport::Lane& lane, Outgoing outgoing) {
+  const transport::ReplyTo reply_to = outgoing.request.reply_to;
+  const proto::FrameBytes frame = proto::Serialize(outgoing.frame);
+  const std::span<const std::byte> payload = outgoing.payload;
+  const absl::Time deadline = std::max(outgoing.request.deadline, clock_.Now() + kReplyGrace);
+  lane.Reply(reply_to, frame, payload, deadline,
+             [this, &lane, request = std::move(outgoing.request), code = outgoing.frame.status,
+              sent = std::move(outgoing.sent),
+              breaks_peer = outgoing.breaks_peer](const absl::Status& status) mutable {
+               if (sent) sent(status);
+               sent = nullptr;
+               End(lane, request, status.ok() ? code : status.code());
+               if (breaks_peer) lane.Break(request.reply_to.peer);
+             });
+}
+
+void Replies::Refuse(transport::Lane& lane, const Request& request, const absl::Status& status) {
+  Send(lane, {.request = request, .frame = request.Error(status)});
+}
+
+void Replies::End(transport::Lane& lane, const Request& request, absl::StatusCode code) {
+  over_(lane, request);
+  // In this order, so that what is no longer in flight is counted.
+  metrics_.Count(request.op, code, clock_.Now() - request.arrived);
+  metrics_.in_flight.Add(-1);
+}
+
+void Replies::Post(Outgoing outgoing) {
+  Outbox& outbox = OutboxOf(outgoing.request.lane);
+  transport::Lane* lane = nullptr;
+  {
+    const MutexLock lock(outbox.mutex);
+    outbox.replies.push_back(std::move(outgoing));
+    lane = outbox.lane;
+    if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
+  }
+  Schedule(outbox, *lane);
+}
+
+void Replies::BreakPeer(const PeerRef& peer) {
+  if (peer.lane < 0 || static_cast<size_t>(peer.lane) >= outboxes_.size()) return;
+  Outbox& outbox = OutboxOf(peer.lane);
+  transport::Lane* lane = nullptr;
+  {
+    const MutexLock lock(outbox.mutex);
+    outbox.breaks.push_back(peer.peer);
+    lane = outbox.lane;
+    if (lane == nullptr || std::exchange(outbox.is_scheduled, true)) return;
+  }
+  Schedule(outbox, *lane);
+}
+
+void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
+  absl::Status status;
+  for (int i = 0; i < kSubmitTriesMax; ++i) {
+    status = lane.Submit([this](transport::Lane& ours) { Drain(ours); });
+    if (!absl::IsResourceExhausted(status)) break;
+    absl::SleepFor(kSubmitPause);
+  }
+  if (status.ok()) return;
+  // The server is stopping: all its peers are gone, and with them all who could be answered.
+  std::vector<Outgoing> dropped;
+  {
+    const MutexLock lock(outbox.mutex);
+    dropped.swap(outbox.replies);
+    outbox.breaks.clear();
+    outbox.is_scheduled = false;
+  }
+  metrics_.in_flight.Add(-static_cast<int64_t>(dropped.size()));
+  if (!absl::IsUnavailable(status)) LogError("data", "lane takes no tasks", {{"error", status}});
+}
+
+void Replies::Drain(transport::Lane& lane) {
+  Outbox& outbox = OutboxOf(lane.index());
+  {
+    const MutexLock lock(outbox.mutex);
+    outbox.leaving.swap(outbox.replies);
+    outbox.breaking.swap(outbox.breaks);
+    outbox.is_scheduled = false;
+  }
+  for (Outgoing& outgoing : outbox.leaving) Send(lane, std::move(outgoing));
+  outbox.leaving.clear();
+  for (const transport::PeerId peer : outbox.breaking) lane.Break(peer);
+  outbox.breaking.clear();
+}
+
+}  // namespace cairn

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What puts work with, and what they count. Made once; the way of a put is in put.h.
+//
+// Thread-safety: Thread-safe.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/metric.h"
+#include "codecs/backend/backend.h"
+#include "service/index/block_index.h"
+#include "service/sessions.h"
+#include "service/spaces.h"
+#include "service/tier/host_tier.h"
+
+namespace cairn {
+
+class PutPath {
+ public:
+  PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, HostTier& host,
+          const Clock& clock);
+
+  // Each is named like the function that it times. Receive() is of the lane: front/put_request.cc.
+  enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
+  static constexpr size_t kStepCount = 5;
+  enum class Outcome : uint8_t { kStored, kDuplicate, kRefused, kCorrupt, kAborted };
+  static constexpr size_t kOutcomeCount = 5;
+
+  Spaces& spaces;
+  Sessions& sessions;
+  BlockIndex& index;
+  HostTier& host;
+  const Clock& clock;
+  const codecs::Backend& backend;
+
+  void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
+  // Counts a put that failed, by its status.
+  void CountFailure(const absl::Status& status);
+  Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
+  Counter corrupt_wire, kept_raw, without_side_object, source_bytes, image_bytes;
+  void Report(MetricSink& sink) const;
+
+ private:
+  std::array<Counter, kOutcomeCount> outcomes_;
+  std::array<Histogram, kStepCount> seconds_;
+};
+
+}  // namespace cairn
