@@ -10,6 +10,7 @@
 #include "client/cli/daemon.h"
 #include "client/cli/image_file.h"
 #include "client/cli/output.h"
+#include "codecs/forms/form.h"
 
 namespace cairn::cli {
 namespace {
@@ -69,13 +70,9 @@ Totals Sum(const codecs::ImageView& view) {
 }
 
 std::string FormName(uint16_t form) {
-  if (form == codecs::kRawForm) {
-    return "raw";
-  }
-  if (form == codecs::kStepStripsForm) {
-    return "strips in steps";
-  }
-  return form == codecs::kStripsForm ? "strips" : absl::StrCat("affine ", form >> 8, " bit");
+  const std::string name(codecs::FormOf(form)->name);
+  const int bits = form >> 8;
+  return bits == 0 ? name : absl::StrCat(name, " ", bits, " bit");
 }
 
 void PrintJson(const codecs::ImageView& view, const Totals& totals, const absl::Status& verified,

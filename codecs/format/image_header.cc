@@ -89,11 +89,10 @@ void ImageWriter::Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t f
   offset_ += bytes;
 }
 
-Error ImageWriter::Copy(const ImageView& view, uint32_t index) {
-  const TileEntry entry = view.Tile(index);
+Error ImageWriter::Copy(const TileEntry& entry, std::span<const std::byte> content) {
   const std::span<std::byte> tile = Reserve(entry.bytes);
   if (tile.size() != entry.bytes) return Error::kTargetTooSmall;
-  std::memcpy(tile.data(), view.TileContent(index).data(), entry.bytes);
+  std::memcpy(tile.data(), content.data(), entry.bytes);
   Commit(entry.bytes, entry.crc, entry.rows, entry.form);
   return Error::kOk;
 }

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "codecs/image/image.h"
+#include "codecs/format/image_spec.h"
 
 namespace cairn::codecs {
 
@@ -88,8 +88,8 @@ class ImageWriter {
   // The next tile is what was written into Reserve(bytes).
   // REQUIRES: bytes is a multiple of 16 and was reserved, or is of Rest().
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // The next tile is tile `index` of an image, as it is. kTargetTooSmall.
-  Error Copy(const ImageView& view, uint32_t index);
+  // The next tile is one of another image, as it is. kTargetTooSmall.
+  Error Copy(const TileEntry& entry, std::span<const std::byte> content);
   // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
   size_t Finish();
 

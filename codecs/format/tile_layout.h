@@ -5,18 +5,20 @@
 // are only ever compared with it. How long strips are is what they hold: the entry's bytes count,
 // within bounds, and the headers of the strips are compared with them.
 //
-//   raw      source bits | zeros to 16
-//   strips   one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
-//   others   codes | zeros to 16 | side: those parts that the form has | zeros to 16
+// - raw: source bits | zeros to 16
+// - strips: one strip for each 128 tokens, see codecs/pack/strip.h and step_strip.h
+// - others: codes | zeros to 16 | side: those parts that the form has | zeros to 16
 //
-// A coded form is allowed only where it is smaller than raw; so no tile is larger than raw.
+// A coded form is allowed only where it is smaller than raw; so no tile is larger than raw. Here is
+// what forms have in common; LayoutOf() of codecs/forms/form.h asks the form of a tile.
 
 #include <cstdint>
 #include <optional>
 
 #include "codecs/backend/backend.h"
-#include "codecs/image/image.h"
+#include "codecs/format/image_spec.h"
 #include "codecs/pack/strip.h"
+#include "codecs/side/profile.h"
 
 namespace cairn::codecs {
 
@@ -39,7 +41,11 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
+// Of which head of its group tile `index` is.
+[[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
+
 inline constexpr uint64_t kChainBytes = 16;
+inline constexpr uint64_t kScaleBytes = 2;  // of a token
 
 // A stretch of the side section.
 struct TilePart {
@@ -68,34 +74,17 @@ struct TileLayout {
 // smaller is raw all the same.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
-// None where the form is not one that this recipe writes for this tile.
-//   bytes  of the tile as the directory has them: read where they are not known without it
-[[nodiscard]] std::optional<TileLayout> LayoutOf(const TileGeometry& geometry, const Recipe& recipe,
-                                                 uint16_t form, uint32_t rows, uint64_t bytes = 0);
+// Places the side section's parts, whose bytes are set, one after another behind the codes. None
+// where the tile would not be smaller than raw.
+[[nodiscard]] std::optional<TileLayout> PlaceParts(TileLayout layout, const TileGeometry& geometry);
 
-// Of a tile of `cairn-hot` whose tokens have row_bytes of codes each; none where such a tile has to
-// be raw.
-[[nodiscard]] std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry,
-                                                    uint64_t row_bytes, uint32_t rows);
+// A layout with the parts of so many rows, and no other yet.
+[[nodiscard]] TileLayout LayoutOfRows(const TileGeometry& geometry, uint32_t rows);
 
-// Of a tile of `arkv:paper` with so many rows and, besides, tokens of low precision; none where
-// such a tile has to be raw.
-[[nodiscard]] std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows,
-                                                     uint32_t low);
-
-// Of a tile of K in classes of channels: class map | zeros to 16 | codes of the classes | zeros to
-// 16 | side. The map says how many channels a class has.
-struct MixedLayout {
-  uint64_t source_bits = 0;  // offsets: tokens * channels of source bits
-  uint64_t four_bits = 0;    // tokens * CodeRowBytes(channels, bits)
-  uint64_t two_bits = 0;
-  TileLayout tile;
-};
-
-//   counts  channels by ChannelClass, geometry.dim together
-[[nodiscard]] std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry,
-                                                       const Recipe& recipe,
-                                                       const uint32_t (&counts)[3], uint32_t rows);
+// A tile that says itself where its parts lie: all that is known without reading it is its size.
+// None where `bytes` is not a multiple of 16, below bytes_min, or not smaller than raw.
+[[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,
+                                                      uint64_t bytes_min);
 
 // What strip `index` of a tile is of, and where its tokens start in the source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,
@@ -103,9 +92,6 @@ struct MixedLayout {
 [[nodiscard]] uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index);
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
-
-// Of a pattern's number: the least that tells the recipe's patterns apart.
-[[nodiscard]] uint32_t PatternBits(const Recipe& recipe);
 
 // The step arguments of a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);

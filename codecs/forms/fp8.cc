@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tiles of the recipe `fp8`: a byte an element and a scale a token. docs/recipes/fp8.md draws them.
 #include "codecs/forms/fp8.h"
 
 #include "codecs/backend/backend_step.h"
 #include "codecs/checksum/checksum.h"
-#include "codecs/forms/tile_encode.h"
+#include "codecs/forms/rows.h"
 #include "codecs/numbers/fp8.h"
 #include "codecs/stages/select/select.h"
 #include "codecs/types/bytes.h"
@@ -13,10 +14,16 @@ namespace {
 
 constexpr uint64_t kLowByte = 0x0101010101010101;  // times a byte: it, in every byte
 
-}  // namespace
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
+                                 uint64_t) {
+  TileLayout layout = LayoutOfRows(geometry, rows);
+  layout.codes_bytes = uint64_t{geometry.rows} * geometry.dim;
+  layout.scales.bytes = geometry.rows * kScaleBytes;
+  return PlaceParts(layout, geometry);
+}
 
-Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                ImageWriter* writer) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   TilePlan plan;
   plan.affine = AffineOf(geometry, recipe);
@@ -32,6 +39,20 @@ Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& 
   writer->Commit(layout->bytes, Crc32c(tile), rows, kFp8Form);
   return Error::kOk;
 }
+
+bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
+  DecodeFp8(work.backend, tile.geometry, tile.layout, U8(tile.content.data()), work.is_streamed,
+            target);
+  OverlayRows(tile, tile.layout, target);
+  return true;
+}
+
+Error Verify(const StoredTile& tile) {
+  const bool is_valid = HasValidFp8(tile.layout, tile.content) && HasValidRows(tile, tile.layout);
+  return is_valid ? Error::kOk : Error::kBadTile;
+}
+
+}  // namespace
 
 void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                const uint8_t* content, bool is_streamed, uint8_t* target) {
@@ -54,5 +75,7 @@ bool HasValidFp8(const TileLayout& layout, std::span<const std::byte> content) {
   }
   return faults == 0 && (carries & (kLowByte * 0x80)) == 0;
 }
+
+const Form forms::kFp8 = {"fp8", Layout, Encode, Decode, Verify, nullptr};
 
 }  // namespace cairn::codecs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles of the recipe `fp8`: a byte an element and a scale a token. docs/recipes/fp8.md draws them.
+// Codes of 8-bit floats with a scale a token, which two forms have.
 //
 // Thread-safety: pure functions.
 
@@ -9,17 +9,9 @@
 #include <span>
 
 #include "codecs/backend/backend.h"
-#include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
-#include "codecs/stages/stages.h"
-#include "codecs/types/error.h"
 
 namespace cairn::codecs {
-
-// Writes a tile; kBadTile, with nothing committed, where that is not smaller than raw;
-// kTargetTooSmall.
-Error EncodeFp8(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                ImageWriter* writer);
 
 // Every element as its code and scale have it, rows included.
 //   is_streamed  the target is better written past the caches

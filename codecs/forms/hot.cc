@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tiles of the recipe `cairn-hot`: static levels of a fixed width for each channel.
 #include "codecs/forms/hot.h"
 
 #include <cstring>
 
 #include "codecs/backend/backend_step.h"
+#include "codecs/backend/hot_tile.h"
 #include "codecs/checksum/checksum.h"
+#include "codecs/forms/rows.h"
 #include "codecs/forms/steps.h"
-#include "codecs/forms/tile_encode.h"
 #include "codecs/pack/dense.h"
 #include "codecs/types/bytes.h"
 
@@ -15,16 +17,22 @@ namespace {
 
 constexpr uint32_t kStripsMax = kTokensPerBlockMax / kStripTokens;
 
+// Without row_bytes, which follow from the bytes of the whole.
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
+                                 uint64_t bytes) {
+  const auto side = HotLayoutOf(geometry, 0, rows);
+  if (!side.has_value() || bytes < side->bytes) return std::nullopt;
+  return HotLayoutOf(geometry, (bytes - side->bytes) / geometry.rows, rows);
+}
+
 void AddStripRows(const StripTokens& rows, uint32_t strip, TilePlan* plan) {
   for (uint32_t token = 0; token < kStripTokens; ++token) {
     if (rows.Has(token)) plan->AddRow(strip * kStripTokens + token);
   }
 }
 
-}  // namespace
-
-Error EncodeHot(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                ImageWriter* writer) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   HotTile tile;
   MakeHotTile(*source.profile, source.at, geometry.PlaneIndex(), recipe.multiplier, geometry.dtype,
@@ -55,25 +63,27 @@ Error EncodeHot(const Backend& backend, const Recipe& recipe, const TileSource& 
   return Error::kOk;
 }
 
-bool DecodeHot(const Backend& backend, const ImageSpec& spec, uint32_t index,
-               const Profile& profile, const TileLayout& layout, const uint8_t* content,
-               bool is_streamed, StepScratch* scratch, uint8_t* target) {
-  const TileGeometry geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
+bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
+  const TileGeometry& geometry = stored.geometry;
+  const TileLayout& layout = stored.layout;
+  const uint8_t* content = U8(stored.content.data());
   HotTile tile;
-  MakeHotTile(profile, HeadOf(spec, index), geometry.PlaneIndex(), spec.recipe.multiplier,
+  MakeHotTile(*work.side.profile, stored.at, geometry.PlaneIndex(), stored.recipe->multiplier,
               geometry.dtype, &tile);
   if (uint64_t{tile.row_bytes} * geometry.rows != layout.codes_bytes) return false;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    StepOf<&Backend::decode_hot_strip>(backend)(
-        {&tile, StripOf(geometry, {}, i).tokens, spec.first_position + token,
+    StepOf<&Backend::decode_hot_strip>(work.backend)(
+        {&tile, StripOf(geometry, {}, i).tokens, stored.first_position + token,
          content + token * tile.row_bytes,
          content + layout.corrections.offset + uint64_t{i} * HotCorrectionBytes(geometry.dim),
-         target + StripSourceOffset(geometry, i), is_streamed, scratch});
+         target + StripSourceOffset(geometry, i), work.is_streamed, work.scratch});
   }
+  OverlayRows(stored, layout, target);
   return true;
 }
 
+// Bits that no code and no correction has are 0.
 bool HasCleanHot(const TileGeometry& geometry, const TileLayout& layout, const uint8_t* content) {
   // Rows have bits to spare only where all widths are the largest.
   const bool has_spare =
@@ -82,5 +92,27 @@ bool HasCleanHot(const TileGeometry& geometry, const TileLayout& layout, const u
   return (!has_spare || AreCodeRowsClean(content, geometry.rows, geometry.dim, kHotWidthMax)) &&
          AreCodeRowsClean(content + layout.corrections.offset, strips, geometry.dim, 4);
 }
+
+Error Verify(const StoredTile& tile) {
+  if (!HasCleanHot(tile.geometry, tile.layout, U8(tile.content.data()))) return Error::kBadPadding;
+  return HasValidRows(tile, tile.layout) ? Error::kOk : Error::kBadTile;
+}
+
+}  // namespace
+
+std::optional<TileLayout> HotLayoutOf(const TileGeometry& geometry, uint64_t row_bytes,
+                                      uint32_t rows) {
+  const bool is_corrected = geometry.plane != Plane::kV;
+  if (geometry.rows < kHotTokensMin || 8 * row_bytes >= kHotWidthMax * geometry.dim + 8) {
+    return std::nullopt;
+  }
+  TileLayout layout = LayoutOfRows(geometry, rows);
+  layout.codes_bytes = geometry.rows * row_bytes;
+  layout.corrections.bytes =
+      is_corrected ? StripCount(geometry.rows) * HotCorrectionBytes(geometry.dim) : 0;
+  return PlaceParts(layout, geometry);
+}
+
+const Form forms::kHot = {"hot", Layout, Encode, Decode, Verify, nullptr};
 
 }  // namespace cairn::codecs

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tiles of the recipe `arkv:paper`: tokens at full precision, tokens in 8-bit floats, and tokens
+// that are gone.
 #include "codecs/forms/kept.h"
 
 #include <array>
@@ -9,7 +11,7 @@
 #include "codecs/backend/reference/reference.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/forms/fp8.h"
-#include "codecs/forms/tile_encode.h"
+#include "codecs/forms/rows.h"
 #include "codecs/pack/dense.h"
 #include "codecs/stages/select/select.h"
 #include "codecs/stages/select/token_plan.h"
@@ -17,6 +19,18 @@
 
 namespace cairn::codecs {
 namespace {
+
+// The count of low tokens is the one that comes to those bytes: each takes 16 or more.
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
+                                 uint64_t bytes) {
+  uint32_t low = 0;
+  for (uint32_t step = kTokensPerBlockMax; step != 0; step /= 2) {
+    if (low + step > geometry.rows - rows) continue;
+    const auto layout = KeptLayoutOf(geometry, rows, low + step);
+    if (layout.has_value() && layout->bytes <= bytes) low += step;
+  }
+  return KeptLayoutOf(geometry, rows, low);
+}
 
 TokenState StateOf(const TileSource& source, uint32_t token) {
   if (source.token_states == nullptr) return TokenState::kLow;
@@ -43,10 +57,8 @@ uint32_t LowCount(const TileLayout& layout) {
   return static_cast<uint32_t>(layout.scales.bytes / sizeof(uint16_t));
 }
 
-}  // namespace
-
-Error EncodeKept(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                 ImageWriter* writer) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
   constexpr std::array<uint64_t, kRowWords> kNone{};
   const TileGeometry& geometry = source.geometry;
   TilePlan plan;
@@ -83,6 +95,8 @@ Error EncodeKept(const Backend& backend, const Recipe& recipe, const TileSource&
   return Error::kOk;
 }
 
+// Every element as code and scale of its token have it; 0 where there is none. Rows are left to the
+// caller.
 void DecodeKept(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,
                 const uint8_t* content, uint8_t* target) {
   const uint64_t row_bytes = geometry.RowBytes();
@@ -106,6 +120,14 @@ void DecodeKept(const Backend& backend, const TileGeometry& geometry, const Tile
   }
 }
 
+bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
+  DecodeKept(work.backend, tile.geometry, tile.layout, U8(tile.content.data()), target);
+  OverlayRows(tile, tile.layout, target);
+  return true;
+}
+
+// The map has the tile's tokens and no more, as many as there are codes and rows, and every row.
+// REQUIRES: rows are tokens of the tile.
 bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout, uint32_t rows,
                  const uint8_t* content) {
   const uint8_t* map = content + layout.kept_map.offset;
@@ -120,5 +142,25 @@ bool HasValidMap(const TileGeometry& geometry, const TileLayout& layout, uint32_
   }
   return kept == rows + LowCount(layout);
 }
+
+Error Verify(const StoredTile& tile) {
+  const bool is_valid =
+      HasValidFp8(tile.layout, tile.content) && HasValidRows(tile, tile.layout) &&
+      HasValidMap(tile.geometry, tile.layout, tile.entry.rows, U8(tile.content.data()));
+  return is_valid ? Error::kOk : Error::kBadTile;
+}
+
+}  // namespace
+
+std::optional<TileLayout> KeptLayoutOf(const TileGeometry& geometry, uint32_t rows, uint32_t low) {
+  if (geometry.dim < kKeptDimMin) return std::nullopt;
+  TileLayout layout = LayoutOfRows(geometry, rows);
+  layout.codes_bytes = uint64_t{low} * geometry.dim;
+  layout.scales.bytes = low * kScaleBytes;
+  layout.kept_map.bytes = (geometry.rows + 7) / 8;
+  return PlaceParts(layout, geometry);
+}
+
+const Form forms::kKept = {"kept", Layout, Encode, Decode, Verify, nullptr};
 
 }  // namespace cairn::codecs

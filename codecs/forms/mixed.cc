@@ -1,19 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/forms/mixed.h"
-
+// Tiles of K of the recipe `mixkvq`: channels in classes of 2 and 4 bits, and of source bits.
+// docs/recipes/mixkvq.md draws them.
 #include <algorithm>
 #include <cstring>
 
 #include "codecs/backend/backend_step.h"
 #include "codecs/checksum/checksum.h"
-#include "codecs/forms/tile_encode.h"
+#include "codecs/forms/affine.h"
+#include "codecs/forms/rows.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pack/strip.h"
+#include "codecs/stages/allocate/salience.h"
 #include "codecs/stages/select/select.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
+
+// Of a tile of K in classes of channels, whose map says how many channels a class has: class map |
+// zeros to 16 | codes of the classes | zeros to 16 | side.
+struct MixedLayout {
+  uint64_t source_bits = 0;  // offsets: tokens * channels of source bits
+  uint64_t four_bits = 0;    // tokens * CodeRowBytes(channels, bits)
+  uint64_t two_bits = 0;
+  TileLayout tile;
+};
+
+//   counts  channels by ChannelClass, geometry.dim together
+std::optional<MixedLayout> MixedLayoutOf(const TileGeometry& geometry, const Recipe& recipe,
+                                         const uint32_t (&counts)[3], uint32_t rows) {
+  const uint64_t tokens = geometry.rows;
+  const auto [two, four, source] = counts;
+  const uint64_t groups = (tokens + recipe.k_group_tokens - 1) / recipe.k_group_tokens;
+  MixedLayout layout;
+  layout.source_bits = AlignSection(CodeRowBytes(geometry.dim, 2));
+  layout.four_bits = layout.source_bits + tokens * source * ElementBytes(geometry.dtype);
+  layout.two_bits = layout.four_bits + tokens * CodeRowBytes(four, 4);
+  layout.tile = LayoutOfRows(geometry, rows);
+  layout.tile.codes_bytes = layout.two_bits + tokens * CodeRowBytes(two, 2);
+  layout.tile.params.bytes = groups * (two + four) * kParamsBytes;
+  const auto placed = PlaceParts(layout.tile, geometry);
+  if (!placed.has_value()) return std::nullopt;
+  layout.tile = *placed;
+  return layout;
+}
+
+// Where the parts lie, the class map says.
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t,
+                                 uint64_t bytes) {
+  return LayoutOfBytes(geometry, bytes, AlignSection(CodeRowBytes(geometry.dim, 2)));
+}
 
 constexpr uint32_t kColumns = 32;  // channels of a class that are coded at once
 constexpr uint32_t kElementBytesMax = 4;
@@ -158,19 +194,16 @@ bool LoadMap(const TileGeometry& geometry, const Recipe& recipe, const uint8_t* 
          (!is_budget || (counts[2] == 0 && counts[1] == FourBitChannels(geometry.dim)));
 }
 
-std::optional<MixedLayout> LoadLayout(const TileGeometry& geometry, const Recipe& recipe,
-                                      uint32_t rows, std::span<const std::byte> content,
-                                      ChannelClasses* classes) {
-  if (!LoadMap(geometry, recipe, U8(content.data()), classes)) return std::nullopt;
-  const auto layout = MixedLayoutOf(geometry, recipe, classes->counts, rows);
-  if (!layout.has_value() || layout->tile.bytes != content.size()) return std::nullopt;
+// None where the tile's map is not of its recipe, or says of other bytes than the tile's.
+std::optional<MixedLayout> LoadLayout(const StoredTile& tile, ChannelClasses* classes) {
+  if (!LoadMap(tile.geometry, *tile.recipe, U8(tile.content.data()), classes)) return std::nullopt;
+  const auto layout = MixedLayoutOf(tile.geometry, *tile.recipe, classes->counts, tile.entry.rows);
+  if (!layout.has_value() || layout->tile.bytes != tile.content.size()) return std::nullopt;
   return layout;
 }
 
-}  // namespace
-
-Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                  ImageWriter* writer) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   TilePlan plan;
   plan.affine = AffineOf(geometry, recipe);
@@ -195,36 +228,49 @@ Error EncodeMixed(const Backend& backend, const Recipe& recipe, const TileSource
   return Error::kOk;
 }
 
-std::optional<TileLayout> DecodeMixed(const Backend& backend, const TileGeometry& geometry,
-                                      const Recipe& recipe, uint32_t rows,
-                                      std::span<const std::byte> content, bool is_streamed,
-                                      uint8_t* target) {
+bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
+  const TileGeometry& geometry = stored.geometry;
+  const Recipe& recipe = *stored.recipe;
   ChannelClasses classes;
-  const auto layout = LoadLayout(geometry, recipe, rows, content, &classes);
-  if (!layout.has_value()) return std::nullopt;
-  const uint8_t* tile = U8(content.data());
-  StepOf<&Backend::decode_mixed>(backend)(
-      {geometry.rows, geometry.dim, recipe.k_group_tokens, geometry.dtype, is_streamed, classes.of,
-       tile + layout->source_bits, tile + layout->four_bits, tile + layout->two_bits,
+  const auto layout = LoadLayout(stored, &classes);
+  if (!layout.has_value()) return false;
+  const uint8_t* tile = U8(stored.content.data());
+  StepOf<&Backend::decode_mixed>(work.backend)(
+      {geometry.rows, geometry.dim, recipe.k_group_tokens, geometry.dtype, work.is_streamed,
+       classes.of, tile + layout->source_bits, tile + layout->four_bits, tile + layout->two_bits,
        tile + layout->tile.params.offset},
       target);
-  return layout->tile;
+  OverlayRows(stored, layout->tile, target);
+  return true;
 }
 
-std::optional<TileLayout> CheckMixed(const TileGeometry& geometry, const Recipe& recipe,
-                                     uint32_t rows, std::span<const std::byte> content) {
+// Where the parts lie; none where LoadLayout() has none, or bits of map or codes are set that stand
+// for nothing.
+std::optional<TileLayout> Check(const StoredTile& stored) {
+  const TileGeometry& geometry = stored.geometry;
   ChannelClasses classes;
-  const auto layout = LoadLayout(geometry, recipe, rows, content, &classes);
+  const auto layout = LoadLayout(stored, &classes);
   if (!layout.has_value()) return std::nullopt;
-  const uint8_t* tile = U8(content.data());
+  const uint8_t* tile = U8(stored.content.data());
   const uint32_t map_bytes = CodeRowBytes(geometry.dim, 2);
   const bool is_clean =
       AreCodeRowsClean(tile, 1, geometry.dim, 2) &&
-      IsZero(content.data() + map_bytes, layout->source_bits - map_bytes) &&
+      IsZero(stored.content.data() + map_bytes, layout->source_bits - map_bytes) &&
       AreCodeRowsClean(tile + layout->four_bits, geometry.rows, classes.counts[1], 4) &&
       AreCodeRowsClean(tile + layout->two_bits, geometry.rows, classes.counts[0], 2);
   if (!is_clean) return std::nullopt;
   return layout->tile;
 }
+
+Error Verify(const StoredTile& tile) {
+  const auto layout = Check(tile);
+  const bool is_valid = layout.has_value() && HasCleanPadding(*layout, tile.content.data()) &&
+                        HasValidParams(*layout, tile.content.data()) && HasValidRows(tile, *layout);
+  return is_valid ? Error::kOk : Error::kBadTile;
+}
+
+}  // namespace
+
+const Form forms::kMixed = {"mixed", Layout, Encode, Decode, Verify, nullptr};
 
 }  // namespace cairn::codecs

@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codecs/forms/patterned.h"
-
+// Tiles of the recipe `patternkv`: codes between a (min, range) a group, of what patterns of a bank
+// leave. docs/recipes/patternkv.md draws them.
+#include <array>
+#include <bit>
 #include <cstring>
 
+#include "codecs/forms/affine.h"
+#include "codecs/forms/rows.h"
 #include "codecs/pack/dense.h"
+#include "codecs/side/bank.h"
 #include "codecs/stages/quantize/affine.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
+
+// Of a pattern's number: the least that tells the recipe's patterns apart.
+uint32_t PatternBits(const Recipe& recipe) {
+  return static_cast<uint32_t>(std::bit_width(recipe.patterns - 1U));
+}
 
 // Number `index` of those of `bits` bits each, at most 8, that stand one after another.
 uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
@@ -29,21 +39,15 @@ void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
   if (shift + bits > 8) at[1] = static_cast<uint8_t>(at[1] | value >> (8 - shift));
 }
 
-}  // namespace
-
-void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec) {
-  spec->recipe = recipe;
-  spec->recipe.patterns = static_cast<uint16_t>(bank.patterns());
-  spec->domain = Domain::kAsWritten;
-  NameSideObject(&id, spec);
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe& recipe, uint32_t rows,
+                                 uint64_t) {
+  TileLayout layout = LayoutOfGroups(geometry, recipe, rows);
+  layout.pattern_index.bytes = (uint64_t{geometry.rows} * PatternBits(recipe) + 7) / 8;
+  layout.gate.bytes = geometry.IsPerChannel() ? 0 : (geometry.rows + 7) / 8;
+  return PlaceParts(layout, geometry);
 }
 
-bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {
-  if (!spec.recipe.NeedsBank()) return true;
-  return bank != nullptr && bank->Fits(spec.tile, spec.slice) &&
-         bank->patterns() == spec.recipe.patterns;
-}
-
+// Pattern numbers and gates of the plan into their parts.
 void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout& layout,
                    uint8_t* tile) {
   std::memset(tile + layout.pattern_index.offset, 0, layout.pattern_index.bytes);
@@ -56,27 +60,37 @@ void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout&
   }
 }
 
-void DecodePatterned(const Backend& backend, const TileGeometry& geometry, const Recipe& recipe,
-                     const TileLayout& layout, const uint8_t* content, const uint8_t* patterns,
-                     bool is_streamed, uint8_t* target) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
+  return EncodeGroups(backend, recipe, source, StorePatterns, writer);
+}
+
+bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
+  const TileGeometry& geometry = stored.geometry;
+  const TileLayout& layout = stored.layout;
+  const uint8_t* content = U8(stored.content.data());
   std::array<uint64_t, kRowWords> is_predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
-  const uint32_t bits = PatternBits(recipe);
+  const uint32_t bits = PatternBits(*stored.recipe);
   for (uint32_t token = 0; token < geometry.rows; ++token) {
     const bool passes =
         layout.gate.bytes == 0 || LoadBits(content + layout.gate.offset, token, 1) != 0;
     if (passes) is_predicted[token / 64] |= uint64_t{1} << (token % 64);
     const uint32_t number = LoadBits(content + layout.pattern_index.offset, token, bits);
     // One past the bank, which VerifyTile() refuses, is taken for the first.
-    pattern[token] = static_cast<uint8_t>(number < recipe.patterns ? number : 0);
+    pattern[token] = static_cast<uint8_t>(number < stored.recipe->patterns ? number : 0);
   }
-  const Prediction prediction{patterns, pattern.data(), is_predicted.data()};
-  AffineTile tile = AffineOf(geometry, recipe);
-  tile.is_streamed = is_streamed;
+  const Prediction prediction{work.side.bank->PatternsOf(geometry.PlaneIndex(), stored.at),
+                              pattern.data(), is_predicted.data()};
+  AffineTile tile = AffineOf(geometry, *stored.recipe);
+  tile.is_streamed = work.is_streamed;
   tile.prediction = &prediction;
-  DecodeAffine(backend, tile, geometry, layout, content, target);
+  DecodeAffine(work.backend, tile, geometry, layout, content, target);
+  OverlayRows(stored, layout, target);
+  return true;
 }
 
+// Numbers are below recipe.patterns, unused bits are zero.
 bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
                       const uint8_t* content) {
   const uint32_t bits = PatternBits(recipe);
@@ -89,5 +103,16 @@ bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const 
   }
   return is_valid;
 }
+
+Error Verify(const StoredTile& tile) {
+  if (!HasValidPatterns(tile.geometry, *tile.recipe, tile.layout, U8(tile.content.data()))) {
+    return Error::kBadTile;
+  }
+  return VerifyGroups(tile);
+}
+
+}  // namespace
+
+const Form forms::kPatterned = {"patterned", Layout, Encode, Decode, Verify, NarrowGroups};
 
 }  // namespace cairn::codecs

@@ -9,21 +9,16 @@ namespace cairn::codecs {
 
 static_assert(kStripDimMax == kDimMax);
 
-Error VerifyStrips(const TileGeometry& geometry, const Recipe& recipe,
-                   std::span<const std::byte> content) {
-  StripFault fault = StripFault::kNone;
-  const bool is_valid =
-      ForEachStrip(geometry, recipe, content,
-                   [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
-                     fault = CheckStrip(StripOf(geometry, recipe, index), strip, parts);
-                     return fault == StripFault::kNone;
-                   });
-  if (is_valid) return Error::kOk;
-  return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
+namespace {
+
+std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe&, uint32_t rows,
+                                 uint64_t bytes) {
+  if (rows != 0) return std::nullopt;
+  return LayoutOfBytes(geometry, bytes, StripCount(geometry.rows) * kStripBytesMin);
 }
 
-Error EncodeStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                   ImageWriter* writer) {
+Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& source,
+             ImageWriter* writer) {
   const TileGeometry& geometry = source.geometry;
   const std::span<std::byte> room = writer->Rest(RawLayout(geometry).bytes - kSectionAlignment);
   const auto encode = StepOf<&Backend::encode_strip>(backend);
@@ -38,6 +33,24 @@ Error EncodeStrips(const Backend& backend, const Recipe& recipe, const TileSourc
   writer->Commit(bytes, Crc32c(room.first(bytes)), 0, kStripsForm);
   return Error::kOk;
 }
+
+bool Decode(const DecodeWork& work, const StoredTile& tile, uint8_t* target) {
+  return work.strips->Add(tile.geometry, *tile.recipe, tile.content, target);
+}
+
+Error Verify(const StoredTile& tile) {
+  StripFault fault = StripFault::kNone;
+  const bool is_valid =
+      ForEachStrip(tile.geometry, *tile.recipe, tile.content,
+                   [&](uint32_t index, const StripParts& parts, const uint8_t* strip) {
+                     fault = CheckStrip(StripOf(tile.geometry, *tile.recipe, index), strip, parts);
+                     return fault == StripFault::kNone;
+                   });
+  if (is_valid) return Error::kOk;
+  return fault == StripFault::kPadding ? Error::kBadPadding : Error::kBadTile;
+}
+
+}  // namespace
 
 bool StripDecoder::Add(const TileGeometry& geometry, const Recipe& recipe,
                        std::span<const std::byte> content, uint8_t* target) {
@@ -55,5 +68,7 @@ bool StripDecoder::Flush() {
   count_ = 0;
   return count == 0 || StepOf<&Backend::decode_strips>(backend_)(jobs_, count);
 }
+
+const Form forms::kStrips = {"strips", Layout, Encode, Decode, Verify, nullptr};
 
 }  // namespace cairn::codecs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tiles in strips: walking, checking, coding. What a strip is, codecs/pack/strip.h says.
+// Tiles in strips: walking and decoding them. What a strip is, codecs/pack/strip.h says.
 //
 // Thread-safety: pure functions; a StripDecoder belongs to one caller.
 
@@ -9,12 +9,14 @@
 #include <span>
 
 #include "codecs/backend/backend.h"
-#include "codecs/format/image_header.h"
-#include "codecs/format/tile_layout.h"
-#include "codecs/stages/stages.h"
-#include "codecs/types/error.h"
+#include "codecs/forms/form.h"
+#include "codecs/pack/strip.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
+
+// Of a strip of a tile, at least.
+inline constexpr uint64_t kStripBytesMin = kStripHeaderBytes + kSectionAlignment;
 
 // Calls visit(index, parts, bytes of the strip) for every strip of a tile, in order. False where
 // the tile's bytes are not just the strips that their headers state, or visit() returns false.
@@ -32,15 +34,6 @@ template <typename Visit>
   }
   return offset == content.size();
 }
-
-// All that can be seen of a tile without decoding it: kBadPadding, kBadTile.
-Error VerifyStrips(const TileGeometry& geometry, const Recipe& recipe,
-                   std::span<const std::byte> content);
-
-// Writes a tile in strips; kBadTile, with nothing committed, where that is not smaller than raw or
-// the writer has no room.
-Error EncodeStrips(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                   ImageWriter* writer);
 
 // Decodes tiles in strips, several strips at once: what a tile added has to give may be written as
 // late as at Flush().

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/chain.h"
 
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/image/encode.h"
 #include "codecs/stages/select/min_norm.h"
 #include "codecs/types/bytes.h"

@@ -1,128 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/encode.h"
 
-#include <array>
-#include <cstring>
-
 #include "codecs/backend/step_scratch.h"
-#include "codecs/checksum/checksum.h"
-#include "codecs/forms/fp8.h"
-#include "codecs/forms/hot.h"
-#include "codecs/forms/kept.h"
-#include "codecs/forms/mixed.h"
-#include "codecs/forms/patterned.h"
-#include "codecs/forms/steps.h"
-#include "codecs/forms/strips.h"
-#include "codecs/forms/tile_encode.h"
+#include "codecs/forms/form.h"
 #include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
 #include "codecs/numbers/float_guard.h"
-#include "codecs/stages/select/log_rows.h"
-#include "codecs/stages/select/min_norm.h"
-#include "codecs/stages/select/scores.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
-
-Error WriteRaw(const TileSource& source, ImageWriter* writer) {
-  const TileLayout layout = RawLayout(source.geometry);
-  const std::span<std::byte> tile = writer->Reserve(layout.bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
-  const auto* bits = reinterpret_cast<const std::byte*>(source.bytes);
-  uint32_t crc = CopyCrc32c(0, tile.data(), {bits, layout.content_bytes});
-  const std::span<std::byte> padding = tile.subspan(layout.content_bytes);
-  if (!padding.empty()) {
-    std::memset(padding.data(), 0, padding.size());
-    crc = ExtendCrc32c(crc, padding);
-  }
-  writer->Commit(layout.bytes, crc, 0, kRawForm);
-  return Error::kOk;
-}
-
-// positions: as they are stored.
-void WriteRowsAt(const TileSource& source, std::span<const uint16_t> positions,
-                 const TileLayout& layout, std::byte* tile) {
-  const uint64_t row_bytes = source.geometry.RowBytes();
-  std::byte* bits = tile + layout.row_bits.offset;
-  std::byte* target = tile + layout.positions.offset;
-  for (const uint16_t position : positions) {
-    const uint32_t token = position & ~kRowStays;
-    std::memcpy(bits, source.bytes + token * row_bytes, row_bytes);
-    Store(target, position);
-    bits += row_bytes;
-    target += sizeof(uint16_t);
-  }
-  if (layout.chain.bytes != 0) StoreChain(source.head->chain, U8(tile) + layout.chain.offset);
-  std::memset(tile + layout.codes_bytes, 0, layout.side_offset - layout.codes_bytes);
-  std::memset(tile + layout.content_bytes, 0, layout.bytes - layout.content_bytes);
-}
-
-// A tile of codes with groups of params, by the stages of its recipe.
-Error EncodeAffine(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                   ImageWriter* writer) {
-  const Stages& stages = StagesOf(recipe);
-  const TileGeometry& geometry = source.geometry;
-  TilePlan plan;
-  plan.affine = AffineOf(geometry, recipe);
-  stages.select(backend, source, &plan);
-  if (stages.predict != nullptr) stages.predict(backend, source, &plan);
-
-  const uint16_t form = CodedForm(geometry, recipe);
-  const auto planned = LayoutOf(geometry, recipe, form, plan.RowCount());
-  if (!planned.has_value()) return Error::kBadTile;
-  const std::span<std::byte> room = writer->Reserve(planned->params.offset + planned->params.bytes);
-  if (room.empty()) return Error::kTargetTooSmall;
-  if (!stages.quantize(backend, source, &plan, U8(room.data()),
-                       U8(room.data()) + planned->params.offset)) {
-    return Error::kBadTile;
-  }
-  // Quantizing may have added rows.
-  LogRows log;
-  const bool is_log = recipe.id == RecipeId::kLogQuant;
-  if (is_log) {
-    SelectLogRows(recipe, geometry.rows, source.first_position, source.chain_tokens, plan, &log);
-  }
-  const uint32_t rows = is_log ? log.count : plan.RowCount();
-  const auto layout = LayoutOf(geometry, recipe, form, rows);
-  if (!layout.has_value()) return Error::kBadTile;
-  const std::span<std::byte> tile = writer->Reserve(layout->bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
-  if (is_log) {
-    WriteRowsAt(source, std::span(log.positions).first(rows), *layout, tile.data());
-  } else {
-    WriteRows(source, plan, *layout, tile.data());
-  }
-  if (recipe.NeedsBank()) StorePatterns(plan, recipe, *layout, U8(tile.data()));
-  if (layout->scales.bytes != 0) StoreScores(source, U8(tile.data()) + layout->scales.offset);
-  writer->Commit(layout->bytes, Crc32c(tile), rows, form);
-  return Error::kOk;
-}
-
-// kBadTile, with nothing committed, where the tile has to be raw; kTargetTooSmall.
-Error EncodeCoded(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                  ImageWriter* writer) {
-  switch (LayoutIdOf(CodedForm(source.geometry, recipe))) {
-    case TileLayoutId::kRaw:
-      return Error::kBadTile;
-    case TileLayoutId::kAffine:
-    case TileLayoutId::kPatterned:
-      return EncodeAffine(backend, recipe, source, writer);
-    case TileLayoutId::kStrips:
-      return EncodeStrips(backend, recipe, source, writer);
-    case TileLayoutId::kStepStrips:
-      return EncodeStepStrips(backend, recipe, source, writer);
-    case TileLayoutId::kHot:
-      return EncodeHot(backend, recipe, source, writer);
-    case TileLayoutId::kKept:
-      return EncodeKept(backend, recipe, source, writer);
-    case TileLayoutId::kFp8:
-      return EncodeFp8(backend, recipe, source, writer);
-    case TileLayoutId::kMixed:
-      return EncodeMixed(backend, recipe, source, writer);
-  }
-  return Error::kBadTile;
-}
 
 // Each of the whole slice, or none.
 bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
@@ -151,23 +38,6 @@ void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, uint64_t head,
 }
 
 }  // namespace
-
-void WriteRows(const TileSource& source, const TilePlan& plan, const TileLayout& layout,
-               std::byte* tile) {
-  std::array<uint16_t, kTokensPerBlockMax> positions;
-  uint32_t count = 0;
-  for (uint32_t token = 0; token < source.geometry.rows; ++token) {
-    if (plan.IsRow(token)) positions[count++] = static_cast<uint16_t>(token);
-  }
-  WriteRowsAt(source, std::span(positions).first(count), layout, tile);
-}
-
-Error EncodeTile(const Backend& backend, const Recipe& recipe, const TileSource& source,
-                 ImageWriter* writer) {
-  const Error error =
-      source.geometry.IsCodable() ? EncodeCoded(backend, recipe, source, writer) : Error::kBadTile;
-  return error == Error::kBadTile ? WriteRaw(source, writer) : error;
-}
 
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {

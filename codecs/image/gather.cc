@@ -71,7 +71,8 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
   spec.slice = slice;
   ImageWriter writer(spec, target);
   const Error error = ForEachTile(sources, slice, [&](const ImageView& source, uint32_t index) {
-    static_cast<void>(writer.Copy(source, index));  // there is room for all of them
+    static_cast<void>(writer.Copy(source.Tile(index),
+                                  source.TileContent(index)));  // there is room for all of them
   });
   if (error != Error::kOk) return error;
   *bytes = writer.Finish();

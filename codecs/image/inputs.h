@@ -9,6 +9,7 @@
 
 #include "codecs/image/image.h"
 #include "codecs/side/bank.h"
+#include "codecs/side/decode_inputs.h"
 #include "codecs/side/profile.h"
 
 namespace cairn::codecs {
@@ -34,12 +35,6 @@ struct EncodeInputs {
   // ott: the images of the block before, parsed and verified, that together have the slice; where
   // they do not, the rows are chosen as ott/local does.
   std::span<const ImageView> parents = {};
-};
-
-struct DecodeInputs {
-  // Those that the image names, where its recipe needs one.
-  const Profile* profile = nullptr;
-  const Bank* bank = nullptr;
 };
 
 // To encode with what the image will name, and nothing else so far.

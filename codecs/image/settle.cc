@@ -1,10 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/settle.h"
 
-#include "codecs/forms/patterned.h"
-#include "codecs/forms/steps.h"
+#include <optional>
+
+#include "codecs/backend/hot_tile.h"
+#include "codecs/side/bank.h"
+#include "codecs/side/profile.h"
 
 namespace cairn::codecs {
+namespace {
+
+Domain DomainOf(const Profile& profile) {
+  if (profile.HasBasis()) return Domain::kBasis;
+  return profile.PairCount() != 0 ? Domain::kBeforeRope : Domain::kAsWritten;
+}
+
+void SetRate(const Profile& profile, const Digest& id, const Recipe& recipe, ImageSpec* spec) {
+  spec->recipe = recipe;
+  spec->domain = DomainOf(profile);
+  NameSideObject(&id, spec);
+}
+
+}  // namespace
+
+Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
+               ImageSpec* spec) {
+  const std::optional<int16_t> multiplier = profile.MultiplierOf(bits_in_tenths);
+  if (!multiplier.has_value() || level > kStepLevelMax) return Error::kUnknownRecipe;
+  SetRate(profile, id, {.id = RecipeId::kCairn, .bits = static_cast<uint8_t>(bits_in_tenths)},
+          spec);
+  spec->recipe.level = static_cast<uint8_t>(level);
+  spec->recipe.multiplier = *multiplier;
+  return Error::kOk;
+}
+
+Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
+                  ImageSpec* spec) {
+  if (bits_in_tenths < kHotBitsMin || bits_in_tenths > kHotBitsMax) return Error::kUnknownRecipe;
+  const std::optional<int16_t> multiplier = HotMultiplierOf(profile, bits_in_tenths);
+  if (!multiplier.has_value()) return Error::kUnknownRecipe;
+  SetRate(profile, id, {.id = RecipeId::kCairnHot, .bits = static_cast<uint8_t>(bits_in_tenths)},
+          spec);
+  spec->recipe.multiplier = *multiplier;
+  return Error::kOk;
+}
+
+void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec) {
+  spec->recipe = recipe;
+  spec->recipe.patterns = static_cast<uint16_t>(bank.patterns());
+  spec->domain = Domain::kAsWritten;
+  NameSideObject(&id, spec);
+}
+
+bool IsCodableWith(const ImageSpec& spec, const Profile* profile) {
+  if (!spec.recipe.NeedsProfile()) return true;
+  if (profile == nullptr || !profile->Fits(spec.tile, spec.slice) ||
+      spec.domain != DomainOf(*profile)) {
+    return false;
+  }
+  return spec.recipe.id == RecipeId::kCairnHot ||
+         profile->MultiplierOf(spec.recipe.bits) == spec.recipe.multiplier;
+}
+
+bool IsCodableWith(const ImageSpec& spec, const Bank* bank) {
+  if (!spec.recipe.NeedsBank()) return true;
+  return bank != nullptr && bank->Fits(spec.tile, spec.slice) &&
+         bank->patterns() == spec.recipe.patterns;
+}
+
+bool IsEncodableWith(const ImageSpec& spec, const Profile* profile) {
+  if (!spec.recipe.MayHaveProfile() || spec.side_object_count == 0) return true;
+  return profile != nullptr && profile->Fits(spec.tile, spec.slice);
+}
 
 Error SetRecipe(const Recipe& recipe, const DecodeInputs& side, const Digest& id, ImageSpec* spec) {
   if (recipe.NeedsProfile()) {

@@ -27,6 +27,33 @@ Error SetRecipe(std::string_view name, const DecodeInputs& side, const Digest& i
 [[nodiscard]] bool SetRecipeOrExact(const Recipe& recipe, const DecodeInputs& side,
                                     const Digest& id, ImageSpec* spec);
 
+// Makes *spec one of cairn:bits with this profile: sets recipe, domain and side object.
+//   id     SHA-256 of the profile's bytes
+//   level  at most kStepLevelMax
+// kUnknownRecipe where the profile has no such rate.
+Error SetCairn(const Profile& profile, const Digest& id, uint32_t bits_in_tenths, uint32_t level,
+               ImageSpec* spec);
+
+// Makes *spec one of cairn-hot:bits with this profile; the first time for these bits all its
+// channels are looked at.
+// kUnknownRecipe where bits are out of range or the profile has no such rate.
+Error SetCairnHot(const Profile& profile, const Digest& id, uint32_t bits_in_tenths,
+                  ImageSpec* spec);
+
+// Makes *spec one of patternkv with this bank: sets recipe, domain and side object.
+//   recipe  of ParsePatternkvRecipe(), without its patterns
+//   id      SHA-256 of the bank's bytes
+void SetPatternkv(const Recipe& recipe, const Bank& bank, const Digest& id, ImageSpec* spec);
+
+// The recipe needs no profile, or this is one for the spec: its group has such tiles, and rate and
+// domain are its own. Whether it is the one that is named is the caller's to know.
+[[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Profile* profile);
+// The same of banks.
+[[nodiscard]] bool IsCodableWith(const ImageSpec& spec, const Bank* bank);
+
+// Where the recipe has a use for a profile and the spec names one, this is one for its slice.
+[[nodiscard]] bool IsEncodableWith(const ImageSpec& spec, const Profile* profile);
+
 // kNoProfile, kNoBank: the recipe needs one, and this is none for the spec. Whether it is the one
 // that is named is the caller's to know.
 Error CheckCodableWith(const ImageSpec& spec, const DecodeInputs& side);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "codecs/format/tile_layout.h"
 #include "codecs/forms/kept.h"
+#include "codecs/image/tiles.h"
 #include "codecs/numbers/math.h"
 #include "codecs/stages/select/scores.h"
 #include "codecs/types/bytes.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "codecs/backend/reference/small_norm.h"
-#include "codecs/image/image.h"
+#include "codecs/format/image_spec.h"
 #include "codecs/numbers/float_guard.h"
 #include "codecs/pack/step_strip.h"
 #include "codecs/types/bytes.h"

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <iterator>
 
-#include "codecs/backend/hot_tile.h"
 #include "codecs/numbers/mixed.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/side/bank.h"
+#include "codecs/side/hot_rates.h"
 #include "codecs/side/profile.h"
 
 namespace cairn::codecs {

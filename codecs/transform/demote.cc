@@ -2,15 +2,14 @@
 #include "codecs/transform/demote.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "codecs/backend/backend_step.h"
-#include "codecs/checksum/checksum.h"
-#include "codecs/forms/steps.h"
+#include "codecs/backend/backends.h"
 #include "codecs/forms/strips.h"
-#include "codecs/forms/tile_encode.h"
 #include "codecs/image/encode.h"
+#include "codecs/image/settle.h"
+#include "codecs/image/tiles.h"
 #include "codecs/numbers/float_guard.h"
+#include "codecs/numbers/static_step.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -27,39 +26,14 @@ bool Nests(const Recipe& inner, const Recipe& outer) {
   return has_codes && inner == narrow && inner.bits < outer.bits;
 }
 
-// Narrower codes; parameters and rows as they are.
-Error NarrowTile(const Backend& backend, const ImageView& view, uint32_t index,
-                 const TileGeometry& geometry, const Recipe& recipe, ImageWriter* writer) {
-  const TileEntry entry = view.Tile(index);
-  const std::byte* source = view.TileContent(index).data();
-  const Recipe& outer = view.spec().recipe;
-  const auto wide = LayoutOf(geometry, outer, entry.form, entry.rows);
-  const auto narrow = LayoutOf(geometry, recipe, CodedForm(geometry, recipe), entry.rows);
-  // Fewer bits never make a tile larger, so what was smaller than raw still is.
-  if (!wide.has_value() || !narrow.has_value()) return Error::kNotDemotable;
-  const std::span<std::byte> tile = writer->Reserve(narrow->bytes);
-  if (tile.empty()) return Error::kTargetTooSmall;
-  std::byte* target = tile.data();
-  StepOf<&Backend::narrow_codes>(backend)(AffineOf(geometry, outer), recipe.bits, U8(source),
-                                          U8(target));
-  std::memset(target + narrow->codes_bytes, 0, narrow->side_offset - narrow->codes_bytes);
-  const uint64_t side_bytes = narrow->content_bytes - narrow->side_offset;
-  std::memcpy(target + narrow->side_offset, source + wide->side_offset, side_bytes);
-  std::memset(target + narrow->content_bytes, 0, narrow->bytes - narrow->content_bytes);
-  writer->Commit(narrow->bytes, Crc32c(tile), entry.rows, CodedForm(geometry, recipe));
-  return Error::kOk;
-}
-
 // Decoded into the last bytes of the target, which no image of the new recipe reaches, and encoded
 // anew.
-Error RecodeTile(const Backend& backend, const ImageView& view, uint32_t index,
-                 const Recipe& recipe, std::span<std::byte> target, TileSource source,
-                 ImageWriter* writer) {
+Error RecodeTile(const Backend& backend, const StoredTile& tile, const Recipe& recipe,
+                 std::span<std::byte> target, TileSource source, ImageWriter* writer) {
   const std::span<std::byte> bits = target.last(source.geometry.SourceBytes());
   StripDecoder strips(backend, false);
   const bool is_decoded =
-      strips.Add(source.geometry, view.spec().recipe, view.TileContent(index), U8(bits.data())) &&
-      strips.Flush();
+      strips.Add(tile.geometry, *tile.recipe, tile.content, U8(bits.data())) && strips.Flush();
   if (!is_decoded) return Error::kBadTile;
   source.bytes = U8(bits.data());
   return EncodeTile(backend, recipe, source, writer);
@@ -102,24 +76,47 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
   const uint32_t planes = PlaneCount(spec.tile.kind);
   HeadWork head;
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
-    const TileGeometry geometry = GeometryOf(spec, i % planes);
+    const StoredTile tile = StoredTileOf(view, i);
     if (i % planes == 0) head = {};
     // The bits of a raw tile are the source's.
-    TileSource source{geometry, U8(view.TileContent(i).data()), spec.first_position,
-                      HeadOf(spec, i)};
+    TileSource source{tile.geometry, U8(tile.content.data()), spec.first_position, tile.at};
     source.head = &head;
-    const bool is_raw = view.Tile(i).form == kRawForm;
+    const Form& form = *FormOf(tile.entry.form);
+    const bool is_raw = tile.entry.form == kRawForm;
     Error error = Error::kOk;
     if (recipe == view.spec().recipe ||
         (is_raw && !view.spec().recipe.IsLossless() && view.spec().recipe.id != RecipeId::kKivi)) {
-      error = writer.Copy(view, i);
+      error = writer.Copy(tile.entry, tile.content);
     } else if (is_raw) {
       error = EncodeTile(backend, recipe, source, &writer);
-    } else if (view.Tile(i).form == kStripsForm) {
-      error = RecodeTile(backend, view, i, recipe, target, source, &writer);
+    } else if (form.narrow != nullptr) {
+      error = form.narrow(backend, {}, tile, recipe, &writer);
     } else {
-      error = NarrowTile(backend, view, i, geometry, recipe, &writer);
+      error = RecodeTile(backend, tile, recipe, target, source, &writer);
     }
+    if (error != Error::kOk) return error;
+  }
+  *bytes = writer.Finish();
+  return Error::kOk;
+}
+
+Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
+                  std::span<std::byte> target, size_t* bytes) {
+  const FloatGuard guard;
+  ImageSpec spec = view.spec();
+  if (spec.recipe.id != RecipeId::kCairn || level <= spec.recipe.level || level > kStepLevelMax) {
+    return Error::kNotDemotable;
+  }
+  if (!IsCodableWith(spec, &profile)) return Error::kNoProfile;
+  spec.recipe.level = static_cast<uint8_t>(level);
+  if (target.size() < PrefixBytes(view.tile_count())) return Error::kTargetTooSmall;
+  ImageWriter writer(spec, target);
+  for (uint32_t i = 0; i < view.tile_count(); ++i) {
+    const StoredTile tile = StoredTileOf(view, i);
+    const Error error = tile.entry.form == kStepStripsForm
+                            ? forms::kSteps.narrow(ReferenceBackend(), {.profile = &profile}, tile,
+                                                   spec.recipe, &writer)
+                            : writer.Copy(tile.entry, tile.content);
     if (error != Error::kOk) return error;
   }
   *bytes = writer.Finish();

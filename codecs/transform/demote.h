@@ -10,6 +10,7 @@
 #include "codecs/backend/backend.h"
 #include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
+#include "codecs/side/profile.h"
 #include "codecs/types/error.h"
 
 namespace cairn::codecs {
@@ -31,5 +32,13 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
 // MaxImageBytes() of the view's spec, and room for a tile to be decoded in where the way to
 // `recipe` leads over the source bits.
 [[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);
+
+// The image at a higher level: the bytes that Encode() of the source gives there, but that raw
+// strips and raw tiles stay. MaxImageBytes() suffices for it.
+// kNotDemotable: the image is not of cairn, or `level` not above its own, or past kStepLevelMax; or
+// a strip would not be smaller than raw, which a profile that says what is not so can bring about.
+// kNoProfile, kBadTile, kTargetTooSmall.
+Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
+                  std::span<std::byte> target, size_t* bytes);
 
 }  // namespace cairn::codecs

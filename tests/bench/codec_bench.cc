@@ -14,7 +14,6 @@
 #include "codecs/backend/step_scratch.h"
 #include "codecs/backend/step_tile.h"
 #include "codecs/checksum/checksum.h"
-#include "codecs/forms/steps.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"

@@ -12,8 +12,9 @@
 
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
-#include "codecs/forms/steps.h"
 #include "codecs/image/decode.h"
+#include "codecs/image/settle.h"
+#include "codecs/transform/demote.h"
 #include "proto/side_object.h"
 #include "tests/golden/golden.h"
 

@@ -13,7 +13,6 @@
 
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
-#include "codecs/forms/patterned.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/settle.h"
 #include "codecs/transform/demote.h"

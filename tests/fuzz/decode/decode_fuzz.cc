@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "codecs/backend/backends.h"
-#include "codecs/forms/steps.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"

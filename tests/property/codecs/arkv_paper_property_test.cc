@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "codecs/format/image_header.h"
+#include "codecs/forms/form.h"
 #include "codecs/forms/kept.h"
 #include "codecs/image/token_reader.h"
 #include "codecs/stages/select/token_plan.h"

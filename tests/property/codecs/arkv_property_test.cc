@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "codecs/format/image_header.h"
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/image/token_reader.h"
 #include "codecs/stages/select/scores.h"
 #include "codecs/transform/demote.h"

@@ -3,7 +3,7 @@
 // zeros and rows exact, invalid tiles named.
 
 #include "codecs/format/image_header.h"
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/numbers/fp8.h"
 #include "codecs/transform/demote.h"
 #include "codecs/types/bytes.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "codecs/backend/hot_tile.h"
+#include "codecs/forms/hot.h"
 #include "codecs/transform/demote.h"
 #include "tests/property/codecs/profiled_images.h"
 

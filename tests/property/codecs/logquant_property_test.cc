@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "codecs/format/image_header.h"
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/transform/demote.h"
 #include "codecs/transform/thin.h"

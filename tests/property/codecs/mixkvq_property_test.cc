@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "codecs/format/image_header.h"
-#include "codecs/forms/mixed.h"
-#include "codecs/forms/steps.h"
+#include "codecs/format/tile_layout.h"
 #include "codecs/image/settle.h"
+#include "codecs/numbers/mixed.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/dense.h"
 #include "codecs/transform/demote.h"

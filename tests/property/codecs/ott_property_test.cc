@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/stages/select/min_norm.h"
 #include "codecs/transform/demote.h"
 #include "codecs/types/bytes.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "codecs/format/tile_layout.h"
-#include "codecs/forms/patterned.h"
 #include "codecs/image/settle.h"
 #include "codecs/numbers/gate.h"
 #include "codecs/transform/demote.h"

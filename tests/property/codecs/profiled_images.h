@@ -8,7 +8,6 @@
 #include "codecs/checksum/checksum.h"
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
-#include "codecs/forms/steps.h"
 #include "codecs/image/settle.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/types/bytes.h"

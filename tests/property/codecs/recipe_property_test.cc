@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/transform/demote.h"
 #include "tests/property/codecs/images.h"
 #include "tests/support/random.h"

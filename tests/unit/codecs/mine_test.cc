@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "codecs/backend/backends.h"
-#include "codecs/forms/steps.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
+#include "codecs/image/settle.h"
 #include "codecs/mine/profile_miner.h"
 #include "gtest/gtest.h"
 #include "tests/support/bf16_error.h"

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What an image says of itself: its spec, and what its directory says of each tile.
+// docs/formats/image.md draws the bytes.
+//
+// Thread-safety: values; functions are Thread-safe.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/error.h"
+#include "codecs/types/shape.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kImageMagic = 0x49564B43;  // "CKVI"
+inline constexpr uint16_t kImageVersion = 1;
+inline constexpr size_t kHeaderBytes = 320;
+inline constexpr size_t kDirectoryEntryBytes = 16;
+inline constexpr size_t kSideObjectsMax = 4;
+
+using Digest = std::array<uint8_t, 32>;
+
+// In which form K is coded. Values are part of the image format.
+enum class Domain : uint8_t { kAsWritten = 0, kBeforeRope = 1, kBasis = 2 };
+
+// What an image is of, and how it is coded: all that an encoder is told, and all that a header
+// says.
+struct ImageSpec {
+  Digest space{};
+  Digest key{};
+  uint16_t group = 0;  // index in the space's geometry
+  TileShape tile;
+  Slice slice;
+  uint16_t tokens = 0;  // 1..kTokensPerBlockMax
+  uint64_t first_position =
+      0;  // of the block's first token in its chain; 0 makes token 0 a row in kivi:b+
+  Recipe recipe;
+  Domain domain = Domain::kAsWritten;
+  uint8_t side_object_count = 0;  // of side_objects: 1 for cairn, its profile; else 0
+  std::array<Digest, kSideObjectsMax> side_objects{};
+  friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
+};
+
+// id: of the one side object; null for none.
+inline void NameSideObject(const Digest* id, ImageSpec* spec) {
+  spec->side_object_count = id != nullptr ? 1 : 0;
+  spec->side_objects = {};
+  if (id != nullptr) spec->side_objects[0] = *id;
+}
+
+// kInvalidShape, kInvalidSlice, kUnknownRecipe, or kTooLarge (by MaxImageBytes and tile count).
+Error Validate(const ImageSpec& spec);
+
+// The bytes that no image of this spec can pass: header, directory and every tile raw. Errors as
+// Validate().
+Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
+
+// How a tile is laid out: layout in the low byte, bits of a code in the high one.
+enum class TileLayoutId : uint8_t {
+  kRaw = 0,
+  kAffine = 1,
+  kStrips = 2,
+  kStepStrips = 3,
+  kMixed = 6,
+  kPatterned = 4,
+  kKept = 5,
+  kFp8 = 7,
+  kHot = 8
+};
+[[nodiscard]] constexpr TileLayoutId LayoutIdOf(uint16_t form) {
+  return static_cast<TileLayoutId>(form & 0xFF);
+}
+inline constexpr uint16_t kRawForm = 0;
+inline constexpr uint16_t kStripsForm = static_cast<uint16_t>(TileLayoutId::kStrips);
+inline constexpr uint16_t kStepStripsForm = static_cast<uint16_t>(TileLayoutId::kStepStrips);
+inline constexpr uint16_t kHotForm = static_cast<uint16_t>(TileLayoutId::kHot);
+inline constexpr uint16_t kMixedForm = static_cast<uint16_t>(TileLayoutId::kMixed);
+inline constexpr uint16_t kKeptForm = static_cast<uint16_t>(TileLayoutId::kKept) | (8 << 8);
+inline constexpr uint16_t kFp8Form = static_cast<uint16_t>(TileLayoutId::kFp8) | (8 << 8);
+[[nodiscard]] constexpr uint16_t AffineForm(uint8_t bits) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kAffine) | (bits << 8));
+}
+
+[[nodiscard]] constexpr uint16_t PatternedForm(uint8_t bits) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(TileLayoutId::kPatterned) | (bits << 8));
+}
+
+// A directory entry, checked: offset and bytes lie inside the image, and bytes are what form and
+// rows compute or, of strips, can be.
+struct TileEntry {
+  uint64_t offset = 0;  // from the image's first byte; a multiple of 16
+  uint32_t bytes = 0;   // padding included; a multiple of 16
+  uint32_t crc = 0;     // CRC32C of those bytes
+  uint16_t rows = 0;    // tokens kept at full precision
+  uint16_t form = kRawForm;
+};
+
+struct TileId {
+  uint16_t layer = 0;
+  uint16_t head = 0;
+  uint8_t plane = 0;  // index among the planes of the kind
+};
+
+}  // namespace cairn::codecs

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codecs/image/tiles.h"
+
+namespace cairn::codecs {
+
+StoredTile StoredTileOf(const ImageView& view, uint32_t index) {
+  const ImageSpec& spec = view.spec();
+  StoredTile tile;
+  tile.geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
+  tile.at = HeadOf(spec, index);
+  tile.first_position = spec.first_position;
+  tile.recipe = &spec.recipe;
+  tile.entry = view.Tile(index);
+  tile.content = view.TileContent(index);
+  // Parsing found that there is one.
+  tile.layout =
+      *LayoutOf(tile.geometry, spec.recipe, tile.entry.form, tile.entry.rows, tile.entry.bytes);
+  return tile;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A tile of a parsed image as its form takes it.
+//
+// Thread-safety: pure functions.
+
+#include <cstdint>
+
+#include "codecs/forms/form.h"
+#include "codecs/image/image.h"
+
+namespace cairn::codecs {
+
+// REQUIRES: index < view.tile_count().
+[[nodiscard]] StoredTile StoredTileOf(const ImageView& view, uint32_t index);
+
+}  // namespace cairn::codecs

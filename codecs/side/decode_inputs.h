@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The side objects that coding may need. Borrowed for the call.
+//
+// Thread-safety: a value.
+
+namespace cairn::codecs {
+
+class Bank;
+class Profile;
+
+// Those that the image names, where its recipe needs one; null otherwise.
+struct DecodeInputs {
+  const Profile* profile = nullptr;
+  const Bank* bank = nullptr;
+};
+
+}  // namespace cairn::codecs
