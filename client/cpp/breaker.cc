@@ -22,16 +22,19 @@ void Breaker::OpenLocked(bool is_again) {
   open_for_ = is_again ? std::min(open_for_ * 2, options_.open_max) : options_.open_min;
   state_ = State::kOpen;
   retry_at_ = clock_.Now() + open_for_;
-  is_probing_ = false;
-  failures_ = 0;
+  probe_ = Probe::kNone;
+  match_failures_ = 0;
+  get_failures_ = 0;
   slow_ = 0;
   ++opened_count_;
 }
 
 void Breaker::CloseLocked() {
   state_ = State::kClosed;
-  is_probing_ = false;
-  failures_ = 0;
+  needs_delivery_ = false;
+  probe_ = Probe::kNone;
+  match_failures_ = 0;
+  get_failures_ = 0;
   slow_ = 0;
 }
 
@@ -46,10 +49,16 @@ bool Breaker::AllowLocked() {
     }
     state_ = State::kHalfOpen;
   }
-  if (is_probing_ && now < probe_deadline_) {
+  if (probe_ != Probe::kNone && now < probe_deadline_) {
     return false;
   }
-  is_probing_ = true;
+  if (probe_ == Probe::kMatched) {
+    // The store answered, and the caller fetched nothing: it only matches.
+    CloseLocked();
+    get_failures_ = options_.failures_to_open - 1;
+    return true;
+  }
+  probe_ = Probe::kAsked;
   probe_deadline_ = now + options_.probe_timeout;
   return true;
 }
@@ -69,6 +78,10 @@ bool Breaker::IsFetchFasterLocked(uint64_t tokens, uint64_t wire_bytes) const {
 
 bool Breaker::Advise(uint64_t tokens, uint64_t wire_bytes) {
   MutexLock lock(mutex_);
+  if (state_ == State::kHalfOpen && probe_ == Probe::kMatched) {
+    probe_ = Probe::kAsked;
+    return true;
+  }
   if (state_ != State::kClosed) {
     return AllowLocked();
   }
@@ -81,17 +94,34 @@ bool Breaker::Advise(uint64_t tokens, uint64_t wire_bytes) {
   if (++slow_ >= options_.slow_to_open) {
     OpenLocked(/*is_again=*/was_slow_);
     was_slow_ = true;
+    needs_delivery_ = true;
   }
   return false;
 }
 
-void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
-  if (wire_bytes == 0) {
-    return OnAnswered();
-  }
+void Breaker::OnMatched(bool will_fetch) {
   MutexLock lock(mutex_);
+  match_failures_ = 0;
+  if (state_ != State::kHalfOpen) {
+    return;
+  }
+  if (!needs_delivery_) {
+    CloseLocked();
+  } else {
+    probe_ = will_fetch ? Probe::kMatched : Probe::kNone;
+  }
+}
+
+void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
+  MutexLock lock(mutex_);
+  match_failures_ = 0;
+  get_failures_ = 0;
+  if (wire_bytes == 0) {
+    // A miss says nothing of the speed: the next call may probe.
+    probe_ = Probe::kNone;
+    return;
+  }
   const double measured = absl::ToDoubleSeconds(elapsed) / static_cast<double>(wire_bytes);
-  failures_ = 0;
   if (state_ != State::kHalfOpen) {
     Average(measured, &fetch_seconds_per_byte_);
     return;
@@ -101,20 +131,15 @@ void Breaker::OnFetched(uint64_t wire_bytes, absl::Duration elapsed) {
   CloseLocked();
 }
 
-void Breaker::OnAnswered() {
+void Breaker::OnFailed(Call call) {
   MutexLock lock(mutex_);
-  failures_ = 0;
-  if (state_ == State::kHalfOpen) {
-    is_probing_ = false;  // an answer without bytes proves no speed: the next call may probe
+  if (state_ == State::kOpen) {
+    return;
   }
-}
-
-void Breaker::OnFailed() {
-  MutexLock lock(mutex_);
-  if (state_ == State::kHalfOpen) {
-    OpenLocked(/*is_again=*/true);
-  } else if (state_ == State::kClosed && ++failures_ >= options_.failures_to_open) {
-    OpenLocked(/*is_again=*/false);
+  ++(call == Call::kGet ? get_failures_ : match_failures_);
+  if (state_ == State::kHalfOpen || get_failures_ + match_failures_ >= options_.failures_to_open) {
+    needs_delivery_ = needs_delivery_ || get_failures_ > 0;
+    OpenLocked(/*is_again=*/state_ == State::kHalfOpen);
   }
 }
 

@@ -13,6 +13,11 @@
 //
 // The open time doubles when a probe fails, and when the store is found slow again at once.
 //
+// What closes it depends on what opened it. If only matches failed, a match that is answered
+// closes it: a client that never gets recovers too. If a get failed or fetching was slow, a get
+// has to deliver bytes. A probe that found blocks and that no get followed within probe_timeout
+// closes it as well, but then one more failure opens it again.
+//
 // Thread-safety: Thread-safe.
 
 #include <cstdint>
@@ -28,6 +33,8 @@ namespace cairn {
 class Breaker {
  public:
   enum class State : uint8_t { kClosed = 0, kOpen = 1, kHalfOpen = 2 };
+  // The kind of a call that failed. Binding a session or a space counts as kMatch.
+  enum class Call : uint8_t { kMatch, kGet };
 
   // `clock` must outlive the breaker.
   Breaker(const BreakerOptions& options, const Clock& clock);
@@ -40,10 +47,12 @@ class Breaker {
   // Without a measured recompute rate the store is given the benefit of the doubt.
   [[nodiscard]] bool Advise(uint64_t tokens, uint64_t wire_bytes);
 
-  // What happened. A miss is OnAnswered: the store did its part.
+  // A match was answered. will_fetch: it found blocks and leased them, so gets are to follow.
+  void OnMatched(bool will_fetch);
+  // Gets were answered with `wire_bytes` together; 0 when all of them missed.
   void OnFetched(uint64_t wire_bytes, absl::Duration elapsed);
-  void OnAnswered();
-  void OnFailed();  // late, or the store was gone
+  // A call was late, or the store was gone.
+  void OnFailed(Call call);
 
   // The engine computed KV of `tokens` in `elapsed`.
   void OnRecomputed(uint64_t tokens, absl::Duration elapsed);
@@ -52,6 +61,12 @@ class Breaker {
   uint64_t opened_count() const;
 
  private:
+  enum class Probe : uint8_t {
+    kNone,     // the next call may probe
+    kAsked,    // a call was let through
+    kMatched,  // it was a match and found blocks; Advise() lets their gets through
+  };
+
   void OpenLocked(bool is_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllowLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -62,10 +77,12 @@ class Breaker {
   const Clock& clock_;
   mutable Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kClosed;
-  int failures_ ABSL_GUARDED_BY(mutex_) = 0;       // in a row
-  int slow_ ABSL_GUARDED_BY(mutex_) = 0;           // in a row
-  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;  // when it opened last, and not fast since
-  bool is_probing_ ABSL_GUARDED_BY(mutex_) = false;
+  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;       // since a match or a get was answered
+  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;         // since a get was answered
+  int slow_ ABSL_GUARDED_BY(mutex_) = 0;                 // in a row
+  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;        // when it opened last, and not fast since
+  bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // to close: see above
+  Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;
   absl::Time probe_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time retry_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration open_for_ ABSL_GUARDED_BY(mutex_);

@@ -169,11 +169,10 @@ absl::StatusOr<MatchResult> Space::Match(const MatchRequest& request) {
     return FromMessage(reply, request.keys.size());
   }();
   if (IsStoreFailure(result.status())) {
-    core_.breaker.OnFailed();
-  } else if (!result.ok() || result->block_count == 0) {
-    core_.breaker.OnAnswered();
+    core_.breaker.OnFailed(Breaker::Call::kMatch);
+  } else {
+    core_.breaker.OnMatched(result.ok() && result->block_count > 0 && !request.is_counting);
   }
-  // After a hit the gets that follow tell the breaker how it went.
   return result;
 }
 

@@ -18,7 +18,7 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
   const absl::StatusOr<Bound> bound = deadline.ok() ? Bind(*deadline) : deadline.status();
   if (!bound.ok()) {
     if (IsStoreFailure(bound.status())) {
-      core_.breaker.OnFailed();
+      core_.breaker.OnFailed(Breaker::Call::kMatch);
     }
     std::fill(results.begin(), results.end(), bound.status());
     return results;
@@ -83,7 +83,7 @@ void Space::Account(const std::deque<GetExchange>& gets, absl::Duration elapsed)
   core_.get_bytes.Add(wire_bytes);
   // To the breaker a batch is one fetch: what it cost is the time of all of it.
   if (has_failed) {
-    core_.breaker.OnFailed();
+    core_.breaker.OnFailed(Breaker::Call::kGet);
   } else if (!gets.empty()) {
     core_.breaker.OnFetched(wire_bytes, elapsed);
   }

@@ -116,6 +116,34 @@ TEST_P(PlaneTest, AHungDaemonCostsADeadlineThenTheBreakerCostsNothing) {
   EXPECT_EQ(client->counters().late, 1);
 }
 
+TEST_F(FailureTest, AClientThatOnlyMatchesRecoversFromAStall) {
+  ConnectOptions options = Options();
+  options.breaker.failures_to_open = 2;
+  options.breaker.open_min = absl::Milliseconds(200);
+  const auto client = Connect(options);
+  const auto space = Open(client, ToyIdentity(codecs::DType::kBf16, Model()));
+  ASSERT_TRUE(client && space);
+  const auto source = ToyValues(codecs::DType::kBf16, *space->SourceBytes({}), 5);
+  const auto keys = space->DeriveChain(ToyTokens(1));
+  ASSERT_TRUE(space->Put({.key = keys[0], .source = SourceBytes{source}}).ok());
+  {
+    const Stopped stopped(daemon_->process());
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_FALSE(space->Match({.keys = keys, .timeout = absl::Milliseconds(100)}).ok());
+    }
+    EXPECT_EQ(client->counters().breaker_state, Breaker::State::kOpen);
+  }
+  const auto is_back = [&] {
+    const auto match = space->Match({.keys = keys});
+    return match.ok() && match->block_count == 1;
+  };
+  ASSERT_TRUE(WaitFor(is_back, absl::Seconds(20), absl::Milliseconds(20)));
+  EXPECT_EQ(client->counters().breaker_state, Breaker::State::kClosed);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(is_back()) << i;
+  }
+}
+
 TEST_F(FailureTest, AForkedChildIsRefused) {
   const auto client = Connect(Options());
   const auto space = Open(client, ToyIdentity(codecs::DType::kBf16, Model()));

@@ -8,6 +8,7 @@
 namespace cairn {
 namespace {
 
+using Call = Breaker::Call;
 using State = Breaker::State;
 
 class BreakerTest : public testing::Test {
@@ -22,7 +23,7 @@ class BreakerTest : public testing::Test {
     return options;
   }
   void FailUntilOpen() {
-    for (int i = 0; i < 3; ++i) breaker_.OnFailed();
+    for (int i = 0; i < 3; ++i) breaker_.OnFailed(Call::kGet);
     ASSERT_EQ(breaker_.state(), State::kOpen);
   }
 
@@ -31,14 +32,14 @@ class BreakerTest : public testing::Test {
 };
 
 TEST_F(BreakerTest, OpensAfterFailuresInARowOnly) {
-  breaker_.OnFailed();
-  breaker_.OnFailed();
-  breaker_.OnAnswered();  // a miss is an answer
-  breaker_.OnFailed();
-  breaker_.OnFailed();
+  breaker_.OnFailed(Call::kGet);
+  breaker_.OnFailed(Call::kGet);
+  breaker_.OnFetched(0, absl::Milliseconds(1));  // a miss is an answer
+  breaker_.OnFailed(Call::kGet);
+  breaker_.OnFailed(Call::kGet);
   EXPECT_EQ(breaker_.state(), State::kClosed);
   EXPECT_TRUE(breaker_.Allow());
-  breaker_.OnFailed();
+  breaker_.OnFailed(Call::kGet);
   EXPECT_EQ(breaker_.state(), State::kOpen);
   EXPECT_EQ(breaker_.opened_count(), 1);
 }
@@ -71,7 +72,7 @@ TEST_F(BreakerTest, AFailedProbeOpensForTwiceAsLongUpToTheLimit) {
     EXPECT_FALSE(breaker_.Allow()) << seconds;
     clock_.Advance(absl::Milliseconds(1));
     EXPECT_TRUE(breaker_.Allow()) << seconds;
-    breaker_.OnFailed();
+    breaker_.OnFailed(Call::kGet);
     EXPECT_EQ(breaker_.state(), State::kOpen);
   }
 }
@@ -80,9 +81,68 @@ TEST_F(BreakerTest, AMissDuringAProbeLetsTheNextCallProbe) {
   FailUntilOpen();
   clock_.Advance(absl::Seconds(1));
   ASSERT_TRUE(breaker_.Allow());
-  breaker_.OnAnswered();
+  breaker_.OnMatched(/*will_fetch=*/false);
   EXPECT_EQ(breaker_.state(), State::kHalfOpen);
   EXPECT_TRUE(breaker_.Allow());
+}
+
+TEST_F(BreakerTest, AMatchThatIsAnsweredClosesWhatMatchesOpened) {
+  for (const bool will_fetch : {true, false}) {
+    for (int i = 0; i < 3; ++i) breaker_.OnFailed(Call::kMatch);
+    ASSERT_EQ(breaker_.state(), State::kOpen);
+    clock_.Advance(absl::Seconds(1));
+    ASSERT_TRUE(breaker_.Allow());
+    breaker_.OnMatched(will_fetch);
+    EXPECT_EQ(breaker_.state(), State::kClosed);
+    EXPECT_TRUE(breaker_.Allow());
+  }
+}
+
+TEST_F(BreakerTest, MatchesThatAreAnsweredDoNotHideThatGetsFail) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(breaker_.Allow());
+    breaker_.OnMatched(/*will_fetch=*/true);
+    breaker_.OnFailed(Call::kGet);
+  }
+  EXPECT_EQ(breaker_.state(), State::kOpen);
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(breaker_.Allow());
+  breaker_.OnMatched(/*will_fetch=*/true);
+  EXPECT_EQ(breaker_.state(), State::kHalfOpen) << "a get has to deliver";
+  EXPECT_FALSE(breaker_.Allow()) << "until then it is the one probe";
+}
+
+TEST_F(BreakerTest, MatchFailuresCountInARowOnly) {
+  for (int i = 0; i < 9; ++i) {
+    breaker_.OnFailed(Call::kMatch);
+    breaker_.OnFailed(Call::kMatch);
+    breaker_.OnMatched(/*will_fetch=*/true);
+  }
+  EXPECT_EQ(breaker_.state(), State::kClosed);
+}
+
+TEST_F(BreakerTest, AHitThatNoGetFollowsClosesOnProbation) {
+  FailUntilOpen();
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(breaker_.Allow());
+  breaker_.OnMatched(/*will_fetch=*/true);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_TRUE(breaker_.Allow());
+  EXPECT_EQ(breaker_.state(), State::kClosed);
+  EXPECT_TRUE(breaker_.Allow());
+  breaker_.OnFailed(Call::kGet);
+  EXPECT_EQ(breaker_.state(), State::kOpen) << "one failure is enough";
+}
+
+TEST_F(BreakerTest, AProbeThatMatchedIsAdvisedToFetch) {
+  FailUntilOpen();
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(breaker_.Allow());
+  breaker_.OnMatched(/*will_fetch=*/true);
+  EXPECT_TRUE(breaker_.Advise(1000, 1'000'000)) << "else the probe never ends";
+  EXPECT_FALSE(breaker_.Advise(1000, 1'000'000)) << "only the probe";
+  breaker_.OnFetched(1'000'000, absl::Milliseconds(1));
+  EXPECT_EQ(breaker_.state(), State::kClosed);
 }
 
 TEST_F(BreakerTest, AProbeThatIsNeverFollowedUpExpires) {
