@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -12,6 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log_drops.h"
+#include "base/metric.h"
 #include "base/mutex.h"
 
 namespace cairn {
@@ -19,9 +21,11 @@ namespace {
 
 using Sink = std::function<void(LogLevel, std::string_view)>;
 
-ABSL_CONST_INIT Mutex sink_mutex;
+ABSL_CONST_INIT Mutex log_mutex;
 // A plain pointer, because a global with a destructor would be gone while late threads still log.
-Sink* sink ABSL_GUARDED_BY(sink_mutex) = nullptr;
+Sink* sink ABSL_GUARDED_BY(log_mutex) = nullptr;
+LogLimiter limiter ABSL_GUARDED_BY(log_mutex);
+Counter limited, unwritten;
 std::atomic<LogLevel> level_max{LogLevel::kInfo};
 
 constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
@@ -48,20 +52,6 @@ void AppendValue(std::string_view value, std::string* line) {
   }
 }
 
-void WriteLine(std::string line) {
-  line.push_back('\n');
-  std::string_view rest = line;
-  while (!rest.empty()) {  // ends: each turn writes something, or gives up on an error that is not
-                           // EINTR
-    const ssize_t written = ::write(STDERR_FILENO, rest.data(), rest.size());
-    if (written > 0) {
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 std::string_view LogLevelName(LogLevel level) { return kNames[static_cast<int>(level)]; }
@@ -85,6 +75,15 @@ void Log(LogLevel level, std::string_view component, std::string_view text,
   if (!LogEnabled(level)) {
     return;
   }
+  LogLimiter::Verdict verdict{.is_admitted = true};
+  if (level != LogLevel::kDebug) {
+    const MutexLock lock(log_mutex);
+    verdict = limiter.Admit(component, text, MonotonicNow());
+  }
+  if (!verdict.is_admitted) {
+    limited.Add();
+    return;
+  }
   std::string line =
       absl::StrCat(ToAbsl(kTags[static_cast<int>(level)]), " ",
                    absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
@@ -93,20 +92,31 @@ void Log(LogLevel level, std::string_view component, std::string_view text,
     absl::StrAppend(&line, " ", ToAbsl(field.key), "=");
     AppendValue(field.value, &line);
   }
-  {
-    const MutexLock lock(sink_mutex);
-    if (sink != nullptr) {
-      (*sink)(level, line);
-      return;
-    }
+  if (verdict.suppressed > 0) {
+    absl::StrAppend(&line, " suppressed=", verdict.suppressed);
   }
-  WriteLine(std::move(line));
+  const MutexLock lock(log_mutex);  // over the write, which does not block: lines stay whole
+  if (sink != nullptr) {
+    (*sink)(level, line);
+  } else if (!WriteLogLine(STDERR_FILENO, line)) {
+    unwritten.Add();
+  }
+}
+
+void ReportLog(MetricSink& sink) {
+  constexpr std::string_view kName = "cairn_log_dropped_total";
+  constexpr std::string_view kHelp =
+      "Log records left out: too many of their kind, or stderr had no room.";
+  const MetricLabel rate[] = {{"reason", "rate"}}, full[] = {{"reason", "full"}};
+  sink.AddCounter(kName, kHelp, rate, limited.Value());
+  sink.AddCounter(kName, kHelp, full, unwritten.Value());
 }
 
 void TEST_SetLogSink(std::function<void(LogLevel, std::string_view)> new_sink) {
   auto owned = new_sink ? std::make_unique<Sink>(std::move(new_sink)) : nullptr;
-  const MutexLock lock(sink_mutex);
+  const MutexLock lock(log_mutex);
   delete std::exchange(sink, owned.release());
+  limiter = LogLimiter();
 }
 
 }  // namespace cairn

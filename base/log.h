@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Log records: one line each to stderr, written by one write(2).
+// Log records: one line each to stderr. Never blocks and bounds each kind: see log_drops.h.
 //
 //   LogWarn("get", "tile checksum does not match", {{"place", place}, {"tile", index}});
 //   WARN 2026-01-31T12:00:00.123Z get: tile checksum does not match place=host tile=7

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/log_drops.h"
 #include "base/status.h"
 #include "codecs/recipe/recipe.h"
 #include "service/limits.h"
@@ -188,6 +189,7 @@ void Daemon::Stop() {
 }
 
 void Daemon::Report(MetricSink& sink) const {
+  ReportLog(sink);
   host_->Report(sink);
   index_->Report(sink);
   sessions_.Report(sink);

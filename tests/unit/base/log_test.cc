@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
+#include "base/file.h"
+#include "base/log_drops.h"
 #include "tests/support/log_capture.h"
+#include "tests/support/metric_capture.h"
 
 namespace cairn {
 namespace {
 
 using testing::EndsWith;
 using testing::MatchesRegex;
+
+uint64_t Dropped(const std::string& reason) {
+  MetricCapture metrics;
+  ReportLog(metrics);
+  return static_cast<uint64_t>(metrics.Value("cairn_log_dropped_total{reason=\"" + reason + "\"}"));
+}
 
 TEST(Log, OneLinePerRecord) {
   const LogCapture log;
@@ -58,6 +70,72 @@ TEST(Log, GoesToStderrWithoutASink) {
   LogError("daemon", "cannot start", {{"status", absl::NotFoundError("no file")}});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               EndsWith("daemon: cannot start status=\"NOT_FOUND: no file\"\n"));
+}
+
+TEST(Log, LimitsEachKindAndCountsTheRest) {
+  const uint64_t before = Dropped("rate");
+  const LogCapture log;
+  for (int i = 0; i < 10'000; ++i) {
+    LogWarn("data", "hello refused", {{"peer", i}});
+  }
+  LogWarn("data", "another kind");
+  EXPECT_GE(log.Count("hello refused"), LogLimiter::kBurst);
+  EXPECT_LE(log.Count("hello refused"), LogLimiter::kBurst + 50);  // some are refilled meanwhile
+  EXPECT_EQ(log.Count("another kind"), 1);
+  EXPECT_EQ(Dropped("rate") - before, 10'000 - log.Count("hello refused"));
+}
+
+TEST(Log, SaysHowManyOfAKindItLeftOut) {
+  LogLimiter limiter;
+  absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < LogLimiter::kBurst; ++i) {
+    EXPECT_TRUE(limiter.Admit("data", "text", now).is_admitted);
+  }
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_FALSE(limiter.Admit("data", "text", now).is_admitted);
+  }
+  now += LogLimiter::kRefill;
+  const LogLimiter::Verdict verdict = limiter.Admit("data", "text", now);
+  EXPECT_TRUE(verdict.is_admitted);
+  EXPECT_EQ(verdict.suppressed, 7);
+  EXPECT_FALSE(limiter.Admit("data", "text", now).is_admitted) << "one was refilled";
+  now += absl::Hours(1);
+  for (int i = 0; i < LogLimiter::kBurst; ++i) {
+    EXPECT_TRUE(limiter.Admit("data", "text", now).is_admitted) << "never more than the burst";
+  }
+  EXPECT_FALSE(limiter.Admit("data", "text", now).is_admitted);
+}
+
+TEST(Log, AFullPipeDropsWholeLinesAndBlocksNobody) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const Fd reader(ends[0]), writer(ends[1]);
+  ASSERT_GE(fcntl(writer.get(), F_SETPIPE_SZ, 4096), 4096);
+  const Fd before(dup(STDERR_FILENO));
+  const uint64_t dropped_before = Dropped("full");
+  ASSERT_EQ(dup2(writer.get(), STDERR_FILENO), STDERR_FILENO);
+  const std::string name(100, 'x');
+  for (int i = 0; i < 90; ++i) {
+    LogWarn("data", "nobody reads this", {{"name", name}});
+  }
+  dup2(before.get(), STDERR_FILENO);
+  const uint64_t dropped = Dropped("full") - dropped_before;
+  EXPECT_GT(dropped, 0);
+  std::string read_back(1 << 16, '\0');
+  read_back.resize(static_cast<size_t>(read(reader.get(), read_back.data(), read_back.size())));
+  EXPECT_EQ(static_cast<uint64_t>(std::count(read_back.begin(), read_back.end(), '\n')),
+            90 - dropped);
+  EXPECT_THAT(read_back, EndsWith(name + "\n"));
+}
+
+TEST(Log, ALongLineIsCut) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const Fd reader(ends[0]), writer(ends[1]);
+  EXPECT_TRUE(WriteLogLine(writer.get(), std::string(10'000, 'x')));
+  char bytes[10'000];
+  ASSERT_EQ(read(reader.get(), bytes, sizeof(bytes)), 4096);
+  EXPECT_EQ(bytes[4095], '\n');
 }
 
 }  // namespace
