@@ -59,8 +59,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(std::string_view target,
     case Target::Kind::kUnix: {
       CAIRN_ASSIGN_OR_RETURN(
           std::unique_ptr<LocalConnection> connection,
-          LocalConnection::Open(parsed.path, hello, {options.region_bytes, options.prefault},
-                                deadline, reply));
+          LocalConnection::Open(parsed.path, hello, {options.region_bytes}, deadline, reply));
       return connection;
     }
     case Target::Kind::kTcp: {

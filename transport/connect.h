@@ -29,11 +29,10 @@ struct Target {
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 struct ConnectOptions {
-  uint64_t region_bytes = uint64_t{256}
-                          << 20;  // local: memory shared with the daemon; fixed for its life
-  bool prefault = false;          // local: touch all of it now
-  std::string ucx_module;         // ucx: the module's file; empty: see LoadUcxModule()
-  std::string ucx_device;         // ucx: network interface; empty: the one that reaches the host
+  // local: memory shared with the daemon, allocated at once; fixed for the connection's life
+  uint64_t region_bytes = uint64_t{64} << 20;
+  std::string ucx_module;  // ucx: the module's file; empty: see LoadUcxModule()
+  std::string ucx_device;  // ucx: network interface; empty: the one that reaches the host
 };
 
 // Returns once the daemon has answered `hello` (a Hello frame; region_bytes is filled in here).

@@ -95,7 +95,7 @@ typedef struct cairn_connect_options {
   const char* name;     /* for people: shows in logs and status. NULL: "libcairn" */
   uint32_t connections; /* data connections, 1 to 16; 0 is 2 */
   uint32_t window;      /* most calls in flight per connection, 1 to 64; 0 is 8 */
-  uint64_t region_bytes; /* shared memory per unix: connection; 0 is 64 MiB */
+  uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
 } cairn_connect_options;
 
 /* Opens a session. The client keeps it open on a thread of its own and reopens it (and its spaces)

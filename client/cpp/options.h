@@ -62,7 +62,7 @@ struct ConnectOptions {
   std::string name = "cairn-cpp";  // for people: shows in logs and status
   int connections = kConnectionsDefault;
   int window = kWindowDefault;                    // most calls in flight per connection
-  uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix: connection
+  uint64_t region_bytes = kRegionBytesDefault;    // shared memory per unix:, allocated at once
   absl::Duration timeout = absl::ZeroDuration();  // of connecting
   BreakerOptions breaker{};
   // Opens data connections; empty: the transport that the address names. A seam for tests and

@@ -29,13 +29,13 @@ absl::Status NoMemory(absl::string_view what) {
 }
 
 // Every page present and writable now.
-absl::Status Prefault(std::byte* base, uint64_t bytes) {
+absl::Status Populate(std::byte* base, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0) {
     return absl::OkStatus();
   }
   if (errno != EINVAL) {  // EINVAL: a kernel before 5.14
-    return NoMemory("prefaulting");
+    return NoMemory("populating");
   }
 #endif
   for (uint64_t place = 0; place < bytes; place += kPageBytes) {
@@ -46,7 +46,7 @@ absl::Status Prefault(std::byte* base, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ClientRegion>> ClientRegion::Make(uint64_t bytes, bool prefault) {
+absl::StatusOr<std::shared_ptr<ClientRegion>> ClientRegion::Make(uint64_t bytes) {
   if (bytes == 0 || bytes > (uint64_t{1} << 46)) {
     return absl::InvalidArgumentError(
         absl::StrCat("region_bytes is ", bytes, ", expected 1 to 2^46"));
@@ -68,9 +68,7 @@ absl::StatusOr<std::shared_ptr<ClientRegion>> ClientRegion::Make(uint64_t bytes,
   }
   std::shared_ptr<ClientRegion> region(
       new ClientRegion(std::move(memfd), static_cast<std::byte*>(base), bytes));
-  if (prefault) {
-    CAIRN_RETURN_IF_ERROR(Prefault(region->base_, bytes));
-  }
+  CAIRN_RETURN_IF_ERROR(Populate(region->base_, bytes));
   return region;
 }
 

@@ -27,10 +27,10 @@ namespace cairn::transport {
 
 class ClientRegion {
  public:
-  // `bytes` is rounded up to whole pages. prefault: all pages now, charged to this process, else on
-  // first use. ResourceExhausted when the system has no memory or descriptors for it;
-  // InvalidArgument for 0 bytes.
-  static absl::StatusOr<std::shared_ptr<ClientRegion>> Make(uint64_t bytes, bool prefault);
+  // `bytes` is rounded up to whole pages, all of which are allocated now and charged to this
+  // process: the daemon takes no region with a hole. ResourceExhausted when the system has no
+  // memory or descriptors for it; InvalidArgument for 0 bytes.
+  static absl::StatusOr<std::shared_ptr<ClientRegion>> Make(uint64_t bytes);
   ~ClientRegion();
   ClientRegion(const ClientRegion&) = delete;
 

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
     absl::Time deadline, proto::HelloReply* reply) {
   CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
   CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<ClientRegion> region,
-                         ClientRegion::Make(options.region_bytes, options.prefault));
+                         ClientRegion::Make(options.region_bytes));
   proto::Frame filled = hello;
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();

@@ -29,8 +29,7 @@
 namespace cairn::transport {
 
 struct LocalConnectOptions {
-  uint64_t region_bytes = uint64_t{256} << 20;
-  bool prefault = false;
+  uint64_t region_bytes = uint64_t{64} << 20;
 };
 
 class LocalConnection final : public Connection {

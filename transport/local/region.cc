@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <limits>
@@ -39,6 +40,24 @@ absl::StatusOr<uint64_t> SealedBytes(int memfd) {
   return static_cast<uint64_t>(file.st_size);
 }
 
+// Pages that are all there now stay there: nobody can punch a hole into what is sealed so. A hole
+// would be filled by the first access, even one that reads, and charged to this process for as
+// long as the client keeps the memfd. REQUIRES: it is mapped already; no writable mapping can be
+// made afterwards.
+absl::Status KeepPages(int memfd, uint64_t bytes) {
+  if (fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("region: the memfd takes no seal FUTURE_WRITE: ",
+                                                   std::generic_category().message(errno)));
+  }
+  // Not fstat(): its blocks may lie behind the end of the file.
+  const off_t hole = lseek(memfd, 0, SEEK_HOLE);
+  if (hole < 0 || static_cast<uint64_t>(hole) < bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("region: the memfd has a hole at byte ", hole,
+                                                   "; write every page before the hello"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool RegionBudget::Take(uint64_t bytes) {
@@ -67,15 +86,17 @@ absl::StatusOr<Region> Region::Map(Fd memfd, uint64_t bytes_max, RegionBudget& b
     const int error = errno;
     budget.GiveBack(bytes);
     const std::string text = std::generic_category().message(error);
-    // EPERM: sealed against writing, so a reply could not land there.
+    // EPERM: sealed against writing, so a reply could not land there. A region that came with an
+    // earlier hello is.
     return error == EPERM ? absl::InvalidArgumentError(absl::StrCat("region: not writable: ", text))
                           : absl::ResourceExhaustedError(absl::StrCat("region: ", text));
   }
-  madvise(base, bytes, MADV_DONTDUMP);  // a tenant's bytes are not for core files
   Region region;
   region.base_ = static_cast<std::byte*>(base);
   region.bytes_ = bytes;
   region.budget_ = &budget;
+  CAIRN_RETURN_IF_ERROR(KeepPages(memfd.get(), bytes));
+  madvise(base, bytes, MADV_DONTDUMP);  // a tenant's bytes are not for core files
   return region;
 }
 

@@ -6,6 +6,10 @@
 // the file under the mapping, so no access raises SIGBUS. Only memory of tmpfs is taken: a huge
 // page that its owner punched out may have no replacement, and then an access would.
 //
+// The client pays for the memory: every page has to be there when the memfd comes, and Map() adds
+// the seal F_SEAL_FUTURE_WRITE, after which nobody can punch one out. So no access here allocates
+// a page. Mappings made before keep working; a memfd serves one connection.
+//
 // The client can read and write the bytes at any time: never parse them in place, never trust a
 // checksum but that of a copy.
 
@@ -39,8 +43,9 @@ class RegionBudget {
 class Region {
  public:
   Region() = default;  // no memory at all
-  // Maps `memfd`, which is closed in any case. InvalidArgument says which demand it does not meet;
-  // ResourceExhausted: the budget is used up, or there is no address space.
+  // Maps `memfd` and seals it; the descriptor is closed in any case. InvalidArgument says which
+  // demand it does not meet; ResourceExhausted: the budget is used up, or there is no address
+  // space.
   static absl::StatusOr<Region> Map(Fd memfd, uint64_t bytes_max, RegionBudget& budget);
   // The whole of this process: places are addresses. For transport/memory.
   static Region WholeProcess();

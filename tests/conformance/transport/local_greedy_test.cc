@@ -22,11 +22,13 @@ using LocalGreedyTest = LocalHostileTest;
 TEST_F(LocalGreedyTest, MemoryInAllIsLimitedAndComesBack) {
   StartServer({.region_bytes_max = kRegionBytes, .regions_bytes_max = 3 * kRegionBytes});
   {
-    const auto region = *ClientRegion::Make(kRegionBytes, false);
-    const Fd second = RawOpen(*region);
-    const Fd third = RawOpen(*region);
+    const std::shared_ptr<ClientRegion> regions[] = {*ClientRegion::Make(kRegionBytes),
+                                                     *ClientRegion::Make(kRegionBytes),
+                                                     *ClientRegion::Make(kRegionBytes)};
+    const Fd second = RawOpen(*regions[0]);
+    const Fd third = RawOpen(*regions[1]);
     const Fd fourth = Raw();
-    ASSERT_TRUE(SendPacket(fourth.get(), HelloMessage().bytes(), region->memfd()).ok());
+    ASSERT_TRUE(SendPacket(fourth.get(), HelloMessage().bytes(), regions[2]->memfd()).ok());
     EXPECT_EQ(Answer(fourth).code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(Metric("cairn_transport_region_bytes"), 3 * kRegionBytes);
   }
@@ -36,7 +38,7 @@ TEST_F(LocalGreedyTest, MemoryInAllIsLimitedAndComesBack) {
 
 TEST_F(LocalGreedyTest, ASourceThatChangesDuringThePut) {
   StartServer();
-  auto region = *ClientRegion::Make(kRegionBytes, true);
+  auto region = *ClientRegion::Make(kRegionBytes);
   Fd socket = RawOpen(*region);
   std::atomic<bool> is_over{false};
   std::thread liar([&] {
@@ -68,7 +70,7 @@ TEST_F(LocalGreedyTest, ASourceThatChangesDuringThePut) {
 
 TEST_F(LocalGreedyTest, AReaderThatDoesNotReadIsBroken) {
   StartServer();
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   Fd socket = RawOpen(*region);
   proto::Frame ping;
   ping.body = proto::Ping{};
@@ -89,7 +91,7 @@ TEST_F(LocalGreedyTest, RequestsThatAreNeverAnsweredAreLimited) {
     return frame.kind() == proto::FrameKind::kPing;
   };
   StartServer();
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   Fd socket = RawOpen(*region);
   proto::Frame ping;
   ping.body = proto::Ping{};
@@ -127,7 +129,7 @@ TEST_F(LocalGreedyTest, AFloodOfSilentConnectionsPasses) {
 TEST_F(LocalGreedyTest, WithoutDescriptorsConnectionsWait) {
   StartServer();
   Fd late(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit tight = before;
@@ -161,7 +163,7 @@ TEST_F(LocalGreedyTest, WithoutDescriptorsConnectionsWait) {
 TEST_F(LocalGreedyTest, AClientThatGoesMidCopyLeavesNothing) {
   StartServer();
   for (int i = 0; i < 200; ++i) {
-    const auto region = *ClientRegion::Make(kRegionBytes, false);
+    const auto region = *ClientRegion::Make(kRegionBytes);
     const Fd socket = RawOpen(*region);
     const Envelope envelope{Direction::kRequest, 0, kRegionBytes, 0, kRegionBytes};
     for (uint64_t seq = 1; seq <= 4; ++seq) {

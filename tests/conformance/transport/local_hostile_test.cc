@@ -37,7 +37,7 @@ TEST_F(LocalHostileTest, RandomBytes) {
 
 TEST_F(LocalHostileTest, MessagesCutShortOrTooLong) {
   StartServer();
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   const MessageBytes whole = HelloMessage();
   for (size_t bytes = 1; bytes < whole.size; ++bytes) {
     const Fd socket = Raw();
@@ -81,6 +81,7 @@ TEST_F(LocalHostileTest, TheWrongDescriptors) {
   EXPECT_EQ(try_fd(memfd(0, kSeals)), kInvalid);
   EXPECT_EQ(try_fd(memfd(kRegionBytes / 2, kSeals)), kInvalid);  // not what the hello says
   EXPECT_EQ(try_fd(memfd(kRegionBytes * 2, kSeals)), kInvalid);
+  EXPECT_EQ(try_fd(memfd(kRegionBytes, kSeals)), kInvalid);       // a hole
   EXPECT_EQ(try_fd(memfd(uint64_t{2} << 30, kSeals)), kInvalid);  // over region_bytes_max
   Fd plain(open(folder.File("plain").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   CAIRN_CHECK(ftruncate(plain.get(), kRegionBytes) == 0);
@@ -121,7 +122,7 @@ void SendManyFds(const Fd& socket, std::span<const std::byte> bytes, int fd, siz
 
 TEST_F(LocalHostileTest, TooManyDescriptorsAreClosed) {
   StartServer();
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   for (const size_t count : {2, 3, 250, 253}) {
     const Fd socket = Raw();
     SendManyFds(socket, HelloMessage().bytes(), region->memfd(), count);
@@ -138,7 +139,7 @@ TEST_F(LocalHostileTest, TooManyDescriptorsAreClosed) {
 
 TEST_F(LocalHostileTest, TheFirstFrameMustBeAHello) {
   StartServer();
-  const auto region = *ClientRegion::Make(kRegionBytes, false);
+  const auto region = *ClientRegion::Make(kRegionBytes);
   {
     const Fd socket = Raw();
     const MessageBytes get = Serialize({}, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
@@ -178,7 +179,7 @@ TEST_F(LocalHostileTest, PlacesOutsideTheRegion) {
         continue;
       }
       for (const bool in_reply : {false, true}) {
-        const auto region = *ClientRegion::Make(kRegionBytes, false);
+        const auto region = *ClientRegion::Make(kRegionBytes);
         const Fd socket = RawOpen(*region);
         Envelope envelope;
         (in_reply ? envelope.reply_place : envelope.payload_place) = place;

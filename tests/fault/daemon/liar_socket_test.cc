@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -80,9 +81,21 @@ Fd MakeMemory(off_t bytes, bool is_sealed) {
   Fd fd(::memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(::ftruncate(fd.get(), bytes), 0);
   if (is_sealed) {
-    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
   }
   return fd;
+}
+
+Fd Written(Fd fd, size_t bytes) {
+  const std::string zeros(bytes, '\0');
+  EXPECT_EQ(::pwrite(fd.get(), zeros.data(), bytes, 0), static_cast<ssize_t>(bytes));
+  return fd;
+}
+
+uint64_t AllocatedBytes(const Fd& fd) {
+  struct stat file {};
+  EXPECT_EQ(::fstat(fd.get(), &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
 }
 
 TEST_F(LiarSocketTest, MemoryThatIsNotWhatItSeems) {
@@ -91,7 +104,10 @@ TEST_F(LiarSocketTest, MemoryThatIsNotWhatItSeems) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const Fd pipe(ends[0]), pipe_end(ends[1]);
   const Fd unsealed = MakeMemory(kBytes, false), truncated = MakeMemory(4096, true),
-           vast = MakeMemory(off_t{2} << 30, true), good = MakeMemory(kBytes, true);
+           vast = MakeMemory(off_t{2} << 30, true), sparse = MakeMemory(off_t{1} << 30, true),
+           good = Written(MakeMemory(kBytes, true), kBytes),
+           closed = Written(MakeMemory(kBytes, true), kBytes);
+  ASSERT_EQ(::fcntl(closed.get(), F_ADD_SEALS, F_SEAL_SEAL), 0);
   const auto hello = [this](uint64_t region_bytes) {
     proto::Frame frame;
     frame.seq = 1;
@@ -112,10 +128,14 @@ TEST_F(LiarSocketTest, MemoryThatIsNotWhatItSeems) {
   EXPECT_FALSE(greet(truncated.get(), kBytes).ok());
   EXPECT_FALSE(greet(pipe.get(), kBytes).ok());
   EXPECT_FALSE(greet(vast.get(), uint64_t{2} << 30).ok()) << "over --region-bytes";
+  EXPECT_FALSE(greet(sparse.get(), uint64_t{1} << 30).ok()) << "the daemon would pay for it";
+  EXPECT_EQ(AllocatedBytes(sparse), 0);
+  EXPECT_FALSE(greet(closed.get(), kBytes).ok()) << "holes could be punched later";
+  EXPECT_NE(::fallocate(good.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes), 0);
 }
 
 TEST_F(LiarSocketTest, PlacesOutsideTheMemory) {
-  const Fd memory = MakeMemory(1 << 20, true);
+  const Fd memory = Written(MakeMemory(1 << 20, true), 1 << 20);
   const Fd socket = ConnectSocket(daemon_->endpoint("socket"));
   proto::Frame frame;
   frame.seq = 1;

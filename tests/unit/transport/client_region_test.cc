@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kBytes = 1 << 20;
 
 TEST(ClientRegion, IsOneThatADaemonTakes) {
-  auto made = ClientRegion::Make(kBytes - 1, /*prefault=*/true);
+  auto made = ClientRegion::Make(kBytes - 1);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ((*made)->bytes(), kBytes);  // whole pages
   RegionBudget budget(kBytes);
@@ -26,13 +26,12 @@ TEST(ClientRegion, IsOneThatADaemonTakes) {
   ASSERT_TRUE(region.ok()) << region.status();
   *(*made)->At(12345) = std::byte{7};
   EXPECT_EQ(*region->At(12345, 1), std::byte{7});
-  EXPECT_EQ(ClientRegion::Make(0, false).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ClientRegion::Make(UINT64_MAX, false).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ClientRegion::Make(0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ClientRegion::Make(UINT64_MAX).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ClientRegion, KnowsItsOwnPlaces) {
-  const auto region = *ClientRegion::Make(kBytes, false);
+  const auto region = *ClientRegion::Make(kBytes);
   EXPECT_EQ(region->PlaceOf({region->At(0), kBytes}), 0u);
   EXPECT_EQ(region->PlaceOf({region->At(100), 50}), 100u);
   EXPECT_EQ(region->PlaceOf({region->At(0), kBytes + 1}), std::nullopt);
@@ -43,7 +42,7 @@ TEST(ClientRegion, KnowsItsOwnPlaces) {
 }
 
 TEST(ClientRegion, GivesOutEveryByteOnceAndTakesThemBack) {
-  const auto region = *ClientRegion::Make(kBytes, false);
+  const auto region = *ClientRegion::Make(kBytes);
   std::mt19937_64 random = SeededRandom();
   std::map<uint64_t, uint64_t> taken;  // place -> bytes
   for (int i = 0; i < 20'000; ++i) {
@@ -76,7 +75,7 @@ TEST(ClientRegion, GivesOutEveryByteOnceAndTakesThemBack) {
 }
 
 TEST(ClientRegion, WhatIsDetachedKeepsItsBytesAndSeesNoMore) {
-  const auto region = *ClientRegion::Make(kBytes, false);
+  const auto region = *ClientRegion::Make(kBytes);
   RegionBudget budget(kBytes);
   auto daemon = *Region::Map(Fd(dup(region->memfd())), kBytes, budget);
   std::fill_n(region->At(0), kBytes, std::byte{1});
@@ -92,7 +91,7 @@ TEST(ClientRegion, WhatIsDetachedKeepsItsBytesAndSeesNoMore) {
 }
 
 TEST(RegionBuffer, KeepsTheMappingAlive) {
-  auto region = *ClientRegion::Make(kBytes, false);
+  auto region = *ClientRegion::Make(kBytes);
   auto buffer = *RegionBuffer::Make(region, 1000);
   region.reset();
   buffer->bytes()[999] = std::byte{9};

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -19,7 +20,8 @@ constexpr uint64_t kBytes = 1 << 16;
 
 Fd Memfd(uint64_t bytes, int seals, unsigned flags = MFD_ALLOW_SEALING) {
   Fd fd(memfd_create("test", MFD_CLOEXEC | flags));
-  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  const std::string zeros(bytes, '\0');
+  EXPECT_EQ(write(fd.get(), zeros.data(), bytes), static_cast<ssize_t>(bytes));
   if (seals != 0) {
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
   }
@@ -98,6 +100,47 @@ TEST(Region, RefusesMemoryItCannotWrite) {
   EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_WRITE)), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_FUTURE_WRITE)),
             absl::StatusCode::kInvalidArgument);
+}
+
+uint64_t AllocatedBytes(int fd) {
+  struct stat file {};
+  EXPECT_EQ(fstat(fd, &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+TEST(Region, RefusesHolesWithoutFillingThem) {
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  Fd sparse(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(sparse.get(), kBytes), 0);
+  // Blocks behind the end are no pages of the region.
+  ASSERT_EQ(fallocate(sparse.get(), FALLOC_FL_KEEP_SIZE, kBytes, kBytes), 0);
+  ASSERT_EQ(fcntl(sparse.get(), F_ADD_SEALS, kGoodSeals), 0);
+  const Fd kept(dup(sparse.get()));
+  const uint64_t before = AllocatedBytes(kept.get());
+  EXPECT_EQ(MapCode(std::move(sparse)), kInvalid);
+  EXPECT_EQ(AllocatedBytes(kept.get()), before);
+  Fd punched = Memfd(kBytes, kGoodSeals);
+  ASSERT_EQ(fallocate(punched.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096),
+            0);
+  EXPECT_EQ(MapCode(std::move(punched)), kInvalid);
+  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_SEAL)), kInvalid) << "may be punched later";
+}
+
+TEST(Region, NobodyPunchesAHoleIntoWhatItMapped) {
+  Fd memfd = Memfd(kBytes, kGoodSeals);
+  const Fd kept(dup(memfd.get()));
+  auto* theirs = static_cast<std::byte*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, kept.get(), 0));
+  ASSERT_NE(theirs, MAP_FAILED);
+  RegionBudget budget(kBytes);
+  const auto region = Region::Map(std::move(memfd), kBytes, budget);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_NE(fallocate(kept.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  EXPECT_NE(madvise(theirs, kBytes, MADV_REMOVE), 0);
+  EXPECT_EQ(AllocatedBytes(kept.get()), kBytes);
+  theirs[7] = std::byte{3};
+  EXPECT_EQ(region->At(7, 1)[0], std::byte{3}) << "the client's own mapping goes on";
+  munmap(theirs, kBytes);
 }
 
 TEST(Region, KeepsItsLimits) {
