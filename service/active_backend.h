@@ -6,8 +6,7 @@
 
 namespace cairn {
 
-// The codec backend in force. Dies on a CAIRN_CODEC_BACKEND that is none: a forced choice is never
-// quietly another one.
+// The codec backend in force. REQUIRES: codecs::RefusedChoice() is empty; main() asks.
 inline const codecs::Backend& ActiveBackend() {
   const codecs::Backend* backend = nullptr;
   const codecs::Error error = codecs::ActiveBackend(&backend);

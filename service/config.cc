@@ -317,7 +317,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
     if (knob != std::end(kKnobs)) {
       givens[std::string(knob->name)] = Given{value, Source::kEnvironment};
     } else if (variable != "CAIRN_CONFIG" && variable != "CAIRN_CODEC_BACKEND" &&
-               variable != "XDG_RUNTIME_DIR") {
+               variable != "CAIRN_CRC_BACKEND" && variable != "XDG_RUNTIME_DIR") {
       result.unknown_variables.push_back(variable);
     }
   }

@@ -56,6 +56,11 @@ int Main(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "cairnd: %s\n", std::string(line.status().message()).c_str());
     return 2;
   }
+  const std::string refused = codecs::RefusedChoice();
+  if (line->action != Action::kHelp && line->action != Action::kVersion && !refused.empty()) {
+    std::fprintf(stderr, "cairnd: %s\n", refused.c_str());
+    return 2;
+  }
   switch (line->action) {
     case Action::kHelp:
       Print(HelpText());

@@ -24,6 +24,9 @@ Client::~Client() {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   CAIRN_RETURN_IF_ERROR(Validate(options));
+  if (const std::string refused = codecs::RefusedChoice(); !refused.empty()) {
+    return absl::InvalidArgumentError(refused);
+  }
   for (const codecs::BackendFault& fault : codecs::BackendFaults()) {
     LogWarn("client", "codec backend failed its self-test and is not used",
             {{"backend", fault.backend->name}, {"step", fault.step}});

@@ -42,7 +42,9 @@ absl::Status FromCodec(codecs::Error error, std::string_view what) {
 
 absl::StatusOr<const codecs::Backend*> FindBackend() {
   const codecs::Backend* backend = nullptr;
-  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ActiveBackend(&backend), "CAIRN_CODEC_BACKEND"));
+  if (codecs::ActiveBackend(&backend) != codecs::Error::kOk || !codecs::IsCrc32cChoiceKept()) {
+    return absl::InvalidArgumentError(codecs::RefusedChoice());
+  }
   return backend;
 }
 

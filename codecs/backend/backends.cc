@@ -10,6 +10,7 @@
 #include "codecs/backend/reference/reference.h"
 #include "codecs/backend/reference/step.h"
 #include "codecs/backend/self_test.h"
+#include "codecs/checksum/checksum.h"
 
 #if defined(__x86_64__)
 #include "codecs/backend/cpu/cpu.h"
@@ -88,6 +89,12 @@ const Choice& TheChoice() {
   return choice;
 }
 
+std::string Refusal(const char* variable, Error error, const std::string& known) {
+  const char* value = std::getenv(variable);
+  return std::string(variable) + "=" + (value == nullptr ? "" : value) + ": " +
+         std::string(Name(error)) + "; this CPU runs" + known;
+}
+
 }  // namespace
 
 const Backend& ReferenceBackend() { return kReference; }
@@ -130,6 +137,22 @@ const Backend* ChooseBackend(std::span<const Backend* const> candidates, Backend
     faults[(*fault_count)++] = {candidate, step};
   }
   return candidates.back();
+}
+
+std::string RefusedChoice() {
+  std::string known;
+  const Backend* backend = nullptr;
+  if (const Error error = ActiveBackend(&backend); error != Error::kOk) {
+    for (const Backend* each : CpuBackends()) known.append(" ").append(each->name);
+    return Refusal("CAIRN_CODEC_BACKEND", error, known);
+  }
+  if (!IsCrc32cChoiceKept()) {
+    for (const Crc32cForm& form : Crc32cForms()) {
+      if (form.is_supported()) known.append(" ").append(form.name);
+    }
+    return Refusal("CAIRN_CRC_BACKEND", Error::kUnknownBackend, known);
+  }
+  return {};
 }
 
 }  // namespace cairn::codecs

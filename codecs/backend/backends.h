@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "codecs/backend/backend.h"
@@ -51,5 +52,9 @@ struct BackendFault {
 // REQUIRES: there is a candidate, and this CPU runs them all.
 [[nodiscard]] const Backend* ChooseBackend(std::span<const Backend* const> candidates,
                                            BackendFault* faults, size_t* fault_count);
+
+// What is wrong with CAIRN_CODEC_BACKEND or CAIRN_CRC_BACKEND: the variable, its value and the
+// values that this CPU runs. Empty: nothing. A program asks when it starts, and refuses to.
+std::string RefusedChoice();
 
 }  // namespace cairn::codecs

@@ -2,7 +2,6 @@
 #include "codecs/checksum/checksum.h"
 
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -197,33 +196,35 @@ constexpr Crc32cForm kForms[] = {
 #endif
 };
 
-const Crc32cForm& Choose() {
-  const char* forced = std::getenv("CAIRN_CRC_BACKEND");
-  if (forced != nullptr && *forced != '\0') {
-    for (const Crc32cForm& form : kForms) {
-      if (std::strcmp(form.name, forced) == 0 && form.is_supported()) return form;
+struct Choice {
+  const Crc32cForm* form = &kForms[0];
+  bool is_kept = true;  // what the environment asks for
+
+  Choice() {
+    const char* forced = std::getenv("CAIRN_CRC_BACKEND");
+    const bool is_forced = forced != nullptr && *forced != '\0';
+    is_kept = !is_forced;
+    for (const Crc32cForm& each : kForms) {
+      if (!each.is_supported()) continue;
+      form = &each;
+      is_kept = is_kept || std::strcmp(each.name, forced) == 0;
+      if (is_forced && is_kept) return;
     }
-    std::fprintf(stderr,
-                 "CAIRN_CRC_BACKEND=%s: unknown, or this CPU does not have it; known:", forced);
-    for (const Crc32cForm& form : kForms) std::fprintf(stderr, " %s", form.name);
-    std::fprintf(stderr, "\n");
-    std::abort();
   }
-  const Crc32cForm* best = &kForms[0];
-  for (const Crc32cForm& form : kForms) {
-    if (form.is_supported()) best = &form;
-  }
-  return *best;
+};
+
+const Choice& Chosen() {
+  static const Choice choice;
+  return choice;
 }
 
 }  // namespace
 
 std::span<const Crc32cForm> Crc32cForms() { return kForms; }
 
-const Crc32cForm& ActiveCrc32cForm() {
-  static const Crc32cForm& form = Choose();
-  return form;
-}
+const Crc32cForm& ActiveCrc32cForm() { return *Chosen().form; }
+
+bool IsCrc32cChoiceKept() { return Chosen().is_kept; }
 
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
   return ActiveCrc32cForm().extend(crc, bytes.data(), bytes.size(), nullptr);

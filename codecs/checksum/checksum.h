@@ -4,9 +4,9 @@
 // every tile, header and payload.
 //
 // Thread-safe. Never fails, never allocates. The fastest form that the CPU has is chosen on first
-// use; CAIRN_CRC_BACKEND=portable|sse42|vpclmul forces one, and one that is unknown or not there
-// ends the process with a message, since a forced form that silently is not the one that runs
-// proves nothing.
+// use; CAIRN_CRC_BACKEND=portable|sse42|vpclmul forces one. A program asks RefusedChoice()
+// (backends.h) when it starts: a name that is unknown, or that this CPU cannot run, is refused
+// there, and here the fastest form runs.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,5 +36,7 @@ struct Crc32cForm {
 std::span<const Crc32cForm> Crc32cForms();
 // The one in use.
 const Crc32cForm& ActiveCrc32cForm();
+// Whether CAIRN_CRC_BACKEND names a form that this CPU runs, or none at all.
+bool IsCrc32cChoiceKept();
 
 }  // namespace cairn::codecs

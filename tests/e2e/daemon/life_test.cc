@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
@@ -81,6 +82,20 @@ std::string CallRaw(const std::string& control, const std::string& method,
   while (queue.Next(&tag, &ok)) {
   }
   return text;
+}
+
+TEST(DaemonLife, AForcedBackendThatIsNoneIsNamedAtStart) {
+  const TempDir folder;
+  for (const char* variable : {"CAIRN_CODEC_BACKEND", "CAIRN_CRC_BACKEND"}) {
+    setenv(variable, "foo", 1);
+    const auto child = ChildProcess::Start(CAIRND_PATH, {"--check-config"}, folder.File(variable));
+    unsetenv(variable);
+    ASSERT_TRUE(child.ok()) << child.status();
+    EXPECT_EQ((*child)->Wait(absl::Seconds(10)).value_or(-1), 2);
+    std::stringstream said;
+    said << std::ifstream(folder.File(variable)).rdbuf();
+    EXPECT_THAT(said.str(), HasSubstr(std::string(variable) + "=foo"));
+  }
 }
 
 TEST(DaemonLife, TheReadinessLineNamesEveryEndpoint) {

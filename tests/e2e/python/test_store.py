@@ -2,6 +2,8 @@
 """The package against a real cairnd."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -265,3 +267,17 @@ def test_fork_is_refused(client, daemon):
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert space.match([bytes(31) + b"1"]).block_count == 0
+
+
+@pytest.mark.parametrize("variable", ["CAIRN_CODEC_BACKEND", "CAIRN_CRC_BACKEND"])
+def test_a_forced_backend_that_is_none_is_an_error_by_name(daemon, variable):
+    program = "import cairn, sys\ntry: cairn.connect(sys.argv[1])\nexcept ValueError as e: print(e)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, daemon.control],
+        env=os.environ | {variable: "foo", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{variable}=foo" in done.stdout

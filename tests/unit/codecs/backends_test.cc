@@ -6,6 +6,7 @@
 #include <string>
 
 #include "codecs/backend/self_test.h"
+#include "codecs/checksum/checksum.h"
 #include "gtest/gtest.h"
 
 namespace cairn::codecs {
@@ -127,6 +128,31 @@ TEST(SelfTest, FallsBackToTheNextAndSaysWhy) {
   EXPECT_STREQ(faults[1].step, "encode_fp8");
   EXPECT_EQ(ChooseBackend(std::span(candidates).last(1), faults, &count), &ReferenceBackend());
   EXPECT_EQ(count, 0U);
+}
+
+int ExitCodeOfChoice(const char* variable, const char* value, const std::string& expected) {
+  setenv(variable, value, 1);
+  // Checksums are taken all the same: nothing aborts.
+  const std::byte byte{1};
+  if (Crc32c({&byte, 1}) == 0) return 3;
+  const std::string refused = RefusedChoice();
+  if (expected.empty()) return refused.empty() ? 0 : 1;
+  return refused.find(expected) == std::string::npos ? 2 : 0;
+}
+
+TEST(BackendsDeathTest, AWrongChoiceIsAnErrorByName) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char* variable : {"CAIRN_CODEC_BACKEND", "CAIRN_CRC_BACKEND"}) {
+    EXPECT_EXIT(std::exit(ExitCodeOfChoice(variable, "foo", std::string(variable) + "=foo: ")),
+                testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(std::exit(ExitCodeOfChoice(variable, "", "")), testing::ExitedWithCode(0), "");
+  }
+  for (const Crc32cForm& form : Crc32cForms()) {
+    const std::string expected = form.is_supported() ? "" : "CAIRN_CRC_BACKEND=";
+    EXPECT_EXIT(std::exit(ExitCodeOfChoice("CAIRN_CRC_BACKEND", form.name, expected)),
+                testing::ExitedWithCode(0), "")
+        << form.name;
+  }
 }
 
 }  // namespace
