@@ -4,6 +4,7 @@ its predictions are to each plane of each layer. None of these texts is ever sco
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 from dataclasses import dataclass
 
@@ -37,7 +38,9 @@ def turn_back(k: np.ndarray, geometry: Geometry, layer: int, first: int = 0) -> 
 
 def measure(engine: Engine, cache: pathlib.Path) -> Measured:
     """Measured once and kept in `cache`."""
-    kept = cache / f"{engine.name}-{engine.revision[:8]}-calibration.npz"
+    digests = "".join(engine.text_digest(text, count) for text, count in CALIBRATION)
+    digest = hashlib.sha256(digests.encode()).hexdigest()[:16]
+    kept = cache / f"{engine.name}-{engine.revision[:8]}-calibration-{digest}.npz"
     if not kept.exists():
         arrays: dict[str, np.ndarray] = {}
         squares, total = 0.0, 0

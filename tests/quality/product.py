@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codes KV by way of a cairnd of our own: what a decode worker would get, and the bytes that the
-store holds for it. Nothing here knows a recipe."""
+store holds for it. Side objects are installed before the first put, and what was stored has to be
+in the recipe that was asked for: without its profile a daemon keeps blocks `exact`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from daemon import Daemon
 from lm.model import CHUNK_TOKENS, Geometry
 
 CALL_SECONDS = 60.0
+BANKED = "patternkv"  # recipes that code with a bank
 
 
 def groups_of(geometry: Geometry) -> list[cairn.Group]:
@@ -65,7 +67,7 @@ class Product:
         inputs: Inputs = Inputs(),
     ) -> Coded:
         """Puts the KV of a whole prefix in blocks of 128 tokens into a space of `recipe`, gets it
-        back and deletes it."""
+        back and deletes it. `profiles`: a profile or a bank for each kind of layers."""
         tokens = k_bits.shape[2]
         if tokens % CHUNK_TOKENS:
             raise ValueError(f"{tokens} tokens are not full blocks of {CHUNK_TOKENS}")
@@ -80,6 +82,7 @@ class Product:
         ) as space:
             if space.recipe != recipe:
                 raise RuntimeError(f"asked for {recipe}, the space has {space.recipe}")
+            install(space, profiles)
             keys = space.keys(np.arange(tokens, dtype=np.uint32))
             k_out, v_out = np.empty_like(k_bits), np.empty_like(v_bits)
             image_bytes = 0
@@ -89,9 +92,29 @@ class Product:
                 scores = _stacked(inputs.token_scores, layers)
                 puts = _puts(keys, part, k_bits[layers], v_bits[layers], magnitudes, scores)
                 image_bytes += _put(space, puts)
+                check_recipe(space, keys[-1], part, recipe)
                 k_out[layers], v_out[layers] = _get(space, keys, part, k_bits[layers].shape)
             space.invalidate()
         return Coded(k_out, v_out, image_bytes, k_bits.size + v_bits.size)
+
+
+def install(space: cairn.Space, side_objects: Sequence[bytes] | None) -> None:
+    """One for each group; which kind they are is what the recipe needs."""
+    for index, data in enumerate(side_objects or ()):
+        if space.recipe.startswith(BANKED):
+            space.install_bank(index, data)
+        else:
+            space.install_profile(index, data)
+
+
+def check_recipe(space: cairn.Space, key: bytes, part: cairn.Part, recipe: str) -> None:
+    """RuntimeError where the image of a block is in another recipe than the space's."""
+    image = bytearray(space.image_bytes_max(part))
+    if not space.get(key, image=image, part=part):
+        raise RuntimeError("a block that was put is not there")
+    found = cairn.image.inspect(image).recipe
+    if found != recipe:
+        raise RuntimeError(f"asked for {recipe}, the daemon stored {found}")
 
 
 def _block(index: int) -> slice:

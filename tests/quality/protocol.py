@@ -8,6 +8,7 @@ writes itself. The KV of what it reads on is exact in all runs, so a difference 
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 from dataclasses import dataclass
 
@@ -70,9 +71,15 @@ class Engine:
         prefix = self.text_tokens(case.text, case.prefix_tokens)
         return copy_test_tokens(prefix, case.copy_first, case.scored_tokens + 1)
 
+    def text_digest(self, text: str, count: int) -> str:
+        """Of the first `count` tokens of a text: what caches and rows are of, whatever its name."""
+        tokens = np.ascontiguousarray(self.text_tokens(text, count), np.int64)
+        return hashlib.sha256(tokens.tobytes()).hexdigest()[:16]
+
     def prefix_bits(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
         """The exact KV of the prefix, computed once and kept."""
-        name = f"{self.name}-{self.revision[:8]}-{case.text}-{case.prefix_tokens}.npz"
+        digest = self.text_digest(case.text, case.prefix_tokens)
+        name = f"{self.name}-{self.revision[:8]}-{case.text}-{digest}-{case.prefix_tokens}.npz"
         kept = self._cache / name
         if kept.exists():
             with np.load(kept) as arrays:

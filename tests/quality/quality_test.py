@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instrument itself: metrics, test construction, and the forward pass against plain loops."""
 
+import json
 import os
 import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -21,8 +23,11 @@ except ImportError as missing:
     print(f"skipped: {missing.name} is missing (make deps)")
     sys.exit(77)
 
+import goals
 import metrics
+import product
 import report
+import run
 import texts
 from protocol import Case, copy_test_tokens
 
@@ -95,6 +100,91 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(done, "a\n<!-- table forced -->\nnew\n<!-- end -->\nb\n")
         with self.assertRaises(ValueError):
             report.replace_tables(page, {"other": "new"})
+
+
+def row_of(recipe, profile=None, **changed):
+    row = {"test": "forced", "model": "smollm2", "text": "A", "prefix_tokens": 2048}
+    row |= {"scored_tokens": 256, "recipe": recipe, "profile": profile, "through": "codec"}
+    return row | {"bits": 2.3, "kl": 0.01, "weights": "w", "text_source": "s"} | changed
+
+
+class RowsTest(unittest.TestCase):
+    def test_a_daemon_row_stands_beside_the_codecs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows.jsonl"
+            rows = [row_of("kivi:2"), row_of("kivi:2", through="daemon", bits=9)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            self.assertEqual(len(run.read_results(path)), 2)
+
+    def test_goals_count_the_codecs_rows_of_their_length(self):
+        right = row_of("cairn:2.3", "basis")
+        others = [
+            row_of("cairn:2.3", "basis", scored_tokens=1024, kl=9),
+            row_of("cairn:2.3", "basis", prefix_tokens=512, kl=9),
+            row_of("cairn:2.3", "basis", through="daemon", kl=0, bits=10.6),
+            row_of("cairn:2.3", "plain", through="daemon", kl=0, bits=10.6),
+        ]
+        self.assertEqual(goals.counted([*others[:2], right, *others[2:]]), [right])
+        daemon = row_of("kivi:2", through="daemon")
+        self.assertEqual(goals.counted([daemon]), [daemon])
+        codec = row_of("kivi:2", kl=0.3)
+        self.assertEqual(goals.counted([codec, daemon]), [codec])
+        self.assertEqual(goals.counted([daemon, codec]), [codec])
+
+    def test_rows_of_other_weights_or_another_text_are_measured_again(self):
+        sources = {"weights": "w", "text_source": "s", "text_digest": "d"}
+        self.assertTrue(run.is_current(row_of("raw"), sources))
+        self.assertTrue(run.is_current(row_of("raw", text_digest="d"), sources))
+        for changed in ({"weights": "x"}, {"text_source": "x"}, {"text_digest": "x"}):
+            self.assertFalse(run.is_current(row_of("raw", **changed), sources))
+        self.assertFalse(run.is_current(None, sources))
+
+    def test_the_labs_goals_are_bold_where_they_are_missed(self):
+        rows = [row_of("cairn:2.3", "plain", bits=2.40, kl=0.0080)]
+        (line,) = [x for x in goals.lab_table(rows).splitlines() if "`cairn:2.3` | plain" in x]
+        self.assertIn("| **2.40 (2.28)** · 0.008 (0.0078) | to come |", line)
+
+
+class FakeDaemonTest(unittest.TestCase):
+    """What by way of a daemon is installed and refused, with a space that only notes it."""
+
+    class Space:
+        def __init__(self, recipe):
+            self.recipe, self.installed = recipe, []
+
+        def install_profile(self, group, data):
+            self.installed.append(("profile", group, data))
+
+        def install_bank(self, group, data):
+            self.installed.append(("bank", group, data))
+
+    def test_side_objects_are_installed_by_the_recipes_kind(self):
+        for recipe, kind in (("cairn:2.3", "profile"), ("patternkv:2", "bank")):
+            space = self.Space(recipe)
+            product.install(space, [b"one", b"two"])
+            self.assertEqual(space.installed, [(kind, 0, b"one"), (kind, 1, b"two")])
+        space = self.Space("kivi:2")
+        product.install(space, None)
+        self.assertEqual(space.installed, [])
+
+
+class WantedTest(unittest.TestCase):
+    """Names of recipes; those with a profile ask the library, and are in the package's tests."""
+
+    def names(self, recipes, kinds=("plain", "basis")):
+        kinds_of = {"cairn:2.3": ("plain", "basis"), "kivi:2": (None,)}
+        with mock.patch("cairn._recipes.kinds_of", kinds_of.__getitem__):
+            return [one.name for one in run.wanted_of(recipes, list(kinds))]
+
+    def test_a_name_may_say_its_profile(self):
+        self.assertEqual(self.names("cairn:2.3/basis"), ["cairn:2.3/basis"])
+        self.assertEqual(self.names("cairn:2.3/plain,kivi:2"), ["cairn:2.3/plain", "kivi:2"])
+        self.assertEqual(self.names("cairn:2.3/mined"), ["cairn:2.3/mined"])
+        self.assertEqual(self.names("cairn:2.3"), ["cairn:2.3/plain", "cairn:2.3/basis"])
+
+    def test_an_unknown_name_is_an_error(self):
+        with self.assertRaises(KeyError):
+            self.names("cairn:basis")
 
 
 class ForwardTest(unittest.TestCase):

@@ -13,7 +13,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from goals import goals_table
+from goals import goals_table, lab_table
 from run import CACHE, IDENTITY, read_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -216,9 +216,11 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=CACHE / "results.jsonl")
     arguments = parser.parse_args()
     rows = list(read_results(arguments.results).values())
-    rows.sort(key=lambda row: tuple(row[name] or "" for name in IDENTITY))
+    # The codec's after the daemon's: where both coded, tables show the last.
+    rows.sort(key=lambda row: [row[x] or "" for x in IDENTITY[:-1]] + [row["through"] == "codec"])
     PAGE.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    PAGE.write_text(replace_tables(PAGE.read_text(), make_tables(rows) | {"goals": goals_table(rows)}))
+    tables = make_tables(rows) | {"goals": goals_table(rows), "lab": lab_table(rows)}
+    PAGE.write_text(replace_tables(PAGE.read_text(), tables))
     draw(rows, PAGE.with_suffix(".svg"))
     for row in rows:
         is_lossless = row["recipe"] in LOSSLESS

@@ -5,9 +5,10 @@
         [--profiles plain,basis,mined] [--tests forced,copy,written] [--texts A,B,alice]
         [--prefix 2048] [--daemon]
 
-Without --tests it measures all that docs/quality.md shows. What RESULTS already holds is not
-measured again, so a run that was cut short goes on where it was; --again measures it anew. Coding is
-the codec's, through the C ABI; with --daemon it is a cairnd's, whose bytes are the same.
+Without --tests it measures all that docs/quality.md shows. What RESULTS already holds, of the same
+weights and the same text, is not measured again, so a run that was cut short goes on where it was;
+--again measures it anew. --recipes takes names with a profile too, cairn:2.3/basis. Coding is the
+codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's.
 report.py writes the figures into docs/quality.md, which says what they mean.
 """
 
@@ -62,7 +63,9 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-IDENTITY = ("test", "model", "text", "prefix_tokens", "scored_tokens", "recipe", "profile")
+IDENTITY = (
+    "test", "model", "text", "prefix_tokens", "scored_tokens", "recipe", "profile", "through"
+)  # fmt: skip
 
 
 def read_results(path: pathlib.Path) -> dict[tuple, dict]:
@@ -74,7 +77,8 @@ def read_results(path: pathlib.Path) -> dict[tuple, dict]:
 
 
 def wanted_of(recipes: str | None, kinds: list[str]) -> list:
-    """Recipes; those that need a profile with each of `kinds`."""
+    """Recipes; those that need a profile with each of `kinds`, or with the one that a name says.
+    An unknown name is an error that the caller sees."""
     import eviction
     from cairn._calibrate import KINDS
     from cairn._recipes import Candidate, candidates
@@ -82,25 +86,38 @@ def wanted_of(recipes: str | None, kinds: list[str]) -> list:
     names = recipes.split(",") if recipes else None
     found = [one for one in eviction.READERS if names is None or one.recipe in names]
     coded = None if names is None else [n for n in names if n not in eviction.ONLY_PLANNED]
-    for one in candidates(coded):
-        if one.profile not in KINDS:  # none, or a bank
-            found.append(one)
-        elif one.profile == "plain":  # where each of them is once
+    mined = [] if coded is None else [n for n in coded if n.endswith("/mined")]
+    found += [Candidate(*name.rsplit("/", 1)) for name in mined]
+    for one in candidates(None if coded is None else [n for n in coded if n not in mined]):
+        if one.profile not in KINDS or (coded is not None and one.name in coded):
+            found.append(one)  # without a profile, with a bank, or with the kind that was named
+        elif one.profile == KINDS[0]:  # where each of them is once
             named = [kind for kind in kinds if kind != "mined" or one.recipe in MINED_RECIPES]
             found += [Candidate(one.recipe, kind) for kind in named]
     return found
 
 
-def identity_of(test: str, case, one) -> tuple:
+def identity_of(test: str, case, one, through: str) -> tuple:
     place = (case.model, case.text, case.prefix_tokens, case.scored_tokens)
-    return (test, *place, one.recipe, one.profile)
+    return (test, *place, one.recipe, one.profile, through)
+
+
+def through_of(one, coder) -> str:
+    """What codes it: readers are not the daemon's."""
+    import eviction
+
+    return "codec" if one in eviction.READERS else coder.NAME
+
+
+def is_current(row: dict | None, sources: dict) -> bool:
+    """A row of the same weights and text. Older rows have no digest of the text."""
+    return row is not None and all(row.get(name, now) == now for name, now in sources.items())
 
 
 def measure(
     arguments: argparse.Namespace, test: str, wanted: list, experiment, profiles, coder
 ) -> None:
     import eviction
-    import texts
     from cairn import FailedPreconditionError
     from cairn._code import Inputs
 
@@ -121,13 +138,21 @@ def measure(
             print(f"{one.name} is not measured: {error}")
             continue
         found = experiment.written(coded) if test == "written" else experiment.forced(coded)
-        row = dict(zip(IDENTITY, identity_of(test, case, one), strict=True))
-        row |= {"bits": coded.bits, "through": "codec" if is_reader else coder.NAME} | found
-        row["text_source"] = texts.version(case.text, arguments.cache)
-        row["weights"] = engine.revision[:16]
+        identity = identity_of(test, case, one, through_of(one, coder))
+        row = dict(zip(IDENTITY, identity, strict=True))
+        row |= {"bits": coded.bits} | found | sources_of(engine, case, arguments.cache)
         with open(arguments.results, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{describe(row)}  {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def sources_of(engine, case, cache: pathlib.Path) -> dict:
+    """What a row is of, besides its identity."""
+    import texts
+
+    digest = engine.text_digest(case.text, case.prefix_tokens + case.scored_tokens + 1)
+    source = texts.version(case.text, cache)
+    return {"text_source": source, "text_digest": digest, "weights": engine.revision[:16]}
 
 
 def describe(row: dict) -> str:
@@ -157,11 +182,15 @@ def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> No
         for test, text, prefix in cases:
             copy_first = COPY_FIRST if test == "copy" else -1
             case = Case(name, text, int(prefix), arguments.scored, copy_first)
+            sources = sources_of(engine, case, arguments.cache)
             wanted = [
                 one
                 for one in wanted_of(arguments.recipes or recipes, kinds.split(","))
                 if test != "written" or one not in eviction.READERS
-                if arguments.again or identity_of(test, case, one) not in seen
+                if arguments.again
+                or not is_current(
+                    seen.get(identity_of(test, case, one, through_of(one, coder))), sources
+                )
             ]
             if wanted:
                 measure(arguments, test, wanted, Experiment(engine, case), profiles, coder)
@@ -178,6 +207,7 @@ def main() -> None:
     arguments.cache = arguments.cache.resolve()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     seen = read_results(arguments.results)
+    wanted_of(arguments.recipes, arguments.profiles.split(","))  # a wrong name ends it here
     with Product(arguments.bin_dir) if arguments.daemon else Codec() as coder:
         for name in arguments.models.split(","):
             run_model(arguments, name, coder, seen)
