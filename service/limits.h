@@ -47,6 +47,8 @@ inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
 // Of those, and of images pinned, leased or given back, while the index is held once: a call that
 // has more to do lets go of the index in between.
 inline constexpr size_t kVisitsPerHoldMax = 1024;
+// Of one eviction, once every leaf is pinned: holds in which their ancestors are looked at.
+inline constexpr int kEvictionSearchesMax = 16;
 // Plans of one Match, of which each but the last met blocks that went or leases that came
 // meanwhile.
 inline constexpr int kMatchPlansMax = 16;

@@ -116,13 +116,22 @@ bool BlockIndex::Drop(const Pin& pin) {
 // --- Evict ---------------------------------------------------------------------------------------
 
 uint64_t BlockIndex::EvictOldest(EvictionReason reason) {
-  const MutexLock lock(mutex_);
-  return table_.EvictOldest(reason);
+  uint64_t freed = 0, since = UINT64_MAX;
+  int searches = 0;  // for ancestors of pinned leaves
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    since = std::min(since, table_.uses());
+    freed = table_.EvictOldest(reason, since, visits);
+    searches += table_.is_every_leaf_pinned() ? 1 : 0;
+    return freed > 0 || !visits.is_spent() || searches == limits::kEvictionSearchesMax;
+  });
+  return freed;
 }
 
-bool BlockIndex::EvictWindow(uint64_t bytes) {
+bool BlockIndex::EvictWindow(uint64_t bytes, uint64_t* bytes_passed) {
+  window_searches_.Add();
+  mutex_.LetWaitersPass();
   const MutexLock lock(mutex_);
-  return table_.EvictWindow(host_.arena(), bytes);
+  return table_.EvictWindow(host_.arena(), bytes, bytes_passed);
 }
 
 // --- Figures -------------------------------------------------------------------------------------
@@ -187,6 +196,9 @@ void BlockIndex::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
                   static_cast<double>(visits_max_));
   }
+  sink.AddCounter("cairn_index_windows_total",
+                  "Looks at a thousand ranges of the arena, for a window to evict.", {},
+                  window_searches_.Value());
   sink.AddHistogram("cairn_match_seconds",
                     "Time of one Match in the index, the turns of others included.", {},
                     match_seconds_.Snapshot());

@@ -152,7 +152,7 @@ class BlockIndex final : public Evictor {
   // Unlinks every block that the space had when the call began.
   uint64_t Invalidate(uint64_t space_id);
   uint64_t EvictOldest(EvictionReason reason) override;
-  bool EvictWindow(uint64_t bytes) override;
+  bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) override;
 
   // --- Upkeep and the operator
   // ----------------------------------------------------------------------
@@ -221,7 +221,7 @@ class BlockIndex final : public Evictor {
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
   Histogram match_seconds_;
-  Counter asked_blocks_, matched_blocks_, shortened_matches_;
+  Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
 };
 
 template <typename Step>

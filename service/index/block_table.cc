@@ -202,8 +202,9 @@ Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts, Extent exten
 absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
   Block* block = Find(image.claim.name);
   if (block == nullptr) {
-    while (by_name_.size() >= blocks_max_) {
-      if (EvictOldest(EvictionReason::kBlocks) == 0) {
+    if (by_name_.size() >= blocks_max_) {
+      Visits visits;
+      if (EvictOldest(EvictionReason::kBlocks, uses_, visits) == 0) {
         return absl::ResourceExhaustedError(
             absl::StrCat("index: ", blocks_max_, " blocks are there and what could go is pinned"));
       }

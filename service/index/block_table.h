@@ -62,9 +62,12 @@ class BlockTable {
   void SetPending(Image* image);
   void ClearPending(Image* image);
 
-  // As Evictor.
-  uint64_t EvictOldest(EvictionReason reason);
-  bool EvictWindow(const Arena& arena, uint64_t bytes);
+  // As Evictor, as far as `visits` go; EvictOldest() goes on where they were spent. Once every leaf
+  // is pinned it has nothing more to say of those that it looked at after `since`, a uses().
+  uint64_t EvictOldest(EvictionReason reason, uint64_t since, Visits& visits);
+  bool EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed);
+  uint64_t uses() const { return uses_; }
+  bool is_every_leaf_pinned() const { return pinned_queued_ == recency_.count(); }
 
   uint32_t slot_count() const { return blocks_.slot_count(); }
   // Null where no linked block is.
@@ -107,7 +110,9 @@ class BlockTable {
   // Out of figures and pins of the block; returns bytes that are free now.
   uint64_t ForgetImage(Image* image);
   void Count(const ImageFacts& facts, int sign);
-  Block* OldestUnpinned();
+  Block* OldestUnpinned(uint64_t since, Visits& visits);
+  // The nearest ancestor without pins; null: there is none, or `visits` are spent.
+  Block* UnpinnedAncestor(const Block& block, Visits& visits);
 
   const uint64_t blocks_max_;
   Slab<Block> blocks_;

@@ -4,11 +4,12 @@
 
 #include "base/check.h"
 #include "service/index/block_table.h"
+#include "service/limits.h"
 
 namespace cairn {
 
-uint64_t BlockTable::EvictOldest(EvictionReason reason) {
-  Block* block = OldestUnpinned();
+uint64_t BlockTable::EvictOldest(EvictionReason reason, uint64_t since, Visits& visits) {
+  Block* block = OldestUnpinned(since, visits);
   if (block == nullptr) {
     return 0;
   }
@@ -19,41 +20,64 @@ uint64_t BlockTable::EvictOldest(EvictionReason reason) {
   return freed;
 }
 
-Block* BlockTable::OldestUnpinned() {
-  while (pinned_queued_ < recency_.count()) {
-    Block* block = recency_.Oldest();
-    if (block->pinned_images == 0) {
-      return block;
-    }
-    // In use is used: behind all others. Ends, since one of those is not pinned.
-    block->last_use = ++uses_;
-  }
+Block* BlockTable::OldestUnpinned(uint64_t since, Visits& visits) {
   if (pinned_blocks_ == figures_.block_count) {
     return nullptr;
   }
-  // What is left without pins has children that are pinned. Rare, so looked for one by one.
-  Block* oldest = nullptr;
-  for (Block* block : by_name_) {
-    if (block->pinned_images == 0 && (oldest == nullptr || block->last_use < oldest->last_use)) {
-      oldest = block;
+  const bool has_leaf = !is_every_leaf_pinned();
+  for (;;) {  // ends: `visits`, or all leaves were looked at
+    Block* leaf = recency_.Oldest(visits);
+    if (leaf == nullptr || leaf->pinned_images == 0) {
+      return leaf;
+    }
+    if (!has_leaf) {
+      // What is left without pins has children that are pinned.
+      if (leaf->last_use > since) {
+        return nullptr;
+      }
+      const bool is_fresh = visits.count() == 0;
+      Block* ancestor = UnpinnedAncestor(*leaf, visits);
+      if (ancestor != nullptr) {
+        return ancestor;
+      }
+      // One whose pinned ancestors take more than a hold is left alone.
+      if (visits.is_spent() && !is_fresh) {
+        return nullptr;
+      }
+    }
+    // In use is used: behind all others.
+    leaf->last_use = ++uses_;
+    if (!visits.Take()) {
+      return nullptr;
     }
   }
-  return oldest;
 }
 
-bool BlockTable::EvictWindow(const Arena& arena, uint64_t bytes) {
-  const std::vector<void*> owners = arena.CheapestWindow(bytes, [](void* owner) -> uint64_t {
-    const Block& block = *static_cast<const Image*>(owner)->block;
+Block* BlockTable::UnpinnedAncestor(const Block& block, Visits& visits) {
+  Block* ancestor = Find({block.name.space_id, block.parent});
+  while (ancestor != nullptr && ancestor->pinned_images > 0) {
+    if (!visits.Take()) {
+      return nullptr;
+    }
+    ancestor = Find({block.name.space_id, ancestor->parent});
+  }
+  return ancestor;
+}
+
+bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed) {
+  const auto cost = [](void* owner) -> uint64_t {
+    const Image& image = *static_cast<const Image*>(owner);
+    const Block& block = *image.block;
     if (block.pinned_images > 0) {
       return UINT64_MAX;
     }
-    uint64_t cost = 0;
-    for (const ImageRef& ref : block.images) {
-      cost += ref.image->facts.image_bytes;
-    }
-    // Children without their parent are of no use.
-    return cost * (1 + std::min<uint64_t>(block.child_count, 16));
-  });
+    // The block goes whole, and its images are about alike. Children without their parent are of no
+    // use.
+    return image.facts.image_bytes * block.images.size() *
+           (1 + std::min<uint64_t>(block.child_count, 16));
+  };
+  const std::vector<void*> owners =
+      arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);
   constexpr size_t kReason = static_cast<size_t>(EvictionReason::kWindow);
   // A block may stand in the window with several images; it is unlinked with the first.
   std::vector<Block*> blocks;

@@ -59,11 +59,14 @@ void Recency::Remove(Block* block) {
   }
 }
 
-Block* Recency::Oldest() {
+Block* Recency::Oldest(Visits& visits) {
   while (!entries_.empty()) {
     Entry& top = entries_[0];
     if (top.use == top.block->last_use) {
       return top.block;
+    }
+    if (!visits.Take()) {
+      return nullptr;
     }
     // Touched since it was filed. Ends: each block is re-filed at most once a touch.
     top.use = top.block->last_use;

@@ -6,12 +6,13 @@
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Cost:          Add, Remove, Oldest O(log n) amortised over touches; no heap allocation within
-// `blocks_max`.
+//                `blocks_max`.
 
 #include <cstdint>
 #include <vector>
 
 #include "service/index/block.h"
+#include "service/index/visits.h"
 
 namespace cairn {
 
@@ -24,8 +25,9 @@ class Recency {
   void Add(Block* block);
   // Nothing if not there.
   void Remove(Block* block);
-  // The least recently used, or null. It stays.
-  Block* Oldest();
+  // The least recently used; it stays. Null: there is none, or `visits` are spent on blocks that
+  // were touched since they were filed.
+  Block* Oldest(Visits& visits);
 
  private:
   struct Entry {

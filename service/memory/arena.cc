@@ -188,10 +188,15 @@ void Arena::SetOwner(uint64_t offset, void* owner) {
   ranges_.SetOwner(PageOf(offset), owner);
 }
 
-std::vector<void*> Arena::CheapestWindow(uint64_t bytes,
-                                         absl::FunctionRef<uint64_t(void*)> cost) const {
+std::vector<void*> Arena::CheapestWindow(uint64_t bytes, size_t ranges_max,
+                                         absl::FunctionRef<uint64_t(void*)> cost,
+                                         uint64_t* bytes_passed) {
+  uint32_t pages_passed = 0;
   const MutexLock lock(mutex_);
-  return ranges_.CheapestWindow(RoundedPages(bytes), cost);
+  std::vector<void*> owners =
+      ranges_.CheapestWindow(RoundedPages(bytes), ranges_max, cost, &pages_passed);
+  *bytes_passed += uint64_t{pages_passed} * RangeMap::kPageBytes;
+  return owners;
 }
 
 uint64_t Arena::used_bytes(Use use) const {

@@ -96,10 +96,13 @@ class Arena {
   // Moves an extent to another use, bytes untouched. False, nothing changed, when over that budget.
   bool ChangeUse(const Extent& extent, Use use);
 
-  // The owners that stand in the cheapest run of `bytes`: free ranges cost nothing, an owner what
-  // `cost` says (UINT64_MAX: cannot go). Empty when there is no such run. `cost` runs under the
-  // arena's lock and must not call the arena.
-  std::vector<void*> CheapestWindow(uint64_t bytes, absl::FunctionRef<uint64_t(void*)> cost) const;
+  // Looks at the next `ranges_max` ranges, and returns the owners that stand in the cheapest run of
+  // `bytes` among them: free ranges cost nothing, an owner what `cost` says (UINT64_MAX: cannot
+  // go). Empty when there is no such run; *bytes_passed grows by how far it got, and the next call
+  // goes on there. `cost` runs under the arena's lock and must not call the arena.
+  std::vector<void*> CheapestWindow(uint64_t bytes, size_t ranges_max,
+                                    absl::FunctionRef<uint64_t(void*)> cost,
+                                    uint64_t* bytes_passed);
 
   uint64_t capacity_bytes() const { return aligned_.size(); }
   uint64_t budget_bytes(Use use) const { return budget_bytes_[static_cast<size_t>(use)]; }

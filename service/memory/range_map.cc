@@ -114,6 +114,9 @@ void RangeMap::Free(uint32_t first, uint32_t pages) {
     pages += before;
     Unlink(first);
   }
+  if (hand_ > first && hand_ - first < pages) {
+    hand_ = first;
+  }
   Link(first, pages);
 }
 
@@ -176,12 +179,14 @@ std::optional<uint64_t> RangeMap::CostOf(uint32_t first,
   return value == UINT64_MAX ? std::nullopt : std::optional<uint64_t>(value);
 }
 
-std::vector<void*> RangeMap::CheapestWindow(uint32_t pages,
-                                            absl::FunctionRef<uint64_t(void*)> cost) const {
+std::vector<void*> RangeMap::CheapestWindow(uint32_t pages, size_t ranges_max,
+                                            absl::FunctionRef<uint64_t(void*)> cost,
+                                            uint32_t* pages_passed) {
   // Two fingers over the ranges in address order; [left, right) is the window.
-  uint32_t left = 0, best_left = kNone, best_right = 0;
+  const uint32_t start = hand_;
+  uint32_t left = start, right = start, best_left = kNone, best_right = 0;
   uint64_t sum = 0, best = UINT64_MAX;
-  for (uint32_t right = 0; right < entries_.size();) {
+  for (size_t ranges = 0; ranges < ranges_max && right < entries_.size(); ++ranges) {
     const std::optional<uint64_t> value = CostOf(right, cost);
     right += entries_[right].pages;
     if (!value.has_value()) {
@@ -199,6 +204,13 @@ std::vector<void*> RangeMap::CheapestWindow(uint32_t pages,
       sum -= *CostOf(left, cost);
       left += entries_[left].pages;
     }
+  }
+  // The next search goes on with the window that was being made, if it has left the start.
+  hand_ = best_left != kNone ? best_right : left > start ? left : right;
+  *pages_passed += hand_ - start;
+  if (hand_ == entries_.size() || right == entries_.size()) {
+    *pages_passed += static_cast<uint32_t>(entries_.size()) - hand_;
+    hand_ = 0;
   }
   std::vector<void*> owners;
   for (uint32_t at = best_left; at != kNone && at < best_right; at += entries_[at].pages) {

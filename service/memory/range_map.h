@@ -5,7 +5,8 @@
 // pages.
 //
 // Thread-safety: Thread-compatible.
-// Cost:          Take, Return, Shrink O(1); no heap after construction.
+// Cost:          Take, Return, Shrink O(1), CheapestWindow as many ranges as it is told; no heap
+//                after construction but for a window.
 
 #include <array>
 #include <cstddef>
@@ -49,7 +50,9 @@ class RangeMap {
 
   uint32_t largest_free() const;
   // As Arena::CheapestWindow().
-  std::vector<void*> CheapestWindow(uint32_t pages, absl::FunctionRef<uint64_t(void*)> cost) const;
+  std::vector<void*> CheapestWindow(uint32_t pages, size_t ranges_max,
+                                    absl::FunctionRef<uint64_t(void*)> cost,
+                                    uint32_t* pages_passed);
 
  private:
   enum State : uint32_t { kInside = 0, kFree = 1, kTakenPlaced = 2, kTakenStaging = 3 };
@@ -81,6 +84,7 @@ class RangeMap {
   std::optional<uint64_t> CostOf(uint32_t first, absl::FunctionRef<uint64_t(void*)> cost) const;
 
   std::vector<Entry> entries_;
+  uint32_t hand_ = 0;  // where the next search for a window begins: a range does
   std::array<uint32_t, kClassCount> heads_{};
   std::array<uint64_t, kClassCount / 64> nonempty_{};
 };

@@ -54,7 +54,7 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal
       }
       const bool has_evicted = refusal == Arena::Refusal::kOverBudget
                                    ? evictor_->EvictOldest(EvictionReason::kCapacity) > 0
-                                   : evictor_->EvictWindow(bytes);
+                                   : EvictWindow(bytes);
       if (!has_evicted) {
         break;
       }
@@ -64,6 +64,17 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal
   return absl::ResourceExhaustedError(
       absl::StrCat("host tier: no room for ", bytes, " bytes: of ", capacity_bytes(), ", ",
                    used_bytes(), " are in use and what could go is pinned or in flight"));
+}
+
+bool HostTier::EvictWindow(uint64_t bytes) {
+  // A window may lie across where the search began.
+  const uint64_t once_around = arena_->capacity_bytes() + RoundedExtentBytes(bytes);
+  for (uint64_t bytes_passed = 0; bytes_passed < once_around;) {
+    if (evictor_->EvictWindow(bytes, &bytes_passed)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes) {
@@ -77,16 +88,15 @@ absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes) {
 }
 
 absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
-  for (int windows = 0; windows < 4; ++windows) {
-    Arena::Refusal refusal;
-    Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
-    if (refusal == Arena::Refusal::kNone) {
-      return extent;
-    }
-    // In budget but in pieces: placed images may stand between them.
-    if (refusal == Arena::Refusal::kOverBudget || !evictor_->EvictWindow(bytes)) {
-      break;
-    }
+  Arena::Refusal refusal;
+  Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
+  // In budget but in pieces: placed images may stand between them.
+  if (uint64_t bytes_passed = 0; refusal == Arena::Refusal::kNoRoom) {
+    evictor_->EvictWindow(bytes, &bytes_passed);
+    extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
+  }
+  if (refusal == Arena::Refusal::kNone) {
+    return extent;
   }
   refused_[static_cast<size_t>(Use::kStaging)].Add();
   return absl::ResourceExhaustedError(

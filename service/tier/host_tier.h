@@ -4,8 +4,9 @@
 // other: placed images (capacity_bytes) and staging (staging_bytes).
 //
 // Eviction lives below: Place() and Allocate() make room themselves, oldest leaf first; when the
-// bytes are there but in pieces, the cheapest contiguous window of unpinned images goes. Staging is
-// freed by its owners only, so staging allocations are refused instead.
+// bytes are there but in pieces, a cheap contiguous window of unpinned images goes. Staging is
+// freed by its owners only; a lane asks for it, so it looks for a window once, among a bounded
+// number of ranges, and is refused then. The next one looks further on.
 //
 // Thread-safety: Thread-safe.
 // Locks:         none held while the evictor is called; the evictor may take the index's.
@@ -39,8 +40,10 @@ class Evictor {
   // Evicts the least recently used block without children, pins and leases. Returns the arena bytes
   // that it freed; 0 when there is none.
   virtual uint64_t EvictOldest(EvictionReason reason) = 0;
-  // Evicts the unpinned blocks that stand in the cheapest run of `bytes`. False when there is none.
-  virtual bool EvictWindow(uint64_t bytes) = 0;
+  // Looks at a bounded number of ranges of the arena and evicts the unpinned blocks that stand in
+  // the cheapest run of `bytes` among them. False when there is none; *bytes_passed grows by what
+  // was looked at, and the next call goes on there.
+  virtual bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) = 0;
 };
 
 class HostTier {
@@ -88,6 +91,8 @@ class HostTier {
   HostTier() = default;
   // Tries `attempt` until it is not refused, evicting in between. `attempt` returns its refusal.
   absl::Status MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal()> attempt);
+  // Once around the arena at most.
+  bool EvictWindow(uint64_t bytes);
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;

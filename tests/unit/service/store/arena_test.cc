@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -105,14 +106,59 @@ TEST(ArenaTest, CheapestWindowIsOfOwnersThatMayGo) {
     extents.back().SetOwner(&cost);
   }
   const auto cost_of = [](void* owner) { return *static_cast<uint64_t*>(owner); };
-  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[5], &costs[6]}));
-  EXPECT_EQ(arena->CheapestWindow(768_KiB, cost_of),
-            (std::vector<void*>{&costs[5], &costs[6], &costs[7]}));
-  EXPECT_TRUE(arena->CheapestWindow(1_MiB + 256_KiB, cost_of).empty());
+  // All of the arena at once.
+  const auto window = [&](uint64_t bytes) {
+    for (uint64_t passed = 0; passed < 3 * arena->capacity_bytes();) {
+      std::vector<void*> owners = arena->CheapestWindow(bytes, 100, cost_of, &passed);
+      if (!owners.empty()) {
+        return owners;
+      }
+    }
+    return std::vector<void*>();
+  };
+  EXPECT_EQ(window(512_KiB), (std::vector<void*>{&costs[5], &costs[6]}));
+  EXPECT_EQ(window(768_KiB), (std::vector<void*>{&costs[5], &costs[6], &costs[7]}));
+  EXPECT_TRUE(window(1_MiB + 256_KiB).empty());
   extents[3].Reset();  // free ranges cost nothing
-  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[2]}));
+  EXPECT_EQ(window(512_KiB), (std::vector<void*>{&costs[2]}));
   extents[2].SetOwner(nullptr);  // nobody answers for it
-  EXPECT_EQ(arena->CheapestWindow(512_KiB, cost_of), (std::vector<void*>{&costs[5], &costs[6]}));
+  EXPECT_EQ(window(512_KiB), (std::vector<void*>{&costs[5], &costs[6]}));
+}
+
+TEST(ArenaTest, ASearchForAWindowIsBoundedAndGoesOn) {
+  constexpr uint64_t kRanges = 2048;
+  const auto arena = MakeArena(kRanges * 4_KiB, 0);
+  std::vector<Extent> extents;
+  std::vector<uint64_t> costs(kRanges, UINT64_MAX);
+  for (uint64_t& cost : costs) {
+    extents.push_back(Take(*arena, 4_KiB));
+    extents.back().SetOwner(&cost);
+  }
+  size_t asked = 0;
+  const auto cost_of = [&asked](void* owner) {
+    ++asked;
+    return *static_cast<uint64_t*>(owner);
+  };
+  uint64_t passed = 0;
+  EXPECT_TRUE(arena->CheapestWindow(64_KiB, 100, cost_of, &passed).empty());
+  EXPECT_EQ(asked, 100u);
+  EXPECT_EQ(passed, 100 * 4_KiB);
+  // A window across where the first search ended would be found, and one further on is.
+  std::fill(costs.begin() + 195, costs.begin() + 211, 1);
+  EXPECT_TRUE(arena->CheapestWindow(64_KiB, 100, cost_of, &passed).empty());
+  EXPECT_EQ(arena->CheapestWindow(64_KiB, 100, cost_of, &passed).size(), 16u);
+  EXPECT_LE(asked, 3u * 2 * 100);
+  // Ranges that become one free range under the search's place.
+  std::fill(costs.begin() + 195, costs.begin() + 211, UINT64_MAX);
+  for (size_t i = 150; i < 300; ++i) {
+    extents[i].Reset();
+  }
+  costs[148] = costs[149] = 7;
+  std::vector<void*> owners;
+  for (passed = 0; owners.empty() && passed < 2 * arena->capacity_bytes();) {
+    owners = arena->CheapestWindow(152 * 4_KiB, 100, cost_of, &passed);
+  }
+  EXPECT_EQ(owners, (std::vector<void*>{&costs[148], &costs[149]}));
 }
 
 // Extents never overlap, accounting is exact, and all of it is one range again in the end.

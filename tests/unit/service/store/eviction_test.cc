@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/status.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
 #include "tests/unit/service/store/chains.h"
@@ -75,6 +76,85 @@ TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
   EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
   EXPECT_EQ(store.index->figures().block_count, 1u);
+}
+
+// Publishes images of one page; block `number` after block `parent`, if any.
+void Publish(StoreFixture& store, uint64_t number, uint64_t parent = 0, uint64_t position = 0) {
+  NewImage image;
+  image.claim.name = {7, StoreFixture::Key(number)};
+  image.claim.parent = parent == 0 ? Key{} : StoreFixture::Key(parent);
+  image.claim.first_position = position;
+  image.claim.tokens = 16;
+  image.claim.slice = {0, 1, 0, 1};
+  image.extent = *store.host->Allocate(4_KiB);
+  CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
+}
+
+double IndexMetric(const StoreFixture& store, const char* name) {
+  MetricCapture metrics;
+  store.index->Report(metrics);
+  return metrics.Value(name);
+}
+
+TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
+  constexpr uint64_t kChains = 1000;
+  StoreFixture store(64_MiB, /*blocks_max=*/16384);
+  std::vector<BlockIndex::Pins> pins;
+  for (uint64_t i = 1; i <= kChains; ++i) {
+    Publish(store, i);
+    Publish(store, 10'000 + i, i, 16);
+    pins.push_back(store.index->Lookup({7, StoreFixture::Key(10'000 + i)}, 0, {0, 1, 0, 1}));
+  }
+  const double before = IndexMetric(store, "cairn_index_visits_total");
+  for (uint64_t i = 0; i < kChains; ++i) {
+    ASSERT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u) << i;
+  }
+  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u) << "the rest is pinned";
+  EXPECT_EQ(store.index->figures().block_count, kChains);
+  EXPECT_LE(IndexMetric(store, "cairn_index_visits_total") - before, 10.0 * kChains);
+  EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
+}
+
+TEST(EvictionTest, PinnedLeavesDoNotKeepAnEvictionLong) {
+  constexpr uint64_t kBlocks = 5000;
+  StoreFixture store(64_MiB, /*blocks_max=*/16384);
+  std::vector<BlockIndex::Pins> pins;
+  for (uint64_t i = 1; i <= kBlocks; ++i) {
+    Publish(store, i);
+    if (i < kBlocks) {
+      pins.push_back(store.index->Lookup({7, StoreFixture::Key(i)}, 0, {0, 1, 0, 1}));
+    }
+  }
+  // The one that may go is the youngest.
+  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  pins.resize(pins.size() / 2);
+  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
+}
+
+// What a lane does when staging is in pieces. The arena of the tier is full of small images, all
+// leased but for some in its second half.
+TEST(EvictionTest, StagingLooksForAWindowOnceAndNotFar) {
+  StoreFixture store(16_MiB, /*blocks_max=*/16384, /*staging_bytes=*/16_MiB);
+  std::vector<Extent> staging;
+  const uint64_t pages = store.host->arena().capacity_bytes() / 4_KiB;
+  for (uint64_t i = 1; i <= pages / 2; ++i) {
+    Publish(store, i);
+    staging.push_back(*store.host->AllocateStaging(4_KiB));
+  }
+  for (uint64_t i = 0; i < 512; ++i) {
+    staging[staging.size() / 2 + i].Reset();
+  }
+  EXPECT_EQ(store.host->arena().largest_free_bytes(), 4_KiB) << "in pieces";
+  int tries = 0;
+  for (bool is_staged = false; !is_staged && tries < 100; ++tries) {
+    const double windows = IndexMetric(store, "cairn_index_windows_total");
+    is_staged = store.host->AllocateStaging(1_MiB).ok();
+    ASSERT_EQ(IndexMetric(store, "cairn_index_windows_total") - windows, 1);
+  }
+  EXPECT_GT(tries, 1) << "the window is not among the first thousand ranges";
+  EXPECT_LE(tries, 9) << "each try goes on where the one before ended";
 }
 
 TEST(EvictionTest, OverFullTierEvictsAndRefusesOnlyWhenAllIsPinned) {

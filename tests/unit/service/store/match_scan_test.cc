@@ -131,7 +131,9 @@ TEST_F(MatchScanTest, WhatWasFoundIsPinnedBeforeTheIndexIsLetGo) {
   MatchScan scan(query);
   ASSERT_FALSE(Look(scan));
   EXPECT_EQ(table_->pinned_bytes(), 15u * kSlices * 4_KiB);
-  while (table_->EvictOldest(EvictionReason::kCapacity) > 0) {
+  for (uint64_t freed = 1; freed > 0;) {
+    Visits visits;
+    freed = table_->EvictOldest(EvictionReason::kCapacity, UINT64_MAX, visits);
   }
   EXPECT_EQ(table_->figures().block_count, 15u) << "evicted is only what was not found yet";
   EXPECT_TRUE(Look(scan));
