@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags the wheel: any Python 3, but one platform: the library in it needs no Python ABI."""
+"""Tags the wheel: any Python 3, but one platform: the library in it needs no Python ABI.
+
+Refuses to make one without the library: build_wheel.py puts it in.
+"""
+
+import pathlib
 
 from setuptools import setup
 from setuptools.dist import Distribution
@@ -12,6 +17,15 @@ class PlatformDistribution(Distribution):
 
 
 class PlatformWheel(bdist_wheel):
+    def run(self):
+        library = pathlib.Path(__file__).resolve().parent / "cairn" / "libcairn.so"
+        if not library.exists():
+            raise SystemExit(
+                "kvcairn: a wheel needs libcairn.so, which this folder has not: build one with "
+                "`make build`, then `python client/python/build_wheel.py`"
+            )
+        super().run()
+
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 

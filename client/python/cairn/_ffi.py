@@ -43,7 +43,7 @@ from ._structs import (  # noqa: F401: all of them, for those who use this modul
     TokenBudget,
     View,
 )
-from .errors import InternalError, from_code
+from .errors import InternalError, InvalidArgumentError, from_code
 
 ABI_VERSION = 1
 
@@ -187,3 +187,17 @@ def milliseconds(timeout: float | None) -> int:
     if not 0 < timeout <= 60:
         raise ValueError(f"timeout is {timeout} s, expected more than 0 and at most 60")
     return max(1, round(timeout * 1000))
+
+
+def unsigned(what: str, value: int, bits: int = 32) -> int:
+    """A number for a field of so many bits. ctypes would cut one that does not fit."""
+    if not 0 <= value < 1 << bits:
+        raise InvalidArgumentError(f"{what} is {value}, expected 0 to 2^{bits} - 1")
+    return value
+
+
+def wait_milliseconds(wait: float) -> int:
+    """Seconds to wait, 0 for not at all."""
+    if not 0 <= wait < 60:
+        raise InvalidArgumentError(f"wait is {wait} s, expected 0 to less than 60")
+    return round(wait * 1000)

@@ -273,9 +273,9 @@ def connect(
         data=None if data is None else data.encode(),
         tenant=tenant.encode(),
         name=client_name.encode(),
-        connections=connections,
-        window=window,
-        region_bytes=region_bytes,
+        connections=_ffi.unsigned("connections", connections),
+        window=_ffi.unsigned("window", window),
+        region_bytes=_ffi.unsigned("region_bytes", region_bytes, 64),
     )
     address = ctypes.c_void_p()
     _refuse_after_fork()

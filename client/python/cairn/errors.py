@@ -5,14 +5,20 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """A call failed. `code` is the number of the status, the same as gRPC's."""
+    """A call failed. `code` is the number of the status, the same as gRPC's. `delivered_tokens`:
+    of `Match.get`, how many tokens from 0 on were delivered all the same; their KV is verified."""
 
     code = 13
+    delivered_tokens = 0
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         if code is not None:
             self.code = code
+
+    def after(self, delivered_tokens: int) -> Error:
+        self.delivered_tokens = delivered_tokens
+        return self
 
 
 class InvalidArgumentError(Error, ValueError):

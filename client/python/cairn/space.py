@@ -57,7 +57,7 @@ class Match:
     ) -> int:
         """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
         `token_count` tokens, from token 0 on. Returns how many tokens were delivered: fewer if a
-        block became a miss. Raises if a get failed otherwise."""
+        block became a miss. Raises if a get failed otherwise; see `Error.delivered_tokens`."""
         k_plane, v_plane = Plane("k", k), None if v is None else Plane("v", v)
         for plane in (k_plane, v_plane):
             if plane is not None and plane.shape[2] < self.token_count:
@@ -79,7 +79,7 @@ class Match:
         delivered = 0
         for result in self._space.get_batch(gets, timeout=timeout):
             if result.error is not None:
-                raise result.error
+                raise result.error.after(delivered)
             if not result:
                 break
             delivered += step
@@ -167,8 +167,8 @@ class Space(SideObjects):
         """
         options = _ffi.MatchOptions(
             timeout_ms=_ffi.milliseconds(timeout),
-            token_limit=token_limit,
-            wait_ms=round(wait * 1000),
+            token_limit=_ffi.unsigned("token_limit", token_limit),
+            wait_ms=_ffi.wait_milliseconds(wait),
             no_lease=0 if lease else 1,
         )
         if part is not None:
@@ -276,7 +276,7 @@ class Space(SideObjects):
 
         parent: the key of the block before it, None for the first. first_position: of its first
         token in the sequence. is_derived: it was computed on a lossy prefix. encode: who encodes
-        it with the space's recipe, "daemon" or "client". v is None for a latent.
+        it with the space's recipe, "daemon" or "client" (not `ott`). v is None for a latent.
 
         query_squares: for the daemon to mine a profile with, float32 or float16 [layers, heads,
         k_dim] of the part: the mean over the block's tokens, and over the query heads that read
@@ -304,7 +304,7 @@ class Space(SideObjects):
             if one.parent is not None:
                 request.parent[:] = check_key("parent", one.parent)
             request.slice = one.part.native()
-            request.first_position = one.first_position
+            request.first_position = _ffi.unsigned("first_position", one.first_position, 64)
             request.derived = 1 if one.is_derived else 0
             held.append(fill(request.source, self.spec, one))
             held.append(fill_statistics(request, self.spec, one))

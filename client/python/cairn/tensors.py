@@ -70,7 +70,13 @@ def describe(what: str, array: Any) -> Tensor:
 def contiguous(what: str, array: Any, is_target: bool = False) -> Tensor:
     """Describes an array that is one piece of bytes, in C order; writable if it `is_target`."""
     tensor = describe(what, array)
-    if tensor.strides != contiguous_strides(tensor.shape, tensor.itemsize):
+    wanted = contiguous_strides(tensor.shape, tensor.itemsize)
+    # The stride of an axis of extent 1 is never taken, and may be anything.
+    is_contiguous = 0 in tensor.shape or all(
+        extent == 1 or stride == step
+        for extent, stride, step in zip(tensor.shape, tensor.strides, wanted, strict=True)
+    )
+    if not is_contiguous:
         raise InvalidArgumentError(f"{what} is not one contiguous piece of bytes")
     if is_target and not tensor.is_writable:
         raise InvalidArgumentError(f"{what} is read-only")
@@ -110,10 +116,12 @@ def _from_buffer(what: str, view: memoryview) -> Tensor:
     _release_buffer(ctypes.byref(info))  # `view` itself keeps the export alive
     kinds = {"e": "float", "f": "float", "d": "float"}
     character = view.format.lstrip("@=<")
-    kind = kinds.get(character, "uint" if character.isupper() else "int")
+    kind = kinds.get(character[-1], "uint" if character[-1].isupper() else "int")
     shape = view.shape or ()
     strides = view.strides or contiguous_strides(shape, view.itemsize)
     name = f"{kind}{8 * view.itemsize}"
+    if character[0] in ">!" and view.itemsize > 1:
+        name = f"big-endian {name}"
     return Tensor(address, shape, strides, name, view.itemsize, not view.readonly, view)
 
 

@@ -28,7 +28,8 @@ class Part:
     def native(self) -> _ffi.Slice:
         layer_first, layer_count = _bounds("layers", self.layers)
         head_first, head_count = _bounds("heads", self.heads)
-        return _ffi.Slice(self.group, layer_first, layer_count, head_first, head_count)
+        group = _ffi.unsigned("group", self.group)
+        return _ffi.Slice(group, layer_first, layer_count, head_first, head_count)
 
 
 def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
@@ -36,7 +37,7 @@ def _bounds(what: str, wanted: range | None) -> tuple[int, int]:
         return 0, 0
     if not isinstance(wanted, range) or wanted.step != 1 or not len(wanted) or wanted.start < 0:
         raise InvalidArgumentError(f"{what} is {wanted!r}, expected a range like range(2, 5)")
-    return wanted.start, len(wanted)
+    return _ffi.unsigned(what, wanted.start), _ffi.unsigned(what, len(wanted))
 
 
 @dataclass

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package against a real cairnd."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -281,3 +282,54 @@ def test_a_forced_backend_that_is_none_is_an_error_by_name(daemon, variable):
     )
     assert done.returncode == 0, done.stderr
     assert f"{variable}=foo" in done.stdout
+
+
+def test_numbers_that_do_not_fit_are_refused_by_name(client, daemon):
+    space = open_space(client)
+    (key,) = space.keys(range(TOKENS))
+    refused = cairn.InvalidArgumentError
+    for wait in (-0.001, -1, 60, float("nan"), 2.0**32):
+        with pytest.raises(refused, match="wait is"):
+            space.match([key], wait=wait)
+    for token_limit in (-1, 2**32):
+        with pytest.raises(refused, match="token_limit is"):
+            space.match([key], token_limit=token_limit)
+    for first_position in (-TOKENS, 2**64):
+        with pytest.raises(refused, match="first_position is"):
+            space.put(key, *make_kv(1), first_position=first_position)
+    with pytest.raises(refused, match="layers is"):
+        space.match([key], part=cairn.Part(layers=range(2**32, 2**32 + 1)))
+    for name in ("connections", "window", "region_bytes"):
+        with pytest.raises(refused, match=f"{name} is"):
+            cairn.connect(daemon.control, **{name: -1})
+
+
+def test_a_match_that_fails_midway_says_what_it_delivered(client, monkeypatch):
+    space = open_space(client)
+    keys, blocks = put_chain(space, 3)
+    out = empty((LAYERS, HEADS, 3 * TOKENS, DIM))
+    get_batch = space.get_batch
+
+    def break_the_third(gets, **options):
+        results = get_batch(gets, **options)
+        late = cairn.DeadlineExceededError("late")
+        return [*results[:2], dataclasses.replace(results[2], is_hit=False, error=late)]
+
+    monkeypatch.setattr(space, "get_batch", break_the_third)
+    with space.match(keys) as match:
+        with pytest.raises(cairn.DeadlineExceededError) as failed:
+            match.get(*out)
+    assert failed.value.delivered_tokens == 2 * TOKENS
+    for i in range(2):
+        assert np.array_equal(out[0][:, :, i * TOKENS : (i + 1) * TOKENS], blocks[i][0])
+
+
+def test_ott_of_an_encoding_client_goes_on_with_the_block_before(client):
+    space = open_space(client, "ott:2")
+    keys = space.keys(range(3 * TOKENS))
+    room = bytearray(space.image_bytes_max())
+    for i, key in enumerate(keys):
+        parent = keys[i - 1] if i else None
+        space.put(key, *make_kv(i), parent=parent, first_position=i * TOKENS, encode="client")
+        assert space.get(key, image=room)
+        assert cairn.image.inspect(room).recipe == "ott:2"

@@ -7,7 +7,7 @@ import ctypes
 import cairn
 import numpy as np
 import pytest
-from cairn.tensors import describe
+from cairn.tensors import contiguous, describe
 
 
 class DlpackOnly:
@@ -88,6 +88,28 @@ def test_buffer_protocol():
     assert tensor.address == address and tensor.shape == (3, 4) and tensor.strides == (8, 2)
     assert tensor.dtype == "uint16" and tensor.is_writable
     assert describe("k", memoryview(words)[2:]).address == address + 4
+
+
+def test_big_endian_buffers_are_not_native():
+    view = memoryview((ctypes.c_uint16.__ctype_be__ * 4)())
+    assert view.format == ">H"
+    assert describe("k", view).dtype == "big-endian uint16"
+    with pytest.raises(cairn.InvalidArgumentError, match="has dtype big-endian uint16"):
+        describe("k", view).require("k", "bf16", is_target=False)
+    native = memoryview((ctypes.c_uint16.__ctype_le__ * 4)())
+    assert describe("k", native).dtype == "uint16"
+
+
+def test_contiguous_heeds_no_stride_of_an_axis_of_one():
+    base = np.zeros((4, 3, 8), np.uint16)
+    part = base[:, 1:2][2:3]  # the strides of the first two axes are those of `base`
+    assert part.shape == (1, 1, 8) and part.strides == (48, 16, 2)
+    assert contiguous("source", part).bytes == 16
+    odd = np.lib.stride_tricks.as_strided(base, (1, 8), (7, 2))
+    assert contiguous("source", odd).bytes == 16
+    assert contiguous("source", np.zeros((0, 3), np.uint16)[:, ::2]).bytes == 0
+    with pytest.raises(cairn.InvalidArgumentError, match="not one contiguous piece"):
+        contiguous("source", base[:, :2])
 
 
 def test_no_array():

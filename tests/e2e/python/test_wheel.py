@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import venv
@@ -66,6 +67,21 @@ def bare_python(wheel, tmp_path_factory):
     quiet = ["--no-index", "--disable-pip-version-check", "-q"]
     subprocess.run([python, "-m", "pip", "install", *quiet, wheel], check=True)
     return python
+
+
+def test_a_wheel_without_its_library_is_refused(tmp_path):
+    package = tmp_path / "package"
+    shutil.copytree(
+        ROOT / "client" / "python", package, ignore=shutil.ignore_patterns("*.so", "build")
+    )
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "bdist_wheel", "-d", tmp_path / "out"],
+        cwd=package,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and "build_wheel.py" in done.stderr
+    assert not list(tmp_path.glob("out/*.whl"))
 
 
 def run_program(python, daemon, tmp_path):
