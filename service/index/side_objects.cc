@@ -143,6 +143,21 @@ absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
   return is_new;
 }
 
+bool SideObjects::Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id) {
+  std::unique_ptr<Entry> freed;  // after the lock
+  const MutexLock lock(mutex_);
+  const auto found = current_.find(Slot{space_id, group, proto::SideObjectKind::kProfile});
+  if (found == current_.end() || found->second->object->id() != id ||
+      found->second->origin != SideObjectOrigin::kMined) {
+    return false;
+  }
+  Entry* entry = found->second;
+  current_.erase(found);
+  --entry->current_count;
+  freed = TakeIfFree(entry);
+  return true;
+}
+
 SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind) {
   const MutexLock lock(mutex_);
   const auto found = current_.find(Slot{space_id, group, kind});

@@ -105,6 +105,9 @@ class SideObjects {
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
 
+  // Makes the profile of that id, if it is current and was mined, current no more. False if not.
+  bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
+
   // Empty: the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);
   // REQUIRES: the reference is not empty.

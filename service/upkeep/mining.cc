@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/settle.h"
 #include "proto/block_key.h"
 #include "service/limits.h"
 #include "service/step_timer.h"
@@ -22,6 +24,7 @@ constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr int kRestPerGather = 20;  // times what looking for blocks took in vain
 constexpr absl::Duration kGiveUpFor = absl::Seconds(10);
+constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // of a target whose profiles are bad
 constexpr uint64_t kTokensMin = 512;   // of every head: what a profile can be made of
 constexpr uint64_t kTokensMax = 1024;  // more is better, but takes longer
 constexpr uint64_t kPinnedShare = 8;   // one part in so many of the tier
@@ -58,12 +61,12 @@ codecs::MineRequest RequestOf(const SpaceEntry& space, uint16_t group,
   return request;
 }
 
-codecs::Slice SliceOfHead(const codecs::GroupShape& shape, uint32_t head) {
+}  // namespace
+
+codecs::Slice Mining::SliceOfHead(const codecs::GroupShape& shape, uint32_t head) {
   return {static_cast<uint16_t>(head / shape.heads), 1, static_cast<uint16_t>(head % shape.heads),
           1};
 }
-
-}  // namespace
 
 Mining::Mining(Spaces& spaces, BlockIndex& index, const HostTier& host,
                const codecs::Backend& backend)
@@ -71,24 +74,26 @@ Mining::Mining(Spaces& spaces, BlockIndex& index, const HostTier& host,
       index_(index),
       host_(host),
       backend_(backend),
+      review_(spaces, index, backend),
       slice_seconds_(LatencyBounds()) {}
 
 absl::Time Mining::RunSlice(absl::Time now) {
   if (!work_.has_value()) {
     if (targets_.empty()) {
       if (now < next_look_) {
-        return next_look_;
+        return std::min(next_look_, Review(now));
       }
-      targets_ = FindTargets();
+      targets_ = FindTargets(now);
       next_look_ = now + kLookEvery;
       if (targets_.empty()) {
-        return next_look_;
+        return std::min(next_look_, Review(now));
       }
     }
     Work& begun = work_.emplace();
     begun.target = targets_.back();
     begun.recipe = begun.target.space->recipe();
     begun.refusals = host_.refusals();
+    begun.blocks_to_skip = TrialOf(begun.target).blocks_to_skip;
     targets_.pop_back();
   }
   const StepTimer timer(slice_seconds_);
@@ -97,19 +102,15 @@ absl::Time Mining::RunSlice(absl::Time now) {
     if (!Gather(*work_, until)) {
       // Until there are more; a large index is not gone through all the time.
       next_look_ = std::max(next_look_, now + kRestPerGather * work_->gathering);
+      TrialOf(work_->target).blocks_to_skip = 0;
       work_.reset();
     }
     return now;
   }
-  std::string_view reason = ReasonToEnd(*work_);
-  while (reason.empty() && work_->miner->NeedsPass() && MonotonicNow() < until) {
-    reason = Show(*work_).ok() ? "" : "a tile of the sample is damaged";
-  }
-  if (reason.empty() && work_->miner->NeedsPass()) {
+  bool is_done = false;
+  const std::string_view reason = Proceed(*work_, until, &is_done);
+  if (reason.empty() && !is_done) {
     return now;
-  }
-  if (reason.empty() && !Install(*work_).ok()) {
-    reason = "the profile cannot be kept";
   }
   if (!reason.empty()) {
     given_up_.Add();
@@ -119,11 +120,35 @@ absl::Time Mining::RunSlice(absl::Time now) {
     next_look_ = now + kGiveUpFor;
     targets_.clear();
   }
+  Trial& trial = TrialOf(work_->target);
+  trial.sample_blocks = work_->blocks.size();
+  if (!is_done && work_->profile != nullptr) {
+    TryAnotherSample(now, trial);
+  }
   work_.reset();
   return now;
 }
 
-std::vector<Mining::Target> Mining::FindTargets() const {
+void Mining::TryAnotherSample(absl::Time now, Trial& trial) {
+  trial.blocks_to_skip += std::exchange(trial.sample_blocks, 0);
+  trial.rest = std::clamp(2 * trial.rest, kGiveUpFor, kTrialRestMax);
+  trial.again = now + trial.rest;
+}
+
+Mining::Trial& Mining::TrialOf(const Target& target) {
+  return trials_[{target.space->id(), target.group}];
+}
+
+absl::Time Mining::Review(absl::Time now) {
+  std::vector<ProfileReview::Withdrawn> withdrawn;
+  const absl::Time next = review_.RunSlice(now, &withdrawn);
+  for (const ProfileReview::Withdrawn& one : withdrawn) {
+    TryAnotherSample(now, trials_[{one.space_id, one.group}]);
+  }
+  return next;
+}
+
+std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
   std::vector<Target> targets;
   for (const SpaceEntry* space : spaces_.List()) {
     if (!space->recipe().NeedsProfile()) {
@@ -140,7 +165,7 @@ std::vector<Mining::Target> Mining::FindTargets() const {
               codecs::Error::kOk &&
           there / token_bytes >= kTokensMin &&
           codecs::Validate(RequestOf(*space, group, space->recipe())) == codecs::Error::kOk &&
-          spaces_.WantsProfile(*space, group)) {
+          spaces_.WantsProfile(*space, group) && TrialOf({space, group}).again <= now) {
         targets.push_back({space, group});
       }
     }
@@ -156,10 +181,11 @@ std::string_view Mining::ReasonToEnd(const Work& work) const {
   if (host_.refusals() != work.refusals) {
     return "the tier is full";
   }
-  for (const SampleBlock& block : work.blocks) {
-    if (!index_.ArePublished(block.pins)) {
-      return "a block of the sample is gone";
-    }
+  const auto is_gone = [this](const SampleBlock& block) {
+    return !index_.ArePublished(block.pins);
+  };
+  if (std::any_of(work.blocks.begin(), work.blocks.end(), is_gone) || is_gone(*work.judge)) {
+    return "a block of the sample is gone";
   }
   return {};
 }
@@ -186,10 +212,15 @@ bool Mining::Gather(Work& work, absl::Time until) {
         Take(work, std::move(of_block));
       }
     }
-  } while (has_more && work.tokens < kTokensMax && MonotonicNow() < until);
+  } while (has_more && !work.judge.has_value() && MonotonicNow() < until);
   work.gathering += MonotonicNow() - started;
-  if (has_more && work.tokens < kTokensMax) {
+  if (has_more && !work.judge.has_value()) {
     return true;
+  }
+  if (!work.judge.has_value() && !work.blocks.empty()) {
+    work.judge = std::move(work.blocks.back());
+    work.blocks.pop_back();
+    work.tokens -= work.judge->tokens;
   }
   if (work.tokens < kTokensMin) {
     return false;
@@ -213,7 +244,7 @@ void Mining::Take(Work& work, BlockIndex::Pins pins) {
   for (const Pin& pin : pins) {
     bytes += pin.facts().image_bytes;
   }
-  if (is_known || work.tokens >= kTokensMax ||
+  if (is_known || work.judge.has_value() ||
       work.pinned_bytes + bytes > host_.capacity_bytes() / kPinnedShare) {
     return;
   }
@@ -232,9 +263,17 @@ void Mining::Take(Work& work, BlockIndex::Pins pins) {
       return;
     }
   }
-  work.tokens += block.tokens;
+  if (work.blocks_to_skip > 0) {
+    --work.blocks_to_skip;
+    return;
+  }
   work.pinned_bytes += bytes;
   block.pins = std::move(pins);
+  if (work.tokens >= kTokensMax) {
+    work.judge = std::move(block);
+    return;
+  }
+  work.tokens += block.tokens;
   work.blocks.push_back(std::move(block));
 }
 
@@ -245,79 +284,15 @@ const codecs::ImageView* Mining::ViewOf(const SampleBlock& block, const codecs::
   return found == block.views.end() ? nullptr : &*found;
 }
 
-// --- The profile ---------------------------------------------------------------------------------
-
-absl::Status Mining::Show(Work& work) {
-  const SampleBlock& block = work.blocks[work.block];
-  const codecs::GroupShape& shape = work.target.space->groups()[work.target.group];
-  const codecs::Slice slice = SliceOfHead(shape, work.head);
-  if (work.strip == 0) {
-    uint64_t bytes = 0;
-    CAIRN_CHECK(codecs::SourceBytes(shape.tile, slice, block.tokens, &bytes) == codecs::Error::kOk);
-    work.source.resize(bytes);
-    const codecs::ImageView& view = *ViewOf(block, slice);
-    codecs::Error error = codecs::VerifyTiles(view, slice);
-    if (error == codecs::Error::kOk) {
-      error = codecs::Decode(backend_, view, slice, work.source);
-    }
-    if (error != codecs::Error::kOk) {
-      return absl::DataLossError(ToAbsl(codecs::Name(error)));
-    }
-  }
-  const uint32_t first = work.strip * codecs::kStripTokens;
-  const uint32_t tokens = std::min(codecs::kStripTokens, block.tokens - first);
-  std::span<const std::byte> tiles = work.source;
-  for (uint32_t plane = 0; plane < codecs::PlaneCount(shape.tile.kind); ++plane) {
-    const uint64_t row_bytes =
-        codecs::TileBytes(shape.tile, codecs::PlaneAt(shape.tile.kind, plane), 1);
-    work.miner->Add(
-        {.at = {slice.layer_first, slice.head_first},
-         .plane = plane,
-         .part = static_cast<uint32_t>(work.block * codecs::kSampleParts / work.blocks.size()),
-         .first_position = block.first_position + first,
-         .tokens = tokens,
-         .source = tiles.subspan(first * row_bytes, tokens * row_bytes)});
-    tiles = tiles.subspan(block.tokens * row_bytes);
-  }
-  if (first + tokens < block.tokens) {
-    ++work.strip;
-    return absl::OkStatus();
-  }
-  work.strip = 0;
-  if (++work.head == uint32_t{shape.layers} * shape.heads) {
-    work.head = 0;
-    if (++work.block == work.blocks.size()) {
-      work.block = 0;
-      work.miner->EndPass();
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Mining::Install(const Work& work) {
-  std::vector<std::byte> bytes;
-  CAIRN_CHECK(work.miner->Write(&bytes) == codecs::Error::kOk);
-  const SpaceEntry& space = *work.target.space;
-  CAIRN_ASSIGN_OR_RETURN(const Spaces::Installed installed,
-                         spaces_.Install(space, work.target.group, proto::SideObjectKind::kProfile,
-                                         bytes, SideObjectOrigin::kMined));
-  mined_.Add();
-  LogInfo("upkeep", "mined a profile",
-          {{"space", space.id()},
-           {"group", work.target.group},
-           {"tokens", work.tokens},
-           {"bytes", bytes.size()},
-           {"id", proto::Hex(std::as_bytes(std::span(installed.id)).first(4))}});
-  return absl::OkStatus();
-}
-
 void Mining::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_mined_total", "Profiles made of blocks that a space held.", {},
                   mined_.Value());
   sink.AddCounter("cairn_upkeep_mining_given_up_total",
                   "Profiles begun and not finished: a block of the sample went or was damaged, the "
-                  "tier was full, the profile could not be kept, or nobody had a use for it.",
+                  "tier was full, a block took more than as exact, the profile could not be kept, "
+                  "or nobody had a use for it.",
                   {}, given_up_.Value());
+  review_.Report(sink);
   const MetricLabel mine[] = {{"step", "mine"}};
   sink.AddHistogram("cairn_upkeep_step_seconds",
                     "Time of each step of upkeep; of mining, of each slice.", mine,

@@ -4,16 +4,23 @@
 // the first blocks that the space holds, which are `exact` until then. What was installed is never
 // replaced by what is mined here.
 //
+// A profile is judged before it becomes current: a block that it was not made of, coded with it,
+// has to be no larger than `exact` makes it. Where it is larger (the sample was zeros, or NaN), the
+// next sample begins with later blocks. ProfileReview withdraws a mined profile whose images come
+// out too large later; then mining starts again, too.
+//
 // Work is cut into slices of some milliseconds, so that the other chores of upkeep are on time. The
 // blocks of a sample are pinned from the first slice to the last; they are let go, and mining
 // starts again later, when one of them is no longer published or is damaged, when the tier had
-// to refuse an image, or when the profile cannot be kept or has no use any more.
+// to refuse an image, or when the profile is too large, cannot be kept or has no use any more.
 //
 // Thread-safety: belongs to upkeep's thread, but for Report().
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -24,6 +31,7 @@
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/host_tier.h"
+#include "service/upkeep/profile_review.h"
 
 namespace cairn {
 
@@ -54,42 +62,68 @@ class Mining {
   // A profile under way.
   struct Work {
     Target target;
-    codecs::Recipe recipe;     // of the space when it began
-    uint64_t refusals = 0;     // of the tier
-    uint64_t cursor = 0;       // of the walk for blocks
-    absl::Duration gathering;  // spent on that walk
+    codecs::Recipe recipe;      // of the space when it began
+    uint64_t refusals = 0;      // of the tier
+    uint64_t cursor = 0;        // of the walk for blocks
+    absl::Duration gathering;   // spent on that walk
+    size_t blocks_to_skip = 0;  // of the walk: earlier samples
     std::vector<SampleBlock> blocks;
+    std::optional<SampleBlock> judge;  // what the profile is not made of
     uint64_t tokens = 0, pinned_bytes = 0;
     std::unique_ptr<codecs::ProfileMiner> miner;
     // Where the pass is: the tile of a head, then a strip of it.
     size_t block = 0;
     uint32_t head = 0;  // of layer * heads + head
     uint32_t strip = 0;
-    std::vector<std::byte> source;  // of K and V of the head
+    std::vector<std::byte> source;                // of K and V of the head
+    std::vector<std::byte> image;                 // of the judge's head
+    std::unique_ptr<SideObject> profile;          // once there is one to judge
+    uint64_t profile_bytes = 0, exact_bytes = 0;  // that the judge takes with it, and as `exact`
+  };
+  // What has been tried for a target.
+  struct Trial {
+    size_t blocks_to_skip = 0;
+    size_t sample_blocks = 0;  // of the last one
+    absl::Time again = absl::InfinitePast();
+    absl::Duration rest = absl::ZeroDuration();
   };
 
   // Groups that want a profile and may have blocks enough, of all spaces.
-  std::vector<Target> FindTargets() const;
+  std::vector<Target> FindTargets(absl::Time now);
+  Trial& TrialOf(const Target& target);
+  // After a while, and of later blocks.
+  static void TryAnotherSample(absl::Time now, Trial& trial);
+  // A slice of the review of what was mined; returns when the next is due.
+  absl::Time Review(absl::Time now);
   // Why work cannot go on; empty: it can.
   std::string_view ReasonToEnd(const Work& work) const;
   // Looks for blocks for a while. False: it is over, and there are too few.
   bool Gather(Work& work, absl::Time until);
   // Takes pins of one block into the sample if they are the group whole.
   void Take(Work& work, BlockIndex::Pins pins);
+  static codecs::Slice SliceOfHead(const codecs::GroupShape& shape, uint32_t head);
   // The image that has a (layer, head); null: none.
   static const codecs::ImageView* ViewOf(const SampleBlock& block, const codecs::Slice& slice);
+  // Decodes a head of a block, checked, into work.source.
+  absl::Status DecodeHead(Work& work, const SampleBlock& block, const codecs::Slice& slice);
   // Takes a strip of the current pass, K and V, to the miner.
   absl::Status Show(Work& work);
+  // Codes a head of the judge both ways.
+  absl::Status Judge(Work& work);
   absl::Status Install(const Work& work);
+  // Some of the work. Returns why it cannot go on; empty: it can, or *is_done.
+  std::string_view Proceed(Work& work, absl::Time until, bool* is_done);
 
   Spaces& spaces_;
   BlockIndex& index_;
   const HostTier& host_;
   const codecs::Backend& backend_;
+  ProfileReview review_;
 
   std::vector<Target> targets_;  // still to be tried since the last look
   absl::Time next_look_ = absl::InfinitePast();
   std::optional<Work> work_;
+  std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // by space and group
   Counter mined_, given_up_;
   Histogram slice_seconds_;
 };

@@ -8,7 +8,7 @@ namespace cairn {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-constexpr uint32_t kBlockTokens = 128, kBlocks = 4;  // 512 tokens
+constexpr uint32_t kBlockTokens = 128, kBlocks = 5;  // 512 tokens and a block to judge by
 
 class MiningTest : public ClientTest {
  protected:

@@ -16,7 +16,8 @@ namespace {
 using Bytes = std::vector<std::byte>;
 constexpr auto kProfile = proto::SideObjectKind::kProfile;
 constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
-constexpr uint64_t kBlocks = 32;  // of 16 tokens: 512
+constexpr uint64_t kBlocks = 33;     // of 16 tokens: 512 to mine of, and a block to judge by
+constexpr uint64_t kSampleMax = 64;  // 1024 tokens
 constexpr int kRoundsMax = 10'000;
 
 class MiningTest : public testing::Test {
@@ -59,6 +60,21 @@ class MiningTest : public testing::Test {
     codecs::ImageView view;
     CAIRN_CHECK(codecs::ParseImage(answer->payload, &view) == codecs::Error::kOk);
     return std::string(codecs::FormatRecipe(view.spec().recipe));
+  }
+  // A block of zeros.
+  void PutZeros(const SpaceEntry& space, uint64_t key) {
+    const Bytes source(
+        StoreFixture::Source(space, StoreFixture::Key(key), 0, StoreFixture::Whole(space)).size());
+    const auto frame =
+        StoreFixture::PutFrame(space, StoreFixture::Key(key), StoreFixture::Whole(space), source);
+    CAIRN_CHECK_OK(store_.RunPut(frame, source, store_.session));
+  }
+  double ImageShare(const SpaceEntry& space, uint64_t key) {
+    const auto pins =
+        store_.index->Lookup({space.id(), StoreFixture::Key(key)}, 0, StoreFixture::Whole(space));
+    CAIRN_CHECK(pins.size() == 1);
+    return static_cast<double>(pins[0].facts().image_bytes) /
+           static_cast<double>(pins[0].facts().source_bytes);
   }
   // Root of the mean square of what a block's values are off by.
   double ErrorOf(const SpaceEntry& space, const proto::BlockKey& key) {
@@ -187,6 +203,53 @@ TEST_F(MiningTest, WhatIsInstalledReplacesWhatWasMined) {
   // Of equal bytes, who installs them is right.
   ASSERT_TRUE(store_.spaces.Install(space, 0, kProfile, mined).ok());
   EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
+}
+
+TEST_F(MiningTest, AProfileThatMakesAnotherBlockLargerIsNotInstalled) {
+  const SpaceEntry& space = Cairn();
+  for (uint64_t key = 1; key <= kSampleMax; ++key) PutZeros(space, key);
+  store_.PutChain(space, kBlocks, 1000);
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 0);
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 1);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  // The next sample is of the blocks behind.
+  store_.clock.Advance(absl::Seconds(11));
+  RunUpkeep();
+  ASSERT_NE(Current(space).get(), nullptr);
+  ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(5000), StoreFixture::Whole(space)).ok());
+  EXPECT_EQ(RecipeOf(space, StoreFixture::Key(5000)), "cairn:2.3");
+  EXPECT_LT(ImageShare(space, 5000), ImageShare(space, 1000)) << "than exact";
+}
+
+TEST_F(MiningTest, AMinedProfileWhoseImagesAreTooLargeIsWithdrawnAndMinedAgain) {
+  const SpaceEntry& space = Cairn();
+  for (uint64_t key = 1; key <= kSampleMax + 1; ++key) PutZeros(space, key);
+  RunUpkeep();  // zeros judge it
+  if (Current(space).get() == nullptr) {
+    GTEST_SKIP() << "a profile of zeros does not take zeros";
+  }
+  const codecs::Digest bad = Current(space).get()->id();
+  store_.PutChain(space, 8, 1000);
+  EXPECT_EQ(RecipeOf(space, StoreFixture::Key(1000)), "cairn:2.3");
+  EXPECT_GT(ImageShare(space, 1000), 0.9);
+  store_.clock.Advance(absl::Seconds(11));
+  RunUpkeep();
+  EXPECT_EQ(Current(space).get(), nullptr);
+  EXPECT_EQ(Metric("cairn_upkeep_profiles_withdrawn_total"), 1);
+  store_.PutChain(space, kBlocks, 2000);
+  EXPECT_EQ(RecipeOf(space, StoreFixture::Key(2000)), "exact");
+  store_.clock.Advance(absl::Seconds(31));
+  RunUpkeep();
+  ASSERT_NE(Current(space).get(), nullptr);
+  EXPECT_NE(Current(space).get()->id(), bad);
+  ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(5000), StoreFixture::Whole(space)).ok());
+  EXPECT_EQ(RecipeOf(space, StoreFixture::Key(5000)), "cairn:2.3");
+  EXPECT_LT(ImageShare(space, 5000), 0.5);
+  store_.clock.Advance(absl::Seconds(11));
+  RunUpkeep();
+  EXPECT_EQ(Metric("cairn_upkeep_profiles_withdrawn_total"), 1) << "the good one stays";
 }
 
 TEST_F(MiningTest, AnotherRateIsMinedAgain) {
