@@ -56,8 +56,10 @@ struct PutRequest {
   BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
   GroupSlice slice{};
-  bool is_derived = false;      // computed on a lossy prefix
-  Side encode = Side::kDaemon;  // of views and source bytes, with the space's recipe
+  bool is_derived = false;  // computed on a lossy prefix
+  // Of views and source bytes, with the space's recipe. A block of ott that is not the first of its
+  // chain is the daemon's to encode all the same: it has the block before.
+  Side encode = Side::kDaemon;
   std::variant<PlaneViews, SourceBytes, ImageBytes> source{};
   // For the daemon to mine a profile with; empty: none. [layer][head][channel of K] of the slice:
   // the mean, over the block's tokens and the query heads that read the head, of the square of the

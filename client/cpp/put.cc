@@ -36,9 +36,15 @@ uint32_t CrcOf(std::span<const std::byte> bytes, proto::Form form) {
 
 }  // namespace
 
+bool PutExchange::IsEncodedHere() const {
+  const codecs::Recipe& recipe = context_.recipe;
+  const bool needs_parent = recipe.id == codecs::RecipeId::kOtt && !recipe.is_local;
+  return request_.encode == Side::kClient && !(needs_parent && request_.first_position > 0);
+}
+
 const void* PutExchange::place() const {
   if (const auto* source = std::get_if<SourceBytes>(&request_.source)) {
-    return request_.encode == Side::kDaemon ? source->bytes.data() : nullptr;
+    return IsEncodedHere() ? nullptr : source->bytes.data();
   }
   if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
     return image->bytes.data();
@@ -68,8 +74,7 @@ absl::Status PutExchange::SetStatistics() {
       return absl::InvalidArgumentError(
           absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
     }
-    if (!is_for_coder ||
-        (request_.encode == Side::kDaemon && proto::IsCodedWith(context_.recipe, kind))) {
+    if (!is_for_coder || (!IsEncodedHere() && proto::IsCodedWith(context_.recipe, kind))) {
       sent_[place] = given[place];
       sent_bytes_ += given[place].size_bytes();
     }
@@ -169,7 +174,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) 
   if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
     return Settle(scratch, image->bytes, proto::Form::kImage);
   }
-  return request_.encode == Side::kClient ? MakeImage(scratch) : MakeSource(scratch);
+  return IsEncodedHere() ? MakeImage(scratch) : MakeSource(scratch);
 }
 
 absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, transport::Call& call) {

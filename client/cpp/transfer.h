@@ -54,6 +54,9 @@ class PutExchange final : public Exchange {
     proto::Form form = proto::Form::kSource;
     std::span<std::byte> rest{};  // of the memory behind bytes: room for what is sent with them
   };
+  // Whether the request's side is to encode and can. ott goes on with the block before, which the
+  // daemon has, so that it encodes all but the first block of a chain.
+  bool IsEncodedHere() const;
   // Checks what is given of statistics and chooses what is sent of them.
   absl::Status SetStatistics();
   Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;

@@ -160,6 +160,10 @@ class BlockIndex final : public Evictor {
   uint64_t pending_count() const;
   // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
   Pins TakePending(size_t count);
+  // Whether the encoding of a pinned image is pending; if so, it is handed out by this.
+  bool TakePending(const Pin& pin);
+  // The block before that of a pinned image. Empty: there is none, or the image is unlinked.
+  std::optional<BlockName> BlockBefore(const Pin& pin) const;
   // It could not be encoded yet: it is pending again.
   void PutBackPending(const Pin& pin);
   // Walks all images without holding the lock for long: pins of the images in the next slots from

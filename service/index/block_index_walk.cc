@@ -112,6 +112,24 @@ BlockIndex::Pins BlockIndex::TakePending(size_t count) {
   return pins;
 }
 
+bool BlockIndex::TakePending(const Pin& pin) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  const bool is_pending = pin.image_->block != nullptr && pin.image_->is_encode_pending;
+  table_.ClearPending(pin.image_);
+  return is_pending;
+}
+
+std::optional<BlockName> BlockIndex::BlockBefore(const Pin& pin) const {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  const Block* block = pin.image_->block;
+  if (block == nullptr || block->parent == proto::BlockKey{}) {
+    return std::nullopt;
+  }
+  return BlockName{block->name.space_id, block->parent};
+}
+
 void BlockIndex::PutBackPending(const Pin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);

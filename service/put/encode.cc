@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/encode.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,18 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
   return parents;
 }
 
+// A block of ott whose block before is kept raw waits for upkeep with it: encoded now it would be
+// local, and all that follow it.
+bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& spec,
+                const codecs::Recipe& policy) {
+  if (policy.id != codecs::RecipeId::kOtt || policy.is_local || spec.first_position == 0) {
+    return false;
+  }
+  const auto pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
+  return std::any_of(pins.begin(), pins.end(),
+                     [](const Pin& pin) { return pin.facts().recipe.IsLossless(); });
+}
+
 // Staging first; when that is full of payloads, straight into the tier, which can make room.
 absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, bool* is_placed) {
   absl::StatusOr<Extent> target = host.AllocateStaging(bytes);
@@ -152,7 +165,8 @@ absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
   }
   codecs::ImageSpec spec = put.spec;  // raw, so far
   const codecs::Recipe policy = put.space->recipe();
-  if (put.keeps_raw && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
+  const bool keeps_raw = put.keeps_raw || FollowsRaw(path, put.put, spec, policy);
+  if (keeps_raw && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
     encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {

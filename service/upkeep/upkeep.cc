@@ -4,14 +4,19 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/transform/demote.h"
+#include "proto/block_key.h"
 #include "service/active_backend.h"
+#include "service/index/pinned_image.h"
 #include "service/step_timer.h"
 
 namespace cairn {
@@ -22,8 +27,16 @@ constexpr int kEvictionsPerRound = 256;
 constexpr size_t kEncodesPerRound = 4;
 // The longest sleep: the watermark is looked at so often.
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
-// After a round that could not encode for want of room.
-constexpr absl::Duration kRetry = absl::Milliseconds(100);
+// After a round that could not encode for want of room; twice as long each time in a row.
+constexpr absl::Duration kRetryMin = absl::Milliseconds(100);
+constexpr absl::Duration kRetryMax = absl::Seconds(10);
+// Images that wait for the image of the block before to be encoded first.
+constexpr size_t kClimbMax = 4096;
+constexpr std::string_view kFailureNames[] = {"space", "room", "codec"};
+
+bool GoesOnWithParents(const codecs::Recipe& recipe, uint64_t first_position) {
+  return recipe.id == codecs::RecipeId::kOtt && !recipe.is_local && first_position > 0;
+}
 
 }  // namespace
 
@@ -34,6 +47,7 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& c
       clock_(clock),
       backend_(ActiveBackend()),
       mining_(spaces, index, host, backend_),
+      retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
 
 void Upkeep::Start() {
@@ -83,25 +97,89 @@ absl::Time Upkeep::RunOnce() {
   while (evictions < kEvictionsPerRound && host_.EvictToWatermark()) {
     ++evictions;
   }
-  const bool has_more = EncodePending() || evictions == kEvictionsPerRound;
   const absl::Time now = clock_.Now();
+  bool has_more = evictions == kEvictionsPerRound;
+  if (now >= encode_again_) {
+    has_more = EncodePending() || has_more;
+  }
   next = std::min(next, mining_.RunSlice(now));
   if (has_more) {
     return now;
   }
-  return std::min(next, now + (index_.pending_count() > 0 ? kRetry : kSleepMax));
+  return std::min(next, index_.pending_count() > 0 ? encode_again_ : now + kSleepMax);
 }
 
 bool Upkeep::EncodePending() {
-  const BlockIndex::Pins pins = index_.TakePending(kEncodesPerRound);
+  BlockIndex::Pins taken = index_.TakePending(kEncodesPerRound);
+  std::vector<Pin> to_do(std::make_move_iterator(taken.begin()),
+                         std::make_move_iterator(taken.end()));
   bool has_room = true;
-  for (const Pin& pin : pins) {
-    if (!has_room || absl::IsResourceExhausted(EncodeOne(pin))) {
+  // Ends: what is taken is pending no more, and a chain is shorter than kClimbMax or cut there.
+  for (size_t encoded = 0; encoded < kEncodesPerRound && has_room && !to_do.empty();) {
+    if (BlockIndex::Pins before = TakePendingParents(to_do.back()); !before.empty()) {
+      if (to_do.size() >= kClimbMax) {
+        PutBack(to_do);
+      }
+      std::move(before.begin(), before.end(), std::back_inserter(to_do));
+      continue;
+    }
+    const absl::Status status = EncodeOne(to_do.back());
+    if (absl::IsResourceExhausted(status)) {
       has_room = false;
-      index_.PutBackPending(pin);
+      continue;
+    }
+    if (!status.ok()) {
+      CountEncodeFailure(to_do.back(), status);
+    }
+    to_do.pop_back();
+    ++encoded;
+  }
+  PutBack(to_do);
+  encode_again_ = has_room ? absl::InfinitePast() : clock_.Now() + retry_;
+  retry_ = has_room ? kRetryMin : std::min(2 * retry_, kRetryMax);
+  return has_room && index_.pending_count() > 0;
+}
+
+void Upkeep::PutBack(std::vector<Pin>& pins) {
+  for (const Pin& pin : pins) {
+    index_.PutBackPending(pin);
+  }
+  pins.clear();
+}
+
+BlockIndex::Pins Upkeep::TakePendingParents(const Pin& pin) {
+  BlockIndex::Pins pending;
+  const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
+  const std::optional<BlockName> before = index_.BlockBefore(pin);
+  if (!space.ok() || !before.has_value() ||
+      !GoesOnWithParents((*space)->recipe(), pin.facts().first_position)) {
+    return pending;
+  }
+  for (Pin& parent : index_.Lookup(*before, pin.facts().group, pin.facts().slice)) {
+    if (index_.TakePending(parent)) {
+      pending.push_back(std::move(parent));
     }
   }
-  return has_room && index_.pending_count() > 0;
+  return pending;
+}
+
+Upkeep::Parents Upkeep::ParentsOf(const Pin& pin, const SpaceEntry& space,
+                                  const codecs::ImageSpec& spec) {
+  Parents parents;
+  const std::optional<BlockName> before = index_.BlockBefore(pin);
+  if (!before.has_value() || !GoesOnWithParents(spec.recipe, spec.first_position)) {
+    return parents;
+  }
+  parents.pins = index_.Lookup(*before, spec.group, spec.slice);
+  for (const Pin& parent : parents.pins) {
+    codecs::ImageView view;
+    if (ParsePinned(parent, space.fingerprint(), &view) != codecs::Error::kOk ||
+        codecs::VerifyTiles(view) != codecs::Error::kOk) {
+      return {};
+    }
+    parents.views.push_back(view);
+  }
+  return parents;
 }
 
 absl::Status Upkeep::EncodeOne(const Pin& pin) {
@@ -118,20 +196,45 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   if (spec == view.spec()) {
     return absl::OkStatus();
   }
-  CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr
+  const Parents parents = ParentsOf(pin, *space, spec);
+  codecs::EncodeInputs inputs = codecs::EncodeWith(side_object.inputs());
+  inputs.parents = parents.views;
+  CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr && parents.views.empty()
                                            ? Demoted(view, spec.recipe)
-                                           : Recoded(view, spec, side_object.inputs()));
+                                           : Recoded(view, spec, inputs));
   CAIRN_RETURN_IF_ERROR(host_.Place(image));
-  if (index_.Replace(pin, codecs::RecordedSpec(spec, {}).recipe, std::move(image),
+  if (index_.Replace(pin, codecs::RecordedSpec(spec, inputs).recipe, std::move(image),
                      std::move(side_object))) {
     encoded_.Add();
   }
   return absl::OkStatus();
 }
 
+void Upkeep::CountEncodeFailure(const Pin& pin, const absl::Status& status) {
+  const EncodeFailure failure = absl::IsNotFound(status)             ? EncodeFailure::kSpace
+                                : absl::IsFailedPrecondition(status) ? EncodeFailure::kRoom
+                                                                     : EncodeFailure::kCodec;
+  encode_failures_[static_cast<size_t>(failure)].Add();
+  LogWarn("upkeep", "image stays as it was put: it cannot be encoded",
+          {{"space", pin.facts().space_id},
+           {"key", proto::Hex(std::span(pin.facts().key).first(4))},
+           {"group", pin.facts().group},
+           {"error", status}});
+}
+
+absl::Status Upkeep::CheckStaging(uint64_t bytes) const {
+  if (bytes > host_.staging_capacity_bytes()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "encoding takes ", bytes, " bytes of staging, which has ", host_.staging_capacity_bytes()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
                                        const codecs::Recipe& recipe) {
-  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(codecs::DemoteBytesMax(view, recipe)));
+  const uint64_t bytes_max = codecs::DemoteBytesMax(view, recipe);
+  CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
   size_t bytes = 0;
   const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {
@@ -142,18 +245,18 @@ absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
 }
 
 absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                       const codecs::DecodeInputs& side) {
+                                       const codecs::EncodeInputs& inputs) {
   uint64_t source_bytes = 0, bytes_max = 0;
   CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
                   codecs::Error::kOk &&
               codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_RETURN_IF_ERROR(CheckStaging(source_bytes + bytes_max));
   CAIRN_ASSIGN_OR_RETURN(const Extent source, host_.AllocateStaging(source_bytes));
   CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
   codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
   size_t bytes = 0;
   if (error == codecs::Error::kOk) {
-    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes,
-                           codecs::EncodeWith(side));
+    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes, inputs);
   }
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
@@ -166,6 +269,12 @@ void Upkeep::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of chores.", {}, rounds_.Value());
   sink.AddCounter("cairn_upkeep_encoded_total", "Images kept raw that were encoded later.", {},
                   encoded_.Value());
+  for (size_t i = 0; i < kEncodeFailureCount; ++i) {
+    const MetricLabel reason[] = {{"reason", kFailureNames[i]}};
+    sink.AddCounter("cairn_upkeep_encode_failed_total",
+                    "Images kept raw that stay so, because their encoding failed, by reason.",
+                    reason, encode_failures_[i].Value());
+  }
   const MetricLabel encode[] = {{"step", "encode"}};
   sink.AddHistogram("cairn_upkeep_step_seconds",
                     "Time of each step of upkeep; of mining, of each slice.", encode,

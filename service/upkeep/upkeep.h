@@ -6,9 +6,11 @@
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,16 +54,35 @@ class Upkeep {
   void Report(MetricSink& sink) const;
 
  private:
+  // Why an image stays as it was put.
+  enum class EncodeFailure : uint8_t { kSpace, kRoom, kCodec };
+  static constexpr size_t kEncodeFailureCount = 3;
+  // What the next image is coded with besides its source: the images of the block before, for ott,
+  // which goes on with what they have.
+  struct Parents {
+    BlockIndex::Pins pins;
+    std::vector<codecs::ImageView> views;
+  };
+
   void Run();
   // Encodes up to a few pending images; true if there may be more at once.
   bool EncodePending();
-  // ResourceExhausted: no room now, the image is to be pending again.
+  void PutBack(std::vector<Pin>& pins);
+  // Pins of images of the block before `pin`'s that it is to go on with and whose encoding is
+  // pending too: they come first.
+  BlockIndex::Pins TakePendingParents(const Pin& pin);
+  // ResourceExhausted: no room now, the image is to be pending again. Any other error is final: the
+  // image stays as it was put.
   absl::Status EncodeOne(const Pin& pin);
-  // The image in a recipe that needs no side object, or in that of `spec`, in staging.
-  // ResourceExhausted: no room now.
+  void CountEncodeFailure(const Pin& pin, const absl::Status& status);
+  // Nothing where they are not resident or damaged: the image then says that it is local.
+  Parents ParentsOf(const Pin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
+  // The image in a recipe that needs nothing besides its source, or in that of `spec`, in staging.
+  // ResourceExhausted: no room now. FailedPrecondition: there never will be.
   absl::StatusOr<Extent> Demoted(const codecs::ImageView& view, const codecs::Recipe& recipe);
   absl::StatusOr<Extent> Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                 const codecs::DecodeInputs& side);
+                                 const codecs::EncodeInputs& inputs);
+  absl::Status CheckStaging(uint64_t bytes) const;
   // Checks the whole image; false if it was damaged, and has been dropped.
   bool VerifyOne(const Pin& pin);
 
@@ -78,7 +99,11 @@ class Upkeep {
   bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 
+  // Owned by the thread: when to encode again after there was no room, and how long that rest was.
+  absl::Time encode_again_ = absl::InfinitePast();
+  absl::Duration retry_;
   Counter rounds_, encoded_, corrupt_images_, verified_images_;
+  std::array<Counter, kEncodeFailureCount> encode_failures_;
   Histogram encode_seconds_;
 };
 
