@@ -24,7 +24,7 @@ ARROWS = {
     "codecs/pack": {"codecs/types", "codecs/numbers"},
     "codecs/side": {"codecs/types", "codecs/numbers", "codecs/pack"},
     "codecs/recipe": {"codecs/types", "codecs/numbers", "codecs/pack", "codecs/side"},
-    "codecs/backend": {"codecs/types", "codecs/numbers", "codecs/pack", "codecs/side"},
+    "codecs/backend": {"codecs/types", "codecs/numbers", "codecs/checksum", "codecs/pack", "codecs/side"},
     "codecs/format": CODING - {"codecs/format", "codecs/stages", "codecs/forms"},
     "codecs/stages": CODING - {"codecs/stages", "codecs/forms"},
     "codecs/forms": CODING,
