@@ -202,6 +202,7 @@ void Daemon::Report(MetricSink& sink) const {
   for (const auto& server : transports_) server->Report(sink);
   store_service_->Report(sink);
   admin_service_->Report(sink);
+  control_->Report(sink);
   const MetricLabel version{"version", DaemonVersion()};
   sink.AddGauge("cairn_build_info", "1, labelled with the version.", {&version, 1}, 1);
   sink.AddGauge("cairn_uptime_seconds", "Since the start of the daemon.", {},

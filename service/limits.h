@@ -33,11 +33,25 @@ inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // 
 inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // all
 inline constexpr uint64_t kSideObjectsBytesPerTenantMax = 128_MiB;
 inline constexpr size_t kSideObjectsMax = 8192;
-inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;   // of one GetSideObject
+inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // of one part of a put, of one get
+inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // parts of puts not yet over, all
+inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
 inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries, all
 inline constexpr uint64_t kQuerySquaresBytesPerTenantMax = 32_MiB;
 // Channels of K and V of a group that upkeep mines a profile of, which takes 80 MiB while it does.
 inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
+
+// --- Calls of the control plane
+// A message. 65,536 keys take 2.3 MB, a part of a side object 2 MiB.
+inline constexpr int kControlMessageBytesMax = 3'000'000;
+inline constexpr size_t kSpecBytesMax = 256_KiB;  // of an OpenSpace; of others 64 KiB beside a list
+// What arriving requests and leaving replies may hold. A request counts as the largest until it is
+// there. Past it the calls that have held longest go, once they have held kCallGraceMs.
+inline constexpr uint64_t kControlBytesMax = 192_MiB;
+inline constexpr uint32_t kCallGraceMs = 250;
+inline constexpr size_t kCallsMax = 4096;  // that hold something
+inline constexpr int kCallsPerConnectionMax = 128;
+inline constexpr int kReflectionThreadsMax = 8;  // each serves one stream of reflection
 
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------
@@ -124,6 +138,10 @@ static_assert(kStagingBytesMin <= kStagingBytesMax);
 static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax,
               "the largest payload can be admitted");
 static_assert(kSideObjectBytesMax <= kSideObjectsBytesPerTenantMax);
+static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
+static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
+static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
+static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kSideObjectsBytesPerTenantMax <= kSideObjectsBytesMax);
 static_assert(kQuerySquaresBytesPerTenantMax <= kQuerySquaresBytesMax);
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);

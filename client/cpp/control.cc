@@ -24,6 +24,7 @@ namespace {
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(20);
 constexpr absl::Duration kBackoffMax = absl::Seconds(1);
 constexpr absl::Duration kReconnectGrace = absl::Milliseconds(50);
+constexpr size_t kPartBytes = size_t{1} << 20;  // of a side object; the daemon takes 2 MiB
 
 absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
   SessionInfo session;
@@ -111,9 +112,26 @@ class GrpcControl final : public Control {
   absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) override {
     return Call<v1::StatsReply>(&v1::Store::Stub::Stats, request, deadline);
   }
-  absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest request,
+  absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest part,
+                                                       std::span<const std::byte> content,
                                                        absl::Time deadline) override {
-    return Call<v1::PutSideObjectReply>(&v1::Store::Stub::PutSideObject, request, deadline);
+    CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, Session(deadline));
+    part.set_ticket(proto::ToBytes(session.ticket));
+    part.set_total_bytes(content.size());
+    grpc::ClientContext context;
+    context.set_deadline(RpcDeadline(deadline));
+    v1::PutSideObjectReply reply;
+    const auto writer = stub_->PutSideObject(&context, &reply);
+    do {  // ends: each turn takes from the content
+      const auto bytes = content.first(std::min(content.size(), kPartBytes));
+      part.set_content(bytes.data(), bytes.size());
+      content = content.subspan(bytes.size());
+      if (!writer->Write(part)) break;  // the daemon has answered: Finish() says what
+      part.Clear();
+    } while (!content.empty());
+    writer->WritesDone();
+    CAIRN_RETURN_IF_ERROR(FromGrpc(writer->Finish()));
+    return reply;
   }
   absl::StatusOr<v1::GetSideObjectReply> GetSideObject(v1::GetSideObjectRequest request,
                                                        absl::Time deadline) override {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,9 @@ class Control {
   virtual absl::StatusOr<v1::InvalidateReply> Invalidate(v1::InvalidateRequest request,
                                                          absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::StatsReply> Stats(v1::StatsRequest request, absl::Time deadline) = 0;
-  virtual absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest request,
+  // In parts: `first` without content.
+  virtual absl::StatusOr<v1::PutSideObjectReply> PutSideObject(v1::PutSideObjectRequest first,
+                                                               std::span<const std::byte> content,
                                                                absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::GetSideObjectReply> GetSideObject(v1::GetSideObjectRequest request,
                                                                absl::Time deadline) = 0;

@@ -29,9 +29,8 @@ absl::StatusOr<InstalledSideObject> Space::PutSideObject(uint32_t group, SideObj
   request.set_space_id(bound.opened.space_id);
   request.set_group(group);
   request.set_kind(static_cast<v1::SideObjectKind>(kind));
-  request.set_content(proto::ToBytes(bytes));
   CAIRN_ASSIGN_OR_RETURN(const v1::PutSideObjectReply reply,
-                         core_.control->PutSideObject(std::move(request), deadline));
+                         core_.control->PutSideObject(std::move(request), bytes, deadline));
   InstalledSideObject installed{.id = proto::SideObjectId(bytes), .was_created = reply.created()};
   if (reply.id() != ToBytes(installed.id)) {
     return absl::InternalError("the daemon gives the side object another id");

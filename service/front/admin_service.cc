@@ -9,8 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
-#include "service/front/rpc.h"
-#include "service/front/verify_stream.h"
 
 namespace cairn {
 namespace {
@@ -51,27 +49,36 @@ void AdminService::Stop() {
   if (thread.joinable()) thread.join();
 }
 
-grpc::ServerUnaryReactor* AdminService::ListSpaces(grpc::CallbackServerContext* context,
-                                                   const v1::ListSpacesRequest*,
-                                                   v1::ListSpacesReply* reply) {
-  return AnswerNow(context, calls_, Call::kListSpaces, [&]() -> absl::Status {
-    for (const SpaceEntry* space : parts_.spaces.List()) {
-      const IndexFigures figures = parts_.index.figures(space->id());
-      v1::SpaceInfo& info = *reply->add_spaces();
-      info.set_space_id(space->id());
-      info.set_fingerprint(proto::ToBytes(space->fingerprint()));
-      *info.mutable_spec() = proto::ToSpec(space->identity());
-      info.mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
-      info.set_block_count(figures.block_count);
-      info.set_image_bytes(figures.image_bytes);
-      info.set_source_bytes(figures.source_bytes);
-    }
-    return absl::OkStatus();
-  });
+void AdminService::AddTo(CallRouter& router) {
+  const auto add = [&](const char* name, Call call, auto step) {
+    router.AddUnary(absl::StrCat("/cairn.v1.Admin/", name), calls_, call, RequestBound(), this,
+                    step);
+  };
+  add("ListSpaces", Call::kListSpaces, &AdminService::ListSpaces);
+  add("ListBlocks", Call::kListBlocks, &AdminService::ListBlocks);
+  add("SetPolicy", Call::kSetPolicy, &AdminService::SetPolicy);
+  add("Drain", Call::kDrain, &AdminService::Drain);
+  router.Add("/cairn.v1.Admin/Verify",
+             [this](const CallPlace& place) { return new VerifyStream(place, verify_); });
 }
 
-absl::Status AdminService::FillBlocks(const v1::ListBlocksRequest& request,
-                                      v1::ListBlocksReply* reply) const {
+absl::Status AdminService::ListSpaces(const v1::ListSpacesRequest&, v1::ListSpacesReply* reply) {
+  for (const SpaceEntry* space : parts_.spaces.List()) {
+    const IndexFigures figures = parts_.index.figures(space->id());
+    v1::SpaceInfo& info = *reply->add_spaces();
+    info.set_space_id(space->id());
+    info.set_fingerprint(proto::ToBytes(space->fingerprint()));
+    *info.mutable_spec() = proto::ToSpec(space->identity());
+    info.mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+    info.set_block_count(figures.block_count);
+    info.set_image_bytes(figures.image_bytes);
+    info.set_source_bytes(figures.source_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AdminService::ListBlocks(const v1::ListBlocksRequest& request,
+                                      v1::ListBlocksReply* reply) {
   CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request.space_id()));
   if (request.limit() > limits::kListBlocksMax) {
     return absl::InvalidArgumentError(
@@ -99,17 +106,9 @@ absl::Status AdminService::FillBlocks(const v1::ListBlocksRequest& request,
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* AdminService::ListBlocks(grpc::CallbackServerContext* context,
-                                                   const v1::ListBlocksRequest* request,
-                                                   v1::ListBlocksReply* reply) {
-  return AnswerNow(context, calls_, Call::kListBlocks, [&] { return FillBlocks(*request, reply); });
-}
-
-grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
-    grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
-  auto* stream = new VerifyStream(DeadlineOf(*context));  // deletes itself
+absl::Status AdminService::Verify(VerifyStream& stream, uint64_t space_id) {
   absl::Status refusal;
-  if (request->space_id() != 0) refusal = parts_.spaces.Find(request->space_id()).status();
+  if (space_id != 0) refusal = parts_.spaces.Find(space_id).status();
   std::thread last;
   {
     const MutexLock lock(mutex_);
@@ -119,51 +118,47 @@ grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
     }
     if (refusal.ok()) {
       is_verifying_ = true;
-      last = std::move(verify_thread_);  // it has ended
-      verify_thread_ = std::thread([this, stream, space_id = request->space_id()] {
-        ::pthread_setname_np(::pthread_self(), "verify");
-        Upkeep::VerifyProgress latest;
-        absl::Status status =
-            parts_.upkeep.Verify(space_id, [&](const Upkeep::VerifyProgress& progress) {
-              latest = progress;
-              return stream->Write(progress, false);
-            });
-        if (status.ok()) stream->Write(latest, true);
-        {
-          const MutexLock lock(mutex_);
-          is_verifying_ = false;
-        }
-        calls_.Count(Call::kVerify, status);
-        stream->End(std::move(status));
-      });
+      last = std::move(verify_thread_);  // it has ended, or does nothing more
+      verify_thread_ = std::thread([this, &stream, space_id] { RunVerify(stream, space_id); });
     }
   }
   if (last.joinable()) last.join();
-  if (!refusal.ok()) {
-    calls_.Count(Call::kVerify, refusal);
-    stream->End(std::move(refusal));
+  if (!refusal.ok()) calls_.Count(Call::kVerify, refusal);
+  return refusal;
+}
+
+void AdminService::RunVerify(VerifyStream& stream, uint64_t space_id) {
+  ::pthread_setname_np(::pthread_self(), "verify");
+  v1::VerifyProgress latest;
+  absl::Status status = parts_.upkeep.Verify(space_id, [&](const Upkeep::VerifyProgress& progress) {
+    latest.set_images_checked(progress.images_checked);
+    latest.set_images_total(progress.images_total);
+    latest.set_bytes_checked(progress.bytes_checked);
+    latest.set_corrupt_images(progress.corrupt_images);
+    return stream.Write(latest);
+  });
+  if (status.ok()) {
+    latest.set_done(true);
+    stream.Write(latest);
   }
-  return stream;
+  calls_.Count(Call::kVerify, status);
+  stream.End(std::move(status));
+  const MutexLock lock(mutex_);
+  is_verifying_ = false;
 }
 
-grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
-                                                  const v1::SetPolicyRequest* request,
-                                                  v1::SetPolicyReply* reply) {
-  return AnswerNow(context, calls_, Call::kSetPolicy, [&]() -> absl::Status {
-    CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request->space_id(), request->policy().recipe()));
-    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request->space_id()));
-    reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
-    return absl::OkStatus();
-  });
+absl::Status AdminService::SetPolicy(const v1::SetPolicyRequest& request,
+                                     v1::SetPolicyReply* reply) {
+  CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request.space_id(), request.policy().recipe()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request.space_id()));
+  reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+  return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
-                                              const v1::DrainRequest*, v1::DrainReply* reply) {
-  return AnswerNow(context, calls_, Call::kDrain, [&] {
-    parts_.drain();
-    reply->set_session_count(parts_.sessions.count());
-    return absl::OkStatus();
-  });
+absl::Status AdminService::Drain(const v1::DrainRequest&, v1::DrainReply* reply) {
+  parts_.drain();
+  reply->set_session_count(parts_.sessions.count());
+  return absl::OkStatus();
 }
 
 }  // namespace cairn

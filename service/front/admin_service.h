@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// cairn.v1.Admin over gRPC's callback API.
+// The calls of cairn.v1.Admin.
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads. Verify, the one call that takes
 // long,
@@ -10,8 +10,10 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "cairn/v1/admin.grpc.pb.h"
+#include "cairn/v1/admin.pb.h"
 #include "service/front/call_metrics.h"
+#include "service/front/call_router.h"
+#include "service/front/verify_stream.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -19,7 +21,7 @@
 
 namespace cairn {
 
-class AdminService final : public v1::Admin::CallbackService {
+class AdminService {
  public:
   struct Parts {  // borrowed
     Spaces& spaces;
@@ -29,32 +31,30 @@ class AdminService final : public v1::Admin::CallbackService {
     std::function<void()> drain;
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
-  ~AdminService() override { Stop(); }
+  ~AdminService() { Stop(); }
 
   // Refuses, and ends, verifications. REQUIRES: their calls are cancelled, or will be over soon.
   void Stop();
 
-  grpc::ServerUnaryReactor* ListSpaces(grpc::CallbackServerContext* context,
-                                       const v1::ListSpacesRequest* request,
-                                       v1::ListSpacesReply* reply) override;
-  grpc::ServerUnaryReactor* ListBlocks(grpc::CallbackServerContext* context,
-                                       const v1::ListBlocksRequest* request,
-                                       v1::ListBlocksReply* reply) override;
-  grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(grpc::CallbackServerContext* context,
-                                                       const v1::VerifyRequest* request) override;
-  grpc::ServerUnaryReactor* SetPolicy(grpc::CallbackServerContext* context,
-                                      const v1::SetPolicyRequest* request,
-                                      v1::SetPolicyReply* reply) override;
-  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
-                                  const v1::DrainRequest* request, v1::DrainReply* reply) override;
+  // Makes the calls of cairn.v1.Admin reach this.
+  void AddTo(CallRouter& router);
 
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:
-  absl::Status FillBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply) const;
+  absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
+  absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
+  absl::Status SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyReply* reply);
+  absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
+  // Starts the thread that verifies, unless one runs.
+  absl::Status Verify(VerifyStream& stream, uint64_t space_id);
+  void RunVerify(VerifyStream& stream, uint64_t space_id);
 
   const Parts parts_;
   CallMetrics calls_{Call::kListSpaces, Call::kDrain};
+  const VerifyStream::Begin verify_ = [this](VerifyStream& stream, uint64_t space_id) {
+    return Verify(stream, space_id);
+  };
   Mutex mutex_;
   bool is_verifying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,9 +7,9 @@ namespace cairn {
 namespace {
 
 constexpr std::array<std::string_view, kCallCount> kNames = {
-    "OpenSpace",  "Match",      "Release",       "Contains",      "Delete",
-    "Invalidate", "Stats",      "PutSideObject", "GetSideObject", "ListSideObjects",
-    "ListSpaces", "ListBlocks", "Verify",        "SetPolicy",     "Drain"};
+    "OpenSpace", "Match",         "Release",       "Contains",        "Delete",     "Invalidate",
+    "Stats",     "PutSideObject", "GetSideObject", "ListSideObjects", "ListSpaces", "ListBlocks",
+    "Verify",    "SetPolicy",     "Drain",         "HealthCheck"};
 
 }  // namespace
 

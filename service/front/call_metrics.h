@@ -27,8 +27,9 @@ enum class Call : uint8_t {
   kVerify,
   kSetPolicy,
   kDrain,
+  kHealthCheck,
 };
-inline constexpr size_t kCallCount = 15;
+inline constexpr size_t kCallCount = 16;
 
 class CallMetrics {
  public:

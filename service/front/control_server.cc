@@ -8,23 +8,70 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cairn/v1/admin.grpc.pb.h"
+#include "cairn/v1/store.grpc.pb.h"
+#include "grpc/health/v1/health.pb.h"
 
 namespace cairn {
 namespace {
 
+using HealthRequest = grpc::health::v1::HealthCheckRequest;
+using HealthReply = grpc::health::v1::HealthCheckResponse;
+
+// A service by name, so that reflection lists it, which takes a method that is not generic: it has
+// one that refuses. All that are declared go to the CallRouter.
+template <typename Service>
+class NameOf final : public Service {
+ public:
+  NameOf(const char* full_name, const char* own_method) {
+    const int count = google::protobuf::DescriptorPool::generated_pool()
+                          ->FindServiceByName(full_name)
+                          ->method_count();
+    for (int i = 0; i < count; ++i) this->MarkMethodGeneric(i);
+    this->AddMethod(new grpc::internal::RpcServiceMethod(
+        own_method, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    this->MarkMethodRawCallback(
+        count, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                   [](grpc::CallbackServerContext*) { return new Refusal(); }));
+  }
+
+ private:
+  class Refusal final : public grpc::ServerGenericBidiReactor {
+   public:
+    Refusal() { Finish({grpc::StatusCode::UNIMPLEMENTED, "no such method"}); }
+    void OnDone() override { delete this; }
+  };
+};
+
+std::vector<std::unique_ptr<grpc::Service>> Names() {
+  std::vector<std::unique_ptr<grpc::Service>> names;
+  names.push_back(
+      std::make_unique<NameOf<v1::Store::Service>>("cairn.v1.Store", "/cairn.v1.Store/-"));
+  names.push_back(
+      std::make_unique<NameOf<v1::Admin::Service>>("cairn.v1.Admin", "/cairn.v1.Admin/-"));
+  return names;
+}
+
 void SetLimits(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(ControlServer::kMessageBytesMax);
+  builder.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
+  // Reflection is the one service of the synchronous kind: a thread for each of its streams, and
+  // past them RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota("control");
-  quota.Resize(ControlServer::kMemoryBytesMax);
+  quota.SetMaxThreads(limits::kReflectionThreadsMax);
   builder.SetResourceQuota(quota);
-  // Reflection is the one service of the synchronous kind.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                             ControlServer::kCallsPerConnectionMax);
+  // A compressed message would be unpacked without a limit.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  // What comes unasked of a call that is not read yet: 64 KiB, whatever the line would take.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kCallsPerConnectionMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A peer that never gets to speak HTTP/2.
@@ -40,32 +87,54 @@ void SetLimits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
+ControlServer::ControlServer()
+    : budget_({.bytes_max = limits::kControlBytesMax,
+               .calls_max = limits::kCallsMax,
+               .grace = absl::Milliseconds(limits::kCallGraceMs),
+               .time_max = absl::Milliseconds(limits::kDeadlineMsMax)},
+              RealClock::Get()),
+      names_(Names()) {}
+
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const HostPort& address,
                                                                     StoreService& store,
                                                                     AdminService& admin) {
-  grpc::EnableDefaultHealthCheckService(true);
+  grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  auto server = std::unique_ptr<ControlServer>(new ControlServer());
+  store.AddTo(server->router_);
+  admin.AddTo(server->router_);
+  server->AddHealth();
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&store);
-  builder.RegisterService(&admin);
+  for (const auto& name : server->names_) builder.RegisterService(name.get());
+  builder.RegisterCallbackGenericService(&server->router_);
   SetLimits(builder);
-  auto server = std::unique_ptr<ControlServer>(new ControlServer());
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("control: cannot listen on ", address.ToString()));
   }
   server->address_ = {address.host, static_cast<uint16_t>(port)};
-  server->SetServing(true);
   return server;
 }
 
-void ControlServer::SetServing(bool is_serving) {
-  server_->GetHealthCheckService()->SetServingStatus(is_serving);
-  for (const char* service : {"cairn.v1.Store", "cairn.v1.Admin"}) {
-    server_->GetHealthCheckService()->SetServingStatus(service, is_serving);
-  }
+void ControlServer::AddHealth() {
+  router_.AddUnary(
+      "/grpc.health.v1.Health/Check",
+      UnaryMethod<HealthRequest, HealthReply>{
+          calls_, Call::kHealthCheck, RequestBound(),
+          [this](const ControlCall&, const HealthRequest& request,
+                 const ReplyDone<HealthReply>& done) {
+            const std::string& name = request.service();
+            if (!name.empty() && name != "cairn.v1.Store" && name != "cairn.v1.Admin") {
+              return done(absl::NotFoundError("service: cairn.v1.Store, cairn.v1.Admin or empty"));
+            }
+            HealthReply reply;
+            reply.set_status(is_serving_.load(std::memory_order_relaxed)
+                                 ? HealthReply::SERVING
+                                 : HealthReply::NOT_SERVING);
+            done(std::move(reply));
+          }});
 }
 
 void ControlServer::Stop() {
@@ -73,6 +142,11 @@ void ControlServer::Stop() {
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   server_->Wait();
   server_.reset();
+}
+
+void ControlServer::Report(MetricSink& sink) const {
+  budget_.Report(sink);
+  calls_.Report(sink);
 }
 
 }  // namespace cairn

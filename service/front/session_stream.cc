@@ -4,127 +4,149 @@
 #include <grpcpp/alarm.h>
 
 #include <chrono>
+#include <optional>
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/status.h"
+#include "cairn/v1/store.pb.h"
 #include "proto/convert.h"
-#include "service/front/rpc.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::chrono::seconds kHeartbeat{5};
 
-// Two things may be under way at a time, a write and the alarm that precedes the next one; the
-// stream is finished by whoever sees the last of them end after the end was asked for. gRPC then
-// calls OnDone(), once.
-class SessionStream final : public grpc::ServerWriteReactor<v1::SessionEvent> {
+// One thing is under way at a time: the request being read, an event being written, or the alarm
+// that precedes the next event. Whoever sees it end after the stream was to end finishes the
+// stream; where nothing is under way, that is who ends it.
+class SessionStream final : public ControlCall {
  public:
-  SessionStream(const SessionTerms& terms, Sessions& sessions, BlockIndex& index)
-      : terms_(terms), sessions_(sessions), index_(index) {}
+  SessionStream(const CallPlace& place, const SessionTerms& terms, Sessions& sessions,
+                BlockIndex& index)
+      : ControlCall(place), terms_(terms), sessions_(sessions), index_(index) {
+    if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at a time"));
+  }
 
-  void Start(const v1::OpenSessionRequest& request) {
-    auto opened =
-        proto::ValidateClientName(request.client_name()).ok()
-            ? sessions_.Open(request.tenant(), request.client_name())
-            : absl::StatusOr<Sessions::Opened>(proto::ValidateClientName(request.client_name()));
-    if (!opened.ok()) {
-      Finish(ToGrpc(opened.status()));
-      return;
-    }
-    id_ = opened->id;
-    LogDebug("session", "opened", {{"session", id_}, {"tenant", request.tenant()}});
-    v1::SessionOpened& event = *event_.mutable_opened();
-    event.set_session_id(id_);
-    event.set_ticket(proto::ToBytes(opened->ticket));
-    for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
-    event.set_daemon_version(terms_.daemon_version);
-    event.set_payload_bytes_max(terms_.payload_bytes_max);
-    {
-      const MutexLock lock(mutex_);
-      is_writing_ = true;
-    }
-    StartWrite(&event_);
+  void OnReadDone(bool ok) override {
+    v1::OpenSessionRequest request;
+    absl::Status status = ok ? TakeRequest(RequestBound(), &request)
+                             : absl::InvalidArgumentError("the call has no request");
+    HoldNothing();
+    if (status.ok()) status = Open(request);
+    if (!status.ok()) return EndAs(status);
+    WriteEvent();
   }
 
   void OnWriteDone(bool ok) override {
     {
       const MutexLock lock(mutex_);
-      is_writing_ = false;
       is_ending_ = is_ending_ || !ok;
+      under_way_ = is_ending_ ? Step::kNone : Step::kAlarm;
       if (!is_ending_) {
-        is_armed_ = true;
         alarm_.Set(std::chrono::system_clock::now() + kHeartbeat, [this](bool) { OnAlarm(); });
-        return;
       }
     }
     FinishIfOver();
   }
 
   void OnCancel() override {
+    uint64_t id = 0;
     {
       const MutexLock lock(mutex_);
       is_ending_ = true;
-      if (is_armed_) alarm_.Cancel();  // its callback runs, soon
+      id = id_;
+      if (under_way_ == Step::kAlarm) alarm_.Cancel();  // its callback runs, soon
     }
-    sessions_.End(id_);
+    if (id != 0) sessions_.End(id);
     FinishIfOver();
   }
+
+ private:
+  enum class Step : uint8_t { kNone, kRead, kWrite, kAlarm };
 
   void OnDone() override {
     if (id_ != 0) {
       sessions_.End(id_);
       LogDebug("session", "ended", {{"session", id_}});
     }
-    delete this;
+    ControlCall::OnDone();
   }
 
- private:
+  // Fills in the first event.
+  absl::Status Open(const v1::OpenSessionRequest& request) {
+    CAIRN_RETURN_IF_ERROR(proto::ValidateClientName(request.client_name()));
+    CAIRN_ASSIGN_OR_RETURN(const Sessions::Opened opened,
+                           sessions_.Open(request.tenant(), request.client_name()));
+    LogDebug("session", "opened", {{"session", opened.id}, {"tenant", request.tenant()}});
+    v1::SessionOpened& event = *event_.mutable_opened();
+    event.set_session_id(opened.id);
+    event.set_ticket(proto::ToBytes(opened.ticket));
+    for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
+    event.set_daemon_version(terms_.daemon_version);
+    event.set_payload_bytes_max(terms_.payload_bytes_max);
+    const MutexLock lock(mutex_);
+    id_ = opened.id;
+    return absl::OkStatus();
+  }
+
   void OnAlarm() {
-    bool beats = false;
-    {
-      const MutexLock lock(mutex_);
-      is_armed_ = false;
-      beats = !is_ending_;
-      is_writing_ = beats;
-    }
-    if (!beats) return FinishIfOver();
     index_.RenewLeases(id_);
     event_.mutable_heartbeat()->set_draining(terms_.is_draining());
-    StartWrite(&event_);
+    WriteEvent();
+  }
+
+  void WriteEvent() {
+    bool is_written = false;
+    {
+      const MutexLock lock(mutex_);
+      is_written = !is_ending_;
+      under_way_ = is_written ? Step::kWrite : Step::kNone;
+    }
+    if (!is_written) return FinishIfOver();
+    StartWrite(Serialize(event_));
+  }
+
+  // Nothing is under way any more, and nothing shall be.
+  void EndAs(const absl::Status& status) {
+    {
+      const MutexLock lock(mutex_);
+      under_way_ = Step::kNone;
+      is_ending_ = true;
+      end_ = status;
+    }
+    FinishIfOver();
   }
 
   void FinishIfOver() {
+    absl::Status end;
     {
       const MutexLock lock(mutex_);
-      if (!is_ending_ || is_writing_ || is_armed_ || is_finished_) return;
+      if (!is_ending_ || under_way_ != Step::kNone || is_finished_) return;
       is_finished_ = true;
+      end = end_;
     }
-    Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the session has ended"));
+    FinishAs(end);
   }
 
   const SessionTerms& terms_;
   Sessions& sessions_;
   BlockIndex& index_;
-  uint64_t id_ = 0;
-  v1::SessionEvent event_;  // lent to gRPC while is_writing_
+  v1::SessionEvent event_;
   grpc::Alarm alarm_;
   Mutex mutex_;
-  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_armed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t id_ = 0;  // of the session; 0: none. Changes under the lock, before the first event.
+  Step under_way_ ABSL_GUARDED_BY(mutex_) = Step::kRead;
   bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("the session has ended");
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::SessionEvent>* OpenSessionStream(const v1::OpenSessionRequest& request,
-                                                              const SessionTerms& terms,
-                                                              Sessions& sessions,
-                                                              BlockIndex& index) {
-  auto* stream = new SessionStream(terms, sessions, index);  // deletes itself in OnDone()
-  stream->Start(request);
-  return stream;
+ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
+                               Sessions& sessions, BlockIndex& index) {
+  return new SessionStream(place, terms, sessions, index);
 }
 
 }  // namespace cairn

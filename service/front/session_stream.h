@@ -3,13 +3,11 @@
 // The stream that is a client's life: SessionOpened, then a heartbeat every 5 s that also renews
 // the session's leases. However it ends, the session ends with it.
 
-#include <grpcpp/support/server_callback.h>
-
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "cairn/v1/store.pb.h"
+#include "service/front/control_call.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
 
@@ -22,10 +20,8 @@ struct SessionTerms {  // what every session is told
   std::function<bool()> is_draining;
 };
 
-// `terms`, `sessions` and `index` must outlive the stream. gRPC owns the reactor.
-grpc::ServerWriteReactor<v1::SessionEvent>* OpenSessionStream(const v1::OpenSessionRequest& request,
-                                                              const SessionTerms& terms,
-                                                              Sessions& sessions,
-                                                              BlockIndex& index);
+// `terms`, `sessions` and `index` must outlive the call.
+ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
+                               Sessions& sessions, BlockIndex& index);
 
 }  // namespace cairn

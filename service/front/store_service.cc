@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
-#include "service/front/rpc.h"
 
 namespace cairn {
 namespace {
@@ -30,10 +29,20 @@ void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   reply->set_shortened_by_pins(result.is_shortened_by_pins);
 }
 
+constexpr RequestBound KeyList(int field) {
+  return {.bulk_field = static_cast<uint32_t>(field), .bulk_count_max = limits::kKeysPerCallMax};
+}
+
 }  // namespace
 
 StoreService::StoreService(const Parts& parts, SessionTerms terms)
-    : parts_(parts), terms_(std::move(terms)), started_(parts.clock.Now()) {}
+    : parts_(parts),
+      terms_(std::move(terms)),
+      started_(parts.clock.Now()),
+      upload_parts_{
+          uploads_, calls_, [this](const auto& first) { return CheckUpload(first); },
+          [this](const auto& first, std::string_view content) { return Install(first, content); }} {
+}
 
 absl::StatusOr<Session> StoreService::SessionOf(const std::string& ticket) const {
   CAIRN_ASSIGN_OR_RETURN(const proto::Ticket parsed, proto::FromTicketBytes(ticket));
@@ -46,26 +55,49 @@ absl::StatusOr<const SpaceEntry*> StoreService::SpaceOf(const std::string& ticke
   return parts_.spaces.Find(space_id, session.tenant.view());
 }
 
-grpc::ServerWriteReactor<v1::SessionEvent>* StoreService::OpenSession(
-    grpc::CallbackServerContext*, const v1::OpenSessionRequest* request) {
-  return OpenSessionStream(*request, terms_, parts_.sessions, parts_.index);
+void StoreService::AddTo(CallRouter& router) {
+  const auto add = [&](const char* name, Call call, const RequestBound& bound, auto step) {
+    router.AddUnary(absl::StrCat("/cairn.v1.Store/", name), calls_, call, bound, this, step);
+  };
+  // Key lists are long; nothing else is.
+  constexpr RequestBound kShort;
+  add("OpenSpace", Call::kOpenSpace, {.rest_bytes_max = limits::kSpecBytesMax},
+      &StoreService::OpenSpace);
+  add("Release", Call::kRelease,
+      {.bulk_field = v1::ReleaseRequest::kLeasesFieldNumber, .bulk_count_max = limits::kLeasesMax},
+      &StoreService::Release);
+  add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
+      &StoreService::Contains);
+  add("Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber), &StoreService::Delete);
+  add("Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
+  add("Stats", Call::kStats, kShort, &StoreService::Stats);
+  add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
+  add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
+  router.AddUnary(
+      "/cairn.v1.Store/Match",
+      UnaryMethod<v1::MatchRequest, v1::MatchReply>{
+          calls_, Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
+          [this](const ControlCall& call, const v1::MatchRequest& request,
+                 const ReplyDone<v1::MatchReply>& done) { Match(call, request, done); }});
+  router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
+    return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
+  });
+  router.Add("/cairn.v1.Store/PutSideObject",
+             [this](const CallPlace& place) { return StartUpload(place, upload_parts_); });
 }
 
-grpc::ServerUnaryReactor* StoreService::OpenSpace(grpc::CallbackServerContext* context,
-                                                  const v1::OpenSpaceRequest* request,
-                                                  v1::OpenSpaceReply* reply) {
-  return AnswerNow(context, calls_, Call::kOpenSpace, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
-    CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(request->spec()));
-    CAIRN_ASSIGN_OR_RETURN(
-        const Spaces::Opened opened,
-        parts_.spaces.Open(identity, request->policy().recipe(), session.tenant.view()));
-    reply->set_space_id(opened.space->id());
-    reply->set_fingerprint(proto::ToBytes(opened.space->fingerprint()));
-    reply->mutable_policy()->set_recipe(proto::ToRecipeName(opened.space->recipe()));
-    reply->set_created(opened.is_created);
-    return absl::OkStatus();
-  });
+absl::Status StoreService::OpenSpace(const v1::OpenSpaceRequest& request,
+                                     v1::OpenSpaceReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
+  CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(request.spec()));
+  CAIRN_ASSIGN_OR_RETURN(
+      const Spaces::Opened opened,
+      parts_.spaces.Open(identity, request.policy().recipe(), session.tenant.view()));
+  reply->set_space_id(opened.space->id());
+  reply->set_fingerprint(proto::ToBytes(opened.space->fingerprint()));
+  reply->mutable_policy()->set_recipe(proto::ToRecipeName(opened.space->recipe()));
+  reply->set_created(opened.is_created);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request) const {
@@ -100,102 +132,69 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
   return query;
 }
 
-grpc::ServerUnaryReactor* StoreService::Match(grpc::CallbackServerContext* context,
-                                              const v1::MatchRequest* request,
-                                              v1::MatchReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  auto query = QueryOf(*request);
-  if (!query.ok()) {
-    calls_.Count(Call::kMatch, query.status());
-    reactor->Finish(ToGrpc(query.status()));
-    return reactor;
-  }
-  auto done = [this, context, reactor, reply,
-               tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
-    calls_.Count(Call::kMatch, result.status());
-    if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
+void StoreService::Match(const ControlCall& call, const v1::MatchRequest& request,
+                         const ReplyDone<v1::MatchReply>& done) {
+  auto query = QueryOf(request);
+  if (!query.ok()) return done(query.status());
+  auto answer = [this, &call, done, tenant = query->tenant](absl::StatusOr<MatchAnswer> result) {
+    if (!result.ok()) return done(result.status());
     // A client that has left cannot release what it was never told of.
-    if (result->lease.has_value() && context->IsCancelled()) {
+    if (result->lease.has_value() && call.is_cancelled()) {
       parts_.index.Release(tenant, {&*result->lease, 1});
     }
-    FillMatch(*result, reply);
-    reactor->Finish(grpc::Status::OK);
+    v1::MatchReply reply;
+    FillMatch(*result, &reply);
+    done(std::move(reply));
   };
-  if (request->wait_ms() == 0) {
-    done(parts_.index.Match(*query));
-  } else {
-    const absl::Time deadline = std::min(MonotonicNow() + absl::Milliseconds(request->wait_ms()),
-                                         DeadlineOf(*context) - kAnswerTime);
-    parts_.index.MatchWhenReady(*std::move(query), deadline, std::move(done));
+  if (request.wait_ms() == 0) return answer(parts_.index.Match(*query));
+  const absl::Time deadline = std::min(MonotonicNow() + absl::Milliseconds(request.wait_ms()),
+                                       call.deadline() - kAnswerTime);
+  parts_.index.MatchWhenReady(*std::move(query), deadline, std::move(answer));
+}
+
+absl::Status StoreService::Release(const v1::ReleaseRequest& request, v1::ReleaseReply*) {
+  CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
+  if (static_cast<size_t>(request.leases_size()) > limits::kLeasesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("leases: at most ", limits::kLeasesMax));
   }
-  return reactor;
+  std::vector<proto::LeaseToken> leases;
+  for (const std::string& bytes : request.leases()) {
+    CAIRN_ASSIGN_OR_RETURN(const proto::LeaseToken lease, proto::FromLeaseBytes(bytes));
+    leases.push_back(lease);
+  }
+  parts_.index.Release(session.tenant.view(), leases);
+  return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* StoreService::Release(grpc::CallbackServerContext* context,
-                                                const v1::ReleaseRequest* request,
-                                                v1::ReleaseReply*) {
-  return AnswerNow(context, calls_, Call::kRelease, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request->ticket()));
-    if (static_cast<size_t>(request->leases_size()) > limits::kLeasesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("leases: at most ", limits::kLeasesMax));
-    }
-    std::vector<proto::LeaseToken> leases;
-    for (const std::string& bytes : request->leases()) {
-      CAIRN_ASSIGN_OR_RETURN(const proto::LeaseToken lease, proto::FromLeaseBytes(bytes));
-      leases.push_back(lease);
-    }
-    parts_.index.Release(session.tenant.view(), leases);
-    return absl::OkStatus();
-  });
+absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
+  for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
+    reply->add_complete(complete);
+  }
+  return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* StoreService::Contains(grpc::CallbackServerContext* context,
-                                                 const v1::ContainsRequest* request,
-                                                 v1::ContainsReply* reply) {
-  return AnswerNow(context, calls_, Call::kContains, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
-                           SpaceOf(request->ticket(), request->space_id()));
-    CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
-    const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
-    for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
-      reply->add_complete(complete);
-    }
-    return absl::OkStatus();
-  });
+absl::Status StoreService::Delete(const v1::DeleteRequest& request, v1::DeleteReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
+  return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* context,
-                                               const v1::DeleteRequest* request,
-                                               v1::DeleteReply* reply) {
-  return AnswerNow(context, calls_, Call::kDelete, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
-                           SpaceOf(request->ticket(), request->space_id()));
-    CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request->keys()));
-    reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
-    return absl::OkStatus();
-  });
+absl::Status StoreService::Invalidate(const v1::InvalidateRequest& request,
+                                      v1::InvalidateReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  reply->set_deleted_count(parts_.index.Invalidate(space->id()));
+  parts_.spaces.query_squares().Forget(space->id());
+  return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* StoreService::Invalidate(grpc::CallbackServerContext* context,
-                                                   const v1::InvalidateRequest* request,
-                                                   v1::InvalidateReply* reply) {
-  return AnswerNow(context, calls_, Call::kInvalidate, [&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
-                           SpaceOf(request->ticket(), request->space_id()));
-    reply->set_deleted_count(parts_.index.Invalidate(space->id()));
-    parts_.spaces.query_squares().Forget(space->id());
-    return absl::OkStatus();
-  });
-}
-
-grpc::ServerUnaryReactor* StoreService::Stats(grpc::CallbackServerContext* context,
-                                              const v1::StatsRequest* request,
-                                              v1::StatsReply* reply) {
-  return AnswerNow(context, calls_, Call::kStats, [&]() -> absl::Status {
-    CAIRN_RETURN_IF_ERROR(SessionOf(request->ticket()).status());
-    Figures(reply);
-    return absl::OkStatus();
-  });
+absl::Status StoreService::Stats(const v1::StatsRequest& request, v1::StatsReply* reply) {
+  CAIRN_RETURN_IF_ERROR(SessionOf(request.ticket()).status());
+  Figures(reply);
+  return absl::OkStatus();
 }
 
 void StoreService::Figures(v1::StatsReply* reply) const {

@@ -1,51 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/front/verify_stream.h"
 
-#include "service/front/rpc.h"
+#include <utility>
+
+#include "base/clock.h"
 
 namespace cairn {
 
-bool VerifyStream::WaitIdle() {
-  const MutexLock lock(mutex_);
-  while (is_writing_ && !is_cancelled_) {
-    if (!changed_.WaitUntil(mutex_, deadline_) && is_writing_) return false;
-  }
-  return !is_cancelled_ && MonotonicNow() < deadline_;
+VerifyStream::VerifyStream(const CallPlace& place, const Begin& begin)
+    : ControlCall(place), begin_(begin), deadline_(deadline()) {
+  if (!ReadHeld()) FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
 }
 
-bool VerifyStream::Write(const Upkeep::VerifyProgress& progress, bool is_done) {
-  if (!WaitIdle()) return false;
-  message_.set_images_checked(progress.images_checked);
-  message_.set_images_total(progress.images_total);
-  message_.set_bytes_checked(progress.bytes_checked);
-  message_.set_corrupt_images(progress.corrupt_images);
-  message_.set_done(is_done);
+void VerifyStream::OnReadDone(bool ok) {
+  v1::VerifyRequest request;
+  absl::Status status = ok ? TakeRequest(RequestBound(), &request)
+                           : absl::InvalidArgumentError("the call has no request");
+  HoldNothing();
+  if (status.ok()) status = begin_(*this, request.space_id());
+  if (!status.ok()) FinishAs(status);
+}
+
+bool VerifyStream::Write(const v1::VerifyProgress& progress) {
+  Step step = Step::kNone;
   {
     const MutexLock lock(mutex_);
-    is_writing_ = true;
+    if (is_cancelled_ || MonotonicNow() >= deadline_) return false;
+    next_ = progress;
+    step = TakeStep();
   }
-  StartWrite(&message_);
+  Take(step);
   return true;
 }
 
 void VerifyStream::End(absl::Status status) {
-  if (!WaitIdle() && MonotonicNow() >= deadline_) {
+  if (absl::IsCancelled(status) && MonotonicNow() >= deadline_) {
     status = absl::DeadlineExceededError("verify: the deadline has passed; 60 s at most");
   }
-  Finish(ToGrpc(status));
+  HoldCall();  // while a slow reader takes what is left
+  Step step = Step::kNone;
+  {
+    const MutexLock lock(mutex_);
+    end_ = std::move(status);
+    step = TakeStep();
+  }
+  Take(step);  // with kNone the stream may be gone
+}
+
+VerifyStream::Step VerifyStream::TakeStep() {
+  if (is_writing_ || is_finished_) return Step::kNone;
+  if (next_.has_value() && !is_cancelled_) {
+    writing_ = *std::exchange(next_, std::nullopt);
+    is_writing_ = true;
+    return Step::kWrite;
+  }
+  if (!end_.has_value()) return Step::kNone;
+  is_finished_ = true;
+  return Step::kFinish;
+}
+
+void VerifyStream::Take(Step step) {
+  if (step == Step::kWrite) StartWrite(Serialize(writing_));
+  if (step == Step::kFinish) FinishAs(*end_);
 }
 
 void VerifyStream::OnWriteDone(bool ok) {
-  const MutexLock lock(mutex_);
-  is_writing_ = false;
-  is_cancelled_ = is_cancelled_ || !ok;
-  changed_.NotifyAll();
+  Step step = Step::kNone;
+  {
+    const MutexLock lock(mutex_);
+    is_writing_ = false;
+    is_cancelled_ = is_cancelled_ || !ok;
+    step = TakeStep();
+  }
+  Take(step);
 }
 
 void VerifyStream::OnCancel() {
   const MutexLock lock(mutex_);
   is_cancelled_ = true;
-  changed_.NotifyAll();
 }
 
 }  // namespace cairn

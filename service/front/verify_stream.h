@@ -1,42 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The stream of one Verify call, written by the thread that verifies.
+// The stream of one Verify call. The thread that verifies never waits for the reader: progress that
+// finds the reader busy is replaced by what comes after it.
 
-#include <grpcpp/support/server_callback.h>
+#include <functional>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "cairn/v1/admin.pb.h"
-#include "service/upkeep/upkeep.h"
+#include "service/front/control_call.h"
 
 namespace cairn {
 
-// gRPC owns it: it deletes itself after End(). Thread-safety: Write() and End() are Owned by one
-// thread.
-class VerifyStream final : public grpc::ServerWriteReactor<v1::VerifyProgress> {
+// Thread-safety: Write() and End() are Owned by one thread.
+class VerifyStream final : public ControlCall {
  public:
-  explicit VerifyStream(absl::Time deadline) : deadline_(deadline) {}
+  // Has what is asked for done. OK: End() is called later. Runs on a gRPC thread.
+  using Begin = std::function<absl::Status(VerifyStream& stream, uint64_t space_id)>;
+  VerifyStream(const CallPlace& place, const Begin& begin);
 
   // False: nobody listens any more, or the deadline has passed.
-  bool Write(const Upkeep::VerifyProgress& progress, bool is_done);
+  bool Write(const v1::VerifyProgress& progress);
   // The last call. A status of Cancelled becomes DeadlineExceeded where that is why.
   void End(absl::Status status);
 
+  void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override { delete this; }
 
  private:
-  // Waits for the write under way. False: cancelled or late.
-  bool WaitIdle();
+  enum class Step : uint8_t { kNone, kWrite, kFinish };
+  // What is next, now that something has changed: one caller gets each step, and takes it.
+  Step TakeStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(Step step);
 
+  const Begin& begin_;
   const absl::Time deadline_;
-  v1::VerifyProgress message_;  // lent to gRPC while is_writing_
   Mutex mutex_;
-  CondVar changed_;
+  v1::VerifyProgress writing_;  // of whoever took kWrite
+  std::optional<v1::VerifyProgress> next_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_;  // set once, under the lock
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cairn

@@ -50,10 +50,17 @@ class SideObjectLiarTest : public testing::Test {
     request.set_space_id(space);
     request.set_group(group);
     request.set_kind(static_cast<v1::SideObjectKind>(kind));
-    request.set_content(content);
+    request.set_total_bytes(content.size());
     grpc::ClientContext context;
     SetTimeout(context, absl::Seconds(20));
-    return FromGrpc(client.store().PutSideObject(&context, request, &put_));
+    const auto writer = client.store().PutSideObject(&context, &put_);
+    size_t at = 0;
+    do {
+      request.set_content(content.substr(at, 2_MiB));
+      at += 2_MiB;
+    } while (writer->Write(request) && at < content.size());
+    writer->WritesDone();
+    return FromGrpc(writer->Finish());
   }
   absl::Status Get(RawClient& client, uint64_t space, const std::string& id, uint64_t offset = 0) {
     v1::GetSideObjectRequest request;

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/call_router.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace cairn {
+
+void CallRouter::Add(const std::string& name, Start start) {
+  CAIRN_CHECK(methods_.emplace(name, std::move(start)).second);
+}
+
+grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
+    grpc::GenericCallbackServerContext* context) {
+  const CallPlace place{*context, budget_};
+  const auto method = methods_.find(context->method());
+  if (method != methods_.end()) return method->second(place);
+  return RefuseCall(place, absl::UnimplementedError(absl::StrCat(
+                               "no method ", absl::CHexEscape(context->method().substr(0, 128)))));
+}
+
+}  // namespace cairn

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which method a call of the control plane asks for.
+//
+// Thread-safety: Add() before the server starts; then Thread-safe.
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "service/front/call_budget.h"
+#include "service/front/control_call.h"
+
+namespace cairn {
+
+class CallRouter final : public grpc::CallbackGenericService {
+ public:
+  explicit CallRouter(CallBudget& budget) : budget_(budget) {}
+
+  // Makes the call, which deletes itself.
+  using Start = std::function<ControlCall*(const CallPlace& place)>;
+  // `name` is "/package.Service/Method".
+  void Add(const std::string& name, Start start);
+  template <typename Request, typename Reply>
+  void AddUnary(const std::string& name, UnaryMethod<Request, Reply> method) {
+    Add(name, [method = std::move(method)](const CallPlace& place) {
+      return new UnaryCall<Request, Reply>(place, method);
+    });
+  }
+  // One that is answered in place by what `step` returns.
+  template <typename Request, typename Reply, typename Service>
+  void AddUnary(const std::string& name, CallMetrics& calls, Call call, const RequestBound& bound,
+                Service* service, absl::Status (Service::*step)(const Request&, Reply*)) {
+    AddUnary(name, UnaryMethod<Request, Reply>{
+                       calls, call, bound,
+                       [service, step](const ControlCall&, const Request& request,
+                                       const ReplyDone<Reply>& done) {
+                         Reply reply;
+                         const absl::Status status = (service->*step)(request, &reply);
+                         done(status.ok() ? absl::StatusOr<Reply>(std::move(reply)) : status);
+                       }});
+  }
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
+
+ private:
+  CallBudget& budget_;
+  absl::flat_hash_map<std::string, Start> methods_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/control_call.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "service/front/rpc.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+// Beside its messages: what gRPC and we keep of a call.
+constexpr uint64_t kCallBytes = 16 << 10;
+constexpr int kWriteBlockBytes = 1 << 20;
+
+class RefusedCall final : public ControlCall {
+ public:
+  RefusedCall(const CallPlace& place, const absl::Status& status) : ControlCall(place) {
+    FinishAs(status);
+  }
+};
+
+}  // namespace
+
+absl::Time ControlCall::deadline() const {
+  const absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax);
+  const auto deadline = context_.deadline();
+  absl::Duration left = longest;
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    left = std::min(longest, absl::FromChrono(deadline - std::chrono::system_clock::now()));
+  }
+  return MonotonicNow() + left;
+}
+
+bool ControlCall::ReadHeld(uint64_t bytes) {
+  if (!budget_.Hold(*this, bytes + limits::kControlMessageBytesMax + kCallBytes)) return false;
+  StartRead(&read_);
+  return true;
+}
+
+absl::Status ControlCall::TakeRequest(const RequestBound& bound,
+                                      google::protobuf::Message* request) {
+  absl::Status status = CheckRequest(read_, bound);
+  if (status.ok()) {
+    grpc::ProtoBufferReader reader(&read_);
+    if (!request->ParseFromZeroCopyStream(&reader)) {
+      status = absl::InvalidArgumentError("the request is not a message of its method");
+    }
+  }
+  read_.Clear();
+  return status;
+}
+
+const grpc::ByteBuffer* ControlCall::Serialize(const google::protobuf::Message& message) {
+  const auto total = static_cast<int>(message.ByteSizeLong());
+  grpc::ByteBuffer bytes;
+  {
+    grpc::ProtoBufferWriter writer(&bytes, kWriteBlockBytes, total);
+    CAIRN_CHECK(message.SerializeToZeroCopyStream(&writer));
+  }
+  written_.Swap(&bytes);
+  return &written_;
+}
+
+void ControlCall::ReplyAndFinish(const google::protobuf::Message& reply) {
+  const grpc::ByteBuffer* bytes = Serialize(reply);
+  if (!budget_.Hold(*this, bytes->Length() + kCallBytes)) {
+    return FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
+  }
+  StartWriteAndFinish(bytes, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+void ControlCall::FinishAs(const absl::Status& status) {
+  HoldCall();
+  Finish(ToGrpc(status));
+}
+
+// Where the budget has no room, the call ends all the same.
+void ControlCall::HoldCall() { (void)budget_.Hold(*this, kCallBytes); }
+
+void ControlCall::OnDone() {
+  budget_.Release(*this);
+  delete this;
+}
+
+void ControlCall::GiveWay() {
+  grpc_call_cancel_with_status(context_.c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED,
+                               "the call stalled, and others needed its room", nullptr);
+}
+
+ControlCall* RefuseCall(const CallPlace& place, const absl::Status& status) {
+  return new RefusedCall(place, status);
+}
+
+}  // namespace cairn
