@@ -36,7 +36,7 @@ struct Prediction {
   const Span* spans = nullptr;
 
   // The pattern that is taken from a token; null where none is.
-  [[nodiscard]] const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
+  [[nodiscard]] CAIRN_HD_MEMBER const uint8_t* PatternOf(uint32_t token, uint32_t dim) const {
     if (((is_predicted[token / 64] >> (token % 64)) & 1) == 0) return nullptr;
     return patterns + uint64_t{2} * numbers[token] * dim;
   }

@@ -6,7 +6,6 @@
 // Thread-safety: values; functions are Thread-safe. Nothing allocates.
 
 #include <cstdint>
-#include <optional>
 
 #include "codecs/backend/step_tile.h"
 #include "codecs/numbers/hot_levels.h"
@@ -28,21 +27,17 @@ struct HotTile {
   HotChannel channels[kProfileDimMax];
 };
 
+// What a bit of a channel is worth, as HotWidth() takes it.
+CAIRN_HD int32_t WorthOf(const ProfileChannel& channel, int32_t multiplier) {
+  return channel.spread_log - channel.step_log - multiplier;
+}
+
 // REQUIRES: `at` and `plane` are the profile's, |multiplier| <= kProfileMultiplierMax.
 void MakeHotTile(const Profile& profile, ProfileHead at, uint32_t plane, int16_t multiplier,
                  DType dtype, HotTile* tile);
 
-// The multiplier under which all codes together keep to the target; none where no multiplier does.
-// Found once for a profile, which keeps it: see codecs/side/hot_rates.h.
-// REQUIRES: kHotBitsMin <= bits_in_tenths <= kHotBitsMax.
-[[nodiscard]] std::optional<int16_t> HotMultiplierOf(const Profile& profile,
-                                                     uint32_t bits_in_tenths);
-// The same, searched for anew: looks at every channel of the profile some fourteen times.
-[[nodiscard]] std::optional<int16_t> SearchHotMultiplier(const Profile& profile,
-                                                         uint32_t bits_in_tenths);
-
 // Of a strip of a tile that is corrected: a nibble a channel.
-[[nodiscard]] constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }
+CAIRN_HD constexpr uint32_t HotCorrectionBytes(uint32_t dim) { return (dim + 1) / 2; }
 
 // The correction of a channel; 0 where the tile has none.
 CAIRN_HD int32_t HotCorrectionAt(const HotTile& tile, const uint8_t* corrections,

@@ -13,14 +13,12 @@
 
 namespace cairn::codecs {
 
-class Profile;
-
 struct StepScratch {
   static constexpr uint32_t kPairsMax = 64;  // more are not kept
   static constexpr uint32_t kLanes = 16;     // tokens of a block
 
-  // Of the pairs of a profile, so many blocks from a position on.
-  const Profile* profile = nullptr;
+  // Of the pairs of a profile, by where their turns are, so many blocks from a position on.
+  const uint8_t* turns = nullptr;
   uint64_t position = 0;
   uint32_t blocks = 0;
   alignas(64) float cosine[kStripTokens / kLanes][kPairsMax][kLanes];
@@ -28,7 +26,7 @@ struct StepScratch {
 
   // Of the strip of V that lies at `v`.
   const uint8_t* v = nullptr;
-  StripTokens small_norms;
+  StripTokens small_norms = {};
 };
 
 }  // namespace cairn::codecs

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/backend/step_tile.h"
 
+#include "codecs/side/profile.h"
+
 namespace cairn::codecs {
 namespace {
 
@@ -37,7 +39,6 @@ void OrderByPairs(StepTile* tile) {
 
 void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRate rate,
                   DType dtype, StepTile* tile) {
-  tile->profile = &profile;
   tile->at = at;
   tile->plane = plane;
   tile->dim = profile.Dim(plane);
@@ -47,8 +48,7 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
   tile->dtype = dtype;
   tile->level = rate.level;
   tile->planes = 0;
-  tile->lookups = profile.Lookups(plane);
-  tile->has_exact_lookups = profile.HasExactLookups(plane);
+  tile->shared = profile.Shared(plane);
   tile->turning = {};
   if (tile->pairs != 0) {
     const uint32_t first = profile.PairFirst(0);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One (layer, head, plane) as the recipe `cairn` codes it: what a profile, a multiplier and a level
-// come to. Large: 18 KiB. A coder makes one for each tile.
+// come to. Plain values and borrowed pointers, free of the standard library, for hosts and devices.
+// Large: 18 KiB. A coder makes one for each tile.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates.
 
@@ -11,7 +12,7 @@
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/lanes32.h"
 #include "codecs/pack/lanes32_lookup.h"
-#include "codecs/side/profile.h"
+#include "codecs/side/profile_channel.h"
 #include "codecs/types/dtype.h"
 
 namespace cairn::codecs {
@@ -55,7 +56,6 @@ struct StepBasis {
 };
 
 struct StepTile {
-  const Profile* profile;  // borrowed
   ProfileHead at;
   uint32_t plane;
   uint32_t dim;
@@ -64,26 +64,27 @@ struct StepTile {
   bool has_basis;  // false but in K
   DType dtype;
   uint8_t level;
-  uint32_t planes;             // low bits of all channels
-  const CoderLookup* lookups;  // kProfileTables, borrowed from the profile
-  bool has_exact_lookups;      // all of them
+  uint32_t planes;  // low bits of all channels
+  ProfileTables shared;
   StepPairs turning;
   StepBasis basis;  // REQUIRES: has_basis
   StepChannel channels[kProfileDimMax];
   uint16_t order[kProfileDimMax];  // of coding
-
-  [[nodiscard]] const CoderTable& TableOf(uint32_t channel) const {
-    return profile->Table(plane, channels[channel].shape.table);
-  }
-  [[nodiscard]] const float* OffsetsOf(uint32_t channel) const {
-    const StepShape& shape = channels[channel].shape;
-    return profile->Offsets(plane)[shape.low_bits == 0 ? shape.table : kProfileTables];
-  }
-  // What a code of a channel stands for, before the mean.
-  [[nodiscard]] float ValueOf(uint32_t channel, int32_t code) const {
-    return Multiply(StepCodeOf(code, OffsetsOf(channel)), channels[channel].step);
-  }
 };
+
+CAIRN_HD const CoderTable& TableOf(const StepTile& tile, uint32_t channel) {
+  return tile.shared.tables[tile.channels[channel].shape.table];
+}
+CAIRN_HD const float* OffsetsOf(const StepTile& tile, uint32_t channel) {
+  const StepShape& shape = tile.channels[channel].shape;
+  return tile.shared.offsets[shape.low_bits == 0 ? shape.table : kProfileTables];
+}
+// What a code of a channel stands for, before the mean.
+CAIRN_HD float ValueOf(const StepTile& tile, uint32_t channel, int32_t code) {
+  return Multiply(StepCodeOf(code, OffsetsOf(tile, channel)), tile.channels[channel].step);
+}
+
+class Profile;
 
 // REQUIRES: `at` and `plane` are the profile's, `rate` keeps its limits.
 void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRate rate,

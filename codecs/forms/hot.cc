@@ -47,7 +47,7 @@ Error Encode(const Backend& backend, const Recipe& recipe, const TileSource& sou
   const uint32_t correction_bytes = HotCorrectionBytes(geometry.dim);
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const uint64_t token = uint64_t{i} * kStripTokens;
-    StripTokens rows;
+    StripTokens rows = {};
     StepOf<&Backend::encode_hot_strip>(backend)(
         tile, StepSourceOf(source, i), U8(room.data()) + token * tile.row_bytes,
         corrections + uint64_t{i} * correction_bytes, &rows);

@@ -22,7 +22,7 @@ bool ForEachStepStrip(const TileGeometry& geometry, std::span<const std::byte> c
   uint64_t offset = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const StripShape shape = StripOf(geometry, {}, i);
-    StepStripParts parts;
+    StepStripParts parts = {};
     if (!ParseStepStrip(shape, bytes + offset, content.size() - offset, &parts)) return false;
     if (!visit(i, shape, parts, bytes + offset)) return false;
     offset += parts.bytes;

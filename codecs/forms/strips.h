@@ -27,7 +27,7 @@ template <typename Visit>
   uint64_t offset = 0;
   for (uint32_t i = 0; i < StripCount(geometry.rows); ++i) {
     const StripShape shape = StripOf(geometry, recipe, i);
-    StripParts parts;
+    StripParts parts = {};
     if (!ParseStrip(shape, bytes + offset, content.size() - offset, &parts)) return false;
     if (!visit(i, parts, bytes + offset)) return false;
     offset += parts.bytes;

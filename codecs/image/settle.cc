@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "codecs/backend/hot_tile.h"
+#include "codecs/backend/hot_multiplier.h"
 #include "codecs/side/bank.h"
 #include "codecs/side/profile.h"
 

@@ -19,7 +19,7 @@ inline constexpr int32_t kHotCorrectionMax = 7;
 
 // The positive levels of the least squared error for variance 1: those of w bits start at
 // 2^(w-1) - 1.
-inline constexpr float kHotLevels[63] = {
+CAIRN_TABLE float kHotLevels[63] = {
     0.797885F,                                                                              // 1 bit
     0.45278F,  1.510418F,                                                                   // 2
     0.245094F, 0.756005F, 1.343909F, 2.151946F,                                             // 3
@@ -33,7 +33,7 @@ inline constexpr float kHotLevels[63] = {
 };
 
 // What a channel has to be worth, in 1/256 octave, for its w-th bit.
-inline constexpr int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
+CAIRN_TABLE int32_t kHotThresholds[kHotWidthMax] = {83, 259, 460, 681, 916, 1161};
 
 CAIRN_HD uint32_t HotWidth(int32_t worth) {
   uint32_t width = 0;
@@ -72,6 +72,22 @@ CAIRN_HD int32_t HotCorrection(float power) {
     correction += power >= Exp2(128 * i - 64) ? 1 : 0;
   }
   return correction;
+}
+
+// Numbers of `width` bits in consecutive bits of bytes, the first in the lowest of the first.
+// Storing is into bits that are 0.
+CAIRN_HD void StoreHotBits(uint8_t* target, uint32_t offset, uint32_t width, uint32_t value) {
+  for (uint32_t i = 0; i < width; ++i, ++offset) {
+    target[offset / 8] =
+        static_cast<uint8_t>(target[offset / 8] | ((value >> i) & 1) << (offset % 8));
+  }
+}
+
+// A code ends at most one byte behind the one it starts in.
+CAIRN_HD uint32_t LoadHotBits(const uint8_t* source, uint32_t offset, uint32_t width) {
+  uint32_t value = source[offset / 8];
+  if (offset % 8 + width > 8) value |= static_cast<uint32_t>(source[offset / 8 + 1]) << 8;
+  return (value >> (offset % 8)) & ((1U << width) - 1);
 }
 
 // 256 * log2 of the scale of a channel's levels.

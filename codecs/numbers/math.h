@@ -19,10 +19,21 @@
 #error "codecs/ needs fp32 operations that are rounded to fp32: compile with -mfpmath=sse"
 #endif
 
+// CAIRN_HD         a function for hosts and devices
+// CAIRN_HD_MEMBER  a member function, which cannot be static: always inlined, so that no object has
+//                  a copy that others could link to
+// CAIRN_TABLE      a constant array that functions of both kinds index: each side has its own
 #if defined(__CUDACC__)
 #define CAIRN_HD static inline __host__ __device__
+#define CAIRN_HD_MEMBER __host__ __device__
 #else
 #define CAIRN_HD [[maybe_unused]] static inline
+#define CAIRN_HD_MEMBER [[gnu::always_inline]]
+#endif
+#if defined(__CUDA_ARCH__)
+#define CAIRN_TABLE static constexpr __device__
+#else
+#define CAIRN_TABLE [[maybe_unused]] static constexpr
 #endif
 
 namespace cairn::codecs {

@@ -16,10 +16,9 @@ inline constexpr uint32_t kStepLevelMax = 5;
 inline constexpr float kStepCodeMax = 32767.0F;  // in magnitude, at level 0
 inline constexpr uint32_t kStepLowBitsMax = 5;
 
-// Mantissas of 2^(i / 256), rounded to nearest. Of internal linkage, as all of
-// codecs/numbers/math.h.
+// Mantissas of 2^(i / 256), rounded to nearest.
 // clang-format off
-static constexpr uint32_t kExp2Mantissas[256] = {
+CAIRN_TABLE uint32_t kExp2Mantissas[256] = {
     0x000000, 0x0058D8, 0x00B1ED, 0x010B41, 0x0164D2, 0x01BEA1, 0x0218AF, 0x0272FC,
     0x02CD87, 0x032850, 0x038359, 0x03DEA1, 0x043A29, 0x0495F0, 0x04F1F6, 0x054E3D,
     0x05AAC3, 0x06078A, 0x066491, 0x06C1D9, 0x071F62, 0x077D2B, 0x07DB35, 0x083981,

@@ -7,27 +7,29 @@
 
 #include <cstdint>
 
+#include "codecs/numbers/math.h"
+
 namespace cairn::codecs {
 
-[[nodiscard]] constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
+CAIRN_HD constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
   return (dim * bits + 7) / 8;
 }
 
 // REQUIRES: bits is 8, 4 or 2.
-[[nodiscard]] constexpr uint8_t UnpackCode(const uint8_t* row, uint32_t channel, uint32_t bits) {
+CAIRN_HD constexpr uint8_t UnpackCode(const uint8_t* row, uint32_t channel, uint32_t bits) {
   const uint32_t bit = channel * bits;
   return static_cast<uint8_t>((row[bit / 8] >> (bit % 8)) & ((1U << bits) - 1));
 }
 
 // Into a row that is zero at that code.
-constexpr void PackCode(uint8_t* row, uint32_t channel, uint32_t bits, uint8_t code) {
+CAIRN_HD constexpr void PackCode(uint8_t* row, uint32_t channel, uint32_t bits, uint8_t code) {
   const uint32_t bit = channel * bits;
   row[bit / 8] = static_cast<uint8_t>(row[bit / 8] | (code << (bit % 8)));
 }
 
 // The bits that no code has, behind those of each of `count` rows of `dim` codes, are 0.
-[[nodiscard]] constexpr bool AreCodeRowsClean(const uint8_t* rows, uint32_t count, uint32_t dim,
-                                              uint32_t bits) {
+CAIRN_HD constexpr bool AreCodeRowsClean(const uint8_t* rows, uint32_t count, uint32_t dim,
+                                         uint32_t bits) {
   const uint32_t used_bits = dim * bits % 8;
   const uint32_t row_bytes = CodeRowBytes(dim, bits);
   uint32_t faults = 0;

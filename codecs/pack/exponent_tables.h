@@ -13,7 +13,7 @@ inline constexpr uint8_t kExponentTablesVersion = 1;
 inline constexpr uint32_t kExponentTables = 16;
 
 // clang-format off
-inline constexpr uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] = {
+CAIRN_TABLE uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] = {
     {0, 0, 19, 207, 25, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 2, 130, 103, 14, 3, 1, 1, 1, 0, 0, 0, 0, 0, 1},
     {0, 1, 29, 125, 58, 23, 10, 4, 2, 1, 1, 1, 0, 0, 0, 1},
@@ -33,9 +33,8 @@ inline constexpr uint16_t kExponentFrequencies[kExponentTables][kCoderSymbols] =
 };
 
 // What a symbol costs, in 1/15 bit: 15 log2(256 / frequency), to the nearest integer. The escape,
-// and what has to be coded as one, costs 16 bits. Not inline: ISA files read it too, and have no
-// symbols but their own.
-constexpr uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
+// and what has to be coded as one, costs 16 bits.
+CAIRN_TABLE uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
     {240, 240, 56, 5, 50, 105, 120, 120, 240, 240, 240, 240, 240, 240, 240, 240},
     {240, 240, 105, 15, 20, 63, 96, 120, 120, 120, 240, 240, 240, 240, 240, 240},
     {240, 120, 47, 16, 32, 52, 70, 90, 105, 120, 120, 120, 240, 240, 240, 240},
@@ -58,10 +57,9 @@ constexpr uint8_t kExponentCosts[kExponentTables][kCoderSymbols] = {
 struct ExponentTables {
   CoderTable of[kExponentTables];
   bool are_tables;
-  constexpr const CoderTable& operator[](uint32_t table) const { return of[table]; }
 };
 
-inline constexpr ExponentTables kExponentCoderTables = [] {
+CAIRN_TABLE ExponentTables kExponentCoderTables = [] {
   ExponentTables tables{{}, true};
   for (uint32_t i = 0; i < kExponentTables; ++i) {
     tables.are_tables &= MakeCoderTable(kExponentFrequencies[i], &tables.of[i]);

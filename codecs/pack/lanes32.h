@@ -31,8 +31,8 @@ struct CoderTable {
 };
 
 // False, with *table in any state, for frequencies that are no table.
-[[nodiscard]] constexpr bool MakeCoderTable(const uint16_t (&frequencies)[kCoderSymbols],
-                                            CoderTable* table) {
+CAIRN_HD constexpr bool MakeCoderTable(const uint16_t (&frequencies)[kCoderSymbols],
+                                       CoderTable* table) {
   uint32_t sum = 0;
   for (uint32_t i = 0; i < kCoderSymbols; ++i) {
     if (frequencies[i] >= kCoderSlots || sum >= kCoderSlots) return false;
@@ -72,8 +72,8 @@ CAIRN_HD uint64_t StreamBytesMax(uint32_t tokens, uint32_t dim) {
 //   symbol_at(channel, token)  0..15, of frequency > 0 in the channel's table; called backwards,
 //                              for every token below 32 * CoderGroups(tokens)
 template <typename TableAt, typename SymbolAt>
-[[nodiscard]] uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at,
-                                    SymbolAt symbol_at, uint8_t* begin, uint8_t* end) {
+CAIRN_HD uint8_t* EncodeStream(uint32_t tokens, uint32_t dim, TableAt table_at, SymbolAt symbol_at,
+                               uint8_t* begin, uint8_t* end) {
   uint32_t states[kCoderLanes];
   for (uint32_t& state : states) state = kCoderStateMin;
   uint8_t* cursor = end;
@@ -104,8 +104,8 @@ template <typename TableAt, typename SymbolAt>
 //   emit(channel, token, symbol)  called forwards, also for the tokens that only fill up a group;
 //                                 false ends the call with false
 template <typename TableAt, typename Emit>
-[[nodiscard]] bool DecodeStream(const uint8_t* stream, uint64_t bytes, uint32_t tokens,
-                                uint32_t dim, TableAt table_at, Emit emit) {
+CAIRN_HD bool DecodeStream(const uint8_t* stream, uint64_t bytes, uint32_t tokens, uint32_t dim,
+                           TableAt table_at, Emit emit) {
   uint32_t states[kCoderLanes];
   uint32_t faults = 0;
   for (uint32_t lane = 0; lane < kCoderLanes; ++lane) {

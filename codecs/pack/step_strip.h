@@ -21,18 +21,18 @@ enum class StepStripMode : uint8_t { kRaw = 0, kCoded = 1 };
 
 // What a strip's header says, and where its parts start: offsets are from the strip's first byte.
 struct StepStripParts {
-  StepStripMode mode = StepStripMode::kRaw;
-  uint32_t rows = 0;
-  uint32_t planes = 0;
-  uint32_t stream_bytes = 0;
-  uint32_t escapes = 0;
-  uint64_t low = 0;       // raw: of the source bits
-  uint64_t row_bits = 0;  // rows * dim elements
-  uint64_t escape = 0;    // i16 each
-  uint64_t position = 0;  // u8 each
-  uint64_t stream = 0;
-  uint64_t end = 0;  // zeros from here to `bytes`
-  uint64_t bytes = 0;
+  StepStripMode mode;
+  uint32_t rows;
+  uint32_t planes;
+  uint32_t stream_bytes;
+  uint32_t escapes;
+  uint64_t low;       // raw: of the source bits
+  uint64_t row_bits;  // rows * dim elements
+  uint64_t escape;    // i16 each
+  uint64_t position;  // u8 each
+  uint64_t stream;
+  uint64_t end;  // zeros from here to `bytes`
+  uint64_t bytes;
 };
 
 namespace step_strip {

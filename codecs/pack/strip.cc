@@ -75,7 +75,7 @@ void StoreStripHeader(const StripParts& parts, uint8_t* target) {
 
 uint64_t StoreRawStrip(const StripShape& shape, const uint8_t* source, uint8_t* target,
                        uint64_t room) {
-  StripParts parts;
+  StripParts parts = {};
   PlaceParts(shape, &parts);
   if (parts.bytes > room) return 0;
   std::memset(target, 0, kStripHeaderBytes);

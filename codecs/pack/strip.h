@@ -39,19 +39,19 @@ struct StripShape {
 
 // A strip's header and where its parts start. Offsets are from the strip's first byte.
 struct StripParts {
-  StripMode mode = StripMode::kRaw;
-  uint8_t top = 0;            // the highest top exponent
-  uint32_t stream_bytes = 0;  // lanes32
-  uint32_t escapes = 0;       // lanes32: bytes; planes: nibbles
-  uint32_t raws = 0;          // planes: raw bytes
-  uint64_t coded = 0;         // of the stream, of the codes, or of the source bits
-  uint64_t escape = 0;        // of the escape bytes, or of the nibbles
-  uint64_t raw = 0;           // planes: of the raw bytes
-  uint64_t coded_end = 0;     // zeros from here to `plane`
-  uint64_t plane = 0;         // a byte an element
-  uint64_t low = 0;
-  uint64_t end = 0;  // zeros from here to `bytes`
-  uint64_t bytes = 0;
+  StripMode mode;
+  uint8_t top;            // the highest top exponent
+  uint32_t stream_bytes;  // lanes32
+  uint32_t escapes;       // lanes32: bytes; planes: nibbles
+  uint32_t raws;          // planes: raw bytes
+  uint64_t coded;         // of the stream, of the codes, or of the source bits
+  uint64_t escape;        // of the escape bytes, or of the nibbles
+  uint64_t raw;           // planes: of the raw bytes
+  uint64_t coded_end;     // zeros from here to `plane`
+  uint64_t plane;         // a byte an element
+  uint64_t low;
+  uint64_t end;  // zeros from here to `bytes`
+  uint64_t bytes;
 };
 
 namespace strip {

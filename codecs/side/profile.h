@@ -13,6 +13,7 @@
 #include "codecs/pack/lanes32.h"
 #include "codecs/pack/lanes32_lookup.h"
 #include "codecs/side/hot_rates.h"
+#include "codecs/side/profile_channel.h"
 #include "codecs/side/side_object.h"
 #include "codecs/types/bytes.h"
 #include "codecs/types/error.h"
@@ -24,27 +25,9 @@ inline constexpr uint32_t kProfileMagic = 0x50564B43;  // "CKVP"
 inline constexpr uint16_t kProfileVersion = 1;
 inline constexpr size_t kProfileHeaderBytes = 64;
 inline constexpr size_t kProfileBytesMax = size_t{32} << 20;
-inline constexpr uint32_t kProfileDimMax = 1024;
-inline constexpr uint32_t kProfileTables = 21;  // a plane
-inline constexpr uint64_t kProfileChannelBytes = 8;
 inline constexpr uint32_t kProfileRatesMax = 64;
 inline constexpr uint32_t kProfileBitsMin = 10;  // of a rate, in tenths
 inline constexpr uint32_t kProfileBitsMax = 160;
-inline constexpr int32_t kProfileLogMax = 16384;        // of a step or a spread; 256 an octave
-inline constexpr int32_t kProfileMultiplierMax = 4096;  // likewise
-
-// One channel of one head.
-struct ProfileChannel {
-  float mean = 0;
-  int16_t step_log = 0;    // 256 * log2
-  int16_t spread_log = 0;  // 256 * log2
-};
-
-// One (layer, head) of the group.
-struct ProfileHead {
-  uint32_t layer = 0;
-  uint32_t head = 0;
-};
 
 // Which channels of K turn with position, two by two.
 struct RotaryPairs {
@@ -83,15 +66,13 @@ class Profile {
   [[nodiscard]] const CoderTable& Table(uint32_t plane, uint32_t table) const {
     return tables_[plane][table];
   }
-  // Of all kProfileTables, and whether they are all exact.
-  [[nodiscard]] const CoderLookup* Lookups(uint32_t plane) const { return lookups_[plane]; }
-  [[nodiscard]] bool HasExactLookups(uint32_t plane) const { return has_exact_lookups_[plane]; }
+  // Borrowed.
+  [[nodiscard]] ProfileTables Shared(uint32_t plane) const {
+    return {tables_[plane], lookups_[plane], offsets_[plane], symbol_codes_[plane],
+            has_exact_lookups_[plane]};
+  }
   // Of the codes of magnitude 1 and 2, in steps: of each table, and none of codes with low bits.
   [[nodiscard]] const float (*Offsets(uint32_t plane) const)[2] { return offsets_[plane]; }
-  // What symbols of codes without low bits stand for, in steps, of each table; the escape is 0.
-  [[nodiscard]] const float (*SymbolCodes(uint32_t plane) const)[kCoderSymbols] {
-    return symbol_codes_[plane];
-  }
   [[nodiscard]] ProfileChannel Channel(uint32_t plane, ProfileHead at, uint32_t channel) const;
   // All of a head, as LoadChannel() reads them.
   [[nodiscard]] const std::byte* Channels(uint32_t plane, ProfileHead at) const;

@@ -92,13 +92,12 @@ Rotations RotationsOf(const StepTile& tile, uint64_t position, uint32_t tokens, 
     return {own->cosine, own->sine};
   }
   const uint32_t blocks = BlockCount(tokens);
-  if (scratch->profile != tile.profile || scratch->position != position ||
-      scratch->blocks < blocks) {
+  if (scratch->turns != pairs.turns || scratch->position != position || scratch->blocks < blocks) {
     for (uint32_t block = 0; block < blocks; ++block) {
       FindRotations(pairs, position + block * kBlockTokens, scratch->cosine[block],
                     scratch->sine[block]);
     }
-    scratch->profile = tile.profile;
+    scratch->turns = pairs.turns;
     scratch->position = position;
     scratch->blocks = blocks;
   }

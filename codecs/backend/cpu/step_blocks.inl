@@ -49,7 +49,7 @@ struct StepDecoding {
   // False where rows or first states are none.
   [[nodiscard]] bool Start(const StepStripJob& of, uint8_t* copy) {
     job = &of;
-    StripTokens rows;
+    StripTokens rows = {};
     if (of.parts.planes != of.tile->planes ||
         !reference::LoadStepRows(of.tokens, of.parts, of.strip, &rows)) {
       return false;
@@ -71,7 +71,7 @@ struct StepDecoding {
 void PutTable(const StepDecoding& strip, uint32_t place, bool is_rounded) {
   const StepTile& tile = *strip.job->tile;
   const StepChannel& channel = tile.channels[tile.order[place]];
-  const float* codes = tile.profile->SymbolCodes(tile.plane)[channel.shape.table];
+  const float* codes = tile.shared.symbol_codes[channel.shape.table];
   Floats16 values = Blocks::Mul(Blocks::Load(codes), Blocks::Set(channel.step));
   if (!tile.has_basis) values = Blocks::Add(values, Blocks::Set(channel.mean));
   if (!is_rounded) {
@@ -89,7 +89,7 @@ void PutTables(const StepDecoding& strip) {
     PutTable(strip, strip.still.of[i], strip.has_groups);
   }
   for (uint32_t i = 0; i < strip.turning.count; ++i) {
-    for (const uint32_t place : {2U * strip.turning.of[i], 2U * strip.turning.of[i] + 1}) {
+    for (uint32_t place = 2U * strip.turning.of[i]; place < 2U * strip.turning.of[i] + 2; ++place) {
       if (strip.low[place] == nullptr) PutTable(strip, place, false);
     }
   }
@@ -162,7 +162,7 @@ template <typename Put>
     int16_t code = 0;
     const uint64_t index = strip.escapes[place]++;
     __builtin_memcpy(&code, job.strip + job.parts.escape + 2 * index, 2);
-    const float value = job.tile->ValueOf(channel, code);
+    const float value = ValueOf(*job.tile, channel, code);
     put(static_cast<uint32_t>(__builtin_ctz(bits)),
         job.tile->has_basis ? value : value + job.tile->channels[channel].mean);
   }

@@ -38,7 +38,7 @@ bool TakeSteps(StepDecoding* strips, StepTables<kDims>* tables) {
     const CoderLookup* table[kCount];
     for (uint32_t s = 0; s < kCount; ++s) {
       const StepTile& tile = *strips[s].job->tile;
-      table[s] = tile.lookups + tile.channels[tile.order[place]].shape.table;
+      table[s] = tile.shared.lookups + tile.channels[tile.order[place]].shape.table;
     }
     AskBehind(strips, kCount, place, dim);
     for (uint32_t group = 0; group < groups; ++group) {
@@ -109,7 +109,7 @@ bool DecodeStepStrips(const StepStripJob* jobs, uint32_t count) {
   for (uint32_t i = 0; i < count && is_ok; ++i) {
     const StepStripJob& job = jobs[i];
     if (is_done[i]) continue;
-    if (job.parts.mode == StepStripMode::kRaw || !job.tile->has_exact_lookups) {
+    if (job.parts.mode == StepStripMode::kRaw || !job.tile->shared.has_exact_lookups) {
       is_ok = reference::DecodeStepStrip(job);
       is_done[i] = true;
       continue;
@@ -118,8 +118,9 @@ bool DecodeStepStrips(const StepStripJob* jobs, uint32_t count) {
     uint32_t found = 0;
     for (uint32_t other = i; other < count; ++other) {
       const StepStripJob& o = jobs[other];
-      if (is_done[other] || o.parts.mode == StepStripMode::kRaw || !o.tile->has_exact_lookups ||
-          o.tokens != job.tokens || o.tile->dim != job.tile->dim) {
+      if (is_done[other] || o.parts.mode == StepStripMode::kRaw ||
+          !o.tile->shared.has_exact_lookups || o.tokens != job.tokens ||
+          o.tile->dim != job.tile->dim) {
         continue;
       }
       alike[found++] = &o;

@@ -17,7 +17,7 @@ struct StepCoding {
   // Tokens whose codes are escapes, as bits, by the channel's place in the order of coding.
   uint32_t escaped[kProfileDimMax][kStripGroups];
   uint8_t stream[kProfileDimMax * kStripTokens + kStreamSlack];
-  StripTokens rows;
+  StripTokens rows = {};
 
   // Of a block of 16 tokens.
   [[nodiscard]] uint8_t* CodesOf(uint32_t channel, uint32_t block) {
@@ -212,8 +212,12 @@ const uint8_t* PutStepStream(const StepTile& tile, const StepSource& source, Ste
     const uint32_t c = tile.order[place];
     const StepShape& shape = tile.channels[c].shape;
     low -= uint64_t{plane_bytes} * shape.low_bits;
-    const ChannelCoding channel{tile.lookups + shape.table, shape.low_bits,         plane_bytes,
-                                coding->CodesOf(c, 0),      coding->escaped[place], low};
+    const ChannelCoding channel{tile.shared.lookups + shape.table,
+                                shape.low_bits,
+                                plane_bytes,
+                                coding->CodesOf(c, 0),
+                                coding->escaped[place],
+                                low};
     for (uint64_t group = groups; group-- > 0;) {
       const Bytes32 symbols = TakeCodes(channel, group, coded[group]);
       stream = PutSymbols(*channel.table, symbols, &states, stream);
@@ -251,7 +255,7 @@ template <DType kType>
 
 // K and V of a head have the same.
 void AddSmallNormsOf(const StepTile& tile, const StepSource& source, StripTokens* rows) {
-  StripTokens found;
+  StripTokens found = {};
   if (source.scratch != nullptr && source.scratch->v == source.v) {
     found = source.scratch->small_norms;
   } else {
@@ -313,7 +317,7 @@ const uint8_t* CodeStrip(const StepTile& tile, const StepSource& source, bool is
 uint64_t PutStepStrip(const StepTile& tile, const StepSource& source, StepCoding* coding,
                       uint8_t* target, uint64_t room) {
   const StripShape shape{source.tokens, tile.dim, tile.dtype, false};
-  StepStripParts parts;
+  StepStripParts parts = {};
   parts.mode = StepStripMode::kCoded;
   parts.planes = tile.planes;
   PlaceStepParts(shape, &parts);

@@ -21,7 +21,7 @@ struct ExponentLookups {
 constexpr ExponentLookups kExponentLookups = [] {
   ExponentLookups lookups{};
   for (uint32_t i = 0; i < kExponentTables; ++i) {
-    lookups.of[i] = MakeCoderLookup(kExponentCoderTables[i]);
+    lookups.of[i] = MakeCoderLookup(kExponentCoderTables.of[i]);
     lookups.are_exact &= lookups.of[i].is_exact && lookups.of[i].is_exact_at_low;
   }
   return lookups;

@@ -114,7 +114,7 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
   if (ElementCount(shape) < kLanes32ElementsMin) return 0;
   if (room < coded + kStreamSlack) return kLeftToReference;
   uint8_t par[kStripDimMax];
-  StripParts parts;
+  StripParts parts = {};
   parts.mode = StripMode::kLanes32;
   parts.top = ChooseParams(source, parts.mode, par);
   const uint64_t stream_max = StreamBytesMax(shape.tokens, shape.dim) + kStreamSlack;
@@ -156,7 +156,7 @@ uint64_t EncodeLanes32(const StripSource<Type>& source, uint8_t* target, uint64_
 
 // A strip in planes before it is written.
 struct PlanesPlan {
-  StripParts parts;
+  StripParts parts = {};
   uint8_t par[kStripDimMax];
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codecs/backend/reference/reference.h"
+#include "codecs/backend/step_token.h"
 
 namespace cairn::codecs::reference {
 namespace {
@@ -12,21 +13,6 @@ namespace {
 struct Centred {
   float of[kStripTokens * kProfileDimMax];
 };
-
-// Numbers in consecutive bits of bytes, the first in the lowest of the first.
-void StoreBits(uint8_t* target, uint32_t offset, uint32_t width, uint32_t value) {
-  for (uint32_t i = 0; i < width; ++i, ++offset) {
-    target[offset / 8] =
-        static_cast<uint8_t>(target[offset / 8] | ((value >> i) & 1) << (offset % 8));
-  }
-}
-
-// A code ends at most one byte behind the one it starts in.
-uint32_t LoadBits(const uint8_t* source, uint32_t offset, uint32_t width) {
-  uint32_t value = source[offset / 8];
-  if (offset % 8 + width > 8) value |= static_cast<uint32_t>(source[offset / 8 + 1]) << 8;
-  return (value >> (offset % 8)) & ((1U << width) - 1);
-}
 
 // Centres all tokens that are no rows, and adds those to the rows that cannot be coded.
 void CentreStrip(const HotTile& tile, const StepSource& source, Centred* centred,
@@ -80,15 +66,15 @@ void EncodeHotStrip(const HotTile& tile, const StepSource& source, uint8_t* code
     int32_t correction = 0;
     if (tile.is_corrected) {
       correction = CorrectionOf(tile, centred, source.tokens, *rows, c);
-      StoreBits(corrections, 4 * c, 4, static_cast<uint32_t>(correction - kHotCorrectionMin));
+      StoreHotBits(corrections, 4 * c, 4, static_cast<uint32_t>(correction - kHotCorrectionMin));
     }
     if (channel.width == 0) continue;
     const float inverse = Exp2(-HotScaleLog(channel.spread_log, correction));
     for (uint32_t token = 0; token < source.tokens; ++token) {
       if (rows->Has(token)) continue;
       const float size = Multiply(centred.of[uint64_t{token} * dim + c], inverse);
-      StoreBits(codes + uint64_t{token} * tile.row_bytes, channel.bit_offset, channel.width,
-                HotCode(size, channel.width));
+      StoreHotBits(codes + uint64_t{token} * tile.row_bytes, channel.bit_offset, channel.width,
+                   HotCode(size, channel.width));
     }
   }
 }
@@ -107,11 +93,11 @@ void DecodeHotStrip(const HotStripJob& job) {
     const uint8_t* row = job.codes + uint64_t{token} * tile.row_bytes;
     for (uint32_t c = 0; c < dim; ++c) {
       const HotChannel& channel = tile.channels[c];
-      centred[c] =
-          channel.width == 0
-              ? 0.0F
-              : Multiply(HotLevel(LoadBits(row, channel.bit_offset, channel.width), channel.width),
-                         scales[c]);
+      centred[c] = channel.width == 0
+                       ? 0.0F
+                       : Multiply(HotLevel(LoadHotBits(row, channel.bit_offset, channel.width),
+                                           channel.width),
+                                  scales[c]);
     }
     StepBack(tile.step, job.position + token, centred, values);
     for (uint32_t c = 0; c < dim; ++c) {

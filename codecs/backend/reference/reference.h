@@ -4,9 +4,17 @@
 // other backend is tested against them.
 
 #include "codecs/backend/backend.h"
+#include "codecs/numbers/elements.h"
 #include "codecs/numbers/math.h"
 
 namespace cairn::codecs::reference {
+
+using codecs::IsRow;
+using codecs::LoadElement;
+using codecs::LoadParams;
+using codecs::LoadPatternValue;
+using codecs::StoreElement;
+using codecs::StoreParams;
 
 void SelectRows(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
 bool EncodePerChannel(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
@@ -30,20 +38,5 @@ bool DecodeStrips(const StripJob* jobs, uint32_t count);
 
 // Writes element `index` of a strip: its exponent, and what the strip has of it besides.
 void JoinElement(const StripJob& job, uint64_t index, uint32_t exponent);
-
-// Element `index` of a tile, to and from fp32.
-[[nodiscard]] float LoadElement(DType dtype, const uint8_t* source, uint64_t index);
-void StoreElement(DType dtype, uint8_t* target, uint64_t index, float value);
-
-// Of a pattern.
-[[nodiscard]] float LoadPatternValue(const uint8_t* pattern, uint32_t channel);
-
-[[nodiscard]] inline bool IsRow(const uint64_t* rows, uint32_t token) {
-  return ((rows[token / 64] >> (token % 64)) & 1) != 0;
-}
-
-// Params as they are stored: pair `group` of a tile.
-[[nodiscard]] AffineParams LoadParams(const uint8_t* params, uint64_t group);
-void StoreParams(uint8_t* params, uint64_t group, AffineParams pair);
 
 }  // namespace cairn::codecs::reference

@@ -15,17 +15,25 @@ inline constexpr uint32_t kSmallNormsMax = 2;
 inline constexpr float kSmallNorm = 0.16F;             // of the middle norm
 inline constexpr uint32_t kInfinityBits = 0x7F800000;  // the norm of a token that cannot be coded
 
-// Tokens of a strip: bit t mod 64 of word t / 64.
-struct StripTokens {
-  uint64_t words[2] = {0, 0};
+CAIRN_HD uint32_t Ones(uint64_t word) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__popcll(word));
+#else
+  return static_cast<uint32_t>(__builtin_popcountll(word));
+#endif
+}
 
-  void Add(uint32_t token) { words[token / 64] |= uint64_t{1} << (token % 64); }
-  [[nodiscard]] bool Has(uint32_t token) const {
+// Tokens of a strip: bit t mod 64 of word t / 64. `= {}` has none.
+struct StripTokens {
+  uint64_t words[2];
+
+  CAIRN_HD_MEMBER void Add(uint32_t token) {
+    words[token / 64] |= static_cast<uint64_t>(1) << (token % 64);
+  }
+  [[nodiscard]] CAIRN_HD_MEMBER bool Has(uint32_t token) const {
     return ((words[token / 64] >> (token % 64)) & 1) != 0;
   }
-  [[nodiscard]] uint32_t Count() const {
-    return static_cast<uint32_t>(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]));
-  }
+  [[nodiscard]] CAIRN_HD_MEMBER uint32_t Count() const { return Ones(words[0]) + Ones(words[1]); }
 };
 
 // Adds the two of smallest norm at most, as docs/recipes/cairn.md says.

@@ -17,7 +17,7 @@ namespace cairn::codecs::reference {
 // Codes of a strip [token][channel], and the tokens that have none.
 struct StepCodes {
   int16_t of[kStripTokens * kProfileDimMax];
-  StripTokens rows;
+  StripTokens rows = {};
 };
 
 // Adds the rows that need no arithmetic of the tile's: token 0 of a chain, and small norms of V.
@@ -49,9 +49,5 @@ void StoreStepRows(const StepStripJob& job);
 uint64_t DemoteStepStrip(const StepTile& from, const StepTile& to, uint32_t tokens,
                          const StepStripParts& parts, const uint8_t* strip, uint8_t* target,
                          uint64_t room, bool* is_valid);
-
-// One token of elements through RoPE, mean and basis and back, in units of a value, not a step.
-void StepForward(const StepTile& tile, uint64_t position, const float* values, float* centred);
-void StepBack(const StepTile& tile, uint64_t position, const float* centred, float* values);
 
 }  // namespace cairn::codecs::reference

@@ -3,6 +3,7 @@
 
 #include "codecs/backend/reference/reference.h"
 #include "codecs/backend/reference/step.h"
+#include "codecs/backend/step_token.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs::reference {
@@ -22,7 +23,7 @@ void DecodeToken(const StepTile& tile, uint64_t position, const int16_t* codes, 
                  uint8_t* target) {
   float centred[kProfileDimMax];
   float values[kProfileDimMax];
-  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = tile.ValueOf(c, codes[c]);
+  for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = ValueOf(tile, c, codes[c]);
   StepBack(tile, position, centred, values);
   for (uint32_t c = 0; c < tile.dim; ++c) {
     StoreElement(tile.dtype, target, uint64_t{token} * tile.dim + c, values[c]);
@@ -49,7 +50,7 @@ bool LoadStepCodes(const StepTile& tile, uint32_t tokens, const StepStripParts& 
   const uint8_t* escapes_end = escape + 2 * uint64_t{parts.escapes};
   const uint8_t* low = strip + parts.low;
   const auto table_of = [&](uint32_t i) -> const CoderTable& {
-    return tile.TableOf(tile.order[i]);
+    return TableOf(tile, tile.order[i]);
   };
   const auto emit = [&](uint32_t i, uint32_t token, uint32_t symbol) {
     const uint32_t channel = tile.order[i];

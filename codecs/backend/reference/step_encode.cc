@@ -3,6 +3,7 @@
 
 #include "codecs/backend/reference/reference.h"
 #include "codecs/backend/reference/step.h"
+#include "codecs/backend/step_token.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs::reference {
@@ -56,7 +57,7 @@ class Symbols {
     return codes_.of[uint64_t{token} * tile_.dim + channel];
   }
   [[nodiscard]] uint32_t At(uint32_t channel, uint32_t token) const {
-    const CoderTable& table = tile_.TableOf(channel);
+    const CoderTable& table = TableOf(tile_, channel);
     if (!IsCoded(token)) return LikeliestSymbol(table);
     const uint32_t symbol =
         StepSymbol(Code(channel, token), tile_.channels[channel].shape.low_bits);
@@ -115,7 +116,7 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
                     uint8_t* target, uint64_t room) {
   const StripShape shape = ShapeOf(tile, tokens);
   const Symbols symbols(tile, tokens, codes);
-  StepStripParts parts;
+  StepStripParts parts = {};
   parts.mode = StepStripMode::kCoded;
   parts.rows = codes.rows.Count();
   parts.planes = tile.planes;
@@ -137,7 +138,7 @@ uint64_t StoreStrip(const StepTile& tile, const StepCodes& codes, uint32_t token
   uint8_t* begin = target + parts.stream;
   uint8_t* end = begin + (room - parts.stream < stream_max ? room - parts.stream : stream_max);
   const auto table_of = [&](uint32_t i) -> const CoderTable& {
-    return tile.TableOf(tile.order[i]);
+    return TableOf(tile, tile.order[i]);
   };
   const auto symbol_of = [&](uint32_t i, uint32_t token) {
     return symbols.At(tile.order[i], token);

@@ -33,7 +33,7 @@ bool DecodeLanes32(const StripJob& job) {
   const uint8_t* par = job.strip + strip::kPar;
   uint32_t escapes = 0;
   const auto table_of = [&](uint32_t channel) -> const CoderTable& {
-    return kExponentCoderTables[par[channel] >> 4];
+    return kExponentCoderTables.of[par[channel] >> 4];
   };
   const auto emit = [&](uint32_t channel, uint32_t token, uint32_t symbol) {
     if (token >= shape.tokens) return true;

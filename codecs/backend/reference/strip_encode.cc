@@ -94,11 +94,11 @@ uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
   const uint64_t coded = kStripHeaderBytes + uint64_t{shape.dim};
   if (ElementCount(shape) < kLanes32ElementsMin || room < coded) return 0;
   uint8_t par[kStripDimMax];
-  StripParts parts;
+  StripParts parts = {};
   parts.mode = StripMode::kLanes32;
   parts.top = ChooseParams(source, parts.mode, par);
   const auto table_of = [&](uint32_t channel) -> const CoderTable& {
-    return kExponentCoderTables[par[channel] >> 4];
+    return kExponentCoderTables.of[par[channel] >> 4];
   };
   const auto symbol_of = [&](uint32_t channel, uint32_t token) {
     const CoderTable& table = table_of(channel);
@@ -133,7 +133,7 @@ uint64_t EncodeLanes32(const Source& source, uint8_t* target, uint64_t room) {
 uint64_t EncodePlanes(const Source& source, uint8_t* target, uint64_t room) {
   const StripShape& shape = source.shape;
   uint8_t par[kStripDimMax];
-  StripParts parts;
+  StripParts parts = {};
   parts.mode = StripMode::kPlanes;
   parts.top = ChooseParams(source, parts.mode, par);
   const auto distance_of = [&](uint64_t index) {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "codecs/backend/reference/reference.h"
+#include "codecs/numbers/elements.h"
 #include "codecs/numbers/math.h"
 #include "codecs/types/dtype.h"
 
@@ -25,12 +25,12 @@ CAIRN_HD float JoinSums(float* sums) {
 // Of term(value) over a token of a [tokens, dim] tile; +infinity where one of its values cannot be
 // coded.
 template <typename Term>
-[[nodiscard]] float TokenNorm(DType dtype, uint32_t dim, const uint8_t* source, uint32_t token,
-                              Term term) {
+CAIRN_HD float TokenNorm(DType dtype, uint32_t dim, const uint8_t* source, uint32_t token,
+                         Term term) {
   float sums[kNormSums] = {};
   bool is_codable = true;
   for (uint32_t channel = 0; channel < dim; ++channel) {
-    const float value = reference::LoadElement(dtype, source, uint64_t{token} * dim + channel);
+    const float value = LoadElement(dtype, source, static_cast<uint64_t>(token) * dim + channel);
     is_codable &= !IsRowValue(value);
     sums[channel % kNormSums] = Add(sums[channel % kNormSums], term(value));
   }

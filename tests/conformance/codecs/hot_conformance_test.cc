@@ -126,7 +126,7 @@ struct EncodedStrip {
   }
 
   GuardedBytes codes, corrections;
-  StripTokens rows;
+  StripTokens rows = {};
 };
 
 TEST_P(HotConformanceTest, CodesLikeTheReference) {

@@ -176,7 +176,7 @@ TEST_P(StepConformanceTest, EncodesLikeTheReference) {
     uint32_t wanted_rows = 0;
     const auto wanted = Encode(ReferenceBackend(), of, source, v, wide, &wanted_rows);
     ASSERT_FALSE(wanted.empty());
-    coded += wanted[0] != 0 && of.tile.has_exact_lookups ? 1 : 0;
+    coded += wanted[0] != 0 && of.tile.shared.has_exact_lookups ? 1 : 0;
     uint32_t rows = 0;
     auto scratch = std::make_unique<StepScratch>();
     for (const size_t room_bytes : {wanted.size(), wanted.size() + 16, wide.size()}) {
@@ -264,7 +264,7 @@ TEST_P(StepConformanceTest, DecodesHostileStripsInBounds) {
     GuardedBytes changed(strip.size(), maker_.Misalignment());
     std::memcpy(changed.data(), strip.data(), strip.size());
     // Everything behind the header, so that it parses; or of the parts before the stream only.
-    StepStripParts parts;
+    StepStripParts parts = {};
     ASSERT_TRUE(ParseStepStrip(of.Shape(), changed.data(), changed.size(), &parts));
     const uint64_t end = Below(2) == 0 ? strip.size() : parts.position;
     for (uint64_t at = kStripHeaderBytes; at < end; at += 1 + Below(16)) {

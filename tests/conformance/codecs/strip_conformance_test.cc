@@ -166,7 +166,7 @@ TEST_P(StripTest, DecodesHostileStripsInBounds) {
     for (uint64_t at = first; at < strip.size(); at += 1 + random_() % 16) {
       changed.data()[at] = static_cast<uint8_t>(random_() % 3 == 0 ? 0xFF : random_());
     }
-    StripParts parts;
+    StripParts parts = {};
     ASSERT_TRUE(ParseStrip(shape, changed.data(), changed.size(), &parts));
     const auto decode = [&](const Backend& backend, GuardedBytes& target) {
       const StripJob job{shape, parts, changed.data(), target.data(), false};

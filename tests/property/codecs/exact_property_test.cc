@@ -260,7 +260,7 @@ TEST(HostileStripTest, PaddingMustBeZero) {
     for (const DType dtype : kDTypes) {
       const Strip strip(name, dtype, 37, 23, random);
       const StripShape shape{37, 23, dtype, name != "exact"};
-      StripParts parts;
+      StripParts parts = {};
       const uint8_t* bytes = U8(strip.image.data()) + strip.First();
       ASSERT_TRUE(ParseStrip(shape, bytes, strip.image.size() - strip.First(), &parts));
       int tried = 0;

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <string>
 
+#include "codecs/backend/hot_multiplier.h"
 #include "codecs/backend/hot_tile.h"
+#include "codecs/backend/step_token.h"
 #include "codecs/forms/hot.h"
 #include "codecs/transform/demote.h"
 #include "tests/property/codecs/profiled_images.h"
@@ -188,7 +190,7 @@ TEST_F(HotPropertyTest, AStripHasItsOwnScale) {
       for (uint32_t c = 0; c < geometry.dim; ++c) {
         y[c] = factor * bell(random) * Exp2(tile.channels[c].spread_log);
       }
-      reference::StepBack(tile.step, spec_.first_position + t, y.data(), x.data());
+      StepBack(tile.step, spec_.first_position + t, y.data(), x.data());
       for (uint32_t c = 0; c < geometry.dim; ++c) {
         StoreValue(DType::kBf16, source.data(), size_t{t} * geometry.dim + c, x[c]);
         power += double{y[c]} * y[c];

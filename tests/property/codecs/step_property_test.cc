@@ -113,7 +113,7 @@ class Case {
 
 // Half a step, and what a reconstruction point is off the middle.
 double ErrorOf(const StepTile& tile, uint32_t channel) {
-  const float* offsets = tile.OffsetsOf(channel);
+  const float* offsets = OffsetsOf(tile, channel);
   const double off = std::max(std::fabs(offsets[0]), std::fabs(offsets[1]));
   return (0.5 + off) * tile.channels[channel].step * 1.001;
 }
@@ -156,7 +156,7 @@ void CheckValues(const Case& c, const std::vector<uint8_t>& decoded, const Strip
 void CheckRoundTrip(const Case& c, uint32_t* coded) {
   uint32_t row_count = 0;
   const std::vector<uint8_t> strip = c.Encoded(*c.tile, &row_count);
-  StepStripParts parts;
+  StepStripParts parts = {};
   ASSERT_TRUE(ParseStepStrip(c.Shape(), strip.data(), strip.size(), &parts));
   ASSERT_EQ(parts.bytes, strip.size());
   ASSERT_EQ(parts.rows, row_count);
@@ -168,7 +168,7 @@ void CheckRoundTrip(const Case& c, uint32_t* coded) {
     return;
   }
   ++*coded;
-  StripTokens rows;
+  StripTokens rows = {};
   for (uint32_t i = 0; i < parts.rows; ++i) rows.Add(strip[parts.position + i]);
   ASSERT_TRUE(rows.Has(0) || c.position != 0);
   CheckValues(c, decoded, rows);
@@ -201,7 +201,7 @@ TEST(StepPropertyTest, DemotingIsEncodingInLargerSteps) {
   ForEachCase(2, [&](const Case& c, uint32_t plane, std::mt19937_64&) {
     uint32_t rows = 0;
     const std::vector<uint8_t> fine = c.Encoded(*c.tile, &rows);
-    StepStripParts parts;
+    StepStripParts parts = {};
     ASSERT_TRUE(ParseStepStrip(c.Shape(), fine.data(), fine.size(), &parts));
     if (parts.mode == StepStripMode::kRaw) return;
     for (uint8_t level = 1; level <= kStepLevelMax; level += 2) {
@@ -232,7 +232,7 @@ TEST(StepPropertyTest, DamagedStripsAreRefusedOrHarmless) {
       const uint64_t where = random() % (i % 2 == 0 ? 16 : damaged.size());
       damaged[where] = static_cast<uint8_t>(damaged[where] ^ 1 << random() % 8);
       if (i % 5 == 0) damaged.resize(damaged.size() - damaged.size() / 3);
-      StepStripParts parts;
+      StepStripParts parts = {};
       ++tried;
       const bool is_decoded = ParseStepStrip(c.Shape(), damaged.data(), damaged.size(), &parts) &&
                               reference::DecodeStepStrip(c.Job(parts, damaged, &decoded));
@@ -288,7 +288,7 @@ TEST(StepPropertyTest, SmallNormsAreTwoAtMost) {
     std::fill_n(v.begin() + token * 20, 20, value);
   };
   const auto selected = [&] {
-    StripTokens rows;
+    StripTokens rows = {};
     SelectSmallNorms(shape, reinterpret_cast<const uint8_t*>(v.data()), &rows);
     return rows.words[0];
   };

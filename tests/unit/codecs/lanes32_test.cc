@@ -16,8 +16,8 @@ namespace {
 
 using TableOf = const CoderTable& (*)(uint32_t channel);
 
-const CoderTable& FifthTable(uint32_t) { return kExponentCoderTables[5]; }
-const CoderTable& AnyTable(uint32_t channel) { return kExponentCoderTables[channel % 16]; }
+const CoderTable& FifthTable(uint32_t) { return kExponentCoderTables.of[5]; }
+const CoderTable& AnyTable(uint32_t channel) { return kExponentCoderTables.of[channel % 16]; }
 
 // Symbols [channel][token], tokens a multiple of 32.
 struct Symbols {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One token of elements through RoPE, mean and basis and back, in units of a value, not a step.
+//
+// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+
+#include <cstdint>
+
+#include "codecs/backend/step_tile.h"
+#include "codecs/numbers/elements.h"
+#include "codecs/numbers/static_step.h"
+
+namespace cairn::codecs {
+
+template <bool kForth>
+CAIRN_HD void TurnToken(const StepPairs& pairs, uint64_t position, float* values) {
+  for (uint32_t i = 0; i < pairs.count; ++i) {
+    float& first = values[pairs.first + i * pairs.step];
+    float& second = values[pairs.first + i * pairs.step + pairs.distance];
+    const Rotation by = RotationAt(Load64(pairs.turns + 8 * static_cast<uint64_t>(i)), position);
+    const Pair turned = kForth ? TurnForth({first, second}, by) : TurnBack({first, second}, by);
+    first = turned.first;
+    second = turned.second;
+  }
+}
+
+// Of a basis of `dim` channels.
+CAIRN_HD float BasisScale(const uint8_t* scales, uint32_t channel) {
+  return BitsFloat(Load32(scales + 4 * static_cast<uint64_t>(channel)));
+}
+CAIRN_HD float BasisValue(const StepBasis& basis, uint32_t dim, uint32_t channel,
+                          uint32_t component) {
+  return LoadPatternValue(basis.vectors + 2 * static_cast<uint64_t>(channel) * dim, component);
+}
+
+CAIRN_HD void StepForward(const StepTile& tile, uint64_t position, const float* values,
+                          float* centred) {
+  float x[kProfileDimMax];
+  for (uint32_t c = 0; c < tile.dim; ++c) x[c] = values[c];
+  TurnToken<false>(tile.turning, position, x);
+  for (uint32_t c = 0; c < tile.dim; ++c) x[c] = Add(x[c], -tile.channels[c].mean);
+  if (!tile.has_basis) {
+    for (uint32_t c = 0; c < tile.dim; ++c) centred[c] = x[c];
+    return;
+  }
+  for (uint32_t j = 0; j < tile.dim; ++j) centred[j] = 0.0F;
+  for (uint32_t c = 0; c < tile.dim; ++c) {
+    const float scaled = Multiply(x[c], BasisScale(tile.basis.scale, c));
+    for (uint32_t j = 0; j < tile.dim; ++j) {
+      centred[j] = Add(centred[j], Multiply(BasisValue(tile.basis, tile.dim, c, j), scaled));
+    }
+  }
+}
+
+CAIRN_HD void StepBack(const StepTile& tile, uint64_t position, const float* centred,
+                       float* values) {
+  for (uint32_t c = 0; c < tile.dim; ++c) {
+    float x = centred[c];
+    if (tile.has_basis) {
+      x = 0.0F;
+      for (uint32_t j = 0; j < tile.dim; ++j) {
+        x = Add(x, Multiply(BasisValue(tile.basis, tile.dim, c, j), centred[j]));
+      }
+      x = Multiply(x, BasisScale(tile.basis.scale_inverse, c));
+    }
+    values[c] = Add(x, tile.channels[c].mean);
+  }
+  TurnToken<true>(tile.turning, position, values);
+}
+
+}  // namespace cairn::codecs

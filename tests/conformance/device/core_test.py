@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic and tables of every tile form compile for a device, and give the same bytes whoever compiles them.
+
+Compiles core.cu with nvcc for sm_90 and, as C++, with the compiler of the tree, and compares what both print. No device is needed;
+where there is one, it has to print the same.
+
+usage: core_test.py COMPILER
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+# What codecs/numbers/math.h asks for.
+STRICT = ["--fmad=false", "-ftz=false", "-prec-div=true", "-Xcompiler", "-ffp-contract=off"]
+
+
+def find_nvcc():
+    named = os.environ.get("CUDACXX")
+    return named if named else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def run(command, **options):
+    done = subprocess.run(command, text=True, capture_output=True, **options)
+    if done.returncode != 0:
+        print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
+        sys.exit(1)
+    return done.stdout
+
+
+def digests(text):
+    sides = {"host": {}, "device": {}}
+    for line in text.splitlines():
+        side, form, index, digest = line.split()
+        sides[side][form, int(index)] = digest
+    return sides
+
+
+def main():
+    nvcc = find_nvcc()
+    if nvcc is None:
+        print("skipped: no nvcc (CUDACXX, PATH, /usr/local/cuda/bin)")
+        return 77
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run([sys.argv[1], "-std=c++20", "-O1", "-ffp-contract=off", "-I", ROOT, "-x", "c++", HERE / "core.cu", "-o", folder / "plain"])
+        run([nvcc, "-std=c++20", "-arch=sm_90", "-ccbin", sys.argv[1], *STRICT, "--keep", "--keep-dir", folder, "-I", ROOT,
+             "--Werror", "cross-execution-space-call", HERE / "core.cu", "-o", folder / "core"])
+        ptx = (folder / "core.ptx").read_text()
+        plain = digests(run([folder / "plain"]))
+        both = digests(run([folder / "core"]))
+    loose = sorted(set(re.findall(r"\b(?:fma\.\S*f32|\S+\.ftz\S*|div\.(?:approx|full)\S*)", ptx)))
+    wrong = [f"host of nvcc: {of}" for of in plain["host"] if both["host"].get(of) != plain["host"][of]]
+    wrong += [f"device: {of}" for of, digest in both["device"].items() if digest != plain["host"][of]]
+    wrong += [f"the device code has {instruction}" for instruction in loose]
+    for finding in wrong:
+        print(finding)
+    forms = len({form for form, _ in plain["host"]})
+    print(f"{forms} forms, {len(plain['host'])} digests, of a device {len(both['device'])}")
+    return 1 if wrong or forms != 9 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
