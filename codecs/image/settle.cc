@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "codecs/backend/hot_multiplier.h"
+#include "codecs/numbers/static_step.h"
 #include "codecs/side/bank.h"
 #include "codecs/side/profile.h"
 
