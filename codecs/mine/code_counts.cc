@@ -79,7 +79,7 @@ void MakeFrequencies(Masses& counts, uint8_t (&frequencies)[kCoderSymbols]) {
 void ShrinkSums::Add(StepShape shape, float position, int32_t code) {
   const int32_t magnitude = std::abs(code);
   if (shape.low_bits != 0 || magnitude < 1 || magnitude > 2) return;
-  rest[shape.table][magnitude - 1] += std::fabs(position) - static_cast<float>(magnitude);
+  rest[shape.table][magnitude - 1].Add(std::fabs(position) - static_cast<float>(magnitude));
   ++count[shape.table][magnitude - 1];
 }
 
@@ -95,7 +95,7 @@ void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
     MakeFrequencies(masses, tables[table].frequencies);
     for (uint32_t i = 0; i < 2; ++i) {
       const double weight = static_cast<double>(shrink.count[table][i]) + kShrinkPrior;
-      const double offset = std::nearbyint(shrink.rest[table][i] / weight * kCoderSlots);
+      const double offset = std::nearbyint(shrink.rest[table][i].Sum() / weight * kCoderSlots);
       tables[table].offsets[i] = static_cast<int8_t>(std::clamp(offset, -kOffsetMax, kOffsetMax));
     }
   }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "codecs/mine/exact_sum.h"
 #include "codecs/mine/profile_content.h"
 #include "codecs/numbers/static_step.h"
 
@@ -24,7 +25,7 @@ struct CodeCounts {
 
 // What rounding took from codes of magnitude 1 and 2 without low bits, in steps.
 struct ShrinkSums {
-  double rest[kProfileTables][2] = {};
+  ExactSum rest[kProfileTables][2];
   uint64_t count[kProfileTables][2] = {};
 
   void Add(StepShape shape, float position, int32_t code);

@@ -69,13 +69,25 @@ double Total(const Number (&parts)[kSampleParts]) {
   return total;
 }
 
+double TotalSum(const ExactMoments (&moments)[kSampleParts]) {
+  double total = 0;
+  for (const ExactMoments& part : moments) total += part.Sum();
+  return total;
+}
+
+double TotalSquares(const ExactMoments (&moments)[kSampleParts]) {
+  double total = 0;
+  for (const ExactMoments& part : moments) total += part.Squares();
+  return total;
+}
+
 // The mean of all parts but one, or of all where that one is all there is.
-double MeanWithout(const double (&sums)[kSampleParts], const uint64_t (&counts)[kSampleParts],
-                   uint32_t part) {
+double MeanWithout(const ExactMoments (&moments)[kSampleParts],
+                   const uint64_t (&counts)[kSampleParts], uint32_t part) {
   const double count = Total(counts);
   const double rest = count - static_cast<double>(counts[part]);
-  if (rest > 0) return (Total(sums) - sums[part]) / rest;
-  return count > 0 ? sums[part] / count : 0;
+  if (rest > 0) return (TotalSum(moments) - moments[part].Sum()) / rest;
+  return count > 0 ? moments[part].Sum() / count : 0;
 }
 
 }  // namespace
@@ -180,16 +192,13 @@ void ProfileMiner::AddMoments(Plane& plane, const MinedStrip& strip) {
   head.counts[strip.part] += values_.count();
   for (uint32_t c = 0; c < plane.dim; ++c) {
     Channel& channel = plane.channels[HeadIndex(strip.at) * plane.dim + c];
-    for (const double value : values_.Channel(c)) {
-      channel.sums[strip.part] += value;
-      channel.squares[strip.part] += value * value;
-    }
+    for (const float value : values_.Channel(c)) channel.moments[strip.part].Add(value);
   }
   if (strip.plane == 1) CountSmallNorms(strip);
 }
 
 void ProfileMiner::CountSmallNorms(const MinedStrip& strip) {
-  StripTokens rows;
+  StripTokens rows = {};
   SelectSmallNorms({strip.tokens, planes_[1].dim, request_.group.tile.dtype, false},
                    U8(strip.source.data()), &rows);
   for (uint32_t token = 0; token < strip.tokens; ++token) {
@@ -215,8 +224,8 @@ void ProfileMiner::AddShapes(Plane& plane, size_t channel, std::span<const float
 void ProfileMiner::AddSurprise(Plane& plane, size_t channel, const MinedStrip& strip,
                                std::span<const float> values) {
   const Channel& at = plane.channels[channel];
-  const auto unseen_mean =
-      static_cast<float>(MeanWithout(at.sums, plane.heads[HeadIndex(strip.at)].counts, strip.part));
+  const auto unseen_mean = static_cast<float>(
+      MeanWithout(at.moments, plane.heads[HeadIndex(strip.at)].counts, strip.part));
   Count(at.profile, at.profile.mean, kSurpriseMultiplier, values, &plane.seen);
   Count(at.profile, unseen_mean, kSurpriseMultiplier, values, &plane.unseen);
 }
@@ -260,10 +269,10 @@ void ProfileMiner::SetSteps(Plane& plane) {
     for (size_t i = 0; i < per_layer; ++i) {
       Channel& channel = plane.channels[layer * per_layer + i];
       const double count = Total(plane.heads[(layer * per_layer + i) / plane.dim].counts);
-      const double sum = Total(channel.sums);
+      const double sum = TotalSum(channel.moments);
       const double mean = count > 0 ? sum / count : 0;
       channel.profile.mean = static_cast<float>(mean);
-      const double rest = Total(channel.squares) - sum * mean;
+      const double rest = TotalSquares(channel.moments) - sum * mean;
       sigmas[i] = count > 0 && rest > 0 ? std::sqrt(rest / count) : 0;
       squares += sigmas[i] * sigmas[i] * channel.weight * channel.weight;
     }
@@ -283,8 +292,9 @@ void ProfileMiner::SetUnseenSpreads(Plane& plane) {
     const uint64_t(&counts)[kSampleParts] = plane.heads[i / plane.dim].counts;
     double squares = 0;
     for (uint32_t part = 0; part < kSampleParts; ++part) {
-      const double mean = MeanWithout(channel.sums, counts, part);
-      squares += channel.squares[part] - 2 * mean * channel.sums[part] +
+      const double mean = MeanWithout(channel.moments, counts, part);
+      const ExactMoments& moments = channel.moments[part];
+      squares += moments.Squares() - 2 * mean * moments.Sum() +
                  mean * mean * static_cast<double>(counts[part]);
     }
     const double count = Total(counts);

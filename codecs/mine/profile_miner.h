@@ -5,8 +5,13 @@
 // docs/recipes/cairn.md says what each is for. No basis, and no losses of layers: those want the
 // model.
 //
-// The sample is shown in passes, so that none of it is kept: about 100 bytes a channel are, and
+// The sample is shown in passes, so that none of it is kept: about 160 bytes a channel are, and
 // 350 KB of counts.
+//
+// What is added up over the sample is added in integers (codecs/mine/exact_sum.h), and what comes
+// of the sums is computed by layer, head and channel in turn. So the profile's bytes depend on the
+// strips alone, neither on their order nor on how they come in batches. A strip is 128 tokens, or
+// what a block has left behind them: small norms are found in it, so it is not split further.
 //
 //   while (miner.NeedsPass()) {
 //     for (each strip of the sample) miner.Add(strip);     // in any order, the same in each pass
@@ -24,6 +29,7 @@
 #include <vector>
 
 #include "codecs/mine/code_counts.h"
+#include "codecs/mine/exact_sum.h"
 #include "codecs/mine/profile_content.h"
 #include "codecs/mine/strip_values.h"
 #include "codecs/types/error.h"
@@ -72,8 +78,7 @@ class ProfileMiner {
   enum class Pass : uint8_t { kMoments, kTables, kSurprise, kSearch, kDone };
 
   struct Channel {
-    double sums[kSampleParts] = {};
-    double squares[kSampleParts] = {};
+    ExactMoments moments[kSampleParts];
     float weight = 1;  // of its step: it is so much finer than others of its layer
     ProfileChannel profile;
   };

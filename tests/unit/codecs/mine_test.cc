@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles out of samples: sizes that rates promise, and samples that nothing can be made of.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -228,6 +229,52 @@ TEST_F(MineTest, TurnsAreWholeAnglesModuloATurn) {
   EXPECT_NEAR(static_cast<double>(TurnsOf(1)), std::ldexp(1 / 6.283185307179586, 64), 1e4);
   EXPECT_NEAR(static_cast<double>(TurnsOf(7)), std::ldexp(7 / 6.283185307179586 - 1, 64), 1e4);
   EXPECT_NEAR(static_cast<double>(TurnsOf(-1)), static_cast<double>(~TurnsOf(1)), 1e4);
+}
+
+// Every strip of the blocks, by its tile and its number in it.
+std::vector<MinedStrip> StripsOf(const MineRequest& request, const std::vector<Bytes>& blocks,
+                                 uint32_t tokens) {
+  const GroupShape& group = request.group;
+  const uint32_t planes = PlaneCount(group.tile.kind);
+  std::vector<MinedStrip> strips;
+  for (uint32_t block = 0; block < blocks.size(); ++block) {
+    std::span<const std::byte> rest = blocks[block];
+    for (uint32_t i = 0; i < TileCount(group.tile, WholeOf(group)); ++i) {
+      const uint64_t row_bytes = TileBytes(group.tile, PlaneAt(group.tile.kind, i % planes), 1);
+      for (uint32_t first = 0; first < tokens; first += kStripTokens) {
+        const uint32_t count = std::min(kStripTokens, tokens - first);
+        strips.push_back({.at = {i / planes / group.heads, i / planes % group.heads},
+                          .plane = i % planes,
+                          .part = block % kSampleParts,
+                          .first_position = uint64_t{block} * tokens + first,
+                          .tokens = count,
+                          .source = rest.first(count * row_bytes)});
+        rest = rest.subspan(count * row_bytes);
+      }
+    }
+  }
+  return strips;
+}
+
+TEST_F(MineTest, TheProfileIsTheSameInWhateverOrderTheSampleComes) {
+  const MineRequest request = Request(32, 16);
+  const auto blocks = Blocks(request, 6, 160, [&](uint32_t plane, uint64_t, uint32_t channel) {
+    // Of very different sizes, so that sums of floats would depend on their order.
+    return Bell() * std::exp2(static_cast<float>(channel % 12) - 6) + (plane == 0 ? 100.0F : 0.0F);
+  });
+  const Bytes expected = Mined(request, blocks, 160);
+  std::vector<MinedStrip> strips = StripsOf(request, blocks, 160);
+  for (int i = 0; i < 4; ++i) {
+    ProfileMiner miner(request);
+    while (miner.NeedsPass()) {
+      std::ranges::shuffle(strips, random_);
+      for (const MinedStrip& strip : strips) miner.Add(strip);
+      miner.EndPass();
+    }
+    Bytes bytes;
+    ASSERT_EQ(miner.Write(&bytes), Error::kOk);
+    EXPECT_EQ(bytes, expected);
+  }
 }
 
 }  // namespace
