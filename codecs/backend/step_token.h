@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "codecs/backend/step_tile.h"
-#include "codecs/numbers/elements.h"
 #include "codecs/numbers/static_step.h"
+#include "codecs/pack/elements.h"
 
 namespace cairn::codecs {
 

@@ -2,7 +2,7 @@
 #include "codecs/backend/reference/attention.h"
 
 #include "codecs/numbers/attention.h"
-#include "codecs/numbers/elements.h"
+#include "codecs/pack/elements.h"
 
 namespace cairn::codecs::reference {
 namespace {

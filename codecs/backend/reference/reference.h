@@ -4,8 +4,8 @@
 // other backend is tested against them.
 
 #include "codecs/backend/backend.h"
-#include "codecs/numbers/elements.h"
 #include "codecs/numbers/math.h"
+#include "codecs/pack/elements.h"
 
 namespace cairn::codecs::reference {
 

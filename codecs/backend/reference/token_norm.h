@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "codecs/numbers/elements.h"
 #include "codecs/numbers/math.h"
+#include "codecs/pack/elements.h"
 #include "codecs/types/dtype.h"
 
 namespace cairn::codecs {

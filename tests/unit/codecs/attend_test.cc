@@ -9,7 +9,7 @@
 #include "codecs/backend/reference/attention.h"
 #include "codecs/image/token_reader.h"
 #include "codecs/numbers/attention.h"
-#include "codecs/numbers/elements.h"
+#include "codecs/pack/elements.h"
 #include "codecs/stages/select/token_plan.h"
 #include "gtest/gtest.h"
 #include "tests/support/codec_calls.h"
