@@ -154,34 +154,40 @@ struct Backend {
   //   rows    kRowWords words
   void (*select_rows)(const AffineTile& tile, const uint8_t* source, uint64_t* rows);
 
-  // Group parameters and codes of K (and of latents): a group is one channel of `group` consecutive
-  // tokens.
-  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
-  //   kMagnitudeMax in magnitude codes   tokens * CodeRowBytes(dim, bits) bytes, token-major,
-  //   written whole params  ceil(tokens / group) * dim pairs (u16 min, u16 range: fp16 bits),
-  //   group-major then channel, written whole
+  // Computes the parameters and codes of K and of latents. A group is one channel of `group`
+  // consecutive tokens.
   //
-  // For each group, over its tokens that are not in rows:
-  //   none such            min = range = +0, codes 0
-  //   low, high            their smallest and largest value in fp32, -0 taken as +0
-  //   factor h (fp32)      0 unless is_clipped, when it is the first of ClipInset(bits, 0..) of
-  //   least error inset                (high - low) * h min                  Fp16RoundDown(low +
-  //   inset), with -0 stored as +0 range                Fp16RoundUp((high - inset) - min) code of x
-  //   Narrow(Code8(x, min, 255 / range), bits); 0 where range is 0, and for tokens in rows error of
-  //   a factor    the sum in uint32 of d * d, d = ClipDistance(x, min, Levels(bits) / range,
-  //   weight), weight =
-  //                        (range * 4096) / (Levels(bits) * range of h = 0); 0 where the range of h
-  //                        = 0 is 0
+  // - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
+  // - codes: tokens * CodeRowBytes(dim, bits) bytes, token-major, written whole.
+  // - params: ceil(tokens / group) * dim pairs of u16, fp16 min and fp16 range, written whole.
+  //   Group-major, then channel.
+  //
+  // Each group follows these rules, over its tokens that are not in rows, in fp32:
+  //
+  // - No such token: min = range = +0, and all codes are 0.
+  // - low and high are the smallest and the largest value; -0 counts as +0.
+  // - The factor h is 0 unless is_clipped. Then h is the first of ClipInset(bits, 0..) whose error
+  //   is least.
+  // - inset = (high - low) * h.
+  // - min = Fp16RoundDown(low + inset). A min of -0 is stored as +0.
+  // - range = Fp16RoundUp((high - inset) - min).
+  // - The code of x is Narrow(Code8(x, min, 255 / range), bits). It is 0 where range is 0, and for
+  //   tokens in rows.
+  // - The error of a factor is the sum in uint32 of d * d, d = ClipDistance(x, min,
+  //   Levels(bits) / range, weight).
+  // - weight = (range * 4096) / (Levels(bits) * range0), range0 being the range of h = 0. It is 0
+  //   where range0 is 0.
+  //
   // Returns false, with codes and params in any state, when a group has low == high and low is not
-  // an fp16 value (the tile is then kept raw, so that such groups come back exactly).
+  // an fp16 value. The tile is then kept raw, so that such groups come back exactly.
   bool (*encode_per_channel)(const AffineTile& tile, const uint8_t* source, const uint64_t* rows,
                              uint8_t* codes, uint8_t* params);
 
-  // The same for V: a group is `group` consecutive channels of one token, none of whose elements is
-  // left out.
-  //   params  tokens * ceil(dim / group) pairs, token-major then group, written whole
-  // Tokens in rows: min = range = +0, codes 0. A token with a group whose low == high is not an
-  // fp16 value is added to rows and treated so.
+  // The same for V. A group is `group` consecutive channels of one token, all of them.
+  //
+  // - params: tokens * ceil(dim / group) pairs, token-major, then group, written whole.
+  // - Tokens in rows have min = range = +0 and codes 0.
+  // - A token with a group whose low == high is not an fp16 value is added to rows.
   void (*encode_per_token)(const AffineTile& tile, const uint8_t* source, uint64_t* rows,
                            uint8_t* codes, uint8_t* params);
 
@@ -220,12 +226,12 @@ struct Backend {
                        uint8_t* target);
 
   // Gives every token that is not in rows the first pattern of least cost, if it has to take one:
-  // sets its number and its bit in is_predicted. A token that takes one and leaves what cannot be
-  // coded is added to rows instead. Other numbers and bits are left alone.
-  //   source  tokens * dim elements; those of tokens outside `rows` are finite and at most
-  //   kMagnitudeMax in magnitude
-  //   numbers  tokens bytes
-  //   tile.spans  if not null, tokens * ceil(dim / group): written for tokens outside `rows`
+  // sets its number and its bit in is_predicted. A token whose remainder cannot be coded is added
+  // to rows instead. Other numbers and bits are left alone.
+  //
+  // - source: tokens * dim elements. Outside `rows` they are finite and at most kMagnitudeMax.
+  // - numbers: tokens bytes.
+  // - tile.spans: tokens * ceil(dim / group), written for tokens outside `rows`; may be null.
   void (*choose_patterns)(const PatternedTile& tile, const uint8_t* source, uint64_t* rows,
                           uint8_t* numbers, uint64_t* is_predicted) = nullptr;
 

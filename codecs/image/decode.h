@@ -23,8 +23,7 @@ namespace cairn::codecs {
 //   target  at least SourceBytes(spec.tile, slice, spec.tokens) bytes (else kTargetTooSmall), any
 //           alignment, no overlap with view. From 1 MiB on it is written past the caches where
 //           whole cache lines allow it: a target at a multiple of 64 is fastest
-//   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
-//   kNoBank
+//   inputs  what the recipe needs. Without its profile, kNoProfile; without its bank, kNoBank
 // kBadTile: a tile in strips is none that an encoder writes, and the target in any state. Only
 // decoding an entropy-coded stream shows whether it ends as it must.
 // Same image gives the same values, bit for bit, on every Backend.

@@ -15,17 +15,20 @@
 
 namespace cairn::codecs {
 
-//   spec    what the payload is of, and its recipe
-//   source  exactly SourceBytes(spec.tile, spec.slice, spec.tokens) bytes, tiles in the order
-//   layer, head, plane target  may be as small as the image turns out to be; MaxImageBytes(spec)
-//   always suffices. May not overlap source bytes   the image's; set on kOk. The rest of target is
-//   in any state
-//   inputs  what the recipe needs of them: without its profile, kNoProfile; without its bank,
-//   kNoBank
-// The header says RecordedSpec(spec, inputs).
-// Errors: those of Validate(spec), kSourceSize (of what is given of heads too), kTargetTooSmall
-// (target in any state). Same spec and source give the same bytes on every Backend. Opaque kinds
-// are kept raw under every recipe.
+// Encodes a payload.
+//
+// - spec: what the payload is of, and its recipe. The header says RecordedSpec(spec, inputs).
+// - source: exactly SourceBytes(spec.tile, spec.slice, spec.tokens) bytes.
+//   Its order is layer, head, plane.
+// - target: MaxImageBytes(spec) bytes always suffice. It may be as small as the image turns out to
+//   be. It may not overlap source.
+// - bytes: of the image; set on kOk. The rest of target is in any state.
+// - inputs: what the recipe needs. Without its profile, kNoProfile; without its bank, kNoBank.
+//
+// Errors: those of Validate(spec); kSourceSize, also where an input has another number of values
+// than the slice; kTargetTooSmall, with target in any state.
+// The same spec, source and inputs give the same bytes on every Backend. Opaque kinds are kept raw
+// under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
 
@@ -37,9 +40,10 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
 // images of one block put together. Where two sources have a tile, the first wins. Tile bytes and
 // their CRCs are copied as they are, unchecked.
 //
-//   sources  images of one block that differ in nothing but their slices (else kMismatch)
-//   slice    covered by their slices together (else kIncomplete)
-//   target   may not overlap any source; GatheredBytes() suffices (else kTargetTooSmall)
+// - sources: images of one block that differ in nothing but their slices (else kMismatch).
+// - slice: covered by their slices together (else kIncomplete).
+// - target: GatheredBytes() suffices (else kTargetTooSmall). It may not overlap any source.
+//
 // A whole encode of `slice` and the gathering of encodes of its parts give the same bytes.
 // Errors besides: kInvalidSlice, kTooLarge (the gathered image would pass a limit of
 // Validate(ImageSpec)).
