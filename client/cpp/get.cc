@@ -57,15 +57,13 @@ absl::Status VerifyAndDecode(const codecs::ImageView& view,
   CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
   const auto* views = std::get_if<PlaneViews>(&target);
   size_t offset = 0;
-  uint32_t tile = 0;
   for (uint16_t layer = 0; layer < shape.layers; ++layer) {
     for (uint16_t head = 0; head < shape.heads; ++head, offset += head_bytes) {
-      for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane, ++tile) {
-        CAIRN_RETURN_IF_ERROR(
-            FromCodec(codecs::VerifyTile(view, tile), absl::StrCat("tile ", tile)));
-      }
       const codecs::Slice one{static_cast<uint16_t>(spec.slice.layer_first + layer), 1,
                               static_cast<uint16_t>(spec.slice.head_first + head), 1};
+      CAIRN_RETURN_IF_ERROR(
+          FromCodec(codecs::VerifyTiles(view, one),
+                    absl::StrCat("layer ", one.layer_first, ", head ", one.head_first)));
       const std::span<std::byte> decoded =
           views != nullptr ? heap.first(head_bytes)
                            : std::get<SourceTarget>(target).bytes.subspan(offset, head_bytes);

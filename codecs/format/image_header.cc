@@ -34,6 +34,10 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kSideObjectCount, spec.side_object_count);
   Store(target + header::kKDim, spec.tile.k_dim);
   Store(target + header::kVDim, spec.tile.v_dim);
+  Store(target + header::kUnitLayers, static_cast<uint8_t>(spec.unit.layers - 1));
+  Store(target + header::kUnitHeads, static_cast<uint8_t>(spec.unit.heads - 1));
+  Store(target + header::kUnitPlanes, static_cast<uint8_t>(spec.unit.planes - 1));
+  Store(target + header::kSymbolMode, spec.symbol_mode);
   Store(target + header::kRecipeId, spec.recipe.id);
   Store(target + header::kRecipeBits, spec.recipe.bits);
   Store(target + header::kRecipeFlags,
@@ -65,7 +69,7 @@ uint32_t PrefixCrc(std::span<const std::byte> prefix) {
 ImageWriter::ImageWriter(const ImageSpec& spec, std::span<std::byte> target)
     : spec_(spec),
       target_(target),
-      tile_count_(TileCount(spec.tile, spec.slice)),
+      tile_count_(TilingOf(spec).count()),
       offset_(PrefixBytes(tile_count_)) {}
 
 std::span<std::byte> ImageWriter::Reserve(uint64_t bytes) const {

@@ -31,11 +31,12 @@ bool HasValidSideObjects(const ImageSpec& spec) {
 
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes) {
   if (const Error error = Validate(spec.tile); error != Error::kOk) return error;
+  if (spec.unit != CodingUnit{} || spec.symbol_mode != 0) return Error::kUnknownUnit;
   if (spec.tokens == 0 || spec.tokens > kTokensPerBlockMax) return Error::kInvalidShape;
   if (spec.slice.IsEmpty()) return Error::kInvalidSlice;
   // At most 2^32 tile groups of two tiles of at most 2^34 bytes each: 64 bits hold it once the tile
   // count is checked.
-  const uint64_t tile_count = TileCount(spec.tile, spec.slice);
+  const uint64_t tile_count = TilingOf(spec).count();
   if (tile_count > kTilesMax) return Error::kTooLarge;
   uint64_t head_bytes = 0;
   for (uint32_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {

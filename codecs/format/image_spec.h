@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codecs/format/tiling.h"
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/error.h"
 #include "codecs/types/shape.h"
@@ -41,6 +42,8 @@ struct ImageSpec {
   Domain domain = Domain::kAsWritten;
   uint8_t side_object_count = 0;  // of side_objects: 1 for cairn, its profile; else 0
   std::array<Digest, kSideObjectsMax> side_objects{};
+  CodingUnit unit{};
+  uint8_t symbol_mode = 0;  // how forms turn codes into symbols; 0: as each form's page says
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
@@ -51,12 +54,17 @@ inline void NameSideObject(const Digest* id, ImageSpec* spec) {
   if (id != nullptr) spec->side_objects[0] = *id;
 }
 
-// kInvalidShape, kInvalidSlice, kUnknownRecipe, or kTooLarge (by MaxImageBytes and tile count).
+// kInvalidShape, kInvalidSlice, kUnknownRecipe, kTooLarge (by MaxImageBytes and tile count), or
+// kUnknownUnit: no other than 1 x 1 x 1 is known yet, and no symbol mode but 0.
 Error Validate(const ImageSpec& spec);
 
 // The bytes that no image of this spec can pass: header, directory and every tile raw. Errors as
 // Validate().
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
+
+[[nodiscard]] inline Tiling TilingOf(const ImageSpec& spec) {
+  return {spec.tile.kind, spec.slice, spec.unit};
+}
 
 // How a tile is laid out: layout in the low byte, bits of a code in the high one.
 enum class TileLayoutId : uint8_t {
@@ -96,12 +104,6 @@ struct TileEntry {
   uint32_t crc = 0;     // CRC32C of those bytes
   uint16_t rows = 0;    // tokens kept at full precision
   uint16_t form = kRawForm;
-};
-
-struct TileId {
-  uint16_t layer = 0;
-  uint16_t head = 0;
-  uint8_t plane = 0;  // index among the planes of the kind
 };
 
 }  // namespace cairn::codecs

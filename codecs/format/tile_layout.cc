@@ -83,9 +83,8 @@ TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index) {
 }
 
 ProfileHead HeadOf(const ImageSpec& spec, uint32_t index) {
-  const uint32_t pair = index / PlaneCount(spec.tile.kind);
-  return {spec.slice.layer_first + pair / spec.slice.head_count,
-          spec.slice.head_first + pair % spec.slice.head_count};
+  const Slice slice = TilingOf(spec).AreaOf(index).slice;
+  return {slice.layer_first, slice.head_first};
 }
 
 TileLayout RawLayout(const TileGeometry& geometry) {

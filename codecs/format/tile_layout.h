@@ -41,7 +41,7 @@ struct TileGeometry {
 
 [[nodiscard]] TileGeometry GeometryOf(const ImageSpec& spec, uint32_t plane_index);
 
-// Of which head of its group tile `index` is.
+// The first layer and head that tile `index` codes.
 [[nodiscard]] ProfileHead HeadOf(const ImageSpec& spec, uint32_t index);
 
 inline constexpr uint64_t kChainBytes = 16;

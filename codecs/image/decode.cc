@@ -30,23 +30,19 @@ Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
     return error;
   }
   if (target.size() < target_bytes) return Error::kTargetTooSmall;
-  const uint32_t planes = PlaneCount(spec.tile.kind);
   const bool is_streamed = target_bytes >= kStreamedBytesMin;
   StepScratch scratch;
   StripDecoder strips(backend, is_streamed);
   StepStripDecoder steps(backend, is_streamed, &scratch);
   const DecodeWork work{backend, inputs, is_streamed, &scratch, &strips, &steps};
   uint8_t* out = U8(target.data());
-  for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
-    // The tiles of a layer's heads are adjacent.
-    const uint32_t first =
-        view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
-    for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      const StoredTile tile = StoredTileOf(view, first + i);
-      if (!FormOf(tile.entry.form)->decode(work, tile, out)) return Error::kBadTile;
-      out += tile.geometry.SourceBytes();
-    }
-  }
+  const Error error = view.tiling().ForEach(slice, [&](uint32_t index) {
+    const StoredTile tile = StoredTileOf(view, index);
+    if (!FormOf(tile.entry.form)->decode(work, tile, out)) return Error::kBadTile;
+    out += tile.geometry.SourceBytes();
+    return Error::kOk;
+  });
+  if (error != Error::kOk) return error;
   return strips.Flush() && steps.Flush() ? Error::kOk : Error::kBadTile;
 }
 

@@ -22,8 +22,10 @@ bool AreWhole(const ImageSpec& spec, const EncodeInputs& inputs) {
          is_whole(inputs.token_states.size(), spec.tokens);
 }
 
-// What the inputs have of the head.
-void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, uint64_t head, TileSource* tile) {
+// What the inputs have of the tile's head.
+void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, TileSource* tile) {
+  const uint64_t head = uint64_t{tile->at.layer - spec.slice.layer_first} * spec.slice.head_count +
+                        (tile->at.head - spec.slice.head_first);
   tile->bank = inputs.bank;
   tile->chain_tokens = inputs.chain_tokens;
   if (!inputs.query_magnitudes.empty()) {
@@ -54,7 +56,8 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
     return error;
   }
   if (source.size() != source_bytes || !AreWhole(spec, inputs)) return Error::kSourceSize;
-  const auto tile_count = static_cast<uint32_t>(TileCount(spec.tile, spec.slice));
+  const Tiling tiling = TilingOf(spec);
+  const auto tile_count = static_cast<uint32_t>(tiling.count());
   if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
 
   const ImageSpec recorded = RecordedSpec(spec, inputs);
@@ -64,16 +67,20 @@ Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std:
   HeadWork head;
   StepScratch scratch;
   for (uint32_t i = 0; i < tile_count; ++i) {
-    TileSource tile{GeometryOf(spec, i % planes), tile_bytes, spec.first_position, HeadOf(spec, i)};
+    const TileArea area = tiling.AreaOf(i);
+    const bool is_first = area.plane_first == 0;
+    TileSource tile{GeometryOf(spec, area.plane_first),
+                    tile_bytes,
+                    spec.first_position,
+                    {area.slice.layer_first, area.slice.head_first}};
     tile.head = &head;
-    AddInputs(spec, inputs, i / planes, &tile);
-    if (i % planes == 0) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
+    AddInputs(spec, inputs, &tile);
+    if (is_first) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
     if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
     if (spec.recipe.NeedsProfile()) {
       tile.profile = inputs.profile;
       tile.scratch = &scratch;
-      if (planes == 2)
-        tile.v = i % planes == 0 ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
+      if (planes == 2) tile.v = is_first ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
     }
     if (const Error error = EncodeTile(backend, spec.recipe, tile, &writer); error != Error::kOk) {
       return error;

@@ -20,32 +20,27 @@ Error GatheredSpec(std::span<const ImageView> sources, const Slice& slice, Image
   return Validate(shared);
 }
 
-// The first source that has the tiles of this layer and head, or null.
-const ImageView* FindSource(std::span<const ImageView> sources, uint32_t layer, uint32_t head) {
-  const Slice wanted{static_cast<uint16_t>(layer), 1, static_cast<uint16_t>(head), 1};
+// The first source that has the slice, or null.
+const ImageView* FindSource(std::span<const ImageView> sources, const Slice& slice) {
   for (const ImageView& source : sources) {
-    if (source.spec().slice.Contains(wanted)) return &source;
+    if (source.spec().slice.Contains(slice)) return &source;
   }
   return nullptr;
 }
 
-// Calls visit(view, index) for every tile of `slice` in the order of an image; kIncomplete where no
+// Calls visit(view, index) for every tile of an image of this spec, in order; kIncomplete where no
 // source has it.
 template <typename Visit>
-Error ForEachTile(std::span<const ImageView> sources, const Slice& slice, Visit visit) {
-  const uint32_t planes = PlaneCount(sources.front().spec().tile.kind);
-  for (uint32_t i = 0; i < slice.layer_count; ++i) {
-    for (uint32_t j = 0; j < slice.head_count; ++j) {
-      const uint32_t layer = slice.layer_first + i;
-      const uint32_t head = slice.head_first + j;
-      const ImageView* source = FindSource(sources, layer, head);
-      if (source == nullptr) return Error::kIncomplete;
-      const uint32_t first =
-          source->IndexOf({static_cast<uint16_t>(layer), static_cast<uint16_t>(head), 0});
-      for (uint32_t plane = 0; plane < planes; ++plane) visit(*source, first + plane);
-    }
-  }
-  return Error::kOk;
+Error ForEachTile(std::span<const ImageView> sources, const ImageSpec& spec, Visit visit) {
+  const Tiling tiling = TilingOf(spec);
+  return tiling.ForEach(spec.slice, [&](uint32_t index) {
+    const TileArea area = tiling.AreaOf(index);
+    const ImageView* source = FindSource(sources, area.slice);
+    if (source == nullptr) return Error::kIncomplete;
+    visit(*source,
+          source->IndexOf({area.slice.layer_first, area.slice.head_first, area.plane_first}));
+    return Error::kOk;
+  });
 }
 
 }  // namespace
@@ -53,8 +48,8 @@ Error ForEachTile(std::span<const ImageView> sources, const Slice& slice, Visit 
 Error GatheredBytes(std::span<const ImageView> sources, const Slice& slice, uint64_t* bytes) {
   ImageSpec spec;
   if (const Error error = GatheredSpec(sources, slice, &spec); error != Error::kOk) return error;
-  uint64_t total = PrefixBytes(TileCount(spec.tile, spec.slice));
-  const Error error = ForEachTile(sources, slice, [&](const ImageView& source, uint32_t index) {
+  uint64_t total = PrefixBytes(TilingOf(spec).count());
+  const Error error = ForEachTile(sources, spec, [&](const ImageView& source, uint32_t index) {
     total += source.Tile(index).bytes;
   });
   if (error != Error::kOk) return error;
@@ -70,7 +65,7 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
   ImageSpec spec = sources.front().spec();
   spec.slice = slice;
   ImageWriter writer(spec, target);
-  const Error error = ForEachTile(sources, slice, [&](const ImageView& source, uint32_t index) {
+  const Error error = ForEachTile(sources, spec, [&](const ImageView& source, uint32_t index) {
     static_cast<void>(writer.Copy(source.Tile(index),
                                   source.TileContent(index)));  // there is room for all of them
   });

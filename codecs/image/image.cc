@@ -50,8 +50,7 @@ Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_obj
   const size_t rate_bytes = has_rate ? 0 : header::kVariant - header::kRecipeParams;
   const size_t params = recipe.HasVariant() ? header::kParamsTail : header::kVariant;
   const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
-  const bool is_zero = IsZero(base + header::kReserved, 4) &&
-                       IsZero(base + header::kRecipeReserved, 1) &&
+  const bool is_zero = IsZero(base + header::kRecipeReserved, 1) &&
                        IsZero(base + header::kRecipeParams, rate_bytes) &&
                        IsZero(base + params, header::kSideObjects - params) &&
                        IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
@@ -67,6 +66,7 @@ Error LoadSpec(const std::byte* base, ImageSpec* spec) {
   spec->slice = {
       Load<uint16_t>(base + header::kLayerFirst), Load<uint16_t>(base + header::kLayerCount),
       Load<uint16_t>(base + header::kHeadFirst), Load<uint16_t>(base + header::kHeadCount)};
+  if (!IsZero(base + header::kUnitLayers, 4)) return Error::kUnknownUnit;
   spec->tokens = Load<uint16_t>(base + header::kTokens);
   spec->first_position = Load<uint64_t>(base + header::kFirstPosition);
   spec->domain = Load<Domain>(base + header::kDomain);
@@ -87,11 +87,12 @@ Error LoadSpec(const std::byte* base, ImageSpec* spec) {
 Error CheckDirectory(const ImageSpec& spec, const std::byte* entries, uint32_t tile_count,
                      uint64_t image_bytes) {
   uint64_t offset = PrefixBytes(tile_count);
-  const uint32_t planes = PlaneCount(spec.tile.kind);
+  const Tiling tiling = TilingOf(spec);
   for (uint32_t i = 0; i < tile_count; ++i, entries += kDirectoryEntryBytes) {
-    const auto layout = LayoutOf(
-        GeometryOf(spec, i % planes), spec.recipe, Load<uint16_t>(entries + directory::kForm),
-        Load<uint16_t>(entries + directory::kRows), Load<uint32_t>(entries + directory::kBytes));
+    const auto layout = LayoutOf(GeometryOf(spec, tiling.AreaOf(i).plane_first), spec.recipe,
+                                 Load<uint16_t>(entries + directory::kForm),
+                                 Load<uint16_t>(entries + directory::kRows),
+                                 Load<uint32_t>(entries + directory::kBytes));
     if (!layout.has_value() || Load<uint32_t>(entries + directory::kBytes) != layout->bytes ||
         uint64_t{Load<uint32_t>(entries + directory::kOffset)} * kSectionAlignment != offset) {
       return Error::kBadDirectory;
@@ -119,7 +120,7 @@ Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
   ImageView parsed;
   if (const Error error = LoadSpec(base, &parsed.spec_); error != Error::kOk) return error;
   parsed.tile_count_ = Load<uint32_t>(base + header::kTileCount);
-  if (parsed.tile_count_ != TileCount(parsed.spec_.tile, parsed.spec_.slice)) {
+  if (parsed.tile_count_ != TilingOf(parsed.spec_).count()) {
     return Error::kBadHeader;
   }
   const uint64_t prefix_bytes = PrefixBytes(parsed.tile_count_);
@@ -148,18 +149,9 @@ std::span<const std::byte> ImageView::TileContent(uint32_t index) const {
   return bytes_.subspan(entry.offset, entry.bytes);
 }
 
-uint32_t ImageView::IndexOf(TileId id) const {
-  const uint32_t layer = id.layer - uint32_t{spec_.slice.layer_first};
-  const uint32_t head = id.head - uint32_t{spec_.slice.head_first};
-  return (layer * spec_.slice.head_count + head) * PlaneCount(spec_.tile.kind) + id.plane;
-}
-
 TileId ImageView::IdOf(uint32_t index) const {
-  const uint32_t planes = PlaneCount(spec_.tile.kind);
-  const uint32_t pair = index / planes;
-  return {static_cast<uint16_t>(spec_.slice.layer_first + pair / spec_.slice.head_count),
-          static_cast<uint16_t>(spec_.slice.head_first + pair % spec_.slice.head_count),
-          static_cast<uint8_t>(index % planes)};
+  const TileArea area = tiling().AreaOf(index);
+  return {area.slice.layer_first, area.slice.head_first, area.plane_first};
 }
 
 }  // namespace cairn::codecs

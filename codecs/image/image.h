@@ -3,10 +3,10 @@
 // An image: the encoded bytes of one slice of one group of a block. Header, directory, tiles, as
 // docs/formats/image.md draws them.
 //
-//   ParseImage()   checks all that lies before the tiles, so that nothing reached through an
-//   ImageView is out of bounds VerifyTiles()  checks the tiles: their CRC, padding, rows and
-//   parameters. After it the values that Decode() gives are those
-//                  that were encoded
+// - ParseImage() checks all that lies before the tiles. After it nothing that is reached through
+//   the ImageView is out of bounds.
+// - VerifyTiles() checks the tiles: their CRC, padding, rows and parameters.
+//   After it Decode() gives the values that were encoded.
 //
 // Bytes that may change under the reader (memory shared with a peer) must be copied first.
 //
@@ -35,8 +35,11 @@ class ImageView {
   // REQUIRES: index < tile_count().
   [[nodiscard]] TileEntry Tile(uint32_t index) const;
   [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
-  // REQUIRES: the tile lies in spec().slice.
-  [[nodiscard]] uint32_t IndexOf(TileId id) const;
+  // Which tile codes what.
+  [[nodiscard]] Tiling tiling() const { return TilingOf(spec_); }
+  // The tile that codes this layer, head and plane. REQUIRES: it lies in spec().slice.
+  [[nodiscard]] uint32_t IndexOf(TileId id) const { return tiling().IndexOf(id); }
+  // The first layer, head and plane that the tile codes.
   [[nodiscard]] TileId IdOf(uint32_t index) const;
 
  private:
@@ -54,8 +57,8 @@ class ImageView {
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
 
 // Parses the image at the start of `bytes`, which may be longer; assumes malice. *view is set on
-// kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kBadHeader, kBadDirectory,
-// kBadPadding, kBadChecksum.
+// kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kUnknownUnit, kBadHeader,
+// kBadDirectory, kBadPadding, kBadChecksum.
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
 
 // Checks the tiles of `slice`, or one of them: kBadChecksum, kBadPadding, kBadTile; kInvalidSlice

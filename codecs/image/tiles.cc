@@ -6,8 +6,9 @@ namespace cairn::codecs {
 StoredTile StoredTileOf(const ImageView& view, uint32_t index) {
   const ImageSpec& spec = view.spec();
   StoredTile tile;
-  tile.geometry = GeometryOf(spec, index % PlaneCount(spec.tile.kind));
-  tile.at = HeadOf(spec, index);
+  const TileArea area = view.tiling().AreaOf(index);
+  tile.geometry = GeometryOf(spec, area.plane_first);
+  tile.at = {area.slice.layer_first, area.slice.head_first};
   tile.first_position = spec.first_position;
   tile.recipe = &spec.recipe;
   tile.entry = view.Tile(index);

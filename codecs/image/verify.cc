@@ -14,16 +14,7 @@ Error VerifyTile(const ImageView& view, uint32_t index) {
 
 Error VerifyTiles(const ImageView& view, const Slice& slice) {
   if (slice.IsEmpty() || !view.spec().slice.Contains(slice)) return Error::kInvalidSlice;
-  const uint32_t planes = PlaneCount(view.spec().tile.kind);
-  for (uint32_t layer = 0; layer < slice.layer_count; ++layer) {
-    // The tiles of a layer's heads are adjacent.
-    const uint32_t first =
-        view.IndexOf({static_cast<uint16_t>(slice.layer_first + layer), slice.head_first, 0});
-    for (uint32_t i = 0; i < slice.head_count * planes; ++i) {
-      if (const Error error = VerifyTile(view, first + i); error != Error::kOk) return error;
-    }
-  }
-  return Error::kOk;
+  return view.tiling().ForEach(slice, [&](uint32_t index) { return VerifyTile(view, index); });
 }
 
 Error VerifyTiles(const ImageView& view) { return VerifyTiles(view, view.spec().slice); }

@@ -73,11 +73,10 @@ Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe
     return Error::kTargetTooSmall;
   }
   ImageWriter writer(spec, target.first(target.size() - recode_bytes));
-  const uint32_t planes = PlaneCount(spec.tile.kind);
   HeadWork head;
   for (uint32_t i = 0; i < view.tile_count(); ++i) {
     const StoredTile tile = StoredTileOf(view, i);
-    if (i % planes == 0) head = {};
+    if (view.IdOf(i).plane == 0) head = {};
     // The bits of a raw tile are the source's.
     TileSource source{tile.geometry, U8(tile.content.data()), spec.first_position, tile.at};
     source.head = &head;

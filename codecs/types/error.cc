@@ -43,6 +43,8 @@ std::string_view Name(Error error) {
       return "unknown version";
     case Error::kBadFlags:
       return "unknown flags";
+    case Error::kUnknownUnit:
+      return "unknown coding unit";
     case Error::kBadHeader:
       return "bad header";
     case Error::kBadDirectory:

@@ -30,6 +30,7 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadMagic,      // not an image
     kBadVersion,    // a version this code does not know
     kBadFlags,      // a flag this code does not know
+    kUnknownUnit,   // a coding unit or a symbol mode this code does not know
     kBadHeader,     // a header field out of its limits
     kBadDirectory,  // a directory entry that is not the one its form computes
     kBadPadding,    // a byte that must be zero is not

@@ -116,10 +116,6 @@ uint64_t TileBytes(const TileShape& shape, Plane plane, uint32_t tokens) {
          ElementBytes(shape.dtype);
 }
 
-uint64_t TileCount(const TileShape& shape, const Slice& slice) {
-  return uint64_t{slice.layer_count} * slice.head_count * PlaneCount(shape.kind);
-}
-
 Error SourceBytes(const TileShape& shape, const Slice& slice, uint32_t tokens, uint64_t* bytes) {
   if (const Error error = Validate(shape); error != Error::kOk) return error;
   if (tokens == 0 || tokens > kTokensPerBlockMax) return Error::kInvalidShape;

@@ -6,11 +6,10 @@
 // plane; each tile is [rows, dim] in C order, in the group's dtype, little-endian, with no padding
 // anywhere.
 //
-//   kind          planes   rows of a tile   dim of a plane
-//   kKv           K, V     tokens           k_dim, v_dim      elements
-//   kLatent       1        tokens           k_dim             elements (MLA: the latent, its rotary
-//   part included) kState        1        1                k_dim             bytes, a snapshot at
-//   the block's end kOpaqueRows   1        tokens           k_dim             bytes a token
+// - kKv: planes K and V; rows = tokens; dim = k_dim and v_dim elements.
+// - kLatent: one plane; rows = tokens; dim = k_dim elements. MLA: the latent with its rotary part.
+// - kState: one plane; 1 row; dim = k_dim bytes. A snapshot at the block's end.
+// - kOpaqueRows: one plane; rows = tokens; dim = k_dim bytes.
 //
 // Every number is checked by Validate() or by the functions that compute sizes, none of which can
 // overflow.
@@ -94,7 +93,6 @@ Error Validate(const GroupShape& shape);
 
 // REQUIRES: Validate(shape) is kOk, tokens <= kTokensPerBlockMax.
 [[nodiscard]] uint64_t TileBytes(const TileShape& shape, Plane plane, uint32_t tokens);
-[[nodiscard]] uint64_t TileCount(const TileShape& shape, const Slice& slice);
 
 // Bytes of the source payload of a slice. kInvalidShape, kInvalidSlice (empty); *bytes is set on
 // kOk.

@@ -144,28 +144,26 @@ absl::StatusOr<Extent> DecodeToStaging(GetRun& run, const Views& views) {
 // do not.
 std::span<const std::byte> SourceWithin(const GetRun& run, const ImageView& view,
                                         uint32_t* crc32c) {
-  const Slice& slice = run.slice;
-  const uint32_t first =
-      view.IndexOf({.layer = slice.layer_first, .head = slice.head_first, .plane = 0});
-  const uint64_t count = codecs::TileCount(view.spec().tile, slice);
-  if (slice.layer_count > 1 && slice.head_count < view.spec().slice.head_count) {
-    return {};  // tiles of other heads between them
-  }
   codecs::CrcJoin join;
-  uint64_t bytes = 0;
-  for (uint64_t i = first; i < first + count; ++i) {
-    const codecs::TileEntry tile = view.Tile(static_cast<uint32_t>(i));
-    if (tile.form != codecs::kRawForm) {
-      return {};
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  const codecs::Error error = view.tiling().ForEach(run.slice, [&](uint32_t index) {
+    const codecs::TileEntry tile = view.Tile(index);
+    if (end == 0) {
+      begin = end = tile.offset;
+    }
+    if (tile.form != codecs::kRawForm || tile.offset != end) {
+      return codecs::Error::kMismatch;  // coded, or tiles of other heads between them
     }
     join.Append(tile.crc, tile.bytes);
-    bytes += tile.bytes;
-  }
-  if (bytes != run.source_bytes) {
-    return {};  // padding between them
+    end += tile.bytes;
+    return codecs::Error::kOk;
+  });
+  if (error != codecs::Error::kOk || end - begin != run.source_bytes) {
+    return {};  // there is padding between them, if all are raw
   }
   *crc32c = join.crc();
-  return view.bytes().subspan(view.Tile(first).offset, bytes);
+  return view.bytes().subspan(begin, end - begin);
 }
 
 // The answer but for its payload.

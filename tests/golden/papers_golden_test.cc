@@ -38,7 +38,7 @@ class PapersGoldenTest : public testing::TestWithParam<const Backend*> {
     const uint32_t planes = PlaneCount(source_.spec.tile.kind);
     const uint32_t rows = TileRows(source_.spec.tile.kind, source_.spec.tokens);
     size_t offset = 0;
-    for (uint32_t tile = 0; tile < TileCount(source_.spec.tile, source_.spec.slice); ++tile) {
+    for (uint32_t tile = 0; tile < TilingOf(source_.spec).count(); ++tile) {
       const size_t row_bytes =
           TileBytes(source_.spec.tile, PlaneAt(source_.spec.tile.kind, tile % planes),
                     source_.spec.tokens) /

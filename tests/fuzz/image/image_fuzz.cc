@@ -104,6 +104,7 @@ void UseWithBank(const ImageView& view) {
 }
 
 void Use(const ImageView& view) {
+  Require(view.spec().unit == CodingUnit{} && view.spec().symbol_mode == 0);
   if (view.spec().recipe.NeedsBank()) UseWithBank(view);
   if (view.spec().recipe.NeedsProfile()) UseWithProfile(view);
   const bool is_verified = VerifyTiles(view) == Error::kOk;

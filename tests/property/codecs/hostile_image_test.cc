@@ -63,6 +63,20 @@ class HostileImageTest : public testing::TestWithParam<const char*> {
   Bytes image_ = SmallImage(GetParam(), random_);
 };
 
+TEST_P(HostileImageTest, UnitsAndSymbolModesOfLaterWritersAreRefusedByName) {
+  for (const size_t field :
+       {header::kUnitLayers, header::kUnitHeads, header::kUnitPlanes, header::kSymbolMode}) {
+    for (const int value : {1, 2, 7, 128, 255}) {
+      Bytes changed = image_;
+      changed[field] = static_cast<std::byte>(value);
+      ImageView view;
+      EXPECT_EQ(ParseImage(changed, &view), Error::kUnknownUnit) << field;
+      FixPrefixCrc(changed, TileCountOf(changed));
+      EXPECT_EQ(ParseImage(changed, &view), Error::kUnknownUnit) << field;
+    }
+  }
+}
+
 TEST_P(HostileImageTest, AnyChangeBeforeTheTilesIsNoticed) {
   const size_t prefix = PrefixBytes(TileCountOf(image_));
   for (size_t i = 0; i < prefix; ++i) {
@@ -94,8 +108,7 @@ TEST_P(HostileImageTest, AnyChangeWithAFittingCrcIsRefusedOrHarmless) {
 }
 
 TEST_P(HostileImageTest, ReservedBytesMustBeZero) {
-  for (const auto& [first, count] : {std::pair<size_t, size_t>{header::kReserved, 4},
-                                     {header::kRecipeReserved, 1},
+  for (const auto& [first, count] : {std::pair<size_t, size_t>{header::kRecipeReserved, 1},
                                      {header::kRecipeParams, 23},
                                      {header::kSideObjects, 128},
                                      {header::kTail, 32}}) {

@@ -75,7 +75,7 @@ class HotPropertyTest : public testing::Test, protected ProfiledImages {
     const Bytes decoded = Decoded(image, kWhole);
     double error = 0;
     size_t at = 0;
-    for (uint32_t tile = 0; tile < TileCount(spec_.tile, kWhole); ++tile) {
+    for (uint32_t tile = 0; tile < Tiling(spec_.tile.kind, kWhole, spec_.unit).count(); ++tile) {
       const TileGeometry geometry = GeometryOf(spec_, tile % 2);
       for (uint32_t i = 0; i < geometry.rows * geometry.dim; ++i, ++at) {
         if (geometry.plane == Plane::kK) continue;

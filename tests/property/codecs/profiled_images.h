@@ -39,7 +39,7 @@ class ProfiledImages {
   void Fill() {
     std::normal_distribution<float> bell;
     uint64_t index = 0;
-    for (uint32_t tile = 0; tile < TileCount(spec_.tile, spec_.slice); ++tile) {
+    for (uint32_t tile = 0; tile < TilingOf(spec_).count(); ++tile) {
       const TileGeometry geometry = GeometryOf(spec_, tile % 2);
       for (uint64_t i = 0; i < uint64_t{geometry.rows} * geometry.dim; ++i) {
         const auto c = static_cast<uint32_t>(i % geometry.dim);

@@ -62,6 +62,7 @@ TEST(ImageTest, FieldsStandWhereTheFormatSays) {
   EXPECT_EQ(Load<uint16_t>(base + 112), 3);
   EXPECT_EQ(Load<uint32_t>(base + 116), 3U);
   EXPECT_EQ(Load<uint32_t>(base + 120), 2U);
+  EXPECT_EQ(Load<uint32_t>(base + 124), 0U);  // units of one tensor, no symbol mode
   EXPECT_EQ(Load<uint8_t>(base + 128), 1);
   EXPECT_EQ(Load<uint8_t>(base + 129), 16);
   // The second entry: offset / 16, bytes, …, form.
@@ -106,6 +107,10 @@ TEST(ImageTest, SpecsOutOfLimitsAreRefused) {
   EXPECT_EQ(with([](ImageSpec& s) { s.recipe.bits = 3; }), Error::kUnknownRecipe);
   EXPECT_EQ(with([](ImageSpec& s) { s.domain = Domain{1}; }), Error::kInvalidShape);
   EXPECT_EQ(with([](ImageSpec& s) { s.side_object_count = 1; }), Error::kInvalidShape);
+  EXPECT_EQ(with([](ImageSpec& s) { s.unit.layers = 2; }), Error::kUnknownUnit);
+  EXPECT_EQ(with([](ImageSpec& s) { s.unit.heads = 0; }), Error::kUnknownUnit);
+  EXPECT_EQ(with([](ImageSpec& s) { s.unit.planes = 2; }), Error::kUnknownUnit);
+  EXPECT_EQ(with([](ImageSpec& s) { s.symbol_mode = 1; }), Error::kUnknownUnit);
   EXPECT_EQ(with([](ImageSpec& s) { s.first_position = ~uint64_t{0}; }), Error::kInvalidShape);
   EXPECT_EQ(with([](ImageSpec& s) { s.slice = {0, 300, 0, 300}; }), Error::kTooLarge);
   EXPECT_EQ(with([](ImageSpec& s) {

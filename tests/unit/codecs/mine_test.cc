@@ -37,7 +37,7 @@ std::vector<Bytes> Blocks(const MineRequest& request, uint32_t count, uint32_t t
   std::vector<Bytes> blocks;
   for (uint32_t block = 0; block < count; ++block) {
     Bytes& bytes = blocks.emplace_back();
-    for (uint32_t i = 0; i < TileCount(group.tile, WholeOf(group)); ++i) {
+    for (uint32_t i = 0; i < Tiling(group.tile.kind, WholeOf(group), {}).count(); ++i) {
       const uint32_t plane = i % PlaneCount(group.tile.kind);
       const uint32_t dim = PlaneDim(group.tile, PlaneAt(group.tile.kind, plane));
       for (uint32_t j = 0; j < tokens * dim; ++j) {
@@ -57,7 +57,7 @@ void Show(const MineRequest& request, const std::vector<Bytes>& blocks, uint32_t
   const GroupShape& group = request.group;
   const uint32_t planes = PlaneCount(group.tile.kind);
   std::span<const std::byte> rest = blocks[block];
-  for (uint32_t i = 0; i < TileCount(group.tile, WholeOf(group)); ++i) {
+  for (uint32_t i = 0; i < Tiling(group.tile.kind, WholeOf(group), {}).count(); ++i) {
     const uint64_t row_bytes = TileBytes(group.tile, PlaneAt(group.tile.kind, i % planes), 1);
     for (uint32_t first = 0; first < tokens; first += kStripTokens) {
       const uint32_t count = std::min(kStripTokens, tokens - first);
@@ -239,7 +239,7 @@ std::vector<MinedStrip> StripsOf(const MineRequest& request, const std::vector<B
   std::vector<MinedStrip> strips;
   for (uint32_t block = 0; block < blocks.size(); ++block) {
     std::span<const std::byte> rest = blocks[block];
-    for (uint32_t i = 0; i < TileCount(group.tile, WholeOf(group)); ++i) {
+    for (uint32_t i = 0; i < Tiling(group.tile.kind, WholeOf(group), {}).count(); ++i) {
       const uint64_t row_bytes = TileBytes(group.tile, PlaneAt(group.tile.kind, i % planes), 1);
       for (uint32_t first = 0; first < tokens; first += kStripTokens) {
         const uint32_t count = std::min(kStripTokens, tokens - first);
