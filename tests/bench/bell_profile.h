@@ -23,13 +23,16 @@ inline float BellSpread(uint32_t channel, uint32_t half) {
 
 class BellProfile {
  public:
-  BellProfile(uint16_t layers, uint16_t heads, uint32_t dim)
+  // has_basis: K is coded in a basis, that of channels of one spread mixed among themselves, so
+  // that components spread as channels do.
+  BellProfile(uint16_t layers, uint16_t heads, uint32_t dim, bool has_basis = false)
       : bytes_(codecs::ProfileBytes({.layers = layers,
                                      .heads = heads,
                                      .k_dim = dim,
                                      .v_dim = dim,
                                      .rope = codecs::RopeKind::kHalf,
-                                     .rotary_dims = static_cast<uint16_t>(dim)},
+                                     .rotary_dims = static_cast<uint16_t>(dim),
+                                     .has_basis = has_basis},
                                     std::mt19937_64(1))
                    .bytes()) {
     using codecs::AlignSection;
@@ -46,6 +49,7 @@ class BellProfile {
     for (uint64_t i = 0; i < uint64_t{2} * layers * heads * dim; ++i, at += 8) {
       StoreChannel(static_cast<uint32_t>(i % dim), dim / 2, at);
     }
+    if (has_basis) StoreBasis(uint32_t{layers} * heads, dim, AlignSection(at));
   }
 
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
@@ -75,6 +79,26 @@ class BellProfile {
     codecs::Store(bytes_.data() + at + 4,
                   static_cast<int16_t>(spread - kRatios[channel % half * 5 % 8]));
     codecs::Store(bytes_.data() + at + 6, spread);
+  }
+
+  // Of each head: scales and their inverses, 1; and a reflection, which is its own inverse.
+  void StoreBasis(uint32_t heads, uint32_t dim, uint64_t at) {
+    for (uint64_t i = 0; i < uint64_t{2} * heads * dim; ++i, at += 4) {
+      codecs::Store(bytes_.data() + at, 1.0F);
+    }
+    std::vector<float> normal(dim);
+    float square = 0;
+    for (uint32_t c = 0; c < dim; ++c) {
+      normal[c] = c % (dim / 2) % 7 == 0 ? 1.0F + static_cast<float>(c % 5) : 0.0F;
+      square += normal[c] * normal[c];
+    }
+    for (uint64_t i = 0; i < uint64_t{heads} * dim * dim; ++i, at += 2) {
+      const uint64_t row = i / dim % dim;
+      const uint64_t column = i % dim;
+      const float value = (row == column ? 1.0F : 0.0F) - 2 * normal[row] * normal[column] / square;
+      codecs::Store(bytes_.data() + at,
+                    codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven));
+    }
   }
 
   std::vector<std::byte> bytes_;

@@ -86,8 +86,11 @@ struct WorkingSet {
   uint64_t image_count = 0;
   std::span<std::byte> source, images, decoded;
   std::vector<uint64_t> image_bytes;
-  bench::BellProfile profile_bytes{4, 8, kDim};
-  Profile profile;
+  bench::BellProfile plain_bytes{4, 8, kDim};
+  bench::BellProfile basis_bytes{4, 8, kDim, true};
+  Profile plain;
+  Profile basis;
+  const Profile* profile = &plain;  // of the case that runs
   std::vector<std::byte> bank_bytes;
   Bank bank;
 
@@ -106,7 +109,8 @@ struct WorkingSet {
     decoded = Memory(image_count * image_source_bytes);
     image_bytes.resize(image_count);
     FillBf16(source);
-    Check(ParseProfile(profile_bytes.bytes(), &profile), "profile");
+    Check(ParseProfile(plain_bytes.bytes(), &plain), "profile");
+    Check(ParseProfile(basis_bytes.bytes(), &basis), "profile with a basis");
     bank_bytes = MakeBank(source);
     Check(ParseBank(bank_bytes, &bank), "bank");
   }
@@ -121,12 +125,13 @@ struct WorkingSet {
     return images.subspan(i * image_bytes_max, image_bytes_max);
   }
 
-  void Set(const Recipe& recipe) {
-    Check(SetRecipe(recipe, {.profile = &profile, .bank = &bank}, {}, &spec), "recipe");
+  void Set(const Recipe& recipe, bool has_basis) {
+    profile = has_basis ? &basis : &plain;
+    Check(SetRecipe(recipe, {.profile = profile, .bank = &bank}, {}, &spec), "recipe");
   }
   void EncodeImage(const Backend& backend, uint64_t i) {
     size_t bytes = 0;
-    Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = &profile, .bank = &bank}),
+    Check(Encode(backend, spec, Source(i), Image(i), &bytes, {.profile = profile, .bank = &bank}),
           "encode");
     image_bytes[i] = bytes;
   }
@@ -134,7 +139,7 @@ struct WorkingSet {
     ImageView view;
     Check(ParseImage(Image(i).first(image_bytes[i]), &view), "parse");
     if (verifies) Check(VerifyTiles(view), "verify");
-    Check(Decode(backend, view, view.spec().slice, Decoded(i), {&profile, &bank}), "decode");
+    Check(Decode(backend, view, view.spec().slice, Decoded(i), {profile, &bank}), "decode");
   }
 
   // Of the tiles of image `i`, as if they were raw: source and room of the same size.
@@ -200,11 +205,11 @@ void EncodeStripSteps(const Backend& backend, const Recipe& recipe, const Workin
 
 void EncodeStaticSteps(const Backend& backend, const Recipe& recipe, const WorkingSet& set,
                        uint64_t image) {
-  const StepRate rate{*set.profile.MultiplierOf(recipe.bits), 0};
+  const StepRate rate{*set.profile->MultiplierOf(recipe.bits), 0};
   StepScratch scratch;
   StepTile tile;
   for (uint64_t i = 0; i < set.TilesOfImage(); ++i) {
-    MakeStepTile(set.profile, TileHead(i), i % 2, rate, DType::kBf16, &tile);
+    MakeStepTile(*set.profile, TileHead(i), i % 2, rate, DType::kBf16, &tile);
     const std::span<uint8_t> room = set.TileRoom(image, i);
     const uint8_t* v = set.TileSourceOf(image, i | 1);
     uint32_t rows = 0;
@@ -231,7 +236,8 @@ bool HasTimedSteps(const Recipe& recipe) {
          recipe.id == RecipeId::kCairn || recipe.id == RecipeId::kPatternkv;
 }
 
-void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
+// has_basis: with a profile that has one, as `recipe/basis`.
+void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe, bool has_basis,
                std::vector<bench::Case>& cases) {
   // The plain loops are a hundred times slower than memory: a part of the set tells as much of
   // them.
@@ -239,9 +245,11 @@ void AddRecipe(WorkingSet& set, const Backend& backend, const Recipe& recipe,
                              ? std::max<uint64_t>(1, set.image_count / 32)
                              : set.image_count;
   const auto bytes = static_cast<double>(count * set.image_source_bytes);
-  const std::string name = std::string(FormatRecipe(recipe)) + " " + backend.name;
+  const std::string name =
+      std::string(FormatRecipe(recipe)) + (has_basis ? "/basis " : " ") + backend.name;
   const auto add = [&](const char* what, std::function<void(uint64_t)> run) {
-    cases.push_back({name + what, std::move(run), bytes, count, [=, &set] { set.Set(recipe); }});
+    cases.push_back(
+        {name + what, std::move(run), bytes, count, [=, &set] { set.Set(recipe, has_basis); }});
   };
   if (HasTimedSteps(recipe)) {
     add(" encode steps", [=, &set, &backend](uint64_t i) { EncodeSteps(backend, recipe, set, i); });
@@ -287,7 +295,8 @@ int Main(int argc, char** argv) {
       const bool is_reference = backend == &ReferenceBackend();
       if (recipe.id == RecipeId::kRaw && is_reference && CpuBackends().size() > 1)
         continue;  // no step runs
-      AddRecipe(set, *backend, recipe, cases);
+      AddRecipe(set, *backend, recipe, false, cases);
+      if (recipe.NeedsProfile()) AddRecipe(set, *backend, recipe, true, cases);
     }
   }
   std::string backends;
