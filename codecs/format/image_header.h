@@ -84,14 +84,14 @@ class ImageWriter {
   // REQUIRES: Validate(spec) is kOk.
   ImageWriter(const ImageSpec& spec, std::span<std::byte> target);
 
-  // Room for the next tile; empty when the target has less than `bytes` left.
+  // Returns room for the next tile. Empty where less than `bytes` of the target are left.
   [[nodiscard]] std::span<std::byte> Reserve(uint64_t bytes) const;
-  // As much as there is room for the next tile, at most `bytes_max`.
+  // Returns what is left of the target, at most `bytes_max`.
   [[nodiscard]] std::span<std::byte> Rest(uint64_t bytes_max) const;
-  // The next tile is what was written into Reserve(bytes).
-  // REQUIRES: bytes is a multiple of 16 and was reserved, or is of Rest().
+  // Adds the tile that was written into Reserve() or Rest().
+  // REQUIRES: bytes is a multiple of 16 and at most what was reserved.
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // The next tile is one of another image, as it is. kTargetTooSmall.
+  // Adds a copy of a tile of another image. kTargetTooSmall.
   Error Copy(const TileEntry& entry, std::span<const std::byte> content);
   // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
   size_t Finish();

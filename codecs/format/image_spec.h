@@ -24,11 +24,10 @@ inline constexpr size_t kSideObjectsMax = 4;
 
 using Digest = std::array<uint8_t, 32>;
 
-// In which form K is coded. Values are part of the image format.
+// What was done to K before it was coded. Values are part of the image format.
 enum class Domain : uint8_t { kAsWritten = 0, kBeforeRope = 1, kBasis = 2 };
 
-// What an image is of, and how it is coded: all that an encoder is told, and all that a header
-// says.
+// What an image contains and how it is coded. An encoder takes it; the header stores all of it.
 struct ImageSpec {
   Digest space{};
   Digest key{};
@@ -36,8 +35,8 @@ struct ImageSpec {
   TileShape tile;
   Slice slice;
   uint16_t tokens = 0;  // 1..kTokensPerBlockMax
-  uint64_t first_position =
-      0;  // of the block's first token in its chain; 0 makes token 0 a row in kivi:b+
+  // Of the block's first token in its chain. In kivi:b+, token 0 of a chain is kept exactly.
+  uint64_t first_position = 0;
   Recipe recipe;
   Domain domain = Domain::kAsWritten;
   uint8_t side_object_count = 0;  // of side_objects: 1 for cairn, its profile; else 0
@@ -47,7 +46,7 @@ struct ImageSpec {
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
-// id: of the one side object; null for none.
+// Makes *spec name one side object, or none where id is null.
 inline void NameSideObject(const Digest* id, ImageSpec* spec) {
   spec->side_object_count = id != nullptr ? 1 : 0;
   spec->side_objects = {};
@@ -58,7 +57,7 @@ inline void NameSideObject(const Digest* id, ImageSpec* spec) {
 // kUnknownUnit: no other than 1 x 1 x 1 is known yet, and no symbol mode but 0.
 Error Validate(const ImageSpec& spec);
 
-// The bytes that no image of this spec can pass: header, directory and every tile raw. Errors as
+// The size of an image whose tiles are all raw. No image of this spec is larger. Errors as
 // Validate().
 Error MaxImageBytes(const ImageSpec& spec, uint64_t* bytes);
 

@@ -22,20 +22,21 @@
 
 namespace cairn::codecs {
 
-// One tile's place in the world, whatever its content.
+// The matrix that a tile codes.
 struct TileGeometry {
   Plane plane = Plane::kK;
   DType dtype = DType::kBf16;
-  uint32_t rows = 0;  // of the matrix
-  uint32_t dim = 0;   // columns
+  uint32_t rows = 0;  // tokens; 1 for a state
+  uint32_t dim = 0;   // elements of a row
 
   [[nodiscard]] uint64_t RowBytes() const { return uint64_t{dim} * ElementBytes(dtype); }
   [[nodiscard]] uint64_t SourceBytes() const { return rows * RowBytes(); }
-  // K and latents: a group is a channel over tokens. V: a token over channels.
+  // Returns true for K and latents, whose groups are tokens of one channel. Groups of V are
+  // channels of one token.
   [[nodiscard]] bool IsPerChannel() const { return plane != Plane::kV; }
-  // Of side objects: 0 is K or a latent, 1 is V.
+  // The plane's number in side objects: 0 for K and latents, 1 for V.
   [[nodiscard]] uint32_t PlaneIndex() const { return plane == Plane::kV ? 1 : 0; }
-  // Opaque bytes are never coded.
+  // Returns false for opaque bytes, which are always kept raw.
   [[nodiscard]] bool IsCodable() const { return dtype != DType::kBytes; }
 };
 
@@ -47,7 +48,7 @@ struct TileGeometry {
 inline constexpr uint64_t kChainBytes = 16;
 inline constexpr uint64_t kScaleBytes = 2;  // of a token
 
-// A stretch of the side section.
+// One part of the side section.
 struct TilePart {
   uint64_t offset = 0;  // from the tile's first byte
   uint64_t bytes = 0;   // 0: the form has no such part, or there is nothing to put in it
@@ -70,8 +71,8 @@ struct TileLayout {
   uint64_t bytes = 0;          // content_bytes with padding
 };
 
-// The form of such a tile when a recipe codes it; raw's where it codes none. What it cannot make
-// smaller is raw all the same.
+// The form that the recipe codes such a tile in; kRawForm where it codes none. A tile that would
+// not become smaller is raw nevertheless.
 [[nodiscard]] uint16_t CodedForm(const TileGeometry& geometry, const Recipe& recipe);
 
 // Places the side section's parts, whose bytes are set, one after another behind the codes. None
@@ -86,14 +87,14 @@ struct TileLayout {
 [[nodiscard]] std::optional<TileLayout> LayoutOfBytes(const TileGeometry& geometry, uint64_t bytes,
                                                       uint64_t bytes_min);
 
-// What strip `index` of a tile is of, and where its tokens start in the source.
+// The shape of strip `index` of a tile, and the offset of its tokens in the tile's source.
 [[nodiscard]] StripShape StripOf(const TileGeometry& geometry, const Recipe& recipe,
                                  uint32_t index);
 [[nodiscard]] uint64_t StripSourceOffset(const TileGeometry& geometry, uint32_t index);
 
 [[nodiscard]] TileLayout RawLayout(const TileGeometry& geometry);
 
-// The step arguments of a tile in affine form.
+// The arguments for backend functions that code a tile in affine form.
 [[nodiscard]] AffineTile AffineOf(const TileGeometry& geometry, const Recipe& recipe);
 
 }  // namespace cairn::codecs

@@ -13,7 +13,7 @@
 
 namespace cairn::codecs {
 
-// Every element as its code and scale have it, rows included.
+// Decodes every element from its code and scale, rows included.
 //   is_streamed  the target is better written past the caches
 //   target  geometry.SourceBytes()
 void DecodeFp8(const Backend& backend, const TileGeometry& geometry, const TileLayout& layout,

@@ -16,19 +16,18 @@
 
 namespace cairn::codecs {
 
-// Strip `index` of a tile as coders with a profile take it.
+// Returns strip `index` of a tile, for backend functions that code with a profile.
 [[nodiscard]] StepSource StepSourceOf(const TileSource& source, uint32_t index);
 
-// Decodes tiles, several strips at once: what a tile added has to give may be written as late as at
-// Flush().
+// Decodes tiles, several strips at once. A target may be written as late as in Flush().
 class StepStripDecoder {
  public:
   // is_streamed: targets are better written past the caches. scratch: of the image, outlives this.
   StepStripDecoder(const Backend& backend, bool is_streamed, StepScratch* scratch)
       : backend_(backend), is_streamed_(is_streamed), scratch_(scratch) {}
 
-  // False where a strip, of this tile or of one added before, is none that an encoder with this
-  // profile writes. REQUIRES: the tile's image is codable with the profile.
+  // Returns false if a strip, of this tile or of one added before, is invalid.
+  // REQUIRES: the tile's image is codable with the profile.
   //   tile    its content outlives Flush()
   //   target  the tile's elements, until Flush()
   [[nodiscard]] bool Add(const StoredTile& tile, const Profile& profile, uint8_t* target);

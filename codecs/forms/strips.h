@@ -35,15 +35,14 @@ template <typename Visit>
   return offset == content.size();
 }
 
-// Decodes tiles in strips, several strips at once: what a tile added has to give may be written as
-// late as at Flush().
+// Decodes tiles in strips, several strips at once. A target may be written as late as in Flush().
 class StripDecoder {
  public:
   // is_streamed: targets are better written past the caches.
   StripDecoder(const Backend& backend, bool is_streamed)
       : backend_(backend), is_streamed_(is_streamed) {}
 
-  // False where a strip, of this tile or of one added before, is none that an encoder writes.
+  // Returns false if a strip, of this tile or of one added before, is invalid.
   //   content  outlives Flush()
   //   target   geometry.SourceBytes(), until Flush()
   [[nodiscard]] bool Add(const TileGeometry& geometry, const Recipe& recipe,

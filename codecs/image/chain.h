@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an image takes over from the block before it: the pools of ott, which stand in its K tiles.
+// The state that ott passes from block to block: a pool of the smallest key norms, stored in K
+// tiles.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -11,8 +12,8 @@
 
 namespace cairn::codecs {
 
-// The pool that the head of the block before left: empty at the start of a chain, where `parents`
-// do not have the head, where its tile there is raw, for ott/local and for other recipes.
+// Returns the pool that the block before left for this head. It is empty at the start of a chain,
+// where no parent has the head or its K tile is raw, for ott/local and for other recipes.
 [[nodiscard]] ChainHead ChainBefore(const ImageSpec& spec, ProfileHead at,
                                     std::span<const ImageView> parents);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The CRC32C of a payload out of the CRCs of its parts, without reading it again.
+// Computes the CRC32C of a payload from the CRCs of its parts, without reading it again.
 
 #include <cstdint>
 
@@ -22,8 +22,8 @@ class CrcJoin {
   uint32_t shift_ = uint32_t{1} << 31;  // x^(8 * shift_bytes_) modulo the polynomial
 };
 
-// The CRC32C of a whole image, taking each tile at its word: only header and directory are read.
-// Bytes that are not what the image says have another CRC.
+// Returns the CRC32C of a whole image from the tile CRCs in its directory; does not read the tiles.
+// If a tile is damaged, the bytes have another CRC.
 uint32_t JoinCrc32c(const ImageView& view);
 
 }  // namespace cairn::codecs

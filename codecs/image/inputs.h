@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What coding may need beside the payload or the image. All of it is borrowed for the call, and
-// what a recipe has no use for is not read.
+// What coding may need besides the payload or the image. All of it is borrowed for the call. A
+// recipe reads only what it uses.
 //
 // Thread-safety: values.
 
@@ -15,25 +15,24 @@
 namespace cairn::codecs {
 
 struct EncodeInputs {
-  // Those that the spec names, where the recipe needs one.
+  // The side objects that the spec names, where the recipe needs one.
   const Profile* profile = nullptr;
   const Bank* bank = nullptr;
-  // Of the queries that read a KV head, over all of its query heads: mean |q| of each channel of K
-  // as it is read, that is after RoPE. [layer][head][k_dim] of the slice, finite and not negative;
-  // empty where there is none.
+  // The mean |q| of each channel of K after RoPE, over all query heads that read the KV head.
+  // [layer][head][k_dim] of the slice, finite and not negative; empty: not known.
   std::span<const float> query_magnitudes = {};
-  // logquant: tokens of the chain that the block is read in; less than up to the block's end counts
-  // as that.
+  // logquant: length of the chain that the block is read in. At least the end of the block is
+  // assumed.
   uint64_t chain_tokens = 0;
-  // arkv: what each token of the slice is worth to its readers; infinite, it is kept at full
-  // precision. [layer][head][token] of the slice; NaN and what is not above 0 count as 0, for "not
-  // known", which all are where it is empty.
+  // arkv: the score of each token. [layer][head][token] of the slice. A token of infinite score is
+  // kept at full precision. NaN and scores that are not above 0 count as 0, "not known"; empty: all
+  // are 0.
   std::span<const float> token_scores = {};
-  // arkv:paper: a TokenState of codecs/stages/select/token_plan.h for each token of the slice; past
-  // those it is original. [layer][head][token] of the slice; all are low where it is empty.
+  // arkv:paper: the TokenState (codecs/stages/select/token_plan.h) of each token.
+  // [layer][head][token] of the slice. Other values count as kOriginal; empty: all are kLow.
   std::span<const uint8_t> token_states = {};
-  // ott: the images of the block before, parsed and verified, that together have the slice; where
-  // they do not, the rows are chosen as ott/local does.
+  // ott: images of the block before this one, parsed and verified, that together cover the slice.
+  // Where they do not, rows are chosen as by ott/local.
   std::span<const ImageView> parents = {};
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What images say of tokens beside their elements: the scores of `arkv`, and which
-// tokens of `arkv:paper` there still are. PlanTokens() of
-// codecs/stages/select/token_plan.h makes of a chain's scores what a reader keeps.
+// Reads what images store of tokens besides their elements: the scores of `arkv`, and which tokens
+// an image of `arkv:paper` has. PlanTokens() of codecs/stages/select/token_plan.h decides by the
+// scores of a chain which tokens a reader keeps.
 //
 // Thread-safety: Thread-safe. Nothing allocates.
 
@@ -14,16 +14,15 @@
 
 namespace cairn::codecs {
 
-// The scores of a head's tokens, as they are stored: not negative; infinite for all where its tile
-// of K is raw, 0 for all where the image is of another recipe. So of any image, and of images of a
-// chain one after the other.
+// Reads the stored scores of a head's tokens, which are not negative. All are infinite where the
+// head's K tile is raw, and 0 where the image has another recipe.
 //   view    parsed and verified
 //   scores  view.spec().tokens
 // kInvalidSlice: the image has no such head.
 Error ReadScores(const ImageView& view, uint16_t layer, uint16_t head, std::span<float> scores);
 
-// 1 for each of the head's tokens that K and V both have, else 0: what decodes to zeros is to be
-// left out of attention. All 1 where the image's recipe evicts nothing.
+// Sets 1 for each token that both K and V have, else 0. Tokens of 0 decode to zeros; attention has
+// to leave them out. All are 1 where the recipe evicts nothing.
 //   view  parsed and verified
 //   kept  view.spec().tokens
 // kInvalidSlice: the image has no such head.

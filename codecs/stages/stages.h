@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The pipeline that a recipe is: one choice at each stage, run over a tile at a time.
+// A recipe as a pipeline: one choice for each stage, applied to one tile at a time.
 //
 //   select -> predict -> allocate -> quantize (into the pack stage's layout)
 //
-// The first three fill in a TilePlan; quantize carries it out through the backend's steps. A later
-// recipe adds a choice, that is a function of one of these types in the stage's folder and a row in
-// StagesOf(), and, if it stores something new, a tile form. Allocation here is always uniform:
-// AffineOf() gives every channel the recipe's bits.
+// The first three fill in a TilePlan; quantize carries it out with the backend's functions. A new
+// recipe adds a function of one of these types in the stage's folder and a row in StagesOf(). If it
+// stores something new, it adds a tile form too, see codecs/forms/form.h. Allocation here is
+// uniform: AffineOf() gives every channel the recipe's bits.
 //
 // Thread-safety: everything here is a value or a pure function.
 
@@ -31,7 +31,7 @@ struct ChainHead {
   uint8_t displaced = 0;  // that have left the pool; 32: none enters any more
 };
 
-// What the tiles of a head share while they are encoded. K comes first.
+// What the tiles of one head share while they are encoded. K is encoded first.
 struct HeadWork {
   std::array<uint64_t, kRowWords> rows{};  // ott: those that K's selection chose
   ChainHead chain;                         // ott: before K is selected; after it, as it leaves
@@ -58,20 +58,20 @@ struct TileSource {
 struct TilePlan {
   std::array<uint64_t, kRowWords> rows{};  // bit t: token t is a row
   AffineTile affine{};
-  // What is taken from tokens before they are coded: patterns of the bank, fp16, and the number of
-  // each token's.
+  // Patterns of the bank, fp16, of which each token has the one with this number subtracted before
+  // it is coded.
   const uint8_t* patterns = nullptr;
   std::array<uint64_t, kRowWords> predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
-  // V: what is left of each group of a token spans this; where there are more groups, it is not
-  // kept.
+  // V: the range of each group of a token after subtraction. Not kept where a tile has more groups
+  // than fit.
   std::array<Span, kTokensPerBlockMax> spans;
   bool has_spans = false;
 
   [[nodiscard]] Span* Spans() { return has_spans ? spans.data() : nullptr; }
   void AddRow(uint32_t token) { rows[token / 64] |= uint64_t{1} << (token % 64); }
   [[nodiscard]] bool IsRow(uint32_t token) const { return (rows[token / 64] >> (token % 64)) & 1; }
-  // A row is not, whatever was taken from it before it became one.
+  // Returns false for rows, also for those that had a pattern before they became rows.
   [[nodiscard]] bool IsPredicted(uint32_t token) const {
     return !IsRow(token) && ((predicted[token / 64] >> (token % 64)) & 1) != 0;
   }
@@ -79,9 +79,10 @@ struct TilePlan {
 };
 
 using SelectStage = void (*)(const Backend&, const TileSource&, TilePlan*);
-// What is subtracted before quantization; null: nothing.
+// Chooses what is subtracted before quantization. Null: nothing is.
 using PredictStage = void (*)(const Backend&, const TileSource&, TilePlan*);
-// Codes and parameters; may add rows to the plan. False: the tile has to stay raw.
+// Writes codes and parameters; may add rows to the plan. Returns false where the tile has to stay
+// raw.
 using QuantizeStage = bool (*)(const Backend&, const TileSource&, TilePlan*, uint8_t* codes,
                                uint8_t* params);
 

@@ -15,28 +15,34 @@
 
 namespace cairn::codecs {
 
-// From raw or exact to any recipe: the same bytes as Encode() of the source, without inputs. From
-// kivi:b to fewer bits: likewise, by integer work on the codes. From ott:b to fewer bits too, but
-// that raw tiles stay: what the chain before them left is not known. From kivi:b+ to fewer bits and
-// a +: codes are narrowed inside the ranges the image has, rows stay; a direct encode might have
-// chosen narrower ranges. To the recipe that the image has: a copy. Anything else: kNotDemotable.
+// Writes the image in another recipe. These ways there are; any other is kNotDemotable:
 //
-//   view    parsed and verified
-//   target  DemoteBytesMax() suffices (else kTargetTooSmall); may not overlap view. What lies in it
-//           behind the new image is in any state
-//   bytes   the new image's; set on kOk
-// kBadTile besides: a stream that Decode() refuses.
+// - To the image's own recipe: a copy.
+// - From raw or exact to any recipe: the bytes that Encode() of the source gives without inputs.
+// - From kivi:b to fewer bits: the same bytes, by integer operations on the codes.
+// - From ott:b, logquant:b or patternkv:b to fewer bits: likewise, but raw tiles stay raw.
+// - From kivi:b+ to fewer bits and a +: codes are narrowed within the image's ranges and rows stay.
+//   A direct encode might have chosen narrower ranges.
+//
+// Arguments:
+//
+// - view: parsed and verified.
+// - target: DemoteBytesMax() suffices (else kTargetTooSmall). It may not overlap view. What lies
+//   behind the new image is in any state.
+// - bytes: the size of the new image; set on kOk.
+//
+// kBadTile: a stream that Decode() refuses.
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes);
 
-// MaxImageBytes() of the view's spec, and room for a tile to be decoded in where the way to
-// `recipe` leads over the source bits.
+// Returns MaxImageBytes() of the view's spec, plus room to decode one tile where `recipe` is coded
+// from the source bits.
 [[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);
 
-// The image at a higher level: the bytes that Encode() of the source gives there, but that raw
-// strips and raw tiles stay. MaxImageBytes() suffices for it.
-// kNotDemotable: the image is not of cairn, or `level` not above its own, or past kStepLevelMax; or
-// a strip would not be smaller than raw, which a profile that says what is not so can bring about.
+// Writes an image of cairn at a higher level: the bytes that Encode() of the source would give,
+// except that raw strips and raw tiles stay raw. MaxImageBytes() suffices for the target.
+// kNotDemotable: the image is not of cairn; `level` is not above its own, or past kStepLevelMax; or
+// a strip would not become smaller than raw, which happens with a wrong profile.
 // kNoProfile, kBadTile, kTargetTooSmall.
 Error DemoteSteps(const ImageView& view, const Profile& profile, uint32_t level,
                   std::span<std::byte> target, size_t* bytes);

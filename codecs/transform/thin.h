@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images of `logquant` as their chain grows: rows go, codes stay.
+// Drops rows of `logquant` images that a longer chain no longer keeps. Codes stay as they are.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
@@ -14,8 +14,8 @@
 
 namespace cairn::codecs {
 
-// The image that encoding the source in a chain of chain_tokens gives, without the source; never
-// larger than the view. Where the chain is no longer than it was, the same image.
+// Writes the image that encoding the source in a chain of chain_tokens would give. It is never
+// larger than the view, and the same where the chain is no longer than before.
 //   target  MaxImageBytes() suffices; may not overlap view
 // Errors: kNotDemotable (another recipe), kTargetTooSmall.
 Error Thin(const Backend& backend, const ImageView& view, uint64_t chain_tokens,
