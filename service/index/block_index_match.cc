@@ -133,7 +133,8 @@ void BlockIndex::MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone
 }
 
 void BlockIndex::TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try) {
-  if (!is_last_try) {
+  const uint64_t session_id = waiter->query.session_id;
+  if (!is_last_try && (!is_session_open_ || is_session_open_(session_id))) {
     CAIRN_CHECK_OK(FileIfMissing(waiter));  // it is admitted
   }
   if (waiter != nullptr) {

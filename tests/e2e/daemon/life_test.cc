@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -161,6 +163,50 @@ TEST(DaemonLife, TermEndsItOnceWorkIsDone) {
   EXPECT_EQ(*code, 0) << daemon->ReadLog();
   struct stat facts {};
   EXPECT_NE(::stat(daemon->endpoint("socket").c_str(), &facts), 0) << "the socket file is left";
+}
+
+// Calls that wait for 50 s. A put takes all of them out to try them, which takes so long that their
+// session ends meanwhile: none of them may wait on.
+TEST(DaemonLife, TermDoesNotWaitForWhoWaits) {
+  const auto daemon = StartDaemon({"--drain-ms=0"});
+  ASSERT_NE(daemon, nullptr);
+  auto opened = RawClient::Open(daemon->endpoint("control"));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  RawClient& client = **opened;
+  const ToyShape shape = {.layers = 8, .heads = 8};
+  const auto space = client.OpenSpace(ToySpec("test", shape));
+  ASSERT_TRUE(space.ok()) << space.status();
+  auto connection = client.Dial();
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const auto put = [&](uint64_t block, const proto::SliceRange& slice) {
+    const auto payload = ToySource(block, slice, shape);
+    const auto frame = client.PutFrame(*space, ToyKey(block), slice, payload, shape);
+    return AskOk(**connection, frame, payload).ok();
+  };
+  for (uint16_t layer = 0; layer < shape.layers; ++layer) {
+    for (uint16_t head = 0; head < shape.heads; ++head) {
+      ASSERT_TRUE(put(2, {layer, 1, head, 1}));
+    }
+  }
+  // Block 1 never comes, 2 is there, all wait for 3 first.
+  std::vector<proto::BlockKey> keys(4095, ToyKey(2));
+  keys.front() = ToyKey(1);
+  keys.back() = ToyKey(3);
+  auto request = client.MatchOf(*space, keys);
+  request.set_wait_ms(50'000);
+  constexpr int kWaiting = 64;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kWaiting; ++i) {
+    callers.emplace_back([&] { (void)client.Match(request, absl::Seconds(60)); });
+  }
+  EXPECT_TRUE(daemon->AwaitMetric("cairn_waiters", kWaiting, absl::Seconds(10)));
+  callers.emplace_back([&] { put(3, shape.whole()); });
+  EXPECT_TRUE(daemon->AwaitMetric("cairn_blocks", 2, absl::Seconds(10)));
+  daemon->process().Signal(SIGTERM);
+  const auto code = daemon->process().Wait(absl::Seconds(15));
+  EXPECT_EQ(code.value_or(-1), 0) << code.status() << daemon->ReadLog();
+  if (!code.ok()) daemon->process().Signal(SIGKILL);
+  for (std::thread& caller : callers) caller.join();
 }
 
 TEST(DaemonLife, DrainRefusesNewWorkAndServesWhatIsThere) {
