@@ -14,7 +14,8 @@ BlockIndex::BlockIndex(const Options& options, HostTier& host, const Clock& cloc
       host_(host),
       clock_(clock),
       table_(options.blocks_max),
-      match_seconds_(LatencyBounds()) {
+      match_seconds_(LatencyBounds()),
+      hold_seconds_(LatencyBounds()) {
   host_.SetEvictor(this);
 }
 
@@ -57,6 +58,17 @@ BlockIndex::Pins BlockIndex::Lookup(const BlockName& name, uint16_t group,
     pins.push_back(Pin(this, image));
   }
   return pins;
+}
+
+Pin BlockIndex::PinBlock(const BlockName& name) {
+  const MutexLock lock(mutex_);
+  const Block* block = table_.Find(name);
+  if (block == nullptr) {
+    return Pin();
+  }
+  Image* image = block->images.front().image;
+  table_.Pin(image);
+  return Pin(this, image);
 }
 
 void BlockIndex::Unpin(Image* image) {
@@ -188,14 +200,14 @@ void BlockIndex::Report(MetricSink& sink) const {
     table_.Report(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
-    sink.AddCounter("cairn_index_holds_total",
-                    "Holds of the index's lock by calls that look at many keys or images.", {},
-                    holds_);
     sink.AddCounter("cairn_index_visits_total", "Keys and images looked at in those holds.", {},
                     visits_);
     sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
                   static_cast<double>(visits_max_));
   }
+  sink.AddHistogram("cairn_index_hold_seconds",
+                    "Holds of the index's lock by calls that look at many keys or images.", {},
+                    hold_seconds_.Snapshot());
   sink.AddCounter("cairn_index_windows_total",
                   "Looks at a thousand ranges of the arena, for a window to evict.", {},
                   window_searches_.Value());

@@ -117,6 +117,9 @@ class BlockIndex final : public Evictor {
   // Empty: a miss. Allocates only for more than four images.
   Pins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
 
+  // A pin of one of the block's images, so that it is not evicted; empty where it is not there.
+  Pin PinBlock(const BlockName& name);
+
   // --- Publish
   // --------------------------------------------------------------------------------------
 
@@ -221,10 +224,9 @@ class BlockIndex final : public Evictor {
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;  // where TakePending() goes on
-  uint64_t holds_ ABSL_GUARDED_BY(mutex_) = 0;         // by InHolds()
-  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
-  Histogram match_seconds_;
+  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;        // by InHolds()
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;      // of one hold
+  Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
 };
 
@@ -234,9 +236,10 @@ void BlockIndex::InHolds(Step step, absl::FunctionRef<void()> prepare) {
     prepare();
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
+    const absl::Time began = MonotonicNow();
     Visits visits;
     is_over = step(visits);
-    ++holds_;
+    hold_seconds_.Observe(MonotonicNow() - began);
     visits_ += visits.count();
     visits_max_ = std::max(visits_max_, visits.count());
   }

@@ -11,7 +11,8 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kKeysPerStep = 1024;
+// Blocks of which every image is looked at or unlinked: a thousand images a hold.
+constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBlockMax;
 constexpr uint32_t kSlotsPerStep = 4096;
 constexpr uint32_t kSlotsPerWalk = 64;
 
@@ -29,6 +30,7 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
   answers.reserve(keys.size());
   while (answers.size() < keys.size()) {
     const size_t end = std::min(keys.size(), answers.size() + kKeysPerStep);
+    mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = answers.size(); i < end; ++i) {
       const Block* block = table_.Find({space_id, keys[i]});
@@ -41,6 +43,7 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
 uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
   uint32_t deleted = 0;
   for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
       if (Block* block = table_.Find({space_id, key}); block != nullptr) {
@@ -59,9 +62,10 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
     const MutexLock lock(mutex_);
     slot_end = table_.slot_count();
   }
-  for (uint32_t first = 0; first < slot_end; first += kSlotsPerStep) {
+  for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
-    for (uint32_t slot = first; slot < std::min(slot_end, first + kSlotsPerStep); ++slot) {
+    for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
       Block* block = table_.AtSlot(slot);
       if (block != nullptr && block->name.space_id == space_id) {
         table_.UnlinkBlock(block);
@@ -147,6 +151,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
   std::vector<proto::BlockKey> keys;
   bool is_over = false;
   for (uint32_t first = 0; !is_over; first += kSlotsPerStep) {
+    mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     const uint32_t end = std::min(table_.slot_count(), first + kSlotsPerStep);
     is_over = end == table_.slot_count();
@@ -175,6 +180,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
 
   std::vector<ListedBlock> blocks;
   for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
       const Block* block = table_.Find({space_id, keys[i]});

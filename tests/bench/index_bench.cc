@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Match of 1,024 keys, alone and beside writers and readers, over an index of 100,000 blocks.
+// Match of 1,024 keys, alone and beside writers and readers, over an index of 100,000 blocks; and
+// of many keys whose blocks came in 64 slices each, with how long it holds the index and what
+// readers meanwhile wait.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,11 +10,13 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/metric.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/index/block_index.h"
@@ -84,6 +88,37 @@ struct Store {
   std::vector<proto::BlockKey> keys;
 };
 
+// Blocks of as many images as there may be, in a store of its own.
+struct SlicedStore {
+  explicit SlicedStore(uint64_t blocks) {
+    auto made = HostTier::Make({.capacity_bytes = blocks * kRanks * 4_KiB + 64_MiB,
+                                .staging_bytes = 4_MiB,
+                                .fault_in = false});
+    CAIRN_CHECK_OK(made);
+    host = *std::move(made);
+    index = std::make_unique<BlockIndex>(
+        BlockIndex::Options{.blocks_max = blocks + 1024, .lease_bytes_max = host->capacity_bytes()},
+        *host, RealClock::Get());
+    for (uint64_t i = 0; i < blocks; ++i) {
+      keys.push_back(KeyOf(i));
+      for (uint16_t rank = 0; rank < kRanks; ++rank) {
+        NewImage image;
+        image.claim.name = {1, keys.back()};
+        image.claim.tokens = kTokens;
+        image.claim.slice = {0, 32, rank, 1};
+        image.recipe = codecs::AllRecipes().front();
+        image.source_bytes = 8192;
+        image.extent = *host->Allocate(4000);
+        CAIRN_CHECK_OK(index->Publish(std::move(image)));
+      }
+    }
+  }
+  static constexpr uint16_t kRanks = codecs::kImagesPerBlockMax;
+  std::unique_ptr<HostTier> host;
+  std::unique_ptr<BlockIndex> index;
+  std::vector<proto::BlockKey> keys;
+};
+
 struct Row {
   std::string name;
   std::vector<double> micros;
@@ -124,6 +159,73 @@ std::vector<double> TimeLookups(Store& store, int count) {
   return micros;
 }
 
+// How long the index was held by those who work in holds.
+class Holds final : public MetricSink {
+ public:
+  explicit Holds(const BlockIndex& index) { index.Report(*this); }
+  void AddCounter(std::string_view, std::string_view, MetricLabels, uint64_t) override {}
+  void AddGauge(std::string_view, std::string_view, MetricLabels, double) override {}
+  void AddHistogram(std::string_view name, std::string_view, MetricLabels,
+                    const HistogramSnapshot& value) override {
+    if (name == "cairn_index_hold_seconds") {
+      seen_ = value;
+    }
+  }
+  // Since `before`.
+  void Print(const std::string& name, const Holds& before) const {
+    const double count = static_cast<double>(seen_.count - before.seen_.count);
+    uint64_t long_ones = 0;
+    for (size_t i = 0; i < seen_.counts.size(); ++i) {
+      if (i == seen_.bounds.size() || seen_.bounds[i] > 1e-3) {
+        long_ones += seen_.counts[i] - before.seen_.counts[i];
+      }
+    }
+    std::printf("%-44s %.0f holds of the index, %.3f ms on average, %llu over 1 ms\n", name.c_str(),
+                count, 1e3 * (seen_.sum - before.seen_.sum) / count,
+                static_cast<unsigned long long>(long_ones));
+  }
+
+ private:
+  HistogramSnapshot seen_;
+};
+
+// Matches `count` keys while a reader looks others up. The longest look-up tells what a match holds
+// the index for, or what the machine is otherwise busy with.
+void TimeSlicedMatches(SlicedStore& store, size_t count, int matches, bool wants_lease, Row& match,
+                       Row& reader) {
+  const Holds before(*store.index);
+  MatchQuery query;
+  query.space_id = 1;
+  query.tokens_per_block = kTokens;
+  query.keys = {store.keys.begin(), store.keys.begin() + static_cast<ptrdiff_t>(count)};
+  query.wanted = {{.group = 0, .slice = {0, 32, 0, SlicedStore::kRanks}}};
+  query.wants_lease = wants_lease;
+  query.session_id = 1;
+  query.tenant = "bench";
+  std::atomic<bool> is_over{false};
+  std::thread victim([&] {
+    std::mt19937_64 random(9);
+    while (!is_over.load(std::memory_order_relaxed)) {
+      const BlockName name = {1, store.keys[random() % store.keys.size()]};
+      reader.micros.push_back(1e6 * Seconds([&] {
+                                const auto pins = store.index->Lookup(name, 0, {0, 32, 7, 1});
+                                CAIRN_CHECK(pins.size() == 1);
+                              }));
+    }
+  });
+  for (int i = 0; i < matches; ++i) {
+    absl::StatusOr<MatchAnswer> result = absl::UnknownError("");
+    match.micros.push_back(1e6 * Seconds([&] { result = store.index->Match(query); }));
+    CAIRN_CHECK(result.ok() && result->blocks.size() == count);
+    if (result->lease.has_value()) {
+      store.index->Release("bench", {*result->lease});
+    }
+  }
+  is_over = true;
+  victim.join();
+  Holds(*store.index).Print(match.name, before);
+}
+
 void Print(const std::vector<Row>& rows, const Options& options) {
   std::printf("index of 100,000 blocks, %d rounds\n%-44s %10s %10s %10s\n", options.rounds, "case",
               "p50 us", "p99 us", "max us");
@@ -146,7 +248,17 @@ void Main(const Options& options) {
                            {"Match 1,024 keys, leased", {}},
                            {"Match 1,024 keys of 8 slices each", {}},
                            {"Match 1,024 keys beside 2 readers", {}},
-                           {"Lookup and unpin of one key", {}}};
+                           {"Lookup and unpin of one key", {}},
+                           {"Match 4,096 keys of 64 slices", {}},
+                           {"Lookup beside it", {}},
+                           {"Match 4,096 keys of 64 slices, leased", {}},
+                           {"Lookup beside it and its release", {}},
+                           {"Match 16,100 keys of 64 slices", {}},
+                           {"Lookup beside that", {}},
+                           {"Match 16,100 keys of 64 slices, leased", {}},
+                           {"Lookup beside that and its release", {}}};
+  const size_t many = options.quick ? 1024 : 16'100, some = options.quick ? 256 : 4096;
+  SlicedStore sliced(many);
   for (int round = 0; round < options.rounds; ++round) {
     const auto add = [&](size_t row, const std::vector<double>& micros) {
       rows[row].micros.insert(rows[row].micros.end(), micros.begin(), micros.end());
@@ -169,6 +281,10 @@ void Main(const Options& options) {
       reader.join();
     }
     add(4, TimeLookups(whole, matches * 20));
+    TimeSlicedMatches(sliced, some, matches / 10, false, rows[5], rows[6]);
+    TimeSlicedMatches(sliced, some, matches / 10, true, rows[7], rows[8]);
+    TimeSlicedMatches(sliced, many, matches / 40 + 1, false, rows[9], rows[10]);
+    TimeSlicedMatches(sliced, many, matches / 40 + 1, true, rows[11], rows[12]);
   }
   Print(rows, options);
 }

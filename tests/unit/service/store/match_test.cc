@@ -141,7 +141,7 @@ TEST(MatchTest, NoCallHoldsTheIndexForManyImages) {
   store.index->EndSession(store.session.id);
   EXPECT_EQ(store.index->leased_bytes(), 0u);
   EXPECT_EQ(store.index->pinned_bytes(), 0u);
-  EXPECT_GT(IndexMetric(store, "cairn_index_holds_total"), 30);
+  EXPECT_GT(IndexMetric(store, "cairn_index_hold_seconds"), 30);
   EXPECT_GT(IndexMetric(store, "cairn_index_visits_total"), 5 * 64 * kBlocks);
   EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
 }
