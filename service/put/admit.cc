@@ -125,6 +125,7 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
                                                        staging_max, " bytes"));
     }
     CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
+    put.parent = path.index.PinBlock({body->space_id, body->parent});
     CAIRN_ASSIGN_OR_RETURN(put.staging, path.host.AllocateStaging(frame.payload_bytes));
     return put;
   };

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "codecs/image/image.h"
 #include "proto/frame.h"
+#include "service/index/pin.h"
 #include "service/put/put_path.h"
 #include "service/put/statistics.h"
 #include "service/sessions.h"
@@ -52,6 +53,7 @@ struct OwnedPut {
   codecs::ImageSpec spec;                        // of the image to be, but for how it is coded
   Sessions::InFlightPut in_flight;               // destroyed after staging: its bytes are then free
   Extent staging;                                // the payload
+  Pin parent;                                    // not evicted while its child is on its way
   Statistics statistics;                         // of the payload, once Encode() has checked it
   // Set before Put() when the path pool is busy: the block is kept raw and upkeep encodes it later.
   // A block whose recipe reads its statistics is encoded all the same: upkeep would not have them.

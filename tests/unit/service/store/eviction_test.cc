@@ -67,6 +67,27 @@ TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
   EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
 }
 
+TEST(EvictionTest, AParentStaysWhileItsChildIsBeingPut) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  const auto whole = StoreFixture::Whole(space);
+  const auto keys = store.PutChain(space, 2);
+  const auto source = StoreFixture::Source(space, StoreFixture::Key(3), 0, whole);
+  proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(3), whole, source);
+  std::get<proto::Put>(frame.body).parent = keys[1];
+  std::get<proto::Put>(frame.body).first_position = 32;
+  {
+    const auto put = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
+    ASSERT_TRUE(put.ok()) << put.status();
+    while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {
+    }
+    EXPECT_EQ(store.index->Contains(space.id(), keys, space.whole()),
+              (std::vector<bool>{false, true}));
+  }
+  EXPECT_EQ(store.index->pinned_bytes(), 0u);
+  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+}
+
 TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
