@@ -6,14 +6,17 @@
 // measured in the same round: every round runs every case once, and the ratio is the median of the
 // rounds' ratios.
 
+#include <sys/types.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -75,6 +78,19 @@ inline double CpuSeconds(const std::function<void()>& run) {
   const double start = now();
   run();
   return now() - start;
+}
+
+// CPU time of all threads of a process that live: a daemon's and a client's do not end meanwhile.
+inline double ProcessCpuSeconds(pid_t pid) {
+  uint64_t sum_ns = 0;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(task.path() / "schedstat");
+    uint64_t ns = 0;
+    file >> ns;
+    sum_ns += ns;
+  }
+  return static_cast<double>(sum_ns) / 1e9;
 }
 
 struct Case {

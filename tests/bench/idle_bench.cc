@@ -3,8 +3,6 @@
 // core, with a client connected whose data connection is open.
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,19 +17,6 @@
 
 namespace cairn::bench {
 namespace {
-
-// Of its threads that live. Those of an idle daemon do not end.
-double CpuSeconds(pid_t pid) {
-  uint64_t sum_ns = 0;
-  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
-    std::ifstream file(task.path() / "schedstat");
-    uint64_t ns = 0;
-    file >> ns;
-    sum_ns += ns;
-  }
-  return static_cast<double>(sum_ns) / 1e9;
-}
 
 struct Row {
   std::string name;
@@ -52,9 +37,9 @@ Row Measure(Wire wire, const Options& options) {
   Row row{absl::StrCat("cairnd, a client over ", WireName(wire)), {}};
   for (int i = 0; i < options.rounds; ++i) {
     std::fprintf(stderr, "\r%s: round %d of %d ", row.name.c_str(), i + 1, options.rounds);
-    const double before = CpuSeconds((*daemon)->process().pid());
+    const double before = ProcessCpuSeconds((*daemon)->process().pid());
     const double took_seconds = Seconds([&] { std::this_thread::sleep_for(round); });
-    const double cpu_seconds = CpuSeconds((*daemon)->process().pid()) - before;
+    const double cpu_seconds = ProcessCpuSeconds((*daemon)->process().pid()) - before;
     row.percents.push_back(100 * cpu_seconds / took_seconds);
   }
   std::fprintf(stderr, "\r%*s\r", 60, "");

@@ -10,7 +10,8 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ["codec", "transport", "index", "client", "idle"]
+NAMES = ["codec", "transport", "index", "client", "arrays", "arrays.py", "idle"]
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def main():
@@ -24,12 +25,15 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in args.names:
-        binary = args.bin_dir / f"cairn_{name}_bench"
-        if not binary.exists():
-            print(f"== {name}: not built ({binary})", flush=True)
-            failed.append(name)
-            continue
-        command = [str(binary), "--rounds", str(args.rounds), "--json", str(args.out / f"{name}.json")]
+        if name.endswith(".py"):
+            command = [sys.executable, str(HERE / name), "--bin-dir", str(args.bin_dir)]
+        else:
+            command = [str(args.bin_dir / f"cairn_{name}_bench")]
+            if not pathlib.Path(command[0]).exists():
+                print(f"== {name}: not built ({command[0]})", flush=True)
+                failed.append(name)
+                continue
+        command += ["--rounds", str(args.rounds), "--json", str(args.out / f"{name}.json")]
         if args.quick:
             command.append("--quick")
         print(f"== {' '.join(command)}", flush=True)
