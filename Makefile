@@ -6,10 +6,10 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel demo test soak bench quality fuzz asan tsan fmt tidy clean
+.PHONY: help deps build wheel demo test soak bench bench-peers quality fuzz asan tsan fmt tidy clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
 
 deps:  ## install what is missing: Debian packages with apt, Python ones into build/venv
 	.ci/deps
@@ -32,6 +32,9 @@ soak: build  ## the long tests that `make test` leaves out
 
 bench: build  ## all benchmarks in one run
 	$(PYTHON) tests/bench/run.py
+
+bench-peers: build  ## Redis, LMCache's server and Mooncake beside Cairn (root; downloads gigabytes)
+	.ci/peers
 
 quality: build  ## what recipes cost two real models, into docs/quality.md (hours; goes on where it was)
 	nice $(PYTHON) tests/quality/run.py
