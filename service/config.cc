@@ -38,7 +38,6 @@ struct Bytes {
 };
 struct Address {
   HostPort Config::*field;
-  bool may_be_off;
 };
 struct Text {
   std::string Config::*field;
@@ -55,14 +54,17 @@ struct Knob {
 // The order is that of --help and docs/operations.md; staging-bytes has a default that follows
 // host-bytes.
 constexpr Knob kKnobs[] = {
-    {"control", "127.0.0.1:50151", Address{&Config::control, false},
+    {"control", "127.0.0.1:50151",
+     Text{
+         &Config::control, [](std::string_view text) { return ParseControlAddress(text).status(); },
+         [] { return std::string_view("HOST:PORT, [IPV6]:PORT or unix:PATH, the path absolute"); }},
      "gRPC: sessions, spaces, match, admin"},
-    {"http", "127.0.0.1:50152", Address{&Config::http, true}, "/metrics, /healthz, /readyz"},
+    {"http", "127.0.0.1:50152", Address{&Config::http}, "/metrics, /healthz, /readyz"},
     {"socket", "",
      Text{&Config::socket, CheckSocketPath,
           [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
      "unix socket of the local data plane"},
-    {"data", "off", Address{&Config::data, true},
+    {"data", "off", Address{&Config::data},
      "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
     {"data-port-range", "any",
      Text{&Config::data_port_range, CheckPortRange,
@@ -108,9 +110,7 @@ std::string Expects(const Knob& knob) {
   if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) {
     return absl::StrCat("bytes from ", PrintBytes(bytes->min), " to ", PrintBytes(bytes->max));
   }
-  if (const auto* address = std::get_if<Address>(&knob.kind)) {
-    return address->may_be_off ? "HOST:PORT, [IPV6]:PORT or off" : "HOST:PORT or [IPV6]:PORT";
-  }
+  if (std::holds_alternative<Address>(knob.kind)) return "HOST:PORT, [IPV6]:PORT or off";
   return std::string(std::get<Text>(knob.kind).expects());
 }
 
@@ -132,8 +132,6 @@ absl::Status SetValue(const Knob& knob, std::string_view text, Config* config) {
   }
   if (const auto* address = std::get_if<Address>(&knob.kind)) {
     CAIRN_ASSIGN_OR_RETURN(HostPort value, ParseHostPort(text));
-    if (!value.enabled() && !address->may_be_off)
-      return absl::InvalidArgumentError("cannot be off");
     config->*address->field = std::move(value);
     return absl::OkStatus();
   }

@@ -23,7 +23,8 @@ namespace cairn {
 
 // Meaning and limits of each field: the row of the same name in config.cc.
 struct Config {
-  HostPort control, data, http;
+  std::string control;  // ParseControlAddress() takes it
+  HostPort data, http;
   std::string socket, data_port_range;
   uint64_t host_bytes = 0, staging_bytes = 0, quarantine_bytes = 0;
   uint64_t region_bytes = 0, regions_bytes = 0;

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
+#include "service/config_check.h"
 
 namespace cairn {
 namespace {
@@ -42,6 +44,29 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
     return error;
   }
   return HostPort{std::string(host), static_cast<uint16_t>(*port)};
+}
+
+std::string ControlAddress::ToString() const {
+  return is_unix() ? absl::StrCat("unix:", path) : tcp.ToString();
+}
+
+absl::StatusOr<ControlAddress> ParseControlAddress(std::string_view text) {
+  constexpr std::string_view kUnix = "unix:";
+  ControlAddress address;
+  if (text.starts_with(kUnix)) {
+    address.path = text.substr(kUnix.size());
+    const absl::Status status = CheckSocketPath(address.path);
+    if (!status.ok()) return status;
+    if (address.path == "off") return absl::InvalidArgumentError("not an absolute path");
+    return address;
+  }
+  absl::StatusOr<HostPort> tcp = ParseHostPort(text);
+  if (!tcp.ok() || !tcp->enabled()) {
+    return absl::InvalidArgumentError(
+        "expected HOST:PORT, [IPV6]:PORT or unix:PATH, the port 0 to 65535");
+  }
+  address.tcp = *std::move(tcp);
+  return address;
 }
 
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {

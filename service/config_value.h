@@ -18,6 +18,17 @@ struct HostPort {
   std::string ToString() const;  // "127.0.0.1:80", "[::1]:80", "off"
 };
 
+// Where the control plane listens.
+struct ControlAddress {
+  HostPort tcp;
+  std::string path;  // of a unix socket; empty: it is tcp
+  bool is_unix() const { return !path.empty(); }
+  std::string ToString() const;  // as HostPort, or "unix:/run/cairn/control.sock"
+};
+
+// "HOST:PORT", "[IPV6]:PORT" or "unix:PATH", the path absolute and of at most 100 bytes.
+absl::StatusOr<ControlAddress> ParseControlAddress(std::string_view text);
+
 // "HOST:PORT", "[IPV6]:PORT" or "off".
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 

@@ -126,8 +126,9 @@ absl::Status Daemon::StartFronts() {
       StoreService::Parts{spaces_, sessions_, *index_, *host_, clock_}, std::move(terms));
   admin_service_ = std::make_unique<AdminService>(
       AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, [this] { BeginDrain(); }});
-  CAIRN_ASSIGN_OR_RETURN(control_,
-                         ControlServer::Start(config_.control, *store_service_, *admin_service_));
+  CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
+  if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
+  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(address, *store_service_, *admin_service_));
   health_.store(control_.get(),
                 std::memory_order_release);  // BeginDrain() reads it on gRPC's threads
   if (is_draining()) control_->SetServing(false);
@@ -138,7 +139,7 @@ absl::Status Daemon::StartFronts() {
                                    .readiness =
                                        [this] {
                                          return is_draining() ? absl::UnavailableError("draining")
-                                                              : absl::OkStatus();
+                                                              : control_->Probe();
                                        }}));
   return absl::OkStatus();
 }

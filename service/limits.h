@@ -51,6 +51,7 @@ inline constexpr uint64_t kControlBytesMax = 192_MiB;
 inline constexpr uint32_t kCallGraceMs = 250;
 inline constexpr size_t kCallsMax = 4096;  // that hold something
 inline constexpr int kCallsPerConnectionMax = 128;
+inline constexpr size_t kControlConnectionsMax = 1280;
 inline constexpr int kReflectionThreadsMax = 8;  // each serves one stream of reflection
 
 // --- Match, leases, waiters
@@ -141,6 +142,7 @@ static_assert(kSideObjectBytesMax <= kSideObjectsBytesPerTenantMax);
 static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
 static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
 static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
+static_assert(kControlConnectionsMax > kSessionsMax, "operators get in beside all sessions");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kSideObjectsBytesPerTenantMax <= kSideObjectsBytesMax);
 static_assert(kQuerySquaresBytesPerTenantMax <= kQuerySquaresBytesMax);

@@ -49,7 +49,8 @@ void Sessions::InFlightPut::Reset() {
 }
 
 absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
-                                                std::string_view client_name) {
+                                                std::string_view client_name,
+                                                const std::optional<PeerIdentity>& identity) {
   if (!IsTenantName(tenant)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: 1 to ", limits::kTenantBytesMax, " characters of [A-Za-z0-9._-]"));
@@ -60,6 +61,10 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   }
   Opened opened;
   opened.ticket = RandomBytes<16>();
+  if (!policy_->MayUse(identity, tenant)) {
+    refused_.Add();
+    return absl::PermissionDeniedError("tenant: not one that this peer may be");
+  }
   const TenantName name(tenant);
   const MutexLock lock(mutex_);
   if (refuses_new_) {
@@ -78,7 +83,7 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
   }
   opened.id = ++last_id_;
   State& state = sessions_[opened.id];
-  state.session = {.id = opened.id, .tenant = name};
+  state.session = {.id = opened.id, .tenant = name, .identity = identity};
   state.ticket = opened.ticket;
   state.client_name = std::string(client_name);
   tickets_.emplace(opened.ticket, opened.id);
@@ -90,6 +95,8 @@ absl::StatusOr<Session> Sessions::Find(const proto::Ticket& ticket) const {
   const MutexLock lock(mutex_);
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) {
+    // Who stops has ended sessions that did nothing wrong.
+    if (refuses_new_) return absl::UnavailableError("draining: the session has ended");
     return absl::NotFoundError("no such session");
   }
   return sessions_.find(found->second)->second.session;
@@ -126,11 +133,15 @@ void Sessions::End(uint64_t session_id) {
   hooks_.release_leases(session_id);
 }
 
-absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer) {
+absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
+                                  const std::optional<PeerIdentity>& identity) {
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session_id);
   if (found == sessions_.end() || !found->second.is_open) {
     return absl::NotFoundError("no such session");
+  }
+  if (!policy_->MayUse(identity, found->second.session.tenant.view())) {
+    return absl::PermissionDeniedError("the session's tenant is not one that this peer may be");
   }
   if (found->second.peers.size() >= limits::kPeersPerSessionMax) {
     return absl::ResourceExhaustedError(

@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "base/mutex.h"
 #include "proto/frame.h"
 #include "service/limits.h"
+#include "service/tenant_policy.h"
 #include "transport/transport.h"
 
 namespace cairn {
@@ -42,6 +45,7 @@ class TenantName {
 struct Session {
   uint64_t id = 0;  // never reused; 0 is none
   TenantName tenant;
+  std::optional<PeerIdentity> identity;  // of who opened it
 };
 
 // One data-plane connection.
@@ -82,17 +86,22 @@ class Sessions {
     uint64_t bytes_ = 0;
   };
 
-  explicit Sessions(Hooks hooks) : hooks_(std::move(hooks)) {}
+  explicit Sessions(Hooks hooks,
+                    std::unique_ptr<const TenantPolicy> policy = std::make_unique<AnyTenant>())
+      : hooks_(std::move(hooks)), policy_(std::move(policy)) {}
 
   struct Opened {
     uint64_t id = 0;
     proto::Ticket ticket{};
   };
   // InvalidArgument: tenant or name out of its limits (store.proto). ResourceExhausted: too many
-  // sessions, of all or of the tenant. Unavailable: refused since RefuseNew().
-  absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name);
+  // sessions, of all or of the tenant. Unavailable: refused since RefuseNew(). PermissionDenied:
+  // the identity may not be that tenant.
+  absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
+                              const std::optional<PeerIdentity>& identity = std::nullopt);
 
-  // NotFound: no such session (ended, or never was). Does not allocate.
+  // NotFound: no such session (ended, or never was). Unavailable: so, and the daemon drains or
+  // stops. Does not allocate.
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
@@ -101,7 +110,9 @@ class Sessions {
   void End(uint64_t session_id);
 
   // Ties a connection to the session: it is broken with it. ResourceExhausted: too many of them.
-  absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer);
+  // PermissionDenied: the identity may not be the session's tenant.
+  absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
+                          const std::optional<PeerIdentity>& identity = std::nullopt);
   // The connection is gone. Unknown ones are ignored.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
@@ -147,6 +158,7 @@ class Sessions {
   void EndPut(uint64_t session_id, uint64_t bytes);
 
   const Hooks hooks_;
+  const std::unique_ptr<const TenantPolicy> policy_;
   mutable Mutex mutex_;
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/metric.h"
+#include "base/peer_identity.h"
 #include "proto/frame.h"
 
 namespace cairn::transport {
@@ -61,14 +63,20 @@ class Arrival {
   };
 
   Arrival(ReplyTo reply_to, const proto::FrameBytes& frame, uint64_t payload_bytes,
-          std::unique_ptr<Held> held)
-      : reply_to_(reply_to), frame_(frame), payload_bytes_(payload_bytes), held_(std::move(held)) {}
+          std::unique_ptr<Held> held, std::optional<PeerIdentity> identity = std::nullopt)
+      : reply_to_(reply_to),
+        frame_(frame),
+        payload_bytes_(payload_bytes),
+        held_(std::move(held)),
+        identity_(identity) {}
   Arrival(Arrival&&) = default;
   Arrival& operator=(Arrival&&) = default;
 
   const ReplyTo& reply_to() const { return reply_to_; }
   const proto::FrameBytes& frame() const { return frame_; }  // copied, at most 256 bytes, unparsed
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
+  // Who is behind the connection, where the transport can tell.
+  const std::optional<PeerIdentity>& identity() const { return identity_; }
   Held* held() const { return held_.get(); }
   std::unique_ptr<Held> TakeHeld() { return std::move(held_); }
 
@@ -77,6 +85,7 @@ class Arrival {
   proto::FrameBytes frame_;
   uint64_t payload_bytes_ = 0;
   std::unique_ptr<Held> held_;
+  std::optional<PeerIdentity> identity_;
 };
 
 // Outcome of Lane::Receive.

@@ -89,7 +89,7 @@ CAIRN_API const char* cairn_status_name(int status);
 typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
-  const char* control;  /* "HOST:PORT" of cairnd's control plane. Required */
+  const char* control;  /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
   const char* data;     /* "unix:PATH" or "HOST:PORT"; NULL: the first named that is on this host */
   const char* tenant;   /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
   const char* name;     /* for people: shows in logs and status. NULL: "libcairn" */

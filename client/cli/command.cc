@@ -18,7 +18,8 @@ constexpr std::string_view kControlDefault = "127.0.0.1:50151";
 constexpr uint64_t kTimeoutSeconds = 10;
 
 constexpr Flag kCommonFlags[] = {
-    {"--control", "HOST:PORT", "where cairnd is [$CAIRN_CONTROL, else 127.0.0.1:50151]"},
+    {"--control", "TARGET",
+     "HOST:PORT or unix:PATH of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]"},
     {"--data", "TARGET", "unix:PATH or HOST:PORT of the data plane [what the daemon names]"},
     {"--timeout", "SECONDS", "of the whole command, 1 to 60 [10]"},
     {"--json", "", "print JSON"},

@@ -17,7 +17,7 @@ namespace cairn {
 
 class AdminClient {
  public:
-  // `control` is HOST:PORT. Does not connect yet.
+  // `control` is HOST:PORT or unix:PATH. Does not connect yet.
   static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control);
   virtual ~AdminClient() = default;
 

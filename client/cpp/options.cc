@@ -53,7 +53,7 @@ absl::Status Validate(const BreakerOptions& options) {
 
 }  // namespace
 
-absl::Status ValidateDataAddress(const std::string& field, const std::string& address) {
+absl::Status ValidateAddress(const std::string& field, const std::string& address) {
   constexpr std::string_view kUnix = "unix:";
   if (!address.starts_with(kUnix)) {
     return ValidateHostPort(field, address);
@@ -77,9 +77,9 @@ absl::StatusOr<absl::Duration> TimeoutOr(absl::Duration timeout, absl::Duration 
 }
 
 absl::Status Validate(const ConnectOptions& options) {
-  CAIRN_RETURN_IF_ERROR(ValidateHostPort("control", options.control));
+  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", options.control));
   if (!options.data.empty()) {
-    CAIRN_RETURN_IF_ERROR(ValidateDataAddress("data", options.data));
+    CAIRN_RETURN_IF_ERROR(ValidateAddress("data", options.data));
   }
   if (options.tenant.empty() || options.tenant.size() > kTenantCharsMax) {
     return absl::InvalidArgumentError(absl::StrCat("tenant has ", options.tenant.size(),

@@ -54,7 +54,7 @@ struct BreakerOptions {
 };
 
 struct ConnectOptions {
-  std::string control{};  // "HOST:PORT" of cairnd's control plane; required
+  std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
   // "unix:PATH" or "HOST:PORT". Empty: the first address the daemon names whose socket is on this
   // host, else its first "HOST:PORT".
   std::string data{};
@@ -79,6 +79,6 @@ absl::StatusOr<absl::Duration> TimeoutOr(absl::Duration timeout, absl::Duration 
 
 // Whether `address` is "unix:PATH" or "HOST:PORT"; InvalidArgument, naming `field`, when it is
 // neither.
-absl::Status ValidateDataAddress(const std::string& field, const std::string& address);
+absl::Status ValidateAddress(const std::string& field, const std::string& address);
 
 }  // namespace cairn

@@ -13,7 +13,7 @@ void CallRouter::Add(const std::string& name, Start start) {
 
 grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
-  const CallPlace place{*context, budget_};
+  const CallPlace place{*context, budget_, identify_(context->peer())};
   const auto method = methods_.find(context->method());
   if (method != methods_.end()) return method->second(place);
   return RefuseCall(place, absl::UnimplementedError(absl::StrCat(

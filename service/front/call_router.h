@@ -16,7 +16,10 @@ namespace cairn {
 
 class CallRouter final : public grpc::CallbackGenericService {
  public:
-  explicit CallRouter(CallBudget& budget) : budget_(budget) {}
+  // Who is behind a gRPC peer.
+  using Identify = std::function<std::optional<PeerIdentity>(std::string_view peer)>;
+  CallRouter(CallBudget& budget, Identify identify)
+      : budget_(budget), identify_(std::move(identify)) {}
 
   // Makes the call, which deletes itself.
   using Start = std::function<ControlCall*(const CallPlace& place)>;
@@ -47,6 +50,7 @@ class CallRouter final : public grpc::CallbackGenericService {
 
  private:
   CallBudget& budget_;
+  const Identify identify_;
   absl::flat_hash_map<std::string, Start> methods_;
 };
 

@@ -11,12 +11,14 @@
 #include <grpcpp/generic/async_generic_service.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/peer_identity.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"
 #include "service/front/request_bound.h"
@@ -27,6 +29,7 @@ namespace cairn {
 struct CallPlace {
   grpc::GenericCallbackServerContext& context;
   CallBudget& budget;
+  std::optional<PeerIdentity> identity;
 };
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
@@ -34,10 +37,12 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   // When the call has to be over: the client's deadline, a minute from now at most, whether it set
   // one or not.
   absl::Time deadline() const;
+  const std::optional<PeerIdentity>& identity() const { return identity_; }
   bool is_cancelled() const { return context_.IsCancelled(); }
 
  protected:
-  explicit ControlCall(const CallPlace& place) : context_(place.context), budget_(place.budget) {}
+  explicit ControlCall(const CallPlace& place)
+      : context_(place.context), budget_(place.budget), identity_(place.identity) {}
 
   // Reads the next message into message(); OnReadDone() follows. False: the budget has no room, and
   // nothing was begun. `bytes` is what the call holds beside the message.
@@ -61,6 +66,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
 
   grpc::GenericCallbackServerContext& context_;
   CallBudget& budget_;
+  const std::optional<PeerIdentity> identity_;
   grpc::ByteBuffer read_, written_;  // lent to gRPC while it reads or writes
 };
 

@@ -6,11 +6,12 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "cairn/v1/admin.grpc.pb.h"
 #include "cairn/v1/store.grpc.pb.h"
 #include "grpc/health/v1/health.pb.h"
@@ -73,10 +74,8 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kCallsPerConnectionMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A peer that never gets to speak HTTP/2.
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5'000);
-  // A half-dead client is noticed within 15 s, and its session ended.
+  // A half-dead client is noticed within 15 s, and its session ended; so is a peer that never gets
+  // to speak HTTP/2.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -87,34 +86,35 @@ void SetLimits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-ControlServer::ControlServer()
-    : budget_({.bytes_max = limits::kControlBytesMax,
+ControlServer::ControlServer(std::unique_ptr<ControlListener> listener)
+    : listener_(std::move(listener)),
+      budget_({.bytes_max = limits::kControlBytesMax,
                .calls_max = limits::kCallsMax,
                .grace = absl::Milliseconds(limits::kCallGraceMs),
                .time_max = absl::Milliseconds(limits::kDeadlineMsMax)},
               RealClock::Get()),
       names_(Names()) {}
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const HostPort& address,
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlAddress& address,
                                                                     StoreService& store,
                                                                     AdminService& admin) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto server = std::unique_ptr<ControlServer>(new ControlServer());
+  auto listener = ControlListener::Bind(address);
+  if (!listener.ok()) return Annotate(listener.status(), "control");
+  auto server = std::unique_ptr<ControlServer>(new ControlServer(*std::move(listener)));
   store.AddTo(server->router_);
   admin.AddTo(server->router_);
   server->AddHealth();
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address.ToString(), grpc::InsecureServerCredentials(), &port);
   for (const auto& name : server->names_) builder.RegisterService(name.get());
   builder.RegisterCallbackGenericService(&server->router_);
   SetLimits(builder);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("control: cannot listen on ", address.ToString()));
-  }
-  server->address_ = {address.host, static_cast<uint16_t>(port)};
+  if (server->server_ == nullptr) return absl::UnavailableError("control: gRPC does not start");
+  server->listener_->Start([grpc = server->server_.get()](Fd socket) {
+    grpc::AddInsecureChannelFromFd(grpc, socket.Release());
+  });
   return server;
 }
 
@@ -139,12 +139,14 @@ void ControlServer::AddHealth() {
 
 void ControlServer::Stop() {
   if (server_ == nullptr) return;
+  listener_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   server_->Wait();
   server_.reset();
 }
 
 void ControlServer::Report(MetricSink& sink) const {
+  listener_->Report(sink);
   budget_.Report(sink);
   calls_.Report(sink);
 }

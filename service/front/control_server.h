@@ -6,7 +6,7 @@
 // gRPC has no memory quota here: past one it cancels calls of its own choice, sessions included.
 // What calls hold is bounded by CallBudget instead, which spares sessions.
 //
-// Thread-safety: Thread-safe. Threads are gRPC's own.
+// Thread-safety: Thread-safe. Threads are gRPC's own, and the listener's.
 
 #include <grpcpp/server.h>
 
@@ -19,6 +19,7 @@
 #include "service/front/admin_service.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_router.h"
+#include "service/front/control_listener.h"
 #include "service/front/store_service.h"
 
 namespace cairn {
@@ -26,12 +27,15 @@ namespace cairn {
 class ControlServer {
  public:
   // The services must outlive the server. Unavailable when the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const HostPort& address,
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlAddress& address,
                                                               StoreService& store,
                                                               AdminService& admin);
   ~ControlServer() { Stop(); }
 
-  HostPort address() const { return address_; }  // with the port really bound
+  // With the port really bound.
+  const ControlAddress& address() const { return listener_->address(); }
+  // OK: a client that connects now is answered. May take half a second.
+  absl::Status Probe() { return listener_->Probe(); }
   // What the health service answers.
   void SetServing(bool is_serving) { is_serving_.store(is_serving, std::memory_order_relaxed); }
   // Ends every call, streams included, within a second; then returns. Idempotent. Calls that
@@ -40,13 +44,14 @@ class ControlServer {
   void Report(MetricSink& sink) const;
 
  private:
-  ControlServer();
+  explicit ControlServer(std::unique_ptr<ControlListener> listener);
   void AddHealth();
 
-  HostPort address_;
   std::atomic<bool> is_serving_{true};
+  const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
-  CallRouter router_{budget_};
+  CallRouter router_{budget_,
+                     [this](std::string_view peer) { return listener_->IdentityOf(peer); }};
   CallMetrics calls_{Call::kHealthCheck, Call::kHealthCheck};
   const std::vector<std::unique_ptr<grpc::Service>> names_;  // what reflection lists
   std::unique_ptr<grpc::Server> server_;

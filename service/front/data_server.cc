@@ -53,7 +53,7 @@ void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
   if (request.op == DataOp::kGoodbye) return replies_.End(lane, request, absl::StatusCode::kOk);
   const absl::Status status = CheckRequest(request, *frame, arrival, peer);
   if (!status.ok()) return Strike(lane, request, peer, status, false);
-  if (request.op == DataOp::kHello) return Greet(lane, request, *frame, peer);
+  if (request.op == DataOp::kHello) return Greet(lane, request, *frame, arrival.identity(), peer);
   Dispatch(lane, std::move(request), *frame, std::move(arrival), peer);
 }
 
@@ -88,15 +88,17 @@ absl::Status DataServer::CheckRequest(const Request& request, const proto::Frame
 }
 
 void DataServer::Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
-                       Peer& peer) {
+                       const std::optional<PeerIdentity>& identity, Peer& peer) {
   const auto session = parts_.sessions.Find(request.ticket);
   if (!session.ok()) {
     metrics_.bad_tickets.Add();
-    const auto status = absl::PermissionDeniedError("ticket: names no open session");
+    const auto status = absl::IsUnavailable(session.status())
+                            ? session.status()
+                            : absl::PermissionDeniedError("ticket: names no open session");
     return Strike(lane, request, peer, status, true);
   }
   const PeerRef ref{options_.server, lane.index(), request.reply_to.peer};
-  const absl::Status attached = parts_.sessions.AttachPeer(session->id, ref);
+  const absl::Status attached = parts_.sessions.AttachPeer(session->id, ref, identity);
   if (!attached.ok()) return Strike(lane, request, peer, attached, true);
   const auto& hello = std::get<proto::Hello>(frame.body);
   peer.session = *session;

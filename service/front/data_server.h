@@ -82,7 +82,8 @@ class DataServer final : public transport::LaneHandler {
                             const transport::Arrival& arrival, const Peer& peer) const;
   void Dispatch(transport::Lane& lane, Request request, const proto::Frame& frame,
                 transport::Arrival arrival, Peer& peer);
-  void Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame, Peer& peer);
+  void Greet(transport::Lane& lane, const Request& request, const proto::Frame& frame,
+             const std::optional<PeerIdentity>& identity, Peer& peer);
   // A refusal that counts against the peer; at the last one it is broken.
   void Strike(transport::Lane& lane, const Request& request, Peer& peer, const absl::Status& status,
               bool is_last);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/front/http_server.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -12,10 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,7 +20,9 @@
 namespace cairn {
 namespace {
 
-constexpr int kBacklog = 128;
+// Of those accepted in one turn, each has a chance to be read before another takes its place.
+constexpr int kAcceptedPerTurnMax = 32;
+constexpr int kBackoffMs = 10;
 
 std::string_view ReasonOf(int status) {
   switch (status) {
@@ -41,24 +39,6 @@ std::string_view ReasonOf(int status) {
     default:
       return "Service Unavailable";
   }
-}
-
-absl::StatusOr<Fd> Listen(const addrinfo& info) {
-  Fd fd(::socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  if (!fd.is_valid() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      ::bind(fd.get(), info.ai_addr, info.ai_addrlen) != 0 || ::listen(fd.get(), kBacklog) != 0) {
-    return absl::UnavailableError(std::strerror(errno));
-  }
-  return fd;
-}
-
-uint16_t BoundPort(int fd) {
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof storage;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return 0;
-  return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
-                                             : reinterpret_cast<sockaddr_in&>(storage).sin_port);
 }
 
 struct RequestLine {
@@ -81,26 +61,13 @@ RequestLine ParseRequestLine(std::string_view head) {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(const HostPort& address,
                                                              const Limits& limits) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* info = nullptr;
-  const int code =
-      ::getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &info);
-  if (code != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("http: ", address.ToString(), ": ", ::gai_strerror(code)));
-  }
-  const absl::Cleanup free_info = [info] { ::freeaddrinfo(info); };
-  auto listener = Listen(*info);
-  if (!listener.ok()) {
-    return Annotate(listener.status(), absl::StrCat("http: cannot listen on ", address.ToString()));
-  }
+  auto acceptor = Acceptor::Listen(address);
+  if (!acceptor.ok()) return Annotate(acceptor.status(), "http");
   auto server = std::unique_ptr<HttpServer>(new HttpServer());
-  server->listener_ = *std::move(listener);
+  server->acceptor_.emplace(*std::move(acceptor));
   server->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!server->wake_.is_valid()) return absl::UnavailableError("http: no eventfd");
-  server->address_ = {address.host, BoundPort(server->listener_.get())};
+  server->address_ = {address.host, server->acceptor_->port()};
   server->limits_ = limits;
   return server;
 }
@@ -116,15 +83,17 @@ void HttpServer::Stop() {
   CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
   thread_.join();
   connections_.clear();
-  listener_.Reset();
+  acceptor_.reset();
 }
 
 void HttpServer::Run() {
   ::pthread_setname_np(::pthread_self(), "http");
   std::vector<pollfd> polled;
   while (true) {  // ends: Stop() wakes it
-    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+    const short accepts = MonotonicNow() < accepts_again_ ? 0 : POLLIN;
+    polled.assign({{wake_.get(), POLLIN, 0}, {acceptor_->get(), accepts, 0}});
     absl::Time next = MonotonicNow() + absl::Seconds(60);
+    if (accepts == 0) next = accepts_again_;
     for (const auto& connection : connections_) {
       const bool has_output = connection->output_sent < connection->output.size();
       polled.push_back(
@@ -154,15 +123,20 @@ void HttpServer::Run() {
 }
 
 void HttpServer::Accept() {
-  for (int i = 0; i < kBacklog; ++i) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.is_valid()) {
-      // Out of descriptors: the peer stays in the backlog, so make room or poll would spin.
-      if ((errno == EMFILE || errno == ENFILE) && !connections_.empty()) {
-        connections_.erase(connections_.begin());
+  for (int i = 0; i < kAcceptedPerTurnMax; ++i) {
+    Fd fd;
+    switch (acceptor_->Accept(&fd)) {
+      case Acceptor::Outcome::kPeer:
+        break;
+      case Acceptor::Outcome::kGone:
+        continue;
+      case Acceptor::Outcome::kTurnedAway:
+      case Acceptor::Outcome::kStuck:
         dropped_.Add();
-      }
-      return;
+        accepts_again_ = MonotonicNow() + absl::Milliseconds(kBackoffMs);
+        return;
+      case Acceptor::Outcome::kNone:
+        return;
     }
     if (connections_.size() >= limits_.connections_max) {
       connections_.erase(connections_.begin());
@@ -171,7 +145,8 @@ void HttpServer::Accept() {
     auto connection = std::make_unique<Connection>();
     connection->fd = std::move(fd);
     connection->deadline = MonotonicNow() + limits_.time_max;
-    connections_.push_back(std::move(connection));
+    // Mostly the request is there already.
+    if (Read(*connection)) connections_.push_back(std::move(connection));
   }
 }
 

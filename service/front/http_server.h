@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "base/file.h"
 #include "base/metric.h"
 #include "service/config_value.h"
+#include "service/front/acceptor.h"
 
 namespace cairn {
 
@@ -73,7 +75,9 @@ class HttpServer {
   HostPort address_;
   Responder responder_;
   Limits limits_;
-  Fd listener_, wake_;
+  std::optional<Acceptor> acceptor_;
+  absl::Time accepts_again_ = absl::InfinitePast();  // out of descriptors until then
+  Fd wake_;
   std::vector<std::unique_ptr<Connection>> connections_;  // of the thread; oldest first
   Counter requests_, refused_, dropped_;
   std::thread thread_;

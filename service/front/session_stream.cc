@@ -77,7 +77,7 @@ class SessionStream final : public ControlCall {
   absl::Status Open(const v1::OpenSessionRequest& request) {
     CAIRN_RETURN_IF_ERROR(proto::ValidateClientName(request.client_name()));
     CAIRN_ASSIGN_OR_RETURN(const Sessions::Opened opened,
-                           sessions_.Open(request.tenant(), request.client_name()));
+                           sessions_.Open(request.tenant(), request.client_name(), identity()));
     LogDebug("session", "opened", {{"session", opened.id}, {"tenant", request.tenant()}});
     v1::SessionOpened& event = *event_.mutable_opened();
     event.set_session_id(opened.id);

@@ -54,6 +54,7 @@ UNITS = [
     ("service/config", "service/config"),
     ("service/spaces", "service/state"),
     ("service/sessions", "service/state"),
+    ("service/tenant_policy", "service/state"),
     ("service/path_pool", "service/state"),
     ("service/active_backend", "service/state"),
     ("service/step_timer", "service/state"),

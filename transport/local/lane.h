@@ -89,6 +89,7 @@ class LocalLane final : public Lane {
   struct Peer {
     PeerId id = 0;
     Fd socket;
+    std::optional<PeerIdentity> identity;
     Region region;
     bool has_region = false;
     bool is_open = false;      // its Hello came

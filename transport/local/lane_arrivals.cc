@@ -53,6 +53,7 @@ void LocalLane::OpenPeer(Fd socket, std::optional<Region> region) {
   auto peer = std::make_unique<Peer>();
   peer->id = (++peers_made_ << kLaneBits) | static_cast<uint64_t>(index_);
   peer->socket = std::move(socket);
+  peer->identity = PeerIdentityOf(peer->socket.get());
   if (region.has_value()) {
     peer->region = std::move(*region);
     peer->has_region = true;
@@ -178,8 +179,8 @@ void LocalLane::TakeRequest(Peer& peer, const Message& message) {
     }
     held = std::make_unique<HeldPayload>(*this, envelope.payload_place);
   }
-  share_.handler.OnArrival(
-      *this, Arrival(reply_to, message.frame, envelope.payload_bytes, std::move(held)));
+  share_.handler.OnArrival(*this, Arrival(reply_to, message.frame, envelope.payload_bytes,
+                                          std::move(held), peer.identity));
 }
 
 void LocalLane::RefuseRequest(const ReplyTo& reply_to, const Message& message,

@@ -43,7 +43,7 @@ absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
-Fd MakeSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+Fd MakeSocket(int type) { return Fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 // 0, or errno.
 int TryConnect(const Fd& socket, const sockaddr_un& address) {
@@ -71,7 +71,7 @@ absl::StatusOr<Fd> LockFolderOf(const std::string& path) {
 }
 
 // Removes a socket file that nobody listens at.
-absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
+absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, int type) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0) {
     return errno == ENOENT ? absl::OkStatus() : ErrnoStatus("cannot look at", path);
@@ -79,7 +79,7 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   if (!S_ISSOCK(file.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(path, " exists and is no socket"));
   }
-  const Fd probe = MakeSocket();
+  const Fd probe = MakeSocket(type);
   // Anything but "refused" comes from somebody: a full backlog, or a listener of another socket
   // type.
   if (!probe.is_valid() || TryConnect(probe, address) != ECONNREFUSED) {
@@ -91,11 +91,11 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 }  // namespace
 
-absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
+absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type) {
   CAIRN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   CAIRN_ASSIGN_OR_RETURN(const Fd lock, LockFolderOf(path));
-  CAIRN_RETURN_IF_ERROR(RemoveStale(path, address));
-  Fd socket = MakeSocket();
+  CAIRN_RETURN_IF_ERROR(RemoveStale(path, address, type));
+  Fd socket = MakeSocket(type);
   // The file takes the mode of the socket, less the umask: never wider than it should be, not even
   // for a moment. chmod() then undoes a narrow umask.
   if (!socket.is_valid() || fchmod(socket.get(), kMode) != 0 ||
@@ -124,7 +124,7 @@ SocketFile::~SocketFile() {
 
 absl::StatusOr<Fd> ConnectSocketFile(const std::string& path, absl::Time deadline) {
   CAIRN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  Fd socket = MakeSocket();
+  Fd socket = MakeSocket(SOCK_SEQPACKET);
   if (!socket.is_valid()) {
     return ErrnoStatus("cannot make a socket for", path);
   }

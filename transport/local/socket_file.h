@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A listening SOCK_SEQPACKET socket at a path, mode 0660.
+// A listening socket at a path, mode 0660. The daemon's are SOCK_SEQPACKET for the data plane,
+// SOCK_STREAM for the control plane.
 //
 // Thread-safety: Thread-compatible. Move-only; destroying it removes the file if it is still ours.
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <string>
@@ -18,7 +20,7 @@ class SocketFile {
   // Replaces a socket file that nobody listens at, and nothing else. Errors: InvalidArgument (path
   // too long or empty), FailedPrecondition (somebody listens there, or the path is no socket),
   // Unavailable (as errno says).
-  static absl::StatusOr<SocketFile> Listen(const std::string& path);
+  static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET);
 
   SocketFile(SocketFile&& source) noexcept = default;
   SocketFile& operator=(SocketFile&&) = delete;

@@ -259,7 +259,7 @@ def connect(
     region_bytes: int = 0,
     timeout: float | None = None,
 ) -> Client:
-    """Opens a session with the daemon whose control plane is at `control` ("HOST:PORT").
+    """Opens a session with the daemon whose control plane is at `control` ("unix:PATH" or "HOST:PORT").
 
     data: "unix:PATH" or "HOST:PORT" (UCX, with UCX_MEM_EVENTS=n and UCX_HANDLE_ERRORS=none unless
     they are set); None takes the first address the daemon names that is on this host. tenant: whose

@@ -3,12 +3,20 @@
 #include <gtest/gtest.h>
 
 #include "tests/e2e/daemon/daemon_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
 
-TEST(AbiTest, ACProgramThatLinksNothingElseIsServed) {
-  auto daemon = DaemonProcess::Start();
+class AbiTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Control, AbiTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Unix" : "Tcp"; });
+
+TEST_P(AbiTest, ACProgramThatLinksNothingElseIsServed) {
+  const TempDir folder;
+  std::vector<std::string> flags;
+  if (GetParam()) flags.push_back("--control=unix:" + folder.File("control.sock"));
+  auto daemon = DaemonProcess::Start(flags);
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   auto program = ChildProcess::Start(ABI_PROGRAM, {(*daemon)->endpoint("control")});
   ASSERT_TRUE(program.ok());

@@ -159,6 +159,15 @@ TEST_F(CliTest, ProfilesAndBanksAreInstalledAndShown) {
   EXPECT_EQ(Run("profile remove" + Space_()).code, 2);
 }
 
+TEST_F(CliTest, ADaemonBehindAUnixSocketIsReached) {
+  const auto daemon = DaemonProcess::Start({"--control=unix:" + folder_.File("control.sock")});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const std::string control = " --control " + (*daemon)->endpoint("control") + " #";
+  EXPECT_EQ(Run("status" + control).code, 0);
+  EXPECT_EQ(Run("verify" + control).code, 0);
+  EXPECT_EQ(Run("status --control unix:" + folder_.File("nobody.sock") + " #").code, 4);
+}
+
 TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
   EXPECT_EQ(Run("nonsense").code, 2);
   EXPECT_EQ(Run("get").code, 2);

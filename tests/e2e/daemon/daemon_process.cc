@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
   std::string folder = (std::filesystem::temp_directory_path() / "cairn-e2e-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no temporary folder");
   daemon->folder_ = folder;
-  std::vector<std::string> arguments = {"--control=127.0.0.1:0", "--http=127.0.0.1:0",
+  std::vector<std::string> arguments = {"--http=127.0.0.1:0",
                                         absl::StrCat("--socket=", folder, "/cairnd.sock")};
   const auto has = [&flags](const std::string& name) {
     for (const std::string& flag : flags) {
@@ -109,6 +109,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
     }
     return false;
   };
+  if (!has("--control")) arguments.emplace_back("--control=127.0.0.1:0");
   if (!has("--host-bytes")) arguments.emplace_back("--host-bytes=64MiB");
   for (std::string& flag : flags) arguments.push_back(std::move(flag));
   CAIRN_ASSIGN_OR_RETURN(daemon->process_,

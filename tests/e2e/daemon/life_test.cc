@@ -126,6 +126,36 @@ TEST(DaemonLife, ProbesHealthAndReflectionAnswer) {
   EXPECT_THAT(services, HasSubstr("cairn.v1.Admin"));
 }
 
+TEST(DaemonLife, TheControlPlaneMayBeAUnixSocket) {
+  const TempDir folder;
+  const std::string path = folder.File("control.sock");
+  auto daemon = StartDaemon({"--control=unix:" + path});
+  ASSERT_NE(daemon, nullptr);
+  EXPECT_EQ(daemon->endpoint("control"), "unix:" + path);
+  struct stat facts {};
+  ASSERT_EQ(::stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0660u);
+  {
+    const auto client = RawClient::Open("unix:" + path);
+    ASSERT_TRUE(client.ok()) << client.status();
+    EXPECT_TRUE((*client)->OpenSpace(ToySpec("test")).ok());
+    EXPECT_THAT(daemon->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));
+  }
+  // Another daemon does not take it away, but follows one that was killed.
+  const std::vector<std::string> other = {"--control=unix:" + path, "--http=off",
+                                          "--socket=" + folder.File("other.sock"),
+                                          "--host-bytes=16MiB"};
+  EXPECT_EQ(RunDaemon(other).code, 1);
+  daemon->process().Signal(SIGKILL);
+  ASSERT_TRUE(daemon->process().Wait(absl::Seconds(10)).ok());
+  daemon = StartDaemon({"--control=unix:" + path});
+  ASSERT_NE(daemon, nullptr);
+  EXPECT_TRUE(RawClient::Open("unix:" + path).ok());
+  daemon->process().Signal(SIGTERM);
+  EXPECT_EQ(daemon->process().Wait(absl::Seconds(20)).value_or(-1), 0);
+  EXPECT_NE(::stat(path.c_str(), &facts), 0) << "removed at the end";
+}
+
 TEST(DaemonLife, FlagsThatStartNothing) {
   EXPECT_THAT(RunDaemon({"--version"}).output, MatchesRegex("cairnd [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   EXPECT_THAT(RunDaemon({"--help"}).output, HasSubstr("--host-bytes"));

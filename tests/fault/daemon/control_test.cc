@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -16,6 +18,7 @@
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/fault/daemon/raw_http2.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -259,6 +262,49 @@ TEST_F(ControlTest, ReflectionTakesAFewThreads) {
   }
   EXPECT_LT(daemon_->Metric("cairn_process_threads_count"), before + 16);
   EXPECT_GT(first.ended_streams() + second.ended_streams(), 150) << "the rest is refused";
+}
+
+// Whoever takes the last descriptor: the ports answer again once there are some.
+TEST_F(ControlTest, OutOfDescriptorsItTurnsClientsAwayAndThenGoesOn) {
+  EXPECT_THAT(daemon_->HttpGet("/readyz"), ::testing::StartsWith("HTTP/1.1 200 "));
+  rlimit before{};
+  ASSERT_EQ(::prlimit(daemon_->process().pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(daemon_->Metric("cairn_process_files_count")) + 24;
+  ASSERT_EQ(::prlimit(daemon_->process().pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  {
+    std::vector<Fd> connections;
+    for (int i = 0; i < 60; ++i) connections.push_back(ConnectTcp(daemon_->port("control")));
+    EXPECT_TRUE(WaitFor(
+        [&] {
+          EXPECT_TRUE(VictimWorks());
+          return !absl::StartsWith(daemon_->HttpGet("/readyz"), "HTTP/1.1 200 ");
+        },
+        absl::Seconds(10), absl::Milliseconds(100)));
+  }
+  EXPECT_TRUE(WaitFor([&] { return RawClient::Open(daemon_->endpoint("control")).ok(); },
+                      absl::Seconds(10), absl::Milliseconds(50)));
+  EXPECT_TRUE(
+      WaitFor([&] { return absl::StartsWith(daemon_->HttpGet("/readyz"), "HTTP/1.1 200 "); },
+              absl::Seconds(10), absl::Milliseconds(50)));
+  EXPECT_GT(daemon_->Metric("cairn_control_connections_total{outcome=\"out_of_files\""), 0);
+  EXPECT_TRUE(daemon_->AwaitMetric("cairn_sessions", 1, absl::Seconds(10)));
+}
+
+// Past the limit newcomers are refused, and nobody else notices.
+TEST_F(ControlTest, ThereAreNotTooManyConnections) {
+  std::vector<Fd> connections;
+  for (int i = 0; i < 1400; ++i) connections.push_back(ConnectTcp(daemon_->port("control")));
+  EXPECT_TRUE(WaitFor(
+      [&] { return daemon_->Metric("cairn_control_connections_total{outcome=\"refused\"") > 100; },
+      absl::Seconds(10), absl::Milliseconds(50)));
+  EXPECT_TRUE(VictimWorks());
+  EXPECT_LT(daemon_->Metric("cairn_process_files_count"), 1400);
+  EXPECT_FALSE(absl::StartsWith(daemon_->HttpGet("/readyz"), "HTTP/1.1 200 "));
+  connections.clear();
+  EXPECT_TRUE(WaitFor([&] { return RawClient::Open(daemon_->endpoint("control")).ok(); },
+                      absl::Seconds(10), absl::Milliseconds(50)));
+  EXPECT_TRUE(daemon_->AwaitMetric("cairn_sessions", 1, absl::Seconds(10)));
 }
 
 }  // namespace

@@ -45,6 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"control", [](ConnectOptions& o) { o.control = "localhost:0"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = "localhost:70000"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = ":7070"; }},
+        Wrong{"control", [](ConnectOptions& o) { o.control = "unix:"; }},
+        Wrong{"control", [](ConnectOptions& o) { o.control = "unix:/" + std::string(107, 'x'); }},
         Wrong{"data", [](ConnectOptions& o) { o.data = "/run/cairn.sock"; }},
         Wrong{"data", [](ConnectOptions& o) { o.data = "unix:"; }},
         Wrong{"data", [](ConnectOptions& o) { o.data = "unix:/" + std::string(107, 'x'); }},

@@ -49,7 +49,7 @@ class ConfigFile : public ::testing::Test {
 TEST(Config, DefaultsBindToLoopbackAndLeaveUcxOff) {
   const auto line = Parse({});
   ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_EQ(line->config.control.ToString(), "127.0.0.1:50151");
+  EXPECT_EQ(line->config.control, "127.0.0.1:50151");
   EXPECT_EQ(line->config.http.ToString(), "127.0.0.1:50152");
   EXPECT_FALSE(line->config.data.enabled());
   EXPECT_EQ(line->config.host_bytes, 4_GiB);
@@ -102,6 +102,9 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--recipe", "kivi:3"}), HasSubstr("takes raw, kivi:8,"));
   EXPECT_THAT(ErrorOf({"--control", "off"}), HasSubstr("control"));
   EXPECT_THAT(ErrorOf({"--control", "127.0.0.1:65536"}), HasSubstr("65535"));
+  EXPECT_THAT(ErrorOf({"--control", "unix:"}), HasSubstr("control"));
+  EXPECT_THAT(ErrorOf({"--control", "unix:off"}), HasSubstr("control"));
+  EXPECT_THAT(ErrorOf({"--control", "unix:here/control.sock"}), HasSubstr("unix:PATH"));
   EXPECT_THAT(ErrorOf({"--socket", "relative"}), HasSubstr("socket"));
   EXPECT_THAT(ErrorOf({"--log-level", "loud\n"}), HasSubstr("'loud\\n'"));
 }

@@ -123,5 +123,33 @@ TEST_F(MetricsServerTest, StopEndsIt) {
   server_->Stop();
 }
 
+// A crowd that says nothing, between an honest client and the server's first look at it.
+TEST(HttpServerTest, AFloodOfConnectionsPushesNoRequestOut) {
+  auto bound = HttpServer::Bind({"127.0.0.1", 0});
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  HttpServer& server = **bound;
+  const auto connect = [&server] {
+    Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(server.address().port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return fd;
+  };
+  const Fd honest = connect();
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(::send(honest.get(), request.data(), request.size(), 0),
+            static_cast<ssize_t>(request.size()));
+  std::vector<Fd> crowd;
+  for (int i = 0; i < 100; ++i) crowd.push_back(connect());
+  server.Start([](std::string_view) { return HttpServer::Response{.body = "ok\n"}; });
+  const timeval limit{10, 0};
+  ::setsockopt(honest.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  char bytes[64] = {};
+  EXPECT_GT(::recv(honest.get(), bytes, sizeof bytes - 1, 0), 0);
+  EXPECT_THAT(std::string(bytes), StartsWith("HTTP/1.1 200 "));
+}
+
 }  // namespace
 }  // namespace cairn

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 #include "service/path_pool.h"
 #include "service/spaces.h"
 #include "tests/support/store_fixture.h"
@@ -32,6 +34,39 @@ TEST(SessionsTest, OpensFindsEnds) {
   EXPECT_FALSE(sessions.AttachPeer(a->id, {}).ok());
   EXPECT_FALSE(sessions.BeginPut(a->id, 1).ok());
   EXPECT_EQ(sessions.count(), 1u);
+}
+
+TEST(SessionsTest, WhoDrainsBlamesNobody) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  const auto a = sessions.Open("acme", "one");
+  const auto b = sessions.Open("acme", "two");
+  ASSERT_TRUE(a.ok() && b.ok());
+  sessions.End(a->id);
+  EXPECT_TRUE(absl::IsNotFound(sessions.Find(a->ticket).status()));
+  sessions.RefuseNew();
+  EXPECT_TRUE(absl::IsUnavailable(sessions.Find(a->ticket).status()));
+  EXPECT_TRUE(sessions.Find(b->ticket).ok());
+}
+
+TEST(SessionsTest, AnIdentityIsOnlyTheTenantsThatThePolicySays) {
+  class OwnTenant final : public TenantPolicy {
+   public:
+    bool MayUse(const std::optional<PeerIdentity>& identity,
+                std::string_view tenant) const override {
+      return identity.has_value() && tenant == absl::StrCat("uid-", identity->uid);
+    }
+  };
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    std::make_unique<OwnTenant>());
+  const PeerIdentity own{.uid = 7, .gid = 7}, other{.uid = 8, .gid = 7};
+  const auto session = sessions.Open("uid-7", "", own);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(sessions.Find(session->ticket)->identity, own);
+  EXPECT_TRUE(absl::IsPermissionDenied(sessions.Open("uid-7", "", other).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(sessions.Open("uid-7", "").status()));
+  EXPECT_TRUE(sessions.AttachPeer(session->id, {.peer = 1}, own).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(sessions.AttachPeer(session->id, {.peer = 2}, other)));
+  EXPECT_TRUE(absl::IsPermissionDenied(sessions.AttachPeer(session->id, {.peer = 3})));
 }
 
 TEST(SessionsTest, FloodIsRefusedAndOthersStay) {

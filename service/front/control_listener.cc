@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/front/control_listener.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kBackoffMs = 10;
+constexpr int kAcceptedPerTurnMax = 64;
+constexpr absl::Duration kSweepPause = absl::Milliseconds(100);
+constexpr absl::Duration kProbeTime = absl::Milliseconds(500);
+constexpr absl::Duration kProbeHolds = absl::Seconds(1);
+// What a client of HTTP/2 begins with: the preface and an empty SETTINGS frame.
+constexpr std::string_view kPreface("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+constexpr size_t kFrameHeadBytes = 9;
+constexpr char kSettings = 4;
+
+// Whether `socket` has one of `events` before `deadline`.
+bool Await(int socket, short events, absl::Time deadline) {
+  pollfd polled{socket, events, 0};
+  const int64_t wait_ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());
+  return ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(wait_ms, 0))) > 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
+    const ControlAddress& address) {
+  auto listener = std::unique_ptr<ControlListener>(new ControlListener());
+  listener->address_ = address;
+  if (address.is_unix()) {
+    CAIRN_ASSIGN_OR_RETURN(transport::SocketFile file,
+                           transport::SocketFile::Listen(address.path, SOCK_STREAM));
+    listener->file_.emplace(std::move(file));
+    listener->acceptor_.emplace(Acceptor::Borrow(listener->file_->get()));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(Acceptor acceptor, Acceptor::Listen(address.tcp));
+    listener->acceptor_.emplace(std::move(acceptor));
+    listener->address_.tcp.port = listener->acceptor_->port();
+  }
+  listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!listener->wake_.is_valid()) return absl::UnavailableError("no eventfd");
+  return listener;
+}
+
+void ControlListener::Start(std::function<void(Fd socket)> take) {
+  take_ = std::move(take);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ControlListener::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
+  thread_.join();
+  acceptor_.reset();
+  file_.reset();
+}
+
+void ControlListener::Run() {
+  ::pthread_setname_np(::pthread_self(), "control");
+  bool waits = false;
+  while (true) {  // ends: Stop() wakes it
+    pollfd polled[] = {{wake_.get(), POLLIN, 0}, {acceptor_->get(), POLLIN, 0}};
+    const int ready = ::poll(polled, waits ? 1 : 2, waits ? kBackoffMs : -1);
+    if (ready < 0 && errno != EINTR) {
+      LogError("control", "poll failed", {{"errno", errno}});
+      return;
+    }
+    if (ready > 0 && polled[0].revents != 0) return;
+    waits = AcceptAll();
+  }
+}
+
+bool ControlListener::AcceptAll() {
+  for (int i = 0; i < kAcceptedPerTurnMax; ++i) {
+    Fd socket;
+    switch (acceptor_->Accept(&socket)) {
+      case Acceptor::Outcome::kPeer:
+        TakeIn(std::move(socket));
+        break;
+      case Acceptor::Outcome::kGone:
+        break;
+      case Acceptor::Outcome::kTurnedAway:
+      case Acceptor::Outcome::kStuck:
+        out_of_files_.Add();
+        return true;
+      case Acceptor::Outcome::kNone:
+        return false;
+    }
+  }
+  return false;
+}
+
+void ControlListener::TakeIn(Fd socket) {
+  struct stat facts {};
+  if (::fstat(socket.get(), &facts) != 0) return;
+  const Connection connection{.inode = facts.st_ino, .identity = PeerIdentityOf(socket.get())};
+  if (!address_.is_unix()) {
+    const int on = 1;
+    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  {
+    const MutexLock lock(mutex_);
+    connections_.erase(socket.get());  // of an earlier connection
+    if (!HasRoom()) {
+      refused_.Add();
+      return;
+    }
+    connections_.emplace(socket.get(), connection);
+  }
+  accepted_.Add();
+  take_(std::move(socket));
+}
+
+bool ControlListener::HasRoom() {
+  if (connections_.size() < limits::kControlConnectionsMax) return true;
+  const absl::Time now = MonotonicNow();
+  if (now < swept_ + kSweepPause) return false;
+  swept_ = now;
+  absl::erase_if(connections_, [](const auto& entry) {
+    struct stat facts {};
+    return ::fstat(entry.first, &facts) != 0 || !S_ISSOCK(facts.st_mode) ||
+           facts.st_ino != entry.second.inode;
+  });
+  return connections_.size() < limits::kControlConnectionsMax;
+}
+
+std::optional<PeerIdentity> ControlListener::IdentityOf(std::string_view peer) const {
+  constexpr std::string_view kPrefix = "fd:";
+  int fd = 0;
+  if (!peer.starts_with(kPrefix) || !absl::SimpleAtoi(ToAbsl(peer.substr(kPrefix.size())), &fd)) {
+    return std::nullopt;
+  }
+  const MutexLock lock(mutex_);
+  const auto found = connections_.find(fd);
+  return found == connections_.end() ? std::nullopt : found->second.identity;
+}
+
+absl::Status ControlListener::Probe() {
+  {
+    const MutexLock lock(mutex_);
+    if (MonotonicNow() < probed_until_) return probed_;
+  }
+  absl::Status probed = Connect();
+  const MutexLock lock(mutex_);
+  probed_ = probed;
+  probed_until_ = MonotonicNow() + kProbeHolds;
+  return probed;
+}
+
+absl::Status ControlListener::Connect() const {
+  const absl::Time deadline = MonotonicNow() + kProbeTime;
+  const auto failure = [](absl::string_view what) {
+    return absl::UnavailableError(absl::StrCat("the control port ", what));
+  };
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (::getsockname(acceptor_->get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+    return failure("is closed");
+  }
+  const Fd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.is_valid()) return failure("cannot be tried: no descriptor is left");
+  // To an address of all interfaces, Linux connects over the loopback.
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 &&
+      (errno != EINPROGRESS || !Await(socket.get(), POLLOUT, deadline))) {
+    return failure("takes no connection");
+  }
+  if (::send(socket.get(), kPreface.data(), kPreface.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(kPreface.size())) {
+    return failure("takes no connection");
+  }
+  std::array<char, kFrameHeadBytes> head{};
+  for (size_t got = 0; got < head.size();) {  // ends: each turn takes a byte, or fails
+    if (!Await(socket.get(), POLLIN, deadline)) return failure("does not answer");
+    const ssize_t count = ::recv(socket.get(), head.data() + got, head.size() - got, 0);
+    if (count == 0) return failure("turns connections away");
+    if (count < 0 && errno != EAGAIN && errno != EINTR) return failure("drops connections");
+    got += static_cast<size_t>(std::max<ssize_t>(count, 0));
+  }
+  return head[3] == kSettings ? absl::OkStatus() : failure("does not speak HTTP/2");
+}
+
+void ControlListener::Report(MetricSink& sink) const {
+  constexpr std::string_view kName = "cairn_control_connections_total";
+  constexpr std::string_view kHelp =
+      "Connections to the control port: accepted, refused because there were too many, or turned "
+      "away because the process was out of descriptors.";
+  const auto add = [&](std::string_view outcome, const Counter& counter) {
+    const MetricLabel label{"outcome", outcome};
+    sink.AddCounter(kName, kHelp, MetricLabels(&label, 1), counter.Value());
+  };
+  add("accepted", accepted_);
+  add("refused", refused_);
+  add("out_of_files", out_of_files_);
+}
+
+}  // namespace cairn

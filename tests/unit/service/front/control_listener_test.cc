@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The listener in front of a real gRPC server.
+#include "service/front/control_listener.h"
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+namespace {
+
+// Calls that stay open until they are all told to end.
+class OpenCalls final : public grpc::CallbackGenericService {
+ public:
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    const MutexLock lock(mutex_);
+    calls_.push_back({context, new Reactor(), context->peer()});
+    return calls_.back().reactor;
+  }
+  size_t count() const {
+    const MutexLock lock(mutex_);
+    return calls_.size();
+  }
+  std::string peer(size_t index) const {
+    const MutexLock lock(mutex_);
+    return calls_[index].peer;
+  }
+  bool is_cancelled(size_t index) const {
+    const MutexLock lock(mutex_);
+    return calls_[index].context->IsCancelled();
+  }
+  void EndAll() {
+    const MutexLock lock(mutex_);
+    for (const Call& call : calls_) call.reactor->Finish(grpc::Status::OK);
+    calls_.clear();
+  }
+
+ private:
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    void OnDone() override { delete this; }
+  };
+  struct Call {
+    grpc::GenericCallbackServerContext* context = nullptr;
+    Reactor* reactor = nullptr;
+    std::string peer;
+  };
+  mutable Mutex mutex_;
+  std::vector<Call> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A client with one call on a connection of its own.
+class Caller {
+ public:
+  explicit Caller(const std::string& address)
+      : channel_(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Own())),
+        stub_(channel_) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    call_ = stub_.PrepareCall(&context_, "/any", &queue_);
+    call_->StartCall(nullptr);
+  }
+  ~Caller() {
+    context_.TryCancel();
+    call_->Finish(&status_, nullptr);
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+ private:
+  static grpc::ChannelArguments Own() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return arguments;
+  }
+  std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+class ControlListenerTest : public ::testing::Test {
+ protected:
+  void Start(const ControlAddress& address) {
+    auto listener = ControlListener::Bind(address);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    grpc::ServerBuilder builder;
+    builder.RegisterCallbackGenericService(&calls_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    listener_->Start(
+        [this](Fd fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd.Release()); });
+  }
+  void TearDown() override {
+    if (listener_ != nullptr) listener_->Stop();
+    calls_.EndAll();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  }
+  ControlAddress UnixAddress() { return {.tcp = {}, .path = folder_.File("control.sock")}; }
+  bool AwaitCalls(size_t count) {
+    return WaitFor([&] { return calls_.count() == count; }, absl::Seconds(10),
+                   absl::Milliseconds(1));
+  }
+
+  TempDir folder_;
+  OpenCalls calls_;
+  std::unique_ptr<ControlListener> listener_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(ControlListenerTest, APeerOfAUnixSocketIsKnown) {
+  Start(UnixAddress());
+  struct stat facts {};
+  ASSERT_EQ(::stat(UnixAddress().path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0660u);
+  {
+    const Caller caller(listener_->address().ToString());
+    ASSERT_TRUE(AwaitCalls(1));
+    const PeerIdentity ours{.uid = ::geteuid(), .gid = ::getegid()};
+    EXPECT_EQ(listener_->IdentityOf(calls_.peer(0)), ours) << calls_.peer(0);
+  }
+  EXPECT_EQ(listener_->IdentityOf("fd:99999"), std::nullopt);
+  EXPECT_EQ(listener_->IdentityOf("ipv4:127.0.0.1:1"), std::nullopt);
+  EXPECT_EQ(listener_->Probe(), absl::OkStatus());
+  listener_->Stop();
+  EXPECT_NE(::stat(UnixAddress().path.c_str(), &facts), 0) << "the file is removed";
+}
+
+TEST_F(ControlListenerTest, APeerOfTcpIsNobody) {
+  Start({.tcp = {"127.0.0.1", 0}, .path = ""});
+  EXPECT_EQ(listener_->Probe(), absl::OkStatus());
+  const Caller caller(listener_->address().ToString());
+  ASSERT_TRUE(AwaitCalls(1));
+  EXPECT_TRUE(calls_.peer(0).starts_with("fd:")) << calls_.peer(0);
+  EXPECT_EQ(listener_->IdentityOf(calls_.peer(0)), std::nullopt);
+}
+
+// A call's identity is looked up by its descriptor: the number must not name another connection
+// while the call lives, even where its own connection is long gone.
+TEST_F(ControlListenerTest, GrpcKeepsTheDescriptorWhileACallLives) {
+  Start(UnixAddress());
+  auto caller = std::make_unique<Caller>(listener_->address().ToString());
+  ASSERT_TRUE(AwaitCalls(1));
+  int fd = -1;
+  ASSERT_TRUE(absl::SimpleAtoi(calls_.peer(0).substr(3), &fd));
+  struct stat opened {};
+  ASSERT_EQ(::fstat(fd, &opened), 0);
+  caller.reset();
+  ASSERT_TRUE(
+      WaitFor([&] { return calls_.is_cancelled(0); }, absl::Seconds(10), absl::Milliseconds(1)));
+  for (size_t i = 2; i < 20; ++i) {  // others come, each with a descriptor
+    const Caller other(listener_->address().ToString());
+    ASSERT_TRUE(AwaitCalls(i));
+    EXPECT_NE(calls_.peer(i - 1), calls_.peer(0));
+  }
+  struct stat now {};
+  ASSERT_EQ(::fstat(fd, &now), 0) << "closed under a call";
+  EXPECT_EQ(now.st_ino, opened.st_ino) << "another connection has its number";
+}
+
+}  // namespace
+}  // namespace cairn
