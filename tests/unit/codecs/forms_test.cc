@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of tile forms: every form that a recipe writes is in it, whole, and no other number is.
+#include "codecs/forms/form.h"
+
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace cairn::codecs {
+namespace {
+
+TEST(FormsTest, WhatRecipesWriteIsInTheTable) {
+  std::vector<Recipe> recipes(AllRecipes().begin(), AllRecipes().end());
+  recipes.push_back({.id = RecipeId::kCairn, .bits = 23});
+  recipes.push_back({.id = RecipeId::kCairnHot, .bits = 24});
+  for (const Recipe& recipe : recipes) {
+    for (const Plane plane : {Plane::kK, Plane::kV, Plane::kLatent}) {
+      const uint16_t id = CodedForm({plane, DType::kBf16, 128, 64}, recipe);
+      const Form* form = FormOf(id);
+      ASSERT_NE(form, nullptr) << FormatRecipe(recipe);
+      EXPECT_NE(form->layout, nullptr) << form->name;
+      EXPECT_NE(form->encode, nullptr) << form->name;
+      EXPECT_NE(form->decode, nullptr) << form->name;
+      EXPECT_NE(form->verify, nullptr) << form->name;
+    }
+  }
+}
+
+TEST(FormsTest, NumbersAreTheForms) {
+  std::set<std::string_view> names;
+  for (uint16_t id = 0; id <= static_cast<uint16_t>(TileLayoutId::kHot); ++id) {
+    const Form* form = FormOf(id);
+    ASSERT_NE(form, nullptr) << id;
+    EXPECT_TRUE(names.insert(form->name).second) << form->name;
+  }
+  for (uint16_t id = static_cast<uint16_t>(TileLayoutId::kHot) + 1; id < 256; ++id) {
+    EXPECT_EQ(FormOf(id), nullptr) << id;
+  }
+}
+
+TEST(FormsTest, OnlyTheRecipesOwnFormHasALayout) {
+  const TileGeometry geometry{Plane::kK, DType::kBf16, 128, 64};
+  for (const Recipe& recipe : AllRecipes()) {
+    for (uint32_t form = 0; form < 0x1000; ++form) {
+      if (form == kRawForm || form == CodedForm(geometry, recipe)) continue;
+      EXPECT_FALSE(LayoutOf(geometry, recipe, static_cast<uint16_t>(form), 0, 4096).has_value())
+          << FormatRecipe(recipe) << " " << form;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn::codecs
