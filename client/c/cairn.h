@@ -233,8 +233,9 @@ CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, siz
 typedef struct cairn_view {
   void* data;                   /* not written to by a put */
   void* const* layers;          /* one pointer per layer of the slice, or NULL */
-  const int64_t* token_offsets; /* one per token of the block, or NULL */
+  const int64_t* token_offsets; /* one per token, or NULL; INT64_MIN: a get leaves the token out */
   int64_t stride[4];            /* layer, head, token, dim */
+  int64_t first_byte, end_byte; /* elements have to lie in them, from data; both 0: not checked */
 } cairn_view;
 
 enum {

@@ -63,6 +63,8 @@ PlaneView FromView(const cairn_view& view, const ViewShape& shape) {
     result.token_offsets = {view.token_offsets, codecs::TileRows(shape.tile.kind, shape.tokens)};
   }
   std::copy_n(view.stride, result.stride_bytes.size(), result.stride_bytes.begin());
+  result.first_byte = view.first_byte;
+  result.end_byte = view.end_byte;
   return result;
 }
 

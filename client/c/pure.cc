@@ -53,22 +53,34 @@ proto::Fingerprint FromFingerprint(const uint8_t* fingerprint) {
   return result;
 }
 
+// The views of memory given as such, or as a payload of exactly the slice's bytes.
+absl::StatusOr<PlaneViews> ViewsOf(const char* name, const cairn_memory& memory,
+                                   const codecs::ImageSpec& spec, ViewUse use) {
+  const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
+  CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements(name, memory, shape));
+  if (const auto* views = std::get_if<PlaneViews>(&place)) {
+    CAIRN_RETURN_IF_ERROR(Validate(shape, *views, use));
+    return *views;
+  }
+  const std::span<std::byte> bytes = std::get<SourceTarget>(place).bytes;
+  if (bytes.size() != SourceBytesOf(spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " has ", bytes.size(), " bytes; the slice has ", SourceBytesOf(spec)));
+  }
+  return ContiguousViews(shape, bytes.data());
+}
+
 absl::Status DecodeInto(const codecs::ImageView& view, const codecs::DecodeInputs& inputs,
                         const cairn_memory* target) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
-  const codecs::ImageSpec& spec = view.spec();
-  const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
-  CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("target", *target, shape));
+  CAIRN_ASSIGN_OR_RETURN(const PlaneViews views,
+                         ViewsOf("target", *target, view.spec(), ViewUse::kTarget));
   std::vector<std::byte> heap;
-  if (const auto* views = std::get_if<PlaneViews>(&place)) {
-    CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
-    heap.resize(HeadBytes(shape));
-  } else if (const auto& bytes = std::get<SourceTarget>(place).bytes;
-             bytes.size() != SourceBytesOf(spec)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "target has ", bytes.size(), " bytes; the image decodes to ", SourceBytesOf(spec)));
-  }
-  return VerifyAndDecode(view, place, heap, inputs);
+  const auto room = [&heap](size_t bytes) {
+    heap.resize(bytes);
+    return std::span(heap);
+  };
+  return VerifyAndDecode(view, views, room, inputs);
 }
 
 // What `given` says besides `spec`, which it is: `inputs` borrow it, and *parent.
@@ -112,13 +124,13 @@ namespace proto = cairn::proto;
 using cairn::BlockKey;
 using cairn::FindBackend;
 using cairn::FromCodec;
-using cairn::Gather;
-using cairn::HeadBytes;
+
 using cairn::PlaneViews;
 using cairn::SourceTarget;
 using cairn::Validate;
 using cairn::VerifyAndDecode;
-using cairn::ViewShape;
+using cairn::ViewUse;
+
 using cairn::c::Bytes;
 using cairn::c::CheckPointer;
 using cairn::c::CheckStruct;
@@ -138,6 +150,7 @@ using cairn::c::ReadInputs;
 using cairn::c::ReadStruct;
 using cairn::c::SourceBytesOf;
 using cairn::c::Text;
+using cairn::c::ViewsOf;
 using cairn::c::WriteStruct;
 
 int cairn_fingerprint(const char* tenant, const cairn_space_spec* spec, uint8_t fingerprint[32]) {
@@ -291,24 +304,12 @@ int cairn_image_encode(const cairn_image_spec* spec, const cairn_memory* source,
     codecs::ImageView parent;
     codecs::EncodeInputs inputs = codecs::EncodeWith(InputsOf(side));
     CAIRN_RETURN_IF_ERROR(ReadInputs(read, given, &parent, &inputs));
-    const uint64_t bytes = SourceBytesOf(given);
-    const ViewShape shape{given.tile, given.slice.layer_count, given.slice.head_count,
-                          given.tokens};
-    CAIRN_ASSIGN_OR_RETURN(const auto place, FromElements("source", *source, shape));
-    std::unique_ptr<std::byte[]> gathered;
-    std::span<const std::byte> payload;
-    if (const auto* views = std::get_if<PlaneViews>(&place)) {
-      CAIRN_RETURN_IF_ERROR(Validate(shape, *views));
-      gathered = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      Gather(shape, *views, {gathered.get(), bytes});
-      payload = {gathered.get(), bytes};
-    } else if (payload = std::get<SourceTarget>(place).bytes; payload.size() != bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("source has ", payload.size(), " bytes; the spec's has ", bytes));
-    }
+    CAIRN_ASSIGN_OR_RETURN(const PlaneViews views,
+                           ViewsOf("source", *source, given, ViewUse::kSource));
+    std::vector<std::byte> gathered(codecs::ScratchBytes(given, views));
     CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
     const std::span<std::byte> target(static_cast<std::byte*>(image), image_capacity);
-    return FromCodec(codecs::Encode(*backend, given, payload, target, image_bytes, inputs),
+    return FromCodec(codecs::Encode(*backend, given, views, gathered, target, image_bytes, inputs),
                      "image");
   });
 }

@@ -48,33 +48,14 @@ absl::StatusOr<const codecs::Backend*> FindBackend() {
   return backend;
 }
 
-absl::Status VerifyAndDecode(const codecs::ImageView& view,
-                             const std::variant<PlaneViews, SourceTarget>& target,
-                             std::span<std::byte> heap, const codecs::DecodeInputs& inputs) {
-  const codecs::ImageSpec& spec = view.spec();
-  const ViewShape shape{spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
-  const size_t head_bytes = HeadBytes(shape);
+absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
+                             absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
+                             const codecs::DecodeInputs& inputs) {
   CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
-  const auto* views = std::get_if<PlaneViews>(&target);
-  size_t offset = 0;
-  for (uint16_t layer = 0; layer < shape.layers; ++layer) {
-    for (uint16_t head = 0; head < shape.heads; ++head, offset += head_bytes) {
-      const codecs::Slice one{static_cast<uint16_t>(spec.slice.layer_first + layer), 1,
-                              static_cast<uint16_t>(spec.slice.head_first + head), 1};
-      CAIRN_RETURN_IF_ERROR(
-          FromCodec(codecs::VerifyTiles(view, one),
-                    absl::StrCat("layer ", one.layer_first, ", head ", one.head_first)));
-      const std::span<std::byte> decoded =
-          views != nullptr ? heap.first(head_bytes)
-                           : std::get<SourceTarget>(target).bytes.subspan(offset, head_bytes);
-      CAIRN_RETURN_IF_ERROR(
-          FromCodec(codecs::Decode(*backend, view, one, decoded, inputs), "decode"));
-      if (views != nullptr) {
-        ScatterHead(shape, *views, layer, head, decoded);
-      }
-    }
-  }
-  return absl::OkStatus();
+  const codecs::DecodeJob job{&view, view.spec().slice, target, inputs};
+  const uint64_t bytes = codecs::ScratchBytes({&job, 1});
+  const std::span<std::byte> scratch = bytes == 0 ? std::span<std::byte>() : room(bytes);
+  return FromCodec(codecs::DecodeAll(*backend, {&job, 1}, scratch), "image");
 }
 
 const void* GetExchange::place() const {
@@ -98,7 +79,7 @@ absl::Status GetExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
     return TargetTooSmall(image->bytes.size(), codecs::kHeaderBytes);
   }
   if (const auto* views = std::get_if<PlaneViews>(&request_.target)) {
-    CAIRN_RETURN_IF_ERROR(Validate(slice_.view_shape(), *views));
+    CAIRN_RETURN_IF_ERROR(Validate(slice_.view_shape(), *views, ViewUse::kTarget));
   }
   if (image != nullptr) {
     call.target =
@@ -144,11 +125,12 @@ absl::Status GetExchange::TakeImage(std::span<const std::byte> payload, uint64_t
     return absl::DataLossError("the image is not one of the side object that it names");
   }
   *bytes = SourceBytesOf(slice_);
-  if (const auto* source = std::get_if<SourceTarget>(&request_.target)) {
-    return VerifyAndDecode(view, *source, {}, inputs);
-  }
-  return VerifyAndDecode(view, std::get<PlaneViews>(request_.target),
-                         scratch_->Heap(HeadBytes(slice_.view_shape())), inputs);
+  const auto* source = std::get_if<SourceTarget>(&request_.target);
+  return VerifyAndDecode(
+      view,
+      source != nullptr ? ContiguousViews(slice_.view_shape(), source->bytes.data())
+                        : std::get<PlaneViews>(request_.target),
+      [this](size_t room) { return scratch_->Heap(room); }, inputs);
 }
 
 absl::Status GetExchange::TakeSource(const proto::Frame& reply, std::span<const std::byte> payload,

@@ -104,7 +104,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
   }
   const ViewShape shape = slice_.view_shape();
   const auto& views = std::get<PlaneViews>(request_.source);
-  CAIRN_RETURN_IF_ERROR(Validate(shape, views));
+  CAIRN_RETURN_IF_ERROR(Validate(shape, views, ViewUse::kSource));
   const std::span<std::byte> payload = scratch.Region(source_bytes + sent_bytes_);
   const size_t head_bytes = HeadBytes(shape);
   uint32_t crc = 0;
@@ -134,19 +134,17 @@ absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec)
 }
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) const {
-  const uint64_t source_bytes = SourceBytesOf(slice_);
-  std::span<const std::byte> source;
+  const ViewShape shape = slice_.view_shape();
+  PlaneViews source;
   if (const auto* given = std::get_if<SourceBytes>(&request_.source)) {
-    source = given->bytes;
-    if (source.size() != source_bytes) {
-      return WrongSize("source", source.size(), source_bytes);
+    if (given->bytes.size() != SourceBytesOf(slice_)) {
+      return WrongSize("source", given->bytes.size(), SourceBytesOf(slice_));
     }
+    // A source is only read.
+    source = ContiguousViews(shape, const_cast<std::byte*>(given->bytes.data()));
   } else {
-    const auto& views = std::get<PlaneViews>(request_.source);
-    CAIRN_RETURN_IF_ERROR(Validate(slice_.view_shape(), views));
-    const std::span<std::byte> gathered = scratch.Heap(source_bytes);
-    Gather(slice_.view_shape(), views, gathered);
-    source = gathered;
+    source = std::get<PlaneViews>(request_.source);
+    CAIRN_RETURN_IF_ERROR(Validate(shape, source, ViewUse::kSource));
   }
   codecs::ImageSpec spec;
   spec.space = DigestOf(context_.fingerprint);
@@ -163,8 +161,9 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
   codecs::EncodeInputs inputs = codecs::EncodeWith(InputsOf(side_object));
   inputs.query_magnitudes = request_.query_magnitudes;
   inputs.token_scores = request_.token_scores;
-  CAIRN_RETURN_IF_ERROR(
-      FromCodec(codecs::Encode(*backend, spec, source, target, &bytes, inputs), "encode"));
+  const std::span<std::byte> gathered = scratch.Heap(codecs::ScratchBytes(spec, source));
+  CAIRN_RETURN_IF_ERROR(FromCodec(
+      codecs::Encode(*backend, spec, source, gathered, target, &bytes, inputs), "encode"));
   const std::span<const std::byte> image = target.first(bytes);
   return Payload{image, CrcOf(image, proto::Form::kImage), proto::Form::kImage,
                  target.subspan(bytes)};

@@ -101,12 +101,13 @@ class GetExchange final : public Exchange {
   absl::StatusOr<GetResult> result_ = absl::InternalError("the get never ended");
 };
 
-// Verifies every tile of `view` and decodes it into views or contiguous source bytes, a head at a
-// time while its bytes are warm. `heap` has HeadBytes() bytes, used for views only. DataLoss when a
-// checksum does not match; `target` is then in any state. `inputs`: what the image names.
-absl::Status VerifyAndDecode(const codecs::ImageView& view,
-                             const std::variant<PlaneViews, SourceTarget>& target,
-                             std::span<std::byte> heap, const codecs::DecodeInputs& inputs = {});
+// Verifies and decodes every tile of `view`, which stays while its bytes are warm. `room(bytes)`
+// gives memory for tiles on their way to scattered tokens; it is not called where there are none.
+// DataLoss when a checksum does not match; `target` is then in any state. `inputs`: what the image
+// names. REQUIRES: Validate(target) is OK.
+absl::Status VerifyAndDecode(const codecs::ImageView& view, const PlaneViews& target,
+                             absl::FunctionRef<std::span<std::byte>(size_t bytes)> room,
+                             const codecs::DecodeInputs& inputs = {});
 
 // The backend that codecs run on here; InvalidArgument where the environment names none.
 absl::StatusOr<const codecs::Backend*> FindBackend();

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Decodes an image, or part of it, into source payload. Raw tiles and tiles in strips give their
-// source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their pages in docs/recipes/ have
-// the rule. Of the others one rule holds: a token among the tile's rows is its source bits; any
-// other element is code * scale + min, rounded to the dtype.
+// Decodes an image, or part of it, into source payload or to where a reader keeps it. Raw tiles and
+// tiles in strips give their source bits; of `cairn`, `cairn-hot`, `patternkv` and `fp8`, their
+// pages in docs/recipes/ have the rule. Of the others one rule holds: a token among the tile's rows
+// is its source bits; any other element is code * scale + min, rounded to the dtype.
 //
 // Thread-safety: Thread-safe. Nothing allocates, keeps a pointer or throws.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "codecs/backend/backend.h"
 #include "codecs/image/image.h"
 #include "codecs/image/inputs.h"
 #include "codecs/types/error.h"
+#include "codecs/types/target_view.h"
 
 namespace cairn::codecs {
 
@@ -29,5 +31,28 @@ namespace cairn::codecs {
 // Same image gives the same values, bit for bit, on every Backend.
 Error Decode(const Backend& backend, const ImageView& view, const Slice& slice,
              std::span<std::byte> target, const DecodeInputs& inputs = {});
+
+// Part of an image, and where it is to go.
+struct DecodeJob {
+  const ImageView* view = nullptr;  // parsed
+  Slice slice;                      // inside the image's
+  TargetView target;                // of the slice; targets of jobs do not overlap
+  DecodeInputs inputs = {};
+};
+
+// Verifies and decodes the tiles of all jobs, tile by tile, several strips at once. Tiles that lie
+// in their target as in a payload are decoded there; others on `scratch`, from which their tokens
+// are copied.
+//   scratch  ScratchBytes(jobs)
+//   failed   may be null: the job that an error is of
+// All jobs are checked before a byte is written: kInvalidSlice, CheckTarget()'s, kTargetTooSmall
+// (the scratch), kNoProfile, kNoBank. After that the errors are VerifyTile()'s and Decode()'s, and
+// targets of all jobs are in any state. Threads may share a long list of jobs: calls do not know of
+// each other.
+Error DecodeAll(const Backend& backend, std::span<const DecodeJob> jobs,
+                std::span<std::byte> scratch, size_t* failed = nullptr);
+
+// At most 256 KiB, or one tile. 0 where all tiles lie in their targets as in a payload.
+[[nodiscard]] uint64_t ScratchBytes(std::span<const DecodeJob> jobs);
 
 }  // namespace cairn::codecs

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/image/encode.h"
 
+#include <array>
+
 #include "codecs/backend/step_scratch.h"
 #include "codecs/forms/form.h"
 #include "codecs/image/chain.h"
@@ -39,53 +41,117 @@ void AddInputs(const ImageSpec& spec, const EncodeInputs& inputs, TileSource* ti
   }
 }
 
-}  // namespace
+ViewShape ShapeOf(const ImageSpec& spec) {
+  return {spec.tile, spec.slice.layer_count, spec.slice.head_count, spec.tokens};
+}
 
-Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
-             std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
-  const FloatGuard guard;
+Error Check(const ImageSpec& spec, const EncodeInputs& inputs) {
   if (const Error error = Validate(spec); error != Error::kOk) return error;
   if (const Error error = CheckCodableWith(spec, {inputs.profile, inputs.bank});
       error != Error::kOk) {
     return error;
   }
-  if (!IsEncodableWith(spec, inputs.profile)) return Error::kNoProfile;
+  return IsEncodableWith(spec, inputs.profile) ? Error::kOk : Error::kNoProfile;
+}
+
+// Where the tiles of a head are, in the order of its planes: in the source, or gathered.
+using HeadTiles = std::array<const uint8_t*, 2>;
+
+HeadTiles TilesOf(const ViewShape& shape, const TargetView& source, uint32_t layer, uint32_t head,
+                  std::span<std::byte> scratch) {
+  HeadTiles tiles{};
+  for (uint32_t plane = 0; plane < PlaneCount(shape.tile.kind); ++plane) {
+    const std::byte* tile = DenseTile(shape, plane, source.At(plane), layer, head);
+    if (tile == nullptr) {
+      GatherTile(shape, plane, source.At(plane), layer, head, scratch.data());
+      tile = scratch.data();
+      scratch =
+          scratch.subspan(TileBytes(shape.tile, PlaneAt(shape.tile.kind, plane), shape.tokens));
+    }
+    tiles[plane] = U8(tile);
+  }
+  return tiles;
+}
+
+// Writes the tile of an area.
+//   tiles  of its head
+//   work   of its head
+Error EncodeArea(const Backend& backend, const ImageSpec& spec, const TileArea& area,
+                 const HeadTiles& tiles, const EncodeInputs& inputs, HeadWork* work,
+                 StepScratch* scratch, ImageWriter* writer) {
+  TileSource tile{GeometryOf(spec, area.plane_first),
+                  tiles[area.plane_first],
+                  spec.first_position,
+                  {area.slice.layer_first, area.slice.head_first}};
+  tile.head = work;
+  AddInputs(spec, inputs, &tile);
+  if (area.plane_first == 0) *work = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
+  if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
+  if (spec.recipe.NeedsProfile()) {
+    tile.profile = inputs.profile;
+    tile.scratch = scratch;
+    tile.v = tiles[1];
+  }
+  return EncodeTile(backend, spec.recipe, tile, writer);
+}
+
+}  // namespace
+
+Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
+             std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs) {
+  if (const Error error = Check(spec, inputs); error != Error::kOk) return error;
   uint64_t source_bytes = 0;
   if (const Error error = SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes);
       error != Error::kOk) {
     return error;
   }
-  if (source.size() != source_bytes || !AreWhole(spec, inputs)) return Error::kSourceSize;
+  if (source.size() != source_bytes) return Error::kSourceSize;
+  // A source is only read.
+  auto* payload = const_cast<std::byte*>(source.data());
+  return Encode(backend, spec, DenseView(ShapeOf(spec), payload), {}, target, bytes, inputs);
+}
+
+uint64_t ScratchBytes(const ImageSpec& spec, const TargetView& source) {
+  const ViewShape shape = ShapeOf(spec);
+  uint64_t bytes = 0;
+  for (uint32_t plane = 0; plane < PlaneCount(spec.tile.kind); ++plane) {
+    if (DenseTile(shape, plane, source.At(plane), 0, 0) != nullptr) continue;
+    bytes += TileBytes(spec.tile, PlaneAt(spec.tile.kind, plane), spec.tokens);
+  }
+  return bytes;
+}
+
+Error Encode(const Backend& backend, const ImageSpec& spec, const TargetView& source,
+             std::span<std::byte> scratch, std::span<std::byte> target, size_t* bytes,
+             const EncodeInputs& inputs) {
+  const FloatGuard guard;
+  if (const Error error = Check(spec, inputs); error != Error::kOk) return error;
+  if (!AreWhole(spec, inputs)) return Error::kSourceSize;
+  const ViewShape shape = ShapeOf(spec);
+  if (const Error error = CheckTarget(shape, source, true); error != Error::kOk) return error;
   const Tiling tiling = TilingOf(spec);
   const auto tile_count = static_cast<uint32_t>(tiling.count());
-  if (target.size() < PrefixBytes(tile_count)) return Error::kTargetTooSmall;
-
+  if (target.size() < PrefixBytes(tile_count) || scratch.size() < ScratchBytes(spec, source)) {
+    return Error::kTargetTooSmall;
+  }
   const ImageSpec recorded = RecordedSpec(spec, inputs);
   ImageWriter writer(recorded, target);
-  const uint32_t planes = PlaneCount(spec.tile.kind);
-  const uint8_t* tile_bytes = U8(source.data());
-  HeadWork head;
-  StepScratch scratch;
+  StepScratch step_scratch;
+  HeadTiles tiles{};
+  HeadWork work;
   for (uint32_t i = 0; i < tile_count; ++i) {
     const TileArea area = tiling.AreaOf(i);
-    const bool is_first = area.plane_first == 0;
-    TileSource tile{GeometryOf(spec, area.plane_first),
-                    tile_bytes,
-                    spec.first_position,
-                    {area.slice.layer_first, area.slice.head_first}};
-    tile.head = &head;
-    AddInputs(spec, inputs, &tile);
-    if (is_first) head = {.chain = ChainBefore(spec, tile.at, inputs.parents)};
-    if (spec.side_object_count != 0 && spec.recipe.MayHaveProfile()) tile.profile = inputs.profile;
-    if (spec.recipe.NeedsProfile()) {
-      tile.profile = inputs.profile;
-      tile.scratch = &scratch;
-      if (planes == 2) tile.v = is_first ? tile_bytes + tile.geometry.SourceBytes() : tile_bytes;
+    if (area.plane_first == 0) {
+      tiles = TilesOf(shape, source, area.slice.layer_first - spec.slice.layer_first,
+                      area.slice.head_first - spec.slice.head_first, scratch);
+      // What it keeps of V is by address, and the next head's may lie at the same.
+      step_scratch.v = nullptr;
     }
-    if (const Error error = EncodeTile(backend, spec.recipe, tile, &writer); error != Error::kOk) {
+    if (const Error error =
+            EncodeArea(backend, spec, area, tiles, inputs, &work, &step_scratch, &writer);
+        error != Error::kOk) {
       return error;
     }
-    tile_bytes += tile.geometry.SourceBytes();
   }
   *bytes = writer.Finish();
   return Error::kOk;

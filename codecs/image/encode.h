@@ -12,6 +12,7 @@
 #include "codecs/image/image.h"
 #include "codecs/image/inputs.h"
 #include "codecs/types/error.h"
+#include "codecs/types/target_view.h"
 
 namespace cairn::codecs {
 
@@ -31,6 +32,15 @@ namespace cairn::codecs {
 // under every recipe.
 Error Encode(const Backend& backend, const ImageSpec& spec, std::span<const std::byte> source,
              std::span<std::byte> target, size_t* bytes, const EncodeInputs& inputs = {});
+
+// The same of a slice where its writer keeps it.
+//   source   of the spec's slice (else CheckTarget()'s error)
+//   scratch  ScratchBytes(spec, source) (else kTargetTooSmall): tiles that do not lie as in a
+//            payload are gathered there, a head at a time
+Error Encode(const Backend& backend, const ImageSpec& spec, const TargetView& source,
+             std::span<std::byte> scratch, std::span<std::byte> target, size_t* bytes,
+             const EncodeInputs& inputs = {});
+[[nodiscard]] uint64_t ScratchBytes(const ImageSpec& spec, const TargetView& source);
 
 // The spec, but that ott is ott/local for a block that is not the first of its chain where
 // inputs.parents do not have the slice in ott, or have some of it in ott/local.

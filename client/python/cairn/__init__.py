@@ -31,7 +31,8 @@ from .errors import (
     UnimplementedError,
 )
 from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
-from .space import Match, Space
+from .match import Match
+from .space import Space
 from .transfer import Get, GetResult, MatchedBlock, Part, Put, PutResult
 
 __version__ = "0.1.0"

@@ -126,6 +126,8 @@ class View(Structure):
         ("layers", POINTER(pointer)),
         ("token_offsets", POINTER(i64)),
         ("stride", i64 * 4),
+        ("first_byte", i64),
+        ("end_byte", i64),
     ]
 
 

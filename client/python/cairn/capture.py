@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ._model import write_model
 from .errors import InvalidArgumentError
 from .tensors import Tensor, describe
-from .transfer import Part, Plane, Put, PutResult, plane_of
+from .transfer import Part, Plane, Put, PutResult, plane_of, slots_of
 
 if TYPE_CHECKING:
     from .space import Space
@@ -229,7 +229,10 @@ class _Block:
         heads = _places(put.part.heads or box.all_heads, box.heads)
         if put.source is None:
             for plane, array in zip(planes, (put.k, put.v), strict=True):
-                for place, layer in zip(range(len(plane))[layers], _layers_of(array), strict=True):
+                found = _layers_of(array)
+                if put.slot_mapping is not None:
+                    found = [layer[:, slots_of(put.slot_mapping)] for layer in found]
+                for place, layer in zip(range(len(plane))[layers], found, strict=True):
                     plane[place, heads] = layer.view(plane.dtype)
         else:
             counts = [len(range(count)[cut]) for count, cut in zip(planes[0].shape, (layers, heads))]

@@ -11,13 +11,12 @@ from . import _ffi, keys
 from ._handle import Handle
 from ._side_objects import SideObjects
 from .errors import Error, FailedPreconditionError, InvalidArgumentError, from_code
+from .match import Match
 from .transfer import (
     TIERS,
     Get,
     GetResult,
-    MatchedBlock,
     Part,
-    Plane,
     Put,
     PutResult,
     check_key,
@@ -31,73 +30,6 @@ if TYPE_CHECKING:
     from .client import Client
 
 
-class Match:
-    """The longest prefix that is there, leased until `release` (or the end of the `with` block)."""
-
-    def __init__(
-        self, space: Space, matched: list[bytes], part: Part, native: _ffi.MatchResult, blocks: Any
-    ) -> None:
-        self._space = space
-        self._part = part
-        self.keys = matched
-        self.block_count = native.block_count
-        self.token_count = native.token_count
-        self.blocks = [
-            MatchedBlock(TIERS[block.tier], block.image_bytes)
-            for block in blocks[: native.block_count]
-        ]
-        self.lease_seconds = native.lease_ms / 1000
-        self.is_shortened_by_pins = bool(native.shortened_by_pins)
-        self.is_breaker_open = bool(native.breaker_open)  # then the daemon was not asked
-        lease = bytes(native.lease)
-        self.lease = lease if any(lease) else None
-
-    def get(
-        self, k: Any, v: Any = None, *, decode: str = "client", timeout: float | None = None
-    ) -> int:
-        """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
-        `token_count` tokens, from token 0 on. Returns how many tokens were delivered: fewer if a
-        block became a miss. Raises if a get failed otherwise; see `Error.delivered_tokens`."""
-        k_plane, v_plane = Plane("k", k), None if v is None else Plane("v", v)
-        for plane in (k_plane, v_plane):
-            if plane is not None and plane.shape[2] < self.token_count:
-                raise InvalidArgumentError(
-                    f"{plane.what} holds {plane.shape[2]} tokens, the match has {self.token_count}"
-                )
-        step = self._space.spec.tokens_per_block
-        gets = [
-            Get(
-                key,
-                k_plane.cut(i * step, step),
-                None if v_plane is None else v_plane.cut(i * step, step),
-                self.lease,
-                self._part,
-                decode,
-            )
-            for i, key in enumerate(self.keys)
-        ]
-        delivered = 0
-        for result in self._space.get_batch(gets, timeout=timeout):
-            if result.error is not None:
-                raise result.error.after(delivered)
-            if not result:
-                break
-            delivered += step
-        return delivered
-
-    def release(self) -> None:
-        """Gives the lease back. Later calls do nothing."""
-        lease, self.lease = self.lease, None
-        if lease is not None:
-            self._space._release(lease)
-
-    def __enter__(self) -> Match:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
-
 class Space(SideObjects):
     """Made by `Client.open_space`. Thread-safe. Arrays are [layers, heads, tokens, dim].
 
@@ -108,6 +40,9 @@ class Space(SideObjects):
     In place of `k` and `v` a put or a get may name contiguous bytes of any type: `source`, the
     elements as [layers, heads, plane (K, V), tokens, dim], or `image`, a block as it is stored
     (`cairn.image` reads those). From and into a `Buffer` these move with the fewest copies.
+
+    With `slot_mapping`, k and v are an engine's whole cache, [layers, heads, slots, dim], and token
+    i is at slot slot_mapping[i]: integers, of which a get skips those that are -1.
     """
 
     def __init__(
@@ -198,6 +133,7 @@ class Space(SideObjects):
         *,
         source: Any = None,
         image: Any = None,
+        slot_mapping: Any = None,
         lease: bytes | None = None,
         part: Part | None = None,
         decode: str = "client",
@@ -210,7 +146,7 @@ class Space(SideObjects):
         exception their content is unspecified. lease: of a match, so that the block cannot go
         away meanwhile. decode: "client" moves the image, "daemon" the source bytes.
         """
-        one = Get(key, k, v, lease, part or Part(), decode, source, image)
+        one = Get(key, k, v, lease, part or Part(), decode, source, image, slot_mapping)
         result = self.get_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -262,6 +198,7 @@ class Space(SideObjects):
         *,
         source: Any = None,
         image: Any = None,
+        slot_mapping: Any = None,
         parent: bytes | None = None,
         first_position: int = 0,
         part: Part | None = None,
@@ -287,7 +224,7 @@ class Space(SideObjects):
         whole = part or Part()
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
         one.query_squares, one.query_magnitudes = query_squares, query_magnitudes
-        one.token_scores = token_scores
+        one.token_scores, one.slot_mapping = token_scores, slot_mapping
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error

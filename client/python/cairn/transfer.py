@@ -13,6 +13,9 @@ from . import _ffi, keys
 from .errors import Error, InvalidArgumentError
 from .tensors import Tensor, contiguous, describe
 
+_SKIPPED = -(2**63)  # of a token offset: left out
+_SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
+
 TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
 
 
@@ -57,6 +60,7 @@ class Put:
     query_squares: Any = None
     query_magnitudes: Any = None
     token_scores: Any = None
+    slot_mapping: Any = None
 
 
 @dataclass
@@ -71,6 +75,7 @@ class Get:
     decode: str = "client"
     source: Any = None
     image: Any = None
+    slot_mapping: Any = None
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,13 @@ class MatchedBlock:
 
 
 class Plane:
-    """K, V or a latent: one array [layers, heads, tokens, dim], or a list of one per layer."""
+    """K, V or a latent: one array [layers, heads, tokens, dim], or a list of one per layer.
 
-    def __init__(self, what: str, array: Any) -> None:
+    With slots, the array is [layers, heads, slots, dim], and token i is at slot slots[i]."""
+
+    def __init__(self, what: str, array: Any, slots: list[int] | None = None) -> None:
         self.what = what
+        self._slots = slots
         if isinstance(array, list | tuple):
             self.layers = [describe(f"{what}[{i}]", layer) for i, layer in enumerate(array)]
             if not self.layers or len({(t.shape, t.strides, t.dtype) for t in self.layers}) != 1:
@@ -124,6 +132,24 @@ class Plane:
                 f"{what} has shape {self.shape}, expected [layers, heads, tokens, dim]"
             )
         self._first_token = 0
+        self._set_bounds()
+        if slots is not None:
+            for i, slot in enumerate(slots):
+                if not -1 <= slot < self.shape[2]:
+                    raise InvalidArgumentError(
+                        f"slot_mapping[{i}] is {slot}, {what} has {self.shape[2]} slots"
+                    )
+            self.shape = (*self.shape[:2], len(slots), self.shape[3])
+
+    def _set_bounds(self) -> None:
+        """The bytes that the array has, from its address on, or that each of its layers has."""
+        first = 1 if self._is_list else 0
+        spans = [
+            (extent - 1) * stride
+            for extent, stride in zip(self.shape[first:], self._strides[first:], strict=True)
+        ]
+        self._first_byte = sum(min(0, span) for span in spans)
+        self._end_byte = sum(max(0, span) for span in spans) + self.tensor.itemsize
 
     @property
     def tensor(self) -> Tensor:
@@ -139,12 +165,20 @@ class Plane:
         cut = object.__new__(Plane)
         cut.__dict__.update(self.__dict__)
         cut.shape = (*self.shape[:2], count, self.shape[3])
-        cut._first_token = self._first_token + first
+        if self._slots is None:
+            cut._first_token = self._first_token + first
+        else:
+            cut._slots = self._slots[first : first + count]
         return cut
 
     def view(self) -> _ffi.View:
         offset = self._first_token * self._strides[2]
         view = _ffi.View(stride=(ctypes.c_int64 * 4)(*self._strides))
+        view.first_byte, view.end_byte = self._first_byte - offset, self._end_byte - offset
+        if self._slots is not None:
+            step = self._strides[2]
+            offsets = [_SKIPPED if slot < 0 else slot * step for slot in self._slots]
+            view.token_offsets = (ctypes.c_int64 * len(offsets))(*offsets)
         if self._is_list:
             addresses = [layer.address + offset for layer in self.layers]
             view.layers = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -153,8 +187,21 @@ class Plane:
         return view
 
 
-def plane_of(what: str, array: Any) -> Plane:
-    return array if isinstance(array, Plane) else Plane(what, array)
+def plane_of(what: str, array: Any, slots: list[int] | None = None) -> Plane:
+    return array if isinstance(array, Plane) else Plane(what, array, slots)
+
+
+def slots_of(slot_mapping: Any) -> list[int]:
+    """Slots as integers: of a sequence, or of an array of whatever library."""
+    if isinstance(slot_mapping, list | tuple | range):
+        return [int(slot) for slot in slot_mapping]
+    tensor = contiguous("slot_mapping", slot_mapping)
+    kind = _SLOT_TYPES.get(tensor.dtype)
+    if kind is None or len(tensor.shape) != 1:
+        raise InvalidArgumentError(
+            f"slot_mapping is {tensor.dtype} of shape {tensor.shape}, expected int64 or int32 [tokens]"
+        )
+    return list((kind * tensor.shape[0]).from_address(tensor.address))
 
 
 def fill(
@@ -167,6 +214,8 @@ def fill(
         raise InvalidArgumentError(f"group is {part.group}, the space has {len(spec.groups)}")
     flat = [("source", request.source), ("image", request.image)]
     named = [(what, array) for what, array in flat if array is not None]
+    if named and request.slot_mapping is not None:
+        raise InvalidArgumentError(f"slot_mapping is of k and v, not of {named[0][0]}")
     if not named:
         return _fill_views(memory, spec, request, is_target)
     if len(named) > 1 or request.k is not None or request.v is not None:
@@ -241,8 +290,9 @@ def _fill_views(
     if group.v_dim:
         wanted.append(("v", request.v, group.v_dim))
     planes = []
+    slots = None if request.slot_mapping is None else slots_of(request.slot_mapping)
     for what, array, dim in wanted:
-        plane = plane_of(what, array)
+        plane = plane_of(what, array, slots)
         plane.tensor.require(what, spec.dtype, is_target)
         shape = (layers, heads, spec.tokens_per_block, dim)
         if plane.shape != shape:

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a match found, leased."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError
+from .transfer import TIERS, Get, MatchedBlock, Part, Plane, slots_of
+
+if TYPE_CHECKING:
+    from . import _ffi
+    from .space import Space
+
+
+class Match:
+    """The longest prefix that is there, leased until `release` (or the end of the `with` block)."""
+
+    def __init__(
+        self, space: Space, matched: list[bytes], part: Part, native: _ffi.MatchResult, blocks: Any
+    ) -> None:
+        self._space = space
+        self._part = part
+        self.keys = matched
+        self.block_count = native.block_count
+        self.token_count = native.token_count
+        self.blocks = [
+            MatchedBlock(TIERS[block.tier], block.image_bytes)
+            for block in blocks[: native.block_count]
+        ]
+        self.lease_seconds = native.lease_ms / 1000
+        self.is_shortened_by_pins = bool(native.shortened_by_pins)
+        self.is_breaker_open = bool(native.breaker_open)  # then the daemon was not asked
+        lease = bytes(native.lease)
+        self.lease = lease if any(lease) else None
+
+    def get(
+        self,
+        k: Any,
+        v: Any = None,
+        *,
+        slot_mapping: Any = None,
+        decode: str = "client",
+        timeout: float | None = None,
+    ) -> int:
+        """Gets the matched blocks into arrays [layers, heads, tokens, dim] of at least
+        `token_count` tokens, from token 0 on. With `slot_mapping`, the arrays are [layers, heads,
+        slots, dim], and token i goes to slot slot_mapping[i]. Returns how many tokens were
+        delivered: fewer if a block became a miss. Raises if a get failed otherwise; see
+        `Error.delivered_tokens`."""
+        slots = None if slot_mapping is None else slots_of(slot_mapping)
+        k_plane, v_plane = Plane("k", k, slots), None if v is None else Plane("v", v, slots)
+        for plane in (k_plane, v_plane):
+            if plane is not None and plane.shape[2] < self.token_count:
+                raise InvalidArgumentError(
+                    f"{plane.what} holds {plane.shape[2]} tokens, the match has {self.token_count}"
+                )
+        step = self._space.spec.tokens_per_block
+        gets = [
+            Get(
+                key,
+                k_plane.cut(i * step, step),
+                None if v_plane is None else v_plane.cut(i * step, step),
+                self.lease,
+                self._part,
+                decode,
+            )
+            for i, key in enumerate(self.keys)
+        ]
+        delivered = 0
+        for result in self._space.get_batch(gets, timeout=timeout):
+            if result.error is not None:
+                raise result.error.after(delivered)
+            if not result:
+                break
+            delivered += step
+        return delivered
+
+    def release(self) -> None:
+        """Gives the lease back. Later calls do nothing."""
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            self._space._release(lease)
+
+    def __enter__(self) -> Match:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
