@@ -46,17 +46,21 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
 }
 
 absl::Status Daemon::StartAll() {
-  CAIRN_ASSIGN_OR_RETURN(host_, HostTier::Make({.capacity_bytes = config_.host_bytes,
-                                                .staging_bytes = config_.staging_bytes}));
-  const uint64_t leased_max = host_->capacity_bytes() / 100 * limits::kPinnedPercentMax;
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<HostTier> host,
+                         HostTier::Make({.capacity_bytes = config_.host_bytes,
+                                         .staging_bytes = config_.staging_bytes}));
+  tiers_ = std::make_unique<Tiers>(std::move(host));
+  const uint64_t host_bytes = tiers_->host().capacity_bytes();
+  const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
   index_ = std::make_unique<BlockIndex>(
-      BlockIndex::Options{.blocks_max = limits::BlocksMax(host_->capacity_bytes()),
+      BlockIndex::Options{.blocks_max = limits::BlocksMax(host_bytes),
+                          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)),
                           .lease_bytes_max = leased_max},
-      *host_, clock_);
+      *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
-  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *host_, clock_);
-  get_ = std::make_unique<GetPath>(spaces_, *index_, *host_, clock_);
-  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *host_, clock_);
+  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
+  get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, clock_);
+  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *tiers_, clock_);
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
@@ -123,7 +127,7 @@ absl::Status Daemon::StartFronts() {
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(
-      StoreService::Parts{spaces_, sessions_, *index_, *host_, clock_}, std::move(terms));
+      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, clock_}, std::move(terms));
   admin_service_ = std::make_unique<AdminService>(
       AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, [this] { BeginDrain(); }});
   CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
@@ -191,7 +195,7 @@ void Daemon::Stop() {
 
 void Daemon::Report(MetricSink& sink) const {
   ReportLog(sink);
-  host_->Report(sink);
+  tiers_->Report(sink);
   index_->Report(sink);
   sessions_.Report(sink);
   spaces_.Report(sink);

@@ -27,7 +27,7 @@
 #include "service/put/put.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 #include "service/upkeep/upkeep.h"
 #include "transport/transport.h"
 
@@ -74,7 +74,7 @@ class Daemon {
   bool is_stopped_ = false;
 
   // In arrow order: each uses only what stands above it. Destroyed in reverse.
-  std::unique_ptr<HostTier> host_;
+  std::unique_ptr<Tiers> tiers_;
   Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
   Spaces spaces_;
   std::unique_ptr<BlockIndex> index_;

@@ -97,6 +97,12 @@ inline constexpr uint64_t BlocksMax(uint64_t host_bytes) {
   return blocks < kBlocksMin ? kBlocksMin : blocks > kBlocksMax ? kBlocksMax : blocks;
 }
 
+// Images, which a block may have up to codecs::kImagesPerBlockMax of: past it, likewise.
+constexpr uint64_t kImagesPerBlockMean = 4;
+inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
+  return blocks_max * kImagesPerBlockMean;
+}
+
 // --- Host memory
 // -------------------------------------------------------------------------------------
 inline constexpr uint64_t kHostBytesMin = 16_MiB;

@@ -112,6 +112,10 @@ Error PeekImageBytes(std::span<const std::byte> bytes, uint64_t* image_bytes) {
   return Error::kOk;
 }
 
+uint32_t PeekDirectoryCrc(std::span<const std::byte> header) {
+  return Load<uint32_t>(header.data() + header::kCrc);
+}
+
 Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
   uint64_t image_bytes = 0;
   if (const Error error = PeekImageBytes(bytes, &image_bytes); error != Error::kOk) return error;

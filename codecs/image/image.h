@@ -55,6 +55,8 @@ class ImageView {
 // at least kHeaderBytes and at most kImageBytesMax. For readers that fetch a header before the
 // rest. kTruncated, kBadMagic, kBadVersion, kBadHeader.
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
+// What directory_crc() of that image would say, unchecked. REQUIRES: kHeaderBytes at least.
+[[nodiscard]] uint32_t PeekDirectoryCrc(std::span<const std::byte> header);
 
 // Parses the image at the start of `bytes`, which may be longer; assumes malice. *view is set on
 // kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kUnknownUnit, kBadHeader,

@@ -26,9 +26,9 @@ void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
   for (const ListedImage& image : block.images) {
     v1::ImageInfo& listed = *info->add_images();
     *listed.mutable_slice() = proto::ToSlice(image.facts.group, image.facts.slice);
-    listed.set_recipe(proto::ToRecipeName(image.facts.recipe));
-    listed.set_tier(static_cast<v1::Tier>(image.facts.tier));
-    listed.set_image_bytes(image.facts.image_bytes);
+    listed.set_recipe(proto::ToRecipeName(image.copy.recipe));
+    listed.set_tier(static_cast<v1::Tier>(image.copy.tier));
+    listed.set_image_bytes(image.copy.image_bytes);
     listed.set_source_bytes(image.facts.source_bytes);
     listed.set_pin_count(image.pin_count);
     if (image.side_object.has_value()) {

@@ -14,7 +14,7 @@
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
 #include "service/front/verify_stream.h"
-#include "service/index/block_index.h"
+#include "service/index/index_report.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/upkeep/upkeep.h"
@@ -26,7 +26,7 @@ class AdminService {
   struct Parts {  // borrowed
     Spaces& spaces;
     Sessions& sessions;
-    BlockIndex& index;
+    IndexReport& index;
     Upkeep& upkeep;
     std::function<void()> drain;
   };

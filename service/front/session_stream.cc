@@ -23,7 +23,7 @@ constexpr std::chrono::seconds kHeartbeat{5};
 class SessionStream final : public ControlCall {
  public:
   SessionStream(const CallPlace& place, const SessionTerms& terms, Sessions& sessions,
-                BlockIndex& index)
+                Prefixes& index)
       : ControlCall(place), terms_(terms), sessions_(sessions), index_(index) {
     if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at a time"));
   }
@@ -131,7 +131,7 @@ class SessionStream final : public ControlCall {
 
   const SessionTerms& terms_;
   Sessions& sessions_;
-  BlockIndex& index_;
+  Prefixes& index_;
   v1::SessionEvent event_;
   grpc::Alarm alarm_;
   Mutex mutex_;
@@ -145,7 +145,7 @@ class SessionStream final : public ControlCall {
 }  // namespace
 
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
-                               Sessions& sessions, BlockIndex& index) {
+                               Sessions& sessions, Prefixes& index) {
   return new SessionStream(place, terms, sessions, index);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "service/front/control_call.h"
-#include "service/index/block_index.h"
+#include "service/index/prefixes.h"
 #include "service/sessions.h"
 
 namespace cairn {
@@ -22,6 +22,6 @@ struct SessionTerms {  // what every session is told
 
 // `terms`, `sessions` and `index` must outlive the call.
 ControlCall* OpenSessionStream(const CallPlace& place, const SessionTerms& terms,
-                               Sessions& sessions, BlockIndex& index);
+                               Sessions& sessions, Prefixes& index);
 
 }  // namespace cairn

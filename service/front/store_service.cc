@@ -207,10 +207,10 @@ void StoreService::Figures(v1::StatsReply* reply) const {
   reply->set_lease_count(parts_.index.lease_count());
   v1::TierStats& host = *reply->add_tiers();
   host.set_tier(v1::TIER_HOST);
-  host.set_capacity_bytes(parts_.host.capacity_bytes());
-  host.set_used_bytes(parts_.host.used_bytes());
+  host.set_capacity_bytes(parts_.tiers.host().capacity_bytes());
+  host.set_used_bytes(parts_.tiers.host().used_bytes());
   host.set_pinned_bytes(parts_.index.pinned_bytes());
-  host.set_staging_bytes(parts_.host.staging_bytes());
+  host.set_staging_bytes(parts_.tiers.host().staging_bytes());
   host.set_quarantine_bytes(parts_.sessions.quarantine_bytes());
   reply->set_daemon_version(terms_.daemon_version);
   reply->set_uptime_ms(

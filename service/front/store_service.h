@@ -16,7 +16,7 @@
 #include "service/index/block_index.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 
 namespace cairn {
 
@@ -26,7 +26,7 @@ class StoreService {
     Spaces& spaces;
     Sessions& sessions;
     BlockIndex& index;
-    HostTier& host;
+    Tiers& tiers;
     const Clock& clock;
   };
   StoreService(const Parts& parts, SessionTerms terms);

@@ -43,7 +43,7 @@ struct Answer {
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
   // One of the two keeps payload alive.
-  Pin pin;
+  ResidentPin pin;
   Extent staging;
 };
 

@@ -7,10 +7,10 @@
 
 namespace cairn {
 
-GetPath::GetPath(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock)
+GetPath::GetPath(Spaces& spaces, Images& index, Tiers& tiers, const Clock& clock)
     : spaces(spaces),
       index(index),
-      host(host),
+      tiers(tiers),
       clock(clock),
       backend(ActiveBackend()),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds())} {

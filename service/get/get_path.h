@@ -11,15 +11,15 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
-#include "service/index/block_index.h"
+#include "service/index/images.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 
 namespace cairn {
 
 class GetPath {
  public:
-  GetPath(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock);
+  GetPath(Spaces& spaces, Images& index, Tiers& tiers, const Clock& clock);
 
   // Each is named like the function that it times. Send() is of the lane: front/get_request.cc.
   enum class Step : uint8_t { kLookup, kTranscode, kSend };
@@ -28,8 +28,8 @@ class GetPath {
   static constexpr size_t kOutcomeCount = 4;
 
   Spaces& spaces;
-  BlockIndex& index;
-  HostTier& host;
+  Images& index;
+  Tiers& tiers;
   const Clock& clock;
   const codecs::Backend& backend;
 

@@ -18,8 +18,8 @@ struct GetRun {
   OwnedGet get;
   const SpaceEntry* space = nullptr;
   codecs::Slice slice = {};
-  uint64_t source_bytes = 0;   // of the slice
-  BlockIndex::Pins pins = {};  // of the images that cover the slice, since Lookup()
+  uint64_t source_bytes = 0;  // of the slice
+  ResidentPins pins = {};     // of the images that cover the slice, since Lookup()
 };
 
 // Makes the answer of run.pins, and takes those of them that it needs.

@@ -23,14 +23,14 @@ using codecs::Slice;
 
 // Damaged bytes, and those that are no image though their checksums fit, leave the index at once;
 // who unlinks them counts and logs.
-absl::Status Corrupt(GetRun& run, const Pin& pin, codecs::Error error) {
+absl::Status Corrupt(GetRun& run, const ResidentPin& pin, codecs::Error error) {
   if (run.path.index.Drop(pin)) {
     run.path.corrupt_tiles_host.Add();
     LogWarn("get", "image is damaged: dropped",
             {{"error", codecs::Name(error)},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
              {"space", pin.facts().space_id},
-             {"place", absl::StrCat("host+", pin.place())}});
+             {"place", pin.place()}});
   }
   return absl::DataLossError("damaged and dropped");
 }
@@ -90,7 +90,7 @@ bool HaveOneCoding(const Views& views) {
 absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> target) {
   const Slice& slice = run.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
-    const Pin& pin = run.pins[static_cast<size_t>(&view - views.data())];
+    const ResidentPin& pin = run.pins[static_cast<size_t>(&view - views.data())];
     uint64_t bytes = 0;
     codecs::Error error = codecs::SourceBytes(view.spec().tile, part, view.spec().tokens, &bytes);
     if (error == codecs::Error::kOk) {
@@ -135,7 +135,7 @@ absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> ta
 }
 
 absl::StatusOr<Extent> DecodeToStaging(GetRun& run, const Views& views) {
-  CAIRN_ASSIGN_OR_RETURN(Extent source, run.path.host.AllocateStaging(run.source_bytes));
+  CAIRN_ASSIGN_OR_RETURN(Extent source, run.path.tiers.host().AllocateStaging(run.source_bytes));
   CAIRN_RETURN_IF_ERROR(DecodeInto(run, views, source.bytes()));
   return source;
 }
@@ -171,7 +171,7 @@ Answer AnswerOf(const GetRun& run) {
   const ImageFacts& facts = run.pins.front().facts();
   Answer answer;
   answer.reply = {.form = run.get.get.form,
-                  .tier = static_cast<uint8_t>(facts.tier),
+                  .tier = static_cast<uint8_t>(run.pins.front().copy().tier),
                   .first_position = facts.first_position,
                   .source_bytes = run.source_bytes};
   return answer;
@@ -202,7 +202,7 @@ absl::StatusOr<Extent> Gather(GetRun& run, const Views& views) {
     return Internal("gather", error);
   }
   CAIRN_RETURN_IF_ERROR(CheckTarget(run, bytes_needed));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.host.AllocateStaging(bytes_needed));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.tiers.host().AllocateStaging(bytes_needed));
   size_t bytes = 0;
   error = codecs::Gather(views, run.slice, image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {
@@ -224,7 +224,7 @@ absl::StatusOr<Extent> Recode(GetRun& run, const Views& views) {
   }
   CAIRN_RETURN_IF_ERROR(CheckTarget(run, bytes_max));
   CAIRN_ASSIGN_OR_RETURN(const Extent source, DecodeToStaging(run, views));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.host.AllocateStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, run.path.tiers.host().AllocateStaging(bytes_max));
   size_t bytes = 0;
   error = codecs::Encode(run.path.backend, spec, source.bytes(), image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The entries of the index. All fields are guarded by the index's lock, but for those of a pinned
-// image that say so.
+// copy, and of its image, that say so. docs/adr has the table of what happens to them.
 
+#include <array>
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
@@ -10,21 +11,48 @@
 #include "service/index/block_name.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
-#include "service/memory/arena.h"
+#include "service/tier/image_facts.h"
+#include "service/tier/tier_extent.h"
 
 namespace cairn {
 
 struct Block;
+struct Image;
+
+// The bytes of an image in one tier.
+struct Copy {
+  uint32_t slot = 0;
+  Image* image = nullptr;     // immutable while pinned
+  CopyFacts facts;            // immutable while pinned
+  TierExtent extent;          // immutable while pinned
+  SideObjectRef side_object;  // immutable while pinned; what it is coded with, if anything
+  uint32_t pins = 0;          // ResidentPins
+  bool is_linked = false;     // the image's; else it is leaving or lost: freed at the last unpin
+  bool is_held = false;       // may not be evicted; counted as such
+};
 
 struct Image {
   uint32_t slot = 0;
-  ImageFacts facts;           // immutable while pinned
-  Extent extent;              // immutable while pinned
-  SideObjectRef side_object;  // immutable while pinned; what it is coded with, if anything
-  Block* block = nullptr;     // null once unlinked: freed at the last unpin
-  uint32_t pins = 0;          // leases included
+  ImageFacts facts;                           // immutable while it or a copy is pinned
+  Block* block = nullptr;                     // null once unlinked
+  std::array<Copy*, kTierCount> copies{};     // by IndexOf(tier); null: none is resident
+  std::array<bool, kTierCount> is_writing{};  // a CopyWriter is at work
+  std::array<uint64_t, kTierCount> leased{};  // bytes, as counted since it is leased
+  uint32_t pins = 0;                          // leases included
   uint32_t lease_pins = 0;
+  uint32_t users = 0;  // copies, leaving ones included, writers and pins: what keeps the record
   bool is_encode_pending = false;
+
+  // The copy that a get takes. REQUIRES: linked.
+  const Copy& best() const {
+    for (const TierId tier : kReadOrder) {
+      if (const Copy* copy = copies[IndexOf(tier)]; copy != nullptr) {
+        return *copy;
+      }
+    }
+    return *copies[0];  // not reached: a linked image has a copy
+  }
+  Copy& best() { return const_cast<Copy&>(static_cast<const Image*>(this)->best()); }
 };
 
 // What is looked at when slices are compared, kept in the block so that images are not touched.
@@ -34,20 +62,26 @@ struct ImageRef {
   Image* image = nullptr;
 };
 
-struct Block {
+// A block as one tier has it.
+struct BlockInTier {
   static constexpr uint32_t kNotQueued = UINT32_MAX;
+  uint32_t copy_count = 0;
+  uint32_t child_count = 0;           // children with copies there
+  uint32_t held_count = 0;            // of the copies
+  uint32_t queue_index = kNotQueued;  // in the tier's Recency
+};
 
+struct Block {
   uint32_t slot = 0;
   bool is_linked = false;
   BlockName name;
   proto::BlockKey parent{};  // all zero: none
   uint64_t first_position = 0;
   uint16_t tokens = 0;
-  uint32_t child_count = 0;  // resident children
-  uint32_t pinned_images = 0;
-  uint64_t last_use = 0;  // a count of uses, index-wide
+  uint32_t child_count = 0;                  // with copies anywhere
+  std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
+  uint64_t last_use = 0;                     // a count of uses, index-wide
   absl::Time used_at = absl::InfinitePast();
-  uint32_t queue_index = kNotQueued;        // in Recency
   absl::InlinedVector<ImageRef, 2> images;  // in the order published
 };
 

@@ -6,21 +6,22 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "service/index/cover.h"
+#include "service/limits.h"
 
 namespace cairn {
 
-BlockIndex::BlockIndex(const Options& options, HostTier& host, const Clock& clock)
+BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : options_(options),
-      host_(host),
+      tiers_(tiers),
       clock_(clock),
-      table_(options.blocks_max),
+      table_(tiers.all(), options.blocks_max, options.images_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
-  host_.SetEvictor(this);
+  tiers_.SetEvictor(this);
 }
 
 BlockIndex::~BlockIndex() {
-  host_.SetEvictor(nullptr);
+  tiers_.SetEvictor(nullptr);
   const MutexLock lock(mutex_);
   for (const std::vector<Image*>& images : leases_.Clear()) {
     for (Image* image : images) {
@@ -32,7 +33,9 @@ BlockIndex::~BlockIndex() {
       table_.UnlinkBlock(block);
     }
   }
-  CAIRN_CHECK(table_.pinned_bytes() == 0, "a pin outlives the index");
+  for (const CopyTier* tier : tiers_.all()) {
+    CAIRN_CHECK(table_.figures(tier->id()).pinned_bytes == 0, "a pin outlives the index");
+  }
 }
 
 void BlockIndex::SetSessionCheck(std::function<bool(uint64_t session_id)> is_open) {
@@ -43,9 +46,8 @@ void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); 
 
 // --- Lookup --------------------------------------------------------------------------------------
 
-BlockIndex::Pins BlockIndex::Lookup(const BlockName& name, uint16_t group,
-                                    const codecs::Slice& slice) {
-  Pins pins;
+ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
+  ResidentPins pins;
   ImageList images;
   const MutexLock lock(mutex_);
   Block* block = table_.Find(name);
@@ -54,10 +56,14 @@ BlockIndex::Pins BlockIndex::Lookup(const BlockName& name, uint16_t group,
   }
   table_.Touch(block, clock_.Now());
   for (Image* image : images) {
-    table_.Pin(image);
-    pins.push_back(Pin(this, image));
+    pins.push_back(ResideLocked(image->best()));
   }
   return pins;
+}
+
+ResidentPin BlockIndex::ResideLocked(Copy& copy) {
+  table_.Pin(&copy);
+  return ResidentPin(this, &copy);
 }
 
 Pin BlockIndex::PinBlock(const BlockName& name) {
@@ -69,6 +75,37 @@ Pin BlockIndex::PinBlock(const BlockName& name) {
   Image* image = block->images.front().image;
   table_.Pin(image);
   return Pin(this, image);
+}
+
+Pins BlockIndex::PinImages(const BlockName& name) {
+  Pins pins;
+  const MutexLock lock(mutex_);
+  if (const Block* block = table_.Find(name); block != nullptr) {
+    for (const ImageRef& ref : block->images) {
+      table_.Pin(ref.image);
+      pins.push_back(Pin(this, ref.image));
+    }
+  }
+  return pins;
+}
+
+Pin BlockIndex::PinImage(const ResidentPin& pin) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  table_.Pin(pin.copy_->image);
+  return Pin(this, pin.copy_->image);
+}
+
+ResidentPin BlockIndex::Reside(const Pin& pin, TierId tier) {
+  CAIRN_CHECK(pin.index_ == this);
+  const MutexLock lock(mutex_);
+  Copy* copy = pin.image_->copies[IndexOf(tier)];
+  return copy == nullptr ? ResidentPin() : ResideLocked(*copy);
+}
+
+void BlockIndex::Unpin(Copy* copy) {
+  const MutexLock lock(mutex_);
+  table_.Unpin(copy);
 }
 
 void BlockIndex::Unpin(Image* image) {
@@ -104,46 +141,71 @@ void BlockIndex::Announce(const BlockName& name) {
   }
 }
 
-bool BlockIndex::Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent,
-                         SideObjectRef side_object) {
+bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
-  if (pin.image_->block == nullptr) {
+  if (!pin.copy_->is_linked) {
     return false;
   }
-  table_.Swap(pin.image_, recipe, std::move(extent), std::move(side_object));
+  table_.Replace(pin.copy_, std::move(copy));
   return true;
 }
 
-bool BlockIndex::Drop(const Pin& pin) {
+bool BlockIndex::Drop(const ResidentPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
-  if (pin.image_->block == nullptr) {
+  if (!pin.copy_->is_linked) {
     return false;
   }
-  table_.UnlinkImage(pin.image_);
+  table_.Lose(pin.copy_);
   return true;
+}
+
+// --- Copy ----------------------------------------------------------------------------------------
+
+CopyWriter BlockIndex::BeginCopy(const ResidentPin& source, TierId tier) {
+  CAIRN_CHECK(source.index_ == this);
+  const MutexLock lock(mutex_);
+  Image* image = source.copy_->image;
+  return table_.BeginCopy(image, tier) ? CopyWriter(this, image, tier) : CopyWriter();
+}
+
+bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
+  CAIRN_CHECK(writer.index_ == this);
+  const MutexLock lock(mutex_);
+  return table_.FinishCopy(std::exchange(writer.image_, nullptr), writer.tier_, std::move(copy));
+}
+
+void BlockIndex::GiveUp(Image* image, TierId tier) {
+  const MutexLock lock(mutex_);
+  table_.GiveUpCopy(image, tier);
 }
 
 // --- Evict ---------------------------------------------------------------------------------------
 
-uint64_t BlockIndex::EvictOldest(EvictionReason reason) {
+uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason) {
   uint64_t freed = 0, since = UINT64_MAX;
-  int searches = 0;  // for ancestors of pinned leaves
+  int searches = 0;  // for ancestors of held leaves
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     since = std::min(since, table_.uses());
-    freed = table_.EvictOldest(reason, since, visits);
-    searches += table_.is_every_leaf_pinned() ? 1 : 0;
+    freed = table_.EvictOldest(tier, reason, since, visits);
+    searches += table_.IsEveryLeafHeld(tier) ? 1 : 0;
     return freed > 0 || !visits.is_spent() || searches == limits::kEvictionSearchesMax;
   });
   return freed;
+}
+
+bool BlockIndex::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                           EvictionReason reason) {
+  const MutexLock lock(mutex_);
+  return table_.EvictCopy(tier, image, offset, reason);
 }
 
 bool BlockIndex::EvictWindow(uint64_t bytes, uint64_t* bytes_passed) {
   window_searches_.Add();
   mutex_.LetWaitersPass();
   const MutexLock lock(mutex_);
-  return table_.EvictWindow(host_.arena(), bytes, bytes_passed);
+  return table_.EvictWindow(tiers_.host().arena(), bytes, bytes_passed);
 }
 
 // --- Figures -------------------------------------------------------------------------------------
@@ -153,11 +215,11 @@ IndexFigures BlockIndex::figures() const {
   return table_.figures();
 }
 
-bool BlockIndex::ArePublished(std::span<const Pin> pins) const {
+bool BlockIndex::ArePublished(std::span<const ResidentPin> pins) const {
   const MutexLock lock(mutex_);
-  for (const Pin& pin : pins) {
+  for (const ResidentPin& pin : pins) {
     CAIRN_CHECK(pin.index_ == this);
-    if (pin.image_->block == nullptr) {
+    if (!pin.copy_->is_linked) {
       return false;
     }
   }
@@ -169,14 +231,19 @@ IndexFigures BlockIndex::figures(uint64_t space_id) const {
   return table_.figures(space_id);
 }
 
+CopyFigures BlockIndex::figures(TierId tier) const {
+  const MutexLock lock(mutex_);
+  return table_.figures(tier);
+}
+
 uint64_t BlockIndex::pinned_bytes() const {
   const MutexLock lock(mutex_);
-  return table_.pinned_bytes();
+  return table_.figures(TierId::kHost).pinned_bytes;
 }
 
 uint64_t BlockIndex::leased_bytes() const {
   const MutexLock lock(mutex_);
-  return table_.leased_bytes();
+  return table_.figures(TierId::kHost).leased_bytes;
 }
 
 uint64_t BlockIndex::lease_count() const {

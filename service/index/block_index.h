@@ -3,6 +3,14 @@
 // What is where: the only map from (space, key) to images, with chains, pins, leases, recency and
 // those who wait. The only shared mutable state of the paths.
 //
+// Its rooms, of which a caller gets the one that it needs:
+//
+// - Prefixes: Match, leases, and those who wait (block_index_match.cc).
+// - Images: what puts publish and gets read.
+// - Copies: what upkeep encodes anew, copies between tiers and checks.
+// - IndexReport: how much there is.
+// - Evictor: what tiers ask for room.
+//
 // A block exists while it has at least one image. First publish wins: an image whose slice the
 // block's images of that group cover already is a duplicate; of two equal puts in flight both run
 // and the second to publish is the duplicate. Overlapping slices are accepted.
@@ -36,160 +44,106 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/index/block_table.h"
+#include "service/index/copies.h"
+#include "service/index/images.h"
+#include "service/index/index_report.h"
 #include "service/index/leases.h"
 #include "service/index/match.h"
 #include "service/index/new_image.h"
 #include "service/index/pin.h"
+#include "service/index/prefixes.h"
 #include "service/index/waiters.h"
 #include "service/index/wanted.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 
 namespace cairn {
 
-struct ListedImage {
-  ImageFacts facts;
-  uint32_t pin_count = 0;
-  std::optional<codecs::Digest> side_object;
-};
-struct ListedBlock {
-  proto::BlockKey key{};
-  proto::BlockKey parent{};
-  uint64_t first_position = 0;
-  bool is_complete = false;  // by the `whole` given to List()
-  uint32_t child_count = 0;
-  absl::Duration idle;
-  std::vector<ListedImage> images;
-};
-
-class BlockIndex final : public Evictor {
+class BlockIndex final : public Prefixes,
+                         public Images,
+                         public Copies,
+                         public IndexReport,
+                         public Evictor {
  public:
   struct Options {
     uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
+    uint64_t images_max = 0;       // limits::ImagesMax(blocks_max)
     uint64_t lease_bytes_max = 0;  // pinned by leases at once: half of the tier
   };
-  // Becomes the tier's evictor.
-  BlockIndex(const Options& options, HostTier& host, const Clock& clock);
-  ~BlockIndex() override;  // REQUIRES: no Pin is left
+  // Becomes the evictor of the tiers.
+  BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
+  ~BlockIndex() override;  // REQUIRES: no ResidentPin is left
 
   // Set once, before use. `is_open` tells whether a session may still take leases; `wake` is called
   // when a waiter's deadline may be the next thing to happen. Both are called with no lock held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
-  // --- Match, leases, waiting
-  // ---------------------------------------------------------------------
+  // Prefixes.
+  absl::StatusOr<MatchAnswer> Match(const MatchQuery& query) override;
+  void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done) override;
+  absl::Time AnswerLateWaiters() override;
+  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) override;
+  void RenewLeases(uint64_t session_id) override;
+  void EndSession(uint64_t session_id) override;
+  absl::Time ExpireLeases() override;
 
-  // The longest prefix of query.keys that is complete by each group's rule; blocks touched. No
-  // block: token_count 0, no lease. What a lease is to hold is pinned when it is found, and what is
-  // deleted before it is leased ends the prefix; without a lease each block was there when it was
-  // looked at. Where a lease of all of it would pin more than lease_bytes_max, a shorter prefix,
-  // flagged. ResourceExhausted: leases, of the session or in all.
-  absl::StatusOr<MatchAnswer> Match(const MatchQuery& query);
-
-  using MatchDone = absl::AnyInvocable<void(absl::StatusOr<MatchAnswer>)>;
-  // As Match(), but waits for all of the keys (cut to token_limit) to be there. `done` runs exactly
-  // once: in this call if nothing is to be waited for, else from the thread whose publish completed
-  // the set, or from upkeep at `deadline` or at the session's end, with what there is then.
-  // ResourceExhausted through `done`: too many waiters.
-  void MatchWhenReady(MatchQuery query, absl::Time deadline, MatchDone done);
-  // Answers waiters whose deadline has passed. Returns the next deadline, or InfiniteFuture.
-  absl::Time AnswerLateWaiters();
-
-  // Gives a tenant's leases back; unknown ones, and other tenants', are ignored.
-  void Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases);
-  // The owner's stream lives: its leases run kLeaseMs from now, kLeaseMsMax from their start at
-  // most.
-  void RenewLeases(uint64_t session_id);
-  // The session is over: its leases are released and its waiters answered.
-  void EndSession(uint64_t session_id);
-  // Drops leases that have run out. Returns the next expiry, or InfiniteFuture.
-  absl::Time ExpireLeases();
-
-  // --- Lookup
-  // ---------------------------------------------------------------------------------------
-
-  // Complete for all of `wanted`, key by key. Touches nothing.
+  // Images.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
-                             absl::Span<const WantedGroup> wanted) const;
+                             absl::Span<const WantedGroup> wanted) const override;
+  ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  Pin PinBlock(const BlockName& name) override;
+  Pins PinImages(const BlockName& name) override;
+  Pin PinImage(const ResidentPin& pin) override;
+  ResidentPin Reside(const Pin& pin, TierId tier) override;
+  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
+  absl::StatusOr<bool> Publish(NewImage image) override;
+  void Announce(const BlockName& name) override;
+  bool Drop(const ResidentPin& pin) override;
+  uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) override;
+  uint64_t Invalidate(uint64_t space_id) override;
 
-  using Pins = absl::InlinedVector<Pin, 4>;
-  // Pins of images that together cover the slice, the block touched; one pin if one image does.
-  // Empty: a miss. Allocates only for more than four images.
-  Pins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice);
+  // Copies.
+  bool Replace(const ResidentPin& pin, NewCopy copy) override;
+  CopyWriter BeginCopy(const ResidentPin& source, TierId tier) override;
+  bool FinishCopy(CopyWriter writer, NewCopy copy) override;
+  uint64_t TakeOut(TierId tier) override;
+  void PutBack(TierId tier) override;
+  bool ArePublished(std::span<const ResidentPin> pins) const override;
+  uint64_t pending_count() const override;
+  ResidentPins TakePending(size_t count) override;
+  bool TakePending(const ResidentPin& pin) override;
+  std::optional<BlockName> BlockBefore(const ResidentPin& pin) const override;
+  void PutBackPending(const ResidentPin& pin) override;
+  bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) override;
 
-  // A pin of one of the block's images, so that it is not evicted; empty where it is not there.
-  Pin PinBlock(const BlockName& name);
-
-  // --- Publish
-  // --------------------------------------------------------------------------------------
-
-  // Whether a put is worth its transfer: nullopt if it is, else the image bytes that cover the
-  // slice (duplicate). InvalidArgument: first position or parent disagree with what is resident.
-  // ResourceExhausted: the block has its maximum of images.
-  absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
-
-  // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
-  // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
-  absl::StatusOr<bool> Publish(NewImage image);
-  // Tries those who wait for the block again. With no lock held: their callbacks run here.
-  void Announce(const BlockName& name);
-
-  // Swaps the bytes of a pinned image for the same slice in another recipe, with what that is
-  // coded with; readers of the old bytes keep them. False, `extent` freed, if the image is no
-  // longer the published one.
-  bool Replace(const Pin& pin, const codecs::Recipe& recipe, Extent extent,
-               SideObjectRef side_object);
-
-  // Unlinks one image that turned out to be damaged; its bytes are freed at the last unpin. False
-  // if it was unlinked already: who gets true counts and logs it.
-  bool Drop(const Pin& pin);
-
-  // None has been unlinked since it was pinned.
-  bool ArePublished(std::span<const Pin> pins) const;
-
-  // --- Delete, evict
-  // --------------------------------------------------------------------------------
-
-  // Unlinks now, frees at the last unpin. Returns how many were there.
-  uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys);
-  // Unlinks every block that the space had when the call began.
-  uint64_t Invalidate(uint64_t space_id);
-  uint64_t EvictOldest(EvictionReason reason) override;
+  // Evictor.
+  uint64_t EvictOldest(TierId tier, EvictionReason reason) override;
   bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) override;
+  bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                 EvictionReason reason) override;
 
-  // --- Upkeep and the operator
-  // ----------------------------------------------------------------------
-
-  uint64_t pending_count() const;
-  // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
-  Pins TakePending(size_t count);
-  // Whether the encoding of a pinned image is pending; if so, it is handed out by this.
-  bool TakePending(const Pin& pin);
-  // The block before that of a pinned image. Empty: there is none, or the image is unlinked.
-  std::optional<BlockName> BlockBefore(const Pin& pin) const;
-  // It could not be encoded yet: it is pending again.
-  void PutBackPending(const Pin& pin);
-  // Walks all images without holding the lock for long: pins of the images in the next slots from
-  // *cursor on (start with 0), of one space or of all (0). False: the walk is over.
-  bool Walk(uint64_t space_id, uint64_t* cursor, Pins* pins);
-  // Blocks of a space by key, ascending, after `after`; `limit` at most kListBlocksMax. *has_more
-  // is set.
+  // IndexReport.
   std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,
                                 size_t limit, absl::Span<const WantedGroup> whole,
-                                bool* has_more) const;
-  IndexFigures figures() const;
-  IndexFigures figures(uint64_t space_id) const;
-  uint64_t pinned_bytes() const;  // by anyone, unlinked ones included
-  uint64_t leased_bytes() const;
-  uint64_t lease_count() const;
-  uint64_t waiter_count() const;
-
-  void Report(MetricSink& sink) const;
+                                bool* has_more) const override;
+  IndexFigures figures() const override;
+  IndexFigures figures(uint64_t space_id) const override;
+  CopyFigures figures(TierId tier) const override;
+  uint64_t pinned_bytes() const override;
+  uint64_t leased_bytes() const override;
+  uint64_t lease_count() const override;
+  uint64_t waiter_count() const override;
+  void Report(MetricSink& sink) const override;
 
  private:
   friend class Pin;
+  friend class ResidentPin;
+  friend class CopyWriter;
 
   void Unpin(Image* image);
+  void Unpin(Copy* copy);
+  void GiveUp(Image* image, TierId tier);
+  ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs `step`, which takes Visits, in one hold of the lock after another until it returns true,
   // and `prepare` before each, without the lock.
@@ -214,7 +168,7 @@ class BlockIndex final : public Evictor {
   void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 
   const Options options_;
-  HostTier& host_;
+  Tiers& tiers_;
   const Clock& clock_;
   std::function<bool(uint64_t)> is_session_open_;
   std::function<void()> wake_;
@@ -224,8 +178,8 @@ class BlockIndex final : public Evictor {
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;  // where TakePending() goes on
-  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;        // by InHolds()
-  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;      // of one hold
+  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
   Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
 };

@@ -76,7 +76,34 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
   return deleted;
 }
 
-bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, Pins* pins) {
+uint64_t BlockIndex::TakeOut(TierId tier) {
+  uint32_t slot_end = 0;
+  {
+    const MutexLock lock(mutex_);
+    table_.SetOut(tier, true);  // what is published from now on is elsewhere
+    slot_end = table_.slot_count();
+  }
+  uint64_t count = 0;
+  for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
+      Block* block = table_.AtSlot(slot);
+      if (block != nullptr && block->in[IndexOf(tier)].copy_count > 0) {
+        table_.LoseIn(block, tier);
+        ++count;
+      }
+    }
+  }
+  return count;
+}
+
+void BlockIndex::PutBack(TierId tier) {
+  const MutexLock lock(mutex_);
+  table_.SetOut(tier, false);
+}
+
+bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
   pins->clear();
   const MutexLock lock(mutex_);
   const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kSlotsPerWalk);
@@ -86,15 +113,16 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, Pins* pins) {
       continue;
     }
     for (const ImageRef& ref : block->images) {
-      table_.Pin(ref.image);
-      pins->push_back(Pin(this, ref.image));
+      if (Copy* copy = ref.image->copies[IndexOf(TierId::kHost)]; copy != nullptr) {
+        pins->push_back(ResideLocked(*copy));
+      }
     }
   }
   return *cursor < table_.slot_count();
 }
 
-BlockIndex::Pins BlockIndex::TakePending(size_t count) {
-  Pins pins;
+ResidentPins BlockIndex::TakePending(size_t count) {
+  ResidentPins pins;
   const MutexLock lock(mutex_);
   for (uint32_t i = 0; i < kSlotsPerStep && pins.size() < count && table_.pending_count() > 0;
        ++i) {
@@ -106,39 +134,39 @@ BlockIndex::Pins BlockIndex::TakePending(size_t count) {
       continue;
     }
     for (const ImageRef& ref : block->images) {
-      if (ref.image->is_encode_pending) {
+      Copy* copy = ref.image->copies[IndexOf(TierId::kHost)];
+      if (ref.image->is_encode_pending && copy != nullptr) {
         table_.ClearPending(ref.image);
-        table_.Pin(ref.image);
-        pins.push_back(Pin(this, ref.image));
+        pins.push_back(ResideLocked(*copy));
       }
     }
   }
   return pins;
 }
 
-bool BlockIndex::TakePending(const Pin& pin) {
+bool BlockIndex::TakePending(const ResidentPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
-  const bool is_pending = pin.image_->block != nullptr && pin.image_->is_encode_pending;
-  table_.ClearPending(pin.image_);
+  const bool is_pending = pin.copy_->is_linked && pin.copy_->image->is_encode_pending;
+  table_.ClearPending(pin.copy_->image);
   return is_pending;
 }
 
-std::optional<BlockName> BlockIndex::BlockBefore(const Pin& pin) const {
+std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
-  const Block* block = pin.image_->block;
+  const Block* block = pin.copy_->is_linked ? pin.copy_->image->block : nullptr;
   if (block == nullptr || block->parent == proto::BlockKey{}) {
     return std::nullopt;
   }
   return BlockName{block->name.space_id, block->parent};
 }
 
-void BlockIndex::PutBackPending(const Pin& pin) {
+void BlockIndex::PutBackPending(const ResidentPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
-  if (pin.image_->block != nullptr) {
-    table_.SetPending(pin.image_);
+  if (pin.copy_->is_linked) {
+    table_.SetPending(pin.copy_->image);
   }
 }
 
@@ -195,8 +223,10 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
                             .idle = clock_.Now() - block->used_at,
                             .images = {}};
       for (const ImageRef& ref : block->images) {
-        ListedImage image = {ref.image->facts, ref.image->pins, std::nullopt};
-        if (const SideObject* side = ref.image->side_object.get(); side != nullptr) {
+        const Copy& copy = ref.image->best();
+        ListedImage image = {ref.image->facts, copy.facts, ref.image->pins + copy.pins,
+                             std::nullopt};
+        if (const SideObject* side = copy.side_object.get(); side != nullptr) {
           image.side_object = side->id();
         }
         listed.images.push_back(image);

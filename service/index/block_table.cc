@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Blocks and chains.
 #include "service/index/block_table.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "codecs/types/shape.h"
 #include "service/index/cover.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -19,19 +21,25 @@ bool IsNone(const proto::BlockKey& key) { return key == proto::BlockKey{}; }
 
 BlockName ParentOf(const Block& block) { return {block.name.space_id, block.parent}; }
 
-size_t RecipeIndex(const codecs::Recipe& recipe) {
-  const auto recipes = codecs::AllRecipes();
-  const auto found = std::find(recipes.begin(), recipes.end(), recipe);
-  return static_cast<size_t>(found - recipes.begin()) +
-         (found == recipes.end() && recipe.NeedsBank() ? 1 : 0);
-}
-
 }  // namespace
 
-BlockTable::BlockTable(uint64_t blocks_max) : blocks_max_(blocks_max), recency_(blocks_max) {
-  CAIRN_CHECK(blocks_max > 0 && codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
-                                    figures_by_recipe_.size());
+BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max)
+    : blocks_max_(blocks_max), images_max_(images_max) {
+  CAIRN_CHECK(blocks_max > 0 && images_max > 0 &&
+              codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
+                  figures_by_recipe_.size());
   by_name_.reserve(blocks_max);
+  for (const CopyTier* tier : tiers) {
+    InTier& in = At(tier->id());
+    in.exists = true;
+    in.traits = tier->traits();
+    if (tier->id() != TierId::kHost) {
+      in.lease_bytes_max = tier->capacity_bytes() / 100 * limits::kPinnedPercentMax;
+    }
+    if (in.traits.is_leaf_first) {
+      in.recency = std::make_unique<Recency>(IndexOf(tier->id()), blocks_max);
+    }
+  }
 }
 
 Block* BlockTable::Find(const BlockName& name) const {
@@ -95,7 +103,7 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
   if (FindCover(*block, claim.group, claim.slice, &images)) {
     uint64_t bytes = 0;
     for (const Image* image : images) {
-      bytes += image->facts.image_bytes;
+      bytes += image->best().facts.image_bytes;
     }
     return bytes;
   }
@@ -109,10 +117,6 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
 void BlockTable::AddChild(const BlockName& parent, uint64_t first_position) {
   if (Block* block = Find(parent); block != nullptr) {
     ++block->child_count;
-    if (block->queue_index != Block::kNotQueued && block->pinned_images > 0) {
-      --pinned_queued_;
-    }
-    recency_.Remove(block);
     return;
   }
   Orphans& orphans = orphans_[parent];
@@ -123,10 +127,7 @@ void BlockTable::AddChild(const BlockName& parent, uint64_t first_position) {
 void BlockTable::RemoveChild(const BlockName& parent) {
   if (Block* block = Find(parent); block != nullptr) {
     CAIRN_CHECK(block->child_count > 0);
-    if (--block->child_count == 0) {
-      recency_.Add(block);
-      pinned_queued_ += block->pinned_images > 0 ? 1 : 0;
-    }
+    --block->child_count;
     return;
   }
   const auto found = orphans_.find(parent);
@@ -136,7 +137,49 @@ void BlockTable::RemoveChild(const BlockName& parent) {
   }
 }
 
-// --- Blocks and images ---------------------------------------------------------------------------
+void BlockTable::AddChildIn(const Block& child, TierId tier) {
+  if (IsNone(child.parent)) {
+    return;
+  }
+  if (Block* parent = Find(ParentOf(child)); parent != nullptr) {
+    ++parent->in[IndexOf(tier)].child_count;
+    Requeue(parent, tier);
+  } else {
+    ++orphans_[ParentOf(child)].count_in[IndexOf(tier)];
+  }
+}
+
+void BlockTable::RemoveChildIn(const Block& child, TierId tier) {
+  if (IsNone(child.parent)) {
+    return;
+  }
+  if (Block* parent = Find(ParentOf(child)); parent != nullptr) {
+    CAIRN_CHECK(parent->in[IndexOf(tier)].child_count > 0);
+    --parent->in[IndexOf(tier)].child_count;
+    Requeue(parent, tier);
+  } else {
+    --orphans_[ParentOf(child)].count_in[IndexOf(tier)];
+  }
+}
+
+void BlockTable::Requeue(Block* block, TierId tier) {
+  InTier& order = At(tier);
+  const BlockInTier& in = block->in[IndexOf(tier)];
+  const bool is_queued = in.queue_index != BlockInTier::kNotQueued;
+  const bool is_leaf = in.copy_count > 0 && in.child_count == 0;
+  if (order.recency == nullptr || is_queued == is_leaf) {
+    return;
+  }
+  if (is_leaf) {
+    order.recency->Add(block);
+    order.held_queued += in.held_count > 0 ? 1 : 0;
+  } else {
+    order.recency->Remove(block);
+    order.held_queued -= in.held_count > 0 ? 1 : 0;
+  }
+}
+
+// --- Blocks --------------------------------------------------------------------------------------
 
 Block* BlockTable::LinkBlock(const BlockClaim& claim, absl::Time now) {
   Block* block = blocks_.Take();
@@ -146,14 +189,15 @@ Block* BlockTable::LinkBlock(const BlockClaim& claim, absl::Time now) {
   block->first_position = claim.first_position;
   block->tokens = claim.tokens;
   block->child_count = 0;
-  block->pinned_images = 0;
+  block->in = {};
   block->images.clear();
   Touch(block, now);
   if (const auto children = orphans_.find(claim.name); children != orphans_.end()) {
     block->child_count = children->second.count;
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      block->in[tier].child_count = children->second.count_in[tier];
+    }
     orphans_.erase(children);
-  } else {
-    recency_.Add(block);
   }
   by_name_.insert(block);
   ++figures_.block_count;
@@ -165,11 +209,15 @@ Block* BlockTable::LinkBlock(const BlockClaim& claim, absl::Time now) {
 }
 
 void BlockTable::RemoveBlock(Block* block) {
-  CAIRN_CHECK(block->images.empty() && block->pinned_images == 0);
+  CAIRN_CHECK(block->images.empty());
   by_name_.erase(block);
-  recency_.Remove(block);
   if (block->child_count > 0) {
-    orphans_[block->name] = {block->child_count, block->first_position + block->tokens};
+    Orphans& orphans = orphans_[block->name];
+    orphans.count = block->child_count;
+    orphans.first_position = block->first_position + block->tokens;
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      orphans.count_in[tier] = block->in[tier].child_count;
+    }
   }
   if (!IsNone(block->parent)) {
     RemoveChild(ParentOf(*block));
@@ -183,113 +231,41 @@ void BlockTable::RemoveBlock(Block* block) {
   blocks_.Return(block);
 }
 
-Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts, Extent extent,
-                             SideObjectRef side_object) {
-  Image* image = images_.Take();
-  image->facts = facts;
-  image->extent = std::move(extent);
-  image->extent.SetOwner(image);
-  image->side_object = std::move(side_object);
-  image->block = block;
-  image->pins = 0;
-  image->lease_pins = 0;
-  image->is_encode_pending = false;
-  Count(facts, +1);
-  published_bytes_total_ += facts.image_bytes;
-  return image;
-}
-
 absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
+  if (At(image.copy.extent.tier()).is_out) {
+    return absl::UnavailableError(
+        absl::StrCat(ToAbsl(Name(image.copy.extent.tier())), " tier: its device is out"));
+  }
   Block* block = Find(image.claim.name);
-  if (block == nullptr) {
-    if (by_name_.size() >= blocks_max_) {
-      Visits visits;
-      if (EvictOldest(EvictionReason::kBlocks, uses_, visits) == 0) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("index: ", blocks_max_, " blocks are there and what could go is pinned"));
-      }
+  Visits visits;
+  while (figures_.image_count >= images_max_ ||
+         (block == nullptr && figures_.block_count >= blocks_max_)) {
+    const bool is_of_images = figures_.image_count >= images_max_;
+    if (block != nullptr) {
+      Touch(block, now);  // the last to go
     }
+    if (!EvictAnywhere(is_of_images ? EvictionReason::kImages : EvictionReason::kBlocks, visits)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "index: ", is_of_images ? images_max_ : blocks_max_, is_of_images ? " images" : " blocks",
+          " are there and what could go is pinned"));
+    }
+    block = Find(image.claim.name);
+  }
+  if (block == nullptr) {
     block = LinkBlock(image.claim, now);
   }
-  const ImageFacts facts = {.space_id = image.claim.name.space_id,
-                            .key = image.claim.name.key,
-                            .first_position = image.claim.first_position,
-                            .tokens = image.claim.tokens,
-                            .group = image.claim.group,
-                            .slice = image.claim.slice,
-                            .recipe = image.recipe,
-                            .tier = TierId::kHost,
-                            .image_bytes = image.extent.size_bytes(),
-                            .source_bytes = image.source_bytes};
-  Image* linked = LinkImage(block, facts, std::move(image.extent), std::move(image.side_object));
+  Image* linked = LinkImage(block, {.space_id = image.claim.name.space_id,
+                                    .key = image.claim.name.key,
+                                    .first_position = image.claim.first_position,
+                                    .tokens = image.claim.tokens,
+                                    .group = image.claim.group,
+                                    .slice = image.claim.slice,
+                                    .source_bytes = image.source_bytes});
+  LinkCopy(linked, std::move(image.copy));
   if (image.is_encode_pending) {
     SetPending(linked);
   }
-  block->images.push_back({facts.group, facts.slice, linked});
   return linked;
-}
-
-Image* BlockTable::Swap(Image* image, const codecs::Recipe& recipe, Extent extent,
-                        SideObjectRef side_object) {
-  Block* block = image->block;
-  ImageFacts facts = image->facts;
-  facts.recipe = recipe;
-  facts.image_bytes = extent.size_bytes();
-  Image* swapped = LinkImage(block, facts, std::move(extent), std::move(side_object));
-  for (ImageRef& ref : block->images) {
-    if (ref.image == image) {
-      ref.image = swapped;
-    }
-  }
-  ForgetImage(image);
-  return swapped;
-}
-
-uint64_t BlockTable::ForgetImage(Image* image) {
-  Block* block = image->block;
-  Count(image->facts, -1);
-  unlinked_bytes_total_ += image->facts.image_bytes;
-  image->block = nullptr;
-  ClearPending(image);
-  image->extent.SetOwner(nullptr);
-  if (image->pins == 0) {
-    const uint64_t freed = image->extent.rounded_bytes();
-    FreeImage(image);
-    return freed;
-  }
-  if (--block->pinned_images == 0) {
-    --pinned_blocks_;
-    pinned_queued_ -= block->queue_index != Block::kNotQueued ? 1 : 0;
-  }
-  return 0;
-}
-
-void BlockTable::FreeImage(Image* image) {
-  image->extent.Reset();
-  image->side_object.Reset();
-  images_.Return(image);
-}
-
-void BlockTable::UnlinkImage(Image* image) {
-  Block* block = image->block;
-  const auto ref = std::find_if(block->images.begin(), block->images.end(),
-                                [image](const ImageRef& r) { return r.image == image; });
-  CAIRN_CHECK(ref != block->images.end());
-  block->images.erase(ref);
-  ForgetImage(image);
-  if (block->images.empty()) {
-    RemoveBlock(block);
-  }
-}
-
-uint64_t BlockTable::UnlinkBlock(Block* block) {
-  uint64_t freed = 0;
-  for (const ImageRef& ref : block->images) {
-    freed += ForgetImage(ref.image);
-  }
-  block->images.clear();
-  RemoveBlock(block);
-  return freed;
 }
 
 void BlockTable::SetPending(Image* image) {
@@ -307,55 +283,6 @@ void BlockTable::Touch(Block* block, absl::Time now) {
   block->used_at = now;
 }
 
-// --- Pins ----------------------------------------------------------------------------------------
-
-void BlockTable::Pin(Image* image) {
-  if (image->pins++ > 0) {
-    return;
-  }
-  pinned_bytes_ += image->extent.rounded_bytes();
-  Block* block = image->block;
-  CAIRN_CHECK(block != nullptr);
-  if (block->pinned_images++ == 0) {
-    ++pinned_blocks_;
-    pinned_queued_ += block->queue_index != Block::kNotQueued ? 1 : 0;
-  }
-}
-
-void BlockTable::Unpin(Image* image) {
-  CAIRN_CHECK(image->pins > 0);
-  if (--image->pins > 0) {
-    return;
-  }
-  pinned_bytes_ -= image->extent.rounded_bytes();
-  Block* block = image->block;
-  if (block == nullptr) {
-    FreeImage(image);
-    return;
-  }
-  if (--block->pinned_images == 0) {
-    --pinned_blocks_;
-    pinned_queued_ -= block->queue_index != Block::kNotQueued ? 1 : 0;
-  }
-}
-
-void BlockTable::LeasePin(Image* image) {
-  Pin(image);
-  if (image->lease_pins++ == 0) {
-    leased_bytes_ += image->extent.rounded_bytes();
-  }
-}
-
-void BlockTable::LeaseUnpin(Image* image) {
-  CAIRN_CHECK(image->lease_pins > 0);
-  if (--image->lease_pins == 0) {
-    leased_bytes_ -= image->extent.rounded_bytes();
-  }
-  Unpin(image);
-}
-
-// --- Figures -------------------------------------------------------------------------------------
-
 Block* BlockTable::AtSlot(uint32_t slot) {
   Block* block = blocks_.At(slot);
   return block->is_linked ? block : nullptr;
@@ -364,20 +291,6 @@ Block* BlockTable::AtSlot(uint32_t slot) {
 const Block* BlockTable::AtSlot(uint32_t slot) const {
   const Block* block = blocks_.At(slot);
   return block->is_linked ? block : nullptr;
-}
-
-void BlockTable::Count(const ImageFacts& facts, int sign) {
-  const uint64_t one = static_cast<uint64_t>(sign);  // wraps: adds or takes away
-  IndexFigures& space = figures_by_space_[facts.space_id];
-  for (IndexFigures* figures : {&figures_, &space}) {
-    figures->image_count += one;
-    figures->image_bytes += one * facts.image_bytes;
-    figures->source_bytes += one * facts.source_bytes;
-  }
-  RecipeFigures& recipe = figures_by_recipe_[RecipeIndex(facts.recipe)];
-  recipe.image_count += one;
-  recipe.image_bytes += one * facts.image_bytes;
-  recipe.source_bytes += one * facts.source_bytes;
 }
 
 IndexFigures BlockTable::figures(uint64_t space_id) const {

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The blocks themselves: the map, chains, recency, pins and figures. What BlockIndex guards with
-// its lock.
+// The blocks themselves: the map, chains, copies, recency, pins and figures. What BlockIndex guards
+// with its lock. docs/adr has the table of what happens to a copy.
 //
 // Chains are kept by name. A block whose parent is not resident counts under the parent's name
 // (`orphans`), so that a parent published later, or again, knows its children. Links only join
 // first positions that are one block apart, so a chain cannot be a circle.
+//
+// Each tier has an order, child counts and figures of its own.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Locks:         gives extents back while that lock is held: index < arena.
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -26,7 +30,8 @@
 #include "service/index/new_image.h"
 #include "service/index/recency.h"
 #include "service/index/slab.h"
-#include "service/tier/host_tier.h"
+#include "service/index/visits.h"
+#include "service/tier/tier.h"
 
 namespace cairn {
 
@@ -36,24 +41,42 @@ inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
 
 class BlockTable {
  public:
-  explicit BlockTable(uint64_t blocks_max);
+  // Borrows the tiers for the call.
+  BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max);
 
   Block* Find(const BlockName& name) const;
   // As BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
-  // Adds an image, and its block if need be, evicting one when the table is full.
+  // Adds an image, and its block if need be, evicting blocks when the table is full.
   // REQUIRES: Check(image.claim) is nullopt. ResourceExhausted: full, and nothing may go.
+  // Unavailable: the tier is out.
   absl::StatusOr<Image*> Add(NewImage image, absl::Time now);
-  // Takes an image out of sight, and its block with the last one; freed now or at the last unpin.
-  void UnlinkImage(Image* image);
-  // The same for all images of a block. Returns the arena bytes that are free now.
+  // Takes all of a block out of sight, in every tier; its copies are freed now or at their last
+  // unpin. Returns the bytes that are free now.
   uint64_t UnlinkBlock(Block* block);
-  // The bytes of a linked image become others of the same slice. Returns the new image.
-  Image* Swap(Image* image, const codecs::Recipe& recipe, Extent extent, SideObjectRef side_object);
+
+  // REQUIRES of both: the copy is linked.
+  // Another copy of the same tier takes its place.
+  void Replace(Copy* copy, NewCopy successor);
+  // It is damaged, or its device is out: leaves, and its image with the last.
+  void Lose(Copy* copy);
+  // All copies of a block in a tier, lost.
+  void LoseIn(Block* block, TierId tier);
+  // Nothing is added to a tier that is out.
+  void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
+
+  // As CopyWriter: false where the tier has a copy, gets one already, or is out.
+  bool BeginCopy(Image* image, TierId tier);
+  // False, the successor freed, if the image is gone or the tier out.
+  bool FinishCopy(Image* image, TierId tier, NewCopy copy);
+  void GiveUpCopy(Image* image, TierId tier);
 
   void Touch(Block* block, absl::Time now);
   void Pin(Image* image);
   void Unpin(Image* image);
+  void Pin(Copy* copy);
+  void Unpin(Copy* copy);
+  // What a lease counts stays as it is until its end, but for a new copy: a deleted image counts.
   void LeasePin(Image* image);
   void LeaseUnpin(Image* image);
 
@@ -63,11 +86,16 @@ class BlockTable {
   void ClearPending(Image* image);
 
   // As Evictor, as far as `visits` go; EvictOldest() goes on where they were spent. Once every leaf
-  // is pinned it has nothing more to say of those that it looked at after `since`, a uses().
-  uint64_t EvictOldest(EvictionReason reason, uint64_t since, Visits& visits);
+  // is held it has nothing more to say of those that it looked at after `since`, a uses().
+  uint64_t EvictOldest(TierId tier, EvictionReason reason, uint64_t since, Visits& visits);
   bool EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed);
+  bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset, EvictionReason reason);
+
   uint64_t uses() const { return uses_; }
-  bool is_every_leaf_pinned() const { return pinned_queued_ == recency_.count(); }
+  bool IsEveryLeafHeld(TierId tier) const {
+    const InTier& in = At(tier);
+    return in.recency == nullptr || in.held_queued == in.recency->count();
+  }
 
   uint32_t slot_count() const { return blocks_.slot_count(); }
   // Null where no linked block is.
@@ -76,14 +104,18 @@ class BlockTable {
 
   const IndexFigures& figures() const { return figures_; }
   IndexFigures figures(uint64_t space_id) const;
-  uint64_t pinned_bytes() const { return pinned_bytes_; }
-  uint64_t leased_bytes() const { return leased_bytes_; }
+  const CopyFigures& figures(TierId tier) const { return At(tier).figures; }
+  uint64_t leased_bytes() const { return figures(TierId::kHost).leased_bytes; }
+  // More of the host tier is leased than `host_bytes_max`, or more than kPinnedPercentMax of
+  // another.
+  bool IsLeasedPast(uint64_t host_bytes_max) const;
   void Report(MetricSink& sink) const;
 
  private:
   struct Orphans {
     uint32_t count = 0;
     uint64_t first_position = 0;  // of every one of them
+    std::array<uint32_t, kTierCount> count_in{};
   };
   struct NameHash {
     using is_transparent = void;
@@ -99,42 +131,75 @@ class BlockTable {
   struct RecipeFigures {
     uint64_t image_count = 0, image_bytes = 0, source_bytes = 0;
   };
+  struct InTier {
+    bool exists = false;
+    bool is_out = false;
+    TierTraits traits;
+    std::unique_ptr<Recency> recency;       // blocks without children there; null: not leaf-first
+    uint64_t lease_bytes_max = UINT64_MAX;  // of others than the host's
+    uint64_t held_blocks = 0;
+    uint64_t held_queued = 0;  // of those, in recency
+    CopyFigures figures;
+    uint64_t published_bytes_total = 0, unlinked_bytes_total = 0, lost_total = 0;
+    std::array<uint64_t, kEvictionReasonCount> evicted_blocks{};
+    std::array<uint64_t, kEvictionReasonCount> evicted_bytes{};
+  };
 
+  InTier& At(TierId tier) { return tiers_[IndexOf(tier)]; }
+  const InTier& At(TierId tier) const { return tiers_[IndexOf(tier)]; }
+
+  // Blocks and chains.
   absl::Status CheckPlaceInChain(const BlockClaim& claim) const;
   Block* LinkBlock(const BlockClaim& claim, absl::Time now);
   void RemoveBlock(Block* block);  // REQUIRES: no images
   void AddChild(const BlockName& parent, uint64_t first_position);
   void RemoveChild(const BlockName& parent);
-  Image* LinkImage(Block* block, const ImageFacts& facts, Extent extent, SideObjectRef side_object);
-  void FreeImage(Image* image);
-  // Out of figures and pins of the block; returns bytes that are free now.
-  uint64_t ForgetImage(Image* image);
-  void Count(const ImageFacts& facts, int sign);
-  Block* OldestUnpinned(uint64_t since, Visits& visits);
-  // The nearest ancestor without pins; null: there is none, or `visits` are spent.
-  Block* UnpinnedAncestor(const Block& block, Visits& visits);
+  void AddChildIn(const Block& child, TierId tier);
+  void RemoveChildIn(const Block& child, TierId tier);
+  // Into or out of the tier's order, as its copies and children are now.
+  void Requeue(Block* block, TierId tier);
 
-  const uint64_t blocks_max_;
+  // Images and copies.
+  Image* LinkImage(Block* block, const ImageFacts& facts);
+  void LinkCopy(Image* image, NewCopy copy);
+  // Returns the bytes that are free now. The image may be left without copies: Settle().
+  uint64_t UnlinkCopy(Copy* copy);
+  // Takes an image out of its block if no copy may be its last, and the block with its last image.
+  void Settle(Image* image);
+  void ForgetImage(Image* image);  // REQUIRES: no copies; out of the block already
+  void FreeCopy(Copy* copy);
+  void FreeIfUnused(Image* image);
+  bool IsLast(const Copy& copy) const;
+  void SetHeld(Copy* copy, bool is_held);
+  void RefreshHeld(Image* image);
+  void CountLease(Image* image, TierId tier, uint64_t bytes);
+  void Count(const Copy& copy, int sign);
+
+  void ReportTier(TierId id, MetricSink& sink) const;
+
+  // Eviction.
+  Block* OldestUnheld(TierId tier, uint64_t since, Visits& visits);
+  // The nearest ancestor in the tier that is not held; null: there is none, or `visits` are spent.
+  Block* UnheldAncestor(const Block& block, TierId tier, Visits& visits);
+  // Drops a block's copies in a tier. Returns the bytes that are free now.
+  uint64_t EvictFrom(Block* block, TierId tier, EvictionReason reason);
+  // Drops a whole block, if one may go. False: none.
+  bool EvictAnywhere(EvictionReason reason, Visits& visits);
+
+  const uint64_t blocks_max_, images_max_;
   Slab<Block> blocks_;
   Slab<Image> images_;
+  Slab<Copy> copies_;
   absl::flat_hash_set<Block*, NameHash, NameEqual> by_name_;
   absl::flat_hash_map<BlockName, Orphans> orphans_;
-  Recency recency_;  // blocks without resident children
+  std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   uint64_t uses_ = 0;
 
   IndexFigures figures_;
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   std::array<RecipeFigures, 64>
       figures_by_recipe_{};  // by place in codecs::AllRecipes(), then in kRecipeFamilies
-  uint64_t pinned_blocks_ = 0;
-  uint64_t pinned_queued_ = 0;  // of those, in recency_
-  uint64_t pinned_bytes_ = 0;
-  uint64_t leased_bytes_ = 0;
   uint64_t pending_count_ = 0;
-  uint64_t published_bytes_total_ = 0;
-  uint64_t unlinked_bytes_total_ = 0;
-  std::array<uint64_t, kEvictionReasonCount> evicted_blocks_{};
-  std::array<uint64_t, kEvictionReasonCount> evicted_bytes_{};
 };
 
 }  // namespace cairn

@@ -8,39 +8,52 @@
 
 namespace cairn {
 
-uint64_t BlockTable::EvictOldest(EvictionReason reason, uint64_t since, Visits& visits) {
-  Block* block = OldestUnpinned(since, visits);
-  if (block == nullptr) {
-    return 0;
+uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason) {
+  uint64_t freed = 0;
+  ImageList images;
+  for (const ImageRef& ref : block->images) {
+    images.push_back(ref.image);
   }
-  const uint64_t freed = UnlinkBlock(block);
-  CAIRN_CHECK(freed > 0);
-  ++evicted_blocks_[static_cast<size_t>(reason)];
-  evicted_bytes_[static_cast<size_t>(reason)] += freed;
+  for (Image* image : images) {  // the block may go with the last
+    if (Copy* copy = image->copies[IndexOf(tier)]; copy != nullptr) {
+      CAIRN_CHECK(!copy->is_held);
+      freed += UnlinkCopy(copy);
+      Settle(image);
+    }
+  }
+  ++At(tier).evicted_blocks[static_cast<size_t>(reason)];
+  At(tier).evicted_bytes[static_cast<size_t>(reason)] += freed;
   return freed;
 }
 
-Block* BlockTable::OldestUnpinned(uint64_t since, Visits& visits) {
-  if (pinned_blocks_ == figures_.block_count) {
+uint64_t BlockTable::EvictOldest(TierId tier, EvictionReason reason, uint64_t since,
+                                 Visits& visits) {
+  Block* block = OldestUnheld(tier, since, visits);
+  return block == nullptr ? 0 : EvictFrom(block, tier, reason);
+}
+
+Block* BlockTable::OldestUnheld(TierId tier, uint64_t since, Visits& visits) {
+  const InTier& order = At(tier);
+  if (order.recency == nullptr || order.held_blocks == order.figures.block_count) {
     return nullptr;
   }
-  const bool has_leaf = !is_every_leaf_pinned();
+  const bool has_leaf = !IsEveryLeafHeld(tier);
   for (;;) {  // ends: `visits`, or all leaves were looked at
-    Block* leaf = recency_.Oldest(visits);
-    if (leaf == nullptr || leaf->pinned_images == 0) {
+    Block* leaf = order.recency->Oldest(visits);
+    if (leaf == nullptr || leaf->in[IndexOf(tier)].held_count == 0) {
       return leaf;
     }
     if (!has_leaf) {
-      // What is left without pins has children that are pinned.
+      // What is left and not held has children that are.
       if (leaf->last_use > since) {
         return nullptr;
       }
       const bool is_fresh = visits.count() == 0;
-      Block* ancestor = UnpinnedAncestor(*leaf, visits);
+      Block* ancestor = UnheldAncestor(*leaf, tier, visits);
       if (ancestor != nullptr) {
         return ancestor;
       }
-      // One whose pinned ancestors take more than a hold is left alone.
+      // One whose held ancestors take more than a hold is left alone.
       if (visits.is_spent() && !is_fresh) {
         return nullptr;
       }
@@ -53,9 +66,10 @@ Block* BlockTable::OldestUnpinned(uint64_t since, Visits& visits) {
   }
 }
 
-Block* BlockTable::UnpinnedAncestor(const Block& block, Visits& visits) {
+Block* BlockTable::UnheldAncestor(const Block& block, TierId tier, Visits& visits) {
   Block* ancestor = Find({block.name.space_id, block.parent});
-  while (ancestor != nullptr && ancestor->pinned_images > 0) {
+  while (ancestor != nullptr && (ancestor->in[IndexOf(tier)].copy_count == 0 ||
+                                 ancestor->in[IndexOf(tier)].held_count > 0)) {
     if (!visits.Take()) {
       return nullptr;
     }
@@ -64,33 +78,74 @@ Block* BlockTable::UnpinnedAncestor(const Block& block, Visits& visits) {
   return ancestor;
 }
 
+bool BlockTable::EvictAnywhere(EvictionReason reason, Visits& visits) {
+  // The slowest tier first: what is there only was not wanted for longest.
+  for (auto tier = kReadOrder.rbegin(); tier != kReadOrder.rend(); ++tier) {
+    Block* block = OldestUnheld(*tier, uses_, visits);
+    if (block == nullptr) {
+      continue;
+    }
+    // Elsewhere first, so that what is held there keeps the block.
+    const BlockName name = block->name;
+    for (const TierId other : kReadOrder) {
+      block = Find(name);
+      if (block != nullptr && block->in[IndexOf(other)].copy_count > 0 &&
+          block->in[IndexOf(other)].held_count == 0) {
+        EvictFrom(block, other, reason);
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
 bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed) {
   const auto cost = [](void* owner) -> uint64_t {
-    const Image& image = *static_cast<const Image*>(owner);
-    const Block& block = *image.block;
-    if (block.pinned_images > 0) {
+    const Copy& copy = *static_cast<const Copy*>(owner);
+    const BlockInTier& in = copy.image->block->in[IndexOf(TierId::kHost)];
+    if (in.held_count > 0) {
       return UINT64_MAX;
     }
-    // The block goes whole, and its images are about alike. Children without their parent are of no
+    // The block goes whole, and its copies are about alike. Children without their parent are of no
     // use.
-    return image.facts.image_bytes * block.images.size() *
-           (1 + std::min<uint64_t>(block.child_count, 16));
+    return copy.facts.image_bytes * in.copy_count * (1 + std::min<uint64_t>(in.child_count, 16));
   };
   const std::vector<void*> owners =
       arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);
-  constexpr size_t kReason = static_cast<size_t>(EvictionReason::kWindow);
-  // A block may stand in the window with several images; it is unlinked with the first.
+  // A block may stand in the window with several images; it goes with the first.
   std::vector<Block*> blocks;
   for (void* owner : owners) {
-    blocks.push_back(static_cast<Image*>(owner)->block);
+    blocks.push_back(static_cast<Copy*>(owner)->image->block);
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   for (Block* block : blocks) {
-    evicted_bytes_[kReason] += UnlinkBlock(block);
-    ++evicted_blocks_[kReason];
+    EvictFrom(block, TierId::kHost, EvictionReason::kWindow);
   }
   return !blocks.empty();
+}
+
+bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                           EvictionReason reason) {
+  Block* block = Find({image.space_id, image.key});
+  if (block == nullptr) {
+    return true;
+  }
+  for (const ImageRef& ref : block->images) {
+    Copy* copy = ref.image->copies[IndexOf(tier)];
+    if (copy == nullptr || copy->extent.offset() != offset) {
+      continue;
+    }
+    if (copy->is_held) {
+      return false;
+    }
+    InTier& in = At(tier);
+    in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
+    in.evicted_blocks[static_cast<size_t>(reason)] += block->in[IndexOf(tier)].copy_count == 0;
+    Settle(ref.image);
+    return true;
+  }
+  return true;
 }
 
 }  // namespace cairn

@@ -9,26 +9,28 @@ void BlockTable::Report(MetricSink& sink) const {
   };
   gauge("cairn_blocks", "Blocks with at least one image.", figures_.block_count);
   gauge("cairn_images", "Images published.", figures_.image_count);
-  gauge("cairn_image_bytes", "Bytes of the images published.", figures_.image_bytes);
-  gauge("cairn_source_bytes", "Bytes that they decode to: the effective capacity in use.",
-        figures_.source_bytes);
-  sink.AddGauge(
-      "cairn_compression_ratio", "cairn_source_bytes over cairn_image_bytes; 0 when empty.", {},
-      figures_.image_bytes == 0
-          ? 0.0
-          : static_cast<double>(figures_.source_bytes) / static_cast<double>(figures_.image_bytes));
   gauge("cairn_images_pending", "Images kept raw that upkeep will encode.", pending_count_);
-  const MetricLabel host[] = {{"tier", "host"}};
-  sink.AddGauge("cairn_tier_pinned_bytes", "Bytes that readers and leases keep, as allocated.",
-                host, static_cast<double>(pinned_bytes_));
-  sink.AddGauge("cairn_tier_leased_bytes", "Bytes that leases keep, as allocated.", host,
-                static_cast<double>(leased_bytes_));
+  gauge("cairn_image_bytes", "Bytes of the images published, in all tiers.", figures_.image_bytes);
+  gauge("cairn_source_bytes",
+        "Bytes that they decode to, each image once: the effective capacity in use.",
+        figures_.source_bytes);
+  uint64_t copies_source_bytes = 0, published = 0, unlinked = 0;
+  for (const InTier& tier : tiers_) {
+    copies_source_bytes += tier.figures.source_bytes;
+    published += tier.published_bytes_total;
+    unlinked += tier.unlinked_bytes_total;
+  }
+  sink.AddGauge("cairn_compression_ratio",
+                "What the copies in all tiers decode to, over their bytes; 0 when empty.", {},
+                figures_.image_bytes == 0 ? 0.0
+                                          : static_cast<double>(copies_source_bytes) /
+                                                static_cast<double>(figures_.image_bytes));
   sink.AddCounter("cairn_image_published_bytes_total",
                   "Image bytes published; less cairn_image_unlinked_bytes_total they are "
                   "cairn_image_bytes.",
-                  {}, published_bytes_total_);
+                  {}, published);
   sink.AddCounter("cairn_image_unlinked_bytes_total",
-                  "Image bytes evicted, deleted, replaced or dropped.", {}, unlinked_bytes_total_);
+                  "Image bytes evicted, deleted, replaced or dropped.", {}, unlinked);
   const auto recipes = codecs::AllRecipes();
   for (size_t i = 0; i < recipes.size() + std::size(kRecipeFamilies); ++i) {
     const MetricLabel labels[] = {{"recipe", i < recipes.size()
@@ -42,13 +44,36 @@ void BlockTable::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_recipe_source_bytes", "Bytes that they decode to, by recipe.", labels,
                   static_cast<double>(figures.source_bytes));
   }
+  for (const TierId id : kReadOrder) {
+    if (At(id).exists) {
+      ReportTier(id, sink);
+    }
+  }
+}
+
+void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
+  const InTier& tier = At(id);
+  const MetricLabel label[] = {{"tier", Name(id)}};
+  const auto gauge = [&](std::string_view name, std::string_view help, uint64_t value) {
+    sink.AddGauge(name, help, label, static_cast<double>(value));
+  };
+  gauge("cairn_tier_blocks", "Blocks with a copy in a tier.", tier.figures.block_count);
+  gauge("cairn_tier_copies", "Copies of images in a tier.", tier.figures.copy_count);
+  gauge("cairn_tier_image_bytes", "Their bytes.", tier.figures.image_bytes);
+  gauge("cairn_tier_pinned_bytes", "Bytes that readers and leases keep, as allocated.",
+        tier.figures.pinned_bytes);
+  gauge("cairn_tier_leased_bytes", "Bytes of images that are leased, as allocated.",
+        tier.figures.leased_bytes);
+  sink.AddCounter("cairn_tier_lost_copies_total",
+                  "Copies dropped because they were damaged or their device was out.", label,
+                  tier.lost_total);
   for (size_t i = 0; i < kEvictionReasonCount; ++i) {
-    const MetricLabel labels[] = {{"tier", "host"},
+    const MetricLabel labels[] = {{"tier", Name(id)},
                                   {"reason", Name(static_cast<EvictionReason>(i))}};
-    sink.AddCounter("cairn_evictions_total", "Blocks evicted, by reason.", labels,
-                    evicted_blocks_[i]);
+    sink.AddCounter("cairn_evictions_total", "Blocks evicted from a tier, by reason.", labels,
+                    tier.evicted_blocks[i]);
     sink.AddCounter("cairn_evicted_bytes_total", "Bytes freed by eviction, as allocated.", labels,
-                    evicted_bytes_[i]);
+                    tier.evicted_bytes[i]);
   }
 }
 

@@ -6,11 +6,22 @@
 
 namespace cairn {
 
+// Of a space, or of all.
 struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
-  uint64_t image_bytes = 0;   // published
+  uint64_t image_bytes = 0;   // of their copies
+  uint64_t source_bytes = 0;  // what they decode to, each image once
+};
+
+// Of the copies in one tier.
+struct CopyFigures {
+  uint64_t block_count = 0;  // that have copies there
+  uint64_t copy_count = 0;
+  uint64_t image_bytes = 0;
   uint64_t source_bytes = 0;  // what they decode to
+  uint64_t pinned_bytes = 0;  // as allocated, of copies that may not go, those unlinked included
+  uint64_t leased_bytes = 0;  // as allocated, of images that are leased
 };
 
 }  // namespace cairn

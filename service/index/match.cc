@@ -110,8 +110,12 @@ void MatchScan::See(BlockTable& table, const Block* block, uint64_t lease_bytes_
   seen.run = is_complete ? seen.run + 1 : 0;
   uint64_t lease_bytes = 0;
   for (const Image* image : images_) {
-    seen.image_bytes += image->facts.image_bytes;
-    lease_bytes += image->lease_pins == 0 ? image->extent.rounded_bytes() : 0;
+    const CopyFacts& best = image->best().facts;
+    seen.image_bytes += best.image_bytes;
+    seen.tier = Slower(seen.tier, best.tier);
+    const Copy* in_host = image->copies[IndexOf(TierId::kHost)];
+    lease_bytes +=
+        image->lease_pins == 0 && in_host != nullptr ? in_host->extent.rounded_bytes() : 0;
   }
   seen.lease_bytes_upto += lease_bytes;
   seen_.push_back(seen);
@@ -198,7 +202,7 @@ bool MatchScan::Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visit
     }
     const uint64_t leased_before = table.leased_bytes();
     table.LeasePin(held.image);
-    if (table.leased_bytes() > lease_bytes_max) {
+    if (table.IsLeasedPast(lease_bytes_max)) {
       table.LeaseUnpin(held.image);
       leasable_ = block;
       return true;
@@ -252,8 +256,11 @@ MatchAnswer MatchScan::Answer() const {
   answer.is_shortened_by_pins = is_shortened_;
   answer.blocks.resize(block_count_);
   for (size_t index = 0; index < block_count_ * group_count_; ++index) {
-    answer.blocks[index / group_count_].image_bytes +=
-        IsNeeded(index) ? seen_[index].image_bytes : 0;
+    if (IsNeeded(index)) {
+      BlockMatch& block = answer.blocks[index / group_count_];
+      block.image_bytes += seen_[index].image_bytes;
+      block.tier = Slower(block.tier, seen_[index].tier);
+    }
   }
   return answer;
 }

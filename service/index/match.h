@@ -101,7 +101,9 @@ class MatchScan {
   struct Seen {
     uint32_t run = 0;  // complete blocks in a row that end here, this one included
     uint64_t image_bytes = 0;
-    uint64_t lease_bytes_upto = 0;  // of images not yet leased, of this block and those before
+    TierId tier = TierId::kHost;  // the slowest of the copies to be read
+    uint64_t lease_bytes_upto =
+        0;  // in the host tier, of images not yet leased, of all blocks so far
   };
   struct Held {
     Image* image = nullptr;

@@ -8,7 +8,7 @@
 #include "codecs/types/shape.h"
 #include "service/index/block_name.h"
 #include "service/index/side_objects.h"
-#include "service/memory/arena.h"
+#include "service/tier/tier_extent.h"
 
 namespace cairn {
 
@@ -22,13 +22,19 @@ struct BlockClaim {
   codecs::Slice slice;
 };
 
-// An image that is ready to be seen: checked, encoded and in its tier.
+// A copy that is ready to be seen: checked, encoded and in its tier.
+struct NewCopy {
+  codecs::Recipe recipe;
+  TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
+  SideObjectRef side_object;   // the one that it names, if any
+  uint32_t directory_crc = 0;  // where it cannot be read out of extent.bytes()
+};
+
+// An image and its first copy.
 struct NewImage {
   BlockClaim claim;
-  codecs::Recipe recipe;
   uint64_t source_bytes = 0;
-  Extent extent;                   // Use::kPlaced; size_bytes() is the image's
-  SideObjectRef side_object;       // the one that it names, if any
+  NewCopy copy;
   bool is_encode_pending = false;  // kept raw: upkeep encodes it later
 };
 

@@ -27,19 +27,66 @@ const ImageFacts& Pin::facts() const {
   return image_->facts;
 }
 
-std::span<const std::byte> Pin::bytes() const {
-  CAIRN_DCHECK(image_ != nullptr);
-  return image_->extent.bytes();
+ResidentPin& ResidentPin::operator=(ResidentPin&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    index_ = std::exchange(source.index_, nullptr);
+    copy_ = std::exchange(source.copy_, nullptr);
+  }
+  return *this;
 }
 
-const SideObject* Pin::side_object() const {
-  CAIRN_DCHECK(image_ != nullptr);
-  return image_->side_object.get();
+void ResidentPin::Reset() {
+  if (Copy* copy = std::exchange(copy_, nullptr); copy != nullptr) {
+    index_->Unpin(copy);
+    index_ = nullptr;
+  }
 }
 
-uint64_t Pin::place() const {
+const ImageFacts& ResidentPin::facts() const {
+  CAIRN_DCHECK(copy_ != nullptr);
+  return copy_->image->facts;
+}
+
+const CopyFacts& ResidentPin::copy() const {
+  CAIRN_DCHECK(copy_ != nullptr);
+  return copy_->facts;
+}
+
+std::span<const std::byte> ResidentPin::bytes() const { return extent().bytes(); }
+
+const SideObject* ResidentPin::side_object() const {
+  CAIRN_DCHECK(copy_ != nullptr);
+  return copy_->side_object.get();
+}
+
+const TierExtent& ResidentPin::extent() const {
+  CAIRN_DCHECK(copy_ != nullptr);
+  return copy_->extent;
+}
+
+std::string ResidentPin::place() const { return FormatPlace(copy().tier, extent().offset()); }
+
+CopyWriter& CopyWriter::operator=(CopyWriter&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    index_ = std::exchange(source.index_, nullptr);
+    image_ = std::exchange(source.image_, nullptr);
+    tier_ = source.tier_;
+  }
+  return *this;
+}
+
+void CopyWriter::Reset() {
+  if (Image* image = std::exchange(image_, nullptr); image != nullptr) {
+    index_->GiveUp(image, tier_);
+    index_ = nullptr;
+  }
+}
+
+const ImageFacts& CopyWriter::facts() const {
   CAIRN_DCHECK(image_ != nullptr);
-  return image_->extent.offset();
+  return image_->facts;
 }
 
 }  // namespace cairn

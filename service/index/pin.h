@@ -1,43 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A guard on one published image: while it lives, the bytes stay where they are and do not change,
-// even if the block is evicted, deleted or replaced meanwhile. Move-only; empty when default-made
-// or moved from.
+// Guards on what is published.
 //
-// Thread-safety: Thread-compatible. Moving between threads is fine. The BlockIndex must outlive it.
+// A Pin keeps an image: what the index knows of it, and its last copy from eviction. Its bytes may
+// be encoded anew or moved meanwhile.
+//
+// A ResidentPin names one copy of an image: while it lives, the bytes of that copy stay where they
+// are and do not change, even if the image is evicted, deleted or encoded anew meanwhile.
+//
+// A CopyWriter is one copy on its way into a tier. Destroyed unfinished, it leaves nothing there.
+//
+// All are move-only, and empty when default-made or moved from.
+//
+// Thread-safety: Thread-compatible. Moving between threads is fine. The BlockIndex must outlive
+//                them.
 // Cost:          destruction takes the index's lock, shortly.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
-#include "codecs/recipe/recipe.h"
-#include "codecs/types/shape.h"
-#include "proto/frame.h"
+#include "absl/container/inlined_vector.h"
+#include "service/tier/image_facts.h"
+#include "service/tier/tier_extent.h"
 
 namespace cairn {
 
 class BlockIndex;
 class SideObject;
+struct Copy;
 struct Image;
-
-// Where an image lives; the values are those of cairn.v1.Tier.
-enum class TierId : uint8_t { kGpu = 1, kHost = 2, kSsd = 3 };
-
-// What the index knows of an image. Immutable while it is pinned.
-struct ImageFacts {
-  uint64_t space_id = 0;
-  proto::BlockKey key{};
-  uint64_t first_position = 0;
-  uint16_t tokens = 0;
-  uint16_t group = 0;
-  codecs::Slice slice;
-  codecs::Recipe recipe;
-  TierId tier = TierId::kHost;
-  uint64_t image_bytes = 0;
-  uint64_t source_bytes = 0;
-};
 
 class Pin {
  public:
@@ -50,12 +44,8 @@ class Pin {
   void Reset();
 
   bool is_empty() const { return image_ == nullptr; }
-  // REQUIRES of the rest: not empty.
+  // REQUIRES: not empty.
   const ImageFacts& facts() const;
-  std::span<const std::byte> bytes() const;  // the whole image
-  // What the image is coded with; null where it needs nothing.
-  const SideObject* side_object() const;
-  uint64_t place() const;  // offset in the tier, for logs
 
  private:
   friend class BlockIndex;
@@ -63,5 +53,61 @@ class Pin {
   BlockIndex* index_ = nullptr;
   Image* image_ = nullptr;
 };
+
+class ResidentPin {
+ public:
+  ResidentPin() = default;
+  ResidentPin(ResidentPin&& source) noexcept
+      : index_(std::exchange(source.index_, nullptr)),
+        copy_(std::exchange(source.copy_, nullptr)) {}
+  ResidentPin& operator=(ResidentPin&& source) noexcept;
+  ~ResidentPin() { Reset(); }
+  void Reset();
+
+  bool is_empty() const { return copy_ == nullptr; }
+  // REQUIRES of the rest: not empty.
+  const ImageFacts& facts() const;
+  const CopyFacts& copy() const;
+  // The whole image; empty where it has to be read through its tier.
+  std::span<const std::byte> bytes() const;
+  // What the copy is coded with; null where it needs nothing.
+  const SideObject* side_object() const;
+  const TierExtent& extent() const;  // for CopyTier::Read()
+  std::string place() const;         // for logs: "host+0x2000"
+
+ private:
+  friend class BlockIndex;
+  ResidentPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
+  BlockIndex* index_ = nullptr;
+  Copy* copy_ = nullptr;
+};
+
+class CopyWriter {
+ public:
+  CopyWriter() = default;
+  CopyWriter(CopyWriter&& source) noexcept
+      : index_(std::exchange(source.index_, nullptr)),
+        image_(std::exchange(source.image_, nullptr)),
+        tier_(source.tier_) {}
+  CopyWriter& operator=(CopyWriter&& source) noexcept;
+  ~CopyWriter() { Reset(); }
+  void Reset();
+
+  bool is_empty() const { return image_ == nullptr; }
+  // REQUIRES of the rest: not empty.
+  TierId tier() const { return tier_; }
+  const ImageFacts& facts() const;
+
+ private:
+  friend class BlockIndex;
+  CopyWriter(BlockIndex* index, Image* image, TierId tier)
+      : index_(index), image_(image), tier_(tier) {}
+  BlockIndex* index_ = nullptr;
+  Image* image_ = nullptr;
+  TierId tier_ = TierId::kHost;
+};
+
+using Pins = absl::InlinedVector<Pin, 4>;
+using ResidentPins = absl::InlinedVector<ResidentPin, 4>;
 
 }  // namespace cairn

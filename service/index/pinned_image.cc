@@ -24,7 +24,7 @@ bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
 
 }  // namespace
 
-codecs::Error ParsePinned(const Pin& pin, const proto::Fingerprint& space,
+codecs::Error ParsePinned(const ResidentPin& pin, const proto::Fingerprint& space,
                           codecs::ImageView* view) {
   if (const codecs::Error error = codecs::ParseImage(pin.bytes(), view);
       error != codecs::Error::kOk) {

@@ -15,6 +15,7 @@ namespace cairn {
 // Errors: as codecs::ParseImage(); kMismatch where the header names another space, key, group,
 //         slice, token count or position than the pin's facts; kNoProfile where it names another
 //         side object than the one that it was published with.
-codecs::Error ParsePinned(const Pin& pin, const proto::Fingerprint& space, codecs::ImageView* view);
+codecs::Error ParsePinned(const ResidentPin& pin, const proto::Fingerprint& space,
+                          codecs::ImageView* view);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Blocks in the order of their last use: exact least-recently-used at O(1) a touch. A binary heap
-// holds each block under the use it had when it was put there; a touch only raises block.last_use,
-// and whoever asks for the oldest first re-files those that were touched since.
+// The blocks of one tier in the order of their last use: exact least-recently-used at O(1) a touch.
+// A binary heap holds each block under the use it had when it was put there; a touch only raises
+// block.last_use, and whoever asks for the oldest first re-files those that were touched since.
 //
 // Thread-safety: Thread-compatible (the index's lock).
 // Cost:          Add, Remove, Oldest O(log n) amortised over touches; no heap allocation within
@@ -18,7 +18,8 @@ namespace cairn {
 
 class Recency {
  public:
-  explicit Recency(uint64_t blocks_max) { entries_.reserve(blocks_max); }
+  // `tier`: by IndexOf(), whose queue_index of a block it uses.
+  Recency(size_t tier, uint64_t blocks_max) : tier_(tier) { entries_.reserve(blocks_max); }
 
   size_t count() const { return entries_.size(); }
   // REQUIRES: not there.
@@ -38,6 +39,7 @@ class Recency {
   void SiftUp(size_t index);
   void SiftDown(size_t index);
 
+  const size_t tier_;
   std::vector<Entry> entries_;
 };
 

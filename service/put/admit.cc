@@ -118,15 +118,15 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
     }
     // Payloads leave room for the images that are made of them, and for answers.
     const uint64_t staging_max =
-        path.host.staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
-    if (path.host.staging_bytes() + frame.payload_bytes > staging_max) {
+        path.tiers.host().staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
+    if (path.tiers.host().staging_bytes() + frame.payload_bytes > staging_max) {
       return absl::ResourceExhaustedError(absl::StrCat("staging: payloads in flight take ",
-                                                       path.host.staging_bytes(), " of ",
+                                                       path.tiers.host().staging_bytes(), " of ",
                                                        staging_max, " bytes"));
     }
     CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
     put.parent = path.index.PinBlock({body->space_id, body->parent});
-    CAIRN_ASSIGN_OR_RETURN(put.staging, path.host.AllocateStaging(frame.payload_bytes));
+    CAIRN_ASSIGN_OR_RETURN(put.staging, path.tiers.host().AllocateStaging(frame.payload_bytes));
     return put;
   };
   absl::StatusOr<OwnedPut> put = admit();

@@ -97,7 +97,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
 
 // The images of the block before, for ott, which goes on with what they have.
 struct Parents {
-  BlockIndex::Pins pins;
+  ResidentPins pins;
   std::vector<codecs::ImageView> views;
 };
 
@@ -110,7 +110,7 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
     return parents;
   }
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
-  for (const Pin& pin : parents.pins) {
+  for (const ResidentPin& pin : parents.pins) {
     codecs::ImageView view;
     if (ParsePinned(pin, space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
@@ -130,7 +130,7 @@ bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& s
   }
   const auto pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
   return std::any_of(pins.begin(), pins.end(),
-                     [](const Pin& pin) { return pin.facts().recipe.IsLossless(); });
+                     [](const ResidentPin& pin) { return pin.copy().recipe.IsLossless(); });
 }
 
 // Staging first; when that is full of payloads, straight into the tier, which can make room.
@@ -176,7 +176,8 @@ absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
   }
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_ASSIGN_OR_RETURN(encoded.image, AllocateTarget(path.host, bytes_max, &encoded.is_placed));
+  CAIRN_ASSIGN_OR_RETURN(encoded.image,
+                         AllocateTarget(path.tiers.host(), bytes_max, &encoded.is_placed));
   const Parents parents = ParentsOf(path, *put.space, put.put, spec);
   codecs::EncodeInputs inputs = codecs::EncodeWith(encoded.side_object.inputs());
   inputs.query_magnitudes = put.statistics.of(proto::Statistic::kQueryMagnitudes);

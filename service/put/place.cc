@@ -10,7 +10,7 @@ namespace cairn {
 absl::StatusOr<Placed> Place(OwnedPut& put, Encoded encoded) {
   const StepTimer timer(put.path->seconds(PutPath::Step::kPlace));
   if (!encoded.is_placed) {
-    CAIRN_RETURN_IF_ERROR(put.path->host.Place(encoded.image));
+    CAIRN_RETURN_IF_ERROR(put.path->tiers.host().PlaceStaged(encoded.image));
   }
   return Placed{.image = std::move(encoded.image),
                 .recipe = encoded.recipe,

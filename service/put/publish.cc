@@ -22,10 +22,10 @@ absl::Status Publish(OwnedPut& put, Placed placed) {
                               .tokens = put.put.tokens,
                               .group = put.put.group,
                               .slice = put.spec.slice},
-                    .recipe = placed.recipe,
                     .source_bytes = source_bytes,
-                    .extent = std::move(placed.image),
-                    .side_object = std::move(placed.side_object),
+                    .copy = {.recipe = placed.recipe,
+                             .extent = std::move(placed.image),
+                             .side_object = std::move(placed.side_object)},
                     .is_encode_pending = placed.is_encode_pending};
   // A session cannot end between the question and the deed, so after its end nothing appears.
   CAIRN_RETURN_IF_ERROR(path.sessions.IfOpen(put.session_id, [&] {

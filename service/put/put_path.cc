@@ -7,12 +7,12 @@
 
 namespace cairn {
 
-PutPath::PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, HostTier& host,
+PutPath::PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers,
                  const Clock& clock)
     : spaces(spaces),
       sessions(sessions),
       index(index),
-      host(host),
+      tiers(tiers),
       clock(clock),
       backend(ActiveBackend()),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),

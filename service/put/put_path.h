@@ -12,17 +12,16 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
-#include "service/index/block_index.h"
+#include "service/index/images.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 
 namespace cairn {
 
 class PutPath {
  public:
-  PutPath(Spaces& spaces, Sessions& sessions, BlockIndex& index, HostTier& host,
-          const Clock& clock);
+  PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, const Clock& clock);
 
   // Each is named like the function that it times. Receive() is of the lane: front/put_request.cc.
   enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
@@ -32,8 +31,8 @@ class PutPath {
 
   Spaces& spaces;
   Sessions& sessions;
-  BlockIndex& index;
-  HostTier& host;
+  Images& index;
+  Tiers& tiers;
   const Clock& clock;
   const codecs::Backend& backend;
 

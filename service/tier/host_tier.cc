@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/tier/host_tier.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -15,20 +17,6 @@ constexpr int kEvictionsMax = 100'000;
 constexpr MetricLabel kHostLabel[] = {{"tier", "host"}};
 
 }  // namespace
-
-std::string_view Name(EvictionReason reason) {
-  switch (reason) {
-    case EvictionReason::kCapacity:
-      return "capacity";
-    case EvictionReason::kWindow:
-      return "window";
-    case EvictionReason::kWatermark:
-      return "watermark";
-    case EvictionReason::kBlocks:
-      return "blocks";
-  }
-  return "unknown";
-}
 
 absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options) {
   if (options.capacity_bytes < limits::kHostBytesMin ||
@@ -52,9 +40,10 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal
       if (refusal == Arena::Refusal::kNone) {
         return absl::OkStatus();
       }
-      const bool has_evicted = refusal == Arena::Refusal::kOverBudget
-                                   ? evictor_->EvictOldest(EvictionReason::kCapacity) > 0
-                                   : EvictWindow(bytes);
+      const bool has_evicted =
+          refusal == Arena::Refusal::kOverBudget
+              ? evictor_->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0
+              : EvictWindow(bytes);
       if (!has_evicted) {
         break;
       }
@@ -87,6 +76,36 @@ absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes) {
   return extent;
 }
 
+const TierTraits& HostTier::traits() const {
+  static constexpr TierTraits kTraits = {
+      .id = TierId::kHost, .is_addressable = true, .is_leaf_first = true, .may_hold_last = true};
+  return kTraits;
+}
+
+absl::StatusOr<TierExtent> HostTier::Reserve(uint64_t bytes) {
+  CAIRN_ASSIGN_OR_RETURN(Extent extent, Allocate(bytes));
+  return TierExtent(std::move(extent));
+}
+
+TransferId HostTier::Read(const TierRead& read, TierDone done) {
+  const std::span<const std::byte> source =
+      read.place->bytes().subspan(read.offset, read.target.size());
+  std::copy(source.begin(), source.end(), read.target.begin());
+  std::move(done)(absl::OkStatus());
+  return 0;
+}
+
+TransferId HostTier::Write(const TierWrite& write, TierDone done) {
+  CAIRN_CHECK(write.source.size() == write.place->size_bytes());
+  std::copy(write.source.begin(), write.source.end(), write.place->bytes().begin());
+  std::move(done)(absl::OkStatus());
+  return 0;
+}
+
+void HostTier::Free(uint64_t, uint64_t) {
+  CAIRN_CHECK(false, "a place of the host tier is an extent");
+}
+
 absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
   Arena::Refusal refusal;
   Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
@@ -104,7 +123,7 @@ absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
                    arena_->budget_bytes(Use::kStaging), " are in flight"));
 }
 
-absl::Status HostTier::Place(Extent& staged) {
+absl::Status HostTier::PlaceStaged(Extent& staged) {
   return MakeRoom(staged.size_bytes(), [&] {
     return arena_->ChangeUse(staged, Use::kPlaced) ? Arena::Refusal::kNone
                                                    : Arena::Refusal::kOverBudget;
@@ -116,7 +135,8 @@ bool HostTier::EvictToWatermark() {
                                ? limits::kLowWatermarkPercent
                                : limits::kHighWatermarkPercent;
   const bool is_above = used_bytes() > capacity_bytes() / 100 * percent;
-  const bool has_evicted = is_above && evictor_->EvictOldest(EvictionReason::kWatermark) > 0;
+  const bool has_evicted =
+      is_above && evictor_->EvictOldest(TierId::kHost, EvictionReason::kWatermark) > 0;
   is_evicting_to_low_.store(has_evicted, std::memory_order_relaxed);
   return has_evicted;
 }

@@ -68,11 +68,11 @@ codecs::Slice Mining::SliceOfHead(const codecs::GroupShape& shape, uint32_t head
           1};
 }
 
-Mining::Mining(Spaces& spaces, BlockIndex& index, const HostTier& host,
+Mining::Mining(Spaces& spaces, BlockIndex& index, const Tiers& tiers,
                const codecs::Backend& backend)
     : spaces_(spaces),
       index_(index),
-      host_(host),
+      tiers_(tiers),
       backend_(backend),
       review_(spaces, index, backend),
       slice_seconds_(LatencyBounds()) {}
@@ -92,7 +92,7 @@ absl::Time Mining::RunSlice(absl::Time now) {
     Work& begun = work_.emplace();
     begun.target = targets_.back();
     begun.recipe = begun.target.space->recipe();
-    begun.refusals = host_.refusals();
+    begun.refusals = tiers_.host().refusals();
     begun.blocks_to_skip = TrialOf(begun.target).blocks_to_skip;
     targets_.pop_back();
   }
@@ -178,7 +178,7 @@ std::string_view Mining::ReasonToEnd(const Work& work) const {
       work.target.space->recipe() != work.recipe) {
     return "the space has no use for it any more";
   }
-  if (host_.refusals() != work.refusals) {
+  if (tiers_.host().refusals() != work.refusals) {
     return "the tier is full";
   }
   const auto is_gone = [this](const SampleBlock& block) {
@@ -196,15 +196,15 @@ bool Mining::Gather(Work& work, absl::Time until) {
   const uint64_t space_id = work.target.space->id();
   const absl::Time started = MonotonicNow();
   bool has_more = true;
-  BlockIndex::Pins pins;
+  ResidentPins pins;
   do {
     has_more = index_.Walk(space_id, &work.cursor, &pins);
     // Images of a block come one after another.
     for (size_t first = 0, end = 0; first < pins.size(); first = end) {
       const proto::BlockKey key = pins[first].facts().key;
-      BlockIndex::Pins of_block;
+      ResidentPins of_block;
       for (; end < pins.size() && pins[end].facts().key == key; ++end) {
-        if (pins[end].facts().group == work.target.group && pins[end].facts().recipe.IsLossless()) {
+        if (pins[end].facts().group == work.target.group && pins[end].copy().recipe.IsLossless()) {
           of_block.push_back(std::move(pins[end]));
         }
       }
@@ -235,23 +235,23 @@ bool Mining::Gather(Work& work, absl::Time until) {
   return true;
 }
 
-void Mining::Take(Work& work, BlockIndex::Pins pins) {
+void Mining::Take(Work& work, ResidentPins pins) {
   // A block that moved to another slot may be seen twice.
   const bool is_known = std::any_of(work.blocks.begin(), work.blocks.end(), [&](const auto& block) {
     return block.pins[0].facts().key == pins[0].facts().key;
   });
   uint64_t bytes = 0;
-  for (const Pin& pin : pins) {
-    bytes += pin.facts().image_bytes;
+  for (const ResidentPin& pin : pins) {
+    bytes += pin.copy().image_bytes;
   }
   if (is_known || work.judge.has_value() ||
-      work.pinned_bytes + bytes > host_.capacity_bytes() / kPinnedShare) {
+      work.pinned_bytes + bytes > tiers_.host().capacity_bytes() / kPinnedShare) {
     return;
   }
   SampleBlock block;
   block.first_position = pins[0].facts().first_position;
   block.tokens = pins[0].facts().tokens;
-  for (const Pin& pin : pins) {
+  for (const ResidentPin& pin : pins) {
     // Memory that went bad is for those to report who serve it or check it.
     if (codecs::ParseImage(pin.bytes(), &block.views.emplace_back()) != codecs::Error::kOk) {
       return;

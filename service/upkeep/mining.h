@@ -30,14 +30,14 @@
 #include "codecs/mine/profile_miner.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 #include "service/upkeep/profile_review.h"
 
 namespace cairn {
 
 class Mining {
  public:
-  Mining(Spaces& spaces, BlockIndex& index, const HostTier& host, const codecs::Backend& backend);
+  Mining(Spaces& spaces, BlockIndex& index, const Tiers& tiers, const codecs::Backend& backend);
 
   // One slice, if there is something to do. Returns when the next is due: `now` where there is more
   // at once.
@@ -54,7 +54,7 @@ class Mining {
   };
   // Images that together are the group whole, of one block.
   struct SampleBlock {
-    BlockIndex::Pins pins;
+    ResidentPins pins;
     std::vector<codecs::ImageView> views;  // of the pins
     uint64_t first_position = 0;
     uint32_t tokens = 0;
@@ -100,7 +100,7 @@ class Mining {
   // Looks for blocks for a while. False: it is over, and there are too few.
   bool Gather(Work& work, absl::Time until);
   // Takes pins of one block into the sample if they are the group whole.
-  void Take(Work& work, BlockIndex::Pins pins);
+  void Take(Work& work, ResidentPins pins);
   static codecs::Slice SliceOfHead(const codecs::GroupShape& shape, uint32_t head);
   // The image that has a (layer, head); null: none.
   static const codecs::ImageView* ViewOf(const SampleBlock& block, const codecs::Slice& slice);
@@ -116,7 +116,7 @@ class Mining {
 
   Spaces& spaces_;
   BlockIndex& index_;
-  const HostTier& host_;
+  const Tiers& tiers_;
   const codecs::Backend& backend_;
   ProfileReview review_;
 

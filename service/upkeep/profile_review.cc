@@ -29,9 +29,9 @@ absl::Time ProfileReview::RunSlice(absl::Time now, std::vector<Withdrawn>* withd
     Begin();
   }
   while (!spaces_left_.empty() && MonotonicNow() - started < kSlice) {
-    BlockIndex::Pins pins;
+    ResidentPins pins;
     const bool has_more = index_.Walk(spaces_left_.back(), &cursor_, &pins);
-    for (const Pin& pin : pins) {
+    for (const ResidentPin& pin : pins) {
       Weigh(pin);
     }
     if (!has_more) {
@@ -70,19 +70,19 @@ void ProfileReview::Begin() {
   }
 }
 
-void ProfileReview::Weigh(const Pin& pin) {
+void ProfileReview::Weigh(const ResidentPin& pin) {
   const auto found = tallies_.find({pin.facts().space_id, pin.facts().group});
   if (found == tallies_.end() || pin.side_object() == nullptr ||
       pin.side_object()->id() != found->second.id) {
     return;
   }
   ++found->second.seen;
-  if (pin.facts().image_bytes > pin.facts().source_bytes / 2 && IsLargerThanExact(pin)) {
+  if (pin.copy().image_bytes > pin.facts().source_bytes / 2 && IsLargerThanExact(pin)) {
     ++found->second.larger;
   }
 }
 
-bool ProfileReview::IsLargerThanExact(const Pin& pin) {
+bool ProfileReview::IsLargerThanExact(const ResidentPin& pin) {
   codecs::ImageView view;
   if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk) {
     return false;  // damaged: for those to report who serve it or check it

@@ -47,8 +47,8 @@ class ProfileReview {
   using Place = std::pair<uint64_t, uint16_t>;  // space, group
 
   void Begin();
-  void Weigh(const Pin& pin);
-  bool IsLargerThanExact(const Pin& pin);
+  void Weigh(const ResidentPin& pin);
+  bool IsLargerThanExact(const ResidentPin& pin);
   void Conclude(std::vector<Withdrawn>* withdrawn);
 
   Spaces& spaces_;

@@ -40,13 +40,13 @@ bool GoesOnWithParents(const codecs::Recipe& recipe, uint64_t first_position) {
 
 }  // namespace
 
-Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock)
+Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock)
     : spaces_(spaces),
       index_(index),
-      host_(host),
+      tiers_(tiers),
       clock_(clock),
       backend_(ActiveBackend()),
-      mining_(spaces, index, host, backend_),
+      mining_(spaces, index, tiers, backend_),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
 
@@ -94,7 +94,7 @@ absl::Time Upkeep::RunOnce() {
   rounds_.Add();
   absl::Time next = std::min(index_.AnswerLateWaiters(), index_.ExpireLeases());
   int evictions = 0;
-  while (evictions < kEvictionsPerRound && host_.EvictToWatermark()) {
+  while (evictions < kEvictionsPerRound && tiers_.host().EvictToWatermark()) {
     ++evictions;
   }
   const absl::Time now = clock_.Now();
@@ -110,13 +110,13 @@ absl::Time Upkeep::RunOnce() {
 }
 
 bool Upkeep::EncodePending() {
-  BlockIndex::Pins taken = index_.TakePending(kEncodesPerRound);
-  std::vector<Pin> to_do(std::make_move_iterator(taken.begin()),
-                         std::make_move_iterator(taken.end()));
+  ResidentPins taken = index_.TakePending(kEncodesPerRound);
+  std::vector<ResidentPin> to_do(std::make_move_iterator(taken.begin()),
+                                 std::make_move_iterator(taken.end()));
   bool has_room = true;
   // Ends: what is taken is pending no more, and a chain is shorter than kClimbMax or cut there.
   for (size_t encoded = 0; encoded < kEncodesPerRound && has_room && !to_do.empty();) {
-    if (BlockIndex::Pins before = TakePendingParents(to_do.back()); !before.empty()) {
+    if (ResidentPins before = TakePendingParents(to_do.back()); !before.empty()) {
       if (to_do.size() >= kClimbMax) {
         PutBack(to_do);
       }
@@ -140,22 +140,22 @@ bool Upkeep::EncodePending() {
   return has_room && index_.pending_count() > 0;
 }
 
-void Upkeep::PutBack(std::vector<Pin>& pins) {
-  for (const Pin& pin : pins) {
+void Upkeep::PutBack(std::vector<ResidentPin>& pins) {
+  for (const ResidentPin& pin : pins) {
     index_.PutBackPending(pin);
   }
   pins.clear();
 }
 
-BlockIndex::Pins Upkeep::TakePendingParents(const Pin& pin) {
-  BlockIndex::Pins pending;
+ResidentPins Upkeep::TakePendingParents(const ResidentPin& pin) {
+  ResidentPins pending;
   const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
   const std::optional<BlockName> before = index_.BlockBefore(pin);
   if (!space.ok() || !before.has_value() ||
       !GoesOnWithParents((*space)->recipe(), pin.facts().first_position)) {
     return pending;
   }
-  for (Pin& parent : index_.Lookup(*before, pin.facts().group, pin.facts().slice)) {
+  for (ResidentPin& parent : index_.Lookup(*before, pin.facts().group, pin.facts().slice)) {
     if (index_.TakePending(parent)) {
       pending.push_back(std::move(parent));
     }
@@ -163,7 +163,7 @@ BlockIndex::Pins Upkeep::TakePendingParents(const Pin& pin) {
   return pending;
 }
 
-Upkeep::Parents Upkeep::ParentsOf(const Pin& pin, const SpaceEntry& space,
+Upkeep::Parents Upkeep::ParentsOf(const ResidentPin& pin, const SpaceEntry& space,
                                   const codecs::ImageSpec& spec) {
   Parents parents;
   const std::optional<BlockName> before = index_.BlockBefore(pin);
@@ -171,7 +171,7 @@ Upkeep::Parents Upkeep::ParentsOf(const Pin& pin, const SpaceEntry& space,
     return parents;
   }
   parents.pins = index_.Lookup(*before, spec.group, spec.slice);
-  for (const Pin& parent : parents.pins) {
+  for (const ResidentPin& parent : parents.pins) {
     codecs::ImageView view;
     if (ParsePinned(parent, space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
@@ -182,7 +182,7 @@ Upkeep::Parents Upkeep::ParentsOf(const Pin& pin, const SpaceEntry& space,
   return parents;
 }
 
-absl::Status Upkeep::EncodeOne(const Pin& pin) {
+absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   const StepTimer timer(encode_seconds_);
   CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, spaces_.Find(pin.facts().space_id));
   if (!VerifyOne(pin)) {
@@ -202,15 +202,16 @@ absl::Status Upkeep::EncodeOne(const Pin& pin) {
   CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr && parents.views.empty()
                                            ? Demoted(view, spec.recipe)
                                            : Recoded(view, spec, inputs));
-  CAIRN_RETURN_IF_ERROR(host_.Place(image));
-  if (index_.Replace(pin, codecs::RecordedSpec(spec, inputs).recipe, std::move(image),
-                     std::move(side_object))) {
+  CAIRN_RETURN_IF_ERROR(tiers_.host().PlaceStaged(image));
+  if (index_.Replace(pin, {.recipe = codecs::RecordedSpec(spec, inputs).recipe,
+                           .extent = std::move(image),
+                           .side_object = std::move(side_object)})) {
     encoded_.Add();
   }
   return absl::OkStatus();
 }
 
-void Upkeep::CountEncodeFailure(const Pin& pin, const absl::Status& status) {
+void Upkeep::CountEncodeFailure(const ResidentPin& pin, const absl::Status& status) {
   const EncodeFailure failure = absl::IsNotFound(status)             ? EncodeFailure::kSpace
                                 : absl::IsFailedPrecondition(status) ? EncodeFailure::kRoom
                                                                      : EncodeFailure::kCodec;
@@ -223,9 +224,10 @@ void Upkeep::CountEncodeFailure(const Pin& pin, const absl::Status& status) {
 }
 
 absl::Status Upkeep::CheckStaging(uint64_t bytes) const {
-  if (bytes > host_.staging_capacity_bytes()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "encoding takes ", bytes, " bytes of staging, which has ", host_.staging_capacity_bytes()));
+  if (bytes > tiers_.host().staging_capacity_bytes()) {
+    return absl::FailedPreconditionError(absl::StrCat("encoding takes ", bytes,
+                                                      " bytes of staging, which has ",
+                                                      tiers_.host().staging_capacity_bytes()));
   }
   return absl::OkStatus();
 }
@@ -234,7 +236,7 @@ absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
                                        const codecs::Recipe& recipe) {
   const uint64_t bytes_max = codecs::DemoteBytesMax(view, recipe);
   CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
   size_t bytes = 0;
   const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
   if (error != codecs::Error::kOk) {
@@ -251,8 +253,8 @@ absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const code
                   codecs::Error::kOk &&
               codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_RETURN_IF_ERROR(CheckStaging(source_bytes + bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(const Extent source, host_.AllocateStaging(source_bytes));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, host_.AllocateStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(const Extent source, tiers_.host().AllocateStaging(source_bytes));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
   codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
   size_t bytes = 0;
   if (error == codecs::Error::kOk) {

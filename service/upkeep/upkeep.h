@@ -22,14 +22,14 @@
 #include "codecs/image/inputs.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 #include "service/upkeep/mining.h"
 
 namespace cairn {
 
 class Upkeep {
  public:
-  Upkeep(Spaces& spaces, BlockIndex& index, HostTier& host, const Clock& clock);
+  Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock);
   ~Upkeep() { Stop(); }
 
   void Start();
@@ -60,23 +60,23 @@ class Upkeep {
   // What the next image is coded with besides its source: the images of the block before, for ott,
   // which goes on with what they have.
   struct Parents {
-    BlockIndex::Pins pins;
+    ResidentPins pins;
     std::vector<codecs::ImageView> views;
   };
 
   void Run();
   // Encodes up to a few pending images; true if there may be more at once.
   bool EncodePending();
-  void PutBack(std::vector<Pin>& pins);
+  void PutBack(std::vector<ResidentPin>& pins);
   // Pins of images of the block before `pin`'s that it is to go on with and whose encoding is
   // pending too: they come first.
-  BlockIndex::Pins TakePendingParents(const Pin& pin);
+  ResidentPins TakePendingParents(const ResidentPin& pin);
   // ResourceExhausted: no room now, the image is to be pending again. Any other error is final: the
   // image stays as it was put.
-  absl::Status EncodeOne(const Pin& pin);
-  void CountEncodeFailure(const Pin& pin, const absl::Status& status);
+  absl::Status EncodeOne(const ResidentPin& pin);
+  void CountEncodeFailure(const ResidentPin& pin, const absl::Status& status);
   // Nothing where they are not resident or damaged: the image then says that it is local.
-  Parents ParentsOf(const Pin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
+  Parents ParentsOf(const ResidentPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
   // The image in a recipe that needs nothing besides its source, or in that of `spec`, in staging.
   // ResourceExhausted: no room now. FailedPrecondition: there never will be.
   absl::StatusOr<Extent> Demoted(const codecs::ImageView& view, const codecs::Recipe& recipe);
@@ -84,11 +84,11 @@ class Upkeep {
                                  const codecs::EncodeInputs& inputs);
   absl::Status CheckStaging(uint64_t bytes) const;
   // Checks the whole image; false if it was damaged, and has been dropped.
-  bool VerifyOne(const Pin& pin);
+  bool VerifyOne(const ResidentPin& pin);
 
   Spaces& spaces_;
   BlockIndex& index_;
-  HostTier& host_;
+  Tiers& tiers_;
   const Clock& clock_;
   const codecs::Backend& backend_;
   Mining mining_;

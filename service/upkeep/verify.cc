@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-bool Upkeep::VerifyOne(const Pin& pin) {
+bool Upkeep::VerifyOne(const ResidentPin& pin) {
   verified_images_.Add();
   codecs::ImageView view;
   const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
@@ -28,7 +28,7 @@ bool Upkeep::VerifyOne(const Pin& pin) {
             {{"error", codecs::Name(error)},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
              {"space", pin.facts().space_id},
-             {"place", absl::StrCat("host+", pin.place())}});
+             {"place", pin.place()}});
   }
   return false;
 }
@@ -40,12 +40,12 @@ absl::Status Upkeep::Verify(uint64_t space_id,
       space_id == 0 ? index_.figures().image_count : index_.figures(space_id).image_count;
   absl::Time reported = MonotonicNow();
   uint64_t cursor = 0;
-  BlockIndex::Pins pins;
+  ResidentPins pins;
   for (bool has_more = true; has_more;) {
     has_more = index_.Walk(space_id, &cursor, &pins);
-    for (Pin& pin : pins) {
+    for (ResidentPin& pin : pins) {
       ++done.images_checked;
-      done.bytes_checked += pin.facts().image_bytes;
+      done.bytes_checked += pin.copy().image_bytes;
       done.corrupt_images += VerifyOne(pin) ? 0 : 1;
       pin.Reset();
       if (MonotonicNow() - reported >= absl::Milliseconds(500)) {

@@ -45,10 +45,13 @@ struct Store {
                                 .staging_bytes = 4_MiB,
                                 .fault_in = false});
     CAIRN_CHECK_OK(made);
-    host = *std::move(made);
-    index = std::make_unique<BlockIndex>(
-        BlockIndex::Options{.blocks_max = blocks + 1024, .lease_bytes_max = host->capacity_bytes()},
-        *host, RealClock::Get());
+    host = made->get();
+    tiers = std::make_unique<Tiers>(*std::move(made));
+    index =
+        std::make_unique<BlockIndex>(BlockIndex::Options{.blocks_max = blocks + 1024,
+                                                         .images_max = (blocks + 1024) * ranks,
+                                                         .lease_bytes_max = host->capacity_bytes()},
+                                     *tiers, RealClock::Get());
     for (uint64_t i = 0; i < blocks; ++i) {
       keys.push_back(KeyOf(i));
       for (uint64_t rank = 0; rank < ranks; ++rank) {
@@ -67,10 +70,10 @@ struct Store {
                                 .tokens = kTokens,
                                 .group = 0,
                                 .slice = slice},
-                      .recipe = codecs::AllRecipes().front(),
                       .source_bytes = 8192,
-                      .extent = *host->Allocate(4000),
-                      .side_object = {}};
+                      .copy = {.recipe = codecs::AllRecipes().front(),
+                               .extent = *host->Allocate(4000),
+                               .side_object = {}}};
     CAIRN_CHECK_OK(index->Publish(std::move(image)));
   }
   MatchQuery Query(uint64_t chain, size_t count, bool wants_lease) const {
@@ -83,7 +86,8 @@ struct Store {
             .session_id = 1,
             .tenant = "bench"};
   }
-  std::unique_ptr<HostTier> host;
+  std::unique_ptr<Tiers> tiers;
+  HostTier* host = nullptr;
   std::unique_ptr<BlockIndex> index;
   std::vector<proto::BlockKey> keys;
 };
@@ -95,10 +99,13 @@ struct SlicedStore {
                                 .staging_bytes = 4_MiB,
                                 .fault_in = false});
     CAIRN_CHECK_OK(made);
-    host = *std::move(made);
-    index = std::make_unique<BlockIndex>(
-        BlockIndex::Options{.blocks_max = blocks + 1024, .lease_bytes_max = host->capacity_bytes()},
-        *host, RealClock::Get());
+    host = made->get();
+    tiers = std::make_unique<Tiers>(*std::move(made));
+    index =
+        std::make_unique<BlockIndex>(BlockIndex::Options{.blocks_max = blocks + 1024,
+                                                         .images_max = (blocks + 1024) * kRanks,
+                                                         .lease_bytes_max = host->capacity_bytes()},
+                                     *tiers, RealClock::Get());
     for (uint64_t i = 0; i < blocks; ++i) {
       keys.push_back(KeyOf(i));
       for (uint16_t rank = 0; rank < kRanks; ++rank) {
@@ -106,15 +113,16 @@ struct SlicedStore {
         image.claim.name = {1, keys.back()};
         image.claim.tokens = kTokens;
         image.claim.slice = {0, 32, rank, 1};
-        image.recipe = codecs::AllRecipes().front();
+        image.copy.recipe = codecs::AllRecipes().front();
         image.source_bytes = 8192;
-        image.extent = *host->Allocate(4000);
+        image.copy.extent = *host->Allocate(4000);
         CAIRN_CHECK_OK(index->Publish(std::move(image)));
       }
     }
   }
   static constexpr uint16_t kRanks = codecs::kImagesPerBlockMax;
-  std::unique_ptr<HostTier> host;
+  std::unique_ptr<Tiers> tiers;
+  HostTier* host = nullptr;
   std::unique_ptr<BlockIndex> index;
   std::vector<proto::BlockKey> keys;
 };

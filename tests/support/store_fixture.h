@@ -26,7 +26,7 @@
 #include "service/put/put.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
-#include "service/tier/host_tier.h"
+#include "service/tier/tiers.h"
 #include "service/upkeep/upkeep.h"
 #include "tests/support/fake_clock.h"
 
@@ -35,21 +35,25 @@ namespace cairn {
 class StoreFixture {
  public:
   explicit StoreFixture(uint64_t host_bytes = 16_MiB, uint64_t blocks_max = 4096,
-                        uint64_t staging_bytes = 32_MiB)
+                        uint64_t staging_bytes = 32_MiB,
+                        std::vector<std::unique_ptr<CopyTier>> others = {})
       : sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
                   .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }}),
         spaces(codecs::AllRecipes().front()) {
     auto made = HostTier::Make(
         {.capacity_bytes = host_bytes, .staging_bytes = staging_bytes, .fault_in = false});
     CAIRN_CHECK_OK(made);
-    host = *std::move(made);
+    host = made->get();
+    tiers = std::make_unique<Tiers>(*std::move(made), std::move(others));
     index = std::make_unique<BlockIndex>(
-        BlockIndex::Options{.blocks_max = blocks_max, .lease_bytes_max = host_bytes / 2}, *host,
-        clock);
+        BlockIndex::Options{.blocks_max = blocks_max,
+                            .images_max = limits::ImagesMax(blocks_max),
+                            .lease_bytes_max = host_bytes / 2},
+        *tiers, clock);
     index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
-    put = std::make_unique<PutPath>(spaces, sessions, *index, *host, clock);
-    get = std::make_unique<GetPath>(spaces, *index, *host, clock);
-    upkeep = std::make_unique<Upkeep>(spaces, *index, *host, clock);
+    put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, clock);
+    get = std::make_unique<GetPath>(spaces, *index, *tiers, clock);
+    upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
     session = OpenSession("acme");
   }
 
@@ -238,7 +242,8 @@ class StoreFixture {
 
   FakeClock clock;
   std::vector<PeerRef> broken;
-  std::unique_ptr<HostTier> host;
+  std::unique_ptr<Tiers> tiers;
+  HostTier* host = nullptr;  // of the tiers
   Sessions sessions;
   Spaces spaces;
   std::unique_ptr<BlockIndex> index;

@@ -186,7 +186,7 @@ TEST(StoreFaultTest, DamageAnywhereIsAMissNeverData) {
     {
       const auto pins = store.index->Lookup({space.id(), StoreFixture::Key(1)}, 0, whole);
       const uint64_t at = i < 350 ? static_cast<uint64_t>(i) : random() % pins[0].bytes().size();
-      store.host->arena().mapping()[pins[0].place() + at] ^=
+      store.host->arena().mapping()[pins[0].extent().offset() + at] ^=
           static_cast<std::byte>(1 << (random() % 8));
     }
     for (const auto form : {proto::Form::kImage, proto::Form::kSource}) {

@@ -2,6 +2,7 @@
 // The data server over the in-process transport, with the real paths behind it and a wire that can
 // flip bits.
 #include "service/front/data_server.h"
+#include "service/index/block_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,12 +93,14 @@ class DataServerTest : public ::testing::Test {
     auto host =
         HostTier::Make({.capacity_bytes = 16_MiB, .staging_bytes = 16_MiB, .fault_in = false});
     CAIRN_CHECK_OK(host);
-    host_ = *std::move(host);
+    host_ = host->get();
+    tiers_ = std::make_unique<Tiers>(*std::move(host));
     index_ = std::make_unique<BlockIndex>(
-        BlockIndex::Options{.blocks_max = 1024, .lease_bytes_max = 8_MiB}, *host_, clock_);
+        BlockIndex::Options{.blocks_max = 1024, .images_max = 4096, .lease_bytes_max = 8_MiB},
+        *tiers_, clock_);
     index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
-    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *host_, clock_);
-    get_ = std::make_unique<GetPath>(spaces_, *index_, *host_, clock_);
+    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
+    get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, clock_);
     pool_ = std::make_unique<PathPool>(2);
     server_ = std::make_unique<DataServer>(
         DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
@@ -220,7 +223,8 @@ class DataServerTest : public ::testing::Test {
   }
 
   const Clock& clock_ = RealClock::Get();
-  std::unique_ptr<HostTier> host_;
+  std::unique_ptr<Tiers> tiers_;
+  HostTier* host_ = nullptr;
   Sessions sessions_;
   Spaces spaces_;
   std::unique_ptr<BlockIndex> index_;

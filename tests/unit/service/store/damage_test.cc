@@ -31,7 +31,8 @@ TEST(DamageTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
   {
     const auto pins = store.index->Lookup({space.id(), key}, 0, whole);
     ASSERT_EQ(pins.size(), 1u);
-    store.host->arena().mapping()[pins[0].place() + pins[0].bytes().size() - 1] ^= std::byte{4};
+    store.host->arena().mapping()[pins[0].extent().offset() + pins[0].bytes().size() - 1] ^=
+        std::byte{4};
   }
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
   EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole).status()));
@@ -67,7 +68,7 @@ TEST(DamageTest, ValidImageOfAnotherBlockIsAMissDroppedCountedAndLogged) {
         const auto theirs = store.index->Lookup({other.id(), other_key}, 0, whole);
         ASSERT_EQ(pins[0].bytes().size(), theirs[0].bytes().size());
         std::copy(theirs[0].bytes().begin(), theirs[0].bytes().end(),
-                  store.host->arena().mapping().begin() + pins[0].place());
+                  store.host->arena().mapping().begin() + pins[0].extent().offset());
       }
       EXPECT_TRUE(absl::IsNotFound(store.RunGet(space, key, whole, form).status()));
       EXPECT_TRUE(store.RunGet(other, other_key, whole, form).ok()) << "the other one stays";

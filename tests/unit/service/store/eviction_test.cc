@@ -46,7 +46,7 @@ TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
   const auto evicted = [&] {
     const auto before = store.index->Contains(space.id(), keys, space.whole());
     const auto before_other = store.index->Contains(space.id(), other, space.whole());
-    CAIRN_CHECK(store.index->EvictOldest(EvictionReason::kCapacity) > 0);
+    CAIRN_CHECK(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0);
     const auto after = store.index->Contains(space.id(), keys, space.whole());
     const auto after_other = store.index->Contains(space.id(), other, space.whole());
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -64,7 +64,7 @@ TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
   EXPECT_EQ(evicted(), 2u);
   EXPECT_EQ(evicted(), 1u);
   EXPECT_EQ(evicted(), 0u);
-  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
 }
 
 TEST(EvictionTest, AParentStaysWhileItsChildIsBeingPut) {
@@ -79,13 +79,13 @@ TEST(EvictionTest, AParentStaysWhileItsChildIsBeingPut) {
   {
     const auto put = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
     ASSERT_TRUE(put.ok()) << put.status();
-    while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {
+    while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
     }
     EXPECT_EQ(store.index->Contains(space.id(), keys, space.whole()),
               (std::vector<bool>{false, true}));
   }
   EXPECT_EQ(store.index->pinned_bytes(), 0u);
-  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
 }
 
 TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
@@ -93,9 +93,9 @@ TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   const SpaceEntry& space = store.OpenSpace();
   const auto keys = store.PutChain(space, 3);
   const auto pins = store.index->Lookup({space.id(), keys[2]}, 0, StoreFixture::Whole(space));
-  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
-  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
-  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
+  EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   EXPECT_EQ(store.index->figures().block_count, 1u);
 }
 
@@ -107,7 +107,7 @@ void Publish(StoreFixture& store, uint64_t number, uint64_t parent = 0, uint64_t
   image.claim.first_position = position;
   image.claim.tokens = 16;
   image.claim.slice = {0, 1, 0, 1};
-  image.extent = *store.host->Allocate(4_KiB);
+  image.copy.extent = *store.host->Allocate(4_KiB);
   CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
 }
 
@@ -120,7 +120,7 @@ double IndexMetric(const StoreFixture& store, const char* name) {
 TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
   constexpr uint64_t kChains = 1000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
-  std::vector<BlockIndex::Pins> pins;
+  std::vector<ResidentPins> pins;
   for (uint64_t i = 1; i <= kChains; ++i) {
     Publish(store, i);
     Publish(store, 10'000 + i, i, 16);
@@ -128,9 +128,10 @@ TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
   }
   const double before = IndexMetric(store, "cairn_index_visits_total");
   for (uint64_t i = 0; i < kChains; ++i) {
-    ASSERT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u) << i;
+    ASSERT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u) << i;
   }
-  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u) << "the rest is pinned";
+  EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u)
+      << "the rest is pinned";
   EXPECT_EQ(store.index->figures().block_count, kChains);
   EXPECT_LE(IndexMetric(store, "cairn_index_visits_total") - before, 10.0 * kChains);
   EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
@@ -139,7 +140,7 @@ TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
 TEST(EvictionTest, PinnedLeavesDoNotKeepAnEvictionLong) {
   constexpr uint64_t kBlocks = 5000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
-  std::vector<BlockIndex::Pins> pins;
+  std::vector<ResidentPins> pins;
   for (uint64_t i = 1; i <= kBlocks; ++i) {
     Publish(store, i);
     if (i < kBlocks) {
@@ -147,10 +148,10 @@ TEST(EvictionTest, PinnedLeavesDoNotKeepAnEvictionLong) {
     }
   }
   // The one that may go is the youngest.
-  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
-  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   pins.resize(pins.size() / 2);
-  EXPECT_GT(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   EXPECT_LE(IndexMetric(store, "cairn_index_hold_visits_max"), limits::kVisitsPerHoldMax);
 }
 
@@ -190,7 +191,7 @@ TEST(EvictionTest, OverFullTierEvictsAndRefusesOnlyWhenAllIsPinned) {
   }
   EXPECT_TRUE(store.RunGet(space, StoreFixture::Key(100), whole).ok());
   EXPECT_FALSE(store.RunGet(space, StoreFixture::Key(1), whole).ok());
-  std::vector<BlockIndex::Pins> pins;
+  std::vector<ResidentPins> pins;
   for (uint64_t i = 1; i <= 100; ++i) {
     pins.push_back(store.index->Lookup({space.id(), StoreFixture::Key(i)}, 0, whole));
   }
@@ -231,7 +232,7 @@ TEST(EvictionTest, LargeBlocksGetAWindowAmongSmallOnes) {
   for (uint64_t i = 1; i <= 1500; ++i) {
     ASSERT_TRUE(store.PutSource(small, StoreFixture::Key(i), StoreFixture::Whole(small)).ok());
   }
-  std::vector<BlockIndex::Pins> pins;
+  std::vector<ResidentPins> pins;
   for (uint64_t i = 1000; i <= 1500; i += 100) {
     pins.push_back(
         store.index->Lookup({small.id(), StoreFixture::Key(i)}, 0, StoreFixture::Whole(small)));
@@ -298,7 +299,7 @@ TEST(WalkTest, VerifyFindsWhatIsDamagedAndOnlyThat) {
   const auto keys = store.PutChain(space, 100);
   {
     const auto pins = store.index->Lookup({space.id(), keys[42]}, 0, StoreFixture::Whole(space));
-    store.host->arena().mapping()[pins[0].place() + 1000] ^= std::byte{1};
+    store.host->arena().mapping()[pins[0].extent().offset() + 1000] ^= std::byte{1};
   }
   Upkeep::VerifyProgress last;
   ASSERT_TRUE(store.upkeep

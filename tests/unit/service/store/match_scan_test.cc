@@ -24,7 +24,8 @@ class MatchScanTest : public ::testing::Test {
         HostTier::Make({.capacity_bytes = 64_MiB, .staging_bytes = 1_MiB, .fault_in = false});
     CAIRN_CHECK_OK(made);
     host_ = *std::move(made);
-    table_ = std::make_unique<BlockTable>(4096);
+    CopyTier* const tiers[] = {host_.get()};
+    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices);
   }
   ~MatchScanTest() override {
     for (uint32_t slot = 0; slot < table_->slot_count(); ++slot) {
@@ -32,7 +33,7 @@ class MatchScanTest : public ::testing::Test {
         table_->UnlinkBlock(block);
       }
     }
-    EXPECT_EQ(table_->pinned_bytes(), 0u) << "every pin is given back";
+    EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 0u) << "every pin is given back";
     EXPECT_EQ(host_->used_bytes(), 0u);
   }
 
@@ -43,7 +44,7 @@ class MatchScanTest : public ::testing::Test {
     image.claim.tokens = 16;
     image.claim.group = group;
     image.claim.slice = slice;
-    image.extent = host_->arena().Allocate(4_KiB, Use::kPlaced, &refusal);
+    image.copy.extent = host_->arena().Allocate(4_KiB, Use::kPlaced, &refusal);
     CAIRN_CHECK_OK(table_->Add(std::move(image), absl::UnixEpoch()));
   }
   // Blocks 1 to `count`, each in 64 slices: 65 visits.
@@ -120,8 +121,8 @@ TEST_F(MatchScanTest, AHoldVisitsAThousandImagesAtMost) {
   ASSERT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = Settle(scan);
   EXPECT_EQ(leased.size(), 40u * kSlices);
-  EXPECT_EQ(table_->pinned_bytes(), 40u * kSlices * 4_KiB);
-  EXPECT_EQ(table_->leased_bytes(), table_->pinned_bytes());
+  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 40u * kSlices * 4_KiB);
+  EXPECT_EQ(table_->leased_bytes(), table_->figures(TierId::kHost).pinned_bytes);
   Unlease(leased);
 }
 
@@ -130,10 +131,10 @@ TEST_F(MatchScanTest, WhatWasFoundIsPinnedBeforeTheIndexIsLetGo) {
   const MatchQuery query = Query(40);
   MatchScan scan(query);
   ASSERT_FALSE(Look(scan));
-  EXPECT_EQ(table_->pinned_bytes(), 15u * kSlices * 4_KiB);
+  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 15u * kSlices * 4_KiB);
   for (uint64_t freed = 1; freed > 0;) {
     Visits visits;
-    freed = table_->EvictOldest(EvictionReason::kCapacity, UINT64_MAX, visits);
+    freed = table_->EvictOldest(TierId::kHost, EvictionReason::kCapacity, UINT64_MAX, visits);
   }
   EXPECT_EQ(table_->figures().block_count, 15u) << "evicted is only what was not found yet";
   EXPECT_TRUE(Look(scan));
@@ -148,7 +149,7 @@ TEST_F(MatchScanTest, AMatchWithoutLeasePinsNothing) {
   const MatchQuery query = Query(20, /*wants_lease=*/false);
   MatchScan scan(query);
   EXPECT_FALSE(Look(scan));
-  EXPECT_EQ(table_->pinned_bytes(), 0u);
+  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 0u);
   EXPECT_TRUE(Look(scan));
   Delete(20);
   Put(21);  // in the place of block 20 in the slab, maybe
@@ -218,7 +219,8 @@ TEST_F(MatchScanTest, PastTheLeaseLimitItStopsLooking) {
   const MatchQuery query = Query(40);
   MatchScan scan(query);
   EXPECT_TRUE(Look(scan, 3 * kSlices * 4_KiB));
-  EXPECT_EQ(table_->pinned_bytes(), 3 * kSlices * 4_KiB) << "no more than may be leased";
+  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 3 * kSlices * 4_KiB)
+      << "no more than may be leased";
   scan.Plan(3 * kSlices * 4_KiB);
   EXPECT_EQ(scan.block_count(), 3u);
   EXPECT_TRUE(scan.Answer().is_shortened_by_pins);
@@ -254,7 +256,7 @@ TEST_F(MatchScanTest, HybridRulesHoldAcrossHolds) {
   EXPECT_TRUE(scan.is_leased());
   const std::vector<Image*> leased = Settle(scan);
   EXPECT_EQ(leased.size(), 15u * kSlices + 2 + 1);
-  EXPECT_EQ(table_->pinned_bytes(), leased.size() * 4_KiB);
+  EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, leased.size() * 4_KiB);
   EXPECT_EQ(scan.Answer().blocks[14].image_bytes, (kSlices + 2) * 4_KiB);
   Unlease(leased);
 }

@@ -96,7 +96,7 @@ void PutSliced(StoreFixture& store, uint64_t space_id, uint64_t count) {
       image.claim.name = {space_id, StoreFixture::Key(block)};
       image.claim.tokens = 16;
       image.claim.slice = {0, 1, head, 1};
-      image.extent = *store.host->Allocate(4_KiB);
+      image.copy.extent = *store.host->Allocate(4_KiB);
       CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
     }
   }
@@ -149,7 +149,7 @@ TEST(MatchTest, NoCallHoldsTheIndexForManyImages) {
 // Counts, not times: whoever waits for the index has it before a match takes it again.
 TEST(MatchTest, OthersReadBetweenTwoHoldsOfAMatch) {
   constexpr uint64_t kBlocks = 400;
-  StoreFixture store(256_MiB);
+  StoreFixture store(256_MiB, /*blocks_max=*/8192);  // so, of 32,768 images
   PutSliced(store, 7, kBlocks);
   const MatchQuery query = SlicedQuery(store, 7, kBlocks, true);
   std::atomic<bool> is_matching{false}, is_over{false};
@@ -186,9 +186,9 @@ TEST(LeaseTest, KeepsBytesUntilReleasedByItsTenant) {
   const uint64_t pinned = store.index->pinned_bytes();
   EXPECT_EQ(pinned, store.host->used_bytes());
   EXPECT_EQ(store.index->leased_bytes(), pinned);
-  EXPECT_EQ(store.index->EvictOldest(EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   EXPECT_EQ(store.index->Delete(space.id(), keys), 3u);
-  EXPECT_EQ(store.host->used_bytes(), pinned) << "freed at the last unpin";
+  EXPECT_EQ(store.host->used_bytes(), 0u) << "leases are of images, and those are gone";
   store.index->Release("rival", {*result->lease});
   EXPECT_EQ(store.index->lease_count(), 1u);
   store.index->Release("acme", {*result->lease});

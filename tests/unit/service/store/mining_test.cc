@@ -73,7 +73,7 @@ class MiningTest : public testing::Test {
     const auto pins =
         store_.index->Lookup({space.id(), StoreFixture::Key(key)}, 0, StoreFixture::Whole(space));
     CAIRN_CHECK(pins.size() == 1);
-    return static_cast<double>(pins[0].facts().image_bytes) /
+    return static_cast<double>(pins[0].copy().image_bytes) /
            static_cast<double>(pins[0].facts().source_bytes);
   }
   // Root of the mean square of what a block's values are off by.
@@ -295,7 +295,7 @@ TEST_F(MiningTest, MemoryThatWentBadIsNoSample) {
   const auto keys = store_.PutChain(space, kBlocks);
   const auto flip = [&](uint64_t at) {
     const auto pins = store_.index->Lookup({space.id(), keys[7]}, 0, StoreFixture::Whole(space));
-    store_.host->arena().mapping()[pins[0].place() + at] ^= std::byte{1};
+    store_.host->arena().mapping()[pins[0].extent().offset() + at] ^= std::byte{1};
   };
   flip(3000);  // of a tile
   RunUpkeep();

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A room of the index: the copies of images, for upkeep, which encodes them anew, copies them
+// between tiers and checks them.
+//
+// Thread-safety: Thread-safe. BlockIndex implements it, and its lock is the only one.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "service/index/block_name.h"
+#include "service/index/new_image.h"
+#include "service/index/pin.h"
+
+namespace cairn {
+
+class Copies {
+ public:
+  virtual ~Copies() = default;
+
+  // Swaps the pinned copy for another of the same tier, of the same slice in another recipe;
+  // readers of the old bytes keep them. False, `copy` freed, if the pinned one is no longer the
+  // image's.
+  virtual bool Replace(const ResidentPin& pin, NewCopy copy) = 0;
+  // One more copy of the image, in another tier: written by the caller, which then finishes it.
+  // Empty where the tier has one, gets one already, or is out, and where the image is gone.
+  virtual CopyWriter BeginCopy(const ResidentPin& source, TierId tier) = 0;
+  // It is whole. False, `copy` freed, if the image is gone or the tier out meanwhile. REQUIRES:
+  // `copy` lies in the tier that was begun.
+  virtual bool FinishCopy(CopyWriter writer, NewCopy copy) = 0;
+  // The tier's device is out: drops what it had, and takes nothing until PutBack(). Returns the
+  // blocks that had copies there.
+  virtual uint64_t TakeOut(TierId tier) = 0;
+  virtual void PutBack(TierId tier) = 0;
+  // None has been unlinked since it was pinned.
+  virtual bool ArePublished(std::span<const ResidentPin> pins) const = 0;
+  virtual uint64_t pending_count() const = 0;
+  // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
+  virtual ResidentPins TakePending(size_t count) = 0;
+  // Whether the encoding of a pinned image is pending; if so, it is handed out by this.
+  virtual bool TakePending(const ResidentPin& pin) = 0;
+  // The block before that of a pinned image. Empty: there is none, or the copy is unlinked.
+  virtual std::optional<BlockName> BlockBefore(const ResidentPin& pin) const = 0;
+  // It could not be encoded yet: it is pending again.
+  virtual void PutBackPending(const ResidentPin& pin) = 0;
+  // Walks all images without holding the lock for long: pins of the copies in the host tier in the
+  // next slots from *cursor on (start with 0), of one space or of all (0). False: the walk is over.
+  virtual bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) = 0;
+};
+
+}  // namespace cairn

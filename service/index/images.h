@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A room of the index: what puts publish and gets read.
+//
+// Thread-safety: Thread-safe. BlockIndex implements it, and its lock is the only one.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "service/index/block_name.h"
+#include "service/index/new_image.h"
+#include "service/index/pin.h"
+#include "service/index/wanted.h"
+
+namespace cairn {
+
+class Images {
+ public:
+  virtual ~Images() = default;
+
+  // Complete for all of `wanted`, key by key. Touches nothing.
+  virtual std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                     absl::Span<const WantedGroup> wanted) const = 0;
+  // Pins of images that together cover the slice, each of its best copy, the block touched; one pin
+  // if one image does. Empty: a miss. Allocates only for more than four images.
+  virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
+                              const codecs::Slice& slice) = 0;
+  // A pin of one of the block's images, so that it is not evicted; empty where it is not there.
+  virtual Pin PinBlock(const BlockName& name) = 0;
+  // Of all of them.
+  virtual Pins PinImages(const BlockName& name) = 0;
+  virtual Pin PinImage(const ResidentPin& pin) = 0;
+  // The image's copy in a tier. Empty: it has none there.
+  virtual ResidentPin Reside(const Pin& pin, TierId tier) = 0;
+  // Whether a put is worth its transfer: nullopt if it is, else the image bytes that cover the
+  // slice (duplicate). InvalidArgument: first position or parent disagree with what is resident.
+  // ResourceExhausted: the block has its maximum of images.
+  virtual absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const = 0;
+  // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
+  // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
+  virtual absl::StatusOr<bool> Publish(NewImage image) = 0;
+  // Tries those who wait for the block again. With no lock held: their callbacks run here.
+  virtual void Announce(const BlockName& name) = 0;
+  // Unlinks a copy that turned out to be damaged, and its image with the last; its bytes are freed
+  // at the last unpin. False if it was unlinked already: who gets true counts and logs it.
+  virtual bool Drop(const ResidentPin& pin) = 0;
+  // Unlinks now, frees at the last unpin. Returns how many were there.
+  virtual uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) = 0;
+  // Unlinks every block that the space had when the call began.
+  virtual uint64_t Invalidate(uint64_t space_id) = 0;
+};
+
+}  // namespace cairn

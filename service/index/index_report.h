@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A room of the index: how much it holds, for the operator.
+//
+// Thread-safety: Thread-safe. BlockIndex implements it, and its lock is the only one.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/metric.h"
+#include "service/index/figures.h"
+#include "service/index/side_objects.h"
+#include "service/index/wanted.h"
+#include "service/tier/image_facts.h"
+
+namespace cairn {
+
+struct ListedImage {
+  ImageFacts facts;
+  CopyFacts copy;
+  uint32_t pin_count = 0;
+  std::optional<codecs::Digest> side_object;
+};
+struct ListedBlock {
+  proto::BlockKey key{};
+  proto::BlockKey parent{};
+  uint64_t first_position = 0;
+  bool is_complete = false;  // by the `whole` given to List()
+  uint32_t child_count = 0;
+  absl::Duration idle;
+  std::vector<ListedImage> images;
+};
+
+class IndexReport {
+ public:
+  virtual ~IndexReport() = default;
+
+  // Blocks of a space by key, ascending, after `after`; `limit` at most kListBlocksMax. *has_more
+  // is set.
+  virtual std::vector<ListedBlock> List(uint64_t space_id,
+                                        const std::optional<proto::BlockKey>& after, size_t limit,
+                                        absl::Span<const WantedGroup> whole,
+                                        bool* has_more) const = 0;
+  virtual IndexFigures figures() const = 0;
+  virtual IndexFigures figures(uint64_t space_id) const = 0;
+  virtual CopyFigures figures(TierId tier) const = 0;
+  virtual uint64_t pinned_bytes() const = 0;  // in the host tier, by anyone, unlinked ones included
+  virtual uint64_t leased_bytes() const = 0;  // in the host tier
+  virtual uint64_t lease_count() const = 0;
+  virtual uint64_t waiter_count() const = 0;
+  virtual void Report(MetricSink& sink) const = 0;
+};
+
+}  // namespace cairn

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Who knows which copies may go. Tiers ask it for room; the index implements it.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "service/tier/image_facts.h"
+
+namespace cairn {
+
+enum class EvictionReason : uint8_t {
+  kCapacity,   // a put needed the bytes
+  kWindow,     // a put needed contiguous bytes
+  kWatermark,  // upkeep, ahead of need
+  kBlocks,     // the index holds its maximum of blocks
+  kImages,     // the index holds its maximum of images
+};
+inline constexpr size_t kEvictionReasonCount = 5;
+std::string_view Name(EvictionReason reason);
+
+// Thread-safety: Thread-safe. Called with no lock held; an implementation takes its own.
+class Evictor {
+ public:
+  virtual ~Evictor() = default;
+  // Drops the copies in the tier of the least recently used block that has no children and nothing
+  // held there. Returns the bytes that it freed, as allocated; 0 when there is none. REQUIRES: the
+  // tier is leaf-first.
+  virtual uint64_t EvictOldest(TierId tier, EvictionReason reason) = 0;
+  // Looks at a bounded number of ranges of the host's arena, and does the same for the blocks that
+  // stand in the cheapest run of `bytes` among them. False when there is none; *bytes_passed grows
+  // by what was looked at, and the next call goes on there.
+  virtual bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) = 0;
+  // Drops the copy at a place that its tier chose. False: it is held, and has to be carried along.
+  // True also where it is gone already.
+  virtual bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                         EvictionReason reason) = 0;
+};
+
+}  // namespace cairn

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/tier.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace cairn {
+
+std::string_view Name(TierId tier) {
+  switch (tier) {
+    case TierId::kGpu:
+      return "gpu";
+    case TierId::kHost:
+      return "host";
+    case TierId::kSsd:
+      return "ssd";
+  }
+  return "unknown";
+}
+
+std::string FormatPlace(TierId tier, uint64_t offset) {
+  return absl::StrCat(ToAbsl(Name(tier)), "+0x", absl::Hex(offset));
+}
+
+std::string_view Name(EvictionReason reason) {
+  switch (reason) {
+    case EvictionReason::kCapacity:
+      return "capacity";
+    case EvictionReason::kWindow:
+      return "window";
+    case EvictionReason::kWatermark:
+      return "watermark";
+    case EvictionReason::kBlocks:
+      return "blocks";
+    case EvictionReason::kImages:
+      return "images";
+  }
+  return "unknown";
+}
+
+TierExtent::TierExtent(Extent extent) : extent_(std::move(extent)) {}
+
+TierExtent& TierExtent::operator=(TierExtent&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    extent_ = std::move(source.extent_);
+    tier_ = std::exchange(source.tier_, nullptr);
+    offset_ = source.offset_;
+    bytes_ = source.bytes_;
+    rounded_bytes_ = source.rounded_bytes_;
+  }
+  return *this;
+}
+
+void TierExtent::Reset() {
+  extent_.Reset();
+  if (CopyTier* tier = std::exchange(tier_, nullptr); tier != nullptr) {
+    tier->Free(offset_, rounded_bytes_);
+  }
+}
+
+TierId TierExtent::tier() const {
+  CAIRN_DCHECK(!is_empty());
+  return tier_ == nullptr ? TierId::kHost : tier_->id();
+}
+
+void TierExtent::SetOwner(void* owner) {
+  if (!extent_.is_empty()) {
+    extent_.SetOwner(owner);
+  }
+}
+
+}  // namespace cairn

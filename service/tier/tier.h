@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The seam between the store and a medium that holds copies of images.
+//
+// Bytes of a tier that is not addressable are read and written through it. A transfer has one
+// completion, which runs exactly once, on any thread, possibly before the call that submitted it
+// returns; it means that the memory is free, and its status says how it went (ADR 0006). A medium
+// may take longer than any deadline: whoever has to answer earlier does so without it, and leaves
+// the memory to the completion.
+//
+// Thread-safety: Thread-safe.
+// Locks:         no caller holds one, but for what TierExtent says; completions run with none held.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/metric.h"
+#include "service/tier/evictor.h"
+#include "service/tier/image_facts.h"
+#include "service/tier/tier_extent.h"
+
+namespace cairn {
+
+struct TierTraits {
+  TierId id = TierId::kHost;
+  // TierExtent::bytes() are the bytes: nothing has to be read.
+  bool is_addressable = false;
+  // The index keeps order in it and evicts leaf-first. False: the tier chooses what goes,
+  // and asks with EvictCopy().
+  bool is_leaf_first = false;
+  // A copy in it may be the only one of its image.
+  bool may_hold_last = false;
+};
+
+// Some of the bytes of one copy. `place` and `target` stay until the completion runs: a ResidentPin
+// keeps the one, who asks owns the other.
+struct TierRead {
+  const TierExtent* place = nullptr;
+  uint64_t offset = 0;  // in the image
+  std::span<std::byte> target;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// A whole image into its place. Everything it names stays until the completion runs.
+struct TierWrite {
+  const TierExtent* place = nullptr;
+  ImageFacts image;
+  CopyFacts copy;  // tier: this one
+  std::span<const std::byte> source;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// Names a transfer to Cancel(); 0: none.
+using TransferId = uint64_t;
+
+// OK                  the bytes are there, every one of them; what they say is not checked
+// DeadlineExceeded    not begun by the deadline, or begun and late
+// Cancelled           Cancel() came first
+// Unavailable         the device is out
+// DataLoss            the device says that it cannot read them
+using TierDone = absl::AnyInvocable<void(absl::Status status) &&>;
+
+class CopyTier {
+ public:
+  virtual ~CopyTier() = default;
+
+  virtual const TierTraits& traits() const = 0;
+  TierId id() const { return traits().id; }
+
+  // Room for a copy, evicting if need be. ResourceExhausted: what is left is held, or the image is
+  // larger than the tier. Unavailable: the device is out.
+  virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes) = 0;
+  virtual uint64_t capacity_bytes() const = 0;
+  virtual uint64_t used_bytes() const = 0;  // as allocated, places that are still read included
+
+  // Submits. Neither waits for the medium. Nothing is submitted past the tier's own bound: then
+  // the completion says ResourceExhausted.
+  virtual TransferId Read(const TierRead& read, TierDone done) = 0;
+  virtual TransferId Write(const TierWrite& write, TierDone done) = 0;
+  // The result is not wanted any more: what was not begun ends at once. The completion runs all the
+  // same. Nothing if the transfer is over.
+  virtual void Cancel(TransferId id) = 0;
+
+  // REQUIRES: once, before the first Reserve(); the evictor outlives their use. Null at the end.
+  virtual void SetEvictor(Evictor* evictor) = 0;
+
+  virtual void Report(MetricSink& sink) const = 0;
+
+ private:
+  friend class TierExtent;
+  // Nothing reads the place any more, and no index knows it.
+  virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;
+};
+
+}  // namespace cairn

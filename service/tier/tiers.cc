@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/tiers.h"
+
+#include "base/check.h"
+
+namespace cairn {
+
+Tiers::Tiers(std::unique_ptr<HostTier> host, std::vector<std::unique_ptr<CopyTier>> others)
+    : host_(std::move(host)), others_(std::move(others)) {
+  CAIRN_CHECK(host_ != nullptr);
+  all_.push_back(host_.get());
+  for (const std::unique_ptr<CopyTier>& tier : others_) {
+    CAIRN_CHECK(Find(tier->id()) == nullptr, "one tier an id");
+    all_.push_back(tier.get());
+  }
+}
+
+CopyTier* Tiers::Find(TierId id) const {
+  for (CopyTier* tier : all_) {
+    if (tier->id() == id) {
+      return tier;
+    }
+  }
+  return nullptr;
+}
+
+void Tiers::SetEvictor(Evictor* evictor) {
+  for (CopyTier* tier : all_) {
+    tier->SetEvictor(evictor);
+  }
+}
+
+void Tiers::Report(MetricSink& sink) const {
+  for (const CopyTier* tier : all_) {
+    tier->Report(sink);
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random events on images with copies in the host tier and in another, held against the table of
+// docs/adr/0009-images-and-copies.md. CAIRN_SEED replays a run.
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "tests/property/store/copies_model.h"
+#include "tests/property/store/copies_store.h"
+#include "tests/support/random.h"
+
+namespace cairn {
+namespace {
+
+class CopyTraffic : private CopiesStore {
+ public:
+  CopyTraffic(uint64_t stream, const TierTraits& other)
+      : CopiesStore(other), random_(SeededRandom(stream)), model_({true, other.may_hold_last}) {}
+
+  void Steps(int count) {
+    for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+      Step();
+      Check();
+    }
+    readers_.clear();
+    pins_.clear();
+    writers_.clear();
+    for (const Lease& lease : leases_) {
+      store_.index->Release("acme", {lease.token});
+    }
+    store_.index->Invalidate(space_.id());
+    for (const TierId tier : {TierId::kHost, traits_.id}) {
+      const CopyFigures figures = store_.index->figures(tier);
+      EXPECT_EQ(figures.copy_count + figures.pinned_bytes + figures.leased_bytes, 0u);
+    }
+    EXPECT_EQ(store_.host->used_bytes() + other_.used_bytes(), 0u);
+    EXPECT_GT(evicted_, 0);
+    EXPECT_GT(finished_, 0);
+  }
+
+ private:
+  using Image = CopiesModel::Image;
+  struct Reader {
+    ResidentPin pin;
+    uint64_t content = 0;
+  };
+  struct ImagePin {
+    Pin pin;
+    Image* image = nullptr;
+  };
+  struct Writer {
+    CopyWriter writer;
+    Image* image = nullptr;
+    size_t tier = 0;
+    uint64_t content = 0;
+    TierExtent extent;
+  };
+  struct Lease {
+    proto::LeaseToken token;
+    std::vector<Image*> images;
+  };
+
+  uint64_t Roll(uint64_t sides) { return random_() % sides; }
+  template <typename T>
+  size_t Any(const T& list) {
+    return Roll(list.size());
+  }
+
+  void Step() {
+    const uint64_t number = Roll(kImages);
+    Image* image = model_.Find(number);
+    const uint64_t event = Roll(20);
+    if (image == nullptr) {
+      return event < 10 ? Publish(number) : EndSomething();
+    }
+    switch (event) {
+      case 0:
+        return Replace(*image);
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        return Begin(*image);
+      case 5:
+      case 6:
+        return PinCopy(*image);
+      case 7:
+        pins_.push_back({store_.index->PinImage(Look(image->number)), image});
+        ++image->pins;
+        return;
+      case 8:
+        return TakeLease(number);
+      case 9:
+      case 10:
+      case 11:
+        return Evict();
+      case 12:
+        return Roll(4) == 0 ? Delete(number) : Corrupt(*image);
+      case 13:
+        return Roll(6) == 0 || model_.IsOut(kOther) ? TurnDevice() : Evict();
+      default:
+        return EndSomething();
+    }
+  }
+
+  void Publish(uint64_t number) {
+    const uint64_t block = CopiesModel::BlockOf(number), place = block % 4;
+    const uint64_t content = ++last_content_;
+    const auto published = store_.index->Publish(
+        {.claim = {.name = NameOf(number),
+                   .parent = place == 0 ? proto::BlockKey{} : StoreFixture::Key(block),
+                   .first_position = place * 16,
+                   .tokens = 16,
+                   .group = 0,
+                   .slice = SliceOf(number)},
+         .source_bytes = 1000,
+         .copy = CopyOf(Write(kHost, content), content)});
+    ASSERT_TRUE(published.ok() && *published) << published.status();
+    model_.Publish(number, kHost, content);
+  }
+
+  void Replace(Image& image) {
+    const size_t tier = model_.IsResident(image, kHost) ? kHost : kOther;
+    const uint64_t content = ++last_content_;
+    const ResidentPin pin = Look(image.number);
+    EXPECT_EQ(pin.copy().tier, IdOf(tier)) << "the host's first";
+    if (model_.IsOut(tier)) {
+      return;
+    }
+    EXPECT_TRUE(store_.index->Replace(pin, CopyOf(Write(tier, content), content)));
+    model_.Replace(image, tier, content);
+    const uint64_t stale = ++last_content_;
+    EXPECT_FALSE(store_.index->Replace(pin, CopyOf(Write(tier, stale), stale)))
+        << "it is not the image's any more";
+  }
+
+  void Begin(Image& image) {
+    const size_t tier = Roll(4) == 0 ? kHost : kOther;
+    CopyWriter writer = store_.index->BeginCopy(Look(image.number), IdOf(tier));
+    ASSERT_EQ(!writer.is_empty(), model_.Begin(image, tier));
+    if (!writer.is_empty()) {
+      const uint64_t content = ++last_content_;
+      writers_.push_back({std::move(writer), &image, tier, content, Write(tier, content)});
+    }
+  }
+
+  void PinCopy(Image& image) {
+    ResidentPin pin = Look(image.number);
+    const uint64_t content =
+        image.copies[pin.copy().tier == TierId::kHost ? kHost : kOther].content;
+    ASSERT_EQ(pin.copy().directory_crc, content);
+    readers_.push_back({std::move(pin), content});
+    model_.PinCopy(content);
+  }
+
+  void TakeLease(uint64_t number) {
+    const auto answer = store_.index->Match(store_.Query(space_, {KeyOf(number)}, true));
+    ASSERT_TRUE(answer.ok());
+    const uint64_t first = CopiesModel::BlockOf(number) * CopiesModel::kImagesPerBlock;
+    Image *a = model_.Find(first), *b = model_.Find(first + 1);
+    ASSERT_EQ(answer->lease.has_value(), a != nullptr && b != nullptr);
+    if (answer->lease.has_value()) {
+      leases_.push_back({*answer->lease, {a, b}});
+      ++a->pins;
+      ++b->pins;
+    }
+  }
+
+  // The index chooses; what it may choose is the model's.
+  void Evict() {
+    const size_t tier = traits_.is_leaf_first && Roll(2) == 0 ? kOther : kHost;
+    const bool has_evicted =
+        store_.index->EvictOldest(IdOf(tier), EvictionReason::kCapacity) > 0 || EvictByPlace();
+    std::vector<Image*> gone;
+    bool could_go = false;
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      could_go |= CanGo(block, tier);
+    }
+    for (uint64_t number = 0; number < kImages; ++number) {
+      Image* image = model_.Find(number);
+      for (size_t t = 0; image != nullptr && t < CopiesModel::kTiers; ++t) {
+        if (model_.IsResident(*image, t) && !IsThere(number, t)) {
+          ASSERT_FALSE(model_.IsHeld(*image, t)) << "what is held is not evicted";
+          model_.Evict(*image, t);
+          ++evicted_;
+          if (!image->is_there) {
+            break;
+          }
+        }
+      }
+    }
+    ASSERT_TRUE(has_evicted || !could_go);
+  }
+  // A tier that orders itself asks for one copy.
+  bool EvictByPlace() {
+    Image* image = model_.Find(Roll(kImages));
+    if (traits_.is_leaf_first || image == nullptr || !model_.IsResident(*image, kOther)) {
+      return false;
+    }
+    ImageFacts facts;
+    uint64_t offset = 0;
+    {
+      const ResidentPin pin =
+          store_.index->Reside(store_.index->PinImage(Look(image->number)), traits_.id);
+      facts = pin.facts();
+      offset = pin.extent().offset();
+    }
+    const bool has_gone =
+        store_.index->EvictCopy(traits_.id, facts, offset, EvictionReason::kCapacity);
+    EXPECT_EQ(has_gone, !model_.IsHeld(*image, kOther));
+    return has_gone;
+  }
+  // Has copies in the tier, and none of them is held.
+  bool CanGo(uint64_t block, size_t tier) {
+    bool has_copy = false, is_held = false;
+    for (uint64_t i = 0; i < CopiesModel::kImagesPerBlock; ++i) {
+      const Image* image = model_.Find(block * CopiesModel::kImagesPerBlock + i);
+      if (image != nullptr && model_.IsResident(*image, tier)) {
+        has_copy = true;
+        is_held |= model_.IsHeld(*image, tier);
+      }
+    }
+    return has_copy && !is_held;
+  }
+  void Delete(uint64_t number) {
+    EXPECT_EQ(store_.index->Delete(space_.id(), {KeyOf(number)}), 1u);
+    model_.Delete(CopiesModel::BlockOf(number));
+  }
+
+  void Corrupt(Image& image) {
+    const ResidentPin pin = Look(image.number);
+    const size_t tier = pin.copy().tier == TierId::kHost ? kHost : kOther;
+    EXPECT_TRUE(store_.index->Drop(pin));
+    EXPECT_FALSE(store_.index->Drop(pin)) << "told once";
+    model_.Corrupt(image, tier);
+  }
+
+  void TurnDevice() {
+    if (model_.IsOut(kOther)) {
+      store_.index->PutBack(traits_.id);
+      model_.PutBack(kOther);
+    } else {
+      store_.index->TakeOut(traits_.id);
+      model_.TakeOut(kOther);
+    }
+  }
+
+  void EndSomething() {
+    switch (Roll(4)) {
+      case 0:
+        if (!readers_.empty()) {
+          const size_t i = Any(readers_);
+          ExpectBytes(readers_[i].pin, readers_[i].content);
+          model_.UnpinCopy(readers_[i].content);
+          readers_.erase(readers_.begin() + static_cast<ptrdiff_t>(i));
+        }
+        return;
+      case 1:
+        if (!pins_.empty()) {
+          const size_t i = Any(pins_);
+          --pins_[i].image->pins;
+          pins_.erase(pins_.begin() + static_cast<ptrdiff_t>(i));
+        }
+        return;
+      case 2:
+        if (!leases_.empty()) {
+          for (Image* image : leases_.front().images) {
+            --image->pins;
+          }
+          store_.index->Release("acme", {leases_.front().token});
+          leases_.pop_front();
+        }
+        return;
+      default:
+        return EndWriter();
+    }
+  }
+  void EndWriter() {
+    if (writers_.empty()) {
+      return;
+    }
+    const size_t i = Any(writers_);
+    Writer writer = std::move(writers_[i]);
+    writers_.erase(writers_.begin() + static_cast<ptrdiff_t>(i));
+    if (Roll(4) == 0) {
+      model_.GiveUp(*writer.image, writer.tier);
+      return;
+    }
+    const bool is_taken = store_.index->FinishCopy(
+        std::move(writer.writer), CopyOf(std::move(writer.extent), writer.content));
+    EXPECT_EQ(is_taken, model_.Finish(*writer.image, writer.tier, writer.content));
+    finished_ += is_taken ? 1 : 0;
+  }
+
+  // The index against the model.
+  void Check() {
+    EXPECT_EQ(store_.index->figures().image_count, model_.image_count());
+    for (size_t tier = 0; tier < CopiesModel::kTiers; ++tier) {
+      const auto model =
+          model_.FiguresOf(tier, [this](uint64_t content) { return TierOf(content); });
+      const CopyFigures figures = store_.index->figures(IdOf(tier));
+      EXPECT_EQ(figures.copy_count, model.copy_count);
+      uint64_t kept = 0, pinned = 0;
+      for (const uint64_t content : model.kept) {
+        kept += RoundedBytes(content);
+      }
+      for (const Writer& writer : writers_) {
+        kept += writer.tier == tier ? RoundedBytes(writer.content) : 0;
+      }
+      for (const uint64_t content : model.pinned) {
+        pinned += RoundedBytes(content);
+      }
+      EXPECT_EQ(figures.pinned_bytes, pinned);
+      EXPECT_EQ(tier == kHost ? store_.host->used_bytes() : other_.used_bytes(), kept);
+    }
+    const uint64_t number = Roll(kImages);
+    for (size_t tier = 0; tier < CopiesModel::kTiers; ++tier) {
+      const Image* image = model_.Find(number);
+      EXPECT_EQ(IsThere(number, tier), image != nullptr && model_.IsResident(*image, tier));
+    }
+  }
+
+  std::mt19937_64 random_;
+  CopiesModel model_;
+  uint64_t last_content_ = 0;
+  std::vector<Reader> readers_;
+  std::vector<ImagePin> pins_;
+  std::vector<Writer> writers_;
+  std::deque<Lease> leases_;
+  int evicted_ = 0, finished_ = 0;
+};
+
+TEST(CopiesPropertyTest, ATierThatOrdersItself) {
+  for (uint64_t stream = 20; stream < 24 && !HasFailure(); ++stream) {
+    CopyTraffic(stream, {.id = TierId::kSsd, .may_hold_last = true}).Steps(4000);
+  }
+}
+
+TEST(CopiesPropertyTest, ADevice) {
+  for (uint64_t stream = 30; stream < 34 && !HasFailure(); ++stream) {
+    CopyTraffic(stream, {.id = TierId::kGpu, .is_leaf_first = true}).Steps(4000);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
