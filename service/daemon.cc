@@ -58,12 +58,12 @@ absl::Status Daemon::StartAll() {
                           .lease_bytes_max = leased_max},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
+  pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
-  get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, clock_);
+  get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
   upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *tiers_, clock_);
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
-  pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
   return StartFronts();
@@ -189,6 +189,7 @@ void Daemon::Stop() {
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
   for (const auto& server : transports_) server->Stop();
+  if (get_ != nullptr) get_->Stop();
   if (pool_ != nullptr) pool_->Stop();
   if (upkeep_ != nullptr) upkeep_->Stop();
 }

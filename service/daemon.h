@@ -78,11 +78,11 @@ class Daemon {
   Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
   Spaces spaces_;
   std::unique_ptr<BlockIndex> index_;
+  std::unique_ptr<PathPool> pool_;  // its jobs use what stands below it: Stop() ends them first
   std::unique_ptr<PutPath> put_;
   std::unique_ptr<GetPath> get_;
   std::unique_ptr<Upkeep> upkeep_;
   std::vector<std::unique_ptr<DataServer>> data_servers_;  // by PeerRef::server
-  std::unique_ptr<PathPool> pool_;                         // its jobs use lanes and data servers
   std::vector<std::unique_ptr<transport::Server>> transports_;
   std::string local_address_, ucx_address_;
   std::unique_ptr<StoreService> store_service_;

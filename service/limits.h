@@ -132,6 +132,12 @@ inline constexpr size_t kPathQueueMax = 256;
 // With more jobs waiting than this, puts keep their block raw and upkeep encodes it later.
 inline constexpr size_t kPathQueueBusy = 64;
 
+// --- Reads of colder tiers
+// Gets that wait for one; each is a request of a peer's window.
+inline constexpr size_t kWaitingGetsMax = 8192;
+// Those under way take at most this part of the host tier's bytes, one in eight.
+inline constexpr uint64_t kPromotedShareOfHost = 8;
+
 static_assert(kKeysPerCallMax <= kLeasedImagesMax, "one Match can be leased");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax, "one Match can wait");
 static_assert(kMatchWorkMax >= 16 * kKeysPerCallMax, "every key, eight slices, one group");

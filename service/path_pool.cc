@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -34,18 +36,42 @@ absl::Status PathPool::Submit(Job&& job) {
 void PathPool::Run(int index) {
   pthread_setname_np(pthread_self(), absl::StrCat("path-", index).c_str());
   for (;;) {
-    std::optional<Job> job = queue_.PopUntil(MonotonicNow() + absl::Hours(1));
-    if (job.has_value()) {
-      running_.Add(1);
-      (*job)();
-      // What the job held is free before the next one waits.
-      job.reset();
-      running_.Add(-1);
-      jobs_.Add();
-    } else if (queue_.is_closed()) {
-      return;
+    std::optional<Job> job = queue_.PopUntil(AnswerLate());
+    if (!job.has_value() && queue_.is_closed()) {
+      job = queue_.TryPop();  // one that came between the end of the wait and Stop()
+      if (!job.has_value()) {
+        return;
+      }
     }
+    if (!job.has_value() || *job == nullptr) {
+      continue;  // a deadline has come, or Wake()
+    }
+    running_.Add(1);
+    (*job)();
+    // What the job held is free before the next one waits.
+    job.reset();
+    running_.Add(-1);
+    jobs_.Add();
   }
+}
+
+absl::Time PathPool::AnswerLate() {
+  // Acquire: what SetDeadlines() released.
+  Deadlines* deadlines = deadlines_.load(std::memory_order_acquire);
+  const absl::Duration rest =
+      deadlines == nullptr ? absl::InfiniteDuration() : deadlines->AnswerLate();
+  return MonotonicNow() + std::min(rest, absl::Hours(1));
+}
+
+void PathPool::SetDeadlines(Deadlines& deadlines) {
+  // Release: AnswerLate() acquires.
+  deadlines_.store(&deadlines, std::memory_order_release);
+  Wake();
+}
+
+void PathPool::Wake() {
+  // Where the queue is full no thread sleeps, and each looks at deadlines after its job.
+  std::ignore = queue_.TryPush(Job());
 }
 
 void PathPool::Stop() {

@@ -40,22 +40,14 @@ absl::Status Lookup(GetRun& run) {
   return run.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
 }
 
-// Pins that the answer does not need are gone before it leaves.
-absl::StatusOr<Answer> RunSteps(GetPath& path, OwnedGet get) {
-  GetRun run = {.path = path, .get = std::move(get)};
-  CAIRN_RETURN_IF_ERROR(Check(run));
-  CAIRN_RETURN_IF_ERROR(Lookup(run));
-  return Transcode(run);
-}
-
-// Counts how the get ended. For the reader damaged bytes are absent bytes.
-absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer) {
+// Counts how a get ended. For the reader damaged bytes are absent bytes.
+absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer, TierId tier) {
   if (answer.ok()) {
-    path.Count(GetPath::Outcome::kHit);
+    path.Count(GetPath::Outcome::kHit, static_cast<TierId>(answer->reply.tier));
   } else if (absl::IsNotFound(answer.status())) {
     path.Count(GetPath::Outcome::kMiss);
   } else if (absl::IsDataLoss(answer.status())) {
-    path.Count(GetPath::Outcome::kCorrupt);
+    path.Count(GetPath::Outcome::kCorrupt, tier);
     return absl::NotFoundError(answer.status().message());
   } else {
     path.Count(GetPath::Outcome::kRefused);
@@ -66,7 +58,27 @@ absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer) {
 }  // namespace
 
 void Get(GetPath& path, OwnedGet get, GetDone done) {
-  done(Counted(path, RunSteps(path, std::move(get))));
+  absl::StatusOr<Answer> answer;
+  {
+    GetRun run = {.path = path, .get = std::move(get)};
+    absl::Status status = Check(run);
+    if (status.ok()) {
+      status = Lookup(run);
+    }
+    if (status.ok() && NeedsPromotion(run)) {
+      run.done = std::move(done);
+      return Promote(std::make_unique<GetRun>(std::move(run)));
+    }
+    answer = status.ok() ? Transcode(run) : absl::StatusOr<Answer>(std::move(status));
+  }  // pins that the answer does not need are gone before it leaves
+  done(Counted(path, std::move(answer), TierId::kHost));
+}
+
+void Finish(std::unique_ptr<GetRun> run, absl::StatusOr<Answer> answer, TierId tier) {
+  GetPath& path = run->path;
+  GetDone done = std::move(run->done);
+  run.reset();
+  done(Counted(path, std::move(answer), tier));
 }
 
 }  // namespace cairn

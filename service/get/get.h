@@ -4,15 +4,21 @@
 // get.cc first. The steps, in their order:
 //
 // - Lookup() pins images that cover the slice (get.cc).
+// - Promote() has those read whose bytes cannot be addressed, and returns; the completion queues
+//   Resume() on the path pool (promote.cc).
 // - Transcode() verifies them and makes one payload of the wanted form: the image itself, a
 //   gathered one, a decoded one, or source (transcode.cc).
 // - The lane sends the payload and then drops the answer (front/get_request.cc).
+//
+// No thread waits for a tier. A get whose deadline passes meanwhile gets a miss at once; the read
+// goes on and keeps its memory until its completion has run.
 //
 // A miss is NotFound: counted, never logged. Bytes that fail their CRC, and bytes of another image
 // than the one asked for, are a miss too: the image is dropped, cairn_corrupt_tiles_total counts,
 // and one log line says where.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/functional/any_invocable.h"
@@ -31,8 +37,8 @@ namespace cairn {
 struct OwnedGet {
   Session session = {};
   proto::Get get = {};
-  uint64_t target_bytes =
-      0;  // the most payload that the client takes: the least of frame and transport
+  // The most payload that the client takes: the least of frame and transport.
+  uint64_t target_bytes = 0;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -42,12 +48,14 @@ struct Answer {
   proto::GetReply reply;
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
-  // One of the two keeps payload alive.
+  // One of the three keeps payload alive.
   ResidentPin pin;
   Extent staging;
+  std::shared_ptr<const Promotion> read;
 };
 
-// Runs exactly once, on a thread of the path pool, with no lock held.
+// Runs exactly once with no lock held: in Get(), or later on a thread of the path pool, or on one
+// of a tier where the pool takes no job.
 using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
 
 // Runs the path, on a thread of the path pool.

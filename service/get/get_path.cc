@@ -1,41 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/get/get_path.h"
 
+#include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "base/log.h"
+#include "base/status.h"
+#include "proto/block_key.h"
 #include "service/active_backend.h"
+#include "service/get/steps.h"
+#include "service/index/block_index.h"
 
 namespace cairn {
 
-GetPath::GetPath(Spaces& spaces, Images& index, Tiers& tiers, const Clock& clock)
+GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool,
+                 const Clock& clock)
     : spaces(spaces),
       index(index),
       tiers(tiers),
+      pool(pool),
       clock(clock),
       backend(ActiveBackend()),
-      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds())} {
+      promotions({.images = index,
+                  .copies = index,
+                  .tiers = tiers,
+                  .side_objects = spaces.side_objects(),
+                  .pool = pool,
+                  .drop_damaged = [this](const ResidentPin& pin,
+                                         codecs::Error error) { return DropDamaged(pin, error); },
+                  .ended = [this](WaitingGets::Id get) { ResumeGet(get); }}),
+      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
+               Histogram(LatencyBounds())} {
+  pool.SetDeadlines(*this);
+}
+
+void GetPath::Count(Outcome outcome, TierId tier) {
+  outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
+}
+
+absl::Status GetPath::DropDamaged(const ResidentPin& pin, codecs::Error error) {
+  if (index.Drop(pin)) {
+    corrupt_tiles_[IndexOf(pin.copy().tier)].Add();
+    LogWarn("get", "image is damaged: dropped",
+            {{"error", codecs::Name(error)},
+             {"key", proto::Hex(std::span(pin.facts().key).first(4))},
+             {"space", pin.facts().space_id},
+             {"place", pin.place()}});
+  }
+  return absl::DataLossError("damaged and dropped");
+}
+
+void GetPath::ResumeGet(WaitingGets::Id get) {
+  std::unique_ptr<GetRun> run = waiting.Arrived(get);
+  if (run == nullptr) {
+    return;  // more is to come, or it was late
+  }
+  // The pool runs every job that it takes, so the run has an owner again in either case.
+  GetRun* const released = run.release();
+  const absl::Status status =
+      pool.Submit([released] { Resume(std::unique_ptr<GetRun>(released)); });
+  if (!status.ok()) {
+    Finish(std::unique_ptr<GetRun>(released), status);
+  }
+}
+
+absl::Duration GetPath::AnswerLate() {
+  for (std::unique_ptr<GetRun>& run : waiting.TakeLate(clock.Now())) {
+    Finish(std::move(run), absl::NotFoundError("its tier did not answer in time"));
+  }
+  return waiting.next_deadline() - clock.Now();
 }
 
 void GetPath::Report(MetricSink& sink) const {
-  constexpr std::string_view kStepNames[kStepCount] = {"lookup", "transcode", "send"};
-  const auto outcome = [&](std::string_view name, std::string_view tier, Outcome value) {
-    const MetricLabel labels[] = {{"outcome", name}, {"tier", tier}};
+  constexpr std::string_view kStepNames[kStepCount] = {"lookup", "promote", "transcode", "send"};
+  const auto outcome = [&](std::string_view name, std::string_view where, Outcome value,
+                           TierId tier) {
+    const MetricLabel labels[] = {{"outcome", name}, {"tier", where}};
     sink.AddCounter("cairn_gets_total", "Gets, by how they ended and where the bytes were.", labels,
-                    outcomes_[static_cast<size_t>(value)].Value());
+                    outcomes_[static_cast<size_t>(value)][IndexOf(tier)].Value());
   };
-  outcome("hit", "host", Outcome::kHit);
-  outcome("miss", "none", Outcome::kMiss);
-  outcome("corrupt", "host", Outcome::kCorrupt);
-  outcome("refused", "none", Outcome::kRefused);
+  for (const CopyTier* tier : tiers.all()) {
+    outcome("hit", Name(tier->id()), Outcome::kHit, tier->id());
+    outcome("corrupt", Name(tier->id()), Outcome::kCorrupt, tier->id());
+    const MetricLabel where[] = {{"where", Name(tier->id())}};
+    sink.AddCounter("cairn_corrupt_tiles_total",
+                    "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
+                    where, corrupt_tiles_[IndexOf(tier->id())].Value());
+  }
+  outcome("miss", "none", Outcome::kMiss, TierId::kHost);
+  outcome("refused", "none", Outcome::kRefused, TierId::kHost);
   for (size_t i = 0; i < kStepCount; ++i) {
     const MetricLabel labels[] = {{"step", kStepNames[i]}};
     sink.AddHistogram("cairn_get_step_seconds", "Time of each step of a get.", labels,
                       seconds_[i].Snapshot());
   }
-  const MetricLabel host_label[] = {{"where", "host"}};
-  sink.AddCounter("cairn_corrupt_tiles_total",
-                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
-                  host_label, corrupt_tiles_host.Value());
   const auto answered = [&](std::string_view how, const Counter& counter) {
     const MetricLabel labels[] = {{"how", how}};
     sink.AddCounter("cairn_get_answers_total", "Hits, by how the payload was made.", labels,
@@ -47,6 +107,9 @@ void GetPath::Report(MetricSink& sink) const {
   answered("recoded", recoded);
   sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes that answers to gets carried.", {},
                   sent_bytes.Value());
+  sink.AddGauge("cairn_waiting_gets", "Gets that wait for a colder tier.", {},
+                static_cast<double>(waiting.count()));
+  promotions.Report(sink);
 }
 
 }  // namespace cairn

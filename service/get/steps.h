@@ -2,28 +2,57 @@
 #pragma once
 // The steps of Get(). Each takes what the one before has set.
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "codecs/image/image.h"
 #include "service/get/get.h"
+#include "service/get/promotions.h"
 
 namespace cairn {
 
-// One get on its way. Thread-safety: Thread-compatible.
+// One get on its way. Thread-safety: Thread-compatible: handed from thread to thread.
 struct GetRun {
   GetPath& path;
   OwnedGet get;
+  GetDone done = nullptr;
   const SpaceEntry* space = nullptr;
   codecs::Slice slice = {};
   uint64_t source_bytes = 0;  // of the slice
-  ResidentPins pins = {};     // of the images that cover the slice, since Lookup()
+  // Since Lookup(): of images that together cover the slice.
+  ResidentPins pins = {};
+  // Since Promote(), by image: what has read its bytes; null where they can be addressed.
+  absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
+  absl::Time promoted_at = absl::InfinitePast();
+
+  bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
+  // REQUIRES of both: pins[i] is addressable, or its read is over.
+  std::span<const std::byte> BytesOf(size_t i) const {
+    return IsRead(i) ? reads[i]->bytes() : pins[i].bytes();
+  }
+  const ResidentPin& PinOf(size_t i) const { return IsRead(i) ? reads[i]->pin() : pins[i]; }
 };
 
-// Makes the answer of run.pins, and takes those of them that it needs.
+// Some of the pinned bytes have to be read through their tier.
+bool NeedsPromotion(const GetRun& run);
+// Has them read, and returns. The get goes on in Resume(), on the path pool, or is answered as a
+// miss at its deadline.
+void Promote(std::unique_ptr<GetRun> run);
+void Resume(std::unique_ptr<GetRun> run);
+
+// Makes the answer, and takes of the run what keeps its payload.
 absl::StatusOr<Answer> Transcode(GetRun& run);
+
+// Counts how the get ended, and answers. Nothing of the run is left by then. `tier`: where damaged
+// bytes were.
+void Finish(std::unique_ptr<GetRun> run, absl::StatusOr<Answer> answer,
+            TierId tier = TierId::kHost);
 
 // Images of one answer: their views, in the order of their pins.
 using Views = absl::InlinedVector<codecs::ImageView, 4>;

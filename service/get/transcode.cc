@@ -3,14 +3,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/crc_join.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"
-#include "proto/block_key.h"
 #include "service/get/steps.h"
 #include "service/index/pinned_image.h"
 #include "service/step_timer.h"
@@ -20,20 +18,6 @@ namespace {
 
 using codecs::ImageView;
 using codecs::Slice;
-
-// Damaged bytes, and those that are no image though their checksums fit, leave the index at once;
-// who unlinks them counts and logs.
-absl::Status Corrupt(GetRun& run, const ResidentPin& pin, codecs::Error error) {
-  if (run.path.index.Drop(pin)) {
-    run.path.corrupt_tiles_host.Add();
-    LogWarn("get", "image is damaged: dropped",
-            {{"error", codecs::Name(error)},
-             {"key", proto::Hex(std::span(pin.facts().key).first(4))},
-             {"space", pin.facts().space_id},
-             {"place", pin.place()}});
-  }
-  return absl::DataLossError("damaged and dropped");
-}
 
 Slice Intersection(const Slice& a, const Slice& b) {
   const auto overlap = [](uint32_t first_a, uint32_t count_a, uint32_t first_b, uint32_t count_b) {
@@ -54,12 +38,13 @@ Slice Intersection(const Slice& a, const Slice& b) {
 absl::StatusOr<Views> Verify(GetRun& run) {
   Views views(run.pins.size());
   for (size_t i = 0; i < run.pins.size(); ++i) {
-    codecs::Error error = ParsePinned(run.pins[i], run.space->fingerprint(), &views[i]);
+    codecs::Error error =
+        ParsePinned(run.PinOf(i), run.BytesOf(i), run.space->fingerprint(), &views[i]);
     if (error == codecs::Error::kOk) {
       error = codecs::VerifyTiles(views[i], Intersection(run.slice, views[i].spec().slice));
     }
     if (error != codecs::Error::kOk) {
-      return Corrupt(run, run.pins[i], error);
+      return run.path.DropDamaged(run.PinOf(i), error);
     }
   }
   return views;
@@ -90,7 +75,7 @@ bool HaveOneCoding(const Views& views) {
 absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> target) {
   const Slice& slice = run.slice;
   const auto decode = [&](const ImageView& view, const Slice& part) -> absl::Status {
-    const ResidentPin& pin = run.pins[static_cast<size_t>(&view - views.data())];
+    const ResidentPin& pin = run.PinOf(static_cast<size_t>(&view - views.data()));
     uint64_t bytes = 0;
     codecs::Error error = codecs::SourceBytes(view.spec().tile, part, view.spec().tokens, &bytes);
     if (error == codecs::Error::kOk) {
@@ -101,7 +86,7 @@ absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> ta
     }
     if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile ||
         error == codecs::Error::kNoBank) {
-      return Corrupt(run, pin, error);
+      return run.path.DropDamaged(pin, error);
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
   };
@@ -166,13 +151,22 @@ std::span<const std::byte> SourceWithin(const GetRun& run, const ImageView& view
   return view.bytes().subspan(begin, end - begin);
 }
 
+// Keeps the bytes of the first image, in which the payload lies, until the answer is sent.
+void KeepFirst(GetRun& run, Answer* answer) {
+  if (run.IsRead(0)) {
+    answer->read = run.reads[0];
+  } else {
+    answer->pin = std::move(run.pins.front());
+  }
+}
+
 // The answer but for its payload.
 Answer AnswerOf(const GetRun& run) {
-  const ImageFacts& facts = run.pins.front().facts();
+  const ResidentPin& pin = run.PinOf(0);
   Answer answer;
   answer.reply = {.form = run.get.get.form,
-                  .tier = static_cast<uint8_t>(run.pins.front().copy().tier),
-                  .first_position = facts.first_position,
+                  .tier = static_cast<uint8_t>(pin.copy().tier),
+                  .first_position = pin.facts().first_position,
                   .source_bytes = run.source_bytes};
   return answer;
 }
@@ -184,7 +178,7 @@ absl::StatusOr<Answer> ToSource(GetRun& run, const Views& views) {
     answer.payload = SourceWithin(run, views.front(), &answer.payload_crc32c);
   }
   if (!answer.payload.empty()) {
-    answer.pin = std::move(run.pins.front());
+    KeepFirst(run, &answer);
     run.path.direct.Add();
     return answer;
   }
@@ -240,7 +234,7 @@ absl::StatusOr<Answer> ToImage(GetRun& run, const Views& views) {
     CAIRN_RETURN_IF_ERROR(CheckTarget(run, views.front().bytes().size()));
     answer.payload = views.front().bytes();
     answer.payload_crc32c = codecs::JoinCrc32c(views.front());
-    answer.pin = std::move(run.pins.front());
+    KeepFirst(run, &answer);
     run.path.direct.Add();
     return answer;
   }

@@ -24,10 +24,9 @@ bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
 
 }  // namespace
 
-codecs::Error ParsePinned(const ResidentPin& pin, const proto::Fingerprint& space,
-                          codecs::ImageView* view) {
-  if (const codecs::Error error = codecs::ParseImage(pin.bytes(), view);
-      error != codecs::Error::kOk) {
+codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
+                          const proto::Fingerprint& space, codecs::ImageView* view) {
+  if (const codecs::Error error = codecs::ParseImage(bytes, view); error != codecs::Error::kOk) {
     return error;
   }
   if (!IsImageOf(view->spec(), pin.facts(), space)) {

@@ -4,18 +4,22 @@
 // CRC says that bytes are as they were written. It does not say that they are the bytes asked for:
 // a tier that reads the wrong place finds a valid image of another block there.
 
+#include <cstddef>
+#include <span>
 #include "codecs/image/image.h"
+
 #include "codecs/types/error.h"
 #include "proto/block_key.h"
 #include "service/index/pin.h"
 
 namespace cairn {
 
-// Parses the image; its tiles are not checked. `space` is the fingerprint of the pin's space.
+// Parses the image; its tiles are not checked. `bytes` are what was read of the pinned copy: where
+// they can be addressed, pin.bytes(). `space` is the fingerprint of the pin's space.
 // Errors: as codecs::ParseImage(); kMismatch where the header names another space, key, group,
 //         slice, token count or position than the pin's facts; kNoProfile where it names another
 //         side object than the one that it was published with.
-codecs::Error ParsePinned(const ResidentPin& pin, const proto::Fingerprint& space,
-                          codecs::ImageView* view);
+codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
+                          const proto::Fingerprint& space, codecs::ImageView* view);
 
 }  // namespace cairn

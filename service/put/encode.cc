@@ -112,7 +112,7 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
   for (const ResidentPin& pin : parents.pins) {
     codecs::ImageView view;
-    if (ParsePinned(pin, space.fingerprint(), &view) != codecs::Error::kOk ||
+    if (ParsePinned(pin, pin.bytes(), space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
       return {};
     }

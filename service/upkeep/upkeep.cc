@@ -173,7 +173,7 @@ Upkeep::Parents Upkeep::ParentsOf(const ResidentPin& pin, const SpaceEntry& spac
   parents.pins = index_.Lookup(*before, spec.group, spec.slice);
   for (const ResidentPin& parent : parents.pins) {
     codecs::ImageView view;
-    if (ParsePinned(parent, space.fingerprint(), &view) != codecs::Error::kOk ||
+    if (ParsePinned(parent, parent.bytes(), space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
       return {};
     }

@@ -15,7 +15,7 @@ bool Upkeep::VerifyOne(const ResidentPin& pin) {
   if (!space.ok()) {
     return true;  // nobody can ask for it any more
   }
-  codecs::Error error = ParsePinned(pin, (*space)->fingerprint(), &view);
+  codecs::Error error = ParsePinned(pin, pin.bytes(), (*space)->fingerprint(), &view);
   if (error == codecs::Error::kOk) {
     error = codecs::VerifyTiles(view);
   }

@@ -23,6 +23,7 @@
 #include "service/get/get.h"
 #include "service/index/block_index.h"
 #include "service/limits.h"
+#include "service/path_pool.h"
 #include "service/put/put.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -51,10 +52,16 @@ class StoreFixture {
                             .lease_bytes_max = host_bytes / 2},
         *tiers, clock);
     index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
+    pool = std::make_unique<PathPool>(2);
     put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, clock);
-    get = std::make_unique<GetPath>(spaces, *index, *tiers, clock);
+    get = std::make_unique<GetPath>(spaces, *index, *tiers, *pool, clock);
     upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
     session = OpenSession("acme");
+  }
+
+  ~StoreFixture() {
+    get->Stop();
+    pool->Stop();
   }
 
   Session OpenSession(std::string_view tenant) {
@@ -247,6 +254,7 @@ class StoreFixture {
   Sessions sessions;
   Spaces spaces;
   std::unique_ptr<BlockIndex> index;
+  std::unique_ptr<PathPool> pool;
   std::unique_ptr<PutPath> put;
   std::unique_ptr<GetPath> get;
   std::unique_ptr<Upkeep> upkeep;

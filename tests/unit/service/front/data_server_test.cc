@@ -100,8 +100,8 @@ class DataServerTest : public ::testing::Test {
         *tiers_, clock_);
     index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
     put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
-    get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, clock_);
     pool_ = std::make_unique<PathPool>(2);
+    get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
     server_ = std::make_unique<DataServer>(
         DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
         DataServer::Options{.transport_label = "memory", .lanes = 1, .window = 4});
@@ -127,6 +127,7 @@ class DataServerTest : public ::testing::Test {
   ~DataServerTest() override {
     connection_.reset();
     transport_->Stop();
+    get_->Stop();
     pool_->Stop();
   }
 

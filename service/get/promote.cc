@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a get waits for a tier: between Promote() and Resume() no thread has it.
+#include <utility>
+
+#include "base/status.h"
+#include "service/get/steps.h"
+
+namespace cairn {
+
+bool NeedsPromotion(const GetRun& run) {
+  for (const ResidentPin& pin : run.pins) {
+    if (pin.bytes().empty()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Promote(std::unique_ptr<GetRun> run) {
+  GetPath& path = run->path;
+  run->promoted_at = path.clock.Now();
+  run->reads.resize(run->pins.size());
+  const WaitingGets::Id id = path.waiting.Open();
+  bool has_room = id != 0;
+  size_t reads = 0;
+  for (size_t i = 0; has_room && i < run->pins.size(); ++i) {
+    if (!run->pins[i].bytes().empty()) {
+      continue;
+    }
+    auto read = path.promotions.Join(std::move(run->pins[i]), run->space->fingerprint(), id);
+    has_room = read.ok();
+    if (has_room) {
+      run->reads[i] = *std::move(read);
+      ++reads;
+    }
+  }
+  if (!has_room) {  // reads that it has joined go on without it
+    path.waiting.Close(id);
+    return Finish(std::move(run), absl::NotFoundError("no room to read it"));
+  }
+  const absl::Time deadline = run->get.deadline;
+  std::unique_ptr<GetRun> ready = path.waiting.Wait(id, std::move(run), reads, deadline);
+  if (ready != nullptr) {
+    Resume(std::move(ready));
+  } else {
+    path.pool.Wake();  // for its deadline
+  }
+}
+
+void Resume(std::unique_ptr<GetRun> run) {
+  GetPath& path = run->path;
+  path.seconds(GetPath::Step::kPromote).Observe(path.clock.Now() - run->promoted_at);
+  for (const std::shared_ptr<const Promotion>& read : run->reads) {
+    if (read == nullptr || read->status().ok()) {
+      continue;
+    }
+    const TierId tier = read->pin().copy().tier;
+    const absl::Status status = absl::IsDataLoss(read->status())
+                                    ? read->status()
+                                    : absl::NotFoundError(read->status().message());
+    return Finish(std::move(run), status, tier);
+  }
+  absl::StatusOr<Answer> answer = Transcode(*run);
+  Finish(std::move(run), std::move(answer));
+}
+
+}  // namespace cairn
