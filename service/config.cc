@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -185,37 +186,54 @@ constexpr std::pair<std::string_view, Action> kActions[] = {{"help", Action::kHe
                                                             {"check-config", Action::kCheckConfig},
                                                             {"print-config", Action::kPrintConfig}};
 
-absl::Status ReadFlags(std::span<const std::string> arguments, Action* action, std::string* file,
-                       Givens* givens) {
+// All that is wrong, so that nobody has to mend one error to see the next.
+class Errors {
+ public:
+  template <typename... Parts>
+  void Add(const Parts&... parts) {
+    texts_.push_back(absl::StrCat(parts...));
+  }
+  bool empty() const { return texts_.empty(); }
+  // OK, or InvalidArgument with an error a line.
+  absl::Status ToStatus() const {
+    return empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(texts_, "\n"));
+  }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+void ReadFlags(std::span<const std::string> arguments, Action* action, std::string* file,
+               Givens* givens, Errors* errors) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string_view argument = arguments[i];
     if (!argument.starts_with("--") || argument.size() < 3) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("argument ", Quoted(argument), " is no flag; see --help"));
+      errors->Add("argument ", Quoted(argument), " is no flag; see --help");
+      continue;
     }
     argument.remove_prefix(2);
     const size_t equals = argument.find('=');
+    const bool has_value = equals != std::string_view::npos;
     const std::string name(argument.substr(0, equals));
     const auto* found = std::ranges::find(kActions, std::string_view(name),
                                           &std::pair<std::string_view, Action>::first);
-    if (found != std::end(kActions) && equals == std::string_view::npos) {
+    if (found != std::end(kActions) && !has_value) {
       *action = found->second;
-      if (*action == Action::kHelp || *action == Action::kVersion) return absl::OkStatus();
+      if (*action == Action::kHelp || *action == Action::kVersion) return;
       continue;
     }
-    if (name != "config" && Find(name) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("flag ", Quoted("--" + name), " is unknown; see --help"));
-    }
+    const bool is_known = name == "config" || Find(name) != nullptr;
+    if (!is_known) errors->Add("flag ", Quoted("--" + name), " is unknown; see --help");
     std::string value;
-    if (equals != std::string_view::npos) {
+    if (has_value) {
       value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
+    } else if (i + 1 < arguments.size() && (is_known || !arguments[i + 1].starts_with("--"))) {
       value = arguments[++i];
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("flag --", name, " needs a value; see --help"));
+    } else if (is_known) {
+      errors->Add("flag --", name, " needs a value; see --help");
+      continue;
     }
+    if (!is_known) continue;
     bool is_new = true;
     if (name == "config") {
       is_new = file->empty();
@@ -223,38 +241,35 @@ absl::Status ReadFlags(std::span<const std::string> arguments, Action* action, s
     } else {
       is_new = givens->insert_or_assign(name, Given{value, Source::kFlag}).second;
     }
-    if (!is_new)
-      return absl::InvalidArgumentError(absl::StrCat("flag --", name, " is given twice"));
+    if (!is_new) errors->Add("flag --", name, " is given twice");
   }
-  return absl::OkStatus();
 }
 
-absl::Status ReadFileOf(const std::string& path, Givens* givens) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax));
-  auto values = ParseConfigFile(text);
-  if (!values.ok()) return Annotate(values.status(), absl::StrCat("config file ", path));
+void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kFileBytesMax);
+  if (!text.ok()) return errors->Add(text.status().message());
+  const auto values = ParseConfigFile(*text);
+  if (!values.ok()) return errors->Add("config file ", path, ": ", values.status().message());
   for (const auto& [name, value] : *values) {
     if (Find(name) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("config file ", path, ": ", Quoted(name), " is unknown; see --help"));
+      errors->Add("config file ", path, ": ", Quoted(name), " is unknown; see --help");
+    } else {
+      (*givens)[name] = Given{value, Source::kFile};
     }
-    (*givens)[name] = Given{value, Source::kFile};
   }
-  return absl::OkStatus();
 }
 
 // What no single row can say.
-absl::Status CheckTogether(const Config& config) {
-  const auto error = [](absl::string_view text) { return absl::InvalidArgumentError(text); };
-  if (config.region_bytes > config.regions_bytes)
-    return error("region-bytes must be at most regions-bytes");
-  if (config.socket == "off" && !config.data.enabled()) {
-    return error("socket and data are both off: there would be no data plane");
+void CheckTogether(const Config& config, Errors* errors) {
+  if (config.region_bytes > config.regions_bytes) {
+    errors->Add("region-bytes must be at most regions-bytes");
   }
-  return absl::OkStatus();
+  if (config.socket == "off" && !config.data.enabled()) {
+    errors->Add("socket and data are both off: there would be no data plane");
+  }
 }
 
-absl::Status Resolve(const Environment& environment, Givens& givens, CommandLine* result) {
+void Resolve(const Environment& environment, Givens& givens, CommandLine* result, Errors* errors) {
   for (const Knob& knob : kKnobs) {
     const std::string name(knob.name);
     auto given = givens.find(name);
@@ -266,13 +281,13 @@ absl::Status Resolve(const Environment& environment, Givens& givens, CommandLine
     }
     const absl::Status status = SetValue(knob, given->second.text, &result->config);
     if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " (from ", ToAbsl(SourceName(given->second.source)),
-          "): ", Quoted(given->second.text), ": ", status.message(), "; takes ", Expects(knob)));
+      errors->Add(name, " (from ", ToAbsl(SourceName(given->second.source)),
+                  "): ", Quoted(given->second.text), ": ", status.message(), "; takes ",
+                  Expects(knob));
     }
     result->sources[name] = given->second.source;
   }
-  return CheckTogether(result->config);
+  if (errors->empty()) CheckTogether(result->config, errors);
 }
 
 }  // namespace
@@ -301,14 +316,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
   CommandLine result;
   Givens flags;
   std::string file;
-  CAIRN_RETURN_IF_ERROR(ReadFlags(arguments, &result.action, &file, &flags));
+  Errors errors;
+  ReadFlags(arguments, &result.action, &file, &flags, &errors);
   if (result.action == Action::kHelp || result.action == Action::kVersion) return result;
   if (const auto named = environment.find("CAIRN_CONFIG");
       file.empty() && named != environment.end()) {
     file = named->second;
   }
   Givens givens;
-  if (!file.empty()) CAIRN_RETURN_IF_ERROR(ReadFileOf(file, &givens));
+  if (!file.empty()) ReadFileOf(file, &givens, &errors);
   for (const auto& [variable, value] : environment) {
     const auto* knob =
         std::ranges::find(kKnobs, variable, [](const Knob& k) { return VariableOf(k.name); });
@@ -320,7 +336,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
     }
   }
   for (auto& [name, given] : flags) givens[name] = given;
-  CAIRN_RETURN_IF_ERROR(Resolve(environment, givens, &result));
+  Resolve(environment, givens, &result, &errors);
+  CAIRN_RETURN_IF_ERROR(errors.ToStatus());
   return result;
 }
 

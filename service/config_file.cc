@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,11 @@ absl::StatusOr<std::map<std::string, std::string>> ParseConfigFile(std::string_v
     return absl::InvalidArgumentError("the file has a zero byte");
   }
   try {
-    return ReadMapping(YAML::Load(std::string(text)));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) {
+      return Bad(documents[1].Mark(), "a second YAML document starts: the file has one");
+    }
+    return documents.empty() ? std::map<std::string, std::string>() : ReadMapping(documents[0]);
   } catch (const YAML::Exception& e) {
     return Bad(e.mark, absl::CHexEscape(e.msg.substr(0, 200)));
   } catch (const std::exception& e) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -115,6 +116,26 @@ TEST(Config, WrongFlagsAreErrors) {
   EXPECT_THAT(ErrorOf({"--lanes"}), HasSubstr("needs a value"));
   EXPECT_THAT(ErrorOf({"--lanes", "1", "--lanes", "2"}), HasSubstr("given twice"));
   EXPECT_THAT(ErrorOf({"--check-config=1"}), HasSubstr("unknown"));
+}
+
+TEST_F(ConfigFile, EveryErrorIsNamed) {
+  const std::string path = Write("lanez: 1\nlanes: 65\n");
+  const std::string errors =
+      ErrorOf({"--nope", "1", "--host-bytes=4GB", "--config", path, "--window", "0", "stray"},
+              {{"CAIRN_DRAIN_MS", "soon"}});
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 6) << errors;
+  for (const char* error :
+       {"flag '--nope' is unknown", "argument 'stray' is no flag", "'lanez' is unknown",
+        "lanes (from file): '65'", "host-bytes (from flag)", "window (from flag): '0'",
+        "drain-ms (from environment): 'soon'"}) {
+    EXPECT_THAT(errors, HasSubstr(error));
+  }
+}
+
+TEST_F(ConfigFile, ASecondDocumentIsRefused) {
+  EXPECT_THAT(ErrorOf({"--config", Write("lanes: 1\n---\nlanes: 2\n")}),
+              HasSubstr("a second YAML document"));
+  EXPECT_EQ(ErrorOf({"--config", Write("---\nlanes: 1\n")}), "");
 }
 
 TEST(Config, RowsAreCheckedTogether) {
