@@ -5,9 +5,9 @@
 // underscores), the key of the YAML file, --help and --print-config. A flag wins over the
 // environment, that over the file, that over the default.
 //
-// Everything is validated here, once, before anything starts. Errors are InvalidArgument with a line
-// for each thing that is wrong: the knob, where the value came from and the limit. All functions are pure but for
-// ProcessEnvironment() and for reading the file that `config` names.
+// Everything is validated here, once, before anything starts. Errors are InvalidArgument with a
+// line for each thing that is wrong: the knob, where the value came from and the limit. All
+// functions are pure but for ProcessEnvironment() and for reading the file that `config` names.
 
 #include <cstdint>
 #include <map>
