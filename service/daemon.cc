@@ -25,6 +25,11 @@ codecs::Recipe RecipeOf(const Config& config) {
   return recipe;
 }
 
+// Of all transports.
+uint64_t PeersMax(const Config& config) {
+  return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
+}
+
 }  // namespace
 
 std::string_view DaemonVersion() { return CAIRN_VERSION; }
@@ -35,7 +40,8 @@ Daemon::Daemon(const Config& config)
                  .break_peer =
                      [this](const PeerRef& peer) {
                        data_servers_.at(static_cast<size_t>(peer.server))->BreakPeer(peer);
-                     }}),
+                     }},
+                PeersMax(config)),
       spaces_(RecipeOf(config)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {

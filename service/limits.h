@@ -3,6 +3,9 @@
 // Every maximum of the daemon, in one place, with how they relate. Going over one is an answer
 // (ResourceExhausted, InvalidArgument or a shorter result), never growth. Limits of the format are
 // in codecs/types/shape.h, of the transports in transport/transport.h.
+//
+// A maximum that is called "shared" is of all tenants together, and each may hold the share of it
+// that index/tenant_shares.h says: half while it is alone.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,22 +25,19 @@ inline constexpr size_t kSpacesPerTenantMax = 256;
 inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
 inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;
-inline constexpr size_t kSessionsMax = 1024;
-inline constexpr size_t kSessionsPerTenantMax = 512;
+inline constexpr size_t kSessionsMax = 1024;                 // shared, as connections are
 inline constexpr size_t kPeersPerSessionMax = 32;            // data-plane connections
 inline constexpr size_t kPutsPerSessionMax = 64;             // admitted, not yet over
 inline constexpr uint64_t kPutBytesPerSessionMax = 256_MiB;  // their staging
 
 // --- Side objects, in memory beside the arena
 inline constexpr uint64_t kSideObjectBytesMax = proto::kSideObjectBytesMax;  // one
-inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // all
-inline constexpr uint64_t kSideObjectsBytesPerTenantMax = 128_MiB;
-inline constexpr size_t kSideObjectsMax = 8192;
+inline constexpr uint64_t kSideObjectsBytesMax = 256_MiB;                    // shared
+inline constexpr size_t kSideObjectsMax = 8192;                              // shared
 inline constexpr size_t kSideObjectPartBytesMax = 2_MiB;  // of one part of a put, of one get
 inline constexpr uint64_t kUploadBytesMax = 64_MiB;       // parts of puts not yet over, all
 inline constexpr uint64_t kUploadBytesPerTenantMax = 32_MiB;
-inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries, all
-inline constexpr uint64_t kQuerySquaresBytesPerTenantMax = 32_MiB;
+inline constexpr uint64_t kQuerySquaresBytesMax = 64_MiB;  // sums of squared queries; shared
 // Channels of K and V of a group that upkeep mines a profile of, which takes 80 MiB while it does.
 inline constexpr uint64_t kMinedChannelsMax = uint64_t{1} << 20;
 
@@ -67,15 +67,15 @@ inline constexpr int kEvictionSearchesMax = 16;
 // Plans of one Match, of which each but the last met blocks that went or leases that came
 // meanwhile.
 inline constexpr int kMatchPlansMax = 16;
-inline constexpr size_t kLeasesMax = 8192;
+inline constexpr size_t kLeasesMax = 16384;  // shared
 inline constexpr size_t kLeasesPerSessionMax = 1024;
-inline constexpr size_t kLeasedImagesMax = size_t{1} << 20;  // of all leases: bounds their memory
+inline constexpr size_t kLeasedImagesMax = size_t{1} << 21;  // shared; bounds leases' memory
 inline constexpr uint32_t kLeaseMs = 60'000;                 // until renewed by the owner's stream
 inline constexpr uint32_t kLeaseMsMax = 600'000;             // since it was taken
-inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier's capacity, by leases
-inline constexpr size_t kWaitersMax = 1024;                  // Match calls that wait
+inline constexpr uint64_t kPinnedPercentMax = 50;            // of a tier, by leases; shared
+inline constexpr size_t kWaitersMax = 2048;                  // Match calls that wait; shared
 inline constexpr size_t kWaitersPerSessionMax = 64;
-inline constexpr size_t kWaitedKeysMax = 262'144;  // keys of all waiters: bounds their memory
+inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; bounds waiters' memory
 inline constexpr uint32_t kWaitMsMax = 60'000;
 inline constexpr size_t kListBlocksMax = 10'000;  // of one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
@@ -138,8 +138,10 @@ inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
 
-static_assert(kKeysPerCallMax <= kLeasedImagesMax, "one Match can be leased");
-static_assert(kKeysPerCallMax <= kWaitedKeysMax, "one Match can wait");
+static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
+static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");
+static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,
+              "a session alone is held up by its own limits only");
 static_assert(kMatchWorkMax >= 16 * kKeysPerCallMax, "every key, eight slices, one group");
 static_assert(codecs::kImagesPerBlockMax < kVisitsPerHoldMax, "a block fits a hold");
 static_assert(kLeaseMs <= kLeaseMsMax);
@@ -150,14 +152,12 @@ static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
 static_assert(kStagingBytesMin <= kStagingBytesMax);
 static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax,
               "the largest payload can be admitted");
-static_assert(kSideObjectBytesMax <= kSideObjectsBytesPerTenantMax);
+static_assert(kSideObjectBytesMax <= kSideObjectsBytesMax / 2, "a tenant alone can have one");
 static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
 static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
 static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
 static_assert(kControlConnectionsMax > kSessionsMax, "operators get in beside all sessions");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
-static_assert(kSideObjectsBytesPerTenantMax <= kSideObjectsBytesMax);
-static_assert(kQuerySquaresBytesPerTenantMax <= kQuerySquaresBytesMax);
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
 
 }  // namespace cairn::limits

@@ -71,16 +71,12 @@ absl::StatusOr<Sessions::Opened> Sessions::Open(std::string_view tenant,
     refused_.Add();
     return absl::UnavailableError("draining: no new sessions");
   }
-  const size_t of_tenant = static_cast<size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(),
-                    [&name](const auto& entry) { return entry.second.session.tenant == name; }));
   // Ended sessions whose puts are not over count too: their state is still held.
-  if (sessions_.size() >= limits::kSessionsMax || of_tenant >= limits::kSessionsPerTenantMax) {
+  if (absl::Status status = shares_.CheckRoom(tenant, 1); !status.ok()) {
     refused_.Add();
-    return absl::ResourceExhaustedError(absl::StrCat("sessions: at most ",
-                                                     limits::kSessionsPerTenantMax, " a tenant, ",
-                                                     limits::kSessionsMax, " in all"));
+    return status;
   }
+  shares_.Add(tenant, 1);
   opened.id = ++last_id_;
   State& state = sessions_[opened.id];
   state.session = {.id = opened.id, .tenant = name, .identity = identity};
@@ -122,8 +118,9 @@ void Sessions::End(uint64_t session_id) {
     peers = std::exchange(state.peers, {});
     in_flight_bytes_ -= state.put_bytes;
     quarantine_bytes_ += state.put_bytes;
+    peer_shares_.Remove(state.session.tenant.view(), peers.size());
     if (state.puts == 0) {
-      sessions_.erase(found);
+      Forget(found);
     }
     ended_.Add();
   }
@@ -147,6 +144,9 @@ absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
     return absl::ResourceExhaustedError(
         absl::StrCat("data connections of the session: at most ", limits::kPeersPerSessionMax));
   }
+  const std::string_view tenant = found->second.session.tenant.view();
+  CAIRN_RETURN_IF_ERROR(peer_shares_.CheckRoom(tenant, 1));
+  peer_shares_.Add(tenant, 1);
   found->second.peers.push_back(peer);
   return absl::OkStatus();
 }
@@ -154,7 +154,8 @@ absl::Status Sessions::AttachPeer(uint64_t session_id, const PeerRef& peer,
 void Sessions::DetachPeer(uint64_t session_id, const PeerRef& peer) {
   const MutexLock lock(mutex_);
   if (const auto found = sessions_.find(session_id); found != sessions_.end()) {
-    std::erase(found->second.peers, peer);
+    const size_t count = std::erase(found->second.peers, peer);
+    peer_shares_.Remove(found->second.session.tenant.view(), count);
   }
 }
 
@@ -186,8 +187,13 @@ void Sessions::EndPut(uint64_t session_id, uint64_t bytes) {
   state.put_bytes -= bytes;
   (state.is_open ? in_flight_bytes_ : quarantine_bytes_) -= bytes;
   if (!state.is_open && state.puts == 0) {
-    sessions_.erase(found);
+    Forget(found);
   }
+}
+
+void Sessions::Forget(StateMap::iterator position) {
+  shares_.Remove(position->second.session.tenant.view(), 1);
+  sessions_.erase(position);
 }
 
 absl::Status Sessions::IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action) {
@@ -249,6 +255,8 @@ void Sessions::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_quarantine_bytes",
                   "Payload bytes of puts whose session has ended, until their transfer is over.",
                   {}, static_cast<double>(quarantine_bytes_));
+    shares_.Report(sink);
+    peer_shares_.Report(sink);
   }
   sink.AddCounter("cairn_sessions_opened_total", "Sessions opened.", {}, opened_.Value());
   sink.AddCounter("cairn_sessions_ended_total", "Sessions ended.", {}, ended_.Value());

@@ -22,6 +22,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "proto/frame.h"
+#include "service/index/tenant_shares.h"
 #include "service/limits.h"
 #include "service/tenant_policy.h"
 #include "transport/transport.h"
@@ -86,17 +87,20 @@ class Sessions {
     uint64_t bytes_ = 0;
   };
 
-  explicit Sessions(Hooks hooks,
-                    std::unique_ptr<const TenantPolicy> policy = std::make_unique<AnyTenant>())
-      : hooks_(std::move(hooks)), policy_(std::move(policy)) {}
+  // `peers_max`: data-plane connections of all sessions.
+  Sessions(Hooks hooks, uint64_t peers_max,
+           std::unique_ptr<const TenantPolicy> policy = std::make_unique<AnyTenant>())
+      : hooks_(std::move(hooks)),
+        policy_(std::move(policy)),
+        peer_shares_("connections", peers_max) {}
 
   struct Opened {
     uint64_t id = 0;
     proto::Ticket ticket{};
   };
-  // InvalidArgument: tenant or name out of its limits (store.proto). ResourceExhausted: too many
-  // sessions, of all or of the tenant. Unavailable: refused since RefuseNew(). PermissionDenied:
-  // the identity may not be that tenant.
+  // InvalidArgument: tenant or name out of its limits (store.proto). ResourceExhausted: the tenant
+  // holds its share of the sessions. Unavailable: refused since RefuseNew(). PermissionDenied: the
+  // identity may not be that tenant.
   absl::StatusOr<Opened> Open(std::string_view tenant, std::string_view client_name,
                               const std::optional<PeerIdentity>& identity = std::nullopt);
 
@@ -109,8 +113,8 @@ class Sessions {
   // Idempotent; bytes of its puts still in transfer count as quarantine until they are over.
   void End(uint64_t session_id);
 
-  // Ties a connection to the session: it is broken with it. ResourceExhausted: too many of them.
-  // PermissionDenied: the identity may not be the session's tenant.
+  // Ties a connection to the session: it is broken with it. ResourceExhausted: too many of the
+  // session or the tenant. PermissionDenied: the identity may not be the session's tenant.
   absl::Status AttachPeer(uint64_t session_id, const PeerRef& peer,
                           const std::optional<PeerIdentity>& identity = std::nullopt);
   // The connection is gone. Unknown ones are ignored.
@@ -156,6 +160,8 @@ class Sessions {
     uint64_t put_bytes = 0;
   };
   void EndPut(uint64_t session_id, uint64_t bytes);
+  using StateMap = absl::flat_hash_map<uint64_t, State>;
+  void Forget(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Hooks hooks_;
   const std::unique_ptr<const TenantPolicy> policy_;
@@ -163,9 +169,11 @@ class Sessions {
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   // Ended sessions stay here, closed, until their last put is over.
-  absl::flat_hash_map<uint64_t, State> sessions_ ABSL_GUARDED_BY(mutex_);
+  StateMap sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<proto::Ticket, uint64_t, TicketHash, TicketEqual> tickets_
       ABSL_GUARDED_BY(mutex_);
+  TenantShares shares_ ABSL_GUARDED_BY(mutex_){"sessions", limits::kSessionsMax};
+  TenantShares peer_shares_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t quarantine_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counter opened_, ended_, refused_;

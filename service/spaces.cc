@@ -125,11 +125,9 @@ absl::Status SpaceEntry::CheckSlice(uint16_t group, const codecs::Slice& slice) 
 
 Spaces::Spaces(const codecs::Recipe& default_recipe)
     : default_recipe_(default_recipe),
-      side_objects_({.bytes_max = limits::kSideObjectsBytesMax,
-                     .bytes_per_tenant_max = limits::kSideObjectsBytesPerTenantMax,
-                     .count_max = limits::kSideObjectsMax}),
-      query_squares_({.bytes_max = limits::kQuerySquaresBytesMax,
-                      .bytes_per_tenant_max = limits::kQuerySquaresBytesPerTenantMax}) {}
+      side_objects_(
+          {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
+      query_squares_(limits::kQuerySquaresBytesMax) {}
 
 absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
   if (name.empty()) {

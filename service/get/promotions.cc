@@ -25,6 +25,7 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
 
 absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
                                                                   const proto::Fingerprint& space,
+                                                                  std::string_view tenant,
                                                                   WaitingGets::Id get) {
   const Key key = KeyOf(pin);
   {
@@ -39,6 +40,7 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pi
   auto promotion = std::make_shared<Promotion>();
   promotion->bytes_ = pin.copy().image_bytes;
   promotion->space_ = space;
+  promotion->tenant_ = std::string(tenant);
   promotion->pin_ = std::move(pin);
   promotion->gets_.push_back(get);
   absl::Status allocated = Allocate(*promotion);
@@ -138,6 +140,7 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
         parts_.side_objects.Find(promotion.pin_.facts().space_id, view.spec().side_objects[0]);
   }
   copy.extent = std::move(promotion.memory_);
+  copy.tenant = promotion.tenant_;
   const Pin image = parts_.images.PinImage(promotion.pin_);
   if (!image.is_empty() &&
       parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {

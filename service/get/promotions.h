@@ -55,6 +55,7 @@ class Promotion {
   friend class Promotions;
   ResidentPin pin_;
   proto::Fingerprint space_{};
+  std::string tenant_;    // the space's
   CopyWriter writer_;     // empty: memory_ is staging
   Extent memory_;         // empty once it is a copy
   ResidentPin resident_;  // of that copy
@@ -89,6 +90,7 @@ class Promotions {
   // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
   absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin,
                                                         const proto::Fingerprint& space,
+                                                        std::string_view tenant,
                                                         WaitingGets::Id get);
 
   // No new reads. Cancels those under way and waits until their completions have run. Idempotent.

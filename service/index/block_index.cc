@@ -11,10 +11,10 @@
 namespace cairn {
 
 BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
-    : options_(options),
-      tiers_(tiers),
+    : tiers_(tiers),
       clock_(clock),
       table_(tiers.all(), options.blocks_max, options.images_max),
+      leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
   tiers_.SetEvictor(this);
@@ -23,8 +23,8 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
 BlockIndex::~BlockIndex() {
   tiers_.SetEvictor(nullptr);
   const MutexLock lock(mutex_);
-  for (const std::vector<Image*>& images : leases_.Clear()) {
-    for (Image* image : images) {
+  for (const Leases::DroppedLease& lease : leases_.Clear()) {
+    for (Image* image : lease.images) {
       table_.LeaseUnpin(image);
     }
   }
@@ -147,8 +147,10 @@ bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
   if (!pin.copy_->is_linked) {
     return false;
   }
-  table_.Replace(pin.copy_, std::move(copy));
-  return true;
+  return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    table_.Replace(pin.copy_, std::move(copy));
+    return true;
+  });
 }
 
 bool BlockIndex::Drop(const ResidentPin& pin) {
@@ -173,7 +175,9 @@ CopyWriter BlockIndex::BeginCopy(const ResidentPin& source, TierId tier) {
 bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
   CAIRN_CHECK(writer.index_ == this);
   const MutexLock lock(mutex_);
-  return table_.FinishCopy(std::exchange(writer.image_, nullptr), writer.tier_, std::move(copy));
+  return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return table_.FinishCopy(std::exchange(writer.image_, nullptr), writer.tier_, std::move(copy));
+  });
 }
 
 void BlockIndex::GiveUp(Image* image, TierId tier) {

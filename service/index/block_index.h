@@ -67,7 +67,7 @@ class BlockIndex final : public Prefixes,
   struct Options {
     uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
     uint64_t images_max = 0;       // limits::ImagesMax(blocks_max)
-    uint64_t lease_bytes_max = 0;  // pinned by leases at once: half of the tier
+    uint64_t lease_bytes_max = 0;  // pinned by all leases at once: half of the tier
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
@@ -152,9 +152,11 @@ class BlockIndex final : public Prefixes,
       Step step, absl::FunctionRef<void()> prepare = [] {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<MatchAnswer> RunMatch(const MatchQuery& query, const proto::LeaseToken& token);
-  uint64_t LeaseBytesFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns what `change` does, and counts what it does to the leased bytes for the tenant.
+  bool CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Plans and leases, shorter where something went meanwhile.
-  void LeaseFound(MatchScan& scan);
+  void LeaseFound(MatchScan& scan, std::string_view tenant);
   // Gives lease pins back.
   void Unlease(const Leases::Dropped& dropped);
   // Gives a lease back that was taken for a session which has ended meanwhile.
@@ -167,7 +169,6 @@ class BlockIndex final : public Prefixes,
   void TryWaiter(std::unique_ptr<Waiter> waiter, bool is_last_try);
   void AnswerWaiter(std::unique_ptr<Waiter> waiter);
 
-  const Options options_;
   Tiers& tiers_;
   const Clock& clock_;
   std::function<bool(uint64_t)> is_session_open_;

@@ -19,24 +19,19 @@ proto::LeaseToken NewToken(const MatchQuery& query) {
 
 }  // namespace
 
-uint64_t BlockIndex::LeaseBytesFree() const {
-  const uint64_t leased = table_.leased_bytes();
-  return options_.lease_bytes_max > leased ? options_.lease_bytes_max - leased : 0;
-}
-
 absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
                                                  const proto::LeaseToken& token) {
   CAIRN_CHECK(query.keys.size() <= limits::kKeysPerCallMax && !query.wanted.empty());
   if (query.wants_lease) {
     const MutexLock lock(mutex_);
-    CAIRN_RETURN_IF_ERROR(leases_.CheckRoom(query.session_id, 0));
+    CAIRN_RETURN_IF_ERROR(leases_.CheckRoom(query.tenant, query.session_id, 0));
   }
   MatchScan scan(query);
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
-              mutex_) { return scan.Look(table_, LeaseBytesFree(), visits); },
+              mutex_) { return scan.Look(table_, leases_.BytesFreeFor(query.tenant), visits); },
           [&] { scan.Reserve(); });
   if (query.wants_lease) {
-    LeaseFound(scan);
+    LeaseFound(scan, query.tenant);
   } else {
     scan.Plan(/*lease_bytes_free=*/0);
   }
@@ -45,12 +40,13 @@ absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
   std::vector<Image*> leased;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const absl::Time now = clock_.Now();
-    if (!scan.Settle(table_, visits) || !scan.Touch(table_, now, visits)) {
+    if (!CountLeased(query.tenant, [&] { return scan.Settle(table_, visits); }) ||
+        !scan.Touch(table_, now, visits)) {
       return false;
     }
     leased = scan.TakeLeased();
     if (query.wants_lease && scan.block_count() > 0) {
-      refusal = leases_.CheckRoom(query.session_id, leased.size());
+      refusal = leases_.CheckRoom(query.tenant, query.session_id, leased.size());
       if (refusal.ok()) {
         leases_.Take(token, query.tenant, query.session_id, std::move(leased), now);
         answer.lease = token;
@@ -60,8 +56,8 @@ absl::StatusOr<MatchAnswer> BlockIndex::RunMatch(const MatchQuery& query,
     return true;
   });
   if (!refusal.ok()) {
-    Leases::Dropped dropped(1);
-    dropped[0] = std::move(leased);
+    Leases::Dropped dropped;
+    dropped.push_back({query.tenant, std::move(leased)});
     Unlease(dropped);
     return refusal;
   }
@@ -167,16 +163,24 @@ absl::Time BlockIndex::AnswerLateWaiters() {
 
 // --- Leases --------------------------------------------------------------------------------------
 
-void BlockIndex::LeaseFound(MatchScan& scan) {
+bool BlockIndex::CountLeased(std::string_view tenant, absl::FunctionRef<bool()> change) {
+  const uint64_t before = table_.leased_bytes();
+  const bool result = change();
+  leases_.CountBytes(tenant, before, table_.leased_bytes());
+  return result;
+}
+
+void BlockIndex::LeaseFound(MatchScan& scan, std::string_view tenant) {
   uint64_t lease_bytes_free = 0;
   for (int plans = 0; plans < limits::kMatchPlansMax; ++plans) {
     {
       const MutexLock lock(mutex_);
-      lease_bytes_free = LeaseBytesFree() + scan.leased_bytes();
+      lease_bytes_free = leases_.BytesFreeFor(tenant) + scan.leased_bytes();
     }
     scan.Plan(lease_bytes_free);
     InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return scan.Lease(table_, options_.lease_bytes_max, visits);
+      const uint64_t leased_max = table_.leased_bytes() + leases_.BytesFreeFor(tenant);
+      return CountLeased(tenant, [&] { return scan.Lease(table_, leased_max, visits); });
     });
     if (scan.is_leased()) {
       return;
@@ -192,11 +196,15 @@ void BlockIndex::Unlease(const Leases::Dropped& dropped) {
   size_t lease = 0, image = 0;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (; lease < dropped.size(); ++lease, image = 0) {
-      for (; image < dropped[lease].size(); ++image) {
-        if (!visits.Take()) {
-          return false;
+      const std::vector<Image*>& images = dropped[lease].images;
+      const bool is_over = CountLeased(dropped[lease].tenant, [&] {
+        for (; image < images.size() && visits.Take(); ++image) {
+          table_.LeaseUnpin(images[image]);
         }
-        table_.LeaseUnpin(dropped[lease][image]);
+        return image == images.size();
+      });
+      if (!is_over) {
+        return false;
       }
     }
     return true;

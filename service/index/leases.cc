@@ -23,24 +23,25 @@ Leases::Dropped Leases::Clear() {
   return dropped;
 }
 
-absl::Status Leases::CheckRoom(uint64_t session_id, size_t image_count) const {
+absl::Status Leases::CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count) {
   const auto session = by_session_.find(session_id);
   if (session != by_session_.end() && session->second.size() >= limits::kLeasesPerSessionMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("leases of the session: at most ", limits::kLeasesPerSessionMax));
   }
-  if (leases_.size() >= limits::kLeasesMax ||
-      image_count_ + image_count > limits::kLeasedImagesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("leases: at most ", limits::kLeasesMax,
-                                                     ", of ", limits::kLeasedImagesMax,
-                                                     " images together"));
-  }
-  return absl::OkStatus();
+  CAIRN_RETURN_IF_ERROR(shares_.CheckRoom(tenant, 1));
+  return image_shares_.CheckRoom(tenant, image_count);
+}
+
+void Leases::CountBytes(std::string_view tenant, uint64_t before, uint64_t after) {
+  bytes_.Add(tenant, after > before ? after - before : 0);
+  bytes_.Remove(tenant, after < before ? before - after : 0);
 }
 
 void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
                   std::vector<Image*> images, absl::Time now) {
-  image_count_ += images.size();
+  shares_.Add(tenant, 1);
+  image_shares_.Add(tenant, images.size());
   ++taken_total_;
   auto lease = std::make_unique<Lease>(Lease{.token = token,
                                              .tenant = std::string(tenant),
@@ -53,7 +54,7 @@ void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint6
   CAIRN_CHECK(is_fresh);
 }
 
-std::vector<Image*> Leases::Drop(const proto::LeaseToken& token) {
+Leases::DroppedLease Leases::Drop(const proto::LeaseToken& token) {
   const auto found = leases_.find(token);
   CAIRN_CHECK(found != leases_.end());
   const std::unique_ptr<Lease> lease = std::move(found->second);
@@ -63,8 +64,9 @@ std::vector<Image*> Leases::Drop(const proto::LeaseToken& token) {
   if (session->second.empty()) {
     by_session_.erase(session);
   }
-  image_count_ -= lease->images.size();
-  return std::move(lease->images);
+  shares_.Remove(lease->tenant, 1);
+  image_shares_.Remove(lease->tenant, lease->images.size());
+  return {std::move(lease->tenant), std::move(lease->images)};
 }
 
 Leases::Dropped Leases::Release(std::string_view tenant,
@@ -125,10 +127,13 @@ absl::Time Leases::Expire(absl::Time now, Dropped* dropped) {
 void Leases::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_leases", "Leases held.", {}, static_cast<double>(leases_.size()));
   sink.AddGauge("cairn_leased_images", "Images that leases hold, once a lease.", {},
-                static_cast<double>(image_count_));
+                static_cast<double>(image_shares_.total()));
   sink.AddCounter("cairn_leases_taken_total", "Leases taken.", {}, taken_total_);
   sink.AddCounter("cairn_leases_expired_total", "Leases that ran out unreleased.", {},
                   expired_total_);
+  for (const TenantShares* shares : {&shares_, &image_shares_, &bytes_}) {
+    shares->Report(sink);
+  }
 }
 
 }  // namespace cairn

@@ -17,18 +17,30 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "service/index/block_table.h"
+#include "service/index/tenant_shares.h"
+#include "service/limits.h"
 
 namespace cairn {
 
 class Leases {
  public:
-  // The images of leases that are no more; each has one lease pin to be given back.
-  using Dropped = std::vector<std::vector<Image*>>;
+  // A lease that is no more; each of its images has one lease pin to be given back.
+  struct DroppedLease {
+    std::string tenant;
+    std::vector<Image*> images;
+  };
+  using Dropped = std::vector<DroppedLease>;
 
+  // `bytes_max`: of the images that all leases hold together, as allocated.
+  explicit Leases(uint64_t bytes_max) : bytes_("leased_bytes", bytes_max) {}
   Dropped Clear();
 
-  // ResourceExhausted: leases of the session or in all.
-  absl::Status CheckRoom(uint64_t session_id, size_t image_count) const;
+  // ResourceExhausted: leases of the session or the tenant, or their images.
+  absl::Status CheckRoom(std::string_view tenant, uint64_t session_id, size_t image_count);
+  // Bytes of images not leased yet that the tenant may lease.
+  uint64_t BytesFreeFor(std::string_view tenant) const { return bytes_.FreeFor(tenant); }
+  // What was done for the tenant changed the bytes of all leased images from `before` to `after`.
+  void CountBytes(std::string_view tenant, uint64_t before, uint64_t after);
   // REQUIRES: `token` is fresh, each image has a lease pin for it.
   void Take(const proto::LeaseToken& token, std::string_view tenant, uint64_t session_id,
             std::vector<Image*> images, absl::Time now);
@@ -50,11 +62,13 @@ class Leases {
     absl::Time started, expires;
     std::vector<Image*> images;
   };
-  std::vector<Image*> Drop(const proto::LeaseToken& token);
+  DroppedLease Drop(const proto::LeaseToken& token);
 
   absl::flat_hash_map<proto::LeaseToken, std::unique_ptr<Lease>> leases_;
   absl::flat_hash_map<uint64_t, absl::flat_hash_set<Lease*>> by_session_;
-  size_t image_count_ = 0;
+  TenantShares shares_{"leases", limits::kLeasesMax};
+  TenantShares image_shares_{"leased_images", limits::kLeasedImagesMax};
+  TenantShares bytes_;  // of each image once, however many leases hold it
   uint64_t taken_total_ = 0, expired_total_ = 0;
 };
 

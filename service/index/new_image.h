@@ -3,6 +3,7 @@
 // What a put tells the index.
 
 #include <cstdint>
+#include <string_view>
 
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/shape.h"
@@ -28,6 +29,9 @@ struct NewCopy {
   TierExtent extent;           // size_bytes() is the image's; in the host tier, Use::kPlaced
   SideObjectRef side_object;   // the one that it names, if any
   uint32_t directory_crc = 0;  // where it cannot be read out of extent.bytes()
+  // The space's, for a copy that joins or follows others, which may be leased. Borrowed for the
+  // call.
+  std::string_view tenant;
 };
 
 // An image and its first copy.

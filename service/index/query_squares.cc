@@ -20,8 +20,7 @@ QuerySquares::Sums* QuerySquares::FindOrMake(const GroupPlace& place,
   }
   const uint64_t heads = uint64_t{shape.layers} * shape.heads;
   const uint64_t bytes = heads * (shape.tile.k_dim * sizeof(double) + sizeof(uint64_t));
-  if (bytes_.total() + bytes > limits_.bytes_max ||
-      bytes_.Of(place.tenant) + bytes > limits_.bytes_per_tenant_max) {
+  if (!bytes_.CheckRoom(place.tenant, bytes).ok()) {
     return nullptr;
   }
   Sums made{.dim = shape.tile.k_dim,
@@ -42,7 +41,6 @@ bool QuerySquares::Add(const GroupPlace& place, const codecs::GroupShape& shape,
   const MutexLock lock(mutex_);
   Sums* sums = FindOrMake(place, shape);
   if (sums == nullptr) {
-    refused_.Add();
     return false;
   }
   CAIRN_CHECK(sums->tokens.size() == uint64_t{shape.layers} * shape.heads && sums->dim == dim);
@@ -95,13 +93,14 @@ uint64_t QuerySquares::bytes() const {
 }
 
 void QuerySquares::Report(MetricSink& sink) const {
-  sink.AddGauge("cairn_query_squares_bytes", "Bytes of the sums of squared queries.", {},
-                static_cast<double>(bytes()));
+  {
+    const MutexLock lock(mutex_);
+    sink.AddGauge("cairn_query_squares_bytes", "Bytes of the sums of squared queries.", {},
+                  static_cast<double>(bytes_.total()));
+    bytes_.Report(sink);
+  }
   sink.AddCounter("cairn_query_squares_added_total",
                   "Stored slices whose squared queries were counted in.", {}, added_.Value());
-  sink.AddCounter("cairn_query_squares_refused_total",
-                  "Stored slices whose squared queries were left out because a budget was used up.",
-                  {}, refused_.Value());
 }
 
 }  // namespace cairn

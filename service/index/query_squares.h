@@ -20,18 +20,14 @@
 #include "base/mutex.h"
 #include "codecs/types/shape.h"
 #include "service/index/group_place.h"
-#include "service/index/tenant_bytes.h"
+#include "service/index/tenant_shares.h"
 
 namespace cairn {
 
-struct QuerySquareLimits {
-  uint64_t bytes_max = 0;             // of the sums of all groups
-  uint64_t bytes_per_tenant_max = 0;  // of the groups of one
-};
-
 class QuerySquares {
  public:
-  explicit QuerySquares(const QuerySquareLimits& limits) : limits_(limits) {}
+  // `bytes_max` is of the sums of all groups; what one tenant may hold of it: TenantShares.
+  explicit QuerySquares(uint64_t bytes_max) : bytes_("query_squares_bytes", bytes_max) {}
 
   // Of one group. Slices that ranks put apart are together here.
   struct Snapshot {
@@ -71,11 +67,10 @@ class QuerySquares {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static uint64_t BytesOf(const Sums& sums);
 
-  const QuerySquareLimits limits_;
   mutable Mutex mutex_;
   absl::flat_hash_map<Name, Sums> groups_ ABSL_GUARDED_BY(mutex_);
-  TenantBytes bytes_ ABSL_GUARDED_BY(mutex_);
-  Counter added_, refused_;
+  TenantShares bytes_ ABSL_GUARDED_BY(mutex_);
+  Counter added_;
 };
 
 }  // namespace cairn

@@ -72,13 +72,15 @@ std::unique_ptr<SideObjects::Entry> SideObjects::TakeIfFree(Entry* entry) {
   std::unique_ptr<Entry> taken = std::move(found->second);
   entries_.erase(found);
   bytes_.Remove(taken->tenant, taken->object->bytes().size());
+  counts_.Remove(taken->tenant, 1);
   dropped_.Add();
   return taken;
 }
 
 // --- Installing and finding ----------------------------------------------------------------------
 
-SideObjects::SideObjects(const SideObjectLimits& limits) : limits_(limits) {}
+SideObjects::SideObjects(const SideObjectLimits& limits)
+    : bytes_("side_object_bytes", limits.bytes_max), counts_("side_objects", limits.count_max) {}
 
 SideObjects::~SideObjects() {
   const MutexLock lock(mutex_);
@@ -88,20 +90,15 @@ SideObjects::~SideObjects() {
 absl::StatusOr<SideObjects::Entry*> SideObjects::AddLocked(const GroupPlace& place,
                                                            std::unique_ptr<SideObject>& object) {
   const uint64_t bytes = object->bytes().size();
-  const uint64_t of_tenant = bytes_.Of(place.tenant);
-  if (bytes_.total() + bytes > limits_.bytes_max ||
-      of_tenant + bytes > limits_.bytes_per_tenant_max || entries_.size() >= limits_.count_max) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "content has ", bytes, " bytes: the tenant's side objects take ", of_tenant, " of ",
-        limits_.bytes_per_tenant_max, ", all of them ", bytes_.total(), " of ", limits_.bytes_max,
-        ", ", entries_.size(), " of ", limits_.count_max, " in number"));
-  }
+  CAIRN_RETURN_IF_ERROR(Annotate(bytes_.CheckRoom(place.tenant, bytes), "content"));
+  CAIRN_RETURN_IF_ERROR(counts_.CheckRoom(place.tenant, 1));
   auto entry = std::make_unique<Entry>();
   entry->space_id = place.space_id;
   entry->tenant = std::string(place.tenant);
   entry->object = std::move(object);
   Entry* added = entry.get();
   bytes_.Add(added->tenant, bytes);
+  counts_.Add(added->tenant, 1);
   entries_.emplace(Name(place.space_id, added->object->id()), std::move(entry));
   return added;
 }
@@ -121,12 +118,7 @@ absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
   const auto found = entries_.find(Name(place.space_id, object->id()));
   const bool is_new = found == entries_.end();
   if (is_new) {
-    absl::StatusOr<Entry*> added = AddLocked(place, object);
-    if (!added.ok()) {
-      refused_.Add();
-      return added.status();
-    }
-    entry = *added;
+    CAIRN_ASSIGN_OR_RETURN(entry, AddLocked(place, object));
   } else {
     entry = found->second.get();
   }
@@ -234,6 +226,8 @@ uint64_t SideObjects::count() const {
 
 void SideObjects::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
+  bytes_.Report(sink);
+  counts_.Report(sink);
   const auto gauge = [&sink](std::string_view name, std::string_view help, uint64_t value) {
     sink.AddGauge(name, help, {}, static_cast<double>(value));
   };
@@ -244,8 +238,6 @@ void SideObjects::Report(MetricSink& sink) const {
         references_);
   sink.AddCounter("cairn_side_object_installed_total",
                   "Side objects made the current one of a group.", {}, installed_.Value());
-  sink.AddCounter("cairn_side_object_refused_total",
-                  "Side objects refused because a budget was used up.", {}, refused_.Value());
   sink.AddCounter("cairn_side_object_dropped_total",
                   "Side objects dropped, for they were neither current nor named.", {},
                   dropped_.Value());

@@ -28,7 +28,7 @@
 #include "codecs/image/inputs.h"
 #include "proto/side_object.h"
 #include "service/index/group_place.h"
-#include "service/index/tenant_bytes.h"
+#include "service/index/tenant_shares.h"
 
 namespace cairn {
 
@@ -82,10 +82,10 @@ class SideObjectRef {
   Entry* entry_ = nullptr;
 };
 
+// Of all tenants; what one may hold of them: TenantShares.
 struct SideObjectLimits {
-  uint64_t bytes_max = 0;             // of all
-  uint64_t bytes_per_tenant_max = 0;  // of the spaces of one
-  uint64_t count_max = 0;             // of all
+  uint64_t bytes_max = 0;
+  uint64_t count_max = 0;
 };
 
 // Who made one the current one of its kind.
@@ -151,13 +151,13 @@ class SideObjects {
   // Takes it out where nothing holds it any more; the caller frees it, with no lock held.
   std::unique_ptr<Entry> TakeIfFree(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const SideObjectLimits limits_;
   mutable Mutex mutex_;
   absl::flat_hash_map<Name, std::unique_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Slot, Entry*> current_ ABSL_GUARDED_BY(mutex_);
-  TenantBytes bytes_ ABSL_GUARDED_BY(mutex_);
+  TenantShares bytes_ ABSL_GUARDED_BY(mutex_);
+  TenantShares counts_ ABSL_GUARDED_BY(mutex_);
   uint64_t references_ ABSL_GUARDED_BY(mutex_) = 0;
-  Counter installed_, refused_, dropped_;
+  Counter installed_, dropped_;
 };
 
 }  // namespace cairn

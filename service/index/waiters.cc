@@ -10,32 +10,29 @@
 namespace cairn {
 
 absl::Status Waiters::Admit(const MatchQuery& query) {
-  size_t& of_session = count_by_session_[query.session_id];
-  if (count_ >= limits::kWaitersMax || of_session >= limits::kWaitersPerSessionMax ||
-      key_count_ + query.keys.size() > limits::kWaitedKeysMax) {
-    ++refused_total_;
-    if (of_session == 0) {
-      count_by_session_.erase(query.session_id);
-    }
+  const auto of_session = count_by_session_.find(query.session_id);
+  if (of_session != count_by_session_.end() &&
+      of_session->second >= limits::kWaitersPerSessionMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("waiting calls: at most ", limits::kWaitersPerSessionMax, " a session, ",
-                     limits::kWaitersMax, " in all, with ", limits::kWaitedKeysMax, " keys"));
+        absl::StrCat("waiting calls of the session: at most ", limits::kWaitersPerSessionMax));
   }
-  ++of_session;
-  ++count_;
+  CAIRN_RETURN_IF_ERROR(shares_.CheckRoom(query.tenant, 1));
+  CAIRN_RETURN_IF_ERROR(key_shares_.CheckRoom(query.tenant, query.keys.size()));
+  ++count_by_session_[query.session_id];
+  shares_.Add(query.tenant, 1);
+  key_shares_.Add(query.tenant, query.keys.size());
   ++waited_total_;
-  key_count_ += query.keys.size();
   return absl::OkStatus();
 }
 
 void Waiters::Discharge(const MatchQuery& query) {
   const auto of_session = count_by_session_.find(query.session_id);
-  CAIRN_CHECK(of_session != count_by_session_.end() && count_ > 0);
+  CAIRN_CHECK(of_session != count_by_session_.end());
   if (--of_session->second == 0) {
     count_by_session_.erase(of_session);
   }
-  --count_;
-  key_count_ -= query.keys.size();
+  shares_.Remove(query.tenant, 1);
+  key_shares_.Remove(query.tenant, query.keys.size());
 }
 
 void Waiters::File(std::unique_ptr<Waiter> waiter, const BlockName& awaited) {
@@ -103,10 +100,10 @@ absl::Time Waiters::NextDeadline() const {
 
 void Waiters::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_waiters", "Match calls that wait for blocks.", {},
-                static_cast<double>(count_));
+                static_cast<double>(count()));
   sink.AddCounter("cairn_waits_total", "Match calls that had to wait.", {}, waited_total_);
-  sink.AddCounter("cairn_waits_refused_total", "Match calls that could not wait: too many did.", {},
-                  refused_total_);
+  shares_.Report(sink);
+  key_shares_.Report(sink);
 }
 
 }  // namespace cairn

@@ -19,6 +19,8 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "service/index/match.h"
+#include "service/index/tenant_shares.h"
+#include "service/limits.h"
 
 namespace cairn {
 
@@ -33,7 +35,7 @@ class Waiters {
  public:
   using Taken = std::vector<std::unique_ptr<Waiter>>;
 
-  // Counts a new waiter. ResourceExhausted: waiters of the session or in all, or their keys.
+  // Counts a new waiter. ResourceExhausted: waiters of the session or the tenant, or their keys.
   absl::Status Admit(const MatchQuery& query);
   // The waiter is answered, or about to be: no longer counted.
   void Discharge(const MatchQuery& query);
@@ -46,7 +48,7 @@ class Waiters {
   absl::Time NextDeadline() const;
 
   // Filed ones and those being tried.
-  size_t count() const { return count_; }
+  size_t count() const { return shares_.total(); }
   void Report(MetricSink& sink) const;
 
  private:
@@ -62,9 +64,9 @@ class Waiters {
   absl::flat_hash_map<uint64_t, Filed> filed_;
   absl::flat_hash_map<BlockName, absl::InlinedVector<uint64_t, 2>> by_name_;
   absl::flat_hash_map<uint64_t, size_t> count_by_session_;
-  size_t count_ = 0;
-  size_t key_count_ = 0;
-  uint64_t refused_total_ = 0, waited_total_ = 0;
+  TenantShares shares_{"waiters", limits::kWaitersMax};
+  TenantShares key_shares_{"waited_keys", limits::kWaitedKeysMax};
+  uint64_t waited_total_ = 0;
 };
 
 }  // namespace cairn

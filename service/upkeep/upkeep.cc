@@ -205,7 +205,8 @@ absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   CAIRN_RETURN_IF_ERROR(tiers_.host().PlaceStaged(image));
   if (index_.Replace(pin, {.recipe = codecs::RecordedSpec(spec, inputs).recipe,
                            .extent = std::move(image),
-                           .side_object = std::move(side_object)})) {
+                           .side_object = std::move(side_object),
+                           .tenant = space->tenant()})) {
     encoded_.Add();
   }
   return absl::OkStatus();

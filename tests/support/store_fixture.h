@@ -39,7 +39,8 @@ class StoreFixture {
                         uint64_t staging_bytes = 32_MiB,
                         std::vector<std::unique_ptr<CopyTier>> others = {})
       : sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
-                  .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }}),
+                  .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }},
+                 /*peers_max=*/512),
         spaces(codecs::AllRecipes().front()) {
     auto made = HostTier::Make(
         {.capacity_bytes = host_bytes, .staging_bytes = staging_bytes, .fault_in = false});

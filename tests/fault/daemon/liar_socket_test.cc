@@ -212,7 +212,7 @@ TEST_F(LiarSocketTest, AFloodOfSessions) {
     if (client.ok()) flood.push_back(*std::move(client));
   }
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("sessions: at most 512 a tenant"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("sessions: the tenant holds 512"));
   EXPECT_GE(flood.size(), 100u);
   EXPECT_TRUE(HonestWork(3));
 }

@@ -211,7 +211,7 @@ TEST_F(QuotaTest, CallsThatWait) {
                                     });
   }
   EXPECT_TRUE(daemon_->AwaitMetric("cairn_waiters", 64, absl::Seconds(10)));
-  ExpectExhausted(client_->Match(request).status(), "waiting calls: at most 64 a session");
+  ExpectExhausted(client_->Match(request).status(), "waiting calls of the session: at most 64");
   ASSERT_TRUE(Put(space, 9).ok());  // what they all wait for
   std::unique_lock lock(mutex);
   EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(20), [&] { return over == 64; }));
@@ -251,7 +251,7 @@ TEST_F(QuotaTest, Connections) {
     refused = connection.status();
     if (connection.ok()) connections.push_back(*std::move(connection));
   }
-  EXPECT_EQ(connections.size(), 2u);
+  EXPECT_EQ(connections.size(), 1u) << "with the fixture's own, of 3 a tenant alone has 2";
   EXPECT_FALSE(refused.ok()) << refused;
 }
 

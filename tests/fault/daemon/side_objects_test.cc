@@ -147,9 +147,9 @@ TEST_F(SideObjectLiarTest, ATenantsBudgetIsItsOwn) {
     full = Put(*client_, *space, content);
   }
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(std::string(full.message()), HasSubstr("134217728"));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("side_object_bytes: the tenant holds"));
   EXPECT_LE(daemon_->Metric("cairn_side_object_bytes"), 128_MiB);
-  EXPECT_GE(daemon_->Metric("cairn_side_object_refused_total"), 1);
+  EXPECT_GE(daemon_->Metric("cairn_limit_refusals_total{limit=\"side_object_bytes\"}"), 1);
   const auto other = Open("other");
   ASSERT_NE(other, nullptr);
   const auto space = other->OpenSpace(ToySpec("other"), "cairn:2.3");

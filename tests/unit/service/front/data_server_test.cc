@@ -88,7 +88,8 @@ class DataServerTest : public ::testing::Test {
  protected:
   DataServerTest()
       : sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
-                   .break_peer = [this](const PeerRef& peer) { server_->BreakPeer(peer); }}),
+                   .break_peer = [this](const PeerRef& peer) { server_->BreakPeer(peer); }},
+                  /*peers_max=*/512),
         spaces_(Raw()) {
     auto host =
         HostTier::Make({.capacity_bytes = 16_MiB, .staging_bytes = 16_MiB, .fault_in = false});

@@ -33,7 +33,7 @@ class QuerySquaresTest : public testing::Test {
            uint32_t tokens = 16) {
     return squares_.Add(place, Shape(), slice, means, tokens);
   }
-  QuerySquares squares_{{.bytes_max = 3 * kGroupBytes, .bytes_per_tenant_max = 2 * kGroupBytes}};
+  QuerySquares squares_{8 * kGroupBytes};
 };
 
 TEST_F(QuerySquaresTest, RanksAndBlocksAreOneMeanOverTheirTokens) {
@@ -60,22 +60,24 @@ TEST_F(QuerySquaresTest, TheLargestValuesStayFinite) {
 
 TEST_F(QuerySquaresTest, LimitsAreKeptAndGivenBackWithTheSpace) {
   const codecs::Slice one = {0, 1, 0, 1};
-  EXPECT_TRUE(Add({1, 0, "a"}, one, {1, 1, 1}));
-  EXPECT_TRUE(Add({1, 1, "a"}, one, {1, 1, 1}));
-  EXPECT_FALSE(Add({2, 0, "a"}, one, {1, 1, 1})) << "the tenant's";
+  for (const uint64_t space : {1, 2}) {
+    EXPECT_TRUE(Add({space, 0, "a"}, one, {1, 1, 1}));
+    EXPECT_TRUE(Add({space, 1, "a"}, one, {1, 1, 1}));
+  }
+  EXPECT_FALSE(Add({2, 2, "a"}, one, {1, 1, 1})) << "half of the total";
   EXPECT_TRUE(Add({1, 1, "a"}, one, {3, 3, 3})) << "what is there goes on";
   EXPECT_TRUE(Add({3, 0, "b"}, one, {1, 1, 1}));
-  EXPECT_FALSE(Add({3, 1, "b"}, one, {1, 1, 1})) << "that of all";
-  EXPECT_EQ(squares_.bytes(), 3 * kGroupBytes);
+  EXPECT_FALSE(Add({3, 1, "b"}, one, {1, 1, 1})) << "an eighth, beside half";
+  EXPECT_EQ(squares_.bytes(), 5 * kGroupBytes);
   MetricCapture metrics;
   squares_.Report(metrics);
-  EXPECT_EQ(metrics.Value("cairn_query_squares_bytes"), 3 * kGroupBytes);
-  EXPECT_EQ(metrics.Value("cairn_query_squares_added_total"), 4);
-  EXPECT_EQ(metrics.Value("cairn_query_squares_refused_total"), 2);
+  EXPECT_EQ(metrics.Value("cairn_query_squares_bytes"), 5 * kGroupBytes);
+  EXPECT_EQ(metrics.Value("cairn_query_squares_added_total"), 6);
+  EXPECT_EQ(metrics.Value("cairn_limit_refusals_total{limit=\"query_squares_bytes\"}"), 2);
   squares_.Forget(1);
-  EXPECT_EQ(squares_.bytes(), kGroupBytes);
+  EXPECT_EQ(squares_.bytes(), 3 * kGroupBytes);
   EXPECT_TRUE(squares_.Get(1, 1).means.empty());
-  EXPECT_TRUE(Add({2, 0, "a"}, one, {1, 1, 1}));
+  EXPECT_TRUE(Add({2, 2, "a"}, one, {1, 1, 1}));
 }
 
 // --- With a put

@@ -7,16 +7,20 @@
 
 #include "service/path_pool.h"
 #include "service/spaces.h"
+#include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
 
 namespace cairn {
 namespace {
 
+constexpr uint64_t kPeersMax = 512;
+
 TEST(SessionsTest, OpensFindsEnds) {
   std::vector<uint64_t> released;
   std::vector<PeerRef> broken;
   Sessions sessions({.release_leases = [&](uint64_t id) { released.push_back(id); },
-                     .break_peer = [&](const PeerRef& peer) { broken.push_back(peer); }});
+                     .break_peer = [&](const PeerRef& peer) { broken.push_back(peer); }},
+                    kPeersMax);
   const auto a = sessions.Open("acme", "one");
   const auto b = sessions.Open("acme", "two");
   ASSERT_TRUE(a.ok() && b.ok());
@@ -70,23 +74,48 @@ TEST(SessionsTest, AnIdentityIsOnlyTheTenantsThatThePolicySays) {
 }
 
 TEST(SessionsTest, FloodIsRefusedAndOthersStay) {
-  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    kPeersMax);
   size_t opened = 0;
   uint64_t last = 0;
-  for (size_t i = 0; i < limits::kSessionsPerTenantMax + 10; ++i) {
+  for (size_t i = 0; i < limits::kSessionsMax / 2 + 10; ++i) {
     const auto session = sessions.Open("flood", "");
     opened += session.ok() ? 1 : 0;
     last = session.ok() ? session->id : last;
     ASSERT_TRUE(session.ok() || absl::IsResourceExhausted(session.status()));
   }
-  EXPECT_EQ(opened, limits::kSessionsPerTenantMax);
+  EXPECT_EQ(opened, limits::kSessionsMax / 2);
   EXPECT_TRUE(sessions.Open("other", "").ok());
   sessions.End(last);
   EXPECT_TRUE(sessions.Open("flood", "").ok());
 }
 
+TEST(SessionsTest, ConnectionsOfATenantAreBoundedOverItsSessions) {
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    /*peers_max=*/8);
+  const uint64_t one = sessions.Open("flood", "")->id, two = sessions.Open("flood", "")->id;
+  const uint64_t other = sessions.Open("other", "")->id;
+  for (transport::PeerId peer = 1; peer <= 4; ++peer) {
+    ASSERT_TRUE(sessions.AttachPeer(peer <= 2 ? one : two, {.peer = peer}).ok());
+  }
+  const absl::Status refused = sessions.AttachPeer(two, {.peer = 5});
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_EQ(refused.message(),
+            "connections: the tenant holds 4 and asks for 1 more, of 4 that it may hold; all "
+            "tenants hold 4 of 8");
+  EXPECT_TRUE(sessions.AttachPeer(other, {.peer = 6}).ok());
+  sessions.End(one);
+  EXPECT_TRUE(sessions.AttachPeer(two, {.peer = 5}).ok()) << "its session gave two back";
+  sessions.DetachPeer(two, {.peer = 5});
+  EXPECT_TRUE(sessions.AttachPeer(two, {.peer = 7}).ok());
+  MetricCapture metrics;
+  sessions.Report(metrics);
+  EXPECT_EQ(metrics.Value("cairn_limit_refusals_total{limit=\"connections\"}"), 1);
+}
+
 TEST(SessionsTest, NamesAreChecked) {
-  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    kPeersMax);
   for (const std::string& tenant : {std::string(), std::string("a b"), std::string("a/b"),
                                     std::string(65, 'a'), std::string("a\0b", 3)}) {
     EXPECT_TRUE(absl::IsInvalidArgument(sessions.Open(tenant, "").status()));
@@ -98,7 +127,8 @@ TEST(SessionsTest, NamesAreChecked) {
 }
 
 TEST(SessionsTest, PutsInFlightAreBounded) {
-  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}});
+  Sessions sessions({.release_leases = [](uint64_t) {}, .break_peer = [](const PeerRef&) {}},
+                    kPeersMax);
   const uint64_t id = sessions.Open("acme", "")->id;
   std::vector<Sessions::InFlightPut> puts;
   for (size_t i = 0; i < limits::kPutsPerSessionMax; ++i) {

@@ -315,23 +315,23 @@ TEST_P(SideObjectsTest, AnImageThatNamesOneOfAnotherKindIsRefused) {
 }
 
 TEST_P(SideObjectsTest, BudgetsAreKeptAndGivenBack) {
-  SideObjects small({.bytes_max = 3 * Made().size(),
-                     .bytes_per_tenant_max = 2 * Made().size(),
-                     .count_max = 100});
+  SideObjects small({.bytes_max = 8 * Made().size(), .count_max = 100});
   const auto install = [&](std::string_view tenant, uint32_t group, uint64_t seed) {
     return small.Install({1, group, tenant}, *SideObject::Parse(GetParam().kind, Made(seed)))
         .status();
   };
-  EXPECT_TRUE(install("a", 0, 1).ok());
-  EXPECT_TRUE(install("a", 1, 2).ok());
-  const absl::Status over = install("a", 2, 3);
+  for (uint32_t group = 0; group < 4; ++group) {
+    EXPECT_TRUE(install("a", group, group).ok());
+  }
+  const absl::Status over = install("a", 4, 4);
   EXPECT_TRUE(absl::IsResourceExhausted(over));
-  EXPECT_THAT(std::string(over.message()), HasSubstr(absl::StrCat(2 * Made().size())));
-  EXPECT_TRUE(install("b", 2, 3).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(install("b", 3, 4)));
-  EXPECT_TRUE(install("a", 1, 1).ok()) << "the same bytes again, and the second is dropped";
-  EXPECT_EQ(small.bytes(), 2 * Made().size());
-  EXPECT_TRUE(install("b", 3, 4).ok());
+  EXPECT_THAT(std::string(over.message()), HasSubstr("content: side_object_bytes: the tenant"));
+  EXPECT_TRUE(install("b", 5, 5).ok()) << "an eighth, beside half";
+  EXPECT_TRUE(absl::IsResourceExhausted(install("b", 6, 6)));
+  EXPECT_TRUE(install("a", 1, 0).ok()) << "the same bytes again, and the second is dropped";
+  EXPECT_TRUE(install("a", 2, 0).ok());
+  EXPECT_EQ(small.bytes(), 3 * Made().size());
+  EXPECT_TRUE(install("b", 6, 6).ok());
 }
 
 TEST_P(SideObjectsTest, CountsAreRightUnderConcurrency) {
