@@ -37,6 +37,33 @@ TEST(ChainTest, PositionsAreHeldToTheParent) {
   EXPECT_EQ(put(13, 0, uint64_t{1} << 60), kInvalid);
 }
 
+TEST(EvictionTest, LeasedBlocksOutliveAllOthers) {
+  StoreFixture store(16_MiB);
+  auto identity = StoreFixture::Identity();
+  identity.tokens_per_block = 1024;  // 1 MiB of source a block
+  const SpaceEntry& space = store.OpenSpace("raw", identity);
+  const auto whole = StoreFixture::Whole(space);
+  const auto leased = store.PutChain(space, 3);
+  ASSERT_EQ(store.index->Match(store.Query(space, leased, true))->blocks.size(), 3u);
+  const auto others = store.PutChain(space, 40, 100);  // one after another evicts an older one
+  MetricCapture metrics;
+  store.index->Report(metrics);
+  EXPECT_GE(metrics.Value("cairn_evictions_total{tier=\"host\",reason=\"capacity\"}"), 20);
+  while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {  // ends: what may go is finite
+  }
+  EXPECT_THAT(store.index->Contains(space.id(), others, space.whole()), Each(false));
+  for (const auto& key : leased) {
+    const auto answer = store.RunGet(space, key, whole);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    const auto source = StoreFixture::Source(space, key, 0, whole);
+    EXPECT_TRUE(std::ranges::equal(answer->payload, source));
+  }
+  store.sessions.End(store.session.id);
+  while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {
+  }
+  EXPECT_EQ(store.index->figures().block_count, 0u);
+}
+
 TEST(EvictionTest, LeafBeforeParentAndOldestLeafFirst) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
