@@ -36,13 +36,20 @@ std::string_view DaemonVersion() { return CAIRN_VERSION; }
 
 Daemon::Daemon(const Config& config)
     : config_(config),
+      side_objects_(
+          {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
+      query_squares_(limits::kQuerySquaresBytesMax),
+      spaces_(RecipeOf(config),
+              {.side_objects = side_objects_,
+               .query_squares = query_squares_,
+               .clock = clock_,
+               .has_blocks = [this](uint64_t id) { return index_->figures(id).block_count > 0; }}),
       sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
                  .break_peer =
                      [this](const PeerRef& peer) {
                        data_servers_.at(static_cast<size_t>(peer.server))->BreakPeer(peer);
                      }},
-                PeersMax(config)),
-      spaces_(RecipeOf(config)) {}
+                PeersMax(config)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon(config));
@@ -206,6 +213,8 @@ void Daemon::Report(MetricSink& sink) const {
   index_->Report(sink);
   sessions_.Report(sink);
   spaces_.Report(sink);
+  side_objects_.Report(sink);
+  query_squares_.Report(sink);
   put_->Report(sink);
   get_->Report(sink);
   pool_->Report(sink);

@@ -75,8 +75,10 @@ class Daemon {
 
   // In arrow order: each uses only what stands above it. Destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;
+  SideObjects side_objects_;
+  QuerySquares query_squares_;
+  Spaces spaces_;      // asks index_ for blocks, from fronts and upkeep only
   Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
-  Spaces spaces_;
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<PathPool> pool_;  // its jobs use what stands below it: Stop() ends them first
   std::unique_ptr<PutPath> put_;

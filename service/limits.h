@@ -20,8 +20,8 @@ namespace cairn::limits {
 
 // --- Spaces and sessions
 // -----------------------------------------------------------------------------
-inline constexpr size_t kSpacesMax = 1024;  // all tenants; a space lives as long as the daemon
-inline constexpr size_t kSpacesPerTenantMax = 256;
+inline constexpr size_t kSpacesMax = 1024;         // shared
+inline constexpr uint32_t kSpaceIdleMs = 600'000;  // without sessions, calls and blocks
 inline constexpr size_t kGroupsPerSpaceMax = proto::kGroupsMax;
 inline constexpr size_t kTenantBytesMax = proto::kTenantBytesMax;
 inline constexpr size_t kClientNameBytesMax = 128;

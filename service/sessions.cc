@@ -106,6 +106,7 @@ bool Sessions::IsOpen(uint64_t session_id) const {
 
 void Sessions::End(uint64_t session_id) {
   std::vector<PeerRef> peers;
+  std::vector<SpaceRef> spaces;  // let go of without the lock
   {
     const MutexLock lock(mutex_);
     const auto found = sessions_.find(session_id);
@@ -116,6 +117,7 @@ void Sessions::End(uint64_t session_id) {
     state.is_open = false;
     tickets_.erase(state.ticket);
     peers = std::exchange(state.peers, {});
+    spaces = std::exchange(state.spaces, {});
     in_flight_bytes_ -= state.put_bytes;
     quarantine_bytes_ += state.put_bytes;
     peer_shares_.Remove(state.session.tenant.view(), peers.size());
@@ -157,6 +159,20 @@ void Sessions::DetachPeer(uint64_t session_id, const PeerRef& peer) {
     const size_t count = std::erase(found->second.peers, peer);
     peer_shares_.Remove(found->second.session.tenant.view(), count);
   }
+}
+
+absl::Status Sessions::Keep(uint64_t session_id, SpaceRef space) {
+  const MutexLock lock(mutex_);  // ends before `space` does, which takes that of the spaces
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || !found->second.is_open) {
+    return absl::NotFoundError("no such session");
+  }
+  std::vector<SpaceRef>& kept = found->second.spaces;
+  if (std::none_of(kept.begin(), kept.end(),
+                   [&space](const SpaceRef& one) { return &*one == &*space; })) {
+    kept.push_back(std::move(space));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Sessions::InFlightPut> Sessions::BeginPut(uint64_t session_id, uint64_t bytes) {

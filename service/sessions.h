@@ -24,6 +24,7 @@
 #include "proto/frame.h"
 #include "service/index/tenant_shares.h"
 #include "service/limits.h"
+#include "service/spaces.h"
 #include "service/tenant_policy.h"
 #include "transport/transport.h"
 
@@ -120,6 +121,9 @@ class Sessions {
   // The connection is gone. Unknown ones are ignored.
   void DetachPeer(uint64_t session_id, const PeerRef& peer);
 
+  // The session keeps the space until it ends. NotFound: it has ended.
+  absl::Status Keep(uint64_t session_id, SpaceRef space);
+
   // NotFound: ended. ResourceExhausted: puts or bytes of the session in flight.
   absl::StatusOr<InFlightPut> BeginPut(uint64_t session_id, uint64_t bytes);
 
@@ -155,6 +159,7 @@ class Sessions {
     proto::Ticket ticket{};
     std::string client_name;
     std::vector<PeerRef> peers;
+    std::vector<SpaceRef> spaces;  // each once
     bool is_open = true;
     size_t puts = 0;
     uint64_t put_bytes = 0;

@@ -2,9 +2,11 @@
 #include "service/spaces.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 #include "service/limits.h"
 
@@ -65,14 +67,16 @@ absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t
 
 }  // namespace
 
-codecs::Recipe SpaceEntry::recipe() const {
-  const MutexLock lock(mutex_);
-  return recipe_;
-}
-
-bool SpaceEntry::IsInForce(const codecs::Recipe& recipe) const {
-  return codecs::FormatRecipe(recipe) == codecs::FormatRecipe(this->recipe());
-}
+SpaceEntry::SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
+                       const proto::SpaceIdentity& identity, std::vector<codecs::GroupShape> groups,
+                       std::vector<WantedGroup> whole, const codecs::Recipe& recipe,
+                       SideObjects& side_objects, QuerySquares& query_squares)
+    : id_(id),
+      fingerprint_(fingerprint),
+      identity_(identity),
+      groups_(std::move(groups)),
+      whole_(std::move(whole)),
+      coding_(id, identity_.tenant, groups_, recipe, side_objects, query_squares) {}
 
 absl::StatusOr<std::vector<WantedGroup>> SpaceEntry::Want(
     std::span<const Ask> asks, std::span<const uint32_t> groups_skipped) const {
@@ -123,11 +127,59 @@ absl::Status SpaceEntry::CheckSlice(uint16_t group, const codecs::Slice& slice) 
   return absl::OkStatus();
 }
 
-Spaces::Spaces(const codecs::Recipe& default_recipe)
-    : default_recipe_(default_recipe),
-      side_objects_(
-          {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
-      query_squares_(limits::kQuerySquaresBytesMax) {}
+// --- References ----------------------------------------------------------------------------------
+
+SpaceRef& SpaceRef::operator=(SpaceRef&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    owner_ = std::exchange(source.owner_, nullptr);
+    entry_ = std::exchange(source.entry_, nullptr);
+  }
+  return *this;
+}
+
+void SpaceRef::Reset() {
+  if (SpaceEntry* entry = std::exchange(entry_, nullptr); entry != nullptr) {
+    std::exchange(owner_, nullptr)->Unref(entry);
+  }
+}
+
+SpaceRef SpaceRef::Share() const {
+  CAIRN_CHECK(entry_ != nullptr);
+  owner_->Ref(entry_);
+  return {owner_, entry_};
+}
+
+void Spaces::Ref(SpaceEntry* entry) {
+  const MutexLock lock(mutex_);
+  ++entry->references_;
+}
+
+void Spaces::Unref(SpaceEntry* entry) {
+  const absl::Time now = parts_.clock.Now();
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(entry->references_ > 0);
+  if (--entry->references_ == 0) {
+    entry->idle_since_ = now;
+  }
+}
+
+SpaceRef Spaces::RefLocked(SpaceEntry* entry) {
+  ++entry->references_;
+  return {this, entry};
+}
+
+// --- Opening and finding -------------------------------------------------------------------------
+
+Spaces::Spaces(const codecs::Recipe& default_recipe, Parts parts)
+    : default_recipe_(default_recipe), parts_(std::move(parts)) {}
+
+Spaces::~Spaces() {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, space] : by_id_) {
+    CAIRN_CHECK(space->references_ == 0, "a reference outlives the spaces");
+  }
+}
 
 absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
   if (name.empty()) {
@@ -164,62 +216,122 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
   }
   const proto::Fingerprint fingerprint = proto::FingerprintOf(identity);
 
+  Retired retired;  // destroyed after the lock
   const MutexLock lock(mutex_);
   if (const auto found = by_fingerprint_.find(fingerprint); found != by_fingerprint_.end()) {
-    return Opened{.space = found->second, .is_created = false};
+    return Opened{.space = RefLocked(found->second), .is_created = false};
   }
-  size_t& of_tenant = counts_by_tenant_[identity.tenant];
-  if (spaces_.size() >= limits::kSpacesMax || of_tenant >= limits::kSpacesPerTenantMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("spaces: at most ",
-                                                     limits::kSpacesPerTenantMax, " a tenant, ",
-                                                     limits::kSpacesMax, " in all"));
+  CAIRN_RETURN_IF_ERROR(MakeRoom(identity.tenant, &retired));
+  uint64_t id = 0;
+  while (id == 0 || by_id_.contains(id)) {  // ends: 64 random bits
+    id = std::bit_cast<uint64_t>(RandomBytes<sizeof(id)>());
   }
-  ++of_tenant;
-  SpaceEntry& space = spaces_.emplace_back();
-  space.id_ = spaces_.size();
-  space.fingerprint_ = fingerprint;
-  space.identity_ = identity;
-  space.groups_ = std::move(groups);
-  space.whole_ = std::move(whole);
-  {
-    const MutexLock recipe_lock(space.mutex_);
-    space.recipe_ = settled;
-  }
-  by_fingerprint_.emplace(fingerprint, &space);
-  return Opened{.space = &space, .is_created = true};
+  std::unique_ptr<SpaceEntry> made(new SpaceEntry(id, fingerprint, identity, std::move(groups),
+                                                  std::move(whole), settled, parts_.side_objects,
+                                                  parts_.query_squares));
+  SpaceEntry* space = made.get();
+  by_id_.emplace(id, std::move(made));
+  by_fingerprint_.emplace(fingerprint, space);
+  shares_.Add(identity.tenant, 1);
+  return Opened{.space = RefLocked(space), .is_created = true};
 }
 
-absl::StatusOr<const SpaceEntry*> Spaces::Find(uint64_t space_id, std::string_view tenant) const {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, Find(space_id));
+absl::StatusOr<SpaceRef> Spaces::Find(uint64_t space_id, std::string_view tenant) {
+  CAIRN_ASSIGN_OR_RETURN(SpaceRef space, Find(space_id));
   if (space->tenant() != tenant) {
     return absl::PermissionDeniedError("the space belongs to another tenant");
   }
   return space;
 }
 
-absl::StatusOr<const SpaceEntry*> Spaces::Find(uint64_t space_id) const {
+absl::StatusOr<SpaceRef> Spaces::Find(uint64_t space_id) {
   const MutexLock lock(mutex_);
-  if (space_id == 0 || space_id > spaces_.size()) {
+  const auto found = by_id_.find(space_id);
+  if (found == by_id_.end()) {
     return absl::NotFoundError("no such space");
   }
-  return &spaces_[space_id - 1];
+  return RefLocked(found->second.get());
 }
 
-std::vector<const SpaceEntry*> Spaces::List() const {
-  const MutexLock lock(mutex_);
-  std::vector<const SpaceEntry*> spaces;
-  for (const SpaceEntry& space : spaces_) {
-    spaces.push_back(&space);
+std::vector<SpaceRef> Spaces::List() {
+  std::vector<SpaceRef> spaces;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, space] : by_id_) {
+      spaces.push_back(RefLocked(space.get()));
+    }
   }
+  std::sort(spaces.begin(), spaces.end(),
+            [](const SpaceRef& a, const SpaceRef& b) { return a->id() < b->id(); });
   return spaces;
+}
+
+// --- Retiring ------------------------------------------------------------------------------------
+
+// With no reference nobody publishes into the space, so once it has no blocks it gets none.
+bool Spaces::IsIdle(const SpaceEntry& entry) const {
+  return entry.references_ == 0 && !parts_.has_blocks(entry.id());
+}
+
+SpaceEntry* Spaces::OldestIdle(std::string_view tenant) {
+  SpaceEntry* oldest = nullptr;
+  for (const auto& [id, space] : by_id_) {
+    if ((tenant.empty() || space->tenant() == tenant) &&
+        (oldest == nullptr || space->idle_since_ < oldest->idle_since_) && IsIdle(*space)) {
+      oldest = space.get();
+    }
+  }
+  return oldest;
+}
+
+void Spaces::Retire(SpaceEntry* entry, Retired* retired) {
+  shares_.Remove(entry->tenant(), 1);
+  by_fingerprint_.erase(entry->fingerprint());
+  const auto found = by_id_.find(entry->id());
+  retired->push_back(std::move(found->second));
+  by_id_.erase(found);
+  retired_.Add();
+}
+
+absl::Status Spaces::MakeRoom(std::string_view tenant, Retired* retired) {
+  // A tenant's own go first. Those of others make room too: they count against its share.
+  while (shares_.FreeFor(tenant) == 0) {
+    SpaceEntry* oldest = OldestIdle(tenant);
+    if (oldest == nullptr) {
+      oldest = OldestIdle(std::string_view());
+    }
+    if (oldest == nullptr) {
+      break;
+    }
+    Retire(oldest, retired);
+  }
+  return shares_.CheckRoom(tenant, 1);
+}
+
+void Spaces::RetireIdle() {
+  Retired retired;  // destroyed after the lock
+  const absl::Time now = parts_.clock.Now();
+  const MutexLock lock(mutex_);
+  std::vector<SpaceEntry*> due;
+  for (const auto& [id, space] : by_id_) {
+    if (!IsIdle(*space)) {
+      space->idle_since_ = now;
+    } else if (now - space->idle_since_ >= absl::Milliseconds(limits::kSpaceIdleMs)) {
+      due.push_back(space.get());
+    }
+  }
+  for (SpaceEntry* space : due) {
+    Retire(space, &retired);
+  }
 }
 
 void Spaces::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_spaces", "Spaces named since the start.", {},
-                static_cast<double>(spaces_.size()));
-  side_objects_.Report(sink);
-  query_squares_.Report(sink);
+  sink.AddGauge("cairn_spaces", "Spaces there are.", {}, static_cast<double>(by_id_.size()));
+  sink.AddCounter("cairn_spaces_retired_total",
+                  "Spaces retired, for no session, call or block referred to them.", {},
+                  retired_.Value());
+  shares_.Report(sink);
 }
 
 }  // namespace cairn

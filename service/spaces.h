@@ -1,47 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The spaces that clients have named. A space is made on first use and lives as long as the daemon;
-// its blocks come and go, and so a SpaceEntry pointer stays good for ever.
+// The spaces that clients have named, by identity and by number.
+//
+// A space lives while something refers to it: a session that opened it, a call that uses it, or its
+// blocks. One that nothing refers to is idle. It is retired limits::kSpaceIdleMs later, or as soon
+// as another space needs its room; its number then names nothing any more. Numbers are random and
+// never used again, since clients and frames carry them.
 //
 // Thread-safety: Thread-safe.
+// Locks:         spaces < index.
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/shape.h"
 #include "proto/block_key.h"
 #include "service/index/query_squares.h"
 #include "service/index/side_objects.h"
+#include "service/index/tenant_shares.h"
 #include "service/index/wanted.h"
+#include "service/limits.h"
+#include "service/space_coding.h"
 
 namespace cairn {
 
-// Immutable but for its recipe. Thread-safety: Thread-safe.
+// Immutable but for what its blocks are coded with. Thread-safety: Thread-safe.
 class SpaceEntry {
  public:
-  uint64_t id() const { return id_; }
+  uint64_t id() const { return id_; }  // never 0
   const proto::Fingerprint& fingerprint() const { return fingerprint_; }
   const proto::SpaceIdentity& identity() const { return identity_; }
   std::string_view tenant() const { return identity_.tenant; }
   uint32_t tokens_per_block() const { return identity_.tokens_per_block; }
   std::span<const codecs::GroupShape> groups() const { return groups_; }
-  // The recipe in force for puts from now on; of one that needs a side object, without what that
-  // says.
-  codecs::Recipe recipe() const;
-  // An image of that recipe is of the space's: the same name.
-  bool IsInForce(const codecs::Recipe& recipe) const;
+  SpaceCoding& coding() { return coding_; }
+  const SpaceCoding& coding() const { return coding_; }
+  codecs::Recipe recipe() const { return coding_.recipe(); }
   // Every group whole: what makes a block complete.
   std::span<const WantedGroup> whole() const { return whole_; }
 
@@ -59,78 +66,111 @@ class SpaceEntry {
 
  private:
   friend class Spaces;
-  uint64_t id_ = 0;
-  proto::Fingerprint fingerprint_{};
-  proto::SpaceIdentity identity_;
-  std::vector<codecs::GroupShape> groups_;
-  std::vector<WantedGroup> whole_;
-  mutable Mutex mutex_;
-  codecs::Recipe recipe_ ABSL_GUARDED_BY(mutex_);
+  friend class SpaceRef;
+  SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
+             const proto::SpaceIdentity& identity, std::vector<codecs::GroupShape> groups,
+             std::vector<WantedGroup> whole, const codecs::Recipe& recipe,
+             SideObjects& side_objects, QuerySquares& query_squares);
+
+  const uint64_t id_;
+  const proto::Fingerprint fingerprint_;
+  const proto::SpaceIdentity identity_;
+  const std::vector<codecs::GroupShape> groups_;
+  const std::vector<WantedGroup> whole_;
+  SpaceCoding coding_;
+  // Guarded by the lock of Spaces.
+  uint64_t references_ = 0;
+  absl::Time idle_since_ = absl::InfinitePast();  // at the latest; of one without references
+};
+
+class Spaces;
+
+// A counted reference: the space stays while this does. Move-only; empty when default-made or moved
+// from. Thread-safety: Thread-compatible. The Spaces must outlive it.
+class SpaceRef {
+ public:
+  SpaceRef() = default;
+  SpaceRef(SpaceRef&& source) noexcept
+      : owner_(std::exchange(source.owner_, nullptr)),
+        entry_(std::exchange(source.entry_, nullptr)) {}
+  SpaceRef& operator=(SpaceRef&& source) noexcept;
+  ~SpaceRef() { Reset(); }
+  void Reset();
+  // Another reference to the same space. REQUIRES of this and the rest: not empty.
+  SpaceRef Share() const;
+
+  bool is_empty() const { return entry_ == nullptr; }
+  SpaceEntry& operator*() const { return *entry_; }
+  SpaceEntry* operator->() const { return entry_; }
+
+ private:
+  friend class Spaces;
+  SpaceRef(Spaces* owner, SpaceEntry* entry) : owner_(owner), entry_(entry) {}
+  Spaces* owner_ = nullptr;
+  SpaceEntry* entry_ = nullptr;
 };
 
 class Spaces {
  public:
+  struct Parts {  // borrowed
+    SideObjects& side_objects;
+    QuerySquares& query_squares;
+    const Clock& clock;
+    // Whether the index holds blocks of a space. Called with the lock held: spaces < index.
+    std::function<bool(uint64_t space_id)> has_blocks;
+  };
   // `default_recipe` is for spaces that name none.
-  explicit Spaces(const codecs::Recipe& default_recipe);
+  Spaces(const codecs::Recipe& default_recipe, Parts parts);
+  ~Spaces();  // REQUIRES: no SpaceRef is left
 
   struct Opened {
-    const SpaceEntry* space = nullptr;
+    SpaceRef space;
     bool is_created = false;
   };
   // PermissionDenied: identity.tenant is another tenant. InvalidArgument: identity or recipe.
-  // ResourceExhausted: too many spaces. An existing space keeps its recipe.
+  // ResourceExhausted: the tenant holds its share of the spaces, and no space is idle. An existing
+  // space keeps its recipe.
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
                               std::string_view tenant);
 
-  // NotFound: no such space. PermissionDenied: it is another tenant's. Does not allocate but for
-  // errors.
-  absl::StatusOr<const SpaceEntry*> Find(uint64_t space_id, std::string_view tenant) const;
+  // NotFound: no such space (any more). PermissionDenied: it is another tenant's. Does not allocate
+  // but for errors.
+  absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
   // For the operator: any tenant's.
-  absl::StatusOr<const SpaceEntry*> Find(uint64_t space_id) const;
+  absl::StatusOr<SpaceRef> Find(uint64_t space_id);
   // In order of id.
-  std::vector<const SpaceEntry*> List() const;
-  // NotFound, InvalidArgument (lists the recipes there are, or the rates of the profile that the
-  // space has).
-  absl::Status SetRecipe(uint64_t space_id, std::string_view recipe);
+  std::vector<SpaceRef> List();
+  // The policy recipe of that name, or the default of none. InvalidArgument lists those there are.
+  absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
 
-  // --- Side objects
-  // --------------------------------------------------------------------------------
-
-  // Makes bytes of that kind current for the group: what later images are coded with.
-  // InvalidArgument names the field: no such group, bytes that are none of the kind, of another
-  // geometry than the group's, or a profile without the rate of the space's recipe.
-  // ResourceExhausted. AlreadyExists: it was mined, and one that was installed is current.
-  struct Installed {
-    codecs::Digest id{};
-    bool is_new = false;
-  };
-  absl::StatusOr<Installed> Install(const SpaceEntry& space, uint32_t group,
-                                    proto::SideObjectKind kind, std::span<const std::byte> bytes,
-                                    SideObjectOrigin origin = SideObjectOrigin::kInstalled);
-  // The space's recipe needs a profile, and the group has none, or one that was mined and lacks the
-  // recipe's rate.
-  bool WantsProfile(const SpaceEntry& space, uint32_t group);
-  // Makes *spec, of a group of the space, one of the space's recipe. Where that has a use for a
-  // profile or a bank it is the group's current one, which is returned: *spec is coded with it, and
-  // its image has to keep it. Where it needs one that the group has not, or not of that rate:
-  // `exact`.
-  SideObjectRef Settle(const SpaceEntry& space, codecs::ImageSpec* spec);
-  SideObjects& side_objects() { return side_objects_; }
-  QuerySquares& query_squares() { return query_squares_; }
+  // Retires the spaces that have been idle for long enough. Upkeep calls it every second or so.
+  void RetireIdle();
 
   void Report(MetricSink& sink) const;
 
  private:
-  // Of a name, or the default of none.
-  absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
+  friend class SpaceRef;
+  using Retired = std::vector<std::unique_ptr<SpaceEntry>>;
+
+  void Ref(SpaceEntry* entry);
+  void Unref(SpaceEntry* entry);
+  SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsIdle(const SpaceEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The space that has been idle longest, of the tenant or of all (empty name). Null: none is.
+  SpaceEntry* OldestIdle(std::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves it to *retired, which is to be destroyed with no lock held.
+  void Retire(SpaceEntry* entry, Retired* retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Retires idle spaces until the tenant may have one more.
+  absl::Status MakeRoom(std::string_view tenant, Retired* retired)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const codecs::Recipe default_recipe_;
-  SideObjects side_objects_;
-  QuerySquares query_squares_;
+  const Parts parts_;
   mutable Mutex mutex_;
-  std::deque<SpaceEntry> spaces_ ABSL_GUARDED_BY(mutex_);  // id - 1 is the index
+  absl::flat_hash_map<uint64_t, std::unique_ptr<SpaceEntry>> by_id_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<proto::Fingerprint, SpaceEntry*> by_fingerprint_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, size_t> counts_by_tenant_ ABSL_GUARDED_BY(mutex_);
+  TenantShares shares_ ABSL_GUARDED_BY(mutex_){"spaces", limits::kSpacesMax};
+  Counter retired_;
 };
 
 }  // namespace cairn

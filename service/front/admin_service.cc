@@ -63,7 +63,7 @@ void AdminService::AddTo(CallRouter& router) {
 }
 
 absl::Status AdminService::ListSpaces(const v1::ListSpacesRequest&, v1::ListSpacesReply* reply) {
-  for (const SpaceEntry* space : parts_.spaces.List()) {
+  for (const SpaceRef& space : parts_.spaces.List()) {
     const IndexFigures figures = parts_.index.figures(space->id());
     v1::SpaceInfo& info = *reply->add_spaces();
     info.set_space_id(space->id());
@@ -79,7 +79,7 @@ absl::Status AdminService::ListSpaces(const v1::ListSpacesRequest&, v1::ListSpac
 
 absl::Status AdminService::ListBlocks(const v1::ListBlocksRequest& request,
                                       v1::ListBlocksReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, parts_.spaces.Find(request.space_id()));
   if (request.limit() > limits::kListBlocksMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("limit: ", request.limit(), " is over ", limits::kListBlocksMax));
@@ -149,8 +149,10 @@ void AdminService::RunVerify(VerifyStream& stream, uint64_t space_id) {
 
 absl::Status AdminService::SetPolicy(const v1::SetPolicyRequest& request,
                                      v1::SetPolicyReply* reply) {
-  CAIRN_RETURN_IF_ERROR(parts_.spaces.SetRecipe(request.space_id(), request.policy().recipe()));
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, parts_.spaces.Find(request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe recipe,
+                         parts_.spaces.RecipeOf(request.policy().recipe()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, parts_.spaces.Find(request.space_id()));
+  CAIRN_RETURN_IF_ERROR(space->coding().SetRecipe(recipe));
   reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
   return absl::OkStatus();
 }

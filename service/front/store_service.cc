@@ -49,8 +49,7 @@ absl::StatusOr<Session> StoreService::SessionOf(const std::string& ticket) const
   return parts_.sessions.Find(parsed);
 }
 
-absl::StatusOr<const SpaceEntry*> StoreService::SpaceOf(const std::string& ticket,
-                                                        uint64_t space_id) const {
+absl::StatusOr<SpaceRef> StoreService::SpaceOf(const std::string& ticket, uint64_t space_id) const {
   CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(ticket));
   return parts_.spaces.Find(space_id, session.tenant.view());
 }
@@ -93,6 +92,7 @@ absl::Status StoreService::OpenSpace(const v1::OpenSpaceRequest& request,
   CAIRN_ASSIGN_OR_RETURN(
       const Spaces::Opened opened,
       parts_.spaces.Open(identity, request.policy().recipe(), session.tenant.view()));
+  CAIRN_RETURN_IF_ERROR(parts_.sessions.Keep(session.id, opened.space.Share()));
   reply->set_space_id(opened.space->id());
   reply->set_fingerprint(proto::ToBytes(opened.space->fingerprint()));
   reply->mutable_policy()->set_recipe(proto::ToRecipeName(opened.space->recipe()));
@@ -102,7 +102,7 @@ absl::Status StoreService::OpenSpace(const v1::OpenSpaceRequest& request,
 
 absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request) const {
   CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space,
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space,
                          parts_.spaces.Find(request.space_id(), session.tenant.view()));
   if (request.wait_ms() > limits::kWaitMsMax) {
     return absl::InvalidArgumentError(
@@ -167,7 +167,7 @@ absl::Status StoreService::Release(const v1::ReleaseRequest& request, v1::Releas
 }
 
 absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
   const auto whole = absl::MakeConstSpan(space->whole().data(), space->whole().size());
   for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
@@ -177,7 +177,7 @@ absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::Cont
 }
 
 absl::Status StoreService::Delete(const v1::DeleteRequest& request, v1::DeleteReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
   reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
   return absl::OkStatus();
@@ -185,9 +185,9 @@ absl::Status StoreService::Delete(const v1::DeleteRequest& request, v1::DeleteRe
 
 absl::Status StoreService::Invalidate(const v1::InvalidateRequest& request,
                                       v1::InvalidateReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   reply->set_deleted_count(parts_.index.Invalidate(space->id()));
-  parts_.spaces.query_squares().Forget(space->id());
+  space->coding().ForgetQuerySquares();
   return absl::OkStatus();
 }
 

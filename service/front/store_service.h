@@ -54,7 +54,7 @@ class StoreService {
                                v1::ListSideObjectsReply* reply);
 
   absl::StatusOr<MatchQuery> QueryOf(const v1::MatchRequest& request) const;
-  absl::StatusOr<const SpaceEntry*> SpaceOf(const std::string& ticket, uint64_t space_id) const;
+  absl::StatusOr<SpaceRef> SpaceOf(const std::string& ticket, uint64_t space_id) const;
   absl::StatusOr<Session> SessionOf(const std::string& ticket) const;
   void Figures(v1::StatsReply* reply) const;
 

@@ -26,11 +26,11 @@ absl::StatusOr<std::string> StoreService::CheckUpload(const v1::PutSideObjectReq
 
 absl::StatusOr<v1::PutSideObjectReply> StoreService::Install(const v1::PutSideObjectRequest& first,
                                                              std::string_view content) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(first.ticket(), first.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(first.ticket(), first.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const proto::SideObjectKind kind, proto::FromSideObjectKind(first.kind()));
   CAIRN_ASSIGN_OR_RETURN(
-      const Spaces::Installed installed,
-      parts_.spaces.Install(*space, first.group(), kind, std::as_bytes(std::span(content))));
+      const SpaceCoding::Installed installed,
+      space->coding().Install(first.group(), kind, std::as_bytes(std::span(content))));
   v1::PutSideObjectReply reply;
   reply.set_id(ToBytes(installed.id));
   reply.set_created(installed.is_new);
@@ -39,9 +39,9 @@ absl::StatusOr<v1::PutSideObjectReply> StoreService::Install(const v1::PutSideOb
 
 absl::Status StoreService::GetSideObject(const v1::GetSideObjectRequest& request,
                                          v1::GetSideObjectReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
   CAIRN_ASSIGN_OR_RETURN(const codecs::Digest id, proto::FromSideObjectId(request.id()));
-  const SideObjectRef found = parts_.spaces.side_objects().Find(space->id(), id);
+  const SideObjectRef found = space->coding().Find(id);
   if (found.get() == nullptr) {
     return absl::NotFoundError("id: the space has no such side object");
   }
@@ -60,8 +60,8 @@ absl::Status StoreService::GetSideObject(const v1::GetSideObjectRequest& request
 
 absl::Status StoreService::ListSideObjects(const v1::ListSideObjectsRequest& request,
                                            v1::ListSideObjectsReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, SpaceOf(request.ticket(), request.space_id()));
-  for (const SideObjects::Listed& one : parts_.spaces.side_objects().List(space->id())) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
+  for (const SideObjects::Listed& one : space->coding().List()) {
     v1::SideObjectInfo& info = *reply->add_side_objects();
     info.set_id(ToBytes(one.id));
     info.set_kind(static_cast<v1::SideObjectKind>(one.kind));

@@ -26,7 +26,6 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
       promotions({.images = index,
                   .copies = index,
                   .tiers = tiers,
-                  .side_objects = spaces.side_objects(),
                   .pool = pool,
                   .drop_damaged = [this](const ResidentPin& pin,
                                          codecs::Error error) { return DropDamaged(pin, error); },

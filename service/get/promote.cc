@@ -27,8 +27,7 @@ void Promote(std::unique_ptr<GetRun> run) {
     if (!run->pins[i].bytes().empty()) {
       continue;
     }
-    auto read = path.promotions.Join(std::move(run->pins[i]), run->space->fingerprint(),
-                                     run->space->tenant(), id);
+    auto read = path.promotions.Join(std::move(run->pins[i]), run->space, id);
     has_room = read.ok();
     if (has_room) {
       run->reads[i] = *std::move(read);

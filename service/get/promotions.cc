@@ -24,8 +24,7 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
 }
 
 absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
-                                                                  const proto::Fingerprint& space,
-                                                                  std::string_view tenant,
+                                                                  const SpaceRef& space,
                                                                   WaitingGets::Id get) {
   const Key key = KeyOf(pin);
   {
@@ -39,8 +38,7 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pi
   }
   auto promotion = std::make_shared<Promotion>();
   promotion->bytes_ = pin.copy().image_bytes;
-  promotion->space_ = space;
-  promotion->tenant_ = std::string(tenant);
+  promotion->space_ = space.Share();
   promotion->pin_ = std::move(pin);
   promotion->gets_.push_back(get);
   absl::Status allocated = Allocate(*promotion);
@@ -119,8 +117,8 @@ void Promotions::Completed(std::shared_ptr<Promotion> promotion, absl::Status st
 
 absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
   codecs::ImageView view;
-  codecs::Error error =
-      ParsePinned(promotion.pin_, promotion.memory_.bytes(), promotion.space_, &view);
+  codecs::Error error = ParsePinned(promotion.pin_, promotion.memory_.bytes(),
+                                    promotion.space_->fingerprint(), &view);
   if (error == codecs::Error::kOk) {
     error = codecs::VerifyTiles(view);
   }
@@ -136,11 +134,10 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
   copy.recipe = promotion.pin_.copy().recipe;
   copy.directory_crc = promotion.pin_.copy().directory_crc;
   if (view.spec().side_object_count > 0) {
-    copy.side_object =
-        parts_.side_objects.Find(promotion.pin_.facts().space_id, view.spec().side_objects[0]);
+    copy.side_object = promotion.space_->coding().Find(view.spec().side_objects[0]);
   }
   copy.extent = std::move(promotion.memory_);
-  copy.tenant = promotion.tenant_;
+  copy.tenant = promotion.space_->tenant();
   const Pin image = parts_.images.PinImage(promotion.pin_);
   if (!image.is_empty() &&
       parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {

@@ -24,14 +24,13 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/types/error.h"
-#include "proto/block_key.h"
 #include "service/get/waiting_gets.h"
 #include "service/index/copies.h"
 #include "service/index/images.h"
 #include "service/index/pin.h"
-#include "service/index/side_objects.h"
 #include "service/memory/arena.h"
 #include "service/path_pool.h"
+#include "service/spaces.h"
 #include "service/tier/tiers.h"
 
 namespace cairn {
@@ -54,8 +53,7 @@ class Promotion {
  private:
   friend class Promotions;
   ResidentPin pin_;
-  proto::Fingerprint space_{};
-  std::string tenant_;    // the space's
+  SpaceRef space_;
   CopyWriter writer_;     // empty: memory_ is staging
   Extent memory_;         // empty once it is a copy
   ResidentPin resident_;  // of that copy
@@ -74,7 +72,6 @@ class Promotions {
     Images& images;
     Copies& copies;
     Tiers& tiers;
-    SideObjects& side_objects;
     PathPool& pool;
     // Drops an image whose bytes are not its own, and returns DataLoss. Runs on the path pool.
     std::function<absl::Status(const ResidentPin&, codecs::Error)> drop_damaged;
@@ -88,9 +85,7 @@ class Promotions {
   // Joins the read of the pinned copy, or starts it. ended(get) runs once unless this fails,
   // possibly before it returns.
   // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
-  absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin,
-                                                        const proto::Fingerprint& space,
-                                                        std::string_view tenant,
+  absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
                                                         WaitingGets::Id get);
 
   // No new reads. Cancels those under way and waits until their completions have run. Idempotent.

@@ -22,7 +22,7 @@ struct GetRun {
   GetPath& path;
   OwnedGet get;
   GetDone done = nullptr;
-  const SpaceEntry* space = nullptr;
+  SpaceRef space = {};
   codecs::Slice slice = {};
   uint64_t source_bytes = 0;  // of the slice
   // Since Lookup(): of images that together cover the slice.

@@ -31,7 +31,7 @@ struct NewCopy {
   uint32_t directory_crc = 0;  // where it cannot be read out of extent.bytes()
   // The space's, for a copy that joins or follows others, which may be leased. Borrowed for the
   // call.
-  std::string_view tenant;
+  std::string_view tenant = {};
 };
 
 // An image and its first copy.

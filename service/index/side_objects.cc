@@ -150,6 +150,19 @@ bool SideObjects::Withdraw(uint64_t space_id, uint32_t group, const codecs::Dige
   return true;
 }
 
+void SideObjects::Forget(uint64_t space_id) {
+  std::vector<std::unique_ptr<Entry>> freed;  // after the lock
+  const MutexLock lock(mutex_);
+  absl::erase_if(current_, [&](const auto& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (slot.first.space_id != space_id) {
+      return false;
+    }
+    --slot.second->current_count;
+    freed.push_back(TakeIfFree(slot.second));
+    return true;
+  });
+}
+
 SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind) {
   const MutexLock lock(mutex_);
   const auto found = current_.find(Slot{space_id, group, kind});

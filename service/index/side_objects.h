@@ -107,6 +107,8 @@ class SideObjects {
 
   // Makes the profile of that id, if it is current and was mined, current no more. False if not.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
+  // The space is retired: none is current for its groups any more.
+  void Forget(uint64_t space_id);
 
   // Empty: the group has none of that kind.
   SideObjectRef Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind);

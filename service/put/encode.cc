@@ -28,11 +28,11 @@ absl::Status Corrupt(PutPath& path, const proto::Put& put, std::string_view what
 }
 
 // A recipe that the space allows, and what it needs. Sets *side_object to what the image names.
-absl::Status CheckCoding(PutPath& path, const SpaceEntry& space, const codecs::ImageSpec& spec,
+absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
                          SideObjectRef* side_object) {
   codecs::ImageSpec wanted = spec;
   wanted.recipe = space.recipe();
-  if (!spec.recipe.IsLossless() && !space.IsInForce(spec.recipe) &&
+  if (!spec.recipe.IsLossless() && !space.coding().IsInForce(spec.recipe) &&
       !(spec.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)), ", the space takes ",
@@ -42,7 +42,7 @@ absl::Status CheckCoding(PutPath& path, const SpaceEntry& space, const codecs::I
     return absl::OkStatus();
   }
   const codecs::Digest& id = spec.side_objects[0];
-  *side_object = path.spaces.side_objects().Find(space.id(), id);
+  *side_object = space.coding().Find(id);
   if (side_object->get() == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "payload: the image names side object ", proto::Hex(std::as_bytes(std::span(id))),
@@ -82,7 +82,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
     return absl::InvalidArgumentError(
         "payload: the image is of another space, key, group, slice, shape or position");
   }
-  CAIRN_RETURN_IF_ERROR(CheckCoding(path, space, spec, &encoded->side_object));
+  CAIRN_RETURN_IF_ERROR(CheckCoding(space, spec, &encoded->side_object));
   error = codecs::VerifyTiles(view);
   if (error == codecs::Error::kBadChecksum) {
     return Corrupt(path, put, "tile");
@@ -170,7 +170,7 @@ absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
     encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
-    encoded.side_object = path.spaces.Settle(*put.space, &spec);
+    encoded.side_object = put.space->coding().Settle(&spec);
     path.without_side_object.Add(
         policy.NeedsSideObject() && encoded.side_object.get() == nullptr ? 1 : 0);
   }

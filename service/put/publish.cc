@@ -40,10 +40,7 @@ absl::Status Publish(OwnedPut& put, Placed placed) {
     path.index.Announce(name);
     const std::span<const float> squares = put.statistics.of(proto::Statistic::kQuerySquares);
     if (!squares.empty()) {
-      const SpaceEntry& space = *put.space;
-      path.spaces.query_squares().Add({space.id(), put.put.group, space.tenant()},
-                                      space.groups()[put.put.group], put.spec.slice, squares,
-                                      put.put.tokens);
+      put.space->coding().AddQuerySquares(put.put.group, put.spec.slice, squares, put.put.tokens);
     }
   }
   return absl::OkStatus();

@@ -45,7 +45,7 @@ struct OwnedPut {
   }
 
   PutPath* path = nullptr;
-  const SpaceEntry* space = nullptr;
+  SpaceRef space;
   uint64_t session_id = 0;
   absl::Time deadline = absl::InfiniteFuture();  // past it Put() does not start
   proto::Put put;                                // as the frame says

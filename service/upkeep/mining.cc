@@ -90,10 +90,10 @@ absl::Time Mining::RunSlice(absl::Time now) {
       }
     }
     Work& begun = work_.emplace();
-    begun.target = targets_.back();
+    begun.target = std::move(targets_.back());
     begun.recipe = begun.target.space->recipe();
     begun.refusals = tiers_.host().refusals();
-    begun.blocks_to_skip = TrialOf(begun.target).blocks_to_skip;
+    begun.blocks_to_skip = TrialOf(begun.target.space->id(), begun.target.group).blocks_to_skip;
     targets_.pop_back();
   }
   const StepTimer timer(slice_seconds_);
@@ -102,7 +102,7 @@ absl::Time Mining::RunSlice(absl::Time now) {
     if (!Gather(*work_, until)) {
       // Until there are more; a large index is not gone through all the time.
       next_look_ = std::max(next_look_, now + kRestPerGather * work_->gathering);
-      TrialOf(work_->target).blocks_to_skip = 0;
+      TrialOf(work_->target.space->id(), work_->target.group).blocks_to_skip = 0;
       work_.reset();
     }
     return now;
@@ -120,7 +120,7 @@ absl::Time Mining::RunSlice(absl::Time now) {
     next_look_ = now + kGiveUpFor;
     targets_.clear();
   }
-  Trial& trial = TrialOf(work_->target);
+  Trial& trial = TrialOf(work_->target.space->id(), work_->target.group);
   trial.sample_blocks = work_->blocks.size();
   if (!is_done && work_->profile != nullptr) {
     TryAnotherSample(now, trial);
@@ -135,22 +135,23 @@ void Mining::TryAnotherSample(absl::Time now, Trial& trial) {
   trial.again = now + trial.rest;
 }
 
-Mining::Trial& Mining::TrialOf(const Target& target) {
-  return trials_[{target.space->id(), target.group}];
-}
-
 absl::Time Mining::Review(absl::Time now) {
   std::vector<ProfileReview::Withdrawn> withdrawn;
   const absl::Time next = review_.RunSlice(now, &withdrawn);
   for (const ProfileReview::Withdrawn& one : withdrawn) {
-    TryAnotherSample(now, trials_[{one.space_id, one.group}]);
+    TryAnotherSample(now, TrialOf(one.space_id, one.group));
   }
   return next;
 }
 
 std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
   std::vector<Target> targets;
-  for (const SpaceEntry* space : spaces_.List()) {
+  const std::vector<SpaceRef> spaces = spaces_.List();
+  std::erase_if(trials_, [&](const auto& trial) {  // of spaces that were retired
+    return std::none_of(spaces.begin(), spaces.end(),
+                        [&](const SpaceRef& space) { return space->id() == trial.first.first; });
+  });
+  for (const SpaceRef& space : spaces) {
     if (!space->recipe().NeedsProfile()) {
       continue;
     }
@@ -165,8 +166,8 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
               codecs::Error::kOk &&
           there / token_bytes >= kTokensMin &&
           codecs::Validate(RequestOf(*space, group, space->recipe())) == codecs::Error::kOk &&
-          spaces_.WantsProfile(*space, group) && TrialOf({space, group}).again <= now) {
-        targets.push_back({space, group});
+          space->coding().WantsProfile(group) && TrialOf(space->id(), group).again <= now) {
+        targets.push_back({space.Share(), group});
       }
     }
   }
@@ -174,7 +175,7 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
 }
 
 std::string_view Mining::ReasonToEnd(const Work& work) const {
-  if (!spaces_.WantsProfile(*work.target.space, work.target.group) ||
+  if (!work.target.space->coding().WantsProfile(work.target.group) ||
       work.target.space->recipe() != work.recipe) {
     return "the space has no use for it any more";
   }
@@ -227,7 +228,7 @@ bool Mining::Gather(Work& work, absl::Time until) {
   }
   codecs::MineRequest request = RequestOf(*work.target.space, work.target.group, work.recipe);
   // Of some heads alone they would say that the others' queries are nothing.
-  QuerySquares::Snapshot squares = spaces_.query_squares().Get(space_id, work.target.group);
+  QuerySquares::Snapshot squares = work.target.space->coding().query_squares(work.target.group);
   if (squares.tokens > 0) {
     request.query_squares = std::move(squares.means);
   }

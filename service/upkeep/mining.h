@@ -43,13 +43,16 @@ class Mining {
   // at once.
   absl::Time RunSlice(absl::Time now);
   // Lets go of all that it holds.
-  void Stop() { work_.reset(); }
+  void Stop() {
+    work_.reset();
+    targets_.clear();
+  }
 
   void Report(MetricSink& sink) const;
 
  private:
   struct Target {
-    const SpaceEntry* space = nullptr;
+    SpaceRef space;
     uint16_t group = 0;
   };
   // Images that together are the group whole, of one block.
@@ -90,7 +93,7 @@ class Mining {
 
   // Groups that want a profile and may have blocks enough, of all spaces.
   std::vector<Target> FindTargets(absl::Time now);
-  Trial& TrialOf(const Target& target);
+  Trial& TrialOf(uint64_t space_id, uint16_t group) { return trials_[{space_id, group}]; }
   // After a while, and of later blocks.
   static void TryAnotherSample(absl::Time now, Trial& trial);
   // A slice of the review of what was mined; returns when the next is due.

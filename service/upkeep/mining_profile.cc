@@ -122,10 +122,10 @@ absl::Status Mining::Judge(Work& work) {
 
 absl::Status Mining::Install(const Work& work) {
   const std::span<const std::byte> bytes = work.profile->bytes();
-  const SpaceEntry& space = *work.target.space;
-  CAIRN_ASSIGN_OR_RETURN(const Spaces::Installed installed,
-                         spaces_.Install(space, work.target.group, proto::SideObjectKind::kProfile,
-                                         bytes, SideObjectOrigin::kMined));
+  SpaceEntry& space = *work.target.space;
+  CAIRN_ASSIGN_OR_RETURN(const SpaceCoding::Installed installed,
+                         space.coding().Install(work.target.group, proto::SideObjectKind::kProfile,
+                                                bytes, SideObjectOrigin::kMined));
   mined_.Add();
   LogInfo("upkeep", "mined a profile",
           {{"space", space.id()},

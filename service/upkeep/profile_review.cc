@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-constexpr absl::Duration kSlice = absl::Milliseconds(5);
+constexpr absl::Duration kReviewSlice = absl::Milliseconds(5);
 constexpr absl::Duration kEvery = absl::Seconds(10);
 constexpr int kRestPerWalk = 50;  // times what the walk took
 constexpr uint64_t kLargerMin = 2;
@@ -28,7 +28,7 @@ absl::Time ProfileReview::RunSlice(absl::Time now, std::vector<Withdrawn>* withd
   if (!is_walking_) {
     Begin();
   }
-  while (!spaces_left_.empty() && MonotonicNow() - started < kSlice) {
+  while (!spaces_left_.empty() && MonotonicNow() - started < kReviewSlice) {
     ResidentPins pins;
     const bool has_more = index_.Walk(spaces_left_.back(), &cursor_, &pins);
     for (const ResidentPin& pin : pins) {
@@ -53,14 +53,12 @@ void ProfileReview::Begin() {
   spent_ = absl::ZeroDuration();
   tallies_.clear();
   cursor_ = 0;
-  for (const SpaceEntry* space : spaces_.List()) {
+  for (const SpaceRef& space : spaces_.List()) {
     bool has_mined = false;
     for (uint16_t group = 0; group < space->groups().size(); ++group) {
-      const SideObjectRef current =
-          spaces_.side_objects().Current(space->id(), group, proto::SideObjectKind::kProfile);
-      if (current.get() != nullptr &&
-          spaces_.side_objects().OriginOf(current) == SideObjectOrigin::kMined) {
-        tallies_[{space->id(), group}].id = current.get()->id();
+      const SideObjectRef mined = space->coding().MinedProfile(group);
+      if (mined.get() != nullptr) {
+        tallies_[{space->id(), group}].id = mined.get()->id();
         has_mined = true;
       }
     }
@@ -116,8 +114,11 @@ void ProfileReview::Conclude(std::vector<Withdrawn>* withdrawn) {
   is_walking_ = false;
   for (const auto& [place, tally] : tallies_) {
     const auto& [space_id, group] = place;
-    if (tally.larger < kLargerMin || 2 * tally.larger <= tally.seen ||
-        !spaces_.side_objects().Withdraw(space_id, group, tally.id)) {
+    if (tally.larger < kLargerMin || 2 * tally.larger <= tally.seen) {
+      continue;
+    }
+    const absl::StatusOr<SpaceRef> space = spaces_.Find(space_id);
+    if (!space.ok() || !(*space)->coding().Withdraw(group, tally.id)) {
       continue;
     }
     withdrawn_.Add();

@@ -98,6 +98,10 @@ absl::Time Upkeep::RunOnce() {
     ++evictions;
   }
   const absl::Time now = clock_.Now();
+  if (now >= next_retirement_) {
+    spaces_.RetireIdle();
+    next_retirement_ = now + kSleepMax;
+  }
   bool has_more = evictions == kEvictionsPerRound;
   if (now >= encode_again_) {
     has_more = EncodePending() || has_more;
@@ -149,7 +153,7 @@ void Upkeep::PutBack(std::vector<ResidentPin>& pins) {
 
 ResidentPins Upkeep::TakePendingParents(const ResidentPin& pin) {
   ResidentPins pending;
-  const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
+  const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
   const std::optional<BlockName> before = index_.BlockBefore(pin);
   if (!space.ok() || !before.has_value() ||
       !GoesOnWithParents((*space)->recipe(), pin.facts().first_position)) {
@@ -184,14 +188,14 @@ Upkeep::Parents Upkeep::ParentsOf(const ResidentPin& pin, const SpaceEntry& spac
 
 absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   const StepTimer timer(encode_seconds_);
-  CAIRN_ASSIGN_OR_RETURN(const SpaceEntry* space, spaces_.Find(pin.facts().space_id));
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, spaces_.Find(pin.facts().space_id));
   if (!VerifyOne(pin)) {
     return absl::OkStatus();
   }
   codecs::ImageView view;
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &view) == codecs::Error::kOk);
   codecs::ImageSpec spec = view.spec();
-  SideObjectRef side_object = spaces_.Settle(*space, &spec);
+  SideObjectRef side_object = space->coding().Settle(&spec);
   // Since it was kept raw the space may have turned raw.
   if (spec == view.spec()) {
     return absl::OkStatus();

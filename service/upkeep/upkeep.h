@@ -92,6 +92,7 @@ class Upkeep {
   const Clock& clock_;
   const codecs::Backend& backend_;
   Mining mining_;
+  absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
 
   mutable Mutex mutex_;
   CondVar woken_;

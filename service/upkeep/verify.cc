@@ -11,7 +11,7 @@ namespace cairn {
 bool Upkeep::VerifyOne(const ResidentPin& pin) {
   verified_images_.Add();
   codecs::ImageView view;
-  const absl::StatusOr<const SpaceEntry*> space = spaces_.Find(pin.facts().space_id);
+  const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
   if (!space.ok()) {
     return true;  // nobody can ask for it any more
   }

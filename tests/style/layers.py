@@ -53,6 +53,7 @@ UNITS = [
     ("service/limits", "service/limits"),
     ("service/config", "service/config"),
     ("service/spaces", "service/state"),
+    ("service/space_coding", "service/state"),
     ("service/sessions", "service/state"),
     ("service/tenant_policy", "service/state"),
     ("service/path_pool", "service/state"),

@@ -38,10 +38,17 @@ class StoreFixture {
   explicit StoreFixture(uint64_t host_bytes = 16_MiB, uint64_t blocks_max = 4096,
                         uint64_t staging_bytes = 32_MiB,
                         std::vector<std::unique_ptr<CopyTier>> others = {})
-      : sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
+      : side_objects(
+            {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
+        query_squares(limits::kQuerySquaresBytesMax),
+        spaces(codecs::AllRecipes().front(),
+               {.side_objects = side_objects,
+                .query_squares = query_squares,
+                .clock = clock,
+                .has_blocks = [this](uint64_t id) { return index->figures(id).block_count > 0; }}),
+        sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
                   .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }},
-                 /*peers_max=*/512),
-        spaces(codecs::AllRecipes().front()) {
+                 /*peers_max=*/512) {
     auto made = HostTier::Make(
         {.capacity_bytes = host_bytes, .staging_bytes = staging_bytes, .fault_in = false});
     CAIRN_CHECK_OK(made);
@@ -87,11 +94,16 @@ class StoreFixture {
     identity.groups = {group};
     return identity;
   }
-  const SpaceEntry& OpenSpace(std::string_view recipe = "raw",
-                              const proto::SpaceIdentity& identity = Identity()) {
-    const auto opened = spaces.Open(identity, recipe, identity.tenant);
+  // The fixture keeps it.
+  SpaceEntry& OpenSpace(std::string_view recipe = "raw",
+                        const proto::SpaceIdentity& identity = Identity()) {
+    auto opened = spaces.Open(identity, recipe, identity.tenant);
     CAIRN_CHECK_OK(opened);
-    return *opened->space;
+    return *kept.emplace_back(std::move(opened->space));
+  }
+  absl::Status SetRecipe(SpaceEntry& space, std::string_view name) {
+    CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe recipe, spaces.RecipeOf(name));
+    return space.coding().SetRecipe(recipe);
   }
 
   static proto::BlockKey Key(uint64_t number) {
@@ -252,8 +264,11 @@ class StoreFixture {
   std::vector<PeerRef> broken;
   std::unique_ptr<Tiers> tiers;
   HostTier* host = nullptr;  // of the tiers
-  Sessions sessions;
+  SideObjects side_objects;
+  QuerySquares query_squares;
   Spaces spaces;
+  std::vector<SpaceRef> kept;
+  Sessions sessions;
   std::unique_ptr<BlockIndex> index;
   std::unique_ptr<PathPool> pool;
   std::unique_ptr<PutPath> put;

@@ -160,11 +160,11 @@ TEST_F(QuotaTest, SpacesOfATenant) {
   const Opened kept = OpenSpace(ToyShape());
   absl::Status refused;
   int opened = 1;
-  for (; refused.ok() && opened <= 300; ++opened) {
+  for (; refused.ok() && opened <= 600; ++opened) {
     refused = client_->OpenSpace(ToySpec("test", {.model = absl::StrCat("m", opened)})).status();
   }
-  ExpectExhausted(refused, "spaces: at most 256 a tenant, 1024 in all");
-  EXPECT_EQ(daemon_->Metric("cairn_spaces"), 256);
+  ExpectExhausted(refused, "spaces: the tenant holds 512 and asks for 1 more, of 512");
+  EXPECT_EQ(daemon_->Metric("cairn_spaces"), 512);
   EXPECT_TRUE(Put(kept, 1).ok());
 }
 

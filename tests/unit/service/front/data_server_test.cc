@@ -87,10 +87,16 @@ class FlippingHandler final : public transport::LaneHandler {
 class DataServerTest : public ::testing::Test {
  protected:
   DataServerTest()
-      : sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
+      : side_objects_({.bytes_max = 1_MiB, .count_max = 1}),
+        query_squares_(1_MiB),
+        spaces_(Raw(), {.side_objects = side_objects_,
+                        .query_squares = query_squares_,
+                        .clock = clock_,
+                        .has_blocks =
+                            [this](uint64_t id) { return index_->figures(id).block_count > 0; }}),
+        sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
                    .break_peer = [this](const PeerRef& peer) { server_->BreakPeer(peer); }},
-                  /*peers_max=*/512),
-        spaces_(Raw()) {
+                  /*peers_max=*/512) {
     auto host =
         HostTier::Make({.capacity_bytes = 16_MiB, .staging_bytes = 16_MiB, .fault_in = false});
     CAIRN_CHECK_OK(host);
@@ -227,8 +233,10 @@ class DataServerTest : public ::testing::Test {
   const Clock& clock_ = RealClock::Get();
   std::unique_ptr<Tiers> tiers_;
   HostTier* host_ = nullptr;
-  Sessions sessions_;
+  SideObjects side_objects_;
+  QuerySquares query_squares_;
   Spaces spaces_;
+  Sessions sessions_;
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<PutPath> put_;
   std::unique_ptr<GetPath> get_;

@@ -49,9 +49,10 @@ TEST(EvictionTest, LeasedBlocksOutliveAllOthers) {
   MetricCapture metrics;
   store.index->Report(metrics);
   EXPECT_GE(metrics.Value("cairn_evictions_total{tier=\"host\",reason=\"capacity\"}"), 20);
-  while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {  // ends: what may go is finite
+  while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) >
+         0) {  // ends: what may go is finite
   }
-  EXPECT_THAT(store.index->Contains(space.id(), others, space.whole()), Each(false));
+  EXPECT_THAT(store.index->Contains(space.id(), others, space.whole()), testing::Each(false));
   for (const auto& key : leased) {
     const auto answer = store.RunGet(space, key, whole);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -59,7 +60,7 @@ TEST(EvictionTest, LeasedBlocksOutliveAllOthers) {
     EXPECT_TRUE(std::ranges::equal(answer->payload, source));
   }
   store.sessions.End(store.session.id);
-  while (store.index->EvictOldest(EvictionReason::kCapacity) > 0) {
+  while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
   }
   EXPECT_EQ(store.index->figures().block_count, 0u);
 }

@@ -22,7 +22,7 @@ constexpr int kRoundsMax = 10'000;
 
 class MiningTest : public testing::Test {
  protected:
-  const SpaceEntry& Cairn(std::string_view recipe = "cairn:2.3", bool turns = false) {
+  SpaceEntry& Cairn(std::string_view recipe = "cairn:2.3", bool turns = false) {
     auto identity = StoreFixture::Identity();
     identity.model = std::string(recipe);
     if (turns) {
@@ -30,7 +30,7 @@ class MiningTest : public testing::Test {
     }
     return store_.OpenSpace(recipe, identity);
   }
-  SideObjects& objects() { return store_.spaces.side_objects(); }
+  SideObjects& objects() { return store_.side_objects; }
   SideObjectRef Current(const SpaceEntry& space) {
     return objects().Current(space.id(), 0, kProfile);
   }
@@ -88,7 +88,7 @@ class MiningTest : public testing::Test {
 };
 
 TEST_F(MiningTest, FiveHundredTokensMakeAProfile) {
-  const SpaceEntry& space = Cairn("cairn:4.3", true);
+  SpaceEntry& space = Cairn("cairn:4.3", true);
   const auto keys = store_.PutChain(space, kBlocks - 1);
   RunUpkeep();
   EXPECT_EQ(Current(space).get(), nullptr) << "too few tokens";
@@ -123,7 +123,7 @@ TEST_F(MiningTest, FiveHundredTokensMakeAProfile) {
 }
 
 TEST_F(MiningTest, SlicesOfTwoRanksAreOneSample) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   for (uint64_t i = 1; i <= kBlocks; ++i) {
     ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(i), kLeft).ok());
     ASSERT_TRUE(store_.PutSource(space, StoreFixture::Key(1000 + i), kRight).ok());
@@ -145,7 +145,7 @@ TEST_F(MiningTest, LatentsHaveAProfileOfOnePlane) {
   identity.groups[0].kv_heads = 1;
   identity.groups[0].v_dim = 0;
   identity.groups[0].rope = {proto::Rope::Kind::kHalf, 16, 10000, {}};
-  const SpaceEntry& space = store_.OpenSpace("cairn-hot:3.5", identity);
+  SpaceEntry& space = store_.OpenSpace("cairn-hot:3.5", identity);
   store_.PutChain(space, kBlocks);
   RunUpkeep();
   const SideObjectRef mined = Current(space);
@@ -158,12 +158,12 @@ TEST_F(MiningTest, LatentsHaveAProfileOfOnePlane) {
 }
 
 TEST_F(MiningTest, StepsAreFineWhereQueriesAreLarge) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   const codecs::GroupShape& shape = space.groups()[0];
   std::vector<float> means(size_t{shape.layers} * shape.heads * shape.tile.k_dim, 1);
   for (size_t i = 0; i < means.size(); i += shape.tile.k_dim) means[i] = 16;
-  ASSERT_TRUE(store_.spaces.query_squares().Add({space.id(), 0, space.tenant()}, shape,
-                                                StoreFixture::Whole(space), means, 16));
+  ASSERT_TRUE(store_.query_squares.Add({space.id(), 0, space.tenant()}, shape,
+                                       StoreFixture::Whole(space), means, 16));
   store_.PutChain(space, kBlocks);
   RunUpkeep();
   const SideObjectRef mined = Current(space);
@@ -175,13 +175,13 @@ TEST_F(MiningTest, StepsAreFineWhereQueriesAreLarge) {
 }
 
 TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   const Bytes installed =
       codecs::ProfileBytes({.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32}, std::mt19937_64(1))
           .bytes();
   store_.PutChain(space, kBlocks);
   BeginMining();
-  ASSERT_TRUE(store_.spaces.Install(space, 0, kProfile, installed).ok());
+  ASSERT_TRUE(space.coding().Install(0, kProfile, installed).ok());
   RunUpkeep();
   EXPECT_EQ(Current(space).get()->id(), proto::SideObjectId(installed));
   EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
@@ -191,17 +191,17 @@ TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
       codecs::ProfileBytes({.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32}, std::mt19937_64(2))
           .bytes();
   EXPECT_TRUE(absl::IsAlreadyExists(
-      store_.spaces.Install(space, 0, kProfile, other, SideObjectOrigin::kMined).status()));
+      space.coding().Install(0, kProfile, other, SideObjectOrigin::kMined).status()));
 }
 
 TEST_F(MiningTest, WhatIsInstalledReplacesWhatWasMined) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   RunUpkeep();
   ASSERT_NE(Current(space).get(), nullptr);
   const Bytes mined(Current(space).get()->bytes().begin(), Current(space).get()->bytes().end());
   // Of equal bytes, who installs them is right.
-  ASSERT_TRUE(store_.spaces.Install(space, 0, kProfile, mined).ok());
+  ASSERT_TRUE(space.coding().Install(0, kProfile, mined).ok());
   EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
 }
 
@@ -253,10 +253,10 @@ TEST_F(MiningTest, AMinedProfileWhoseImagesAreTooLargeIsWithdrawnAndMinedAgain) 
 }
 
 TEST_F(MiningTest, AnotherRateIsMinedAgain) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   RunUpkeep();
-  ASSERT_TRUE(store_.spaces.SetRecipe(space.id(), "cairn:5.5").ok());
+  ASSERT_TRUE(store_.SetRecipe(space, "cairn:5.5").ok());
   store_.clock.Advance(absl::Seconds(1));
   RunUpkeep();
   ASSERT_NE(Current(space).get(), nullptr);
@@ -271,7 +271,7 @@ TEST_F(MiningTest, NoProfileIsMinedForRecipesThatNeedNone) {
 }
 
 TEST_F(MiningTest, BlocksThatAreDeletedAreNoSample) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   BeginMining();
   EXPECT_EQ(store_.index->Invalidate(space.id()), kBlocks);
@@ -291,7 +291,7 @@ TEST_F(MiningTest, BlocksThatAreDeletedAreNoSample) {
 }
 
 TEST_F(MiningTest, MemoryThatWentBadIsNoSample) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   const auto keys = store_.PutChain(space, kBlocks);
   const auto flip = [&](uint64_t at) {
     const auto pins = store_.index->Lookup({space.id(), keys[7]}, 0, StoreFixture::Whole(space));
@@ -310,7 +310,7 @@ TEST_F(MiningTest, MemoryThatWentBadIsNoSample) {
 }
 
 TEST_F(MiningTest, AFullTierGetsTheSampleBack) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   BeginMining();
   // Everything but the sample goes, and that is not enough.
@@ -323,7 +323,7 @@ TEST_F(MiningTest, AFullTierGetsTheSampleBack) {
 }
 
 TEST_F(MiningTest, StopLetsGoOfTheSample) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   BeginMining();
   store_.upkeep->Stop();
@@ -332,7 +332,7 @@ TEST_F(MiningTest, StopLetsGoOfTheSample) {
 
 // For the thread sanitizer: puts, gets, deletions and another's installs while the thread mines.
 TEST_F(MiningTest, RunsBesideEverythingElse) {
-  const SpaceEntry& space = Cairn();
+  SpaceEntry& space = Cairn();
   store_.PutChain(space, kBlocks);
   store_.upkeep->Start();
   const absl::Time deadline = MonotonicNow() + absl::Seconds(30);

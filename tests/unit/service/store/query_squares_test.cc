@@ -110,10 +110,10 @@ class PutQuerySquaresTest : public testing::Test {
     std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kQuerySquares);
     return store_.RunPut(frame, payload, store_.session);
   }
-  QuerySquares::Snapshot Get() { return store_.spaces.query_squares().Get(space_.id(), 0); }
+  QuerySquares::Snapshot Get() { return store_.query_squares.Get(space_.id(), 0); }
 
   StoreFixture store_;
-  const SpaceEntry& space_ = store_.OpenSpace("exact");
+  SpaceEntry& space_ = store_.OpenSpace("exact");
 };
 
 TEST_F(PutQuerySquaresTest, TheyAreCountedOncePerSliceAndTheBlockIsAsEver) {
@@ -178,7 +178,7 @@ TEST_F(PutQuerySquaresTest, AnImageTakesNoneThatItsCoderWouldRead) {
 TEST_F(PutQuerySquaresTest, WhatComesWithScoresIsNotKeptRaw) {
   auto identity = StoreFixture::Identity();
   identity.model = "scored";
-  const SpaceEntry& space = store_.OpenSpace("arkv", identity);
+  SpaceEntry& space = store_.OpenSpace("arkv", identity);
   for (const bool has_scores : {true, false}) {
     const auto key = StoreFixture::Key(has_scores ? 1 : 2);
     auto payload = StoreFixture::Source(space, key, 0, kWhole);
@@ -202,7 +202,7 @@ TEST_F(PutQuerySquaresTest, GroupsWithoutKeysHaveNone) {
   state.layers = {0, 1};
   state.state_bytes = 64;
   identity.groups = {state};
-  const SpaceEntry& space = store_.OpenSpace("raw", identity);
+  SpaceEntry& space = store_.OpenSpace("raw", identity);
   const std::vector<std::byte> payload(2 * 64 + 8);
   auto frame = StoreFixture::PutFrame(space, StoreFixture::Key(1), {0, 2, 0, 1}, payload);
   std::get<proto::Put>(frame.body).statistics.Add(proto::Statistic::kQuerySquares);

@@ -31,15 +31,15 @@ class SideObjectsTest : public testing::TestWithParam<SideObjectCase> {
   static Bytes Made(uint64_t seed = 1, const codecs::ProfileShape& shape = kShape) {
     return SideObjectBytes(GetParam().kind, seed, shape);
   }
-  const SpaceEntry& Open(std::string_view recipe = Recipe(), std::string_view model = "coded") {
+  SpaceEntry& Open(std::string_view recipe = Recipe(), std::string_view model = "coded") {
     auto identity = StoreFixture::Identity();
     identity.model = std::string(model);
     return store_.OpenSpace(recipe, identity);
   }
-  absl::StatusOr<Spaces::Installed> Install(const SpaceEntry& space, const Bytes& bytes) {
-    return store_.spaces.Install(space, 0, GetParam().kind, bytes);
+  absl::StatusOr<SpaceCoding::Installed> Install(SpaceEntry& space, const Bytes& bytes) {
+    return space.coding().Install(0, GetParam().kind, bytes);
   }
-  SideObjects& objects() { return store_.spaces.side_objects(); }
+  SideObjects& objects() { return store_.side_objects; }
   // The image that get answers with, parsed.
   codecs::ImageSpec SpecOf(const SpaceEntry& space, const proto::BlockKey& key) {
     const auto answer = store_.RunGet(space, key, StoreFixture::Whole(space), Form::kImage);
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Of, SideObjectsTest, testing::Values(kProfileCase, kBan
 INSTANTIATE_TEST_SUITE_P(Of, ProfilesTest, testing::Values(kProfileCase), NameOfCase);
 
 TEST_P(SideObjectsTest, AnObjectIsNamedByItsBytesAndReplacedByTheNext) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto first = Install(space, Made(1));
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(first->is_new);
@@ -99,7 +99,7 @@ TEST_P(SideObjectsTest, AnObjectIsNamedByItsBytesAndReplacedByTheNext) {
 }
 
 TEST_P(SideObjectsTest, WhatDoesNotFitIsRefusedByName) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto refused = [&](const Bytes& bytes, std::string_view text) {
     const auto status = Install(space, bytes).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -122,27 +122,26 @@ TEST_P(SideObjectsTest, WhatDoesNotFitIsRefusedByName) {
     refused(Made(1, shape), "group 0 has 2 layers, 4 heads, dims 32 and 32");
   }
   refused(Bytes(limits::kSideObjectBytesMax + 1), "at most");
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(store_.spaces.Install(space, 1, GetParam().kind, Made()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(space.coding().Install(1, GetParam().kind, Made()).status()));
   EXPECT_EQ(objects().count(), 0u);
 }
 
 TEST_P(ProfilesTest, ARateThatTheProfileLacksIsNamedWithThoseItHas) {
-  const SpaceEntry& space = Open("cairn:3.0");
+  SpaceEntry& space = Open("cairn:3.0");
   const auto status = Install(space, Made()).status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("no rate for cairn:3.0; it has cairn:BITS for 2.3, 4.3"));
-  ASSERT_TRUE(store_.spaces.SetRecipe(space.id(), "cairn:4.3").ok());
+  ASSERT_TRUE(store_.SetRecipe(space, "cairn:4.3").ok());
   ASSERT_TRUE(Install(space, Made()).ok());
-  EXPECT_THAT(std::string(store_.spaces.SetRecipe(space.id(), "cairn:3.0").message()),
+  EXPECT_THAT(std::string(store_.SetRecipe(space, "cairn:3.0").message()),
               HasSubstr("it has cairn:BITS for 2.3, 4.3"));
   EXPECT_EQ(codecs::FormatRecipe(space.recipe()), "cairn:4.3");
-  EXPECT_TRUE(absl::IsInvalidArgument(store_.spaces.SetRecipe(space.id(), "cairn:0.9")));
-  EXPECT_TRUE(store_.spaces.SetRecipe(space.id(), "raw").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.SetRecipe(space, "cairn:0.9")));
+  EXPECT_TRUE(store_.SetRecipe(space, "raw").ok());
 }
 
 TEST_P(SideObjectsTest, BlocksAreExactBeforeThereIsOneAndCodedWithItAfter) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto before = StoreFixture::Key(1), after = StoreFixture::Key(2);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store_.PutSource(space, before, whole).ok());
@@ -161,7 +160,7 @@ TEST_P(SideObjectsTest, BlocksAreExactBeforeThereIsOneAndCodedWithItAfter) {
   MetricCapture metrics;
   store_.put->Report(metrics);
   store_.index->Report(metrics);
-  store_.spaces.Report(metrics);
+  store_.side_objects.Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_put_without_side_object_total"), 1);
   EXPECT_EQ(metrics.Value(absl::StrCat("cairn_recipe_images{recipe=\"", Family(), "\"}")), 1);
   EXPECT_EQ(metrics.Value("cairn_side_objects"), 1);
@@ -169,7 +168,7 @@ TEST_P(SideObjectsTest, BlocksAreExactBeforeThereIsOneAndCodedWithItAfter) {
 }
 
 TEST_P(ProfilesTest, CairnHotIsCodedWithTheSameProfile) {
-  const SpaceEntry& space = Open("cairn-hot:4.0");
+  SpaceEntry& space = Open("cairn-hot:4.0");
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto installed = Install(space, Made());
@@ -183,7 +182,7 @@ TEST_P(ProfilesTest, CairnHotIsCodedWithTheSameProfile) {
 }
 
 TEST_P(SideObjectsTest, HalvesOfTwoRanksAreOneImageAndMixedOnesAreDecoded) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto alike = StoreFixture::Key(1), mixed = StoreFixture::Key(2);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(store_.PutSource(space, mixed, kLeft).ok());
@@ -210,7 +209,7 @@ TEST_P(SideObjectsTest, HalvesOfTwoRanksAreOneImageAndMixedOnesAreDecoded) {
 }
 
 TEST_P(SideObjectsTest, AnImageKeepsItsSideObjectUntilTheLastReaderIsDone) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto key = StoreFixture::Key(1);
   ASSERT_TRUE(Install(space, Made(1)).ok());
   ASSERT_TRUE(store_.PutSource(space, key, StoreFixture::Whole(space)).ok());
@@ -228,7 +227,7 @@ TEST_P(SideObjectsTest, AnImageKeepsItsSideObjectUntilTheLastReaderIsDone) {
 }
 
 TEST_P(SideObjectsTest, WhatABusyPoolKeptRawIsCodedByUpkeep) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto whole = StoreFixture::Whole(space);
   const auto put = [&](const proto::BlockKey& key) {
     const Bytes source = StoreFixture::Source(space, key, 0, whole);
@@ -250,7 +249,7 @@ TEST_P(SideObjectsTest, WhatABusyPoolKeptRawIsCodedByUpkeep) {
 }
 
 TEST_P(SideObjectsTest, AnImageOfOneThatIsNotThereIsRefused) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   ASSERT_TRUE(Install(space, Made(1)).ok());
@@ -273,15 +272,14 @@ TEST_P(SideObjectsTest, AnImageOfOneThatIsNotThereIsRefused) {
 }
 
 TEST_P(SideObjectsTest, OneOfEachKindIsCurrentAndTheRecipeChooses) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto whole = StoreFixture::Whole(space);
   for (const SideObjectCase& one : {kProfileCase, kBankCase}) {
-    ASSERT_TRUE(
-        store_.spaces.Install(space, 0, one.kind, SideObjectBytes(one.kind, 1, kShape)).ok());
+    ASSERT_TRUE(space.coding().Install(0, one.kind, SideObjectBytes(one.kind, 1, kShape)).ok());
   }
   uint64_t number = 0;
   for (const SideObjectCase& one : {kBankCase, kProfileCase}) {
-    ASSERT_TRUE(store_.spaces.SetRecipe(space.id(), one.recipe).ok());
+    ASSERT_TRUE(store_.SetRecipe(space, one.recipe).ok());
     const auto key = StoreFixture::Key(++number);
     ASSERT_TRUE(store_.PutSource(space, key, whole).ok());
     const codecs::ImageSpec spec = SpecOf(space, key);
@@ -295,7 +293,7 @@ TEST_P(SideObjectsTest, OneOfEachKindIsCurrentAndTheRecipeChooses) {
 }
 
 TEST_P(SideObjectsTest, AnImageThatNamesOneOfAnotherKindIsRefused) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   const auto key = StoreFixture::Key(1);
   const auto whole = StoreFixture::Whole(space);
   const auto other = GetParam().kind == kBank ? kProfile : kBank;
@@ -303,7 +301,7 @@ TEST_P(SideObjectsTest, AnImageThatNamesOneOfAnotherKindIsRefused) {
   ASSERT_TRUE(store_.PutSource(space, key, whole).ok());
   codecs::ImageSpec spec = SpecOf(space, key);
   store_.index->Invalidate(space.id());
-  const auto wrong = store_.spaces.Install(space, 0, other, SideObjectBytes(other, 1, kShape));
+  const auto wrong = space.coding().Install(0, other, SideObjectBytes(other, 1, kShape));
   ASSERT_TRUE(wrong.ok()) << wrong.status();
   spec.side_objects[0] = wrong->id;
   Bytes decoded;
@@ -335,7 +333,7 @@ TEST_P(SideObjectsTest, BudgetsAreKeptAndGivenBack) {
 }
 
 TEST_P(SideObjectsTest, CountsAreRightUnderConcurrency) {
-  const SpaceEntry& space = Open();
+  SpaceEntry& space = Open();
   ASSERT_TRUE(Install(space, Made(0)).ok());
   const auto whole = StoreFixture::Whole(space);
   std::vector<std::thread> threads;

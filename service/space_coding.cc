@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/space_coding.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "codecs/image/settle.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+std::string BitsName(uint32_t tenths) { return absl::StrCat(tenths / 10, ".", tenths % 10); }
+
+std::string RatesOf(const codecs::Profile& profile) {
+  std::string rates;
+  for (uint32_t bits = codecs::kProfileBitsMin; bits <= codecs::kProfileBitsMax; ++bits) {
+    if (profile.MultiplierOf(bits).has_value()) {
+      absl::StrAppend(&rates, rates.empty() ? "" : ", ", BitsName(bits));
+    }
+  }
+  return rates;
+}
+
+// Of a profile; all banks do for all recipes with one.
+bool HasRate(const codecs::Recipe& recipe, const codecs::Profile& profile) {
+  codecs::ImageSpec spec;
+  return !recipe.NeedsProfile() ||
+         codecs::SetRecipe(recipe, {.profile = &profile}, {}, &spec) == codecs::Error::kOk;
+}
+
+absl::Status CheckRate(const codecs::Recipe& recipe, uint32_t group,
+                       const codecs::Profile& profile) {
+  if (HasRate(recipe, profile)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "recipe: the profile of group ", group, " has no rate for ",
+      ToAbsl(codecs::FormatRecipe(recipe)), "; it has cairn:BITS for ", RatesOf(profile)));
+}
+
+absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, const char* name,
+                           const codecs::SideObjectHead& head) {
+  if (head.Fits(shape.tile, codecs::WholeOf(shape)) && head.layers == shape.layers &&
+      head.heads == shape.heads) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "content: the ", name, " is of ", head.layers, " layers, ", head.heads, " heads, dims ",
+      head.dims[0], " and ", head.dims[1], "; group ", group, " has ", shape.layers, " layers, ",
+      shape.heads, " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
+}
+
+}  // namespace
+
+SpaceCoding::SpaceCoding(uint64_t space_id, std::string_view tenant,
+                         std::span<const codecs::GroupShape> groups, const codecs::Recipe& recipe,
+                         SideObjects& side_objects, QuerySquares& query_squares)
+    : space_id_(space_id),
+      tenant_(tenant),
+      groups_(groups),
+      side_objects_(side_objects),
+      query_squares_(query_squares),
+      recipe_(recipe) {}
+
+SpaceCoding::~SpaceCoding() {
+  side_objects_.Forget(space_id_);
+  query_squares_.Forget(space_id_);
+}
+
+// --- The recipe ----------------------------------------------------------------------------------
+
+codecs::Recipe SpaceCoding::recipe() const {
+  const MutexLock lock(mutex_);
+  return recipe_;
+}
+
+bool SpaceCoding::IsInForce(const codecs::Recipe& recipe) const {
+  return codecs::FormatRecipe(recipe) == codecs::FormatRecipe(this->recipe());
+}
+
+absl::Status SpaceCoding::SetRecipe(const codecs::Recipe& recipe) {
+  for (uint32_t group = 0; group < groups_.size(); ++group) {
+    const SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
+    // What was mined is mined again for another rate.
+    if (current.get() != nullptr &&
+        side_objects_.OriginOf(current) == SideObjectOrigin::kInstalled) {
+      CAIRN_RETURN_IF_ERROR(CheckRate(recipe, group, *current.inputs().profile));
+    }
+  }
+  const MutexLock lock(mutex_);
+  recipe_ = recipe;
+  return absl::OkStatus();
+}
+
+// --- Side objects --------------------------------------------------------------------------------
+
+absl::StatusOr<SpaceCoding::Installed> SpaceCoding::Install(uint32_t group,
+                                                            proto::SideObjectKind kind,
+                                                            std::span<const std::byte> bytes,
+                                                            SideObjectOrigin origin) {
+  if (group >= groups_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group is ", group, ": the space has ", groups_.size(), " groups"));
+  }
+  if (bytes.size() > limits::kSideObjectBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("content has ", bytes.size(), " bytes: at most ",
+                                                   limits::kSideObjectBytesMax));
+  }
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, SideObject::Parse(kind, bytes));
+  const proto::SideObjectContent& content = parsed->content();
+  CAIRN_RETURN_IF_ERROR(CheckGeometry(groups_[group], group, proto::Name(kind), content.head()));
+  if (content.profile() != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckRate(recipe(), group, *content.profile()));
+  }
+  Installed installed = {.id = parsed->id(), .is_new = false};
+  CAIRN_ASSIGN_OR_RETURN(installed.is_new, side_objects_.Install({space_id_, group, tenant_},
+                                                                 std::move(parsed), origin));
+  return installed;
+}
+
+SideObjectRef SpaceCoding::Current(uint32_t group, proto::SideObjectKind kind) const {
+  return side_objects_.Current(space_id_, group, kind);
+}
+
+bool SpaceCoding::WantsProfile(uint32_t group) const {
+  const codecs::Recipe wanted = recipe();
+  if (!wanted.NeedsProfile()) {
+    return false;
+  }
+  const SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
+  return current.get() == nullptr || (side_objects_.OriginOf(current) == SideObjectOrigin::kMined &&
+                                      !HasRate(wanted, *current.profile()));
+}
+
+SideObjectRef SpaceCoding::MinedProfile(uint32_t group) const {
+  SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
+  return current.get() != nullptr && side_objects_.OriginOf(current) == SideObjectOrigin::kMined
+             ? std::move(current)
+             : SideObjectRef();
+}
+
+bool SpaceCoding::Withdraw(uint32_t group, const codecs::Digest& id) {
+  return side_objects_.Withdraw(space_id_, group, id);
+}
+
+SideObjectRef SpaceCoding::Settle(codecs::ImageSpec* spec) const {
+  const codecs::Recipe wanted = recipe();
+  SideObjectRef current;
+  if (const auto kind = proto::KindFor(wanted); kind.has_value()) {
+    current = Current(spec->group, *kind);
+  }
+  const codecs::Digest id = current.get() == nullptr ? codecs::Digest{} : current.get()->id();
+  return codecs::SetRecipeOrExact(wanted, current.inputs(), id, spec) ? std::move(current)
+                                                                      : SideObjectRef();
+}
+
+SideObjectRef SpaceCoding::Find(const codecs::Digest& id) const {
+  return side_objects_.Find(space_id_, id);
+}
+
+std::vector<SideObjects::Listed> SpaceCoding::List() const { return side_objects_.List(space_id_); }
+
+// --- Queries -------------------------------------------------------------------------------------
+
+bool SpaceCoding::AddQuerySquares(uint32_t group, const codecs::Slice& slice,
+                                  std::span<const float> means, uint32_t tokens) {
+  return query_squares_.Add({space_id_, group, tenant_}, groups_[group], slice, means, tokens);
+}
+
+QuerySquares::Snapshot SpaceCoding::query_squares(uint32_t group) const {
+  return query_squares_.Get(space_id_, group);
+}
+
+void SpaceCoding::ForgetQuerySquares() { query_squares_.Forget(space_id_); }
+
+}  // namespace cairn
