@@ -272,7 +272,11 @@ TEST_F(ControlTest, OutOfDescriptorsItTurnsClientsAwayAndThenGoesOn) {
   rlimit few = before;
   few.rlim_cur = static_cast<rlim_t>(daemon_->Metric("cairn_process_files_count")) + 24;
   ASSERT_EQ(::prlimit(daemon_->process().pid(), RLIMIT_NOFILE, &few, nullptr), 0);
-  {
+  const auto turned_away = [this] {
+    return daemon_->Metric("cairn_control_connections_total{outcome=\"out_of_files\"");
+  };
+  // Where another thread takes the last descriptor each time, peers wait and none is turned away.
+  for (int tries = 0; tries < 10 && turned_away() == 0; ++tries) {
     std::vector<Fd> connections;
     for (int i = 0; i < 60; ++i) connections.push_back(ConnectTcp(daemon_->port("control")));
     EXPECT_TRUE(WaitFor(
@@ -287,7 +291,7 @@ TEST_F(ControlTest, OutOfDescriptorsItTurnsClientsAwayAndThenGoesOn) {
   EXPECT_TRUE(
       WaitFor([&] { return absl::StartsWith(daemon_->HttpGet("/readyz"), "HTTP/1.1 200 "); },
               absl::Seconds(10), absl::Milliseconds(50)));
-  EXPECT_GT(daemon_->Metric("cairn_control_connections_total{outcome=\"out_of_files\""), 0);
+  EXPECT_GT(turned_away(), 0);
   EXPECT_TRUE(daemon_->AwaitMetric("cairn_sessions", 1, absl::Seconds(10)));
 }
 

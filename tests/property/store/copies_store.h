@@ -89,7 +89,8 @@ class CopiesStore {
     return {.recipe = RecipeOf(content),
             .extent = std::move(extent),
             .side_object = {},
-            .directory_crc = static_cast<uint32_t>(content)};
+            .directory_crc = static_cast<uint32_t>(content),
+            .tenant = "acme"};
   }
   void ExpectBytes(const ResidentPin& pin, uint64_t content) {
     std::vector<std::byte> read(pin.copy().image_bytes);

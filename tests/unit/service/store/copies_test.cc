@@ -52,7 +52,8 @@ struct TwoTiers {
     return store.index->FinishCopy(std::move(writer), {.recipe = facts.recipe,
                                                        .extent = *std::move(extent),
                                                        .side_object = {},
-                                                       .directory_crc = facts.directory_crc});
+                                                       .directory_crc = facts.directory_crc,
+                                                       .tenant = "acme"});
   }
   uint64_t EvictHost() {
     return store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity);

@@ -95,6 +95,7 @@ class PromoteTest : public ::testing::Test {
     copy.recipe = facts.recipe;
     copy.extent = *std::move(extent);
     copy.directory_crc = facts.directory_crc;
+    copy.tenant = "acme";
     CAIRN_CHECK(store.index->FinishCopy(std::move(writer), std::move(copy)));
   }
   void EvictHost() {
