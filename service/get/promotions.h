@@ -40,7 +40,7 @@ class Promotion {
  public:
   // How it went.
   //   OK         bytes() are the image, verified
-  //   DataLoss   they are damaged or another's: the image is dropped
+  //   DataLoss   they are damaged or another's: the image is dropped; or the tier cannot read them
   //   else       the tier, or the path pool, did not do it
   // REQUIRES of all: it is over.
   const absl::Status& status() const { return status_; }

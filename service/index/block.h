@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The entries of the index. All fields are guarded by the index's lock, but for those of a pinned
-// copy, and of its image, that say so. docs/adr has the table of what happens to them.
+// copy, and of its image, that say so. docs/adr/0012-images-and-copies.md has the table of what
+// happens to them.
 
 #include <array>
 #include <cstdint>

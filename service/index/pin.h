@@ -2,8 +2,8 @@
 #pragma once
 // Guards on what is published.
 //
-// A Pin keeps an image: what the index knows of it, and its last copy from eviction. Its bytes may
-// be encoded anew or moved meanwhile.
+// A Pin keeps what the index knows of an image, and keeps its last copy from being evicted. Its
+// bytes may be encoded anew or moved meanwhile.
 //
 // A ResidentPin names one copy of an image: while it lives, the bytes of that copy stay where they
 // are and do not change, even if the image is evicted, deleted or encoded anew meanwhile.

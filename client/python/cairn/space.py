@@ -143,8 +143,8 @@ class Space(SideObjects):
         `image`, the latter at least `image_bytes_max()` long.
 
         True where it was there; then the arrays hold it, verified. After False (a miss) or an
-        exception their content is unspecified. lease: of a match, so that the block cannot go
-        away meanwhile. decode: "client" moves the image, "daemon" the source bytes.
+        exception their content is unspecified. lease: of a match. Daemons do not
+        look at it today: while the match is held, the block is not evicted. decode: "client" moves the image, "daemon" the source bytes.
         """
         one = Get(key, k, v, lease, part or Part(), decode, source, image, slot_mapping)
         result = self.get_batch([one], timeout=timeout)[0]
