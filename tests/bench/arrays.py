@@ -196,13 +196,13 @@ class Cairn:
     def _await_profile(self, space: Any, mib: int) -> None:
         """The daemon mines a profile of the first blocks; what comes later is coded with it."""
         names = [f"{mib}-first-{i}" for i in range(BATCH)]
+        self.put(names, [Block.of(mib, i) for i in range(BATCH)])
         deadline = time.monotonic() + MINE_SECONDS_MAX
         while space.current_profile(0) is None:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self.name}: no profile was mined in {MINE_SECONDS_MAX} s")
-            self.put(names, [Block.of(mib, i) for i in range(BATCH)])
             time.sleep(0.1)
-            self.clear(names)
+        self.clear(names)
 
     def _space_and_keys(self, names: Sequence[str]) -> tuple[Any, list[bytes]]:
         space = self._spaces[int(names[0].split("-")[0])]
@@ -273,7 +273,7 @@ def main() -> None:
         try:
             for transport in ("local", "ucx"):
                 folder = pathlib.Path(name) / transport
-                folder.mkdir()
+                folder.mkdir(mode=0o700)
                 daemon = start(arguments.bin_dir, transport, folder, host_bytes="2GiB")
                 daemons.append(daemon)
                 client = cairn.connect(daemon.control, data=daemon.data)

@@ -132,12 +132,10 @@ class Load {
   // The daemon mines a profile of the first blocks; what comes later is coded with it.
   void AwaitProfile() {
     is_lossless = false;
-    for (int tries = 0; tries < 600; ++tries) {
-      PutAll(kBatch);
-      if (!Must(space_->ListSideObjects(kTimeout)).empty()) break;
-      CAIRN_CHECK(tries < 599, "no profile was mined within a minute");
+    PutAll(kBatch);
+    for (int tries = 0; Must(space_->ListSideObjects(kTimeout)).empty(); ++tries) {
+      CAIRN_CHECK(tries < 600, "no profile was mined within a minute");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      (void)Must(space_->Delete(keys_, kTimeout));
     }
     (void)Must(space_->Delete(keys_, kTimeout));
   }

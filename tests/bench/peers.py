@@ -249,7 +249,7 @@ def main() -> None:
         stores: list[Any] = []
         for transport in ("local", "ucx"):
             inner = folder / transport
-            inner.mkdir()
+            inner.mkdir(mode=0o700)
             daemon = stack.enter_context(start(arguments.bin_dir, transport, inner, "2GiB"))
             client = cairn.connect(daemon.control, data=daemon.data)
             for recipe in ("raw", "exact"):
