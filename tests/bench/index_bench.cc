@@ -38,20 +38,31 @@ proto::BlockKey KeyOf(uint64_t number) {
   return key;
 }
 
-struct Store {
-  // `ranks` images a block, side by side along the heads.
-  Store(uint64_t blocks, uint64_t ranks) {
-    auto made = HostTier::Make({.capacity_bytes = std::max(blocks * ranks * 4_KiB * 2, 64_MiB),
-                                .staging_bytes = 4_MiB,
-                                .fault_in = false});
+// An index that has room for so many blocks of `ranks` images each. Its one tenant may lease half
+// of lease_bytes_max, so that is all that the tier holds.
+struct EmptyStore {
+  EmptyStore(uint64_t blocks, uint64_t ranks, uint64_t capacity_bytes) {
+    auto made = HostTier::Make(
+        {.capacity_bytes = capacity_bytes, .staging_bytes = 4_MiB, .fault_in = false});
     CAIRN_CHECK_OK(made);
     host = made->get();
     tiers = std::make_unique<Tiers>(*std::move(made));
-    index =
-        std::make_unique<BlockIndex>(BlockIndex::Options{.blocks_max = blocks + 1024,
-                                                         .images_max = (blocks + 1024) * ranks,
-                                                         .lease_bytes_max = host->capacity_bytes()},
-                                     *tiers, RealClock::Get());
+    index = std::make_unique<BlockIndex>(
+        BlockIndex::Options{.blocks_max = blocks + 1024,
+                            .images_max = (blocks + 1024) * ranks,
+                            .lease_bytes_max = 2 * host->capacity_bytes()},
+        *tiers, RealClock::Get());
+  }
+  std::unique_ptr<Tiers> tiers;
+  HostTier* host = nullptr;
+  std::unique_ptr<BlockIndex> index;
+  std::vector<proto::BlockKey> keys;
+};
+
+struct Store : EmptyStore {
+  // `ranks` images a block, side by side along the heads.
+  Store(uint64_t blocks, uint64_t ranks)
+      : EmptyStore(blocks, ranks, std::max(blocks * ranks * 4_KiB * 2, 64_MiB)) {
     for (uint64_t i = 0; i < blocks; ++i) {
       keys.push_back(KeyOf(i));
       for (uint64_t rank = 0; rank < ranks; ++rank) {
@@ -86,26 +97,12 @@ struct Store {
             .session_id = 1,
             .tenant = "bench"};
   }
-  std::unique_ptr<Tiers> tiers;
-  HostTier* host = nullptr;
-  std::unique_ptr<BlockIndex> index;
-  std::vector<proto::BlockKey> keys;
 };
 
 // Blocks of as many images as there may be, in a store of its own.
-struct SlicedStore {
-  explicit SlicedStore(uint64_t blocks) {
-    auto made = HostTier::Make({.capacity_bytes = blocks * kRanks * 4_KiB + 64_MiB,
-                                .staging_bytes = 4_MiB,
-                                .fault_in = false});
-    CAIRN_CHECK_OK(made);
-    host = made->get();
-    tiers = std::make_unique<Tiers>(*std::move(made));
-    index =
-        std::make_unique<BlockIndex>(BlockIndex::Options{.blocks_max = blocks + 1024,
-                                                         .images_max = (blocks + 1024) * kRanks,
-                                                         .lease_bytes_max = host->capacity_bytes()},
-                                     *tiers, RealClock::Get());
+struct SlicedStore : EmptyStore {
+  explicit SlicedStore(uint64_t blocks)
+      : EmptyStore(blocks, kRanks, blocks * kRanks * 4_KiB + 64_MiB) {
     for (uint64_t i = 0; i < blocks; ++i) {
       keys.push_back(KeyOf(i));
       for (uint16_t rank = 0; rank < kRanks; ++rank) {
@@ -121,10 +118,6 @@ struct SlicedStore {
     }
   }
   static constexpr uint16_t kRanks = codecs::kImagesPerBlockMax;
-  std::unique_ptr<Tiers> tiers;
-  HostTier* host = nullptr;
-  std::unique_ptr<BlockIndex> index;
-  std::vector<proto::BlockKey> keys;
 };
 
 struct Row {
