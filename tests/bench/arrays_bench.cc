@@ -15,7 +15,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -28,6 +27,7 @@
 #include "client/cpp/client.h"
 #include "client/cpp/space.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/sdk.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 
@@ -38,12 +38,6 @@ constexpr uint32_t kHeads = 8, kDim = 64, kTokens = 128;
 constexpr uint64_t kLayerBytes = uint64_t{2} * kHeads * kTokens * kDim * 2;  // K and V, bf16
 constexpr uint64_t kBatch = 16;
 constexpr absl::Duration kTimeout = absl::Seconds(30);
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  CAIRN_CHECK_OK(value);
-  return *std::move(value);
-}
 
 // K and V of a block: [layers, heads, tokens, dim] each, elements of a normal distribution as bf16.
 struct Arrays {
@@ -75,17 +69,8 @@ class Load {
  public:
   Load(Client& client, pid_t daemon, const std::string& recipe, uint32_t mib, uint64_t total_bytes)
       : daemon_(daemon), layers_(static_cast<uint32_t>((uint64_t{mib} << 20) / kLayerBytes)) {
-    proto::SpaceIdentity identity;
-    identity.model = absl::StrCat("arrays-", recipe, "-", mib);
-    identity.weights_revision = "r1";
-    identity.dtype = codecs::DType::kBf16;
-    identity.tokens_per_block = kTokens;
-    proto::GroupGeometry group;
-    group.layers.resize(layers_);
-    std::iota(group.layers.begin(), group.layers.end(), 0U);
-    group.kv_heads = kHeads;
-    group.k_dim = group.v_dim = kDim;
-    identity.groups = {group};
+    const auto identity =
+        Identity(absl::StrCat("arrays-", recipe, "-", mib), {layers_, kHeads, kDim, kTokens});
     space_ = Must(client.OpenSpace(identity, recipe, kTimeout));
     for (uint64_t i = 0; i < kBatch; ++i) {
       sources_.emplace_back(layers_).Fill(i + 1);

@@ -80,7 +80,7 @@ inline double CpuSeconds(const std::function<void()>& run) {
   return now() - start;
 }
 
-// CPU time of all threads of a process that live: a daemon's and a client's do not end meanwhile.
+// CPU time of the live threads of a process. Threads that have ended are not counted.
 inline double ProcessCpuSeconds(pid_t pid) {
   uint64_t sum_ns = 0;
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -20,34 +19,16 @@
 #include "codecs/backend/backends.h"
 #include "codecs/image/encode.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/sdk.h"
 #include "tests/e2e/daemon/daemon_process.h"
 
 namespace cairn {
 namespace {
 
+using bench::Must;
+
 constexpr uint32_t kLayers = 32, kHeads = 8, kDim = 128, kTokens = 128;
 constexpr absl::Duration kTimeout = absl::Seconds(30);
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  CAIRN_CHECK_OK(value);
-  return *std::move(value);
-}
-
-proto::SpaceIdentity Identity() {
-  proto::SpaceIdentity identity;
-  identity.model = "bench";
-  identity.weights_revision = "r1";
-  identity.dtype = codecs::DType::kBf16;
-  identity.tokens_per_block = kTokens;
-  proto::GroupGeometry group;
-  group.layers.resize(kLayers);
-  std::iota(group.layers.begin(), group.layers.end(), 0U);
-  group.kv_heads = kHeads;
-  group.k_dim = group.v_dim = kDim;
-  identity.groups = {group};
-  return identity;
-}
 
 // Images of one size, in buffers, with as many buffers to read into.
 class Load {
@@ -146,7 +127,8 @@ int Main(int argc, char** argv) {
   connect.connections = 1;
   connect.region_bytes = kRegionBytesMax;
   const auto client = Must(Client::Connect(connect));
-  const auto space = Must(client->OpenSpace(Identity(), "raw", kTimeout));
+  const auto space = Must(client->OpenSpace(
+      bench::Identity("bench", {kLayers, kHeads, kDim, kTokens}), "raw", kTimeout));
 
   std::vector<std::byte> source(total_bytes, std::byte{1}), target(total_bytes, std::byte{2});
   std::vector<bench::Case> cases;

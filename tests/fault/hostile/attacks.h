@@ -15,7 +15,7 @@ struct Attack {
   const DaemonProcess& daemon;
   absl::Time until;
   std::mt19937_64 random;
-  uint64_t blows = 0;  // counted by the attack: none means that it never began
+  uint64_t blows = 0;  // counted by the attack; 0: it never began
 };
 
 // --- on the control plane (attacks_control.cc)
