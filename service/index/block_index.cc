@@ -205,6 +205,17 @@ bool BlockIndex::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   return table_.EvictCopy(tier, image, offset, reason);
 }
 
+Evictor::Moved BlockIndex::MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                                    TierExtent& to) {
+  const MutexLock lock(mutex_);
+  return table_.MoveCopy(tier, image, offset, to);
+}
+
+void BlockIndex::LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) {
+  const MutexLock lock(mutex_);
+  table_.LoseCopy(tier, image, offset);
+}
+
 bool BlockIndex::EvictWindow(uint64_t bytes, uint64_t* bytes_passed) {
   window_searches_.Add();
   mutex_.LetWaitersPass();

@@ -121,6 +121,8 @@ class BlockIndex final : public Prefixes,
   bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) override;
   bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                  EvictionReason reason) override;
+  Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) override;
+  void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) override;
 
   // IndexReport.
   std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,

@@ -90,6 +90,8 @@ class BlockTable {
   uint64_t EvictOldest(TierId tier, EvictionReason reason, uint64_t since, Visits& visits);
   bool EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed);
   bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset, EvictionReason reason);
+  Evictor::Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to);
+  void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset);
 
   uint64_t uses() const { return uses_; }
   bool IsEveryLeafHeld(TierId tier) const {
@@ -181,6 +183,8 @@ class BlockTable {
   Block* OldestUnheld(TierId tier, uint64_t since, Visits& visits);
   // The nearest ancestor in the tier that is not held; null: there is none, or `visits` are spent.
   Block* UnheldAncestor(const Block& block, TierId tier, Visits& visits);
+  // The linked copy at that place of a tier. Null: there is none.
+  Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) const;
   // Drops a block's copies in a tier. Returns the bytes that are free now.
   uint64_t EvictFrom(Block* block, TierId tier, EvictionReason reason);
   // Drops a whole block, if one may go. False: none.

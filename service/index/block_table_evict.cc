@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -125,27 +126,57 @@ bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passe
   return !blocks.empty();
 }
 
-bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
-                           EvictionReason reason) {
-  Block* block = Find({image.space_id, image.key});
+Copy* BlockTable::FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) const {
+  const Block* block = Find({image.space_id, image.key});
   if (block == nullptr) {
-    return true;
+    return nullptr;
   }
   for (const ImageRef& ref : block->images) {
     Copy* copy = ref.image->copies[IndexOf(tier)];
-    if (copy == nullptr || copy->extent.offset() != offset) {
-      continue;
+    if (copy != nullptr && copy->extent.offset() == offset) {
+      return copy;
     }
-    if (copy->is_held) {
-      return false;
-    }
-    InTier& in = At(tier);
-    in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
-    in.evicted_blocks[static_cast<size_t>(reason)] += block->in[IndexOf(tier)].copy_count == 0;
-    Settle(ref.image);
+  }
+  return nullptr;
+}
+
+bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                           EvictionReason reason) {
+  Copy* copy = FindCopy(tier, image, offset);
+  if (copy == nullptr) {
     return true;
   }
+  if (copy->is_held) {
+    return false;
+  }
+  Image* owner = copy->image;
+  const Block* block = owner->block;
+  InTier& in = At(tier);
+  in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
+  in.evicted_blocks[static_cast<size_t>(reason)] += block->in[IndexOf(tier)].copy_count == 0;
+  Settle(owner);
   return true;
+}
+
+Evictor::Moved BlockTable::MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset,
+                                    TierExtent& to) {
+  Copy* copy = FindCopy(tier, image, offset);
+  if (copy == nullptr) {
+    return Evictor::Moved::kGone;
+  }
+  if (copy->pins > 0) {
+    return Evictor::Moved::kBusy;
+  }
+  CAIRN_CHECK(to.size_bytes() == copy->extent.size_bytes() &&
+              to.rounded_bytes() == copy->extent.rounded_bytes());
+  copy->extent = std::move(to);
+  return Evictor::Moved::kMoved;
+}
+
+void BlockTable::LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) {
+  if (Copy* copy = FindCopy(tier, image, offset); copy != nullptr) {
+    Lose(copy);
+  }
 }
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "service/tier/image_facts.h"
+#include "service/tier/tier_extent.h"
 
 namespace cairn {
 
@@ -36,6 +37,17 @@ class Evictor {
   // True also where it is gone already.
   virtual bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                          EvictionReason reason) = 0;
+
+  enum class Moved : uint8_t {
+    kMoved,
+    kGone,  // it was evicted or deleted: nothing is there to move
+    kBusy,  // somebody reads it: not now
+  };
+  // The tier has carried the copy at `offset` to `to`, which has the same bytes. Takes `to` if it
+  // moved.
+  virtual Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) = 0;
+  // The bytes at that place are damaged: the copy goes, held or not.
+  virtual void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) = 0;
 };
 
 }  // namespace cairn

@@ -82,7 +82,7 @@ const TierTraits& HostTier::traits() const {
   return kTraits;
 }
 
-absl::StatusOr<TierExtent> HostTier::Reserve(uint64_t bytes) {
+absl::StatusOr<TierExtent> HostTier::Reserve(uint64_t bytes, const Placement&) {
   CAIRN_ASSIGN_OR_RETURN(Extent extent, Allocate(bytes));
   return TierExtent(std::move(extent));
 }

@@ -37,7 +37,8 @@ class HostTier final : public CopyTier {
 
   const TierTraits& traits() const override;
   void SetEvictor(Evictor* evictor) override { evictor_ = evictor; }
-  absl::StatusOr<TierExtent> Reserve(uint64_t bytes) override;
+  using CopyTier::Reserve;
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override;
   // A copy in memory, over when the call returns.
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;

@@ -22,6 +22,8 @@
 #include "base/metric.h"
 #include "service/tier/evictor.h"
 #include "service/tier/image_facts.h"
+#include "service/tier/recovery.h"
+#include "service/tier/space_record.h"
 #include "service/tier/tier_extent.h"
 
 namespace cairn {
@@ -35,6 +37,17 @@ struct TierTraits {
   bool is_leaf_first = false;
   // A copy in it may be the only one of its image.
   bool may_hold_last = false;
+  // What it holds outlives the process: Recover() finds it again.
+  bool is_lasting = false;
+};
+
+// Where a copy had best lie, in a tier of several devices: all of a chain on one, so that a device
+// that is lost costs some prefixes and cuts none.
+struct Placement {
+  // The copy of the block before, in the same tier. Null: there is none.
+  const TierExtent* beside = nullptr;
+  // Chooses where `beside` does not: of the first block of the chain that is known.
+  uint64_t hash = 0;
 };
 
 // Some of the bytes of one copy. `place` and `target` stay until the completion runs: a ResidentPin
@@ -53,6 +66,15 @@ struct TierWrite {
   CopyFacts copy;  // tier: this one
   std::span<const std::byte> source;
   absl::Time deadline = absl::InfiniteFuture();
+
+  // What a lasting tier needs besides, to find the image again.
+  proto::BlockKey parent{};
+  codecs::Digest side_object{};        // what the copy is coded with; all zero: nothing
+  const SpaceRecord* space = nullptr;  // REQUIRES of a lasting tier: not null
+  // Those that side_object and space name.
+  std::span<const NamedSideObject> side_objects = {};
+  // The completion waits until the copy would be found after a loss of power.
+  bool is_durable = false;
 };
 
 // Names a transfer to Cancel(); 0: none.
@@ -72,9 +94,10 @@ class CopyTier {
   virtual const TierTraits& traits() const = 0;
   TierId id() const { return traits().id; }
 
-  // Room for a copy, evicting if need be. ResourceExhausted: what is left is held, or the image is
-  // larger than the tier. Unavailable: the device is out.
-  virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes) = 0;
+  // Room for a copy, evicting if need be. ResourceExhausted: what is left is held, there is none
+  // yet, or the image is larger than the tier takes. Unavailable: the device is out.
+  virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) = 0;
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes) { return Reserve(bytes, Placement()); }
   virtual uint64_t capacity_bytes() const = 0;
   virtual uint64_t used_bytes() const = 0;  // as allocated, places that are still read included
 
@@ -88,6 +111,18 @@ class CopyTier {
 
   // REQUIRES: once, before the first Reserve(); the evictor outlives their use. Null at the end.
   virtual void SetEvictor(Evictor* evictor) = 0;
+
+  // --- Of a lasting tier. Others have nothing to do.
+
+  // Hands out what the tier held when the process before ended. REQUIRES: once, before the first
+  // Reserve(). Errors: the tier is out, and stays so.
+  virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
+  // Returns once what was freed before the call is gone for good: no restart brings it back. False:
+  // not by the deadline, or the device is out.
+  virtual bool AwaitFreed(absl::Time) { return true; }
+  // What is freed from now on is kept for the next process. Transfers under way complete, and no
+  // new ones begin. Idempotent.
+  virtual void Stop() {}
 
   virtual void Report(MetricSink& sink) const = 0;
 

@@ -30,6 +30,20 @@ void Tiers::SetEvictor(Evictor* evictor) {
   }
 }
 
+bool Tiers::AwaitFreed(absl::Time deadline) {
+  bool are_gone = true;
+  for (CopyTier* tier : all_) {
+    are_gone = tier->AwaitFreed(deadline) && are_gone;
+  }
+  return are_gone;
+}
+
+void Tiers::Stop() {
+  for (CopyTier* tier : all_) {
+    tier->Stop();
+  }
+}
+
 void Tiers::Report(MetricSink& sink) const {
   for (const CopyTier* tier : all_) {
     tier->Report(sink);

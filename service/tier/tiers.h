@@ -30,6 +30,9 @@ class Tiers {
   std::span<CopyTier* const> all() const { return all_; }
 
   void SetEvictor(Evictor* evictor);
+  // Of every tier.
+  bool AwaitFreed(absl::Time deadline);
+  void Stop();
   void Report(MetricSink& sink) const;
 
  private:

@@ -37,7 +37,8 @@ class MemoryTier final : public CopyTier {
   void SetEvictor(Evictor* evictor) override { evictor_ = evictor; }
   void Report(MetricSink&) const override {}
 
-  absl::StatusOr<TierExtent> Reserve(uint64_t bytes) override {
+  using CopyTier::Reserve;
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement&) override {
     const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     for (int evictions = 0; evictions < kEvictionsMax; ++evictions) {
       {

@@ -25,7 +25,10 @@ class DeviceTier final : public CopyTier {
   }
 
   const TierTraits& traits() const override { return kTraits; }
-  absl::StatusOr<TierExtent> Reserve(uint64_t bytes) override { return memory_.Reserve(bytes); }
+  using CopyTier::Reserve;
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override {
+    return memory_.Reserve(bytes, placement);
+  }
   uint64_t capacity_bytes() const override { return memory_.capacity_bytes(); }
   uint64_t used_bytes() const override { return memory_.used_bytes(); }
   TransferId Read(const TierRead& read, TierDone done) override {

@@ -23,6 +23,8 @@ class NoEvictor final : public Evictor {
   uint64_t EvictOldest(TierId, EvictionReason) override { return 0; }
   bool EvictWindow(uint64_t, uint64_t*) override { return false; }
   bool EvictCopy(TierId, const ImageFacts&, uint64_t, EvictionReason) override { return false; }
+  Moved MoveCopy(TierId, const ImageFacts&, uint64_t, TierExtent&) override { return Moved::kBusy; }
+  void LoseCopy(TierId, const ImageFacts&, uint64_t) override {}
 };
 
 std::vector<std::byte> Content(uint64_t seed, uint64_t bytes = kImageBytes) {

@@ -151,6 +151,38 @@ TEST(CopiesTest, AnImageLeavesWithItsLastCopy) {
       << "gone already";
 }
 
+TEST(CopiesTest, ATierMovesWhatNobodyReads) {
+  TwoTiers tiers(kCold);
+  const auto keys = tiers.store.PutChain(tiers.space, 1);
+  ASSERT_TRUE(tiers.CopyDown(1));
+  EXPECT_GT(tiers.EvictHost(), 0u);
+  const auto leased = tiers.store.index->Match(tiers.store.Query(tiers.space, keys, true));
+  ASSERT_TRUE(leased.ok() && leased->lease.has_value());
+  ResidentPin pin = tiers.Look(1);
+  const ImageFacts facts = pin.facts();
+  const uint64_t offset = pin.extent().offset();
+  const uint64_t used_bytes = tiers.other.used_bytes();
+  auto to = tiers.other.Reserve(pin.copy().image_bytes);
+  ASSERT_TRUE(to.ok());
+  const uint64_t new_offset = to->offset();
+  const auto move = [&](uint64_t from) {
+    return tiers.store.index->MoveCopy(TierId::kSsd, facts, from, *to);
+  };
+  EXPECT_EQ(move(offset), Evictor::Moved::kBusy);
+  pin.Reset();
+  EXPECT_EQ(move(offset + 1), Evictor::Moved::kGone);
+  EXPECT_FALSE(to->is_empty());
+  EXPECT_EQ(move(offset), Evictor::Moved::kMoved) << "a lease is of the image, not of the place";
+  EXPECT_TRUE(to->is_empty());
+  EXPECT_EQ(tiers.Look(1).extent().offset(), new_offset);
+  EXPECT_EQ(tiers.other.used_bytes(), used_bytes);
+  tiers.store.index->LoseCopy(TierId::kSsd, facts, offset);
+  EXPECT_TRUE(tiers.Has(1)) << "nothing is there any more";
+  tiers.store.index->LoseCopy(TierId::kSsd, facts, new_offset);
+  EXPECT_FALSE(tiers.Has(1)) << "damaged, though leased";
+  EXPECT_EQ(tiers.other.used_bytes(), 0u);
+}
+
 TEST(CopiesTest, ALeaseHoldsTheLastCopyOnly) {
   TwoTiers tiers(kCold);
   const auto keys = tiers.store.PutChain(tiers.space, 2);
