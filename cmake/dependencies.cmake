@@ -20,6 +20,10 @@ else()
   set(CAIRN_HAS_UCX OFF)
   message(STATUS "UCX not found: the ucx transport is not built")
 endif()
+pkg_check_modules(liburing QUIET IMPORTED_TARGET liburing>=2.3)
+if(NOT TARGET PkgConfig::liburing)      # without it threads move the bytes of drives
+  message(STATUS "liburing not found: the engine over io_uring is not built")
+endif()
 
 if(CAIRN_TESTS)
   find_package(GTest 1.12 REQUIRED)

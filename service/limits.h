@@ -138,6 +138,20 @@ inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
 
+// --- Transfers of a drive
+// A read takes 0.3 ms, and 0.15 ms more for each MiB of writes in flight; 4 MiB in flight are all
+// that a drive needs to be busy.
+inline constexpr uint64_t kIoPieceBytes = 4_MiB;  // the kernel would cut larger ones itself
+inline constexpr uint64_t kIoReadInflightBytes = 8_MiB;
+inline constexpr uint64_t kIoWriteInflightBytes = 8_MiB;
+inline constexpr uint64_t kIoInflightBesideReadsBytes = 2_MiB;
+inline constexpr uint32_t kIoReadsLingerMs =
+    5;                                       // reads count as there for that long after the last
+inline constexpr size_t kIoQueueMax = 4096;  // transfers that are not over
+inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
+inline constexpr int kIoReadThreads = 4;         // where io_uring is refused
+inline constexpr int kIoWriteThreads = 2;
+
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");
 static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,
@@ -159,5 +173,6 @@ static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Mat
 static_assert(kControlConnectionsMax > kSessionsMax, "operators get in beside all sessions");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
+static_assert(kIoPieceBytes <= kIoReadInflightBytes && kIoPieceBytes <= kIoWriteInflightBytes);
 
 }  // namespace cairn::limits

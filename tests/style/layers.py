@@ -39,6 +39,8 @@ ARROWS = {
     "service/config": {"base", "service/limits"} | CODECS,
     "service/memory": {"base", "transport", "kernels", "service/limits"},
     "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/state"},
+    # The tier on drives; those above know its seam alone.
+    "service/tier/ssd": {"base", "proto", "service/limits", "service/tier"} | CODECS,
     "service/index": {"base", "proto", "service/limits", "service/memory", "service/tier"} | CODECS,
     # What put, get and front share of a running daemon: spaces, sessions, the path pool.
     "service/state": PATH - {"service/state"},
@@ -59,6 +61,7 @@ UNITS = [
     ("service/path_pool", "service/state"),
     ("service/active_backend", "service/state"),
     ("service/step_timer", "service/state"),
+    ("service/tier/ssd/", "service/tier/ssd"),
 ] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index put get upkeep front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 
@@ -66,7 +69,8 @@ UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 HOMES = [
     (r"cuda|cub/|thrust/|nvtx", ["kernels/"]),
     (r"uc[pst]/", ["transport/ucx/"]),
-    (r"rocksdb/|liburing", ["service/tier/"]),
+    (r"rocksdb/", ["service/tier/ssd/ledger"]),
+    (r"liburing", ["service/tier/ssd/uring_engine"]),
     (r"prometheus/|civetweb", ["service/front/"]),
     (r"grpc(pp)?/|.*\.grpc\.pb\.h$", ["service/front/", "client/cpp/"]),
     (r".*\.pb\.h$|google/protobuf/", ["proto/", "service/front/", "client/"]),

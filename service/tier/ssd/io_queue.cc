@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/ssd/io_queue.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+bool IsPaged(uint64_t value) { return value % kPageBytes == 0; }
+
+bool IsPaged(const IoTransfer& transfer) {
+  const auto is_paged = [](std::span<std::byte> part) {
+    return IsPaged(reinterpret_cast<uintptr_t>(part.data())) && IsPaged(part.size());
+  };
+  return IsPaged(transfer.offset) && is_paged(transfer.parts[0]) && is_paged(transfer.parts[1]);
+}
+
+// The medium is bad: what the block layer and file systems say for it.
+bool IsMediumError(int error) {
+  switch (error) {
+    case EIO:
+    case ENODATA:    // a sector that cannot be read
+    case EILSEQ:     // protection information does not match
+    case EBADMSG:    // a checksum of the file system does not match
+    case EUCLEAN:    // likewise
+    case EREMOTEIO:  // the target failed
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status StatusOf(const IoPiece& piece, int64_t result) {
+  if (result == static_cast<int64_t>(piece.bytes)) {
+    return absl::OkStatus();
+  }
+  const bool is_read = piece.kind == IoKind::kRead;
+  const std::string what =
+      absl::StrCat(is_read ? "read of " : "write of ", piece.bytes, " bytes at ", piece.offset);
+  if (result < 0) {
+    const absl::Status named = absl::ErrnoToStatus(static_cast<int>(-result), what);
+    return IsMediumError(static_cast<int>(-result)) ? absl::DataLossError(named.message())
+                                                    : absl::InternalError(named.message());
+  }
+  const std::string message = absl::StrCat(what, ": moved ", result);
+  return is_read ? absl::DataLossError(message) : absl::InternalError(message);
+}
+
+}  // namespace
+
+void IoPiece::SetParts(const std::array<iovec, 2>& whole, uint64_t skip, uint64_t count) {
+  bytes = count;
+  parts = {};
+  parts_count = 0;
+  for (const iovec& part : whole) {
+    const uint64_t skipped = std::min<uint64_t>(skip, part.iov_len);
+    const uint64_t kept = std::min<uint64_t>(count, part.iov_len - skipped);
+    skip -= skipped;
+    count -= kept;
+    if (kept > 0) {
+      parts[static_cast<size_t>(parts_count++)] = {static_cast<char*>(part.iov_base) + skipped,
+                                                   kept};
+    }
+  }
+}
+
+IoQueue::IoQueue(const IoLimits& limits, const Clock& clock) : limits_(limits), clock_(clock) {
+  for (const uint64_t bytes : {limits.piece_bytes, limits.read_inflight_bytes,
+                               limits.write_inflight_bytes, limits.inflight_beside_reads_bytes}) {
+    CAIRN_CHECK(bytes > 0 && IsPaged(bytes));
+  }
+}
+
+IoQueue::~IoQueue() {
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(transfers_.empty());
+}
+
+void IoQueue::Complete(Ended ended) {
+  for (auto& [done, status] : ended) {
+    std::move(done)(std::move(status));
+  }
+}
+
+IoId IoQueue::Submit(const IoTransfer& transfer, IoDone done) {
+  CAIRN_CHECK(IsPaged(transfer) && transfer.bytes() > 0);
+  absl::Status refusal;
+  {
+    const MutexLock lock(mutex_);
+    if (is_stopping_) {
+      refusal = absl::UnavailableError("transfers are being stopped");
+    } else if (transfers_.size() >= limits_.queue_max) {
+      refusal = absl::ResourceExhaustedError(
+          absl::StrCat(limits_.queue_max, " transfers wait for the drive"));
+      refused_[Index(transfer.kind)].Add();
+    } else {
+      const IoId id = ++last_id_;
+      Transfers& list = (transfer.is_background ? background_ : foreground_)[Index(transfer.kind)];
+      list.push_back({.id = id, .io = transfer, .done = std::move(done), .status = {}});
+      transfers_.emplace(id, std::prev(list.end()));
+      waiting_[Index(transfer.kind)].Add(1);
+      if (transfer.deadline != absl::InfiniteFuture()) {
+        deadlines_.emplace(transfer.deadline, id);
+        if (transfer.deadline < deadlines_sleep_until_) {
+          deadline_is_nearer_.NotifyOne();
+        }
+      }
+      WakeLocked();
+      return id;
+    }
+  }
+  std::move(done)(std::move(refusal));
+  return 0;
+}
+
+void IoQueue::Cancel(IoId id) {
+  Ended ended;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = transfers_.find(id);
+    if (found == transfers_.end() || &ListOf(*found->second) == &taken_) {
+      return;
+    }
+    FailLocked(found->second, absl::CancelledError("the transfer was cancelled"), ended);
+    WakeLocked();  // those behind it
+  }
+  Complete(std::move(ended));
+}
+
+std::optional<IoPiece> IoQueue::Take() {
+  Ended ended;
+  std::optional<IoPiece> piece;
+  {
+    const MutexLock lock(mutex_);
+    EndLateLocked(ended);
+    piece = TakeRestLocked(IoKind::kRead);
+    if (!piece.has_value()) {
+      piece = TakeRestLocked(IoKind::kWrite);
+    }
+    if (!piece.has_value()) {
+      Transfers* const read = NextLocked(IoKind::kRead);
+      Transfers* const write = NextLocked(IoKind::kWrite);
+      if (read != nullptr && write != nullptr) {
+        // Of two in the background, the older.
+        const bool is_write_first =
+            read->front().io.is_background &&
+            (!write->front().io.is_background || write->front().id < read->front().id);
+        piece = CutLocked(is_write_first ? *write : *read);
+      } else if (read != nullptr || write != nullptr) {
+        piece = CutLocked(read != nullptr ? *read : *write);
+      }
+    }
+  }
+  Complete(std::move(ended));
+  return piece;
+}
+
+std::optional<IoPiece> IoQueue::AwaitPiece(IoKind kind) {
+  while (true) {  // ends: with a piece, or when the queue stops
+    Ended ended;
+    {
+      const MutexLock lock(mutex_);
+      EndLateLocked(ended);
+      std::optional<IoPiece> piece;
+      if (ended.empty()) {
+        piece = TakeRestLocked(kind);
+        Transfers* const next = piece.has_value() ? nullptr : NextLocked(kind);
+        if (next != nullptr) {
+          piece = CutLocked(*next);
+        }
+        if (piece.has_value() || is_stopping_) {
+          WakeLocked();  // there may be more for the others
+          return piece;
+        }
+        ++sleeping_[Index(kind)];
+        ready_[Index(kind)].WaitUntil(mutex_, absl::InfiniteFuture());
+        --sleeping_[Index(kind)];
+      }
+    }
+    Complete(std::move(ended));
+  }
+}
+
+void IoQueue::End(const IoPiece& piece, int64_t result) {
+  Ended ended;
+  {
+    const MutexLock lock(mutex_);
+    const Transfers::iterator transfer = transfers_.at(piece.id);
+    const size_t kind = Index(piece.kind);
+    bytes_[kind].Add(result > 0 ? static_cast<uint64_t>(result) : 0);
+    if (!transfer->status.ok() || !ResumeLocked(piece, result)) {
+      const absl::Time now = clock_.Now();
+      seconds_[kind].Observe(now - piece.begun);
+      AddInflightLocked(piece, -static_cast<int64_t>(piece.bytes));
+      if (piece.kind == IoKind::kRead && !piece.is_background) {
+        last_read_ = now;
+      }
+      --pieces_;
+      --transfer->pieces;
+      absl::Status status = StatusOf(piece, result);
+      if (!status.ok()) {
+        errors_[kind].Add();
+        FailLocked(transfer, std::move(status), ended);
+      } else if (transfer->pieces == 0 && &ListOf(*transfer) == &taken_) {
+        EndLocked(transfer, std::move(transfer->status), ended);
+      }
+      if (pieces_ == 0) {
+        idle_.NotifyAll();
+      }
+    }
+    WakeLocked();
+  }
+  Complete(std::move(ended));
+}
+
+bool IoQueue::ResumeLocked(const IoPiece& piece, int64_t result) {
+  const bool is_interrupted = result == -EINTR || result == -EAGAIN;
+  // Whole pages: where the kernel stopped inside one, it is moved again.
+  const uint64_t moved = result > 0 ? static_cast<uint64_t>(result) / kPageBytes * kPageBytes : 0;
+  if (is_interrupted ? piece.interruptions == limits::kIoInterruptionsMax
+                     : moved == 0 || moved >= piece.bytes) {
+    return false;
+  }
+  IoPiece rest = piece;
+  rest.interruptions += is_interrupted ? 1 : 0;
+  rest.offset += moved;
+  rest.SetParts(piece.parts, moved, piece.bytes - moved);
+  AddInflightLocked(piece, -static_cast<int64_t>(moved));
+  rests_[Index(piece.kind)].push_back(rest);
+  return true;
+}
+
+absl::Time IoQueue::EndLate() {
+  Ended ended;
+  absl::Time next = absl::InfiniteFuture();
+  {
+    const MutexLock lock(mutex_);
+    EndLateLocked(ended);
+    if (!deadlines_.empty()) {
+      next = deadlines_.begin()->first;
+    }
+  }
+  Complete(std::move(ended));
+  return next;
+}
+
+void IoQueue::KeepDeadlines() {
+  while (true) {  // ends when the queue stops
+    Ended ended;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopping_) {
+        return;
+      }
+      EndLateLocked(ended);
+      if (ended.empty()) {
+        deadlines_sleep_until_ =
+            deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+        deadline_is_nearer_.WaitUntil(mutex_, deadlines_sleep_until_);
+        deadlines_sleep_until_ = absl::InfinitePast();
+      }
+    }
+    Complete(std::move(ended));
+  }
+}
+
+void IoQueue::Stop() {
+  Ended ended;
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    for (auto* lists : {&foreground_, &background_}) {
+      for (Transfers& list : *lists) {
+        while (!list.empty()) {
+          FailLocked(list.begin(), absl::UnavailableError("transfers are being stopped"), ended);
+        }
+      }
+    }
+    for (CondVar& ready : ready_) {
+      ready.NotifyAll();
+    }
+    deadline_is_nearer_.NotifyAll();
+  }
+  Complete(std::move(ended));
+}
+
+bool IoQueue::is_stopping() const {
+  const MutexLock lock(mutex_);
+  return is_stopping_;
+}
+
+bool IoQueue::AwaitIdle(absl::Time deadline) {
+  const MutexLock lock(mutex_);
+  while (pieces_ > 0) {
+    if (!idle_.WaitUntil(mutex_, deadline) && pieces_ > 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace cairn
