@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "codecs/checksum/checksum.h"
+#include "codecs/format/recipe_fields.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
@@ -38,20 +39,8 @@ void StoreHeader(const ImageSpec& spec, uint64_t image_bytes, uint64_t tile_coun
   Store(target + header::kUnitHeads, static_cast<uint8_t>(spec.unit.heads - 1));
   Store(target + header::kUnitPlanes, static_cast<uint8_t>(spec.unit.planes - 1));
   Store(target + header::kSymbolMode, spec.symbol_mode);
-  Store(target + header::kRecipeId, spec.recipe.id);
-  Store(target + header::kRecipeBits, spec.recipe.bits);
-  Store(target + header::kRecipeFlags,
-        static_cast<uint8_t>((spec.recipe.is_clipped ? header::kFlagClipped : 0) |
-                             (spec.recipe.is_fast ? header::kFlagFast : 0) |
-                             (spec.recipe.is_local ? header::kFlagLocal : 0) |
-                             (spec.recipe.is_nearest ? header::kFlagNearest : 0)));
-  Store(target + header::kTables, spec.recipe.tables);
-  Store(target + header::kKGroupTokens, spec.recipe.k_group_tokens);
-  Store(target + header::kVGroupChannels, spec.recipe.v_group_channels);
-  Store(target + header::kLevel, spec.recipe.level);
-  Store(target + header::kMultiplier, spec.recipe.multiplier);
-  Store(target + header::kVariant, spec.recipe.variant);
-  if (spec.recipe.NeedsBank()) Store(target + header::kPatterns, spec.recipe.patterns);
+  StoreRecipe(spec.recipe, std::span<std::byte, kRecipeFieldsBytes>(target + header::kRecipeId,
+                                                                    kRecipeFieldsBytes));
   for (size_t i = 0; i < spec.side_object_count; ++i) {
     Store(target + header::kSideObjects + i * sizeof(Digest), spec.side_objects[i]);
   }

@@ -2,6 +2,7 @@
 #include "codecs/image/image.h"
 
 #include "codecs/format/image_header.h"
+#include "codecs/format/recipe_fields.h"
 #include "codecs/forms/form.h"
 #include "codecs/types/bytes.h"
 
@@ -19,42 +20,13 @@ Error CheckStart(std::span<const std::byte> bytes) {
   return Error::kOk;
 }
 
-Error LoadRecipe(const std::byte* base, Recipe* recipe) {
-  recipe->id = Load<RecipeId>(base + header::kRecipeId);
-  recipe->bits = Load<uint8_t>(base + header::kRecipeBits);
-  const auto flags = Load<uint8_t>(base + header::kRecipeFlags);
-  if (flags > header::kFlagsKnown) return Error::kBadFlags;
-  recipe->is_clipped = (flags & header::kFlagClipped) != 0;
-  recipe->is_fast = (flags & header::kFlagFast) != 0;
-  recipe->is_local = (flags & header::kFlagLocal) != 0;
-  recipe->is_nearest = (flags & header::kFlagNearest) != 0;
-  recipe->k_group_tokens = Load<uint16_t>(base + header::kKGroupTokens);
-  recipe->v_group_channels = Load<uint16_t>(base + header::kVGroupChannels);
-  // No tables: reserved, where the recipe has none.
-  recipe->tables = Load<uint8_t>(base + header::kTables);
-  if (recipe->id != RecipeId::kExact && recipe->tables != 0) return Error::kBadPadding;
-  if (recipe->NeedsProfile()) {
-    recipe->level = Load<uint8_t>(base + header::kLevel);
-    recipe->multiplier = Load<int16_t>(base + header::kMultiplier);
-  }
-  if (recipe->HasVariant()) recipe->variant = Load<uint8_t>(base + header::kVariant);
-  if (recipe->NeedsBank()) {
-    recipe->level = Load<uint8_t>(base + header::kLevel);
-    recipe->patterns = Load<uint16_t>(base + header::kPatterns);
-  }
-  return IsKnown(*recipe) ? Error::kOk : Error::kBadHeader;
-}
-
-Error CheckReserved(const std::byte* base, const Recipe& recipe, size_t side_object_count) {
-  const bool has_rate = recipe.NeedsProfile() || recipe.NeedsBank();
-  const size_t rate_bytes = has_rate ? 0 : header::kVariant - header::kRecipeParams;
-  const size_t params = recipe.HasVariant() ? header::kParamsTail : header::kVariant;
-  const size_t side_objects_end = header::kSideObjects + side_object_count * sizeof(Digest);
-  const bool is_zero = IsZero(base + header::kRecipeReserved, 1) &&
-                       IsZero(base + header::kRecipeParams, rate_bytes) &&
-                       IsZero(base + params, header::kSideObjects - params) &&
-                       IsZero(base + side_objects_end, kHeaderBytes - side_objects_end);
-  return is_zero ? Error::kOk : Error::kBadPadding;
+// The recipe, and that what follows the side objects is zero.
+Error LoadCoding(const std::byte* base, ImageSpec* spec) {
+  const std::span<const std::byte, kRecipeFieldsBytes> fields(base + header::kRecipeId,
+                                                              kRecipeFieldsBytes);
+  if (const Error error = LoadRecipe(fields, &spec->recipe); error != Error::kOk) return error;
+  const size_t end = header::kSideObjects + spec->side_object_count * sizeof(Digest);
+  return IsZero(base + end, kHeaderBytes - end) ? Error::kOk : Error::kBadPadding;
 }
 
 Error LoadSpec(const std::byte* base, ImageSpec* spec) {
@@ -75,11 +47,7 @@ Error LoadSpec(const std::byte* base, ImageSpec* spec) {
   for (size_t i = 0; i < spec->side_object_count; ++i) {
     spec->side_objects[i] = Load<Digest>(base + header::kSideObjects + i * sizeof(Digest));
   }
-  if (const Error error = LoadRecipe(base, &spec->recipe); error != Error::kOk) return error;
-  if (const Error error = CheckReserved(base, spec->recipe, spec->side_object_count);
-      error != Error::kOk) {
-    return error;
-  }
+  if (const Error error = LoadCoding(base, spec); error != Error::kOk) return error;
   return Validate(*spec) == Error::kOk ? Error::kOk : Error::kBadHeader;
 }
 

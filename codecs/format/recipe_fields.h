@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A recipe as bytes: what the header of an image says of it, bytes 128 to 160 of
+// docs/formats/image.md. Records on disk keep the same bytes.
+//
+// Thread-safety: pure functions.
+
+#include <cstddef>
+#include <span>
+
+#include "codecs/recipe/recipe.h"
+#include "codecs/types/error.h"
+
+namespace cairn::codecs {
+
+inline constexpr size_t kRecipeFieldsBytes = 32;
+// Of those, what no known recipe leaves zero. The rest is for parameters of later recipes.
+inline constexpr size_t kRecipeFieldsUsed = 13;
+
+void StoreRecipe(const Recipe& recipe, std::span<std::byte, kRecipeFieldsBytes> target);
+
+// kBadFlags; kBadHeader unless IsKnown(); kBadPadding where bytes that the recipe does not use are
+// not zero. *recipe is in any state but on kOk.
+Error LoadRecipe(std::span<const std::byte, kRecipeFieldsBytes> fields, Recipe* recipe);
+
+}  // namespace cairn::codecs
