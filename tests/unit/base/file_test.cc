@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 
 #include "tests/support/temp_dir.h"
@@ -56,6 +58,29 @@ TEST(ReadFile, SaysWhatIsWrong) {
   EXPECT_NE(missing.message().find(folder.File("none")), absl::string_view::npos);
   EXPECT_FALSE(ReadFile(folder.path().string(), 10).ok());
   EXPECT_EQ(ReadFile("/dev/zero", 100).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(WriteFileDurably, ReplacesAFile) {
+  const TempDir folder;
+  const std::string path = folder.File("file");
+  const std::string longer(100'000, 'x');
+  for (const std::string& text : {longer, std::string("short"), std::string()}) {
+    ASSERT_TRUE(WriteFileDurably(path, std::as_bytes(std::span(text))).ok());
+    EXPECT_EQ(ReadFile(path, 1 << 20).value(), text);
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadFile(path + ".new", 1).status()));
+}
+
+TEST(WriteFileDurably, LeavesWhatItCannotReplace) {
+  const TempDir folder;
+  EXPECT_TRUE(absl::IsNotFound(WriteFileDurably(folder.File("no/file"), {})));
+  const std::string inner = folder.File("folder");
+  std::filesystem::create_directory(inner);
+  EXPECT_FALSE(WriteFileDurably(inner, {}).ok());
+  EXPECT_TRUE(std::filesystem::is_directory(inner));
+  EXPECT_FALSE(std::filesystem::exists(inner + ".new"));
+  EXPECT_TRUE(SyncFolder(folder.path().string()).ok());
+  EXPECT_TRUE(absl::IsNotFound(SyncFolder(folder.File("no"))));
 }
 
 }  // namespace
