@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/ssd/ledger.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/options.h>
+#include <rocksdb/slice.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace cairn {
+namespace {
+
+constexpr char kComponent[] = "ssd";
+
+rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
+std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+// Passes warnings and errors on, and nothing else; the log bounds how many it takes of each kind.
+class LogForwarder : public rocksdb::Logger {
+ public:
+  LogForwarder() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
+
+  using rocksdb::Logger::Logv;
+  void LogHeader(const char*, va_list) override {}
+  void Logv(const rocksdb::InfoLogLevel level, const char* format, va_list arguments) override {
+    if (level != rocksdb::InfoLogLevel::WARN_LEVEL && level != rocksdb::InfoLogLevel::ERROR_LEVEL &&
+        level != rocksdb::InfoLogLevel::FATAL_LEVEL) {
+      return;
+    }
+    std::array<char, 1024> text{};
+    (void)std::vsnprintf(text.data(), text.size(), format, arguments);
+    const bool is_warning = level == rocksdb::InfoLogLevel::WARN_LEVEL;
+    Log(is_warning ? LogLevel::kWarn : LogLevel::kError, kComponent,
+        is_warning ? "the ledger's database warns" : "the ledger's database reports an error",
+        {{"text", std::string_view(text.data())}});
+  }
+};
+
+rocksdb::Options DatabaseOptions(const Ledger::Options& options) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  rocksdb::Options to;
+  to.info_log = std::make_shared<LogForwarder>();
+  to.create_if_missing = options.create;
+  to.error_if_exists = options.create;
+  to.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  to.track_and_verify_wals_in_manifest = true;
+  to.compression = rocksdb::kLZ4Compression;
+  to.max_write_buffer_number = 3;
+  to.write_buffer_size = options.write_buffer_bytes / 3;
+  to.max_total_wal_size = 64 * kMiB;
+  to.max_background_jobs = 2;
+  to.max_open_files = 64;
+  to.max_manifest_file_size = 4 * kMiB;
+  to.use_direct_reads = true;
+  to.use_direct_io_for_flush_and_compaction = true;
+  // An error of a flush or a compaction stays one: nothing is tried again behind the tier's back.
+  to.max_bgerror_resume_count = 0;
+  to.stats_dump_period_sec = 0;
+  to.stats_persist_period_sec = 0;
+  rocksdb::BlockBasedTableOptions table;
+  table.checksum = rocksdb::kXXH3;
+  table.block_cache = rocksdb::NewLRUCache(16 * kMiB);
+  to.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return to;
+}
+
+// What a status of the database asks of the caller: see Ledger::Open().
+absl::Status StatusFrom(const rocksdb::Status& status) {
+  if (status.ok()) {
+    return absl::OkStatus();
+  }
+  const std::string text = absl::StrCat("ledger: ", status.ToString());
+  if (status.IsNoSpace()) {
+    return absl::ResourceExhaustedError(text);
+  }
+  if (status.IsCorruption() || status.IsInvalidArgument() || status.IsPathNotFound()) {
+    return absl::DataLossError(text);
+  }
+  if (status.IsNotSupported()) {
+    return absl::FailedPreconditionError(text);
+  }
+  return absl::UnavailableError(text);
+}
+
+// The database says InvalidArgument both of damage and of a file that it cannot open, for whatever
+// reason. OK: it can be opened.
+absl::Status CheckOpening(const std::string& path) {
+  const std::string current = absl::StrCat(path, "/CURRENT");
+  const Fd plain(::open(current.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!plain.is_valid()) {
+    return errno == ENOENT || errno == ENOTDIR
+               ? absl::DataLossError(absl::StrCat("ledger: no ", current))
+               : absl::UnavailableError(absl::ErrnoToStatus(errno, current).message());
+  }
+  const Fd direct(::open(current.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  if (!direct.is_valid()) {
+    const absl::Status why = absl::ErrnoToStatus(errno, absl::StrCat("direct I/O of ", current));
+    return errno == EINVAL ? absl::FailedPreconditionError(why.message())
+                           : absl::UnavailableError(why.message());
+  }
+  return absl::OkStatus();
+}
+
+std::string StartOf(RecordKind kind) { return std::string(1, static_cast<char>(kind)); }
+// Before which all keys of the kind are.
+std::string EndOf(RecordKind kind) { return std::string(1, static_cast<char>(kind) + 1); }
+std::string EndOfExtents(uint64_t seq_last) {
+  return seq_last == std::numeric_limits<uint64_t>::max()
+             ? EndOf(RecordKind::kExtent)
+             : ExtentKey({.seq = seq_last + 1, .page = 0});
+}
+
+absl::Status MakeFolder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) {
+    return absl::OkStatus();
+  }
+  const absl::Status why = absl::ErrnoToStatus(errno, absl::StrCat("ledger: make ", path));
+  return errno == ENOSPC ? why : absl::UnavailableError(why.message());
+}
+
+// REQUIRES: the folder that `path` is to lie in is there.
+absl::Status MakeEmpty(const std::string& path, const rocksdb::Options& options) {
+  CAIRN_RETURN_IF_ERROR(MakeFolder(path));  // to destroy a database takes a lock in it
+  CAIRN_RETURN_IF_ERROR(StatusFrom(rocksdb::DestroyDB(path, options)));
+  return MakeFolder(path);  // which went with the database
+}
+
+// The folder's place in its own folder, too, has to outlive a power cut.
+absl::Status SyncParent(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  return SyncFolder(slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash));
+}
+
+}  // namespace
+
+Ledger::Batch::Batch() : writes_(std::make_unique<rocksdb::WriteBatch>()) {}
+Ledger::Batch::~Batch() = default;
+Ledger::Batch::Batch(Batch&& source) noexcept = default;
+Ledger::Batch& Ledger::Batch::operator=(Batch&& source) noexcept = default;
+
+// A batch in memory takes what it is given: it has no limit of bytes.
+void Ledger::Batch::Put(const std::string& key, const std::string& value) {
+  CAIRN_CHECK(writes_->Put(key, value).ok());
+}
+void Ledger::Batch::Delete(const std::string& key) { CAIRN_CHECK(writes_->Delete(key).ok()); }
+
+void Ledger::Batch::PutExtent(uint64_t seq, uint32_t page, const ExtentRecord& record) {
+  const std::string key = ExtentKey({.seq = seq, .page = page});
+  Put(key, EncodeExtent(key, record));
+}
+void Ledger::Batch::DeleteExtent(uint64_t seq, uint32_t page) {
+  Delete(ExtentKey({.seq = seq, .page = page}));
+}
+void Ledger::Batch::DeleteExtentsOf(uint64_t seq) {
+  CAIRN_CHECK(writes_->DeleteRange(ExtentKey({.seq = seq, .page = 0}), EndOfExtents(seq)).ok());
+}
+void Ledger::Batch::PutSegment(uint32_t slot, const SegmentRecord& record) {
+  const std::string key = SegmentKey(slot);
+  Put(key, EncodeSegment(key, record));
+}
+void Ledger::Batch::DeleteSegment(uint32_t slot) { Delete(SegmentKey(slot)); }
+void Ledger::Batch::PutSpace(uint32_t number, const SpaceRecord& record) {
+  const std::string key = SpaceKey(number);
+  Put(key, EncodeSpace(key, record));
+}
+void Ledger::Batch::DeleteSpace(uint32_t number) { Delete(SpaceKey(number)); }
+void Ledger::Batch::PutMeta(std::string_view name, std::string_view bytes) {
+  const std::string key = MetaKey(name);
+  Put(key, EncodeMeta(key, bytes));
+}
+void Ledger::Batch::DeleteMeta(std::string_view name) { Delete(MetaKey(name)); }
+
+bool Ledger::Batch::empty() const { return writes_ == nullptr || writes_->Count() == 0; }
+void Ledger::Batch::Clear() { writes_ = std::make_unique<rocksdb::WriteBatch>(); }
+
+absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const Options& options) {
+  CAIRN_CHECK(options.write_buffer_bytes >= kWriteBufferBytesMin);
+  const rocksdb::Options to = DatabaseOptions(options);
+  if (options.create) {
+    CAIRN_RETURN_IF_ERROR(MakeEmpty(options.path, to));
+  } else {
+    CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
+  }
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(to, options.path, &opened);
+  std::unique_ptr<rocksdb::DB> db(opened);
+  if (!status.ok()) {
+    if (status.IsInvalidArgument()) {
+      CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
+    }
+    return StatusFrom(status);
+  }
+  if (options.create) {
+    CAIRN_RETURN_IF_ERROR(SyncParent(options.path));
+  }
+  return std::unique_ptr<Ledger>(new Ledger(options.path, std::move(db)));
+}
+
+Ledger::Ledger(std::string path, std::unique_ptr<rocksdb::DB> db)
+    : path_(std::move(path)), db_(std::move(db)) {}
+
+Ledger::~Ledger() {
+  if (const rocksdb::Status status = db_->Close(); !status.ok() && health().ok()) {
+    LogWarn(kComponent, "the ledger did not close cleanly", {{"why", StatusFrom(status)}});
+  }
+}
+
+absl::Status Ledger::health() const {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+Ledger::Skipped Ledger::skipped() const {
+  return {.damaged = damaged_.load(std::memory_order_relaxed),
+          .unknown = unknown_.load(std::memory_order_relaxed)};
+}
+
+absl::Status Ledger::Remember(const rocksdb::Status& status) {
+  if (status.ok()) {
+    return absl::OkStatus();
+  }
+  const MutexLock lock(mutex_);
+  if (failure_.ok()) {
+    failure_ = StatusFrom(status);
+  }
+  return failure_;
+}
+
+absl::Status Ledger::Write(const Batch& batch, bool is_synced) {
+  CAIRN_RETURN_IF_ERROR(health());
+  if (batch.writes_ == nullptr) {
+    return absl::OkStatus();
+  }
+  rocksdb::WriteOptions how;
+  how.sync = is_synced;
+  return Remember(db_->Write(how, batch.writes_.get()));
+}
+
+absl::Status Ledger::SyncWal() {
+  CAIRN_RETURN_IF_ERROR(health());
+  return Remember(db_->SyncWAL());
+}
+
+absl::Status Ledger::Compact() {
+  CAIRN_RETURN_IF_ERROR(health());
+  rocksdb::CompactRangeOptions how;
+  how.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  return Remember(db_->CompactRange(how, nullptr, nullptr));
+}
+
+absl::Status Ledger::Scan(
+    const std::string& first, const std::string& last,
+    absl::FunctionRef<absl::StatusOr<bool>(std::string_view key, std::string_view value)> fn)
+    const {
+  const rocksdb::Slice end = ToSlice(last);
+  rocksdb::ReadOptions how;
+  how.iterate_upper_bound = &end;
+  how.fill_cache = false;
+  how.readahead_size = size_t{1} << 20;
+  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how));
+  for (at->Seek(first); at->Valid(); at->Next()) {
+    const absl::StatusOr<bool> go_on = fn(ToView(at->key()), ToView(at->value()));
+    if (!go_on.ok()) {
+      const bool is_unknown = absl::IsUnimplemented(go_on.status());
+      (is_unknown ? unknown_ : damaged_).fetch_add(1, std::memory_order_relaxed);
+      LogWarn(kComponent, "a record of the ledger is skipped", {{"why", go_on.status()}});
+    } else if (!*go_on) {
+      return absl::OkStatus();
+    }
+  }
+  return StatusFrom(at->status());
+}
+
+absl::Status Ledger::ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const {
+  return Scan(ExtentKey({.seq = seq_first, .page = 0}), EndOfExtents(seq_last),
+              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
+                CAIRN_ASSIGN_OR_RETURN(const ExtentPlace place, ParseExtentKey(key));
+                CAIRN_ASSIGN_OR_RETURN(const ExtentRecord record, ParseExtent(key, value));
+                return fn(place.seq, place.page, record);
+              });
+}
+
+absl::Status Ledger::ScanSegments(SegmentFn fn) const {
+  return Scan(StartOf(RecordKind::kSegment), EndOf(RecordKind::kSegment),
+              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
+                CAIRN_ASSIGN_OR_RETURN(const uint32_t slot,
+                                       ParseNumberKey(RecordKind::kSegment, key));
+                CAIRN_ASSIGN_OR_RETURN(const SegmentRecord record, ParseSegment(key, value));
+                return fn(slot, record);
+              });
+}
+
+absl::Status Ledger::ScanSpaces(SpaceFn fn) const {
+  return Scan(StartOf(RecordKind::kSpace), EndOf(RecordKind::kSpace),
+              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
+                CAIRN_ASSIGN_OR_RETURN(const uint32_t number,
+                                       ParseNumberKey(RecordKind::kSpace, key));
+                CAIRN_ASSIGN_OR_RETURN(const SpaceRecord record, ParseSpace(key, value));
+                return fn(number, record);
+              });
+}
+
+absl::StatusOr<std::string> Ledger::GetMeta(std::string_view name) const {
+  const std::string key = MetaKey(name);
+  std::string value;
+  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
+  if (status.IsNotFound()) {
+    return absl::NotFoundError(absl::StrCat("ledger: no value of the name ", ToAbsl(name)));
+  }
+  CAIRN_RETURN_IF_ERROR(StatusFrom(status));
+  return ParseMeta(key, value);
+}
+
+uint64_t Ledger::disk_bytes() const {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path_.c_str()), &::closedir);
+  if (folder == nullptr) {
+    return 0;
+  }
+  uint64_t blocks = 0;
+  while (const dirent* entry = ::readdir(folder.get())) {  // ends with the folder
+    struct stat facts {};
+    if (::fstatat(::dirfd(folder.get()), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(facts.st_mode)) {
+      blocks += static_cast<uint64_t>(facts.st_blocks);
+    }
+  }
+  constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+  return blocks * kBlockBytes;
+}
+
+}  // namespace cairn

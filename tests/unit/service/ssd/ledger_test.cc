@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/ssd/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "service/tier/ssd/record.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+#include "tests/unit/service/ssd/records.h"
+
+namespace cairn {
+namespace {
+
+using Extents = std::map<std::pair<uint64_t, uint32_t>, ExtentRecord>;
+
+absl::StatusOr<std::unique_ptr<Ledger>> Create(const std::string& path) {
+  return Ledger::Open({.path = path, .create = true});
+}
+absl::StatusOr<std::unique_ptr<Ledger>> Reopen(const std::string& path) {
+  return Ledger::Open({.path = path});
+}
+
+Extents Scan(const Ledger& ledger, uint64_t first = 0, uint64_t last = ~uint64_t{0}) {
+  Extents found;
+  const absl::Status status =
+      ledger.ScanExtents(first, last, [&](uint64_t seq, uint32_t page, const ExtentRecord& record) {
+        EXPECT_TRUE(found.emplace(std::pair(seq, page), record).second);
+        return true;
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  return found;
+}
+
+// `count` extents in each of the segments 1 to `segments`, a batch a segment.
+Extents Fill(Ledger& ledger, uint64_t segments, uint32_t count) {
+  std::mt19937_64 random = SeededRandom();
+  Extents written;
+  for (uint64_t seq = 1; seq <= segments; ++seq) {
+    Ledger::Batch batch;
+    for (uint32_t i = 0; i < count; ++i) {
+      const ExtentRecord record = RandomExtent(random);
+      batch.PutExtent(seq, 1 + 3 * i, record);
+      written.emplace(std::pair(seq, 1 + 3 * i), record);
+    }
+    batch.PutSegment(static_cast<uint32_t>(seq), {.seq = seq});
+    EXPECT_TRUE(ledger.Write(batch, false).ok());
+  }
+  return written;
+}
+
+TEST(Ledger, KeepsWhatIsWritten) {
+  const TempDir folder;
+  const std::string path = folder.File("index");
+  Extents written;
+  {
+    auto ledger = Create(path).value();
+    written = Fill(*ledger, 5, 20);
+    EXPECT_EQ(Scan(*ledger), written);
+  }
+  auto ledger = Reopen(path).value();
+  EXPECT_EQ(Scan(*ledger), written);
+  EXPECT_EQ(ledger->skipped().damaged + ledger->skipped().unknown, 0U);
+  EXPECT_GT(ledger->disk_bytes(), 0U);
+}
+
+TEST(Ledger, ScansARangeInOrderAndStops) {
+  const TempDir folder;
+  auto ledger = Create(folder.File("index")).value();
+  const Extents written = Fill(*ledger, 5, 4);
+  const Extents found = Scan(*ledger, 2, 3);
+  EXPECT_EQ(found.size(), 8U);
+  for (const auto& [place, record] : found) {
+    EXPECT_TRUE(place.first == 2 || place.first == 3);
+    EXPECT_EQ(record, written.at(place));
+  }
+  std::vector<uint64_t> seqs;
+  EXPECT_TRUE(ledger
+                  ->ScanExtents(0, 5,
+                                [&](uint64_t seq, uint32_t, const ExtentRecord&) {
+                                  seqs.push_back(seq);
+                                  return seqs.size() < 5;
+                                })
+                  .ok());
+  EXPECT_EQ(seqs, (std::vector<uint64_t>{1, 1, 1, 1, 2}));
+}
+
+TEST(Ledger, DeletesExtentsAndSegments) {
+  const TempDir folder;
+  auto ledger = Create(folder.File("index")).value();
+  Extents written = Fill(*ledger, 4, 6);
+  std::mt19937_64 random = SeededRandom(1);
+  const ExtentRecord again = RandomExtent(random);
+  Ledger::Batch batch;
+  EXPECT_TRUE(batch.empty());
+  batch.DeleteExtentsOf(2);
+  batch.PutExtent(2, 9, again);  // after the deletion: it stays
+  batch.DeleteExtent(3, 1);
+  batch.DeleteSegment(2);
+  EXPECT_FALSE(batch.empty());
+  ASSERT_TRUE(ledger->Write(batch, true).ok());
+  std::erase_if(written, [](const auto& entry) {
+    return entry.first.first == 2 || entry.first == std::pair<uint64_t, uint32_t>(3, 1);
+  });
+  written.emplace(std::pair(2, 9), again);
+  EXPECT_EQ(Scan(*ledger), written);
+  ASSERT_TRUE(ledger->Compact().ok());
+  EXPECT_EQ(Scan(*ledger), written);
+  std::vector<uint32_t> slots;
+  EXPECT_TRUE(ledger
+                  ->ScanSegments([&](uint32_t slot, const SegmentRecord& record) {
+                    EXPECT_EQ(record.seq, slot);
+                    EXPECT_EQ(record.state, SegmentRecord::State::kOpen);
+                    slots.push_back(slot);
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(slots, (std::vector<uint32_t>{1, 3, 4}));
+  batch.Clear();
+  EXPECT_TRUE(batch.empty());
+}
+
+TEST(Ledger, KeepsSpacesAndMeta) {
+  const TempDir folder;
+  std::mt19937_64 random = SeededRandom();
+  const SpaceRecord space = RandomSpace(random);
+  const SpaceRecord other = RandomSpace(random);
+  {
+    auto ledger = Create(folder.File("index")).value();
+    Ledger::Batch batch;
+    batch.PutSpace(300, space);
+    batch.PutSpace(4, other);
+    batch.PutSpace(5, other);
+    batch.DeleteSpace(5);
+    batch.PutMeta("tier", std::string("\0id", 3));
+    batch.PutMeta("epoch", "1");
+    batch.DeleteMeta("epoch");
+    ASSERT_TRUE(ledger->Write(batch, false).ok());
+    ASSERT_TRUE(ledger->SyncWal().ok());
+  }
+  auto ledger = Reopen(folder.File("index")).value();
+  std::vector<uint32_t> numbers;
+  EXPECT_TRUE(ledger
+                  ->ScanSpaces([&](uint32_t number, const SpaceRecord& record) {
+                    numbers.push_back(number);
+                    EXPECT_TRUE(IsSame(record, number == 300 ? space : other));
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(numbers, (std::vector<uint32_t>{4, 300}));
+  EXPECT_EQ(ledger->GetMeta("tier").value(), std::string("\0id", 3));
+  EXPECT_TRUE(absl::IsNotFound(ledger->GetMeta("epoch").status()));
+}
+
+TEST(Ledger, OutlivesTheProcessUnsynced) {
+  const TempDir folder;
+  auto ledger = Create(folder.File("index")).value();
+  const Extents written = Fill(*ledger, 3, 10);
+  // What a process that is killed leaves: the files as they are while it is open.
+  std::filesystem::copy(folder.File("index"), folder.File("copy"));
+  auto copy = Reopen(folder.File("copy")).value();
+  EXPECT_EQ(Scan(*copy), written);
+}
+
+TEST(Ledger, IsMadeOnlyWhenToldTo) {
+  const TempDir folder;
+  const std::string path = folder.File("index");
+  EXPECT_TRUE(absl::IsDataLoss(Reopen(path).status()));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::create_directory(path);
+  EXPECT_TRUE(absl::IsDataLoss(Reopen(path).status()));
+  { Fill(*Create(path).value(), 2, 2); }
+  EXPECT_EQ(Scan(*Reopen(path).value()).size(), 4U);
+  EXPECT_TRUE(Scan(*Create(path).value()).empty()) << "told to: what was there is gone";
+  EXPECT_TRUE(Scan(*Reopen(path).value()).empty());
+}
+
+TEST(Ledger, IsOpenOnceAtATime) {
+  const TempDir folder;
+  auto ledger = Create(folder.File("index")).value();
+  EXPECT_TRUE(absl::IsUnavailable(Reopen(folder.File("index")).status()));
+  Fill(*ledger, 1, 1);
+  EXPECT_FALSE(Create(folder.File("index")).ok());
+  EXPECT_EQ(Scan(*ledger).size(), 1U) << "what another has open is not removed";
+}
+
+TEST(Ledger, WritesNoLogFile) {
+  const TempDir folder;
+  const LogCapture log;
+  {
+    auto ledger = Create(folder.File("index")).value();
+    Fill(*ledger, 2, 2);
+    ASSERT_TRUE(ledger->Compact().ok());
+  }
+  { auto ledger = Reopen(folder.File("index")).value(); }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.File("index"))) {
+    EXPECT_NE(entry.path().filename().string().substr(0, 3), "LOG") << entry.path();
+  }
+  EXPECT_TRUE(log.Lines().empty()) << log.Lines().front();
+}
+
+}  // namespace
+}  // namespace cairn
