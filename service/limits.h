@@ -138,6 +138,17 @@ inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
 
+// --- SSD tier. Of each device:
+
+inline constexpr size_t kSsdDevicesMax = 16;
+inline constexpr uint64_t kSsdBytesMin = 256_MiB;
+inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
+// A segment is the budget by that many, within these bounds: large ones are reclaimed in larger
+// steps, small ones take smaller images.
+inline constexpr uint64_t kSsdSegmentsMin = 64;
+inline constexpr uint64_t kSsdSegmentBytesMin = 16_MiB;
+inline constexpr uint64_t kSsdSegmentBytesMax = 256_MiB;
+
 // --- Transfers of a drive
 // A read takes 0.3 ms, and 0.15 ms more for each MiB of writes in flight; 4 MiB in flight are all
 // that a drive needs to be busy.

@@ -16,8 +16,10 @@ namespace cairn {
 
 class TempDir {
  public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "cairn-XXXXXX").string();
+  TempDir() : TempDir(std::filesystem::temp_directory_path()) {}
+  // In that folder, for what needs a file system that the system's temporary folder may not have.
+  explicit TempDir(const std::filesystem::path& where) {
+    std::string pattern = (where / "cairn-XXXXXX").string();
     CAIRN_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
   }

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places, and what the device says of itself.
+#include "service/tier/ssd/device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "service/limits.h"
+
+namespace cairn {
+
+absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes) {
+  if (segment_bytes == 0 && budget_bytes < limits::kSsdBytesMin) {
+    return absl::InvalidArgumentError(absl::StrCat("a budget of ", FormatBytes(budget_bytes),
+                                                   ": at least ",
+                                                   FormatBytes(limits::kSsdBytesMin)));
+  }
+  SsdBudget budget;
+  budget.segment_bytes = segment_bytes > 0
+                             ? segment_bytes
+                             : std::clamp(budget_bytes / limits::kSsdSegmentsMin / kMiB * kMiB,
+                                          limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
+  budget.extents_max =
+      std::max(budget_bytes / 512_KiB, std::min(budget_bytes / 128_KiB, uint64_t{1} << 18));
+  budget.write_buffer_bytes = std::clamp(budget_bytes / 1024, 3_MiB, 48_MiB);
+  // Of ssd tables, logs and what compaction holds twice: measured over 10 M records.
+  budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;
+  budget.side_bytes_max = std::min<uint64_t>(budget_bytes / 16, 1_GiB);
+  const uint64_t others = budget.ledger_bytes_max + budget.side_bytes_max + kMiB;
+  budget.slot_count =
+      static_cast<uint32_t>((budget_bytes - std::min(others, budget_bytes)) / budget.segment_bytes);
+  if (budget.slot_count < SegmentMap::kSlotsMin) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a budget of ", FormatBytes(budget_bytes), " is ", budget.slot_count, " segments of ",
+        FormatBytes(budget.segment_bytes), ": at least ", SegmentMap::kSlotsMin));
+  }
+  return budget;
+}
+
+std::string_view SsdDevice::Name(State state) {
+  switch (state) {
+    case State::kOk:
+      return "ok";
+    case State::kCapped:
+      return "capped";
+    case State::kReadOnly:
+      return "read-only";
+    case State::kOut:
+      return "out";
+  }
+  return "unknown";
+}
+
+SsdDevice::SsdDevice(Options options, const SsdBudget& budget, CopyTier& tier)
+    : options_(std::move(options)),
+      budget_(budget),
+      tier_(tier),
+      engine_(std::move(options_.engine)) {}
+
+std::string SsdDevice::SegmentPath(uint32_t slot) const {
+  return absl::StrCat(options_.path, "/segments/", absl::StrFormat("%06u", slot));
+}
+
+// --- Places --------------------------------------------------------------------------------------
+
+absl::StatusOr<TierExtent> SsdDevice::Reserve(uint64_t bytes) {
+  if (bytes > budget_.segment_bytes / 4) {
+    too_large_.Add();
+    return absl::ResourceExhaustedError(absl::StrCat("ssd: an image of ", bytes,
+                                                     " bytes: at most a quarter of a segment of ",
+                                                     budget_.segment_bytes));
+  }
+  const MutexLock lock(mutex_);
+  if (is_stopping_ || state_ >= State::kReadOnly) {
+    return absl::UnavailableError(
+        absl::StrCat("ssd: ", is_stopping_ ? "stopping" : ToAbsl(Name(state_))));
+  }
+  const std::optional<uint64_t> offset = segments_->Allocate(bytes, /*is_carried=*/false);
+  if (IsCareDue()) {
+    care_due_.NotifyOne();
+  }
+  if (!offset.has_value()) {
+    no_segment_.Add();
+    return absl::ResourceExhaustedError("ssd: no segment is ready");
+  }
+  return TierExtent(tier_, TierOffset(*offset), bytes, SegmentMap::RoundedBytes(bytes));
+}
+
+void SsdDevice::Free(uint64_t tier_offset) {
+  const uint64_t offset = DeviceOffset(tier_offset);
+  const MutexLock lock(mutex_);
+  const bool is_recorded = segments_->Find(offset).is_recorded;
+  const uint32_t slot = segments_->SlotOf(offset);
+  const bool is_emptied = segments_->Free(offset);
+  // What a segment under reclaim still has goes with it.
+  if (is_recorded && !is_stopping_ && segments_->at(slot).state != SegmentMap::State::kReclaiming) {
+    freed_.push_back({segments_->at(slot).seq, segments_->PageOf(offset)});
+    commit_due_.NotifyOne();
+  }
+  if (is_emptied) {
+    care_due_.NotifyOne();
+  }
+}
+
+bool SsdDevice::AwaitFreed(absl::Time deadline) {
+  const MutexLock lock(mutex_);
+  const uint64_t round = next_round_;
+  if (freed_.empty() && rounds_over_ + 1 == round) {
+    return state_ < State::kReadOnly;
+  }
+  // What is being written now may hold some, what is queued the rest.
+  const uint64_t last = freed_.empty() ? round - 1 : round;
+  while (rounds_over_ < last && !is_stopping_) {
+    if (!committed_.WaitUntil(mutex_, deadline)) {
+      break;
+    }
+  }
+  return rounds_over_ >= last && state_ < State::kReadOnly;
+}
+
+// --- Ends ----------------------------------------------------------------------------------------
+
+void SsdDevice::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  care_due_.NotifyAll();
+  committed_.NotifyAll();
+  engine_->Stop(absl::InfiniteFuture());
+  if (care_thread_.joinable()) {
+    care_thread_.join();
+  }
+  {
+    const MutexLock lock(mutex_);
+    is_landed_ = true;
+  }
+  commit_due_.NotifyAll();
+  if (commit_thread_.joinable()) {
+    commit_thread_.join();
+    if (const absl::Status status = ledger_->SyncWal(); !status.ok()) {
+      LogWarn("ssd", "the last records may not be durable",
+              {{"path", options_.path}, {"error", status}});
+    }
+  }
+}
+
+void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
+  {
+    const MutexLock lock(mutex_);
+    if (state_ >= State::kReadOnly) {
+      return;
+    }
+    state_ = State::kReadOnly;
+  }
+  LogError("ssd", "device takes no more writes; it is still read",
+           {{"path", options_.path}, {"what", why}, {"error", status}});
+}
+
+// --- Figures -------------------------------------------------------------------------------------
+
+uint64_t SsdDevice::used_bytes() const {
+  const MutexLock lock(mutex_);
+  return segments_ == nullptr ? 0 : segments_->live_bytes();
+}
+
+SsdDevice::State SsdDevice::state() const {
+  const MutexLock lock(mutex_);
+  return state_;
+}
+
+void SsdDevice::Report(MetricSink& sink) const {
+  const std::string number = absl::StrCat(options_.number);
+  const MetricLabel device{"device", number};
+  const auto gauge = [&](std::string_view name, std::string_view help, uint64_t value) {
+    sink.AddGauge(name, help, {&device, 1}, static_cast<double>(value));
+  };
+  const auto counter = [&](std::string_view name, std::string_view help, const Counter& value) {
+    sink.AddCounter(name, help, {&device, 1}, value.Value());
+  };
+  {
+    const MutexLock lock(mutex_);
+    constexpr std::string_view kStates[] = {"absent", "clean",  "ready",      "open",
+                                            "full",   "sealed", "reclaiming", "set aside"};
+    for (size_t state = 0; state < SegmentMap::kStateCount; ++state) {
+      const MetricLabel labels[] = {device, {"state", kStates[state]}};
+      sink.AddGauge("cairn_ssd_segments", "Segments of a device, by state.", labels,
+                    static_cast<double>(segments_->count(static_cast<SegmentMap::State>(state))));
+    }
+    for (const State state : {State::kOk, State::kCapped, State::kReadOnly, State::kOut}) {
+      const MetricLabel labels[] = {device, {"state", Name(state)}};
+      sink.AddGauge("cairn_ssd_state", "1 for the state that a device is in.", labels,
+                    state_ == state ? 1 : 0);
+    }
+    gauge("cairn_ssd_extents", "Images on a device.", segments_->live_count());
+  }
+  gauge("cairn_ssd_ledger_bytes", "Bytes of files of a device's ledger.", ledger_->disk_bytes());
+  gauge("cairn_ssd_side_object_bytes", "Bytes of side objects on a device.", side_files_->bytes());
+  counter("cairn_ssd_written_bytes_total",
+          "Bytes of images written to a device for the first time.", written_bytes_);
+  counter("cairn_ssd_carried_bytes_total",
+          "Bytes of images that reclaim wrote again, for they were in use.", carried_bytes_);
+  counter("cairn_ssd_read_bytes_total", "Bytes of images read from a device for gets.",
+          read_bytes_);
+  counter("cairn_ssd_reclaimed_segments_total", "Segments emptied and used again.", reclaims_);
+  counter("cairn_ssd_resets_total", "Times that a device began empty, for it was unreadable.",
+          resets_);
+  counter("cairn_ssd_dropped_at_open_total", "Records that named nothing whole at the start.",
+          dropped_at_open_);
+  counter("cairn_ssd_corrupt_total", "Images that reclaim found damaged.", corrupt_);
+  const auto by = [&](std::string_view name, std::string_view help, std::string_view label,
+                      std::string_view value, const Counter& count) {
+    const MetricLabel labels[] = {device, {label, value}};
+    sink.AddCounter(name, help, labels, count.Value());
+  };
+  by("cairn_ssd_io_errors_total", "Transfers that a device failed.", "op", "read", read_errors_);
+  by("cairn_ssd_io_errors_total", "Transfers that a device failed.", "op", "write", write_errors_);
+  by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "size",
+     too_large_);
+  by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "segment",
+     no_segment_);
+  engine_->Report(sink, {&device, 1});
+}
+
+}  // namespace cairn

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One folder of the SSD tier: segment files of one size that are written from front to back and
+// used again, and a ledger that says which image lies where. docs/formats/ssd.md draws it.
+//
+// What is written comes in this order, so that after a crash nothing wrong is found:
+//
+// 1. A segment's number is greater than that of every segment before. Its old records are gone for
+//    good, and its new header is durable, before its first extent is written.
+// 2. An extent's record is written when all of its bytes are. Only then is the write complete.
+// 3. A segment is sealed after its bytes are durable. What is not sealed is checked at the start.
+// 4. What reclaim carries along is durable in its new place before the old segment is dropped.
+//
+// Three threads: those of the engine move bytes, `commit` writes records, `care` seals, prepares
+// and reclaims segments.
+//
+// Thread-safety: Thread-safe, but for Open(), Recover() and Stop(): one thread.
+// Locks:         index < device. None is held while the evictor, a completion or the disk is waited
+//                for.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/metric.h"
+#include "base/mutex.h"
+#include "service/tier/ssd/format.h"
+#include "service/tier/ssd/io_engine.h"
+#include "service/tier/ssd/ledger.h"
+#include "service/tier/ssd/page_memory.h"
+#include "service/tier/ssd/segment_map.h"
+#include "service/tier/ssd/side_files.h"
+#include "service/tier/tier.h"
+
+namespace cairn {
+
+// How the bytes of a device are shared out.
+struct SsdBudget {
+  uint64_t segment_bytes = 0;
+  uint32_t slot_count = 0;
+  uint64_t extents_max = 0;
+  uint64_t write_buffer_bytes = 0;  // of the ledger
+  uint64_t ledger_bytes_max = 0;
+  uint64_t side_bytes_max = 0;
+};
+// InvalidArgument: fewer than limits::kSsdBytesMin. `segment_bytes`: 0 for what suits the budget.
+absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes = 0);
+
+class SsdDevice {
+ public:
+  // What the offsets of its extents have in common, above those within the device.
+  static constexpr int kNumberShift = 48;
+
+  struct Options {
+    std::string path;
+    uint64_t budget_bytes = 0;
+    uint64_t segment_bytes = 0;  // 0: what suits the budget
+    uint64_t number = 0;         // in the tier
+    // Space that the file system is to keep for others.
+    uint64_t keep_free_bytes = 0;
+    absl::Duration lock_wait = absl::Seconds(30);  // for the process before to end
+    std::unique_ptr<IoEngine> engine;
+  };
+
+  enum class State : uint8_t {
+    kOk,
+    kCapped,    // the file system has no room for all segments; those there are serve
+    kReadOnly,  // the device or the ledger failed a write
+    kOut,       // nothing is read or written
+  };
+  static std::string_view Name(State state);
+
+  // Takes the folder for this process, and makes what is missing; what cannot be read is made anew,
+  // empty. `tier` is whose extents it hands out.
+  // - InvalidArgument: budget, or the file system takes no O_DIRECT.
+  // - Unavailable: another process has the folder.
+  // - FailedPrecondition: a newer version wrote it.
+  // - Others: the disk fails; nothing was changed.
+  static absl::StatusOr<std::unique_ptr<SsdDevice>> Open(Options options, CopyTier& tier);
+  ~SsdDevice() { Stop(); }
+
+  void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
+  // As CopyTier::Recover(). Starts the threads.
+  absl::Status Recover(RecoverySink& sink);
+  void Stop();
+
+  // As CopyTier, for places of this device.
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes);
+  IoId Read(const TierRead& read, TierDone done);
+  IoId Write(const TierWrite& write, TierDone done);
+  void Cancel(IoId id) { engine_->Cancel(id); }
+  void Free(uint64_t offset);
+  bool AwaitFreed(absl::Time deadline);
+
+  uint64_t capacity_bytes() const { return budget_.slot_count * budget_.segment_bytes; }
+  uint64_t used_bytes() const;
+  uint64_t extents_max() const { return budget_.extents_max; }
+  State state() const;
+  const std::string& path() const { return options_.path; }
+  void Report(MetricSink& sink) const;
+
+ private:
+  // A write whose bytes are on the device, on its way into the ledger.
+  struct Written {
+    uint64_t offset = 0;
+    ExtentRecord record;
+    // Null: the number of the space is in the record. Else, with what follows, of the TierWrite.
+    const SpaceRecord* space = nullptr;
+    uint64_t space_id = 0;
+    std::span<const NamedSideObject> side_objects = {};
+    bool is_durable = false;
+    TierDone done = nullptr;
+  };
+  struct SpaceNumber {
+    uint32_t number = 0;
+    uint64_t version = 0;  // of the record that the ledger has; 0: of a process before
+  };
+  // Segments that failed a write, until the device is only read.
+  static constexpr size_t kSetAsideMax = 3;
+  enum class Carried : uint8_t { kCarried, kDropped, kLater };
+
+  SsdDevice(Options options, const SsdBudget& budget, CopyTier& tier);
+
+  // --- Opening (device_open.cc)
+  absl::Status OpenFolder();
+  absl::Status OpenLedger();
+  absl::Status StartEmpty(std::string_view why);
+
+  // --- Recovery (device_recover.cc)
+  struct Recovered;
+  absl::Status FindSegments(Recovered& recovered);
+  absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
+  absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
+  absl::Status SettleSegments(const Recovered& recovered);
+  // nullopt: the record names nothing that is there.
+  std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
+                                 const ExtentRecord& record);
+
+  // --- Transfers (device_transfers.cc)
+  void Landed(Written written, absl::Status status);
+  // In the calling thread.
+  absl::Status Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages);
+  // Its bytes are those of the record's image, whole.
+  static bool IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes);
+  void CountError(uint32_t slot, IoKind kind, const absl::Status& status);
+
+  // --- Records (device_commit.cc)
+  void RunCommits();
+  void Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed);
+  // Gives the record the number of its space, and adds what the ledger does not know yet.
+  absl::Status Name(Written& written, Ledger::Batch& batch);
+  // Waits until the write is in the ledger.
+  absl::Status CommitNow(Written written);
+
+  // --- Care of segments (device_care.cc, device_reclaim.cc)
+  void RunCare();
+  bool SealOne();
+  bool PrepareOne();
+  absl::Status Prepare(uint32_t slot);
+  absl::Status Grow(uint32_t slot);
+  bool ReclaimOne();
+  void Reclaim(uint32_t slot);
+  Carried Carry(uint32_t slot, uint32_t page, const ExtentRecord& record, const ImageFacts& facts);
+  bool FinishReclaim(uint32_t slot);
+  // All of its extents are lost.
+  void LoseSegment(uint32_t slot);
+  std::vector<std::pair<uint32_t, ExtentRecord>> RecordsOf(uint64_t seq);
+  ImageFacts FactsOf(const ExtentRecord& record) const;
+  void CheckLedgerSize();
+  bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t SpareCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TurnReadOnly(std::string_view why, const absl::Status& status);
+
+  std::string SegmentPath(uint32_t slot) const;
+  uint64_t TierOffset(uint64_t offset) const { return options_.number << kNumberShift | offset; }
+  static uint64_t DeviceOffset(uint64_t offset) {
+    return offset & ((uint64_t{1} << kNumberShift) - 1);
+  }
+
+  Options options_;
+  SsdBudget budget_;
+  CopyTier& tier_;
+  Evictor* evictor_ = nullptr;
+  Fd lock_file_;
+  SsdTierId tier_id_{};
+  std::unique_ptr<IoEngine> engine_;
+  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<SideFiles> side_files_;
+  std::vector<Fd> files_;  // by slot; written by care only, before the segment is ready
+  std::thread commit_thread_, care_thread_;
+
+  mutable Mutex mutex_;
+  CondVar commit_due_, committed_, care_due_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kOk;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no write comes any more
+  std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<Written> written_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ExtentPlace> freed_ ABSL_GUARDED_BY(mutex_);
+  // Rounds of the commit thread: the one that takes what is queued now, and the last that is over.
+  uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
+  uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time grow_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time reclaim_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+
+  Counter written_bytes_, carried_bytes_, read_bytes_, reclaims_, resets_;
+  Counter too_large_, no_segment_, corrupt_, read_errors_, write_errors_, dropped_at_open_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commit thread: records of what was written and freed, all that have come since the last round
+// in one batch.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/status.h"
+#include "service/tier/ssd/device.h"
+
+namespace cairn {
+
+void SsdDevice::RunCommits() {
+  pthread_setname_np(pthread_self(), "ssd-commit");
+  for (;;) {
+    std::vector<Written> written;
+    std::vector<ExtentPlace> freed;
+    uint64_t round = 0;
+    {
+      const MutexLock lock(mutex_);
+      while (written_.empty() && freed_.empty() && !is_landed_) {
+        commit_due_.WaitUntil(mutex_, absl::InfiniteFuture());
+      }
+      if (written_.empty() && freed_.empty()) {
+        return;
+      }
+      written.swap(written_);
+      freed.swap(freed_);
+      round = next_round_++;
+    }
+    Commit(std::move(written), freed);
+    const MutexLock lock(mutex_);
+    rounds_over_ = round;
+    committed_.NotifyAll();
+  }
+}
+
+void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed) {
+  Ledger::Batch batch;
+  std::vector<absl::Status> results(written.size());
+  absl::flat_hash_set<uint32_t> to_sync;
+  for (size_t i = 0; i < written.size(); ++i) {
+    Written& write = written[i];
+    results[i] = Name(write, batch);
+    if (!results[i].ok()) {
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    const uint32_t slot = segments_->SlotOf(write.offset);
+    batch.PutExtent(segments_->at(slot).seq, segments_->PageOf(write.offset), write.record);
+    if (write.is_durable) {
+      to_sync.insert(slot);
+    }
+  }
+  for (const ExtentPlace& place : freed) {
+    batch.DeleteExtent(place.seq, place.page);
+  }
+  absl::Status status;
+  for (const uint32_t slot : to_sync) {
+    if (::fdatasync(files_[slot].get()) != 0) {
+      status = absl::ErrnoToStatus(errno, "fdatasync of a segment");
+    }
+  }
+  if (status.ok()) {
+    status = ledger_->Write(batch, /*is_synced=*/!to_sync.empty());
+  }
+  {
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < written.size(); ++i) {
+      results[i].Update(status);
+      segments_->Find(written[i].offset).is_recorded = results[i].ok();
+      --segments_->at(segments_->SlotOf(written[i].offset)).writes;
+    }
+    if (IsCareDue()) {
+      care_due_.NotifyOne();
+    }
+  }
+  if (!status.ok()) {
+    TurnReadOnly("records cannot be written", status);
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    std::move(written[i].done)(results[i].ok() || absl::IsResourceExhausted(results[i])
+                                   ? results[i]
+                                   : absl::UnavailableError(results[i].message()));
+  }
+}
+
+absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
+  if (written.space == nullptr) {
+    return absl::OkStatus();
+  }
+  for (const NamedSideObject& object : written.side_objects) {
+    CAIRN_RETURN_IF_ERROR(side_files_->Write(object.id, object.bytes));
+  }
+  if (written.record.side_object != codecs::Digest{} &&
+      !side_files_->Has(written.record.side_object)) {
+    return absl::InternalError("a side object was not handed over");
+  }
+  const MutexLock lock(mutex_);
+  const auto [found, is_new] = spaces_.try_emplace(written.space->fingerprint);
+  SpaceNumber& space = found->second;
+  if (is_new) {
+    space.number = ++last_space_;
+  }
+  if (is_new || space.version != written.space->version) {
+    batch.PutSpace(space.number, *written.space);
+    space.version = written.space->version;
+  }
+  space_ids_[space.number] = written.space_id;
+  written.record.space = space.number;
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::CommitNow(Written written) {
+  Mutex mutex;
+  CondVar over;
+  bool is_over = false;
+  absl::Status result;
+  written.done = [&](absl::Status status) {
+    const MutexLock lock(mutex);
+    result = std::move(status);
+    is_over = true;
+    over.NotifyAll();  // under the lock: who waits destroys it
+  };
+  Landed(std::move(written), absl::OkStatus());
+  const MutexLock lock(mutex);
+  while (!is_over) {  // ends: the commit thread outlives those that wait for it
+    over.WaitUntil(mutex, absl::InfiniteFuture());
+  }
+  return result;
+}
+
+}  // namespace cairn

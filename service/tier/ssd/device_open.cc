@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Taking a folder: lock, format, ledger. What is damaged makes the tier start empty; what cannot be
+// read now changes nothing.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random_bytes.h"
+#include "base/status.h"
+#include "service/tier/ssd/device.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kLockStep = absl::Milliseconds(100);
+
+absl::Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
+}
+
+// InvalidArgument where the file system does not take O_DIRECT: its pages would be held twice, and
+// a write that is complete would not be on its way to the device.
+absl::Status CheckDirectIo(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/probe");
+  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  const int open_error = errno;
+  PageMemory page(kPageBytes);
+  std::fill(page.bytes().begin(), page.bytes().end(), std::byte{0});
+  const bool is_written = file.is_valid() && ::pwrite(file.get(), page.bytes().data(), kPageBytes,
+                                                      0) == static_cast<ssize_t>(kPageBytes);
+  const int error = file.is_valid() ? errno : open_error;
+  ::unlink(path.c_str());
+  if (is_written) {
+    return absl::OkStatus();
+  }
+  if (error == EINVAL || error == EOPNOTSUPP) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder,
+                     ": its file system takes no O_DIRECT (tmpfs and some overlays do not): "
+                     "name a folder on a disk"));
+  }
+  return absl::ErrnoToStatus(error, path);
+}
+
+absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait) {
+  const std::string path = absl::StrCat(folder, "/LOCK");
+  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.is_valid()) {
+    return absl::ErrnoToStatus(errno, path);
+  }
+  const absl::Time deadline = MonotonicNow() + wait;
+  for (bool is_first = true; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; is_first = false) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return absl::ErrnoToStatus(errno, path);
+    }
+    if (MonotonicNow() >= deadline) {
+      return absl::UnavailableError(absl::StrCat(folder, ": another process has it, still after ",
+                                                 absl::FormatDuration(wait)));
+    }
+    if (is_first) {
+      LogInfo("ssd", "another process has the folder: waiting for its end",
+              {{"path", folder}, {"seconds", absl::ToInt64Seconds(wait)}});
+    }
+    absl::SleepFor(kLockStep);
+  }
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options, CopyTier& tier) {
+  CAIRN_ASSIGN_OR_RETURN(const SsdBudget budget,
+                         ShareOut(options.budget_bytes, options.segment_bytes));
+  std::unique_ptr<SsdDevice> device(new SsdDevice(std::move(options), budget, tier));
+  CAIRN_RETURN_IF_ERROR(device->OpenFolder());
+  CAIRN_RETURN_IF_ERROR(device->OpenLedger());
+  const MutexLock lock(device->mutex_);
+  device->segments_ = std::make_unique<SegmentMap>(
+      device->budget_.slot_count, device->budget_.segment_bytes, device->budget_.extents_max);
+  device->files_.resize(device->budget_.slot_count);
+  return device;
+}
+
+absl::Status SsdDevice::OpenFolder() {
+  CAIRN_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.path, "/segments")));
+  CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));
+  CAIRN_ASSIGN_OR_RETURN(lock_file_, TakeLock(options_.path, options_.lock_wait));
+  side_files_ =
+      std::make_unique<SideFiles>(absl::StrCat(options_.path, "/objects"), budget_.side_bytes_max);
+  return side_files_->Open();
+}
+
+absl::Status SsdDevice::OpenLedger() {
+  const absl::StatusOr<TierMeta> meta = ReadTierMeta(options_.path);
+  if (absl::IsNotFound(meta.status())) {
+    return StartEmpty("");
+  }
+  if (absl::IsDataLoss(meta.status())) {
+    return StartEmpty(ToStd(meta.status().message()));
+  }
+  if (absl::IsUnimplemented(meta.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        options_.path, ": a newer version wrote it; name another folder, or remove it"));
+  }
+  CAIRN_RETURN_IF_ERROR(meta.status());
+  tier_id_ = meta->tier_id;
+  if (meta->segment_bytes != budget_.segment_bytes) {
+    // Another budget than before: segments keep their size.
+    const absl::StatusOr<SsdBudget> shared = ShareOut(options_.budget_bytes, meta->segment_bytes);
+    if (!shared.ok()) {
+      return StartEmpty(ToStd(shared.status().message()));
+    }
+    budget_ = *shared;
+  }
+  absl::StatusOr<std::unique_ptr<Ledger>> ledger =
+      Ledger::Open({.path = absl::StrCat(options_.path, "/index"),
+                    .write_buffer_bytes = budget_.write_buffer_bytes});
+  if (absl::IsDataLoss(ledger.status())) {
+    return StartEmpty(ToStd(ledger.status().message()));
+  }
+  CAIRN_RETURN_IF_ERROR(ledger.status());
+  ledger_ = *std::move(ledger);
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::StartEmpty(std::string_view why) {
+  if (!why.empty()) {
+    resets_.Add();
+    LogWarn("ssd", "what the device held cannot be read: it starts empty",
+            {{"path", options_.path}, {"error", why}});
+  }
+  CAIRN_ASSIGN_OR_RETURN(budget_, ShareOut(options_.budget_bytes, options_.segment_bytes));
+  // Segments of the tier before do not match the new name.
+  tier_id_ = RandomBytes<sizeof(SsdTierId)>();
+  ledger_.reset();
+  CAIRN_ASSIGN_OR_RETURN(ledger_, Ledger::Open({.path = absl::StrCat(options_.path, "/index"),
+                                                .write_buffer_bytes = budget_.write_buffer_bytes,
+                                                .create = true}));
+  return WriteTierMeta(options_.path,
+                       {.tier_id = tier_id_, .segment_bytes = budget_.segment_bytes});
+}
+
+}  // namespace cairn

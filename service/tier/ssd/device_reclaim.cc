@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oldest segment is used again. Images that were read since they were written are carried along
+// into the open segment, so that the order written becomes one of use; so are those that the index
+// holds. All others go.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "proto/block_key.h"
+#include "service/tier/ssd/device.h"
+
+namespace cairn {
+namespace {
+
+using SegmentState = SegmentMap::State;
+
+// Segments that reclaim leaves for what it carries, beside the one that is kept for it alone.
+constexpr size_t kSpareMin = 3;
+// Of a segment, by images that were read; what the index holds is carried whatever it takes.
+constexpr uint64_t kCarriedPercentMax = 90;
+// A segment that somebody still reads is looked at again.
+constexpr absl::Duration kReclaimAgain = absl::Milliseconds(50);
+
+}  // namespace
+
+std::vector<std::pair<uint32_t, ExtentRecord>> SsdDevice::RecordsOf(uint64_t seq) {
+  std::vector<std::pair<uint32_t, ExtentRecord>> records;
+  const absl::Status status =
+      ledger_->ScanExtents(seq, seq, [&](uint64_t, uint32_t page, const ExtentRecord& record) {
+        records.emplace_back(page, record);
+        return true;
+      });
+  if (!status.ok()) {
+    TurnReadOnly("records cannot be read", status);
+  }
+  return records;
+}
+
+ImageFacts SsdDevice::FactsOf(const ExtentRecord& record) const {
+  const MutexLock lock(mutex_);
+  const auto space = space_ids_.find(record.space);
+  return {.space_id = space == space_ids_.end() ? 0 : space->second,
+          .key = record.key,
+          .first_position = record.first_position,
+          .tokens = record.tokens,
+          .group = record.group,
+          .slice = record.slice,
+          .source_bytes = record.source_bytes};
+}
+
+bool SsdDevice::ReclaimOne() {
+  std::optional<uint32_t> slot;
+  {
+    const MutexLock lock(mutex_);
+    if (state_ >= State::kReadOnly) {
+      return false;
+    }
+    slot = segments_->Oldest(SegmentState::kReclaiming);
+    if (slot.has_value() && segments_->at(*slot).live > 0 && MonotonicNow() < reclaim_again_) {
+      slot.reset();
+    }
+    if (!slot.has_value() && SpareCount() < kSpareMin &&
+        segments_->count(SegmentState::kReclaiming) == 0) {
+      slot = segments_->Oldest(SegmentState::kSealed);
+      if (slot.has_value()) {
+        segments_->SetState(*slot, SegmentState::kReclaiming);
+      }
+    }
+    if (!slot.has_value()) {
+      return false;
+    }
+  }
+  Reclaim(*slot);
+  return FinishReclaim(*slot);
+}
+
+void SsdDevice::Reclaim(uint32_t slot) {
+  uint64_t seq = 0;
+  {
+    const MutexLock lock(mutex_);
+    seq = segments_->at(slot).seq;
+    if (segments_->at(slot).live == 0) {
+      return;
+    }
+  }
+  uint64_t carried = 0;
+  for (const auto& [page, record] : RecordsOf(seq)) {
+    bool is_live = false, is_hit = false;
+    uint64_t offset = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopping_) {
+        return;
+      }
+      offset = segments_->OffsetOf(slot, page);
+      const auto& extents = segments_->at(slot).extents;
+      const auto found =
+          std::find_if(extents.begin(), extents.end(),
+                       [page = page](const SegmentMap::Extent& e) { return e.page == page; });
+      is_live = found != extents.end() && found->is_live;
+      is_hit = is_live && found->is_hit;
+    }
+    if (!is_live) {
+      continue;
+    }
+    const ImageFacts facts = FactsOf(record);
+    const bool is_kept = is_hit && carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
+    if (!is_kept &&
+        evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), EvictionReason::kCapacity)) {
+      continue;
+    }
+    const Carried result = Carry(slot, page, record, facts);
+    carried += result == Carried::kCarried ? record.image_bytes : 0;
+    if (result == Carried::kLater) {
+      break;
+    }
+  }
+}
+
+SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRecord& record,
+                                    const ImageFacts& facts) {
+  const uint64_t bytes = record.image_bytes, rounded = SegmentMap::RoundedBytes(bytes);
+  uint64_t from = 0;
+  {
+    const MutexLock lock(mutex_);
+    from = segments_->OffsetOf(slot, page);
+  }
+  const PageMemory memory(rounded);
+  const absl::Status read =
+      Transfer(IoKind::kRead, files_[slot].get(), from % budget_.segment_bytes, memory.bytes());
+  if (absl::IsUnavailable(read)) {
+    return Carried::kLater;
+  }
+  if (!read.ok() || !IsImageOf(record, memory.bytes().first(bytes))) {
+    CountError(slot, IoKind::kRead, read);
+    corrupt_.Add();
+    LogWarn("ssd", "image is damaged: dropped",
+            {{"path", options_.path},
+             {"place", FormatPlace(TierId::kSsd, TierOffset(from))},
+             {"key", proto::Hex(std::span(record.key).first(4))}});
+    evictor_->LoseCopy(TierId::kSsd, facts, TierOffset(from));
+    return Carried::kDropped;
+  }
+  std::optional<uint64_t> place;
+  int fd = -1;
+  {
+    const MutexLock lock(mutex_);
+    place = segments_->Allocate(bytes, /*is_carried=*/true);
+    if (place.has_value()) {
+      ++segments_->at(segments_->SlotOf(*place)).writes;
+      fd = files_[segments_->SlotOf(*place)].get();
+    } else {
+      reclaim_again_ = MonotonicNow() + kReclaimAgain;
+    }
+  }
+  if (!place.has_value()) {
+    return Carried::kLater;
+  }
+  TierExtent to(tier_, TierOffset(*place), bytes, rounded);
+  Written written;
+  written.offset = *place;
+  written.record = record;
+  absl::Status status =
+      Transfer(IoKind::kWrite, fd, *place % budget_.segment_bytes, memory.bytes());
+  if (!status.ok()) {
+    written.done = [](absl::Status) {};
+    Landed(std::move(written), std::move(status));
+    return Carried::kLater;
+  }
+  if (!CommitNow(std::move(written)).ok()) {
+    return Carried::kLater;
+  }
+  switch (evictor_->MoveCopy(TierId::kSsd, facts, TierOffset(from), to)) {
+    case Evictor::Moved::kMoved:
+      return Carried::kCarried;
+    case Evictor::Moved::kGone:
+      return Carried::kDropped;
+    case Evictor::Moved::kBusy:
+      break;
+  }
+  const MutexLock lock(mutex_);
+  reclaim_again_ = MonotonicNow() + kReclaimAgain;
+  return Carried::kLater;
+}
+
+bool SsdDevice::FinishReclaim(uint32_t slot) {
+  uint64_t seq = 0;
+  std::vector<uint32_t> to_sync;
+  {
+    const MutexLock lock(mutex_);
+    if (segments_->at(slot).live > 0 || segments_->at(slot).writes > 0) {
+      reclaim_again_ = MonotonicNow() + kReclaimAgain;
+      return false;
+    }
+    seq = segments_->at(slot).seq;
+    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
+      const SegmentState state = segments_->at(i).state;
+      if (state == SegmentState::kOpen || state == SegmentState::kFull) {
+        to_sync.push_back(i);
+      }
+    }
+  }
+  // What was carried along is there.
+  for (const uint32_t other : to_sync) {
+    if (::fdatasync(files_[other].get()) != 0) {
+      CountError(other, IoKind::kWrite,
+                 absl::DataLossError(absl::ErrnoToStatus(errno, "fdatasync").message()));
+      LoseSegment(other);
+    }
+  }
+  Ledger::Batch batch;
+  batch.DeleteExtentsOf(seq);
+  batch.DeleteSegment(slot);
+  if (const absl::Status status = ledger_->Write(batch, /*is_synced=*/true); !status.ok()) {
+    TurnReadOnly("a segment cannot be reclaimed", status);
+    return false;
+  }
+  reclaims_.Add();
+  const MutexLock lock(mutex_);
+  SegmentMap::Segment& segment = segments_->at(slot);
+  segment.extents.clear();
+  segment.next_page = 1;
+  segment.errors = 0;
+  segments_->SetState(slot, SegmentState::kClean);
+  return true;
+}
+
+}  // namespace cairn

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the device held when the process before ended: segments whose headers are this tier's,
+// spaces, and the extents that the ledger says lie there. Those of segments that were not sealed
+// are read and checked; the others when they are first read.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "service/tier/ssd/device.h"
+
+namespace cairn {
+namespace {
+
+using SegmentState = SegmentMap::State;
+
+constexpr size_t kBatchImages = 1024;
+
+}  // namespace
+
+struct SsdDevice::Recovered {
+  struct Segment {
+    uint32_t slot = 0;
+    bool is_sealed = false;
+  };
+  struct Space {
+    uint64_t id = 0;  // 0: not wanted
+    bool has_images = false;
+    SpaceRecord record;
+  };
+  absl::flat_hash_map<uint64_t, Segment> by_seq;
+  absl::flat_hash_map<uint32_t, Space> spaces;
+  absl::flat_hash_set<codecs::Digest> side_objects;  // that something names
+  uint64_t images = 0, dropped = 0;
+};
+
+absl::Status SsdDevice::Recover(RecoverySink& sink) {
+  const absl::Time began = MonotonicNow();
+  Recovered recovered;
+  CAIRN_RETURN_IF_ERROR(FindSegments(recovered));
+  CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
+  CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
+  CAIRN_RETURN_IF_ERROR(SettleSegments(recovered));
+  side_files_->KeepOnly(recovered.side_objects);
+  dropped_at_open_.Add(recovered.dropped);
+  LogInfo("ssd", "device is open",
+          {{"path", options_.path},
+           {"engine", engine_->name()},
+           {"images", recovered.images},
+           {"bytes", used_bytes()},
+           {"spaces", recovered.spaces.size()},
+           {"dropped", recovered.dropped},
+           {"seconds", absl::ToDoubleSeconds(MonotonicNow() - began)}});
+  commit_thread_ = std::thread([this] { RunCommits(); });
+  care_thread_ = std::thread([this] { RunCare(); });
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::FindSegments(Recovered& recovered) {
+  std::error_code error;
+  std::vector<std::string> beyond;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat(options_.path, "/segments"), error)) {
+    const std::string name = entry.path().filename().string();
+    uint32_t slot = 0;
+    if (absl::SimpleAtoi(name, &slot) && slot >= budget_.slot_count) {
+      beyond.push_back(entry.path().string());
+    }
+  }
+  for (const std::string& path : beyond) {  // the budget is less than it was
+    ::unlink(path.c_str());
+  }
+  PageMemory page(kSegmentHeaderBytes);
+  for (uint32_t slot = 0; slot < budget_.slot_count; ++slot) {
+    const std::string path = SegmentPath(slot);
+    Fd file(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+    if (!file.is_valid() && errno == ENOENT) {
+      continue;
+    }
+    if (!file.is_valid()) {
+      return absl::ErrnoToStatus(errno, path);
+    }
+    struct stat status = {};
+    if (::fstat(file.get(), &status) != 0 ||
+        static_cast<uint64_t>(status.st_size) != budget_.segment_bytes) {
+      ::unlink(path.c_str());  // cut short, or of another size: made anew
+      continue;
+    }
+    files_[slot] = std::move(file);
+    const absl::Status read = Transfer(IoKind::kRead, files_[slot].get(), 0, page.bytes());
+    const absl::StatusOr<SegmentHeader> header =
+        read.ok() ? ParseSegmentHeader(page.bytes()) : absl::StatusOr<SegmentHeader>(read);
+    const MutexLock lock(mutex_);
+    if (header.ok() && header->tier_id == tier_id_ && header->slot == slot &&
+        header->segment_bytes == budget_.segment_bytes &&
+        recovered.by_seq.try_emplace(header->seq, Recovered::Segment{.slot = slot}).second) {
+      segments_->at(slot).seq = header->seq;
+      next_seq_ = std::max(next_seq_, header->seq + 1);
+    }
+    segments_->SetState(slot, read.ok() && !absl::IsUnimplemented(header.status())
+                                  ? SegmentState::kClean
+                                  : SegmentState::kSetAside);
+  }
+  return ledger_->ScanSegments([&](uint32_t slot, const SegmentRecord& record) {
+    const MutexLock lock(mutex_);
+    next_seq_ = std::max(next_seq_, record.seq + 1);
+    const auto found = recovered.by_seq.find(record.seq);
+    if (found != recovered.by_seq.end() && found->second.slot == slot) {
+      found->second.is_sealed = record.state == SegmentRecord::State::kSealed;
+    }
+    return true;
+  });
+}
+
+absl::Status SsdDevice::FindSpaces(Recovered& recovered, RecoverySink& sink) {
+  CAIRN_RETURN_IF_ERROR(ledger_->ScanSpaces([&](uint32_t number, const SpaceRecord& record) {
+    recovered.spaces[number].record = record;
+    return true;
+  }));
+  for (auto& [number, space] : recovered.spaces) {
+    space.id = sink.FoundSpace(space.record, *side_files_);
+    const MutexLock lock(mutex_);
+    spaces_[space.record.fingerprint] = {.number = number};
+    space_ids_[number] = space.id;
+    last_space_ = std::max(last_space_, number);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<FoundImage> SsdDevice::Find(Recovered& recovered, ExtentPlace place,
+                                          const ExtentRecord& record) {
+  const auto segment = recovered.by_seq.find(place.seq);
+  const auto space = recovered.spaces.find(record.space);
+  if (segment == recovered.by_seq.end() || space == recovered.spaces.end() ||
+      space->second.id == 0) {
+    return std::nullopt;
+  }
+  const uint32_t slot = segment->second.slot;
+  const uint64_t begin = place.page * kPageBytes;
+  const uint64_t rounded = SegmentMap::RoundedBytes(record.image_bytes);
+  if (begin + rounded > budget_.segment_bytes) {
+    return std::nullopt;
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (place.page < segments_->at(slot).next_page) {
+      return std::nullopt;
+    }
+  }
+  if (!segment->second.is_sealed) {
+    const PageMemory memory(rounded);
+    if (!Transfer(IoKind::kRead, files_[slot].get(), begin, memory.bytes()).ok() ||
+        !IsImageOf(record, memory.bytes().first(record.image_bytes))) {
+      return std::nullopt;
+    }
+  }
+  space->second.has_images = true;
+  if (record.side_object != codecs::Digest{}) {
+    recovered.side_objects.insert(record.side_object);
+  }
+  FoundImage image = {.image = FactsOf(record),
+                      .parent = record.parent,
+                      .recipe = record.recipe,
+                      .directory_crc = record.directory_crc,
+                      .side_object = record.side_object,
+                      .place = {}};
+  const MutexLock lock(mutex_);
+  segments_->Restore(slot, place.page, record.image_bytes);
+  image.place = TierExtent(tier_, TierOffset(segments_->OffsetOf(slot, place.page)),
+                           record.image_bytes, rounded);
+  return image;
+}
+
+absl::Status SsdDevice::FindExtents(Recovered& recovered, RecoverySink& sink) {
+  std::vector<FoundImage> images;
+  std::vector<ExtentPlace> dropped;
+  const auto hand_over = [&] {
+    recovered.images += images.size();
+    sink.FoundImages(std::exchange(images, {}), *side_files_);
+  };
+  CAIRN_RETURN_IF_ERROR(ledger_->ScanExtents(
+      0, UINT64_MAX, [&](uint64_t seq, uint32_t page, const ExtentRecord& record) {
+        const ExtentPlace place = {.seq = seq, .page = page};
+        {
+          const MutexLock lock(mutex_);
+          next_seq_ = std::max(next_seq_, seq + 1);
+        }
+        if (std::optional<FoundImage> image = Find(recovered, place, record)) {
+          images.push_back(*std::move(image));
+        } else {
+          dropped.push_back(place);
+        }
+        if (images.size() == kBatchImages) {
+          hand_over();
+        }
+        return true;
+      }));
+  hand_over();
+  Ledger::Batch batch;
+  for (const ExtentPlace& place : dropped) {
+    batch.DeleteExtent(place.seq, place.page);
+  }
+  recovered.dropped = dropped.size();
+  for (const auto& [number, space] : recovered.spaces) {
+    for (const SpaceRecord::Current& current : space.record.current) {
+      recovered.side_objects.insert(current.id);
+    }
+    if (!space.has_images) {
+      batch.DeleteSpace(number);
+      const MutexLock lock(mutex_);
+      spaces_.erase(space.record.fingerprint);
+      space_ids_.erase(number);
+    }
+  }
+  return ledger_->Write(batch, /*is_synced=*/true);
+}
+
+absl::Status SsdDevice::SettleSegments(const Recovered& recovered) {
+  Ledger::Batch batch;
+  for (const auto& [seq, segment] : recovered.by_seq) {
+    {
+      const MutexLock lock(mutex_);
+      SegmentMap::Segment& found = segments_->at(segment.slot);
+      if (found.state == SegmentState::kSetAside) {
+        continue;
+      }
+      if (found.extents.empty()) {
+        batch.DeleteExtentsOf(seq);
+        batch.DeleteSegment(segment.slot);
+        continue;
+      }
+      segments_->SetState(segment.slot, SegmentState::kSealed);
+    }
+    if (!segment.is_sealed) {
+      if (::fdatasync(files_[segment.slot].get()) != 0) {
+        return absl::ErrnoToStatus(errno, SegmentPath(segment.slot));
+      }
+      batch.PutSegment(segment.slot, {.seq = seq, .state = SegmentRecord::State::kSealed});
+    }
+  }
+  return ledger_->Write(batch, /*is_synced=*/true);
+}
+
+}  // namespace cairn

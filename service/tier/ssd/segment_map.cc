@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/ssd/segment_map.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cairn {
+
+SegmentMap::SegmentMap(uint32_t slot_count, uint64_t segment_bytes, uint64_t extents_max)
+    : segment_bytes_(segment_bytes), extents_max_(extents_max), segments_(slot_count) {
+  CAIRN_CHECK(segment_bytes % kPageBytes == 0 && extent_bytes_max() >= kPageBytes);
+  counts_[static_cast<size_t>(State::kAbsent)] = slot_count;
+}
+
+void SegmentMap::SetState(uint32_t slot, State state) {
+  --counts_[static_cast<size_t>(segments_[slot].state)];
+  ++counts_[static_cast<size_t>(state)];
+  segments_[slot].state = state;
+  if (open_ == slot && state != State::kOpen) {
+    open_.reset();
+  }
+}
+
+std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
+  const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
+  CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
+  if (live_count_ >= extents_max_) {
+    return std::nullopt;
+  }
+  const uint64_t segment_pages = segment_bytes_ / kPageBytes;
+  if (open_.has_value() && segments_[*open_].next_page + page_count > segment_pages) {
+    SetState(*open_, State::kFull);
+  }
+  if (!open_.has_value()) {
+    const size_t spare = count(State::kAbsent) + count(State::kClean) + count(State::kReady);
+    const std::optional<uint32_t> ready = Any(State::kReady);
+    if (!ready.has_value() || (spare == 1 && !is_carried)) {
+      return std::nullopt;
+    }
+    SetState(*ready, State::kOpen);
+    open_ = ready;
+  }
+  Segment& segment = segments_[*open_];
+  Extent extent;
+  extent.page = segment.next_page;
+  extent.page_count = page_count;
+  extent.is_live = true;
+  segment.extents.push_back(extent);
+  segment.next_page += page_count;
+  ++segment.live;
+  segment.live_bytes += page_count * kPageBytes;
+  live_bytes_ += page_count * kPageBytes;
+  ++live_count_;
+  return OffsetOf(*open_, extent.page);
+}
+
+void SegmentMap::Restore(uint32_t slot, uint32_t page, uint64_t bytes) {
+  Segment& segment = segments_[slot];
+  CAIRN_CHECK(page >= segment.next_page);
+  Extent extent;
+  extent.page = page;
+  extent.page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
+  extent.is_live = extent.is_recorded = true;
+  segment.extents.push_back(extent);
+  segment.next_page = page + extent.page_count;
+  ++segment.live;
+  segment.live_bytes += RoundedBytes(bytes);
+  live_bytes_ += RoundedBytes(bytes);
+  ++live_count_;
+}
+
+SegmentMap::Extent& SegmentMap::Find(uint64_t offset) {
+  Segment& segment = segments_[SlotOf(offset)];
+  const auto found =
+      std::lower_bound(segment.extents.begin(), segment.extents.end(), PageOf(offset),
+                       [](const Extent& extent, uint32_t page) { return extent.page < page; });
+  CAIRN_CHECK(found != segment.extents.end() && found->page == PageOf(offset) && found->is_live);
+  return *found;
+}
+
+bool SegmentMap::Free(uint64_t offset) {
+  Extent& extent = Find(offset);
+  Segment& segment = segments_[SlotOf(offset)];
+  extent.is_live = false;
+  --segment.live;
+  segment.live_bytes -= extent.page_count * kPageBytes;
+  live_bytes_ -= extent.page_count * kPageBytes;
+  --live_count_;
+  return segment.live == 0 && segment.state == State::kReclaiming;
+}
+
+std::optional<uint32_t> SegmentMap::Oldest(State state) const {
+  std::optional<uint32_t> oldest;
+  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
+    if (segments_[slot].state == state &&
+        (!oldest.has_value() || segments_[slot].seq < segments_[*oldest].seq)) {
+      oldest = slot;
+    }
+  }
+  return oldest;
+}
+
+std::optional<uint32_t> SegmentMap::Any(State state) const {
+  for (uint32_t slot = 0; count(state) > 0 && slot < slot_count(); ++slot) {
+    if (segments_[slot].state == state) {
+      return slot;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace cairn

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What lies where on one device, in memory: segments in their slots, and extents in segments.
+//
+//   kAbsent ──▶ kClean ──▶ kReady ──▶ kOpen ──▶ kFull ──▶ kSealed ──▶ kReclaiming ──▶ kClean
+//                  header durable  takes extents      durable     emptied
+//
+// A segment whose device failed a write is set aside, and is not used again. One clean or ready
+// segment is kept for the extents that reclaim carries along.
+//
+// Thread-safety: Thread-compatible (the device's lock).
+// Cost:          12 bytes an extent. Allocate O(1), Find O(log extents of a segment).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "service/tier/ssd/io_engine.h"
+
+namespace cairn {
+
+class SegmentMap {
+ public:
+  enum class State : uint8_t {
+    kAbsent,  // no file
+    kClean,
+    kReady,
+    kOpen,
+    kFull,  // to be sealed once its writes are over
+    kSealed,
+    kReclaiming,
+    kSetAside,
+  };
+  static constexpr size_t kStateCount = 8;
+  // One that is open, those that reclaim has, and some that hold.
+  static constexpr uint32_t kSlotsMin = 6;
+
+  struct Extent {
+    uint32_t page = 0;
+    uint32_t page_count : 29 = 0;
+    bool is_live : 1 = false;      // somebody has its place
+    bool is_recorded : 1 = false;  // the ledger knows it
+    bool is_hit : 1 = false;       // read since it was written
+  };
+  struct Segment {
+    State state = State::kAbsent;
+    uint64_t seq = 0;        // of its header
+    uint32_t next_page = 1;  // the first is the header
+    uint32_t writes = 0;     // under way, until the ledger has them
+    uint32_t live = 0;       // extents
+    uint64_t live_bytes = 0;
+    uint32_t errors = 0;          // of transfers
+    std::vector<Extent> extents;  // by page
+  };
+
+  // `extents_max`: at once, of the device.
+  SegmentMap(uint32_t slot_count, uint64_t segment_bytes, uint64_t extents_max);
+
+  uint64_t segment_bytes() const { return segment_bytes_; }
+  // The largest extent.
+  uint64_t extent_bytes_max() const { return segment_bytes_ / 4; }
+  uint32_t slot_count() const { return static_cast<uint32_t>(segments_.size()); }
+  const Segment& at(uint32_t slot) const { return segments_[slot]; }
+  Segment& at(uint32_t slot) { return segments_[slot]; }
+  size_t count(State state) const { return counts_[static_cast<size_t>(state)]; }
+  void SetState(uint32_t slot, State state);
+
+  // Where an extent lies. The first byte of the device has offset 0.
+  uint32_t SlotOf(uint64_t offset) const { return static_cast<uint32_t>(offset / segment_bytes_); }
+  uint32_t PageOf(uint64_t offset) const {
+    return static_cast<uint32_t>(offset % segment_bytes_ / kPageBytes);
+  }
+  uint64_t OffsetOf(uint32_t slot, uint32_t page) const {
+    return slot * segment_bytes_ + page * kPageBytes;
+  }
+  static uint64_t RoundedBytes(uint64_t bytes) {
+    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  }
+
+  // Room for an extent in the open segment, else in the next that is ready. The last one that is
+  // not in use is for what is carried along. nullopt: no segment is ready, or there are too many
+  // extents.
+  std::optional<uint64_t> Allocate(uint64_t bytes, bool is_carried);
+  // As it lay there when the process before ended. REQUIRES: in the order of pages.
+  void Restore(uint32_t slot, uint32_t page, uint64_t bytes);
+  // REQUIRES: it lives.
+  Extent& Find(uint64_t offset);
+  // Nobody has the place any more. Returns true if that was the last of a segment that is being
+  // reclaimed.
+  bool Free(uint64_t offset);
+
+  // The segment written before all others that are in that state.
+  std::optional<uint32_t> Oldest(State state) const;
+  std::optional<uint32_t> Any(State state) const;
+
+  uint64_t live_bytes() const { return live_bytes_; }
+  uint64_t live_count() const { return live_count_; }
+
+ private:
+  const uint64_t segment_bytes_, extents_max_;
+  std::vector<Segment> segments_;
+  std::array<size_t, kStateCount> counts_{};
+  std::optional<uint32_t> open_;  // the slot that takes extents
+  uint64_t live_bytes_ = 0, live_count_ = 0;
+};
+
+}  // namespace cairn

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The SSD tier: images in folders on one or several devices, found again by the next process. Each
+// device is for itself, with segments and a ledger of its own (device.h), so that one that fails
+// takes no other with it.
+//
+// A chain lies on one device, chosen by its first block.
+//
+// Thread-safety: Thread-safe, but for Make(), Recover() and Stop(): one thread.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/metric.h"
+#include "service/tier/ssd/device.h"
+#include "service/tier/ssd/io_engine.h"
+#include "service/tier/tier.h"
+
+namespace cairn {
+
+class SsdTier final : public CopyTier {
+ public:
+  struct Device {
+    std::string path;  // a folder; made if it is missing
+    uint64_t budget_bytes = 0;
+  };
+  struct Options {
+    std::vector<Device> devices;  // 1 to limits::kSsdDevicesMax
+    IoChoice io = IoChoice::kAuto;
+    uint64_t segment_bytes = 0;  // 0: what suits each budget
+    // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
+    std::optional<uint64_t> keep_free_bytes;
+    absl::Duration lock_wait = absl::Seconds(30);
+  };
+
+  // Errors as SsdDevice::Open() and MakeIoEngine(), with the folder.
+  static absl::StatusOr<std::unique_ptr<SsdTier>> Make(const Options& options);
+  ~SsdTier() override { Stop(); }
+
+  const TierTraits& traits() const override;
+  void SetEvictor(Evictor* evictor) override;
+  using CopyTier::Reserve;
+  absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override;
+  TransferId Read(const TierRead& read, TierDone done) override;
+  TransferId Write(const TierWrite& write, TierDone done) override;
+  void Cancel(TransferId id) override;
+  absl::Status Recover(RecoverySink& sink) override;
+  bool AwaitFreed(absl::Time deadline) override;
+  void Stop() override;
+
+  uint64_t capacity_bytes() const override;
+  uint64_t used_bytes() const override;
+  // Images that it holds at most: what the index needs room for.
+  uint64_t extents_max() const;
+  void Report(MetricSink& sink) const override;
+
+ private:
+  SsdTier() = default;
+  void Free(uint64_t offset, uint64_t rounded_bytes) override;
+  SsdDevice& DeviceOf(uint64_t offset) const {
+    return *devices_[offset >> SsdDevice::kNumberShift];
+  }
+
+  std::vector<std::unique_ptr<SsdDevice>> devices_;
+};
+
+}  // namespace cairn
