@@ -156,9 +156,9 @@ inline constexpr uint64_t kIoPieceBytes = 4_MiB;  // the kernel would cut larger
 inline constexpr uint64_t kIoReadInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoWriteInflightBytes = 8_MiB;
 inline constexpr uint64_t kIoInflightBesideReadsBytes = 2_MiB;
-inline constexpr uint32_t kIoReadsLingerMs =
-    5;                                       // reads count as there for that long after the last
-inline constexpr size_t kIoQueueMax = 4096;  // transfers that are not over
+// Reads count as there for that long after the last.
+inline constexpr uint32_t kIoReadsLingerMs = 5;
+inline constexpr size_t kIoQueueMax = 4096;      // transfers that are not over
 inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
 inline constexpr int kIoReadThreads = 4;         // where io_uring is refused
 inline constexpr int kIoWriteThreads = 2;
