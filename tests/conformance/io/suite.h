@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <random>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -22,10 +23,10 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "service/tier/ssd/io_engine.h"
+#include "service/tier/ssd/page_memory.h"
 #include "service/tier/ssd/thread_engine.h"
 #include "service/tier/ssd/uring_engine.h"
 #include "tests/support/metric_capture.h"
-#include "tests/support/page_buffer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
 
@@ -72,6 +73,26 @@ inline ssize_t CallPipes(IoKind kind, int fd, const iovec* parts, int parts_coun
   }
   return kind == IoKind::kRead ? ::readv(fd, parts, parts_count) : ::writev(fd, parts, parts_count);
 }
+
+// Pages with content: zero, or random.
+class PageBuffer {
+ public:
+  // REQUIRES: whole pages.
+  explicit PageBuffer(size_t bytes) : memory_(bytes) {
+    std::fill(all().begin(), all().end(), std::byte{});
+  }
+  PageBuffer(size_t bytes, uint64_t seed) : memory_(bytes) {
+    std::mt19937_64 random(seed);
+    std::generate(all().begin(), all().end(), [&] { return static_cast<std::byte>(random()); });
+  }
+  std::span<std::byte> all() const { return memory_.bytes(); }
+  std::span<std::byte> part(size_t offset, size_t bytes) const {
+    return all().subspan(offset, bytes);
+  }
+
+ private:
+  PageMemory memory_;
+};
 
 // One transfer and its completion.
 struct SentTransfer {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The engine with threads over a kernel that fails, hangs or loses transfers where a test says so.
+// What is held is with the kernel as far as the engine knows: budgets fill up behind it, deadlines
+// pass, Stop() waits, and its memory is touched late.
+//
+//   auto engine = std::make_unique<FaultyIoEngine>();
+//   engine->Inject({.act = FaultyIoEngine::kHold, .kind = IoKind::kRead, .file = "000003"});
+//   …
+//   engine->Clear();
+//
+// Thread-safety: Thread-safe, as IoEngine says.
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "service/tier/ssd/thread_engine.h"
+
+namespace cairn {
+
+class FaultyIoEngine final : public IoEngine {
+ public:
+  enum Act {
+    kFail,  // with `error`
+    kHold,  // until Clear(), and then it is done
+    kLose,  // answered as if it were done: a write leaves the file, a read its target as they were
+  };
+  // What calls it meets: those to which all fields apply.
+  struct Fault {
+    Act act = kFail;
+    int error = EIO;
+    std::optional<IoKind> kind = std::nullopt;
+    std::string file = "";  // the end of its path
+    uint64_t first_byte = 0, end_byte = std::numeric_limits<uint64_t>::max();  // touched in it
+    uint64_t calls_max = std::numeric_limits<uint64_t>::max();
+  };
+
+  explicit FaultyIoEngine(const IoLimits& limits = {})
+      : engine_(MakeThreadEngine(limits, [this](auto... call) { return Call(call...); })) {}
+  ~FaultyIoEngine() override { Clear(); }
+
+  // The oldest fault that applies to a call is the one that it meets.
+  void Inject(Fault fault) {
+    const MutexLock lock(mutex_);
+    faults_.push_back(std::move(fault));
+  }
+  // No more faults; what is held goes on.
+  void Clear() {
+    const MutexLock lock(mutex_);
+    faults_.clear();
+    ++clears_;
+    cleared_.NotifyAll();
+  }
+  uint64_t met() const {  // calls that met a fault
+    const MutexLock lock(mutex_);
+    return met_;
+  }
+  size_t held() const {
+    const MutexLock lock(mutex_);
+    return held_;
+  }
+
+  std::string_view name() const override { return engine_->name(); }
+  IoId Submit(const IoTransfer& transfer, IoDone done) override {
+    return engine_->Submit(transfer, std::move(done));
+  }
+  void Cancel(IoId id) override { engine_->Cancel(id); }
+  bool Stop(absl::Time deadline) override { return engine_->Stop(deadline); }
+  void Report(MetricSink& sink, MetricLabels labels) const override {
+    engine_->Report(sink, labels);
+  }
+
+ private:
+  ssize_t Call(IoKind kind, int fd, const iovec* parts, int parts_count, off_t offset) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < parts_count; ++i) {
+      bytes += parts[i].iov_len;
+    }
+    const std::optional<Fault> fault = Meet(kind, fd, static_cast<uint64_t>(offset), bytes);
+    if (fault.has_value() && fault->act == kFail) {
+      errno = fault->error;
+      return -1;
+    }
+    return fault.has_value() && fault->act == kLose
+               ? static_cast<ssize_t>(bytes)
+               : CallKernel(kind, fd, parts, parts_count, offset);
+  }
+  // Waits where the fault says so.
+  std::optional<Fault> Meet(IoKind kind, int fd, uint64_t offset, uint64_t bytes) {
+    std::error_code ignored;
+    const std::string path =
+        std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", fd), ignored).string();
+    const MutexLock lock(mutex_);
+    for (Fault& fault : faults_) {
+      const bool is_file =
+          path.size() >= fault.file.size() &&
+          path.compare(path.size() - fault.file.size(), std::string::npos, fault.file) == 0;
+      if (!is_file || fault.kind.value_or(kind) != kind || offset >= fault.end_byte ||
+          offset + bytes <= fault.first_byte || fault.calls_max == 0) {
+        continue;
+      }
+      --fault.calls_max;
+      ++met_;
+      const Fault met = fault;
+      if (met.act == kHold) {
+        ++held_;
+        for (const uint64_t clears = clears_; clears == clears_;) {
+          cleared_.WaitUntil(mutex_, absl::InfiniteFuture());
+        }
+        --held_;
+      }
+      return met;
+    }
+    return std::nullopt;
+  }
+
+  mutable Mutex mutex_;
+  CondVar cleared_;
+  std::vector<Fault> faults_ ABSL_GUARDED_BY(mutex_);
+  uint64_t clears_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t met_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t held_ ABSL_GUARDED_BY(mutex_) = 0;
+  const std::unique_ptr<IoEngine> engine_;  // last: its threads use the rest
+};
+
+}  // namespace cairn
