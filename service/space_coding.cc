@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/space_coding.h"
 
+#include <atomic>
 #include <utility>
 
 #include "base/check.h"
@@ -52,6 +53,12 @@ absl::Status CheckGeometry(const codecs::GroupShape& shape, uint32_t group, cons
       shape.heads, " heads, dims ", shape.tile.k_dim, " and ", shape.tile.v_dim));
 }
 
+// Never given twice: a space that is retired and made again has another.
+uint64_t NextVersion() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 }  // namespace
 
 SpaceCoding::SpaceCoding(uint64_t space_id, std::string_view tenant,
@@ -62,6 +69,7 @@ SpaceCoding::SpaceCoding(uint64_t space_id, std::string_view tenant,
       groups_(groups),
       side_objects_(side_objects),
       query_squares_(query_squares),
+      version_(NextVersion()),
       recipe_(recipe) {}
 
 SpaceCoding::~SpaceCoding() {
@@ -81,6 +89,7 @@ bool SpaceCoding::IsInForce(const codecs::Recipe& recipe) const {
 }
 
 absl::Status SpaceCoding::SetRecipe(const codecs::Recipe& recipe) {
+  const MutexLock changes(changes_);
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     const SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
     // What was mined is mined again for another rate.
@@ -89,6 +98,7 @@ absl::Status SpaceCoding::SetRecipe(const codecs::Recipe& recipe) {
       CAIRN_RETURN_IF_ERROR(CheckRate(recipe, group, *current.inputs().profile));
     }
   }
+  version_ = NextVersion();
   const MutexLock lock(mutex_);
   recipe_ = recipe;
   return absl::OkStatus();
@@ -96,10 +106,8 @@ absl::Status SpaceCoding::SetRecipe(const codecs::Recipe& recipe) {
 
 // --- Side objects --------------------------------------------------------------------------------
 
-absl::StatusOr<SpaceCoding::Installed> SpaceCoding::Install(uint32_t group,
-                                                            proto::SideObjectKind kind,
-                                                            std::span<const std::byte> bytes,
-                                                            SideObjectOrigin origin) {
+absl::StatusOr<std::unique_ptr<SideObject>> SpaceCoding::Parse(
+    uint32_t group, proto::SideObjectKind kind, std::span<const std::byte> bytes) const {
   if (group >= groups_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("group is ", group, ": the space has ", groups_.size(), " groups"));
@@ -111,13 +119,29 @@ absl::StatusOr<SpaceCoding::Installed> SpaceCoding::Install(uint32_t group,
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, SideObject::Parse(kind, bytes));
   const proto::SideObjectContent& content = parsed->content();
   CAIRN_RETURN_IF_ERROR(CheckGeometry(groups_[group], group, proto::Name(kind), content.head()));
-  if (content.profile() != nullptr) {
-    CAIRN_RETURN_IF_ERROR(CheckRate(recipe(), group, *content.profile()));
+  return parsed;
+}
+
+absl::StatusOr<SpaceCoding::Installed> SpaceCoding::Install(uint32_t group,
+                                                            proto::SideObjectKind kind,
+                                                            std::span<const std::byte> bytes,
+                                                            SideObjectOrigin origin) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, Parse(group, kind, bytes));
+  const MutexLock changes(changes_);
+  if (const codecs::Profile* profile = parsed->content().profile(); profile != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckRate(recipe(), group, *profile));
   }
   Installed installed = {.id = parsed->id(), .is_new = false};
   CAIRN_ASSIGN_OR_RETURN(installed.is_new, side_objects_.Install({space_id_, group, tenant_},
                                                                  std::move(parsed), origin));
+  version_ = NextVersion();
   return installed;
+}
+
+absl::StatusOr<SideObjectRef> SpaceCoding::Keep(uint32_t group, proto::SideObjectKind kind,
+                                                std::span<const std::byte> bytes) {
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SideObject> parsed, Parse(group, kind, bytes));
+  return side_objects_.Keep({space_id_, group, tenant_}, std::move(parsed));
 }
 
 SideObjectRef SpaceCoding::Current(uint32_t group, proto::SideObjectKind kind) const {
@@ -142,7 +166,10 @@ SideObjectRef SpaceCoding::MinedProfile(uint32_t group) const {
 }
 
 bool SpaceCoding::Withdraw(uint32_t group, const codecs::Digest& id) {
-  return side_objects_.Withdraw(space_id_, group, id);
+  const MutexLock changes(changes_);
+  const bool is_withdrawn = side_objects_.Withdraw(space_id_, group, id);
+  version_ = is_withdrawn ? NextVersion() : version_;
+  return is_withdrawn;
 }
 
 SideObjectRef SpaceCoding::Settle(codecs::ImageSpec* spec) const {
@@ -161,6 +188,33 @@ SideObjectRef SpaceCoding::Find(const codecs::Digest& id) const {
 }
 
 std::vector<SideObjects::Listed> SpaceCoding::List() const { return side_objects_.List(space_id_); }
+
+uint64_t SpaceCoding::version() const {
+  const MutexLock changes(changes_);
+  return version_;
+}
+
+std::vector<SideObjectRef> SpaceCoding::Describe(SpaceRecord* record) const {
+  std::vector<SideObjectRef> named;
+  const MutexLock changes(changes_);
+  record->version = version_;
+  record->recipe = std::string(codecs::FormatRecipe(recipe()));
+  record->current.clear();
+  for (uint32_t group = 0; group < groups_.size(); ++group) {
+    for (const auto kind : {proto::SideObjectKind::kProfile, proto::SideObjectKind::kBank}) {
+      SideObjectRef current = Current(group, kind);
+      if (current.get() != nullptr) {
+        record->current.push_back(
+            {.group = group,
+             .kind = kind,
+             .id = current.get()->id(),
+             .is_mined = side_objects_.OriginOf(current) == SideObjectOrigin::kMined});
+        named.push_back(std::move(current));
+      }
+    }
+  }
+  return named;
+}
 
 // --- Queries -------------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@
 // those of all spaces under one budget each; they let go of this space's when this is destroyed.
 //
 // Thread-safety: Thread-safe.
+// Locks:         changes < recipe < side objects.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "codecs/types/shape.h"
 #include "service/index/query_squares.h"
 #include "service/index/side_objects.h"
+#include "service/tier/space_record.h"
 
 namespace cairn {
 
@@ -55,6 +58,10 @@ class SpaceCoding {
   absl::StatusOr<Installed> Install(uint32_t group, proto::SideObjectKind kind,
                                     std::span<const std::byte> bytes,
                                     SideObjectOrigin origin = SideObjectOrigin::kInstalled);
+  // Has bytes of that kind that images of the group name, without making them current.
+  // InvalidArgument, ResourceExhausted: as Install(), but that any rate does.
+  absl::StatusOr<SideObjectRef> Keep(uint32_t group, proto::SideObjectKind kind,
+                                     std::span<const std::byte> bytes);
   // Returns true if the recipe needs a profile, and the group has none, or one that was mined and
   // lacks the recipe's rate.
   bool WantsProfile(uint32_t group) const;
@@ -70,6 +77,14 @@ class SpaceCoding {
   SideObjectRef Find(const codecs::Digest& id) const;
   std::vector<SideObjects::Listed> List() const;
 
+  // --- For those who write it down
+
+  // Of recipe and current side objects as they are now. Another with each change of them, also
+  // among the spaces of this process.
+  uint64_t version() const;
+  // Fills in version, recipe and current. Returns what current names, in its order.
+  std::vector<SideObjectRef> Describe(SpaceRecord* record) const;
+
   // --- Queries
 
   // As QuerySquares, for a group of this space.
@@ -81,12 +96,17 @@ class SpaceCoding {
 
  private:
   SideObjectRef Current(uint32_t group, proto::SideObjectKind kind) const;
+  // What Install() and Keep() refuse of bytes alone.
+  absl::StatusOr<std::unique_ptr<SideObject>> Parse(uint32_t group, proto::SideObjectKind kind,
+                                                    std::span<const std::byte> bytes) const;
 
   const uint64_t space_id_;
   const std::string_view tenant_;
   const std::span<const codecs::GroupShape> groups_;
   SideObjects& side_objects_;
   QuerySquares& query_squares_;
+  mutable Mutex changes_;  // of the recipe and of what is current; held over each
+  uint64_t version_ ABSL_GUARDED_BY(changes_);
   mutable Mutex mutex_;
   codecs::Recipe recipe_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
 #include "service/limits.h"
@@ -77,6 +78,14 @@ SpaceEntry::SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
       groups_(std::move(groups)),
       whole_(std::move(whole)),
       coding_(id, identity_.tenant, groups_, recipe, side_objects, query_squares) {}
+
+SpaceEntry::Snapshot SpaceEntry::Describe() const {
+  Snapshot snapshot;
+  snapshot.record.fingerprint = fingerprint_;
+  snapshot.record.identity = identity_;
+  snapshot.side_objects = coding_.Describe(&snapshot.record);
+  return snapshot;
+}
 
 absl::StatusOr<std::vector<WantedGroup>> SpaceEntry::Want(
     std::span<const Ask> asks, std::span<const uint32_t> groups_skipped) const {
@@ -198,12 +207,31 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
   if (identity.tenant != tenant) {
     return absl::PermissionDeniedError("spec.tenant is not the session's tenant");
   }
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe settled, RecipeOf(recipe));
+  return Make(identity, settled);
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::Restore(const SpaceRecord& record) {
+  CAIRN_RETURN_IF_ERROR(proto::Validate(record.identity));
+  if (proto::FingerprintOf(record.identity) != record.fingerprint) {
+    return absl::InvalidArgumentError("fingerprint: it is not that of the identity");
+  }
+  absl::StatusOr<codecs::Recipe> recipe = RecipeOf(record.recipe);
+  if (!recipe.ok()) {
+    LogWarn("spaces", "recovered space gets the default recipe: its own is unknown",
+            {{"recipe", record.recipe}, {"tenant", record.identity.tenant}});
+    recipe = default_recipe_;
+  }
+  return Make(record.identity, *recipe);
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity,
+                                            const codecs::Recipe& recipe) {
   if (identity.groups.size() > limits::kGroupsPerSpaceMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.groups: at most ", limits::kGroupsPerSpaceMax));
   }
   CAIRN_RETURN_IF_ERROR(proto::Validate(identity));
-  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe settled, RecipeOf(recipe));
   std::vector<codecs::GroupShape> groups;
   std::vector<WantedGroup> whole;
   for (size_t i = 0; i < identity.groups.size(); ++i) {
@@ -227,7 +255,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity
     id = std::bit_cast<uint64_t>(RandomBytes<sizeof(id)>());
   }
   std::unique_ptr<SpaceEntry> made(new SpaceEntry(id, fingerprint, identity, std::move(groups),
-                                                  std::move(whole), settled, parts_.side_objects,
+                                                  std::move(whole), recipe, parts_.side_objects,
                                                   parts_.query_squares));
   SpaceEntry* space = made.get();
   by_id_.emplace(id, std::move(made));

@@ -34,6 +34,7 @@
 #include "service/index/wanted.h"
 #include "service/limits.h"
 #include "service/space_coding.h"
+#include "service/tier/space_record.h"
 
 namespace cairn {
 
@@ -51,6 +52,13 @@ class SpaceEntry {
   codecs::Recipe recipe() const { return coding_.recipe(); }
   // Every group whole: what makes a block complete.
   std::span<const WantedGroup> whole() const { return whole_; }
+
+  // The space as a tier keeps it, and what its record names.
+  struct Snapshot {
+    SpaceRecord record;
+    std::vector<SideObjectRef> side_objects;  // of record.current, in its order
+  };
+  Snapshot Describe() const;
 
   // What a reader asks of one group; counts of 0 mean all from first on.
   struct Ask {
@@ -133,6 +141,11 @@ class Spaces {
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
                               std::string_view tenant);
 
+  // Makes a space again that a tier found, without its side objects; its number is a new one. One
+  // that is there stays as it is. InvalidArgument: the record is of no space. ResourceExhausted: as
+  // Open().
+  absl::StatusOr<Opened> Restore(const SpaceRecord& record);
+
   // NotFound: no such space (any more). PermissionDenied: it is another tenant's. Does not allocate
   // but for errors.
   absl::StatusOr<SpaceRef> Find(uint64_t space_id, std::string_view tenant);
@@ -152,6 +165,7 @@ class Spaces {
   friend class SpaceRef;
   using Retired = std::vector<std::unique_ptr<SpaceEntry>>;
 
+  absl::StatusOr<Opened> Make(const proto::SpaceIdentity& identity, const codecs::Recipe& recipe);
   void Ref(SpaceEntry* entry);
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -50,8 +50,21 @@ void SideObjectRef::Reset() {
   }
 }
 
+SideObjectRef SideObjectRef::Share() const {
+  if (entry_ != nullptr) {
+    owner_->Ref(entry_);
+  }
+  return {owner_, entry_};
+}
+
 const SideObject* SideObjectRef::get() const {
   return entry_ == nullptr ? nullptr : entry_->object.get();
+}
+
+void SideObjects::Ref(Entry* entry) {
+  const MutexLock lock(mutex_);
+  ++entry->references;
+  ++references_;
 }
 
 void SideObjects::Unref(Entry* entry) {
@@ -135,6 +148,17 @@ absl::StatusOr<bool> SideObjects::Install(const GroupPlace& place,
   return is_new;
 }
 
+absl::StatusOr<SideObjectRef> SideObjects::Keep(const GroupPlace& place,
+                                                std::unique_ptr<SideObject> object) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(Name(place.space_id, object->id()));
+  if (found != entries_.end()) {
+    return RefLocked(found->second.get());
+  }
+  CAIRN_ASSIGN_OR_RETURN(Entry * added, AddLocked(place, object));
+  return RefLocked(added);
+}
+
 bool SideObjects::Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id) {
   std::unique_ptr<Entry> freed;  // after the lock
   const MutexLock lock(mutex_);
@@ -163,15 +187,19 @@ void SideObjects::Forget(uint64_t space_id) {
   });
 }
 
+SideObjectRef SideObjects::RefLocked(Entry* entry) {
+  ++entry->references;
+  ++references_;
+  return {this, entry};
+}
+
 SideObjectRef SideObjects::Current(uint64_t space_id, uint32_t group, proto::SideObjectKind kind) {
   const MutexLock lock(mutex_);
   const auto found = current_.find(Slot{space_id, group, kind});
   if (found == current_.end()) {
     return {};
   }
-  ++found->second->references;
-  ++references_;
-  return {this, found->second};
+  return RefLocked(found->second);
 }
 
 SideObjectOrigin SideObjects::OriginOf(const SideObjectRef& reference) const {
@@ -186,9 +214,7 @@ SideObjectRef SideObjects::Find(uint64_t space_id, const codecs::Digest& id) {
   if (found == entries_.end()) {
     return {};
   }
-  ++found->second->references;
-  ++references_;
-  return {this, found->second.get()};
+  return RefLocked(found->second.get());
 }
 
 // --- Figures -------------------------------------------------------------------------------------

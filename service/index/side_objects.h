@@ -66,6 +66,9 @@ class SideObjectRef {
   ~SideObjectRef() { Reset(); }
   void Reset();
 
+  // Another reference to the same; empty of an empty one.
+  SideObjectRef Share() const;
+
   // Null when empty.
   const SideObject* get() const;
   const codecs::Profile* profile() const { return inputs().profile; }
@@ -104,6 +107,10 @@ class SideObjects {
   // was installed is current.
   absl::StatusOr<bool> Install(const GroupPlace& place, std::unique_ptr<SideObject> object,
                                SideObjectOrigin origin = SideObjectOrigin::kInstalled);
+
+  // Has it without making it current: images name it. ResourceExhausted: a limit, which the message
+  // names.
+  absl::StatusOr<SideObjectRef> Keep(const GroupPlace& place, std::unique_ptr<SideObject> object);
 
   // Makes the profile of that id, if it is current and was mined, current no more. False if not.
   bool Withdraw(uint64_t space_id, uint32_t group, const codecs::Digest& id);
@@ -147,9 +154,11 @@ class SideObjects {
     }
   };
 
+  void Ref(Entry* entry);
   void Unref(Entry* entry);
   absl::StatusOr<Entry*> AddLocked(const GroupPlace& place, std::unique_ptr<SideObject>& object)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SideObjectRef RefLocked(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes it out where nothing holds it any more; the caller frees it, with no lock held.
   std::unique_ptr<Entry> TakeIfFree(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
