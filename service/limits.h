@@ -64,6 +64,9 @@ inline constexpr size_t kMatchWorkMax = size_t{1} << 20;
 inline constexpr size_t kVisitsPerHoldMax = 1024;
 // Of one eviction, once every leaf is pinned: holds in which their ancestors are looked at.
 inline constexpr int kEvictionSearchesMax = 16;
+// Of one look for an image that the lasting tier lacks: holds in which those that wait for the
+// block before are passed over.
+inline constexpr int kUncopiedSearchesMax = 16;
 // Plans of one Match, of which each but the last met blocks that went or leases that came
 // meanwhile.
 inline constexpr int kMatchPlansMax = 16;
@@ -162,6 +165,12 @@ inline constexpr size_t kIoQueueMax = 4096;      // transfers that are not over
 inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
 inline constexpr int kIoReadThreads = 4;         // where io_uring is refused
 inline constexpr int kIoWriteThreads = 2;
+
+// --- The way down
+// Images being written to the lasting tier, whose host copies cannot go meanwhile: at most so many
+// bytes, and at most this part of the host tier's, one in eight; one image at least.
+inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
+inline constexpr uint64_t kWriteDownShareOfHost = 8;
 
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");

@@ -30,6 +30,7 @@ struct Copy {
   uint32_t pins = 0;          // ResidentPins
   bool is_linked = false;     // the image's; else it is leaving or lost: freed at the last unpin
   bool is_held = false;       // may not be evicted; counted as such
+  uint64_t linked_at = 0;     // a count of uses, as Block::last_use
 };
 
 struct Image {
@@ -43,6 +44,11 @@ struct Image {
   uint32_t lease_pins = 0;
   uint32_t users = 0;  // copies, leaving ones included, writers and pins: what keeps the record
   bool is_encode_pending = false;
+  bool is_let_go = false;    // the lasting tier dropped its copy, which nobody had used
+  bool is_uncopied = false;  // in the queue of those that the lasting tier lacks
+  uint32_t passed_over = 0;  // the last round of that queue that found it to wait
+  Image* uncopied_before = nullptr;
+  Image* uncopied_after = nullptr;
 
   // The copy that a get takes. REQUIRES: linked.
   const Copy& best() const {

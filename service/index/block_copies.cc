@@ -33,7 +33,8 @@ Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts) {
   image->is_writing = {};
   image->leased = {};
   image->pins = image->lease_pins = image->users = 0;
-  image->is_encode_pending = false;
+  image->is_encode_pending = image->is_let_go = false;
+  image->passed_over = 0;
   block->images.push_back({facts.group, facts.slice, image});
   for (IndexFigures* figures : {&figures_, &figures_by_space_[facts.space_id]}) {
     ++figures->image_count;
@@ -57,6 +58,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   linked->pins = 0;
   linked->is_linked = true;
   linked->is_held = false;
+  linked->linked_at = uses_;
   image->copies[IndexOf(tier)] = linked;
   ++image->users;
   Count(*linked, +1);
@@ -68,6 +70,8 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   }
   Requeue(block, tier);
   RefreshHeld(image);
+  image->is_let_go = false;
+  RefreshUncopied(image);
 }
 
 uint64_t BlockTable::UnlinkCopy(Copy* copy) {
@@ -86,6 +90,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   }
   Requeue(block, tier);
   RefreshHeld(image);
+  RefreshUncopied(image);
   if (copy->pins > 0) {
     SetHeld(copy, true);
     return 0;
@@ -197,6 +202,7 @@ bool BlockTable::BeginCopy(Image* image, TierId tier) {
   }
   image->is_writing[t] = true;
   ++image->users;
+  RefreshUncopied(image);
   return true;
 }
 
@@ -215,6 +221,7 @@ bool BlockTable::FinishCopy(Image* image, TierId tier, NewCopy copy) {
 
 void BlockTable::GiveUpCopy(Image* image, TierId tier) {
   image->is_writing[IndexOf(tier)] = false;
+  RefreshUncopied(image);
   --image->users;
   FreeIfUnused(image);
 }

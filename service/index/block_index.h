@@ -106,6 +106,8 @@ class BlockIndex final : public Prefixes,
   bool Replace(const ResidentPin& pin, NewCopy copy) override;
   CopyWriter BeginCopy(const ResidentPin& source, TierId tier) override;
   bool FinishCopy(CopyWriter writer, NewCopy copy) override;
+  std::optional<Uncopied> TakeUncopied() override;
+  uint64_t uncopied_count() const override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;
   bool ArePublished(std::span<const ResidentPin> pins) const override;
@@ -180,7 +182,8 @@ class BlockIndex final : public Prefixes,
   BlockTable table_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;  // where TakePending() goes on
+  uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;    // where TakePending() goes on
+  uint32_t uncopied_round_ ABSL_GUARDED_BY(mutex_) = 0;  // of TakeUncopied()
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
   Histogram match_seconds_, hold_seconds_;

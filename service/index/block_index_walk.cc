@@ -103,6 +103,40 @@ void BlockIndex::PutBack(TierId tier) {
   table_.SetOut(tier, false);
 }
 
+std::optional<Uncopied> BlockIndex::TakeUncopied() {
+  std::optional<Uncopied> taken;
+  int searches = 0;
+  uint32_t round = 0;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    round = round == 0 ? ++uncopied_round_ : round;
+    Image* image = table_.NextUncopied(round, visits);
+    if (image == nullptr) {
+      return !visits.is_spent() || ++searches == limits::kUncopiedSearchesMax;
+    }
+    const TierId tier = *table_.lasting();
+    taken.emplace();
+    taken->parent = image->block->parent;
+    taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
+    CAIRN_CHECK(table_.BeginCopy(image, tier));
+    taken->writer = CopyWriter(this, image, tier);
+    if (Block* parent = table_.Find({image->facts.space_id, taken->parent}); parent != nullptr) {
+      for (const ImageRef& ref : parent->images) {
+        if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
+          taken->beside = ResideLocked(*copy);
+          break;
+        }
+      }
+    }
+    return true;
+  });
+  return taken;
+}
+
+uint64_t BlockIndex::uncopied_count() const {
+  const MutexLock lock(mutex_);
+  return table_.uncopied_count();
+}
+
 bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
   pins->clear();
   const MutexLock lock(mutex_);

@@ -29,12 +29,17 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
               codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
                   figures_by_recipe_.size());
   by_name_.reserve(blocks_max);
+  orphans_.reserve(blocks_max);
   for (const CopyTier* tier : tiers) {
     InTier& in = At(tier->id());
     in.exists = true;
     in.traits = tier->traits();
     if (tier->id() != TierId::kHost) {
       in.lease_bytes_max = tier->capacity_bytes() / 100 * limits::kPinnedPercentMax;
+    }
+    if (in.traits.is_lasting) {
+      CAIRN_CHECK(!lasting_.has_value(), "one lasting tier");
+      lasting_ = tier->id();
     }
     if (in.traits.is_leaf_first) {
       in.recency = std::make_unique<Recency>(IndexOf(tier->id()), blocks_max);
@@ -271,11 +276,13 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
 void BlockTable::SetPending(Image* image) {
   pending_count_ += image->is_encode_pending ? 0 : 1;
   image->is_encode_pending = true;
+  RefreshUncopied(image);
 }
 
 void BlockTable::ClearPending(Image* image) {
   pending_count_ -= image->is_encode_pending ? 1 : 0;
   image->is_encode_pending = false;
+  RefreshUncopied(image);
 }
 
 void BlockTable::Touch(Block* block, absl::Time now) {

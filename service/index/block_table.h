@@ -27,6 +27,7 @@
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
 #include "service/index/figures.h"
+#include "service/index/image_queue.h"
 #include "service/index/new_image.h"
 #include "service/index/recency.h"
 #include "service/index/slab.h"
@@ -84,6 +85,16 @@ class BlockTable {
   uint64_t pending_count() const { return pending_count_; }
   void SetPending(Image* image);
   void ClearPending(Image* image);
+
+  // Images with a copy in the host tier that the lasting tier lacks and that are settled, none of
+  // them on its way there.
+  uint64_t uncopied_count() const { return uncopied_.count(); }
+  // The first of them whose block before is in the lasting tier, on its way there, or not in the
+  // host tier. One that waits for the block before goes behind all others, and is looked at once a
+  // round. Null: there is none, or `visits` are spent.
+  Image* NextUncopied(uint32_t round, Visits& visits);
+  // Empty: there is no lasting tier.
+  std::optional<TierId> lasting() const { return lasting_; }
 
   // As Evictor, as far as `visits` go; EvictOldest() goes on where they were spent. Once every leaf
   // is held it has nothing more to say of those that it looked at after `since`, a uses().
@@ -145,6 +156,7 @@ class BlockTable {
     uint64_t published_bytes_total = 0, unlinked_bytes_total = 0, lost_total = 0;
     std::array<uint64_t, kEvictionReasonCount> evicted_blocks{};
     std::array<uint64_t, kEvictionReasonCount> evicted_bytes{};
+    uint64_t evicted_dirty_images = 0, evicted_dirty_bytes = 0;
   };
 
   InTier& At(TierId tier) { return tiers_[IndexOf(tier)]; }
@@ -174,6 +186,15 @@ class BlockTable {
   bool IsLast(const Copy& copy) const;
   void SetHeld(Copy* copy, bool is_held);
   void RefreshHeld(Image* image);
+  // Into or out of the queue of those that the lasting tier lacks.
+  void RefreshUncopied(Image* image);
+  // An image of a block that is to be in the lasting tier before its children. Null: none.
+  Image* WaitsFor(const Block& parent);
+  // The last copy but for tiers that do not last.
+  bool IsDirty(const Copy& copy) const {
+    return lasting_.has_value() && copy.facts.tier == TierId::kHost &&
+           copy.image->copies[IndexOf(*lasting_)] == nullptr;
+  }
   void CountLease(Image* image, TierId tier, uint64_t bytes);
   void Count(const Copy& copy, int sign);
 
@@ -197,6 +218,8 @@ class BlockTable {
   absl::flat_hash_set<Block*, NameHash, NameEqual> by_name_;
   absl::flat_hash_map<BlockName, Orphans> orphans_;
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
+  std::optional<TierId> lasting_;
+  ImageQueue uncopied_;
   uint64_t uses_ = 0;
 
   IndexFigures figures_;

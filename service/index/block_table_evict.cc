@@ -18,6 +18,10 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
   for (Image* image : images) {  // the block may go with the last
     if (Copy* copy = image->copies[IndexOf(tier)]; copy != nullptr) {
       CAIRN_CHECK(!copy->is_held);
+      if (IsDirty(*copy)) {
+        ++At(tier).evicted_dirty_images;
+        At(tier).evicted_dirty_bytes += copy->facts.image_bytes;
+      }
       freed += UnlinkCopy(copy);
       Settle(image);
     }
@@ -152,6 +156,8 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   Image* owner = copy->image;
   const Block* block = owner->block;
   InTier& in = At(tier);
+  // What was used since goes back there, so that the next process has it.
+  owner->is_let_go = in.traits.is_lasting && block->last_use <= copy->linked_at;
   in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
   in.evicted_blocks[static_cast<size_t>(reason)] += block->in[IndexOf(tier)].copy_count == 0;
   Settle(owner);

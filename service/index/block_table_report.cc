@@ -10,6 +10,8 @@ void BlockTable::Report(MetricSink& sink) const {
   gauge("cairn_blocks", "Blocks with at least one image.", figures_.block_count);
   gauge("cairn_images", "Images published.", figures_.image_count);
   gauge("cairn_images_pending", "Images kept raw that upkeep will encode.", pending_count_);
+  gauge("cairn_images_uncopied", "Images that are not in the lasting tier and will be.",
+        uncopied_.count());
   gauge("cairn_image_bytes", "Bytes of the images published, in all tiers.", figures_.image_bytes);
   gauge("cairn_source_bytes",
         "Bytes that they decode to, each image once: the effective capacity in use.",
@@ -67,6 +69,11 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
   sink.AddCounter("cairn_tier_lost_copies_total",
                   "Copies dropped because they were damaged or their device was out.", label,
                   tier.lost_total);
+  sink.AddCounter("cairn_dirty_evictions_total",
+                  "Images evicted from a tier before they were in the lasting one.", label,
+                  tier.evicted_dirty_images);
+  sink.AddCounter("cairn_dirty_evicted_bytes_total", "Their bytes.", label,
+                  tier.evicted_dirty_bytes);
   for (size_t i = 0; i < kEvictionReasonCount; ++i) {
     const MetricLabel labels[] = {{"tier", Name(id)},
                                   {"reason", Name(static_cast<EvictionReason>(i))}};

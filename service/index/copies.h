@@ -16,6 +16,15 @@
 
 namespace cairn {
 
+// An image on its way into the lasting tier. Destroyed without FinishCopy(), it goes behind all
+// others that wait.
+struct Uncopied {
+  ResidentPin source;  // in the host tier
+  CopyWriter writer;
+  proto::BlockKey parent{};  // all zero: none
+  ResidentPin beside;        // a copy of that block in the lasting tier; empty: there is none yet
+};
+
 class Copies {
  public:
   virtual ~Copies() = default;
@@ -30,6 +39,10 @@ class Copies {
   // It is whole. False, `copy` freed, if the image is gone or the tier out meanwhile. REQUIRES:
   // `copy` lies in the tier that was begun.
   virtual bool FinishCopy(CopyWriter writer, NewCopy copy) = 0;
+  // The next image that the lasting tier is to have, in the order published, but ancestors before
+  // descendants; those whose encoding is pending wait. nullopt: there is none now.
+  virtual std::optional<Uncopied> TakeUncopied() = 0;
+  virtual uint64_t uncopied_count() const = 0;
   // The tier's device is out: drops what it had, and takes nothing until PutBack(). Returns the
   // blocks that had copies there.
   virtual uint64_t TakeOut(TierId tier) = 0;

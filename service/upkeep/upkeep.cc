@@ -47,6 +47,7 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clo
       clock_(clock),
       backend_(ActiveBackend()),
       mining_(spaces, index, tiers, backend_),
+      write_down_(spaces, index, tiers, clock, [this] { Wake(); }),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
 
@@ -65,6 +66,7 @@ void Upkeep::Stop() {
     thread_.join();
   }
   mining_.Stop();
+  write_down_.Stop();
 }
 
 void Upkeep::Wake() {
@@ -106,7 +108,7 @@ absl::Time Upkeep::RunOnce() {
   if (now >= encode_again_) {
     has_more = EncodePending() || has_more;
   }
-  next = std::min(next, mining_.RunSlice(now));
+  next = std::min({next, mining_.RunSlice(now), write_down_.RunOnce(now)});
   if (has_more) {
     return now;
   }
@@ -287,6 +289,7 @@ void Upkeep::Report(MetricSink& sink) const {
                     "Time of each step of upkeep; of mining, of each slice.", encode,
                     encode_seconds_.Snapshot());
   mining_.Report(sink);
+  write_down_.Report(sink);
   const MetricLabel where[] = {{"where", "upkeep"}};
   sink.AddCounter("cairn_corrupt_tiles_total",
                   "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one thread of chores: leases that ran out, waiters whose deadline passed, eviction down to
-// the watermark, encoding of blocks that puts kept raw, mining of profiles. Sleeps until the next
-// of them is due.
+// the watermark, encoding of blocks that puts kept raw, mining of profiles, the way down into a
+// tier that lasts. Sleeps until the next of them is due.
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
@@ -24,6 +24,7 @@
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 #include "service/upkeep/mining.h"
+#include "service/upkeep/write_down.h"
 
 namespace cairn {
 
@@ -33,7 +34,7 @@ class Upkeep {
   ~Upkeep() { Stop(); }
 
   void Start();
-  // Ends the thread within one chore. Idempotent.
+  // Ends the thread within one chore, and waits for the writes under way. Idempotent.
   void Stop();
   // Something may be due sooner than thought.
   void Wake();
@@ -41,6 +42,9 @@ class Upkeep {
   // One round of all chores, in the calling thread; returns when the next is due. What the thread
   // runs; tests call it instead of Start().
   absl::Time RunOnce();
+
+  // Images that a restart would lose and upkeep has yet to write down.
+  uint64_t unwritten_count() const { return write_down_.left(); }
 
   struct VerifyProgress {
     uint64_t images_checked = 0, images_total = 0, bytes_checked = 0, corrupt_images = 0;
@@ -92,6 +96,7 @@ class Upkeep {
   const Clock& clock_;
   const codecs::Backend& backend_;
   Mining mining_;
+  WriteDown write_down_;
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
 
   mutable Mutex mutex_;

@@ -15,6 +15,7 @@ FUNCTION_LINES_MAX = 70
 SHARED_PTR_ALLOWED = {
     "service/front/": "prometheus-cpp and gRPC take and return shared_ptr",
     "service/get/": "gets that wait for one read of a tier share its bytes, and the read has them too",
+    "service/upkeep/write_down": "writes under way share what describes their space, and where their chain goes",
     "service/tier/ssd/ledger": "RocksDB's options take shared_ptr",
     "transport/local/": "a client's buffers outlive the connection that mapped their region",
     "client/cpp/side_objects": "a get may go on with a side object that the cache has let go",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A tier of the test suite: bytes on the heap that are reached through Read() and Write() only, and
-// completions that come when the test says, in the order it says, with the status it says.
+// completions that come when the test says, in the order it says, with the status it says. With a
+// MemoryDisk it is lasting: what was written is found again by the next tier of that disk.
 //
 // Thread-safety: Thread-safe; completions run on the thread that calls Complete().
 
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,10 +21,26 @@
 
 namespace cairn {
 
-class MemoryTier final : public CopyTier {
+// What outlives a MemoryTier. Thread-safety: guarded by the lock of the tier that has it.
+struct MemoryDisk {
+  struct Kept {
+    proto::Fingerprint space{};
+    ImageFacts image;
+    CopyFacts copy;
+    proto::BlockKey parent{};
+    codecs::Digest side_object{};
+    std::vector<std::byte> bytes;
+  };
+  std::map<proto::Fingerprint, SpaceRecord> spaces;
+  std::map<codecs::Digest, std::vector<std::byte>> side_objects;
+  std::map<uint64_t, Kept> copies;  // by offset
+};
+
+class MemoryTier final : public CopyTier, private SideObjectSource {
  public:
-  MemoryTier(const TierTraits& traits, uint64_t capacity_bytes)
-      : traits_(traits), capacity_bytes_(capacity_bytes) {}
+  MemoryTier(const TierTraits& traits, uint64_t capacity_bytes,
+             std::shared_ptr<MemoryDisk> disk = nullptr)
+      : traits_(traits), capacity_bytes_(capacity_bytes), disk_(std::move(disk)) {}
   ~MemoryTier() override {
     const MutexLock lock(mutex_);
     CAIRN_CHECK(extents_.empty() && waiting_.empty());
@@ -77,10 +95,43 @@ class MemoryTier final : public CopyTier {
           CAIRN_CHECK(write.source.size() == bytes.size() && write.copy.tier == id());
           std::copy(write.source.begin(), write.source.end(), bytes.begin());
           written_.push_back({write.image, write.place->offset()});
+          if (disk_ != nullptr) {
+            Keep(write);
+          }
         },
         std::move(done));
   }
   void Cancel(TransferId id) override { Complete(id, absl::CancelledError("")); }
+
+  absl::Status Recover(RecoverySink& sink) override {
+    std::map<proto::Fingerprint, uint64_t> numbers;
+    for (const auto& [fingerprint, record] : disk_->spaces) {
+      numbers[fingerprint] = sink.FoundSpace(record, *this);
+    }
+    std::vector<FoundImage> images;
+    for (const auto& [offset, kept] : disk_->copies) {
+      const uint64_t rounded = (kept.bytes.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+      FoundImage found = {.image = kept.image,
+                          .parent = kept.parent,
+                          .recipe = kept.copy.recipe,
+                          .directory_crc = kept.copy.directory_crc,
+                          .side_object = kept.side_object,
+                          .place = TierExtent(*this, offset, kept.bytes.size(), rounded)};
+      found.image.space_id = numbers.at(kept.space);
+      images.push_back(std::move(found));
+      extents_[offset] = kept.bytes;
+      written_.push_back({images.back().image, offset});
+      used_bytes_ += rounded;
+      next_offset_ = offset + rounded;
+    }
+    sink.FoundImages(std::move(images), *this);
+    return absl::OkStatus();
+  }
+  bool AwaitFreed(absl::Time) override { return true; }
+  void Stop() override {
+    const MutexLock lock(mutex_);
+    is_stopped_ = true;
+  }
 
   // From now on completions wait for Complete(), or do not.
   void HoldCompletions(bool is_holding) {
@@ -190,17 +241,42 @@ class MemoryTier final : public CopyTier {
     }
     return false;
   }
+  void Keep(const TierWrite& write) {
+    CAIRN_CHECK(write.space != nullptr);
+    disk_->spaces[write.space->fingerprint] = *write.space;
+    for (const NamedSideObject& object : write.side_objects) {
+      disk_->side_objects[object.id].assign(object.bytes.begin(), object.bytes.end());
+    }
+    disk_->copies[write.place->offset()] = {write.space->fingerprint,
+                                            write.image,
+                                            write.copy,
+                                            write.parent,
+                                            write.side_object,
+                                            {write.source.begin(), write.source.end()}};
+  }
+  absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) override {
+    const auto found = disk_->side_objects.find(id);
+    if (found == disk_->side_objects.end()) {
+      return absl::NotFoundError("no such side object");
+    }
+    return found->second;
+  }
   void Free(uint64_t offset, uint64_t rounded_bytes) override {
     const MutexLock lock(mutex_);
+    if (disk_ != nullptr && !is_stopped_) {
+      disk_->copies.erase(offset);
+    }
     CAIRN_CHECK(extents_.erase(offset) == 1);
     used_bytes_ -= rounded_bytes;
   }
 
   const TierTraits traits_;
   const uint64_t capacity_bytes_;
+  const std::shared_ptr<MemoryDisk> disk_;
   Evictor* evictor_ = nullptr;
   mutable Mutex mutex_;
   bool is_out_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_holding_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_offset_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images that have no copy in the lasting tier yet: they wait in the order published.
+#include "service/index/block_table.h"
+
+namespace cairn {
+
+void BlockTable::RefreshUncopied(Image* image) {
+  if (!lasting_.has_value()) {
+    return;
+  }
+  const size_t t = IndexOf(*lasting_);
+  const bool is_uncopied = image->block != nullptr &&
+                           image->copies[IndexOf(TierId::kHost)] != nullptr &&
+                           image->copies[t] == nullptr && !image->is_writing[t] &&
+                           !image->is_encode_pending && !image->is_let_go;
+  if (is_uncopied == image->is_uncopied) {
+    return;
+  }
+  if (is_uncopied) {
+    uncopied_.PushBack(image);
+  } else {
+    uncopied_.Remove(image);
+  }
+}
+
+Image* BlockTable::WaitsFor(const Block& parent) {
+  const size_t t = IndexOf(*lasting_);
+  for (const ImageRef& ref : parent.images) {
+    Image* image = ref.image;
+    if (image->copies[t] != nullptr || image->is_writing[t] ||
+        image->copies[IndexOf(TierId::kHost)] == nullptr) {
+      continue;
+    }
+    if (image->is_let_go) {  // it is wanted again
+      image->is_let_go = false;
+      RefreshUncopied(image);
+    }
+    return image;
+  }
+  return nullptr;
+}
+
+Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
+  if (!lasting_.has_value() || At(*lasting_).is_out) {
+    return nullptr;
+  }
+  // Ends: `visits`, or all were passed over. Each step passes one over or climbs up a chain, which
+  // is no circle.
+  for (;;) {
+    Image* image = uncopied_.front();
+    if (image == nullptr || image->passed_over == round) {
+      return nullptr;
+    }
+    const Block* parent = Find({image->facts.space_id, image->block->parent});
+    if (!visits.Take(1 + (parent == nullptr ? 0 : parent->images.size()))) {
+      return nullptr;
+    }
+    Image* first = parent == nullptr ? nullptr : WaitsFor(*parent);
+    if (first == nullptr) {
+      return image;
+    }
+    if (first->is_uncopied && first->passed_over != round) {
+      uncopied_.Remove(first);
+      uncopied_.PushFront(first);
+    } else {  // what it waits for waits itself
+      image->passed_over = round;
+      uncopied_.Remove(image);
+      uncopied_.PushBack(image);
+    }
+  }
+}
+
+}  // namespace cairn

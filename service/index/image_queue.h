@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Images in an order, linked through themselves: each step is O(1) and takes no memory.
+//
+// Thread-safety: Thread-compatible (the index's lock).
+
+#include <cstdint>
+
+#include "service/index/block.h"
+
+namespace cairn {
+
+class ImageQueue {
+ public:
+  Image* front() const { return front_; }
+  uint64_t count() const { return count_; }
+
+  // REQUIRES of both: not there.
+  void PushBack(Image* image) {
+    image->uncopied_before = back_;
+    (back_ == nullptr ? front_ : back_->uncopied_after) = image;
+    back_ = image;
+    Added(image);
+  }
+  void PushFront(Image* image) {
+    image->uncopied_after = front_;
+    (front_ == nullptr ? back_ : front_->uncopied_before) = image;
+    front_ = image;
+    Added(image);
+  }
+  // REQUIRES: there.
+  void Remove(Image* image) {
+    Image* before = image->uncopied_before;
+    Image* after = image->uncopied_after;
+    (before == nullptr ? front_ : before->uncopied_after) = after;
+    (after == nullptr ? back_ : after->uncopied_before) = before;
+    image->uncopied_before = image->uncopied_after = nullptr;
+    image->is_uncopied = false;
+    --count_;
+  }
+
+ private:
+  void Added(Image* image) {
+    image->is_uncopied = true;
+    ++count_;
+  }
+
+  Image* front_ = nullptr;
+  Image* back_ = nullptr;
+  uint64_t count_ = 0;
+};
+
+}  // namespace cairn

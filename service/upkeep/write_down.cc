@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/upkeep/write_down.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "proto/block_key.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+// Of one round, so that a deadline never waits long for it.
+constexpr int kWritesPerRound = 64;
+constexpr absl::Duration kRestMin = absl::Milliseconds(100);
+constexpr absl::Duration kRestMax = absl::Seconds(10);
+
+CopyTier* LastingTier(const Tiers& tiers) {
+  const auto found = std::find_if(tiers.all().begin(), tiers.all().end(),
+                                  [](const CopyTier* tier) { return tier->traits().is_lasting; });
+  return found == tiers.all().end() ? nullptr : *found;
+}
+
+// Keys are hashes.
+uint64_t HashOf(const proto::BlockKey& key) {
+  uint64_t hash = 0;
+  std::memcpy(&hash, key.data(), sizeof(hash));
+  return hash;
+}
+
+BlockName NameOf(const ImageFacts& image) { return {image.space_id, image.key}; }
+
+}  // namespace
+
+WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
+                     std::function<void()> wake)
+    : spaces_(spaces),
+      copies_(copies),
+      clock_(clock),
+      wake_(std::move(wake)),
+      tier_(LastingTier(tiers)),
+      bytes_max_(std::min(limits::kWriteDownBytesMax,
+                          tiers.host().capacity_bytes() / limits::kWriteDownShareOfHost)),
+      rest_(kRestMin) {}
+
+WriteDown::~WriteDown() {
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(count_ == 0, "a write outlives upkeep");
+}
+
+absl::Time WriteDown::RunOnce(absl::Time now) {
+  if (tier_ == nullptr) {
+    return absl::InfiniteFuture();
+  }
+  for (int writes = 0; writes < kWritesPerRound; ++writes) {
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopping_ || bytes_ >= bytes_max_) {
+        return absl::InfiniteFuture();  // a completion wakes
+      }
+      if (now < again_) {
+        return again_;
+      }
+    }
+    if (!BeginOne()) {
+      snapshot_.reset();  // with the side objects that it keeps
+      const MutexLock lock(mutex_);
+      return std::max(again_, now + absl::Seconds(1));
+    }
+  }
+  return now;
+}
+
+bool WriteDown::BeginOne() {
+  std::optional<Uncopied> taken = copies_.TakeUncopied();
+  if (!taken.has_value()) {
+    return false;
+  }
+  auto write = std::make_unique<Write>();
+  write->image = *std::move(taken);
+  absl::StatusOr<SpaceRef> space = spaces_.Find(write->image.source.facts().space_id);
+  if (!space.ok()) {
+    return true;  // deleted meanwhile, and its space retired
+  }
+  write->space = *std::move(space);
+  write->way = WayOf(write->image);
+  absl::StatusOr<TierExtent> place = tier_->Reserve(
+      write->image.source.bytes().size(),
+      {.beside = write->way.beside == nullptr ? nullptr : &write->way.beside->extent(),
+       .hash = write->way.hash});
+  if (!place.ok()) {
+    refused_.Add();
+    Rest(place.status());
+    return false;
+  }
+  write->place = *std::move(place);
+  Submit(std::move(write));
+  return true;
+}
+
+std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEntry& space) {
+  if (snapshot_ == nullptr || snapshot_space_ != space.id() ||
+      snapshot_->record.version != space.coding().version()) {
+    snapshot_space_ = space.id();
+    snapshot_ = std::make_shared<const SpaceEntry::Snapshot>(space.Describe());
+  }
+  return snapshot_;
+}
+
+WriteDown::Way WriteDown::WayOf(Uncopied& image) {
+  if (!image.beside.is_empty()) {
+    return {.beside = std::make_shared<const ResidentPin>(std::move(image.beside))};
+  }
+  const ImageFacts& facts = image.source.facts();
+  const MutexLock lock(mutex_);
+  const auto parent = ways_.find({facts.space_id, image.parent});
+  return parent == ways_.end() ? Way{.beside = nullptr, .hash = HashOf(facts.key)} : parent->second;
+}
+
+void WriteDown::Began(const Write& write) {
+  const MutexLock lock(mutex_);
+  ++count_;
+  bytes_ += write.place.size_bytes();
+  Way& way = ways_[NameOf(write.image.source.facts())];
+  way = {.beside = write.way.beside, .hash = write.way.hash, .writes = way.writes + 1};
+}
+
+void WriteDown::Submit(std::unique_ptr<Write> owned) {
+  Write& write = *owned;
+  write.snapshot = SnapshotOf(*write.space);
+  for (const SideObjectRef& object : write.snapshot->side_objects) {
+    write.side_objects.push_back({object.get()->id(), object.get()->kind(), object.get()->bytes()});
+  }
+  const ResidentPin& source = write.image.source;
+  const SideObject* own = source.side_object();
+  const auto is_own = [&](const NamedSideObject& other) { return other.id == own->id(); };
+  if (own != nullptr &&
+      std::none_of(write.side_objects.begin(), write.side_objects.end(), is_own)) {
+    write.side_objects.push_back({own->id(), own->kind(), own->bytes()});
+  }
+  CopyFacts copy = source.copy();
+  copy.tier = tier_->id();
+  const TierWrite submitted = {.place = &write.place,
+                               .image = source.facts(),
+                               .copy = copy,
+                               .source = source.bytes(),
+                               .parent = write.image.parent,
+                               .side_object = own == nullptr ? codecs::Digest{} : own->id(),
+                               .space = &write.snapshot->record,
+                               .side_objects = write.side_objects};
+  Began(write);
+  tier_->Write(submitted, [this, owned = std::move(owned)](const absl::Status& status) mutable {
+    Completed(std::move(owned), status);
+  });
+}
+
+absl::Status WriteDown::Finish(Write& write) {
+  const ResidentPin& source = write.image.source;
+  NewCopy copy = {.recipe = source.copy().recipe,
+                  .extent = std::move(write.place),
+                  .side_object = {},
+                  .directory_crc = source.copy().directory_crc,
+                  .tenant = write.space->tenant()};
+  if (const SideObject* own = source.side_object(); own != nullptr) {
+    copy.side_object = write.space->coding().Find(own->id());
+    CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
+  }
+  return copies_.FinishCopy(std::move(write.image.writer), std::move(copy))
+             ? absl::OkStatus()
+             : absl::NotFoundError("deleted meanwhile");
+}
+
+void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& status) {
+  const uint64_t bytes = write->place.size_bytes();
+  const BlockName name = NameOf(write->image.source.facts());
+  if (!status.ok()) {
+    failed_.Add();
+    Rest(status);
+  } else if (Finish(*write).ok()) {
+    written_.Add();
+    written_bytes_.Add(bytes);
+  } else {
+    gone_.Add();
+  }
+  write.reset();  // its pins are gone before Stop() returns
+  bool is_room_wanted = false;
+  {
+    const MutexLock lock(mutex_);
+    bytes_ -= bytes;
+    is_room_wanted = bytes_ <= bytes_max_ / 2;
+    const auto way = ways_.find(name);
+    if (--way->second.writes == 0) {
+      ways_.erase(way);
+    }
+    rest_ = status.ok() ? kRestMin : rest_;
+  }
+  if (is_room_wanted) {
+    wake_();
+  }
+  const MutexLock lock(mutex_);
+  --count_;
+  ended_.NotifyAll();
+}
+
+void WriteDown::Rest(const absl::Status& status) {
+  const absl::Time now = clock_.Now();
+  absl::Duration rest;
+  {
+    const MutexLock lock(mutex_);
+    if (again_ > now) {
+      return;  // writes that ended together rest together
+    }
+    rest = rest_;
+    again_ = now + rest_;
+    rest_ = std::min(2 * rest_, kRestMax);
+  }
+  if (!absl::IsResourceExhausted(status) && rest == kRestMin) {
+    LogWarn("upkeep", "writing to the lasting tier fails: it rests",
+            {{"tier", Name(tier_->id())}, {"error", status}});
+  }
+}
+
+void WriteDown::Stop() {
+  const MutexLock lock(mutex_);
+  is_stopping_ = true;
+  while (count_ > 0) {  // ends: a tier completes every transfer
+    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  }
+}
+
+uint64_t WriteDown::left() const {
+  if (tier_ == nullptr) {
+    return 0;
+  }
+  const uint64_t waiting = copies_.uncopied_count() + copies_.pending_count();
+  const MutexLock lock(mutex_);
+  return waiting + count_;
+}
+
+void WriteDown::Report(MetricSink& sink) const {
+  const auto outcome = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"outcome", name}};
+    sink.AddCounter("cairn_write_downs_total",
+                    "Images on their way into the lasting tier, by how they ended.", labels,
+                    counter.Value());
+  };
+  outcome("written", written_);
+  outcome("gone", gone_);
+  outcome("refused", refused_);
+  outcome("failed", failed_);
+  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of those written.", {},
+                  written_bytes_.Value());
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_writing_down_bytes", "Bytes on their way into the lasting tier.", {},
+                static_cast<double>(bytes_));
+}
+
+}  // namespace cairn
