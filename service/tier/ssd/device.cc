@@ -219,8 +219,6 @@ void SsdDevice::Report(MetricSink& sink) const {
     const MetricLabel labels[] = {device, {label, value}};
     sink.AddCounter(name, help, labels, count.Value());
   };
-  by("cairn_ssd_io_errors_total", "Transfers that a device failed.", "op", "read", read_errors_);
-  by("cairn_ssd_io_errors_total", "Transfers that a device failed.", "op", "write", write_errors_);
   by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "size",
      too_large_);
   by("cairn_ssd_refused_total", "Writes that a device had no place for.", "reason", "segment",

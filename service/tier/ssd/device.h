@@ -217,7 +217,7 @@ class SsdDevice {
   absl::Time reclaim_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   Counter written_bytes_, carried_bytes_, read_bytes_, reclaims_, resets_;
-  Counter too_large_, no_segment_, corrupt_, read_errors_, write_errors_, dropped_at_open_;
+  Counter too_large_, no_segment_, corrupt_, dropped_at_open_;
 };
 
 }  // namespace cairn

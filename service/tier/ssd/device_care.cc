@@ -163,7 +163,9 @@ bool SsdDevice::PrepareOne() {
     segments_->SetState(*slot, SegmentState::kClean);
     state_ = state_ == State::kCapped ? State::kOk : state_;
   }
-  if (const absl::Status status = Prepare(*slot); !status.ok()) {
+  if (const absl::Status status = Prepare(*slot); absl::IsUnavailable(status)) {
+    return false;  // stopping
+  } else if (!status.ok()) {
     {
       const MutexLock lock(mutex_);
       segments_->SetState(*slot, SegmentState::kSetAside);

@@ -2,7 +2,9 @@
 // Taking a folder: lock, format, ledger. What is damaged makes the tier start empty; what cannot be
 // read now changes nothing.
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,9 +28,16 @@ absl::Status MakeFolder(const std::string& path) {
   return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
 }
 
-// InvalidArgument where the file system does not take O_DIRECT: its pages would be held twice, and
-// a write that is complete would not be on its way to the device.
+// InvalidArgument where the file system lies in memory, or does not take O_DIRECT: its pages would
+// be held twice, and a write that is complete would not be on its way to the device.
 absl::Status CheckDirectIo(const std::string& folder) {
+  struct statfs file_system = {};
+  if (::statfs(folder.c_str(), &file_system) != 0) {
+    return absl::ErrnoToStatus(errno, folder);
+  }
+  if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC) {
+    return absl::InvalidArgumentError("its file system is memory (tmpfs): name a folder on a disk");
+  }
   const std::string path = absl::StrCat(folder, "/probe");
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
   const int open_error = errno;
@@ -42,10 +51,7 @@ absl::Status CheckDirectIo(const std::string& folder) {
     return absl::OkStatus();
   }
   if (error == EINVAL || error == EOPNOTSUPP) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder,
-                     ": its file system takes no O_DIRECT (tmpfs and some overlays do not): "
-                     "name a folder on a disk"));
+    return absl::InvalidArgumentError("its file system takes no O_DIRECT: name a folder on a disk");
   }
   return absl::ErrnoToStatus(error, path);
 }
@@ -62,8 +68,8 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait) {
       return absl::ErrnoToStatus(errno, path);
     }
     if (MonotonicNow() >= deadline) {
-      return absl::UnavailableError(absl::StrCat(folder, ": another process has it, still after ",
-                                                 absl::FormatDuration(wait)));
+      return absl::UnavailableError(
+          absl::StrCat("another process has it, still after ", absl::FormatDuration(wait)));
     }
     if (is_first) {
       LogInfo("ssd", "another process has the folder: waiting for its end",

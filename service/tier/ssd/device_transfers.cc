@@ -137,7 +137,6 @@ void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& statu
   if (!absl::IsDataLoss(status) && !absl::IsInternal(status)) {
     return;
   }
-  (kind == IoKind::kRead ? read_errors_ : write_errors_).Add();
   size_t set_aside = 0;
   {
     const MutexLock lock(mutex_);

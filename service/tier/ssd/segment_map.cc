@@ -34,7 +34,7 @@ std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   }
   if (!open_.has_value()) {
     const size_t spare = count(State::kAbsent) + count(State::kClean) + count(State::kReady);
-    const std::optional<uint32_t> ready = Any(State::kReady);
+    const std::optional<uint32_t> ready = Oldest(State::kReady);
     if (!ready.has_value() || (spare == 1 && !is_carried)) {
       return std::nullopt;
     }

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// An SSD tier with the least of a store around it: what it holds is a map from numbers to places,
+// and what an image of a number contains follows from the number. Restart() is a process that ends
+// well, Crash() one that does not: the tier is opened on a copy of the folders as they are.
+//
+// Thread-safety: Thread-safe, but for Restart() and Crash().
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "codecs/backend/backends.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/image.h"
+#include "service/tier/ssd/ssd_tier.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+
+class SsdShelf final : public Evictor, public RecoverySink {
+ public:
+  static constexpr uint64_t kSpaceId = 77;
+
+  struct Options {
+    uint64_t budget_bytes = 48_MiB;
+    uint64_t segment_bytes = 2_MiB;
+    size_t devices = 1;
+    IoChoice io = IoChoice::kThreads;
+  };
+  SsdShelf() : SsdShelf(Options()) {}
+  explicit SsdShelf(const Options& options) : options_(options) { Open(); }
+  ~SsdShelf() override { Close(); }
+
+  static proto::BlockKey KeyOf(uint64_t number) {
+    proto::BlockKey key{};
+    std::memcpy(key.data(), &number, sizeof(number));
+    key[31] = std::byte{1};
+    return key;
+  }
+  static uint64_t NumberOf(const proto::BlockKey& key) {
+    uint64_t number = 0;
+    std::memcpy(&number, key.data(), sizeof(number));
+    return number;
+  }
+  static SpaceRecord Space() {
+    SpaceRecord space;
+    space.identity.tenant = "acme";
+    space.identity.model = "m";
+    space.identity.weights_revision = "r";
+    space.identity.groups.resize(1);
+    space.identity.groups[0].layers = {0, 1, 2, 3, 4, 5, 6, 7};
+    space.identity.groups[0].kv_heads = 1;
+    space.identity.groups[0].k_dim = space.identity.groups[0].v_dim = 64;
+    space.fingerprint = proto::FingerprintOf(space.identity);
+    space.recipe = "raw";
+    return space;
+  }
+  // Of one to eight layers, 32 KiB each.
+  static std::vector<std::byte> Image(uint64_t number) {
+    codecs::ImageSpec spec;
+    const proto::BlockKey key = KeyOf(number);
+    std::memcpy(spec.key.data(), key.data(), spec.key.size());
+    spec.tile.k_dim = spec.tile.v_dim = 64;
+    spec.slice = SliceOf(number);
+    spec.tokens = 128;
+    spec.first_position = 128 * number;
+    uint64_t source_bytes = 0, bytes_max = 0;
+    CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
+                    codecs::Error::kOk &&
+                codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+    std::vector<std::byte> source(source_bytes), image(bytes_max);
+    std::minstd_rand random(static_cast<uint32_t>(number + 1));
+    for (std::byte& byte : source) {
+      byte = static_cast<std::byte>(random() >> 8);
+    }
+    size_t bytes = 0;
+    const codecs::Backend* backend = nullptr;
+    CAIRN_CHECK(codecs::ActiveBackend(&backend) == codecs::Error::kOk &&
+                codecs::Encode(*backend, spec, source, image, &bytes) == codecs::Error::kOk);
+    image.resize(bytes);
+    return image;
+  }
+  static codecs::Slice SliceOf(uint64_t number) {
+    return {0, static_cast<uint16_t>(1 + number % 8), 0, 1};
+  }
+  static ImageFacts FactsOf(uint64_t number) {
+    return {.space_id = kSpaceId,
+            .key = KeyOf(number),
+            .first_position = 128 * number,
+            .tokens = 128,
+            .group = 0,
+            .slice = SliceOf(number),
+            .source_bytes = 32_KiB * SliceOf(number).layer_count};
+  }
+
+  // Writes the image of that number, waiting for room as upkeep does.
+  absl::Status Put(uint64_t number, bool is_durable = false) {
+    const std::vector<std::byte> image = Image(number);
+    absl::StatusOr<TierExtent> place;
+    const bool has_room = WaitFor([&] {
+      place = tier_->Reserve(image.size(), Placement{.hash = number});
+      return !absl::IsResourceExhausted(place.status());
+    });
+    if (!has_room || !place.ok()) {
+      return place.status();
+    }
+    const SpaceRecord space = Space();
+    TierWrite write;
+    write.place = &*place;
+    write.image = FactsOf(number);
+    write.copy = {.tier = TierId::kSsd,
+                  .recipe = {},
+                  .image_bytes = image.size(),
+                  .directory_crc = codecs::PeekDirectoryCrc(image)};
+    write.source = image;
+    write.parent = KeyOf(number + 1'000'000);
+    write.space = &space;
+    write.is_durable = is_durable;
+    CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Write(write, std::move(done)); }));
+    const MutexLock lock(mutex_);
+    places_.insert_or_assign(number, *std::move(place));
+    return absl::OkStatus();
+  }
+  // OK: it is there, and as it was written. DataLoss: it is there, and is not.
+  absl::Status Get(uint64_t number) {
+    const std::vector<std::byte> expected = Image(number);
+    std::vector<std::byte> read(expected.size());
+    const TierExtent* place = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      const auto found = places_.find(number);
+      if (found == places_.end()) {
+        return absl::NotFoundError("");
+      }
+      place = &found->second;
+      ++reading_[number];
+    }
+    const absl::Status status = Await(
+        [&](TierDone done) { tier_->Read({.place = place, .target = read}, std::move(done)); });
+    const MutexLock lock(mutex_);
+    --reading_[number];
+    return !status.ok() || read == expected ? status : absl::DataLossError("other bytes");
+  }
+  void Delete(uint64_t number) {
+    TierExtent place;
+    const MutexLock lock(mutex_);
+    place = std::move(places_.at(number));
+    places_.erase(number);
+  }
+  void Hold(uint64_t number) {
+    const MutexLock lock(mutex_);
+    held_.insert(number);
+  }
+  std::set<uint64_t> Numbers() {
+    std::set<uint64_t> numbers;
+    const MutexLock lock(mutex_);
+    for (const auto& [number, place] : places_) {
+      numbers.insert(number);
+    }
+    return numbers;
+  }
+  uint64_t OffsetOf(uint64_t number) {
+    const MutexLock lock(mutex_);
+    return places_.at(number).offset();
+  }
+
+  void Restart() {
+    Close();
+    Open();
+  }
+  void Crash() {
+    auto copies = std::make_unique<TempDir>(std::filesystem::current_path());
+    std::filesystem::copy(folders_->path(), copies->path(),
+                          std::filesystem::copy_options::recursive);
+    Close();
+    folders_ = std::move(copies);
+    Open();
+  }
+  // Between the two something may be done to the folders.
+  void Close() {
+    if (tier_ != nullptr) {
+      tier_->Stop();
+      const MutexLock lock(mutex_);
+      places_.clear();
+    }
+    tier_.reset();
+  }
+  void Open() {
+    absl::Status status = TryOpen();
+    CAIRN_CHECK_OK(status);
+  }
+  absl::Status TryOpen() {
+    SsdTier::Options options = {.devices = {},
+                                .io = options_.io,
+                                .segment_bytes = options_.segment_bytes,
+                                .keep_free_bytes = 0,
+                                .lock_wait = absl::Milliseconds(200)};
+    for (size_t i = 0; i < options_.devices; ++i) {
+      options.devices.push_back({folder(i), options_.budget_bytes});
+    }
+    CAIRN_ASSIGN_OR_RETURN(tier_, SsdTier::Make(options));
+    tier_->SetEvictor(this);
+    return tier_->Recover(*this);
+  }
+  std::string folder(size_t device = 0) const {
+    return (folders_->path() / std::to_string(device)).string();
+  }
+  SsdTier& tier() { return *tier_; }
+  Options& options() { return options_; }
+  uint64_t evicted() const { return evicted_; }
+  uint64_t moved() const { return moved_; }
+  uint64_t lost() const { return lost_; }
+
+  // Evictor.
+  uint64_t EvictOldest(TierId, EvictionReason) override { return 0; }
+  bool EvictWindow(uint64_t, uint64_t*) override { return false; }
+  bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason) override {
+    TierExtent gone;
+    const MutexLock lock(mutex_);
+    const auto found = Find(image, offset);
+    if (found == places_.end()) {
+      return true;
+    }
+    if (held_.contains(found->first) || reading_[found->first] > 0) {
+      return false;
+    }
+    ++evicted_;
+    gone = std::move(found->second);
+    places_.erase(found);
+    return true;
+  }
+  Moved MoveCopy(TierId, const ImageFacts& image, uint64_t offset, TierExtent& to) override {
+    const MutexLock lock(mutex_);
+    const auto found = Find(image, offset);
+    if (found == places_.end()) {
+      return Moved::kGone;
+    }
+    if (reading_[found->first] > 0) {
+      return Moved::kBusy;
+    }
+    ++moved_;
+    found->second = std::move(to);
+    return Moved::kMoved;
+  }
+  void LoseCopy(TierId, const ImageFacts& image, uint64_t offset) override {
+    const MutexLock lock(mutex_);
+    if (const auto found = Find(image, offset); found != places_.end()) {
+      ++lost_;
+      places_.erase(found);
+    }
+  }
+
+  // RecoverySink.
+  uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource&) override {
+    CAIRN_CHECK(space.fingerprint == Space().fingerprint && space.recipe == "raw");
+    return kSpaceId;
+  }
+  void FoundImages(std::vector<FoundImage> images, SideObjectSource&) override {
+    for (FoundImage& found : images) {
+      const uint64_t number = NumberOf(found.image.key);
+      const ImageFacts facts = FactsOf(number);
+      CAIRN_CHECK(found.image.space_id == kSpaceId && found.image.key == facts.key &&
+                  found.image.first_position == facts.first_position &&
+                  found.image.tokens == facts.tokens && found.image.slice == facts.slice &&
+                  found.image.source_bytes == facts.source_bytes &&
+                  found.parent == KeyOf(number + 1'000'000));
+      const MutexLock lock(mutex_);
+      places_.try_emplace(number, std::move(found.place));  // carried along twice, perhaps
+    }
+  }
+
+ private:
+  std::map<uint64_t, TierExtent>::iterator Find(const ImageFacts& image, uint64_t offset) {
+    const auto found = places_.find(NumberOf(image.key));
+    return found == places_.end() || found->second.offset() != offset ? places_.end() : found;
+  }
+  template <typename Submit>
+  static absl::Status Await(Submit submit) {
+    absl::Status result;
+    std::atomic<bool> is_over{false};
+    submit([&](absl::Status status) {
+      result = std::move(status);
+      is_over = true;
+    });
+    CAIRN_CHECK(WaitFor([&] { return is_over.load(); }), "never completed");
+    return result;
+  }
+
+  Options options_;
+  std::unique_ptr<TempDir> folders_ =
+      std::make_unique<TempDir>(std::filesystem::current_path());  // O_DIRECT wants a disk
+  std::unique_ptr<SsdTier> tier_;
+  Mutex mutex_;
+  std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, int> reading_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> evicted_{0}, moved_{0}, lost_{0};
+};
+
+}  // namespace cairn

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SSD tier from outside: what it finds again, what it lets go, what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "tests/support/metric_capture.h"
+#include "tests/support/ssd_shelf.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::set<uint64_t> Range(uint64_t first, uint64_t last) {
+  std::set<uint64_t> numbers;
+  for (uint64_t number = first; number <= last; ++number) {
+    numbers.insert(number);
+  }
+  return numbers;
+}
+
+uint64_t DiskBytes(const std::string& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    struct stat status = {};
+    bytes += ::stat(entry.path().c_str(), &status) == 0
+                 ? static_cast<uint64_t>(status.st_blocks) * 512
+                 : 0;
+  }
+  return bytes;
+}
+
+void Flip(const std::string& path, uint64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const char byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 1));
+  CAIRN_CHECK(file.good());
+}
+
+// Until reclaim has made the room that it keeps.
+void AwaitRest(SsdShelf& shelf) {
+  ASSERT_TRUE(WaitFor([&] {
+    MetricCapture metrics;
+    shelf.tier().Report(metrics);
+    const auto count = [&](std::string_view state) {
+      return metrics.Value(
+          absl::StrCat("cairn_ssd_segments{device=\"0\",state=\"", ToAbsl(state), "\"}"));
+    };
+    return count("reclaiming") == 0 && count("clean") + count("ready") + count("absent") >= 3;
+  }));
+}
+
+TEST(SsdTierTest, FindsAgainWhatItWrote) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 40; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  const uint64_t used_bytes = shelf.tier().used_bytes();
+  for (const auto restart : {&SsdShelf::Restart, &SsdShelf::Crash, &SsdShelf::Restart}) {
+    (shelf.*restart)();
+    EXPECT_EQ(shelf.Numbers(), Range(1, 40));
+    EXPECT_EQ(shelf.tier().used_bytes(), used_bytes);
+    for (uint64_t number = 1; number <= 40; ++number) {
+      EXPECT_TRUE(shelf.Get(number).ok()) << number;
+    }
+  }
+}
+
+TEST(SsdTierTest, WhatWasFreedStaysGone) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  shelf.Delete(7);
+  shelf.Delete(20);
+  EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(10)));
+  shelf.Crash();
+  EXPECT_EQ(shelf.Numbers().size(), 18u);
+  EXPECT_THAT(shelf.Numbers(), Not(Contains(7u)));
+  EXPECT_THAT(shelf.Numbers(), Not(Contains(20u)));
+}
+
+TEST(SsdTierTest, WhatIsFreedByAnEndIsKept) {
+  SsdShelf shelf;
+  ASSERT_TRUE(shelf.Put(1).ok());
+  shelf.tier().Stop();
+  shelf.Delete(1);
+  shelf.Restart();
+  EXPECT_EQ(shelf.Numbers(), Range(1, 1));
+}
+
+TEST(SsdTierTest, TheOldestGoWhenItIsFull) {
+  SsdShelf shelf;
+  constexpr uint64_t kCount = 600;  // twice what fits
+  for (uint64_t number = 1; number <= kCount; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok()) << number;
+    EXPECT_LE(shelf.tier().used_bytes(), shelf.tier().capacity_bytes());
+  }
+  AwaitRest(shelf);
+  const std::set<uint64_t> numbers = shelf.Numbers();
+  EXPECT_GT(shelf.evicted(), kCount / 4);
+  EXPECT_GT(numbers.size(), 100u);
+  EXPECT_EQ(*numbers.rbegin() - *numbers.begin() + 1, numbers.size()) << "in the order written";
+  EXPECT_GE(shelf.tier().used_bytes(), shelf.tier().capacity_bytes() / 2);
+  EXPECT_LE(DiskBytes(shelf.folder()), shelf.options().budget_bytes);
+  for (const uint64_t number : numbers) {
+    EXPECT_TRUE(shelf.Get(number).ok()) << number;
+  }
+  shelf.Crash();
+  EXPECT_EQ(shelf.Numbers(), numbers);
+}
+
+TEST(SsdTierTest, WhatIsHeldOrReadIsCarriedAlong) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 40; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  shelf.Hold(3);
+  for (uint64_t number = 100; number <= 900; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    if (number % 20 == 0) {
+      EXPECT_TRUE(shelf.Get(5).ok()) << number;
+    }
+  }
+  EXPECT_GT(shelf.moved(), 2u);
+  EXPECT_THAT(shelf.Numbers(), Contains(3u)) << "held";
+  EXPECT_THAT(shelf.Numbers(), Contains(5u)) << "read again and again";
+  EXPECT_THAT(shelf.Numbers(), Not(Contains(4u)));
+  shelf.Crash();
+  EXPECT_TRUE(shelf.Get(3).ok());
+  EXPECT_TRUE(shelf.Get(5).ok());
+}
+
+TEST(SsdTierTest, DamageIsFoundWhereItMatters) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 60; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  const auto damage = [&](uint64_t number) {
+    const uint64_t offset = shelf.OffsetOf(number);
+    Flip(absl::StrCat(shelf.folder(), "/segments/00000", offset / shelf.options().segment_bytes),
+         offset % shelf.options().segment_bytes + 8000);
+  };
+  damage(2);   // in a sealed segment
+  damage(60);  // in the open one
+  shelf.Crash();
+  EXPECT_THAT(shelf.Numbers(), Not(Contains(60u))) << "what was not sealed is checked";
+  EXPECT_TRUE(absl::IsDataLoss(shelf.Get(2))) << "the reader checks what it reads";
+  shelf.Hold(2);
+  for (uint64_t number = 100; number <= 700; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  EXPECT_EQ(shelf.lost(), 1u) << "reclaim carries nothing along that is damaged";
+}
+
+TEST(SsdTierTest, ALargeImageIsRefusedAndCounted) {
+  SsdShelf shelf;
+  const uint64_t quarter = shelf.options().segment_bytes / 4;
+  EXPECT_TRUE(absl::IsResourceExhausted(shelf.tier().Reserve(quarter + 1).status()));
+  MetricCapture metrics;
+  shelf.tier().Report(metrics);
+  EXPECT_EQ(metrics.Value("cairn_ssd_refused_total{device=\"0\",reason=\"size\"}"), 1);
+}
+
+TEST(SsdTierTest, AChainLiesOnOneDeviceAndALostOneCostsItsOwn) {
+  SsdShelf shelf({.devices = 2});
+  for (uint64_t number = 0; number < 40; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    EXPECT_EQ(shelf.OffsetOf(number) >> SsdDevice::kNumberShift, number % 2);
+  }
+  {
+    const auto parent = shelf.tier().Reserve(4096, Placement{.hash = 1});
+    ASSERT_TRUE(parent.ok());
+    const auto child = shelf.tier().Reserve(4096, Placement{.beside = &*parent, .hash = 0});
+    ASSERT_TRUE(child.ok());
+    EXPECT_EQ(child->offset() >> SsdDevice::kNumberShift, 1u);
+  }
+  shelf.Close();
+  std::filesystem::remove_all(shelf.folder(0));
+  shelf.Open();
+  EXPECT_EQ(shelf.Numbers().size(), 20u);
+  for (const uint64_t number : shelf.Numbers()) {
+    EXPECT_EQ(number % 2, 1u);
+    EXPECT_TRUE(shelf.Get(number).ok());
+  }
+}
+
+TEST(SsdTierTest, AnotherBudgetKeepsWhatFits) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 150; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  shelf.options().budget_bytes = 30_MiB;
+  shelf.Restart();
+  EXPECT_FALSE(shelf.Numbers().empty());
+  EXPECT_LE(DiskBytes(shelf.folder()), 30_MiB);
+  for (const uint64_t number : shelf.Numbers()) {
+    EXPECT_TRUE(shelf.Get(number).ok());
+  }
+  shelf.options().budget_bytes = 64_MiB;
+  shelf.Restart();
+  for (uint64_t number = 1000; number <= 1200; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+}
+
+TEST(SsdTierTest, RefusesFoldersThatItCannotUse) {
+  const auto error_of = [](const std::string& path, uint64_t bytes) {
+    return std::string(SsdTier::Make({.devices = {{path, bytes}},
+                                      .io = IoChoice::kThreads,
+                                      .keep_free_bytes = 0,
+                                      .lock_wait = absl::ZeroDuration()})
+                           .status()
+                           .ToString());
+  };
+  SsdShelf shelf;
+  EXPECT_THAT(error_of(shelf.folder(), 1_GiB), HasSubstr("another process has it"));
+  EXPECT_THAT(error_of(shelf.folder(7), 1_MiB), HasSubstr("at least 256MiB"));
+  EXPECT_TRUE(absl::IsInvalidArgument(SsdTier::Make({}).status()));
+}
+
+TEST(SsdTierTest, RefusesAFileSystemInMemory) {
+  const TempDir folder;
+  const std::string path = folder.path().string();
+  if (::mount("tmpfs", path.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "mounting a tmpfs is not permitted here";
+  }
+  SsdTier::Options options;
+  options.devices.push_back({path, 1_GiB});
+  const auto tier = SsdTier::Make(options);
+  EXPECT_EQ(::umount(path.c_str()), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(tier.status()));
+  EXPECT_THAT(std::string(tier.status().message()), HasSubstr("is memory"));
+}
+
+}  // namespace
+}  // namespace cairn
