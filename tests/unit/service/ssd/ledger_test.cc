@@ -2,7 +2,11 @@
 #include "service/tier/ssd/ledger.h"
 
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/options.h>
 
+#include <cstdarg>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -19,6 +23,12 @@
 
 namespace cairn {
 namespace {
+
+class SilentLog : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
 
 using Extents = std::map<std::pair<uint64_t, uint32_t>, ExtentRecord>;
 
@@ -205,6 +215,42 @@ TEST(Ledger, WritesNoLogFile) {
     EXPECT_NE(entry.path().filename().string().substr(0, 3), "LOG") << entry.path();
   }
   EXPECT_TRUE(log.Lines().empty()) << log.Lines().front();
+}
+
+// A later release, and a broken memory.
+TEST(Ledger, SkipsRecordsItCannotReadAndLeavesThem) {
+  const TempDir folder;
+  const std::string path = folder.File("index");
+  const Extents written = Fill(*Create(path).value(), 2, 3);
+  const std::string later = ExtentKey({.seq = 1, .page = 2});
+  const std::string damaged = ExtentKey({.seq = 2, .page = 2});
+  const auto with_database = [&path](auto use) {
+    rocksdb::DB* opened = nullptr;
+    rocksdb::Options options;
+    options.info_log = std::make_shared<SilentLog>();
+    ASSERT_TRUE(rocksdb::DB::Open(options, path, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> database(opened);
+    use(*database);
+  };
+  std::string later_value(1, '\x02');
+  SealRecord(later, &later_value);
+  with_database([&](rocksdb::DB& database) {
+    EXPECT_TRUE(database.Put({}, later, later_value).ok());
+    EXPECT_TRUE(database.Put({}, damaged, "no record").ok());
+  });
+  {
+    const LogCapture log;
+    auto ledger = Reopen(path).value();
+    EXPECT_EQ(Scan(*ledger), written);
+    EXPECT_EQ(ledger->skipped().unknown, 1U);
+    EXPECT_EQ(ledger->skipped().damaged, 1U);
+    EXPECT_EQ(log.Count("a record of the ledger is skipped"), 2U);
+  }
+  with_database([&](rocksdb::DB& database) {
+    std::string value;
+    EXPECT_TRUE(database.Get({}, later, &value).ok());
+    EXPECT_EQ(value, later_value);
+  });
 }
 
 }  // namespace
