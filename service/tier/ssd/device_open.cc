@@ -21,6 +21,12 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kLockStep = absl::Milliseconds(100);
+// What the ledger calls the id of the tier whose it is.
+constexpr char kOwner[] = "tier";
+
+std::string_view BytesOf(const SsdTierId& id) {
+  return {reinterpret_cast<const char*>(id.data()), id.size()};
+}
 
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
@@ -134,7 +140,12 @@ absl::Status SsdDevice::OpenLedger() {
   }
   CAIRN_RETURN_IF_ERROR(ledger.status());
   ledger_ = *std::move(ledger);
-  return absl::OkStatus();
+  const absl::StatusOr<std::string> owner = ledger_->GetMeta(kOwner);
+  if (absl::IsNotFound(owner.status()) || absl::IsDataLoss(owner.status()) ||
+      (owner.ok() && *owner != BytesOf(tier_id_))) {
+    return StartEmpty("the ledger is not this tier's");
+  }
+  return owner.status();
 }
 
 absl::Status SsdDevice::StartEmpty(std::string_view why) {
@@ -150,6 +161,9 @@ absl::Status SsdDevice::StartEmpty(std::string_view why) {
   CAIRN_ASSIGN_OR_RETURN(ledger_, Ledger::Open({.path = absl::StrCat(options_.path, "/index"),
                                                 .write_buffer_bytes = budget_.write_buffer_bytes,
                                                 .create = true}));
+  Ledger::Batch batch;
+  batch.PutMeta(kOwner, BytesOf(tier_id_));
+  CAIRN_RETURN_IF_ERROR(ledger_->Write(batch, /*is_synced=*/true));
   return WriteTierMeta(options_.path,
                        {.tier_id = tier_id_, .segment_bytes = budget_.segment_bytes});
 }

@@ -83,6 +83,13 @@ rocksdb::Options DatabaseOptions(const Ledger::Options& options) {
   return to;
 }
 
+rocksdb::ReadOptions ReadsOfAll() {
+  rocksdb::ReadOptions how;
+  how.fill_cache = false;
+  how.readahead_size = size_t{1} << 20;
+  return how;
+}
+
 // What a status of the database asks of the caller: see Ledger::Open().
 absl::Status StatusFrom(const rocksdb::Status& status) {
   if (status.ok()) {
@@ -211,6 +218,8 @@ absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const Options& options) {
   }
   if (options.create) {
     CAIRN_RETURN_IF_ERROR(SyncParent(options.path));
+  } else {
+    CAIRN_RETURN_IF_ERROR(StatusFrom(db->VerifyChecksum(ReadsOfAll())));
   }
   return std::unique_ptr<Ledger>(new Ledger(options.path, std::move(db)));
 }
@@ -272,10 +281,8 @@ absl::Status Ledger::Scan(
     absl::FunctionRef<absl::StatusOr<bool>(std::string_view key, std::string_view value)> fn)
     const {
   const rocksdb::Slice end = ToSlice(last);
-  rocksdb::ReadOptions how;
+  rocksdb::ReadOptions how = ReadsOfAll();
   how.iterate_upper_bound = &end;
-  how.fill_cache = false;
-  how.readahead_size = size_t{1} << 20;
   const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how));
   for (at->Seek(first); at->Valid(); at->Next()) {
     const absl::StatusOr<bool> go_on = fn(ToView(at->key()), ToView(at->value()));
