@@ -16,6 +16,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -138,8 +139,11 @@ class SsdShelf final : public Evictor, public RecoverySink {
   }
   // OK: it is there, and as it was written. DataLoss: it is there, and is not.
   absl::Status Get(uint64_t number) {
-    const std::vector<std::byte> expected = Image(number);
-    std::vector<std::byte> read(expected.size());
+    CAIRN_ASSIGN_OR_RETURN(const std::vector<std::byte> read, Read(number));
+    return read == Image(number) ? absl::OkStatus() : absl::DataLossError("other bytes");
+  }
+  // What is there, unchecked.
+  absl::StatusOr<std::vector<std::byte>> Read(uint64_t number) {
     const TierExtent* place = nullptr;
     {
       const MutexLock lock(mutex_);
@@ -150,11 +154,13 @@ class SsdShelf final : public Evictor, public RecoverySink {
       place = &found->second;
       ++reading_[number];
     }
+    std::vector<std::byte> read(place->size_bytes());
     const absl::Status status = Await(
         [&](TierDone done) { tier_->Read({.place = place, .target = read}, std::move(done)); });
     const MutexLock lock(mutex_);
     --reading_[number];
-    return !status.ok() || read == expected ? status : absl::DataLossError("other bytes");
+    CAIRN_RETURN_IF_ERROR(status);
+    return read;
   }
   void Delete(uint64_t number) {
     TierExtent place;
@@ -184,9 +190,15 @@ class SsdShelf final : public Evictor, public RecoverySink {
     Open();
   }
   void Crash() {
-    auto copies = std::make_unique<TempDir>(std::filesystem::current_path());
-    std::filesystem::copy(folders_->path(), copies->path(),
-                          std::filesystem::copy_options::recursive);
+    std::unique_ptr<TempDir> copies;
+    // A file may go while it is copied: then once more.
+    CAIRN_CHECK(WaitFor([&] {
+      std::error_code error;
+      copies = std::make_unique<TempDir>(std::filesystem::current_path());
+      std::filesystem::copy(folders_->path(), copies->path(),
+                            std::filesystem::copy_options::recursive, error);
+      return !error;
+    }));
     Close();
     folders_ = std::move(copies);
     Open();
