@@ -76,6 +76,17 @@ constexpr Knob kKnobs[] = {
     {"staging-bytes", "",
      Bytes{&Config::staging_bytes, limits::kStagingBytesMin, limits::kHostBytesMax},
      "beside the host tier: payloads on their way in, answers being made"},
+    {"ssd", "off",
+     Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
+          [] {
+            return std::string_view(
+                "PATH=BYTES, the path absolute, 256MiB to 256TiB; up to 16, with commas between "
+                "or in a flag each; or off");
+          }},
+     "SSD tier: folders on disks, with what each may take; what is there outlives the process"},
+    {"ssd-io", "auto",
+     Text{&Config::ssd_io, CheckSsdIo, [] { return std::string_view("auto, uring or threads"); }},
+     "what moves the bytes of the SSD tier; auto is io_uring where the system allows it"},
     {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
      "per lane: memory of broken transfers that are not over yet; above it receives are refused"},
     {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},
@@ -239,7 +250,12 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
       is_new = file->empty();
       *file = value;
     } else {
-      is_new = givens->insert_or_assign(name, Given{value, Source::kFlag}).second;
+      Given& given = (*givens)[name];
+      is_new = given.source != Source::kFlag || name == "ssd";
+      if (name == "ssd" && given.source == Source::kFlag) {
+        value = absl::StrCat(given.text, ",", value);
+      }
+      given = {value, Source::kFlag};
     }
     if (!is_new) errors->Add("flag --", name, " is given twice");
   }

@@ -42,6 +42,12 @@ absl::Status CheckRecipe(std::string_view text) {
              : absl::InvalidArgumentError("not a recipe");
 }
 
+absl::Status CheckSsdIo(std::string_view text) {
+  return text == "auto" || text == "uring" || text == "threads"
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("not a way to move bytes");
+}
+
 absl::Status CheckLogLevel(std::string_view text) {
   LogLevel level = LogLevel::kInfo;
   return ParseLogLevel(text, &level).ok() ? absl::OkStatus()

@@ -12,6 +12,7 @@ absl::Status CheckSocketPath(
     std::string_view text);  // fits sockaddr_un, absolute, printable, or "off"
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
+absl::Status CheckSsdIo(std::string_view text);
 absl::Status CheckLogLevel(std::string_view text);
 
 }  // namespace cairn

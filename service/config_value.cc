@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "base/units.h"
 #include "service/config_check.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -67,6 +70,32 @@ absl::StatusOr<ControlAddress> ParseControlAddress(std::string_view text) {
   }
   address.tcp = *std::move(tcp);
   return address;
+}
+
+absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text) {
+  std::vector<SsdFolder> folders;
+  if (text == "off") return folders;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(ToAbsl(text), ','))) {
+    const size_t equals = part.rfind('=');
+    if (equals == std::string::npos) return absl::InvalidArgumentError("expected PATH=BYTES");
+    SsdFolder folder = {.path = part.substr(0, equals), .budget_bytes = 0};
+    while (folder.path.size() > 1 && folder.path.back() == '/') folder.path.pop_back();
+    if (!folder.path.starts_with('/') || folder.path.size() < 2) {
+      return absl::InvalidArgumentError("not an absolute path of a folder");
+    }
+    CAIRN_ASSIGN_OR_RETURN(folder.budget_bytes, ParseBytes(part.substr(equals + 1)));
+    if (folder.budget_bytes < limits::kSsdBytesMin || folder.budget_bytes > limits::kSsdBytesMax) {
+      return absl::InvalidArgumentError("bytes out of range");
+    }
+    if (std::ranges::find(folders, folder.path, &SsdFolder::path) != folders.end()) {
+      return absl::InvalidArgumentError("a folder is named twice");
+    }
+    folders.push_back(std::move(folder));
+  }
+  if (folders.size() > limits::kSsdDevicesMax) {
+    return absl::InvalidArgumentError("too many folders");
+  }
+  return folders;
 }
 
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -31,6 +32,14 @@ absl::StatusOr<ControlAddress> ParseControlAddress(std::string_view text);
 
 // "HOST:PORT", "[IPV6]:PORT" or "off".
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
+
+// A folder of the SSD tier, and how many bytes it may take.
+struct SsdFolder {
+  std::string path;
+  uint64_t budget_bytes = 0;
+};
+// "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
+absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
 // Decimal digits only.
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text);

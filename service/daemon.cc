@@ -10,6 +10,7 @@
 #include "codecs/recipe/recipe.h"
 #include "service/limits.h"
 #include "service/process.h"
+#include "service/tier/ssd/ssd_tier.h"
 #include "transport/local/server.h"
 #include "transport/ucx_module.h"
 
@@ -23,6 +24,18 @@ codecs::Recipe RecipeOf(const Config& config) {
   CAIRN_CHECK(codecs::ParsePolicyRecipe(config.recipe, &recipe) ==
               codecs::Error::kOk);  // a row checks it
   return recipe;
+}
+
+std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
+  absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
+  CAIRN_CHECK_OK(folders);  // a row checks it
+  return *std::move(folders);
+}
+
+IoChoice IoOf(const Config& config) {
+  return config.ssd_io == "uring"     ? IoChoice::kUring
+         : config.ssd_io == "threads" ? IoChoice::kThreads
+                                      : IoChoice::kAuto;
 }
 
 // Of all transports.
@@ -58,19 +71,52 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   return daemon;
 }
 
-absl::Status Daemon::StartAll() {
+absl::Status Daemon::StartStore() {
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<HostTier> host,
                          HostTier::Make({.capacity_bytes = config_.host_bytes,
                                          .staging_bytes = config_.staging_bytes}));
-  tiers_ = std::make_unique<Tiers>(std::move(host));
+  std::vector<std::unique_ptr<CopyTier>> others;
+  uint64_t extents_max = 0;  // of the other tiers
+  if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
+    SsdTier::Options options;
+    options.io = IoOf(config_);
+    for (const SsdFolder& folder : folders) {
+      options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
+    }
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, SsdTier::Make(options));
+    extents_max = ssd->extents_max();
+    others.push_back(std::move(ssd));
+  }
+  tiers_ = std::make_unique<Tiers>(std::move(host), std::move(others));
   const uint64_t host_bytes = tiers_->host().capacity_bytes();
   const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
   index_ = std::make_unique<BlockIndex>(
-      BlockIndex::Options{.blocks_max = limits::BlocksMax(host_bytes),
-                          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)),
-                          .lease_bytes_max = leased_max},
+      BlockIndex::Options{
+          .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
+          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)) + extents_max,
+          .lease_bytes_max = leased_max},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
+  Recover();
+  return absl::OkStatus();
+}
+
+void Daemon::Recover() {
+  restorer_ = std::make_unique<Restorer>(spaces_, *index_);
+  for (CopyTier* tier : tiers_->all()) {
+    if (!tier->traits().is_lasting) continue;
+    const absl::Time began = MonotonicNow();
+    if (const absl::Status status = tier->Recover(*restorer_); !status.ok()) {
+      LogError("daemon", "tier is out: it cannot be recovered",
+               {{"tier", Name(tier->id())}, {"error", status}});
+      index_->TakeOut(tier->id());
+    }
+    restorer_->Finish(MonotonicNow() - began);
+  }
+}
+
+absl::Status Daemon::StartAll() {
+  CAIRN_RETURN_IF_ERROR(StartStore());
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
   get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
@@ -177,6 +223,7 @@ void Daemon::BeginDrain() {
   sessions_.RefuseNew();
   for (const auto& server : data_servers_) server->RefusePuts();
   if (ControlServer* health = health_.load(std::memory_order_acquire)) health->SetServing(false);
+  upkeep_->Wake();  // it writes down what is left
 }
 
 bool Daemon::AwaitDrained() {
@@ -184,10 +231,13 @@ bool Daemon::AwaitDrained() {
   while (true) {  // ends: the deadline
     int64_t in_flight = 0;
     for (const auto& server : data_servers_) in_flight += server->in_flight();
-    if (in_flight == 0 && index_->lease_count() == 0) return true;
+    const uint64_t unwritten = upkeep_->unwritten_count();
+    if (in_flight == 0 && index_->lease_count() == 0 && unwritten == 0) return true;
     if (clock_.Now() >= deadline) {
       LogWarn("daemon", "drain time is over with work left",
-              {{"requests", in_flight}, {"leases", index_->lease_count()}});
+              {{"requests", in_flight},
+               {"leases", index_->lease_count()},
+               {"images_not_written_down", unwritten}});
       return false;
     }
     absl::SleepFor(kDrainStep);
@@ -199,18 +249,22 @@ void Daemon::Stop() {
   sessions_.RefuseNew();
   if (metrics_ != nullptr) metrics_->Stop();
   for (const Sessions::Info& session : sessions_.List()) sessions_.End(session.id);
+  if (store_service_ != nullptr) store_service_->Stop();
   if (control_ != nullptr) control_->Stop();
   if (admin_service_ != nullptr) admin_service_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (get_ != nullptr) get_->Stop();
   if (pool_ != nullptr) pool_->Stop();
   if (upkeep_ != nullptr) upkeep_->Stop();
+  if (tiers_ != nullptr)
+    tiers_->Stop();  // what the index gives back now stays for the next process
 }
 
 void Daemon::Report(MetricSink& sink) const {
   ReportLog(sink);
   tiers_->Report(sink);
   index_->Report(sink);
+  restorer_->Report(sink);
   sessions_.Report(sink);
   spaces_.Report(sink);
   side_objects_.Report(sink);

@@ -25,6 +25,7 @@
 #include "service/index/block_index.h"
 #include "service/path_pool.h"
 #include "service/put/put.h"
+#include "service/recovery.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -60,6 +61,8 @@ class Daemon {
  private:
   explicit Daemon(const Config& config);
   absl::Status StartAll();
+  absl::Status StartStore();
+  void Recover();
   absl::Status StartLocal();
   absl::Status StartUcx();
   absl::Status StartFronts();
@@ -80,7 +83,8 @@ class Daemon {
   Spaces spaces_;      // asks index_ for blocks, from fronts and upkeep only
   Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
   std::unique_ptr<BlockIndex> index_;
-  std::unique_ptr<PathPool> pool_;  // its jobs use what stands below it: Stop() ends them first
+  std::unique_ptr<Restorer> restorer_;  // of what outlived the process before
+  std::unique_ptr<PathPool> pool_;      // its jobs use what stands below it: Stop() ends them first
   std::unique_ptr<PutPath> put_;
   std::unique_ptr<GetPath> get_;
   std::unique_ptr<Upkeep> upkeep_;

@@ -39,6 +39,7 @@ StoreService::StoreService(const Parts& parts, SessionTerms terms)
     : parts_(parts),
       terms_(std::move(terms)),
       started_(parts.clock.Now()),
+      freed_(parts.tiers),
       upload_parts_{
           uploads_, calls_, [this](const auto& first) { return CheckUpload(first); },
           [this](const auto& first, std::string_view content) { return Install(first, content); }} {
@@ -67,17 +68,25 @@ void StoreService::AddTo(CallRouter& router) {
       &StoreService::Release);
   add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
       &StoreService::Contains);
-  add("Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber), &StoreService::Delete);
-  add("Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
   add("Stats", Call::kStats, kShort, &StoreService::Stats);
   add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
-  router.AddUnary(
-      "/cairn.v1.Store/Match",
-      UnaryMethod<v1::MatchRequest, v1::MatchReply>{
-          calls_, Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
-          [this](const ControlCall& call, const v1::MatchRequest& request,
-                 const ReplyDone<v1::MatchReply>& done) { Match(call, request, done); }});
+  const auto add_late = [&]<typename Request, typename Reply>(
+                            const char* name, Call call, const RequestBound& bound,
+                            void (StoreService::*step)(const ControlCall&, const Request&,
+                                                       const ReplyDone<Reply>&)) {
+    router.AddUnary(
+        absl::StrCat("/cairn.v1.Store/", name),
+        UnaryMethod<Request, Reply>{
+            calls_, call, bound,
+            [this, step](const ControlCall& made, const Request& request,
+                         const ReplyDone<Reply>& done) { (this->*step)(made, request, done); }});
+  };
+  add_late("Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
+           &StoreService::Match);
+  add_late("Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
+           &StoreService::Delete);
+  add_late("Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
   router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
     return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
   });
@@ -176,19 +185,34 @@ absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::Cont
   return absl::OkStatus();
 }
 
-absl::Status StoreService::Delete(const v1::DeleteRequest& request, v1::DeleteReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
-  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
-  reply->set_deleted_count(parts_.index.Delete(space->id(), keys));
-  return absl::OkStatus();
+template <typename Reply>
+void StoreService::AnswerOnceFreed(const ControlCall& call, Reply reply,
+                                   const ReplyDone<Reply>& done) {
+  freed_.Await(call.deadline() - kAnswerTime,
+               [done, reply = std::move(reply)](const absl::Status& status) mutable {
+                 done(status.ok() ? absl::StatusOr<Reply>(std::move(reply)) : status);
+               });
 }
 
-absl::Status StoreService::Invalidate(const v1::InvalidateRequest& request,
-                                      v1::InvalidateReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
-  reply->set_deleted_count(parts_.index.Invalidate(space->id()));
-  space->coding().ForgetQuerySquares();
-  return absl::OkStatus();
+void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& request,
+                          const ReplyDone<v1::DeleteReply>& done) {
+  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
+  if (!space.ok()) return done(space.status());
+  const auto keys = proto::FromKeyList(request.keys());
+  if (!keys.ok()) return done(keys.status());
+  v1::DeleteReply reply;
+  reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
+  AnswerOnceFreed(call, std::move(reply), done);
+}
+
+void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
+                              const ReplyDone<v1::InvalidateReply>& done) {
+  const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
+  if (!space.ok()) return done(space.status());
+  v1::InvalidateReply reply;
+  reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
+  (*space)->coding().ForgetQuerySquares();
+  AnswerOnceFreed(call, std::move(reply), done);
 }
 
 absl::Status StoreService::Stats(const v1::StatsRequest& request, v1::StatsReply* reply) {
@@ -205,11 +229,14 @@ void StoreService::Figures(v1::StatsReply* reply) const {
   reply->set_source_bytes(figures.source_bytes);
   reply->set_session_count(parts_.sessions.count());
   reply->set_lease_count(parts_.index.lease_count());
-  v1::TierStats& host = *reply->add_tiers();
-  host.set_tier(v1::TIER_HOST);
-  host.set_capacity_bytes(parts_.tiers.host().capacity_bytes());
-  host.set_used_bytes(parts_.tiers.host().used_bytes());
-  host.set_pinned_bytes(parts_.index.pinned_bytes());
+  for (const CopyTier* tier : parts_.tiers.all()) {
+    v1::TierStats& stats = *reply->add_tiers();
+    stats.set_tier(static_cast<v1::Tier>(tier->id()));
+    stats.set_capacity_bytes(tier->capacity_bytes());
+    stats.set_used_bytes(tier->used_bytes());
+    stats.set_pinned_bytes(parts_.index.figures(tier->id()).pinned_bytes);
+  }
+  v1::TierStats& host = *reply->mutable_tiers(0);
   host.set_staging_bytes(parts_.tiers.host().staging_bytes());
   host.set_quarantine_bytes(parts_.sessions.quarantine_bytes());
   reply->set_daemon_version(terms_.daemon_version);

@@ -11,6 +11,7 @@
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
 #include "service/front/control_call.h"
+#include "service/front/freed_calls.h"
 #include "service/front/session_stream.h"
 #include "service/front/side_object_upload.h"
 #include "service/index/block_index.h"
@@ -34,6 +35,8 @@ class StoreService {
   // Makes the calls of cairn.v1.Store reach this.
   void AddTo(CallRouter& router);
 
+  // Answers calls that wait for a disk. Idempotent.
+  void Stop() { freed_.Stop(); }
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:
@@ -42,8 +45,13 @@ class StoreService {
              const ReplyDone<v1::MatchReply>& done);
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
-  absl::Status Delete(const v1::DeleteRequest& request, v1::DeleteReply* reply);
-  absl::Status Invalidate(const v1::InvalidateRequest& request, v1::InvalidateReply* reply);
+  // Both are answered once a restart brings nothing back.
+  void Delete(const ControlCall& call, const v1::DeleteRequest& request,
+              const ReplyDone<v1::DeleteReply>& done);
+  void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
+                  const ReplyDone<v1::InvalidateReply>& done);
+  template <typename Reply>
+  void AnswerOnceFreed(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done);
   absl::Status Stats(const v1::StatsRequest& request, v1::StatsReply* reply);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;
   absl::StatusOr<v1::PutSideObjectReply> Install(const v1::PutSideObjectRequest& first,
@@ -62,6 +70,7 @@ class StoreService {
   const SessionTerms terms_;
   const absl::Time started_;
   CallMetrics calls_{Call::kOpenSpace, Call::kListSideObjects};
+  FreedCalls freed_;
   UploadBudget uploads_;
   const UploadParts upload_parts_;
 };

@@ -59,6 +59,7 @@ UNITS = [
     ("service/sessions", "service/state"),
     ("service/tenant_policy", "service/state"),
     ("service/path_pool", "service/state"),
+    ("service/recovery", "service/state"),
     ("service/active_backend", "service/state"),
     ("service/step_timer", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -342,7 +343,8 @@ TEST_F(DrainTest, ItWaitsForALeaseNoLongerThanItIsTold) {
 
 // Metrics: docs/metrics.md lists what is exported, and nothing else.
 TEST(DaemonLife, TheMetricsDocumentIsComplete) {
-  const auto daemon = StartDaemon();
+  const TempDir disk{std::filesystem::path(CAIRN_TEST_DISK)};
+  const auto daemon = StartDaemon({"--ssd=" + disk.path().string() + "=256MiB"});
   ASSERT_NE(daemon, nullptr);
   std::set<std::string> exported;
   std::istringstream scrape(daemon->HttpGet("/metrics"));

@@ -110,6 +110,31 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--log-level", "loud\n"}), HasSubstr("'loud\\n'"));
 }
 
+TEST_F(ConfigFile, FoldersOfTheSsdTierAreAListWithTheirBudgets) {
+  EXPECT_TRUE(ParseSsd(Parse({})->config.ssd)->empty());
+  const auto flags = Parse({"--ssd", "/a=1GiB", "--ssd=/b=c/=2GiB", "--ssd-io", "threads"},
+                           {{"CAIRN_SSD", "/x=1GiB"}});
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->config.ssd_io, "threads");
+  const auto folders = ParseSsd(flags->config.ssd);
+  ASSERT_TRUE(folders.ok());
+  ASSERT_EQ(folders->size(), 2u) << "flags win over the environment";
+  EXPECT_EQ((*folders)[0].path, "/a");
+  EXPECT_EQ((*folders)[0].budget_bytes, 1_GiB);
+  EXPECT_EQ((*folders)[1].path, "/b=c");
+  EXPECT_EQ((*folders)[1].budget_bytes, 2_GiB);
+  const auto read_back = Parse({"--config", Write(PrintConfig(*flags))});
+  ASSERT_TRUE(read_back.ok()) << read_back.status();
+  EXPECT_EQ(read_back->config.ssd, flags->config.ssd);
+  const auto environment = Parse({}, {{"CAIRN_SSD", "/x=1GiB,/y=2GiB"}});
+  ASSERT_TRUE(environment.ok()) << environment.status();
+  EXPECT_EQ(ParseSsd(environment->config.ssd)->size(), 2u);
+  for (const char* wrong : {"", "/a", "a=1GiB", "/=1GiB", "/a=1", "/a=1GiB,/a/=1GiB", "/a=1GiB,"}) {
+    EXPECT_THAT(ErrorOf({"--ssd", wrong}), HasSubstr("PATH=BYTES, the path absolute")) << wrong;
+  }
+  EXPECT_THAT(ErrorOf({"--ssd-io", "aio"}), HasSubstr("auto, uring or threads"));
+}
+
 TEST(Config, WrongFlagsAreErrors) {
   EXPECT_THAT(ErrorOf({"--nope"}), HasSubstr("'--nope' is unknown"));
   EXPECT_THAT(ErrorOf({"lanes"}), HasSubstr("is no flag"));

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// What outlives the daemon: it is killed, and another takes over its disk.
+
+#include <signal.h>
+
+#include "codecs/image/image.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/support/side_object_bytes.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+constexpr auto kBf16 = codecs::DType::kBf16;
+constexpr codecs::ProfileShape kShape = {
+    .layers = kLayers, .heads = kHeads, .k_dim = kDim, .v_dim = kDim};
+constexpr uint32_t kBlocks = 6;
+constexpr char kWritten[] = "cairn_write_downs_total{outcome=\"written\"}";
+
+class RestartTest : public testing::Test {
+ protected:
+  // A daemon over the disk, and a client of it.
+  void Start() {
+    auto started = DaemonProcess::Start({"--ssd=" + disk_.path().string() + "=256MiB"});
+    ASSERT_TRUE(started.ok()) << started.status();
+    daemon_ = *std::move(started);
+    ConnectOptions options;
+    options.control = daemon_->endpoint("control");
+    options.timeout = kPatience;
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+  void Open(const std::string& recipe) {
+    auto space = client_->OpenSpace(ToyIdentity(kBf16, "model"), recipe, kPatience);
+    ASSERT_TRUE(space.ok()) << space.status();
+    space_ = *std::move(space);
+    keys_ = space_->DeriveChain(Tokens());
+  }
+  void End(int signal, int exit_code) {
+    space_.reset();
+    client_.reset();
+    daemon_->process().Signal(signal);
+    ASSERT_EQ(daemon_->process().Wait(absl::Seconds(20)).value_or(-1), exit_code)
+        << daemon_->ReadLog();
+    log_ = daemon_->ReadLog();
+    daemon_.reset();
+  }
+  void Kill() { End(SIGKILL, 128 + SIGKILL); }
+
+  static std::vector<uint32_t> Tokens() {
+    std::vector<uint32_t> tokens((kBlocks + 1) * kTokens);
+    std::iota(tokens.begin(), tokens.end(), 7U);
+    return tokens;
+  }
+  Bytes SourceOf(uint32_t block) const {
+    return ToyValues(kBf16, *space_->SourceBytes({}), block + 1);
+  }
+  absl::Status Put(uint32_t block) {
+    const Bytes source = SourceOf(block);
+    return space_
+        ->Put({.key = keys_[block],
+               .parent = block == 0 ? BlockKey{} : keys_[block - 1],
+               .first_position = block * kTokens,
+               .source = SourceBytes{source}},
+              kPatience)
+        .status();
+  }
+  void PutChain() {
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      ASSERT_TRUE(Put(block).ok());
+    }
+  }
+  absl::StatusOr<GetResult> Image(uint32_t block, Bytes* image) {
+    image->resize(*space_->ImageBytesMax({}));
+    auto got = space_->Get({.key = keys_[block], .target = ImageTarget{*image}}, kPatience);
+    if (got.ok()) {
+      image->resize(got->bytes);
+    }
+    return got;
+  }
+  codecs::ImageSpec SpecOf(uint32_t block) {
+    Bytes image;
+    codecs::ImageView view;
+    EXPECT_TRUE(Image(block, &image).ok());
+    EXPECT_EQ(codecs::ParseImage(image, &view), codecs::Error::kOk);
+    return view.spec();
+  }
+  Bytes Values(uint32_t block) {
+    Bytes values(*space_->SourceBytes({}));
+    EXPECT_TRUE(space_->Get({.key = keys_[block], .target = SourceTarget{values}}, kPatience).ok());
+    return values;
+  }
+  uint32_t Matched() {
+    const auto match = space_->Match({.keys = keys_, .is_counting = true, .timeout = kPatience});
+    EXPECT_TRUE(match.ok()) << match.status();
+    return match.ok() ? match->block_count : 0;
+  }
+
+  // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
+  const TempDir disk_{std::filesystem::path(CAIRN_TEST_DISK)};
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Space> space_;
+  std::vector<BlockKey> keys_;
+  std::string log_;
+};
+
+class RestartOf : public RestartTest, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, RestartOf, testing::Values("raw", "exact", "cairn:2.3"),
+                         [](const auto& info) {
+                           return info.param == std::string("cairn:2.3") ? "profile" : info.param;
+                         });
+
+TEST_P(RestartOf, ByKillKeepsEveryByte) {
+  const std::string recipe = GetParam();
+  const bool is_lossless = recipe != "cairn:2.3";
+  const Bytes profile = SideObjectBytes(SideObjectKind::kProfile, 1, kShape);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(recipe));
+  if (!is_lossless) {
+    ASSERT_TRUE(space_->PutSideObject(0, SideObjectKind::kProfile, profile, kPatience).ok());
+  }
+  ASSERT_NO_FATAL_FAILURE(PutChain());
+  std::vector<Bytes> images(kBlocks), values(kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    ASSERT_TRUE(Image(block, &images[block]).ok());
+    values[block] = Values(block);
+  }
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, absl::Seconds(20)));
+  EXPECT_EQ(daemon_->Metric("cairn_images_uncopied"), 0);
+  ASSERT_NO_FATAL_FAILURE(Kill());
+
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(daemon_->Metric("cairn_recovered_images_total"), kBlocks) << daemon_->ReadLog();
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EXPECT_EQ(space_->recipe(), recipe) << "the space keeps its policy";
+  const auto match = space_->Match({.keys = keys_, .is_counting = true, .timeout = kPatience});
+  ASSERT_TRUE(match.ok()) << match.status();
+  ASSERT_EQ(match->block_count, kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_EQ(match->blocks[block].tier, Tier::kSsd);
+    Bytes image;
+    const auto got = Image(block, &image);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(got->tier, Tier::kSsd);
+    EXPECT_EQ(image, images[block]);
+    EXPECT_EQ(Values(block), values[block]);
+    if (is_lossless) {
+      EXPECT_EQ(values[block], SourceOf(block));
+    }
+  }
+  // The next put goes on where the process before stopped.
+  ASSERT_TRUE(Put(kBlocks).ok());
+  EXPECT_EQ(codecs::FormatRecipe(SpecOf(kBlocks).recipe), codecs::FormatRecipe(SpecOf(0).recipe));
+  if (!is_lossless) {
+    EXPECT_EQ(SpecOf(kBlocks).side_objects[0], proto::SideObjectId(profile));
+    const auto listed = space_->ListSideObjects(kPatience);
+    ASSERT_TRUE(listed.ok() && listed->size() == 1);
+    EXPECT_FALSE((*listed)[0].is_mined);
+  }
+  EXPECT_EQ(Matched(), kBlocks + 1);
+}
+
+TEST_F(RestartTest, BringsNothingBackThatWasDeleted) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  ASSERT_NO_FATAL_FAILURE(PutChain());
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, absl::Seconds(20)));
+  const auto deleted = space_->Delete(std::span(keys_).subspan(2, 1), kPatience);
+  ASSERT_TRUE(deleted.ok()) << deleted.status();
+  EXPECT_EQ(*deleted, 1u);
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EXPECT_EQ(Matched(), 2u);
+  EXPECT_EQ(daemon_->Metric("cairn_recovered_images_total"), kBlocks - 1);
+  const auto invalidated = space_->Invalidate(kPatience);
+  ASSERT_TRUE(invalidated.ok()) << invalidated.status();
+  EXPECT_EQ(*invalidated, kBlocks - 1);
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(daemon_->Metric("cairn_recovered_images_total"), 0);
+}
+
+TEST_F(RestartTest, ByTermWritesDownTheRestFirst) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  ASSERT_NO_FATAL_FAILURE(PutChain());
+  ASSERT_NO_FATAL_FAILURE(End(SIGTERM, 0));
+  EXPECT_THAT(log_, testing::HasSubstr("drained=true"));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  EXPECT_EQ(Matched(), kBlocks);
+  EXPECT_EQ(Values(kBlocks - 1), SourceOf(kBlocks - 1));
+}
+
+}  // namespace
+}  // namespace cairn
