@@ -14,7 +14,8 @@ from lm.model import CHUNK_TOKENS, Geometry
 from lm.weights import SMOLLM2, MissingModelError, Weights, find
 
 PROFILED = "cairn:2.3"  # codes with a profile, which the prefill worker makes and installs
-RECIPES = ("raw", "exact", "kivi:8", "kivi:4", "kivi:2", "kivi:2+", PROFILED)
+LOSSLESS = ("raw", "exact")
+RECIPES = (*LOSSLESS, "kivi:8", "kivi:4", "kivi:2", "kivi:2+", PROFILED)
 WAIT_SECONDS = 5.0  # of one call that waits for blocks; asked again until they are there
 HAND_OFF_SECONDS_MAX = 500.0  # for all of them
 
@@ -59,6 +60,7 @@ def parse_worker_arguments() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="unix:PATH or HOST:PORT of its data plane")
     parser.add_argument("--result", type=pathlib.Path, required=True, help="JSON file to write")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--restarted", action="store_true", help="after the daemon's restart")
     arguments = parser.parse_args()
     arguments.plan = QUICK if arguments.quick else FULL
     return arguments

@@ -23,19 +23,20 @@ class Daemon:
         transport: str,
         folder: pathlib.Path,
         host_bytes: str = "1GiB",
+        ssd: str = "off",
     ) -> None:
         program = bin_dir / "cairnd"
         if not program.exists():
             raise SystemExit(f"{program} is missing: make build")
         socket = folder / "cairnd.sock"
         command = [str(program), "--control", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        command += ["--socket", str(socket), "--host-bytes", host_bytes]
+        command += ["--socket", str(socket), "--host-bytes", host_bytes, "--ssd", ssd]
         if transport == "ucx":
             command += ["--data", "127.0.0.1:0"]
         self._wanted = {"control", "http"} | ({"data"} if transport == "ucx" else set())
         self._found: dict[str, str] = {}
         self._log_path = folder / "cairnd.log"
-        self._log = open(self._log_path, "w", encoding="utf-8")
+        self._log = open(self._log_path, "a", encoding="utf-8")
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -65,8 +66,15 @@ class Daemon:
                 raise SystemExit(f"cairnd did not start:\n{self._log_path.read_text()}")
             time.sleep(0.02)
 
+    def kill(self) -> None:
+        """As when the machine takes it away: it has no time for anything."""
+        self.process.kill()
+        self.stop()
+
     def stop(self) -> None:
         """A graceful drain, and a kill if that takes too long."""
+        if self._log.closed:
+            return
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

@@ -3,7 +3,8 @@
 
 Starts three processes: `cairnd`; a prefill worker, which computes the KV of a prompt and puts it;
 and a decode worker, which fetches it and goes on writing. Every recipe is compared with no cache at
-all. Exits with 1 if `raw` or `exact` is not bit-identical to no cache.
+all. Then the daemon is killed and started again, and the decode worker fetches what it finds on the
+drive. Exits with 1 if `raw` or `exact` is not bit-identical to no cache, before or after.
 
     python client/examples/demo/run.py [--transport local|ucx] [--bin-dir DIR] [--quick]
 
@@ -31,6 +32,8 @@ ROOT = HERE.parents[2]
 BLAS_THREADS = 1
 WORKER_SECONDS_MAX = 600
 LOSSLESS = ("raw", "exact")
+SSD_BYTES = "512MiB"
+WRITE_SECONDS_MAX = 60
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -54,9 +57,14 @@ def worker_environment(bin_dir: pathlib.Path) -> dict[str, str]:
     return environment
 
 
-def run_workers(arguments: argparse.Namespace, daemon: Daemon, folder: pathlib.Path) -> list[dict]:
-    """Both at once: decode asks for blocks that prefill has not put yet. Returns their results."""
-    names = ("prefill", "decode")
+def run_workers(
+    arguments: argparse.Namespace,
+    daemon: Daemon,
+    folder: pathlib.Path,
+    names: tuple[str, ...],
+    *flags: str,
+) -> list[dict]:
+    """All at once: decode asks for blocks that prefill has not put yet. Returns their results."""
     workers = []
     try:
         for name in names:
@@ -64,6 +72,7 @@ def run_workers(arguments: argparse.Namespace, daemon: Daemon, folder: pathlib.P
             command += ["--control", daemon.control, "--data", daemon.data]
             command += ["--result", str(folder / f"{name}.json")]
             command += ["--quick"] if arguments.quick else []
+            command += flags
             workers.append(subprocess.Popen(command, env=worker_environment(arguments.bin_dir)))
         deadline = time.monotonic() + WORKER_SECONDS_MAX
         running = dict(zip(names, workers, strict=True))
@@ -111,15 +120,43 @@ def print_continuations(prompt_tail: str, runs: dict[str, dict]) -> None:
         print(f"  {name:9} {' '.join(run['written'].split())}")
 
 
+def metrics(daemon: Daemon) -> list[str]:
+    with urllib.request.urlopen(f"http://{daemon.http}/metrics", timeout=5) as answer:
+        return answer.read().decode().splitlines()
+
+
 def print_metrics(daemon: Daemon) -> None:
     print(f"\nwhat the daemon says of itself (http://{daemon.http}/metrics):\n")
-    with urllib.request.urlopen(f"http://{daemon.http}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    for line in lines:
+    for line in metrics(daemon):
         if line.startswith("#") or "_bucket{" in line or line.endswith((" 0", " 0.0")):
             continue
         if line.startswith("cairn_"):
             print(f"  {line}")
+
+
+def wait_until_written_down(daemon: Daemon) -> None:
+    gauges = ("images_pending", "images_uncopied", "writing_down_bytes")
+    done = {f"cairn_{name} 0" for name in gauges}
+    deadline = time.monotonic() + WRITE_SECONDS_MAX
+    while not done <= set(metrics(daemon)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the blocks were not written down within {WRITE_SECONDS_MAX} s")
+        time.sleep(0.1)
+
+
+def print_restart(daemon: Daemon, runs: dict[str, dict]) -> None:
+    name = "cairn_recovered_images_total "
+    found = next(line for line in metrics(daemon) if line.startswith(name)).split()[1]
+    print(f"\nkilled and started again: {found} images were found on the drive\n")
+    for name in LOSSLESS:
+        run = runs[name]
+        if run["tiers"] != ["ssd"]:
+            raise SystemExit(f"FAILED: {name} came from {run['tiers']} and not from the drive")
+        print(
+            f"  {name:9} from ssd: prefix after {run['prefix_seconds'] * 1e3:.0f} ms,"
+            f" first token after {run['first_token_seconds']:.2f} s"
+            f" (no cache: {runs['no cache']['first_token_seconds']:.2f} s)"
+        )
 
 
 def check(runs: dict[str, dict]) -> None:
@@ -139,19 +176,30 @@ def check(runs: dict[str, dict]) -> None:
 def main() -> None:
     arguments = parse_arguments()
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cairn-demo-") as name:
+    # Beside the build, for the drive: a file system in memory takes none.
+    with (
+        tempfile.TemporaryDirectory(prefix="demo-", dir=arguments.bin_dir.parent) as drive,
+        tempfile.TemporaryDirectory(prefix="cairn-demo-") as name,
+    ):
         folder = pathlib.Path(name)
-        with Daemon(arguments.bin_dir, arguments.transport, folder) as daemon:
+        ssd = f"{pathlib.Path(drive).resolve()}={SSD_BYTES}"
+        with Daemon(arguments.bin_dir, arguments.transport, folder, ssd=ssd) as daemon:
             print(
                 f"cairnd runs: control {daemon.control}, data {daemon.data}, http {daemon.http};"
                 f" each worker uses {BLAS_THREADS} BLAS thread",
                 flush=True,
             )
-            prefill, decode = run_workers(arguments, daemon, folder)
+            prefill, decode = run_workers(arguments, daemon, folder, ("prefill", "decode"))
             print_table(prefill["source_bytes"], decode["runs"])
             print_continuations(decode["prompt_tail"], decode["runs"])
             print_metrics(daemon)
-    check(decode["runs"])
+            check(decode["runs"])
+            wait_until_written_down(daemon)
+            daemon.kill()
+        with Daemon(arguments.bin_dir, arguments.transport, folder, ssd=ssd) as daemon:
+            (restarted,) = run_workers(arguments, daemon, folder, ("decode",), "--restarted")
+            print_restart(daemon, restarted["runs"])
+            check(restarted["runs"])
     print(f"{time.monotonic() - begin:.0f} s in all")
 
 

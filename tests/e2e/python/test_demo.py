@@ -25,7 +25,8 @@ def test_quick_demo(bin_dir, transport):
         timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "raw and exact are bit-identical to no cache" in done.stdout
+    assert done.stdout.count("raw and exact are bit-identical to no cache") == 2, "before and after"
+    assert re.search(r"killed and started again: [1-9]\d* images", done.stdout)
     rows = dict(
         re.findall(r"^  (no cache|raw|exact|kivi:\S+|cairn:\S+)\s.*?(\d+\.\d+) ± ", done.stdout, re.MULTILINE)
     )
