@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,10 +42,19 @@ class SsdShelf final : public Evictor, public RecoverySink {
     uint64_t budget_bytes = 48_MiB;
     uint64_t segment_bytes = 2_MiB;
     size_t devices = 1;
+    std::string folder = "";  // empty: one of its own
     IoChoice io = IoChoice::kThreads;
+    absl::Duration probe_after = absl::Seconds(30);
+    std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
   SsdShelf() : SsdShelf(Options()) {}
-  explicit SsdShelf(const Options& options) : options_(options) { Open(); }
+  explicit SsdShelf(const Options& options) : options_(options) {
+    if (options_.folder.empty()) {
+      folders_ = std::make_unique<TempDir>(std::filesystem::current_path());  // O_DIRECT: a disk
+      options_.folder = folders_->path().string();
+    }
+    Open();
+  }
   ~SsdShelf() override { Close(); }
 
   static proto::BlockKey KeyOf(uint64_t number) {
@@ -195,12 +205,13 @@ class SsdShelf final : public Evictor, public RecoverySink {
     CAIRN_CHECK(WaitFor([&] {
       std::error_code error;
       copies = std::make_unique<TempDir>(std::filesystem::current_path());
-      std::filesystem::copy(folders_->path(), copies->path(),
+      std::filesystem::copy(options_.folder, copies->path(),
                             std::filesystem::copy_options::recursive, error);
       return !error;
     }));
     Close();
     folders_ = std::move(copies);
+    options_.folder = folders_->path().string();
     Open();
   }
   // Between the two something may be done to the folders.
@@ -221,7 +232,9 @@ class SsdShelf final : public Evictor, public RecoverySink {
                                 .io = options_.io,
                                 .segment_bytes = options_.segment_bytes,
                                 .keep_free_bytes = 0,
-                                .lock_wait = absl::Milliseconds(200)};
+                                .lock_wait = absl::Milliseconds(200),
+                                .probe_after = options_.probe_after,
+                                .make_engine = options_.make_engine};
     for (size_t i = 0; i < options_.devices; ++i) {
       options.devices.push_back({folder(i), options_.budget_bytes});
     }
@@ -229,9 +242,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     tier_->SetEvictor(this);
     return tier_->Recover(*this);
   }
-  std::string folder(size_t device = 0) const {
-    return (folders_->path() / std::to_string(device)).string();
-  }
+  std::string folder(size_t device = 0) const { return absl::StrCat(options_.folder, "/", device); }
   SsdTier& tier() { return *tier_; }
   Options& options() { return options_; }
   uint64_t evicted() const { return evicted_; }
@@ -314,8 +325,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   }
 
   Options options_;
-  std::unique_ptr<TempDir> folders_ =
-      std::make_unique<TempDir>(std::filesystem::current_path());  // O_DIRECT wants a disk
+  std::unique_ptr<TempDir> folders_;  // null: they are the test's
   std::unique_ptr<SsdTier> tier_;
   Mutex mutex_;
   std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);

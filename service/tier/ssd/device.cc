@@ -158,6 +158,8 @@ void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
       return;
     }
     state_ = State::kReadOnly;
+    probe_again_ = MonotonicNow() + options_.probe_after;
+    care_due_.NotifyOne();
   }
   LogError("ssd", "device takes no more writes; it is still read",
            {{"path", options_.path}, {"what", why}, {"error", status}});

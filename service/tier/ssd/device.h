@@ -67,14 +67,15 @@ class SsdDevice {
     uint64_t number = 0;         // in the tier
     // Space that the file system is to keep for others.
     uint64_t keep_free_bytes = 0;
-    absl::Duration lock_wait = absl::Seconds(30);  // for the process before to end
+    absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end
+    absl::Duration probe_after = absl::Seconds(30);  // since it failed writes
     std::unique_ptr<IoEngine> engine;
   };
 
   enum class State : uint8_t {
     kOk,
     kCapped,    // the file system has no room for all segments; those there are serve
-    kReadOnly,  // the device or the ledger failed a write
+    kReadOnly,  // segments or the ledger failed writes; tried again where it is not the ledger
     kOut,       // nothing is read or written
   };
   static std::string_view Name(State state);
@@ -165,6 +166,8 @@ class SsdDevice {
   void RunCare();
   bool SealOne();
   bool PrepareOne();
+  // Of a device that failed writes: makes segments of those set aside again, if they take a header.
+  bool Probe();
   absl::Status Prepare(uint32_t slot);
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
@@ -213,6 +216,7 @@ class SsdDevice {
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time probe_again_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time grow_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time reclaim_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 

@@ -52,7 +52,7 @@ void SsdDevice::RunCare() {
         return;
       }
     }
-    if (SealOne() || PrepareOne() || ReclaimOne()) {
+    if (SealOne() || PrepareOne() || ReclaimOne() || Probe()) {
       continue;
     }
     const absl::Time now = MonotonicNow();
@@ -127,6 +127,53 @@ void SsdDevice::LoseSegment(uint32_t slot) {
     }
     evictor_->LoseCopy(TierId::kSsd, FactsOf(record), TierOffset(offset));
   }
+}
+
+// --- After failed writes ------------------------------------------------------------------------
+
+bool SsdDevice::Probe() {
+  std::optional<uint32_t> slot;
+  uint64_t seq = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (state_ != State::kReadOnly || MonotonicNow() < probe_again_) {
+      return false;
+    }
+    probe_again_ = MonotonicNow() + options_.probe_after;
+    for (uint32_t i = 0; i < segments_->slot_count() && !slot.has_value(); ++i) {
+      const SegmentMap::Segment& segment = segments_->at(i);
+      if (segment.state == SegmentState::kSetAside && segment.live == 0 && segment.writes == 0 &&
+          files_[i].is_valid()) {
+        slot = i;
+        seq = segment.seq;
+      }
+    }
+  }
+  // Records that it may still have are of images that are gone.
+  Ledger::Batch batch;
+  if (seq != 0) {
+    batch.DeleteExtentsOf(seq);
+  }
+  if (!slot.has_value() || !ledger_->Write(batch, /*is_synced=*/true).ok()) {
+    return false;
+  }
+  if (!Prepare(*slot).ok()) {
+    return false;
+  }
+  {
+    const MutexLock lock(mutex_);
+    state_ = State::kOk;
+    probe_again_ = absl::InfiniteFuture();
+    // What the others hold is sealed, or lost where that fails.
+    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
+      if (segments_->at(i).state == SegmentState::kSetAside && files_[i].is_valid()) {
+        segments_->SetState(
+            i, segments_->at(i).next_page > 1 ? SegmentState::kFull : SegmentState::kClean);
+      }
+    }
+  }
+  LogInfo("ssd", "device takes writes again", {{"path", options_.path}});
+  return true;
 }
 
 // --- Making ready --------------------------------------------------------------------------------
@@ -217,6 +264,7 @@ absl::Status SsdDevice::Prepare(uint32_t slot) {
     return absl::ErrnoToStatus(errno, "fdatasync of a header");
   }
   const MutexLock lock(mutex_);
+  segments_->Empty(slot);
   segments_->at(slot).seq = header.seq;
   segments_->SetState(slot, SegmentState::kReady);
   return absl::OkStatus();

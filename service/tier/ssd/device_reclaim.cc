@@ -222,10 +222,6 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
   }
   reclaims_.Add();
   const MutexLock lock(mutex_);
-  SegmentMap::Segment& segment = segments_->at(slot);
-  segment.extents.clear();
-  segment.next_page = 1;
-  segment.errors = 0;
   segments_->SetState(slot, SegmentState::kClean);
   return true;
 }

@@ -104,9 +104,12 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
       segments_->at(slot).seq = header->seq;
       next_seq_ = std::max(next_seq_, header->seq + 1);
     }
-    segments_->SetState(slot, read.ok() && !absl::IsUnimplemented(header.status())
-                                  ? SegmentState::kClean
-                                  : SegmentState::kSetAside);
+    if (read.ok() && !absl::IsUnimplemented(header.status())) {
+      segments_->SetState(slot, SegmentState::kClean);
+    } else {  // it stays as it is
+      segments_->SetState(slot, SegmentState::kSetAside);
+      files_[slot].Reset();
+    }
   }
   return ledger_->ScanSegments([&](uint32_t slot, const SegmentRecord& record) {
     const MutexLock lock(mutex_);

@@ -90,6 +90,14 @@ bool SegmentMap::Free(uint64_t offset) {
   return segment.live == 0 && segment.state == State::kReclaiming;
 }
 
+void SegmentMap::Empty(uint32_t slot) {
+  Segment& segment = segments_[slot];
+  CAIRN_CHECK(segment.live == 0 && segment.writes == 0);
+  segment.extents.clear();
+  segment.next_page = 1;
+  segment.errors = 0;
+}
+
 std::optional<uint32_t> SegmentMap::Oldest(State state) const {
   std::optional<uint32_t> oldest;
   for (uint32_t slot = 0; slot < slot_count(); ++slot) {

@@ -91,6 +91,9 @@ class SegmentMap {
   // reclaimed.
   bool Free(uint64_t offset);
 
+  // To be written from its beginning. REQUIRES: nothing in it lives.
+  void Empty(uint32_t slot);
+
   // The segment written before all others that are in that state.
   std::optional<uint32_t> Oldest(State state) const;
   std::optional<uint32_t> Any(State state) const;

@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
   }
   std::unique_ptr<SsdTier> tier(new SsdTier);
   for (const Device& device : options.devices) {
-    absl::StatusOr<std::unique_ptr<IoEngine>> engine = MakeIoEngine(options.io, IoLimits());
+    absl::StatusOr<std::unique_ptr<IoEngine>> engine =
+        options.make_engine ? options.make_engine() : MakeIoEngine(options.io, IoLimits());
     if (!engine.ok()) {
       return InFolder(engine.status(), device.path);
     }
@@ -51,6 +52,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
          .number = tier->devices_.size(),
          .keep_free_bytes = options.keep_free_bytes.value_or(KeepFreeBytes(device.path)),
          .lock_wait = options.lock_wait,
+         .probe_after = options.probe_after,
          .engine = *std::move(engine)},
         *tier);
     if (!opened.ok()) {

@@ -9,7 +9,9 @@
 // Thread-safety: Thread-safe, but for Make(), Recover() and Stop(): one thread.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,10 @@ class SsdTier final : public CopyTier {
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
+    // How long a device that fails writes is left alone before it is tried again.
+    absl::Duration probe_after = absl::Seconds(30);
+    // Makes the engine of a device. Null: MakeIoEngine(io).
+    std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
 
   // Errors as SsdDevice::Open() and MakeIoEngine(), with the folder.

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that fails, hangs or lies: what the tier makes of it.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/support/faulty_io_engine.h"
+#include "tests/support/metric_capture.h"
+#include "tests/support/ssd_shelf.h"
+
+namespace cairn {
+namespace {
+
+using Fault = FaultyIoEngine::Fault;
+
+// A shelf over an engine that does as it is told. The engine is the tier's.
+struct FaultyShelf {
+  FaultyShelf() {
+    shelf.options().make_engine = [this]() -> absl::StatusOr<std::unique_ptr<IoEngine>> {
+      auto made = std::make_unique<FaultyIoEngine>();
+      engine = made.get();
+      return made;
+    };
+    shelf.Restart();
+  }
+  double Metric(const std::string& series) {
+    MetricCapture metrics;
+    shelf.tier().Report(metrics);
+    return metrics.Value(series);
+  }
+  bool IsIn(std::string_view state) {
+    return Metric(absl::StrCat("cairn_ssd_state{device=\"0\",state=\"", ToAbsl(state), "\"}")) == 1;
+  }
+  std::string FileOf(uint64_t number) {
+    return absl::StrCat("segments/00000", shelf.OffsetOf(number) / shelf.options().segment_bytes);
+  }
+
+  SsdShelf shelf;
+  FaultyIoEngine* engine = nullptr;
+};
+
+TEST(SsdFaultTest, ReadsThatFailCostTheirImagesOnly) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  for (uint64_t number = 1; number <= 60; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  const std::string bad = faulty.FileOf(1);
+  faulty.engine->Inject({.act = FaultyIoEngine::kFail, .kind = IoKind::kRead, .file = bad});
+  int failed = 0;
+  for (uint64_t number = 1; number <= 60; ++number) {
+    const absl::Status status = shelf.Get(number);
+    EXPECT_EQ(absl::IsDataLoss(status), faulty.FileOf(number) == bad) << number << " " << status;
+    failed += status.ok() ? 0 : 1;
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_TRUE(faulty.IsIn("ok"));
+  EXPECT_TRUE(shelf.Put(100).ok()) << "writes know nothing of it";
+}
+
+TEST(SsdFaultTest, AFailedWriteSetsItsSegmentAside) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  ASSERT_TRUE(shelf.Put(1).ok());
+  faulty.engine->Inject({.act = FaultyIoEngine::kFail,
+                         .kind = IoKind::kWrite,
+                         .file = faulty.FileOf(1),
+                         .calls_max = 1});
+  EXPECT_TRUE(absl::IsDataLoss(shelf.Put(2)));
+  EXPECT_EQ(faulty.Metric("cairn_ssd_segments{device=\"0\",state=\"set aside\"}"), 1);
+  EXPECT_TRUE(shelf.Put(3).ok()) << "into the next";
+  EXPECT_TRUE(shelf.Get(1).ok()) << "what was there is read";
+  shelf.Crash();
+  EXPECT_EQ(shelf.Numbers(), (std::set<uint64_t>{1, 3}));
+}
+
+TEST(SsdFaultTest, ADeviceThatFailsAllWritesIsReadOnlyUntilItDoesNot) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  shelf.options().probe_after = absl::Milliseconds(50);
+  shelf.Restart();
+  for (uint64_t number = 1; number <= 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  faulty.engine->Inject({.act = FaultyIoEngine::kFail, .kind = IoKind::kWrite});
+  ASSERT_TRUE(WaitFor([&] { return absl::IsUnavailable(shelf.Put(100)); }));
+  EXPECT_TRUE(faulty.IsIn("read-only"));
+  for (uint64_t number = 1; number <= 20; ++number) {
+    EXPECT_TRUE(shelf.Get(number).ok()) << number;
+  }
+  faulty.engine->Clear();
+  EXPECT_TRUE(WaitFor([&] { return shelf.Put(101).ok(); })) << "without a restart";
+  EXPECT_TRUE(faulty.IsIn("ok"));
+  shelf.Crash();
+  for (const uint64_t number : {uint64_t{1}, uint64_t{20}, uint64_t{101}}) {
+    EXPECT_TRUE(shelf.Get(number).ok()) << number;
+  }
+}
+
+TEST(SsdFaultTest, ADeviceThatHangsHoldsNobodyUp) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  ASSERT_TRUE(shelf.Put(1).ok());
+  faulty.engine->Inject({.act = FaultyIoEngine::kHold});
+  std::thread reader([&] { EXPECT_TRUE(shelf.Get(1).ok()); });
+  std::thread writer([&] { EXPECT_TRUE(shelf.Put(2).ok()); });
+  ASSERT_TRUE(WaitFor([&] { return faulty.engine->held() == 2; }));
+  const absl::Time began = MonotonicNow();
+  EXPECT_GT(shelf.tier().used_bytes(), 0u);
+  { const auto place = shelf.tier().Reserve(4096); }
+  EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(5)));
+  EXPECT_LT(MonotonicNow() - began, absl::Seconds(5));
+  faulty.engine->Clear();
+  reader.join();
+  writer.join();
+}
+
+// A drive that says that it wrote, and did not.
+TEST(SsdFaultTest, LostWritesAreNeverServed) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  ASSERT_TRUE(shelf.Put(1).ok());
+  const std::string file = faulty.FileOf(1);
+  for (uint64_t number = 2; number <= 200; ++number) {
+    if (number % 10 == 0) {
+      faulty.engine->Inject({.act = FaultyIoEngine::kLose, .kind = IoKind::kWrite, .calls_max = 1});
+    }
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  faulty.engine->Clear();
+  shelf.Crash();
+  int wrong = 0, right = 0;
+  for (const uint64_t number : shelf.Numbers()) {
+    // What the tier hands out is checked by the reader: another image, or torn, and never served.
+    const absl::Status status = shelf.Get(number);
+    right += status.ok() ? 1 : 0;
+    wrong += absl::IsDataLoss(status) ? 1 : 0;
+  }
+  EXPECT_GE(right, 100);
+  EXPECT_GT(wrong, 0);
+}
+
+}  // namespace
+}  // namespace cairn
