@@ -68,7 +68,7 @@ struct Command {
 };
 
 extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kProfile,
-    kEvaluate, kVersion;
+    kEvaluate, kReplay, kVersion;
 
 // Flags that every command takes.
 std::span<const Flag> CommonFlags();

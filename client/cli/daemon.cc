@@ -31,7 +31,7 @@ absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments) {
   return MonotonicNow() + timeout;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
+absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
                                                 const std::string& tenant) {
   ConnectOptions options;
   options.control = arguments.control();
@@ -41,6 +41,12 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
   options.connections = 1;
   options.breaker.is_enforced = false;
   CAIRN_ASSIGN_OR_RETURN(options.timeout, arguments.timeout());
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
+                                                const std::string& tenant) {
+  CAIRN_ASSIGN_OR_RETURN(const ConnectOptions options, ConnectOptionsOf(arguments, tenant));
   return Client::Connect(options);
 }
 

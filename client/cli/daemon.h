@@ -18,6 +18,8 @@
 namespace cairn::cli {
 
 // A session as `tenant`, or as "default" where it is empty.
+absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,
+                                                const std::string& tenant);
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
                                                 const std::string& tenant = "");
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <fstream>
+#include <tuple>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+#include "client/cli/replay/content.h"
+#include "client/cli/replay/player.h"
+#include "client/cli/replay/report.h"
+#include "client/cli/replay/trace.h"
+#include "proto/side_object.h"
+
+namespace cairn::cli {
+namespace {
+
+using replay::Content;
+
+constexpr uint64_t kDeadlineMs = 2000;
+constexpr double kRateMax = 1e6;
+constexpr uint64_t kRegionBytes = 4_MiB;  // of a connection, which moves a block at a time
+
+constexpr Flag kFlags[] = {
+    {"--rate", "FACTOR", "of the trace's pace, as 1 or 60 [as fast as calls end]"},
+    {"--requests", "COUNT", "play the first COUNT requests only [all]"},
+    {"--parallel", "COUNT", "requests at a time, 1 to 16; 1 keeps the trace's order [1]"},
+    {"--block-bytes", "BYTES", "of a block in source form, 8KiB to 64KiB in steps of 512 [64KiB]"},
+    {"--block-tokens", "COUNT", "of a block in the trace [512]"},
+    {"--recipe", "NAME", "of the replay's space [the daemon's]"},
+    {"--profile", "FILE", "profile or bank to code with [cairn: one made of the content]"},
+    {"--tenant", "NAME", "that the replay is of [default]"},
+    {"--space-name", "NAME", "keep the blocks, and find those of a replay of this name [none]"},
+    {"--deadline-ms", "MS", "of each match, get and put, 1 to 60000 [2000]"},
+    {"--html", "FILE", "write a page with plots"},
+};
+
+// What the flags say.
+struct Plan {
+  uint64_t requests_max = 0;
+  uint32_t block_tokens = 0, dim = 0;
+  replay::PlayOptions options;
+  std::string tenant, space_name;
+};
+
+absl::StatusOr<uint64_t> NumberFrom(const Arguments& arguments, std::string_view flag,
+                                    uint64_t fallback, uint64_t least, uint64_t most) {
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t number, arguments.GetNumber(flag, fallback, most));
+  if (number < least) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToAbsl(flag), " is ", number, "; expected ", least, " to ", most));
+  }
+  return number;
+}
+
+absl::StatusOr<uint32_t> DimOf(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(
+      const uint64_t bytes,
+      ParseBytes(arguments.Get("--block-bytes", FormatBytes(replay::kContentBytesMax))));
+  const uint64_t dim = bytes / replay::kContentChannelBytes;
+  if (bytes % replay::kContentChannelBytes != 0 || dim < replay::kContentDimMin ||
+      dim > replay::kContentDimMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--block-bytes is ", FormatBytes(bytes), "; expected a multiple of ",
+                     replay::kContentChannelBytes, " from 8KiB to 64KiB"));
+  }
+  return static_cast<uint32_t>(dim);
+}
+
+absl::StatusOr<Plan> PlanOf(const Arguments& arguments) {
+  Plan plan;
+  CAIRN_ASSIGN_OR_RETURN(plan.requests_max,
+                         NumberFrom(arguments, "--requests", UINT64_MAX, 1, UINT64_MAX));
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t tokens, NumberFrom(arguments, "--block-tokens",
+                                                           replay::kTraceBlockTokens, 1, 1U << 20));
+  plan.block_tokens = static_cast<uint32_t>(tokens);
+  CAIRN_ASSIGN_OR_RETURN(plan.dim, DimOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t parallel,
+                         NumberFrom(arguments, "--parallel", 1, 1, kConnectionsMax));
+  plan.options.parallel = static_cast<uint32_t>(parallel);
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t deadline_ms,
+                         NumberFrom(arguments, "--deadline-ms", kDeadlineMs, 1, 60000));
+  plan.options.deadline = absl::Milliseconds(static_cast<int64_t>(deadline_ms));
+  if (arguments.Has("--rate") && (!absl::SimpleAtod(arguments.Get("--rate"), &plan.options.rate) ||
+                                  !(plan.options.rate > 0 && plan.options.rate <= kRateMax))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--rate is '", arguments.Get("--rate"), "'; expected a number over 0, up to ", kRateMax));
+  }
+  plan.tenant = arguments.Get("--tenant", "default");
+  plan.space_name = arguments.Get("--space-name");
+  if (!arguments.Has("--space-name")) {
+    plan.space_name = absl::StrCat("run-", absl::ToUnixNanos(absl::Now()));
+  }
+  return plan;
+}
+
+absl::StatusOr<replay::Trace> Load(const std::string& path, const Plan& plan) {
+  CAIRN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, replay::kTraceBytesMax));
+  absl::StatusOr<replay::Trace> trace =
+      replay::ParseTrace(text, plan.block_tokens, plan.requests_max);
+  return trace.ok() ? std::move(trace)
+                    : absl::StatusOr<replay::Trace>(Annotate(trace.status(), path));
+}
+
+// Gives the space what its recipe codes with: the file, or a profile made of the content.
+absl::Status InstallSideObject(const Arguments& arguments, const Content& content,
+                               const codecs::Recipe& recipe, Space& space) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  std::vector<std::byte> bytes;
+  if (arguments.Has("--profile")) {
+    CAIRN_ASSIGN_OR_RETURN(const std::string file,
+                           ReadFile(arguments.Get("--profile"), proto::kSideObjectBytesMax));
+    const auto content_bytes = std::as_bytes(std::span(file.data(), file.size()));
+    bytes.assign(content_bytes.begin(), content_bytes.end());
+  } else if (recipe.NeedsProfile()) {
+    CAIRN_ASSIGN_OR_RETURN(bytes, content.MineProfile(recipe));
+  } else if (recipe.NeedsBank()) {
+    return absl::InvalidArgumentError("this recipe needs a bank: give one with --profile FILE");
+  } else {
+    return absl::OkStatus();
+  }
+  const SideObjectKind kind = proto::KindOf(bytes).value_or(SideObjectKind::kProfile);
+  return space.PutSideObject(0, kind, bytes, timeout).status();
+}
+
+absl::StatusOr<OpenedSpace> OpenReplaySpace(const Arguments& arguments, const Plan& plan,
+                                            const Content& content) {
+  ConnectOptions options;
+  CAIRN_ASSIGN_OR_RETURN(options, ConnectOptionsOf(arguments, plan.tenant));
+  options.connections = static_cast<int>(plan.options.parallel);
+  options.region_bytes = kRegionBytes;
+  OpenedSpace opened;
+  CAIRN_ASSIGN_OR_RETURN(opened.client, Client::Connect(options));
+  CAIRN_ASSIGN_OR_RETURN(opened.space,
+                         opened.client->OpenSpace(content.Identity(plan.tenant, plan.space_name),
+                                                  arguments.Get("--recipe"), options.timeout));
+  if (arguments.Has("--recipe") && opened.space->recipe() != arguments.Get("--recipe")) {
+    return absl::InvalidArgumentError(absl::StrCat("space ", plan.space_name, " is there as ",
+                                                   opened.space->recipe(),
+                                                   "; name another --space-name"));
+  }
+  return opened;
+}
+
+absl::Status WritePage(const std::string& path, const replay::Report& report) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << replay::PageOf(report);
+  file.close();
+  return file ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
+}
+
+// "replay, 34.1 % hit, 0 wrong bytes [███   ] 120 of 1000 (12 %)"
+replay::Tally PlayWithProgress(const Arguments& arguments, replay::Player& player,
+                               uint64_t requests) {
+  Progress progress(arguments.shows_progress());
+  return player.Play([&](const replay::PlayProgress& now) {
+    progress.Update(absl::StrCat("replay, ", Percent(now.hit_blocks, now.blocks), " hit, ",
+                                 now.wrong_bytes, " wrong bytes"),
+                    now.requests, requests);
+  });
+}
+
+absl::Status Judge(const replay::Report& report) {
+  if (report.tally.wrong_bytes != 0) {
+    return absl::DataLossError(absl::StrCat(report.tally.wrong_bytes, " wrong bytes came back"));
+  }
+  const auto unavailable = report.tally.errors.find("match UNAVAILABLE");
+  if (unavailable != report.tally.errors.end() && unavailable->second == report.tally.requests) {
+    return absl::UnavailableError("the daemon answered no request");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(Plan plan, PlanOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const replay::Trace trace, Load(arguments.positional()[0], plan));
+  const Content content(plan.dim);
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenReplaySpace(arguments, plan, content));
+  codecs::Recipe recipe;
+  CAIRN_RETURN_IF_ERROR(FromCodec(codecs::ParsePolicyRecipe(opened.space->recipe(), &recipe),
+                                  opened.space->recipe()));
+  plan.options.is_lossless = recipe.IsLossless();
+  CAIRN_RETURN_IF_ERROR(InstallSideObject(arguments, content, recipe, *opened.space));
+
+  replay::Report report;
+  report.trace_name = arguments.positional()[0];
+  report.trace_ms = trace.requests.back().time_ms - trace.requests.front().time_ms;
+  report.distinct_blocks = trace.blocks.size();
+  report.ceiling = replay::CeilingOf(trace);
+  report.recipe = opened.space->recipe();
+  report.tenant = plan.tenant;
+  report.space_name = plan.space_name;
+  report.block_bytes = content.block_bytes();
+  report.options = plan.options;
+  replay::Player player(trace, report.ceiling, content, *opened.client, *opened.space,
+                        plan.options);
+  const absl::Time started = MonotonicNow();
+  report.tally = PlayWithProgress(arguments, player, trace.requests.size());
+  report.elapsed = MonotonicNow() - started;
+  report.sum = report.tally.Sum();
+  const ClientCounters counters = opened.client->counters();
+  report.get_bytes = counters.get_bytes;
+  report.put_bytes = counters.put_bytes;
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  if (absl::StatusOr<Stats> stats = opened.client->GetStats(timeout); stats.ok()) {
+    report.tiers = std::move(stats->tiers);
+  }
+  if (!arguments.Has("--space-name")) {
+    std::ignore = opened.space->Invalidate(timeout);  // else they leave as the least recently used
+  }
+  arguments.is_json() ? replay::PrintJson(report) : replay::PrintText(report);
+  if (arguments.Has("--html")) {
+    CAIRN_RETURN_IF_ERROR(WritePage(arguments.Get("--html"), report));
+  }
+  return Judge(report);
+}
+
+}  // namespace
+
+const Command kReplay{
+    .name = "replay",
+    .operands = "TRACE",
+    .summary = "Plays a trace of requests against the daemon: hit rates, latencies, wrong bytes",
+    .details =
+        "TRACE has a request a line, as Mooncake publishes them: {\"timestamp\": MS,\n"
+        "\"input_length\": TOKENS, \"output_length\": TOKENS, \"hash_ids\": [ID, …]}, an id a "
+        "block.\n"
+        "Each request matches its blocks, gets those that matched, checks them, and puts the "
+        "rest.\n"
+        "What a block holds follows from its key. Of raw and exact each byte is compared; of "
+        "other\n"
+        "recipes checksums are verified and the error is, against that of another block.\n"
+        "docs/tutorials/sizing.md says what to make of it. --timeout is of connecting here.\n",
+    .flags = kFlags,
+    .operands_min = 1,
+    .operands_max = 1,
+    .run = Run,
+};
+
+}  // namespace cairn::cli

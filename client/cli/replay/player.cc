@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/replay/player.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/mutex.h"
+
+namespace cairn::replay {
+namespace {
+
+constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+constexpr size_t kWindowRequests = 10;  // at least, in the mean
+
+// Runs `call` and tells the tally how long it took.
+template <typename Function>
+auto Timed(Call call, size_t window, absl::Duration deadline, Tally& tally, Function function) {
+  const absl::Time before = MonotonicNow();
+  auto result = function();
+  tally.AddCall(call, window, MonotonicNow() - before, deadline);
+  if (!result.ok()) {
+    tally.AddError(call, result.status());
+  }
+  return result;
+}
+
+}  // namespace
+
+Player::Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
+               Space& space, const PlayOptions& options)
+    : trace_(trace),
+      ceiling_(ceiling),
+      content_(content),
+      client_(client),
+      space_(space),
+      options_(options),
+      window_count_(std::clamp<size_t>(trace.requests.size() / kWindowRequests, 1, kWindowsMax)) {}
+
+Tally Player::Play(absl::FunctionRef<void(const PlayProgress& progress)> watch) {
+  const auto progress = [this] {
+    return PlayProgress{
+        requests_.load(std::memory_order_relaxed), blocks_.load(std::memory_order_relaxed),
+        hit_blocks_.load(std::memory_order_relaxed), wrong_bytes_.load(std::memory_order_relaxed)};
+  };
+  started_ = MonotonicNow();
+  std::vector<Hand> hands(options_.parallel, Hand{Tally(window_count_), {}, {}, {}});
+  Mutex mutex;
+  CondVar ended;
+  uint32_t running = options_.parallel;
+  std::vector<std::thread> threads;
+  threads.reserve(hands.size());
+  for (Hand& hand : hands) {
+    threads.emplace_back([&] {
+      Run(hand);
+      MutexLock lock(mutex);
+      --running;
+      ended.NotifyAll();
+    });
+  }
+  for (bool is_over = false; !is_over;) {  // ends when the trace does: each call has a deadline
+    {
+      MutexLock lock(mutex);
+      const absl::Time until = MonotonicNow() + kWatchInterval;
+      while (running > 0 && ended.WaitUntil(mutex, until)) {
+      }
+      is_over = running == 0;
+    }
+    watch(progress());
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (size_t i = 1; i < hands.size(); ++i) {
+    hands[0].tally += hands[i].tally;
+  }
+  return std::move(hands[0].tally);
+}
+
+void Player::Run(Hand& hand) {
+  hand.got.resize(content_.block_bytes());
+  hand.expected.resize(content_.block_bytes());
+  for (size_t index = next_.fetch_add(1, std::memory_order_relaxed); index < trace_.requests.size();
+       index = next_.fetch_add(1, std::memory_order_relaxed)) {
+    WaitFor(trace_.requests[index], hand);
+    PlayRequest(index, hand);
+    requests_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Player::WaitFor(const TraceRequest& request, Hand& hand) const {
+  if (options_.rate <= 0) {
+    return;
+  }
+  const uint64_t offset_ms = request.time_ms - trace_.requests.front().time_ms;
+  const absl::Time due =
+      started_ + absl::Milliseconds(static_cast<double>(offset_ms) / options_.rate);
+  const absl::Duration ahead = due - MonotonicNow();
+  if (ahead > absl::ZeroDuration()) {
+    absl::SleepFor(ahead);
+  } else {
+    hand.tally.behind_max = std::max(hand.tally.behind_max, -ahead);
+  }
+}
+
+size_t Player::WindowOf(size_t index) const {
+  const uint64_t first = trace_.requests.front().time_ms;
+  const uint64_t span = trace_.requests.back().time_ms - first;
+  const double share =
+      span == 0
+          ? static_cast<double>(index) / static_cast<double>(trace_.requests.size())
+          : static_cast<double>(trace_.requests[index].time_ms - first) / static_cast<double>(span);
+  return std::min(window_count_ - 1,
+                  static_cast<size_t>(share * static_cast<double>(window_count_)));
+}
+
+void Player::PlayRequest(size_t index, Hand& hand) {
+  const TraceRequest& request = trace_.requests[index];
+  const size_t window = WindowOf(index);
+  hand.keys.clear();
+  BlockKey parent{};
+  for (const BlockNumber block : trace_.ChainOf(request)) {
+    parent = Content::KeyOf(space_.fingerprint(), parent, trace_.blocks[block].hash_id);
+    hand.keys.push_back(parent);
+  }
+  const uint32_t ceiling = ceiling_.request_hits[index];
+  TallyWindow& counts = hand.tally.windows[window];
+  ++hand.tally.requests;
+  counts.asked += {request.block_count, request.tokens};
+  counts.ceiling += {ceiling, trace_.TokensOf(request, ceiling)};
+  blocks_.fetch_add(request.block_count, std::memory_order_relaxed);
+  if (!hand.keys.empty()) {
+    PutFrom(Fetch(request, window, hand), window, hand);
+  }
+}
+
+uint32_t Player::Fetch(const TraceRequest& request, size_t window, Hand& hand) {
+  const auto match = Timed(Call::kMatch, window, options_.deadline, hand.tally, [&] {
+    return space_.Match({.keys = hand.keys, .timeout = options_.deadline});
+  });
+  if (!match.ok()) {
+    return 0;
+  }
+  uint32_t count = 0;
+  while (count < match->block_count && GetBlock(request, count, match->lease, window, hand)) {
+    ++count;
+  }
+  if (match->block_count > 0) {
+    // A lease that could not be given back expires by itself.
+    client_.Release({&match->lease, 1}, options_.deadline).IgnoreError();
+  }
+  return count;
+}
+
+bool Player::GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease,
+                      size_t window, Hand& hand) {
+  Tally& tally = hand.tally;
+  const auto got = Timed(Call::kGet, window, options_.deadline, tally, [&] {
+    return space_.Get({.key = hand.keys[at], .lease = lease, .target = SourceTarget{hand.got}},
+                      options_.deadline);
+  });
+  if (!got.ok()) {
+    ++tally.lost_blocks;
+    return false;
+  }
+  tally.verified_bytes += hand.got.size();
+  const uint64_t wrong =
+      content_.WrongBytes(hand.keys[at], options_.is_lossless, hand.got, hand.expected);
+  if (wrong != 0) {
+    ++tally.wrong_blocks;
+    tally.wrong_bytes += wrong;
+    wrong_bytes_.fetch_add(wrong, std::memory_order_relaxed);
+    return true;  // it is there: a put of it would be a duplicate
+  }
+  tally.windows[window].hits[static_cast<size_t>(got->tier)] +=
+      {1, trace_.TokensOf(request, at + 1) - trace_.TokensOf(request, at)};
+  hit_blocks_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Player::PutFrom(uint32_t first, size_t window, Hand& hand) {
+  for (uint32_t at = first; at < hand.keys.size(); ++at) {
+    content_.Fill(hand.keys[at], hand.expected);
+    const auto put = Timed(Call::kPut, window, options_.deadline, hand.tally, [&] {
+      return space_.Put({.key = hand.keys[at],
+                         .parent = at == 0 ? BlockKey{} : hand.keys[at - 1],
+                         .first_position = uint64_t{at} * kContentTokens,
+                         .source = SourceBytes{hand.expected}},
+                        options_.deadline);
+    });
+    if (!put.ok()) {
+      // What hangs on a block that is not there would not be found.
+      hand.tally.skipped_puts += hand.keys.size() - at - 1;
+      return;
+    }
+    ++hand.tally.puts;
+    hand.tally.duplicate_puts += put->is_duplicate ? 1 : 0;
+    hand.tally.stored_bytes += put->is_duplicate ? 0 : put->image_bytes;
+  }
+}
+
+}  // namespace cairn::replay

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Plays a trace against a space: each request matches its chain, gets what matched, checks every
+// byte of it, and puts what was missing, parents first.
+//
+// Thread-safety: belongs to one caller; Play() has threads of its own, which end with it.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/cli/replay/content.h"
+#include "client/cli/replay/tally.h"
+#include "client/cli/replay/trace.h"
+#include "client/cpp/client.h"
+#include "client/cpp/space.h"
+
+namespace cairn::replay {
+
+struct PlayOptions {
+  double rate = 0;                             // of the trace's time; 0: as fast as calls end
+  uint32_t parallel = 1;                       // requests; one keeps the trace's order
+  absl::Duration deadline = absl::Seconds(2);  // of each call
+  bool is_lossless = true;                     // what Content::WrongBytes() is told
+};
+
+struct PlayProgress {
+  uint64_t requests = 0, blocks = 0, hit_blocks = 0, wrong_bytes = 0;
+};
+
+class Player {
+ public:
+  // All are borrowed.
+  Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
+         Space& space, const PlayOptions& options);
+
+  // To the trace's end, whatever calls answer. `watch` hears of it about once a second.
+  Tally Play(absl::FunctionRef<void(const PlayProgress& progress)> watch);
+
+ private:
+  // What a thread has.
+  struct Hand {
+    Tally tally;
+    std::vector<BlockKey> keys;
+    std::vector<std::byte> got, expected;
+  };
+
+  void Run(Hand& hand);
+  void PlayRequest(size_t index, Hand& hand);
+  // The number of blocks that came back.
+  uint32_t Fetch(const TraceRequest& request, size_t window, Hand& hand);
+  bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
+                Hand& hand);
+  void PutFrom(uint32_t first, size_t window, Hand& hand);
+  void WaitFor(const TraceRequest& request, Hand& hand) const;
+  size_t WindowOf(size_t index) const;
+
+  const Trace& trace_;
+  const Ceiling& ceiling_;
+  const Content& content_;
+  Client& client_;
+  Space& space_;
+  const PlayOptions options_;
+  const size_t window_count_;
+  absl::Time started_;
+  std::atomic<size_t> next_{0};
+  std::atomic<uint64_t> requests_{0}, blocks_{0}, hit_blocks_{0}, wrong_bytes_{0};
+};
+
+}  // namespace cairn::replay

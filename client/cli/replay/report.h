@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a replay showed, as text, as JSON and as a page.
+//
+// Thread-safety: pure functions; those that print write to stdout.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cli/replay/player.h"
+#include "client/cli/replay/tally.h"
+#include "client/cli/replay/trace.h"
+#include "client/cpp/client.h"
+
+namespace cairn::replay {
+
+struct Report {
+  std::string trace_name;  // as the user gave it
+  uint64_t trace_ms = 0;   // from its first request to its last
+  uint64_t distinct_blocks = 0;
+  Ceiling ceiling;
+  std::string recipe, tenant, space_name;
+  uint64_t block_bytes = 0;  // in source form
+  PlayOptions options;
+  Tally tally{0};
+  TallyWindow sum;  // of the tally
+  absl::Duration elapsed;
+  uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
+  std::vector<TierFigures> tiers;         // of the daemon, at the end; empty: it did not say
+};
+
+// "host", "ssd" or "gpu".
+const char* NameOf(Tier tier);
+// The tiers that had a hit or that the daemon has, warmest first.
+std::vector<Tier> TiersOf(const Report& report);
+
+// Tables of hit rates and of latencies: the heads, then the rows.
+std::vector<std::vector<std::string>> HitRows(const Report& report);
+std::vector<std::vector<std::string>> CallRows(const Report& report);
+
+void PrintText(const Report& report);
+void PrintJson(const Report& report);
+// A self-contained page of HTML.
+std::string PageOf(const Report& report);
+
+}  // namespace cairn::replay

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a replay counts, in all and over the time of the trace.
+//
+// Thread-safety: values; each thread of a replay has a tally of its own, and they are added up.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/cpp/block_io.h"
+
+namespace cairn::replay {
+
+enum class Call : uint8_t { kMatch = 0, kGet = 1, kPut = 2 };
+inline constexpr size_t kCallCount = 3;
+inline constexpr std::array<const char*, kCallCount> kCallNames = {"match", "get", "put"};
+inline constexpr size_t kTierCount = 4;  // by the values of Tier
+inline constexpr size_t kWindowsMax = 120;
+
+struct BlockCount {
+  uint64_t blocks = 0, tokens = 0;
+
+  BlockCount& operator+=(const BlockCount& other) {
+    blocks += other.blocks;
+    tokens += other.tokens;
+    return *this;
+  }
+};
+
+// A part of the trace's time.
+struct TallyWindow {
+  BlockCount asked, ceiling;
+  std::array<BlockCount, kTierCount> hits;  // came back, with no byte wrong
+  std::array<std::vector<uint32_t>, kCallCount> call_us;
+
+  BlockCount AllHits() const;
+};
+
+struct Tally {
+  explicit Tally(size_t window_count) : windows(window_count) {}
+
+  std::vector<TallyWindow> windows;
+  uint64_t requests = 0;
+  uint64_t lost_blocks = 0;  // matched and leased, and then not there
+  uint64_t wrong_blocks = 0, wrong_bytes = 0;
+  uint64_t verified_bytes = 0;             // in source form
+  uint64_t puts = 0, duplicate_puts = 0;   // that were OK; duplicates are among them
+  uint64_t skipped_puts = 0;               // after one of the same request that failed
+  uint64_t stored_bytes = 0;               // images of puts that were no duplicates
+  uint64_t late_calls = 0;                 // ended past their deadline
+  absl::Duration late_max, behind_max;     // calls past their deadlines, requests past their time
+  std::map<std::string, uint64_t> errors;  // "put RESOURCE_EXHAUSTED"
+
+  // Takes a call that took so long.
+  void AddCall(Call call, size_t window, absl::Duration elapsed, absl::Duration deadline);
+  void AddError(Call call, const absl::Status& status);
+  Tally& operator+=(const Tally& other);
+
+  // Over all windows.
+  TallyWindow Sum() const;
+};
+
+// The least of the times that so much of them does not exceed; 0 of none. REQUIRES: 0 < share <= 1.
+uint32_t Percentile(std::vector<uint32_t> times, double share);
+
+}  // namespace cairn::replay

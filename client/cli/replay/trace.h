@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A trace of requests in the format that Mooncake publishes, a JSON value a line:
+//
+//   {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
+//
+// timestamp is in milliseconds and does not go back. hash_ids has one id for each block of the
+// prompt, the last block may be filled in part. Equal ids after equal ids are equal blocks. Fields
+// that are not named here are ignored.
+//
+// Thread-safety: Immutable.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cairn::replay {
+
+inline constexpr uint32_t kTraceBlockTokens = 512;             // of the traces that are published
+inline constexpr uint64_t kTraceBytesMax = uint64_t{1} << 30;  // of a file
+inline constexpr size_t kTraceBlocksMax = size_t{1} << 27;     // of all requests together
+inline constexpr uint64_t kTraceNumberMax = (uint64_t{1} << 53) - 1;  // JSON keeps these exactly
+
+// Blocks are numbered in the order in which the trace names them first: 0, 1, …
+using BlockNumber = uint32_t;
+inline constexpr BlockNumber kNoBlock = UINT32_MAX;
+
+struct TraceBlock {
+  uint64_t hash_id = 0;
+  BlockNumber parent = kNoBlock;
+};
+
+struct TraceRequest {
+  uint64_t time_ms = 0;
+  uint64_t tokens = 0;     // of the prompt
+  size_t first_block = 0;  // into Trace::chains
+  uint32_t block_count = 0;
+};
+
+struct Trace {
+  uint32_t block_tokens = kTraceBlockTokens;
+  std::vector<TraceRequest> requests;
+  std::vector<BlockNumber> chains;  // of all requests, one after another
+  std::vector<TraceBlock> blocks;   // distinct
+
+  std::span<const BlockNumber> ChainOf(const TraceRequest& request) const {
+    return std::span(chains).subspan(request.first_block, request.block_count);
+  }
+  // Of the first `count` blocks of the request.
+  uint64_t TokensOf(const TraceRequest& request, uint64_t count) const {
+    return count < request.block_count ? count * block_tokens : request.tokens;
+  }
+};
+
+// The first `requests_max` requests. InvalidArgument names the line, counted from 1, and what is
+// wrong with it: no JSON, a field that is missing or no whole number, a time that goes back, or
+// other than one id for each block_tokens tokens. Empty lines are skipped.
+absl::StatusOr<Trace> ParseTrace(std::string_view text, uint32_t block_tokens,
+                                 uint64_t requests_max = UINT64_MAX);
+
+// What a store hits that keeps every block: the ceiling of any other. A hit is a block within the
+// unbroken prefix that the requests before have left.
+struct Ceiling {
+  uint64_t block_count = 0, token_count = 0;  // asked for
+  uint64_t hit_blocks = 0, hit_tokens = 0;
+  std::vector<uint32_t> request_hits;  // blocks, of each request
+};
+Ceiling CeilingOf(const Trace& trace);
+
+}  // namespace cairn::replay

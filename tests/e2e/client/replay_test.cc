@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// `cairnctl replay` against a real cairnd: what it hits is what a model of the store hits.
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/replay/content.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+
+namespace cairn {
+namespace {
+
+using google::protobuf::Struct;
+using google::protobuf::Value;
+using replay::Content;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr uint64_t kTraceTokens = 512;  // of a block
+constexpr char kSmallBlocks[] = " --block-bytes 16KiB";
+
+struct Asked {
+  std::vector<uint64_t> ids;
+  uint64_t tokens = 0;
+};
+
+// Sessions under a few system prompts: a turn asks for all of its session so far and some blocks
+// more, then others have their turn, and some sessions never come back.
+std::vector<Asked> Sessions(size_t turns) {
+  constexpr uint64_t kPrompts = 3, kPromptBlocks = 4, kSessions = 12;
+  std::mt19937_64 random = SeededRandom();
+  std::vector<std::vector<uint64_t>> sessions;
+  uint64_t next_id = 1000;
+  std::vector<Asked> asked;
+  for (size_t turn = 0; turn < turns; ++turn) {
+    const size_t which = random() % kSessions;
+    if (which >= sessions.size()) {
+      sessions.emplace_back();
+      for (uint64_t i = 0; i < kPromptBlocks; ++i) {
+        sessions.back().push_back(random() % kPrompts * 100 + i);
+        if (i > 0) sessions.back().back() = sessions.back().front() + i;
+      }
+    } else if (random() % 8 == 0) {
+      sessions.erase(sessions.begin() + static_cast<ptrdiff_t>(which));
+      continue;
+    }
+    auto& session = sessions[std::min(which, sessions.size() - 1)];
+    for (uint64_t i = random() % 4; i > 0; --i) session.push_back(next_id++);
+    asked.push_back({session, session.size() * kTraceTokens - random() % kTraceTokens});
+  }
+  return asked;
+}
+
+std::string TraceOf(const std::vector<Asked>& asked, uint64_t step_ms) {
+  std::string text;
+  uint64_t time_ms = 0;
+  for (const Asked& one : asked) {
+    absl::StrAppend(&text, "{\"timestamp\": ", time_ms, ", \"input_length\": ", one.tokens,
+                    ", \"output_length\": 10, \"hash_ids\": [", absl::StrJoin(one.ids, ", "),
+                    "]}\n");
+    time_ms += step_ms;
+  }
+  return text;
+}
+
+struct Modelled {
+  uint64_t blocks = 0, hit_blocks = 0, hit_tokens = 0, distinct = 0;
+};
+// Of a store that keeps everything: a prefix is there once it was asked for.
+Modelled ModelOf(const std::vector<Asked>& asked) {
+  Modelled model;
+  std::set<std::vector<uint64_t>> prefixes;
+  for (const Asked& one : asked) {
+    bool is_unbroken = true;
+    for (size_t count = 1; count <= one.ids.size(); ++count) {
+      const std::vector<uint64_t> prefix(one.ids.begin(),
+                                         one.ids.begin() + static_cast<ptrdiff_t>(count));
+      is_unbroken = is_unbroken && prefixes.contains(prefix);
+      if (is_unbroken) {
+        ++model.hit_blocks;
+        model.hit_tokens += std::min(kTraceTokens, one.tokens - (count - 1) * kTraceTokens);
+      }
+      prefixes.insert(prefix);
+    }
+    model.blocks += one.ids.size();
+  }
+  model.distinct = prefixes.size();
+  return model;
+}
+
+struct Played {
+  int code = -1;
+  std::string output;
+  Struct figures;
+
+  // "hits.host.blocks"
+  double Figure(const std::string& path) const {
+    const Struct* at = &figures;
+    std::stringstream names(path);
+    std::string name;
+    while (std::getline(names, name, '.')) {
+      const auto found = at->fields().find(name);
+      if (found == at->fields().end()) {
+        ADD_FAILURE() << "no " << path << " in " << output;
+        return -1;
+      }
+      if (found->second.has_number_value()) return found->second.number_value();
+      at = &found->second.struct_value();
+    }
+    ADD_FAILURE() << path << " is no number";
+    return -1;
+  }
+};
+
+class ReplayTest : public ClientTest {
+ protected:
+  Played Play(const std::string& trace, const std::string& flags,
+              const DaemonProcess& daemon = *daemon_) const {
+    const std::string path = folder_.File("trace.jsonl");
+    std::ofstream(path) << trace;
+    const std::string command =
+        absl::StrCat(CAIRNCTL_PATH, " replay ", path, " --json --control ",
+                     daemon.endpoint("control"), " --deadline-ms 20000 ", flags, " 2>&1");
+    Played played;
+    FILE* pipe = popen(command.c_str(), "r");
+    char bytes[4096];
+    size_t count = 0;
+    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) {
+      played.output.append(bytes, count);
+    }
+    const int status = pclose(pipe);
+    played.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    // What went wrong is said beside the figures.
+    const size_t start = played.output.find("{\n");
+    const size_t end = played.output.rfind('}');
+    if (start != std::string::npos && end != std::string::npos) {
+      const std::string json = played.output.substr(start, end + 1 - start);
+      EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &played.figures).ok()) << json;
+    }
+    return played;
+  }
+
+  TempDir folder_;
+};
+
+TEST_F(ReplayTest, WhereEverythingFitsTheHitsAreTheModels) {
+  const std::vector<Asked> asked = Sessions(150);
+  const Modelled model = ModelOf(asked);
+  const std::string page = folder_.File("page.html");
+  const Played played = Play(TraceOf(asked, 1000), "--recipe raw --html " + page);
+  ASSERT_EQ(played.code, 0) << played.output;
+  EXPECT_EQ(played.Figure("requests"), asked.size());
+  EXPECT_EQ(played.Figure("blocks"), model.blocks);
+  EXPECT_EQ(played.Figure("distinct_blocks"), model.distinct);
+  for (const std::string where : {"host", "all", "unbounded"}) {
+    EXPECT_EQ(played.Figure("hits." + where + ".blocks"), model.hit_blocks) << where;
+    EXPECT_EQ(played.Figure("hits." + where + ".tokens"), model.hit_tokens) << where;
+  }
+  EXPECT_EQ(played.Figure("wrong_bytes"), 0);
+  EXPECT_EQ(played.Figure("lost_blocks"), 0);
+  EXPECT_EQ(played.Figure("late_calls"), 0);
+  EXPECT_EQ(played.Figure("stored_blocks"), model.distinct);
+  EXPECT_EQ(played.Figure("verified_bytes"), model.hit_blocks * replay::kContentBytesMax);
+  EXPECT_EQ(played.Figure("calls.match.count"), asked.size());
+  EXPECT_EQ(played.Figure("calls.get.count"), model.hit_blocks);
+
+  std::stringstream html;
+  html << std::ifstream(page).rdbuf();
+  EXPECT_THAT(html.str(), HasSubstr("<svg"));
+  EXPECT_THAT(html.str(), HasSubstr("unbounded store"));
+  EXPECT_THAT(html.str(), Not(HasSubstr("://"))) << "it names nothing elsewhere";
+  EXPECT_THAT(html.str(), Not(HasSubstr("<script")));
+}
+
+TEST_F(ReplayTest, RequestsAtOnceSeeNoWrongByte) {
+  const std::vector<Asked> asked = Sessions(150);
+  const Modelled model = ModelOf(asked);
+  const Played played =
+      Play(TraceOf(asked, 0), absl::StrCat("--parallel 4 --recipe exact", kSmallBlocks));
+  ASSERT_EQ(played.code, 0) << played.output;
+  EXPECT_EQ(played.Figure("wrong_bytes"), 0);
+  EXPECT_EQ(played.Figure("requests"), asked.size());
+  EXPECT_EQ(played.Figure("hits.unbounded.blocks"), model.hit_blocks);
+  EXPECT_GT(played.Figure("hits.host.blocks"), 0);
+}
+
+// Bits an element, headers and all.
+TEST_F(ReplayTest, ContentTakesTheBitsOfRealKv) {
+  const std::string trace = TraceOf(Sessions(40), 1);
+  const auto bits = [&](const std::string& recipe) {
+    const Played played = Play(trace, "--recipe " + recipe);
+    EXPECT_EQ(played.code, 0) << played.output;
+    EXPECT_EQ(played.Figure("wrong_bytes"), 0) << recipe;
+    EXPECT_GT(played.Figure("hits.host.blocks"), 0) << recipe;
+    const double elements = played.Figure("stored_blocks") * replay::kContentBytesMax / 2;
+    return 8 * played.Figure("stored_bytes") / elements;
+  };
+  EXPECT_NEAR(16 / bits("exact"), 1.5, 0.05);
+  EXPECT_NEAR(bits("cairn:2.3"), 2.3, 0.1);
+  EXPECT_NEAR(bits("kivi:4"), 4.4, 0.2);
+}
+
+TEST_F(ReplayTest, BlocksOfANamedSpaceStay) {
+  const std::vector<Asked> asked = Sessions(20);
+  const Modelled model = ModelOf(asked);
+  const std::string trace = TraceOf(asked, 1);
+  const std::string flags = absl::StrCat("--space-name stays --recipe exact", kSmallBlocks);
+  ASSERT_EQ(Play(trace, flags).code, 0);
+  const Played again = Play(trace, flags);
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(again.Figure("hits.all.blocks"), model.blocks);
+  EXPECT_EQ(again.Figure("hits.unbounded.blocks"), model.hit_blocks);
+  EXPECT_EQ(again.Figure("calls.put.count"), 0);
+  const Played other = Play(trace, absl::StrCat("--space-name stays --recipe raw", kSmallBlocks));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.output, HasSubstr("is there as exact"));
+}
+
+// Another block's content in the place of one: the bytes are told, and the command fails.
+TEST_F(ReplayTest, WrongBytesAreToldAndFail) {
+  for (const std::string recipe : {"raw", "kivi:4", "cairn:2.3"}) {
+    const Content content(replay::kContentDimMax);
+    auto client = Connect(Options());
+    ASSERT_NE(client, nullptr);
+    auto space = Open(client, content.Identity("default", "wrong-" + recipe), recipe);
+    ASSERT_NE(space, nullptr);
+    const BlockKey key = Content::KeyOf(space->fingerprint(), {}, 1);
+    std::vector<std::byte> block(content.block_bytes());
+    content.Fill(Content::KeyOf(space->fingerprint(), {}, 2), block);
+    ASSERT_TRUE(space->Put({.key = key, .source = SourceBytes{block}}, kPatience).ok());
+    const Played played = Play(TraceOf({{{1}, kTraceTokens}}, 1),
+                               absl::StrCat("--recipe ", recipe, " --space-name wrong-", recipe));
+    EXPECT_EQ(played.code, 5) << played.output;
+    EXPECT_GT(played.Figure("wrong_bytes"), replay::kContentBytesMax / 2) << recipe;
+    EXPECT_EQ(played.Figure("wrong_blocks"), 1) << recipe;
+    EXPECT_EQ(played.Figure("hits.all.blocks"), 0) << recipe;
+  }
+}
+
+TEST_F(ReplayTest, AStoreTooSmallHitsLessAndNothingWrong) {
+  auto small = DaemonProcess::Start({"--host-bytes=16MiB"});
+  ASSERT_TRUE(small.ok()) << small.status();
+  std::vector<Asked> asked;
+  for (uint64_t round = 0; round < 3; ++round) {
+    for (uint64_t session = 0; session < 40; ++session) {
+      Asked one{{}, 10 * kTraceTokens};
+      for (uint64_t i = 0; i < 10; ++i) one.ids.push_back(session * 10 + i);
+      asked.push_back(one);
+    }
+  }
+  const Played played = Play(TraceOf(asked, 10), "--recipe raw", **small);
+  ASSERT_EQ(played.code, 0) << played.output;
+  EXPECT_EQ(played.Figure("wrong_bytes"), 0);
+  EXPECT_EQ(played.Figure("hits.unbounded.blocks"), 800);
+  EXPECT_LT(played.Figure("hits.all.blocks"), 800);
+}
+
+TEST_F(ReplayTest, TheRateIsKept) {
+  const std::vector<Asked> asked(5, Asked{{1}, kTraceTokens});
+  const Played played =
+      Play(TraceOf(asked, 200), absl::StrCat("--rate 2 --requests 4 --recipe raw", kSmallBlocks));
+  ASSERT_EQ(played.code, 0) << played.output;
+  EXPECT_EQ(played.Figure("requests"), 4);
+  EXPECT_GE(played.Figure("elapsed_ms"), 300);
+}
+
+TEST_F(ReplayTest, WhatCannotBePlayedIsRefused) {
+  const std::string good = TraceOf({{{1}, kTraceTokens}}, 1);
+  EXPECT_THAT(Play(good + "nonsense\n", "").output, HasSubstr("line 2: is no JSON object"));
+  EXPECT_EQ(Play(good + "nonsense\n", "").code, 2);
+  EXPECT_EQ(Play(good, "--block-bytes 128KiB").code, 2);
+  EXPECT_EQ(Play(good, "--rate 0").code, 2);
+  EXPECT_EQ(Play(good, "--parallel 17").code, 2);
+  EXPECT_EQ(Play(good, "--recipe nonsense").code, 2);
+  EXPECT_EQ(Play(good, "--recipe patternkv:2").code, 2) << "a bank has to come with it";
+  EXPECT_EQ(Play(good, "--control 127.0.0.1:1 --timeout 1").code, 4);
+}
+
+}  // namespace
+}  // namespace cairn
