@@ -3,8 +3,11 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -262,6 +265,39 @@ TEST_F(ReplayTest, AStoreTooSmallHitsLessAndNothingWrong) {
   EXPECT_EQ(played.Figure("wrong_bytes"), 0);
   EXPECT_EQ(played.Figure("hits.unbounded.blocks"), 800);
   EXPECT_LT(played.Figure("hits.all.blocks"), 800);
+}
+
+// What one daemon wrote to its drive before it was killed, another with less memory serves.
+TEST_F(ReplayTest, BlocksComeFromTheSsdTierAfterAKill) {
+  const TempDir disk{std::filesystem::path(CAIRN_TEST_DISK)};
+  const std::string drive = "--ssd=" + disk.path().string() + "=256MiB";
+  auto daemon = DaemonProcess::Start({drive});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  std::vector<Asked> asked;
+  for (uint64_t session = 0; session < 60; ++session) {
+    Asked one{{}, 10 * kTraceTokens};
+    for (uint64_t i = 0; i < 10; ++i) one.ids.push_back(session * 10 + i);
+    asked.push_back(one);
+  }
+  const std::string trace = TraceOf(asked, 10);
+  const std::string flags = "--recipe exact --space-name kept";
+  const Played first = Play(trace, flags, **daemon);
+  ASSERT_EQ(first.code, 0) << first.output;
+  EXPECT_EQ(first.Figure("stored_blocks"), 600);
+  ASSERT_TRUE((*daemon)->AwaitMetric("cairn_images_uncopied", 0, kPatience));
+  (*daemon)->process().Signal(SIGKILL);
+  ASSERT_TRUE((*daemon)->process().Wait(kPatience).ok());
+
+  daemon = DaemonProcess::Start({drive, "--host-bytes=16MiB"});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  for (int round = 0; round < 2; ++round) {
+    const Played played = Play(trace, flags, **daemon);
+    ASSERT_EQ(played.code, 0) << played.output;
+    EXPECT_EQ(played.Figure("wrong_bytes"), 0);
+    EXPECT_EQ(played.Figure("lost_blocks"), 0);
+    EXPECT_EQ(played.Figure("hits.all.blocks"), 600);
+    EXPECT_GT(played.Figure("hits.ssd.blocks"), 200) << "memory has room for less";
+  }
 }
 
 TEST_F(ReplayTest, TheRateIsKept) {
