@@ -46,6 +46,8 @@ class SsdShelf final : public Evictor, public RecoverySink {
     IoChoice io = IoChoice::kThreads;
     absl::Duration probe_after = absl::Seconds(30);
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
+    // Called before the copy of that number goes, evicted or lost.
+    std::function<void(uint64_t number, bool is_lost)> on_gone = nullptr;
   };
   SsdShelf() : SsdShelf(Options()) {}
   explicit SsdShelf(const Options& options) : options_(options) {
@@ -175,8 +177,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
   void Delete(uint64_t number) {
     TierExtent place;
     const MutexLock lock(mutex_);
-    place = std::move(places_.at(number));
-    places_.erase(number);
+    if (const auto found = places_.find(number); found != places_.end()) {
+      place = std::move(found->second);
+      places_.erase(found);
+    }
   }
   void Hold(uint64_t number) {
     const MutexLock lock(mutex_);
@@ -199,6 +203,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     Close();
     Open();
   }
+  // REQUIRES: the folders are its own.
   void Crash() {
     std::unique_ptr<TempDir> copies;
     // A file may go while it is copied: then once more.
@@ -263,6 +268,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
       return false;
     }
     ++evicted_;
+    Gone(found->first, false);
     gone = std::move(found->second);
     places_.erase(found);
     return true;
@@ -284,6 +290,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     const MutexLock lock(mutex_);
     if (const auto found = Find(image, offset); found != places_.end()) {
       ++lost_;
+      Gone(found->first, true);
       places_.erase(found);
     }
   }
@@ -311,6 +318,11 @@ class SsdShelf final : public Evictor, public RecoverySink {
   std::map<uint64_t, TierExtent>::iterator Find(const ImageFacts& image, uint64_t offset) {
     const auto found = places_.find(NumberOf(image.key));
     return found == places_.end() || found->second.offset() != offset ? places_.end() : found;
+  }
+  void Gone(uint64_t number, bool is_lost) const {
+    if (options_.on_gone) {
+      options_.on_gone(number, is_lost);
+    }
   }
   template <typename Submit>
   static absl::Status Await(Submit submit) {

@@ -20,6 +20,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
@@ -48,6 +49,10 @@ class LogForwarder : public rocksdb::Logger {
     }
     std::array<char, 1024> text{};
     (void)std::vsnprintf(text.data(), text.size(), format, arguments);
+    // Said whenever checksums are verified, for tables are then opened by their path alone.
+    if (absl::StrContains(text.data(), "opened without unique ID")) {
+      return;
+    }
     const bool is_warning = level == rocksdb::InfoLogLevel::WARN_LEVEL;
     Log(is_warning ? LogLevel::kWarn : LogLevel::kError, kComponent,
         is_warning ? "the ledger's database warns" : "the ledger's database reports an error",

@@ -210,7 +210,7 @@ TEST(Ledger, WritesNoLogFile) {
     Fill(*ledger, 2, 2);
     ASSERT_TRUE(ledger->Compact().ok());
   }
-  { auto ledger = Reopen(folder.File("index")).value(); }
+  { EXPECT_EQ(Scan(*Reopen(folder.File("index")).value()).size(), 4U); }
   for (const auto& entry : std::filesystem::directory_iterator(folder.File("index"))) {
     EXPECT_NE(entry.path().filename().string().substr(0, 3), "LOG") << entry.path();
   }
