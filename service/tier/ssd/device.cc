@@ -110,18 +110,19 @@ void SsdDevice::Free(uint64_t tier_offset) {
 
 bool SsdDevice::AwaitFreed(absl::Time deadline) {
   const MutexLock lock(mutex_);
-  const uint64_t round = next_round_;
-  if (freed_.empty() && rounds_over_ + 1 == round) {
-    return state_ < State::kReadOnly;
-  }
-  // What is being written now may hold some, what is queued the rest.
-  const uint64_t last = freed_.empty() ? round - 1 : round;
-  while (rounds_over_ < last && !is_stopping_) {
-    if (!committed_.WaitUntil(mutex_, deadline)) {
-      break;
+  const auto await = [&](auto is_over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!is_over() && !is_stopping_ && committed_.WaitUntil(mutex_, deadline)) {
     }
+    return is_over();
+  };
+  // A write under way may be of an image that is deleted already: it is recorded, and then freed.
+  const uint64_t next_write = next_write_;
+  if (!await([&] { return writes_.empty() || *writes_.begin() >= next_write; })) {
+    return false;
   }
-  return rounds_over_ >= last && state_ < State::kReadOnly;
+  // What is being recorded now may hold some, what is queued the rest.
+  const uint64_t last_round = freed_.empty() ? next_round_ - 1 : next_round_;
+  return await([&] { return rounds_over_ >= last_round; }) && state_ < State::kReadOnly;
 }
 
 // --- Ends ----------------------------------------------------------------------------------------

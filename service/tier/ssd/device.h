@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +113,7 @@ class SsdDevice {
  private:
   // A write whose bytes are on the device, on its way into the ledger.
   struct Written {
+    uint64_t id = 0;
     uint64_t offset = 0;
     ExtentRecord record;
     // Null: the number of the space is in the record. Else, with what follows, of the TierWrite.
@@ -148,6 +150,8 @@ class SsdDevice {
 
   // --- Transfers (device_transfers.cc)
   void Landed(Written written, absl::Status status);
+  // Completes it.
+  void End(Written& written, absl::Status status);
   // In the calling thread.
   absl::Status Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages);
   // Its bytes are those of the record's image, whole.
@@ -210,6 +214,10 @@ class SsdDevice {
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Written> written_ ABSL_GUARDED_BY(mutex_);
   std::vector<ExtentPlace> freed_ ABSL_GUARDED_BY(mutex_);
+  // Writes whose completions have not returned, by the order in which they began. One may still
+  // free what it wrote.
+  std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
   // Rounds of the commit thread: the one that takes what is queued now, and the last that is over.
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -83,9 +83,9 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
     TurnReadOnly("records cannot be written", status);
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    std::move(written[i].done)(results[i].ok() || absl::IsResourceExhausted(results[i])
-                                   ? results[i]
-                                   : absl::UnavailableError(results[i].message()));
+    End(written[i], results[i].ok() || absl::IsResourceExhausted(results[i])
+                        ? results[i]
+                        : absl::UnavailableError(results[i].message()));
   }
 }
 

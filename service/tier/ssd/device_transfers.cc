@@ -93,6 +93,8 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     const uint32_t slot = segments_->SlotOf(offset);
     ++segments_->at(slot).writes;
     transfer.fd = files_[slot].get();
+    written.id = next_write_++;
+    writes_.insert(written.id);
   }
   // What is past the image in its last page is zero.
   const std::span<const std::byte> source = write.source;
@@ -129,7 +131,14 @@ void SsdDevice::Landed(Written written, absl::Status status) {
     --segments_->at(slot).writes;
   }
   CountError(slot, IoKind::kWrite, status);
+  End(written, std::move(status));
+}
+
+void SsdDevice::End(Written& written, absl::Status status) {
   std::move(written.done)(std::move(status));
+  const MutexLock lock(mutex_);
+  writes_.erase(written.id);
+  committed_.NotifyAll();
 }
 
 void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& status) {
