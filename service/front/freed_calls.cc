@@ -15,8 +15,8 @@
 namespace cairn {
 namespace {
 
-// Of one wait, so that the end of the daemon does not wait for a call's deadline.
-constexpr absl::Duration kStep = absl::Seconds(1);
+// Of one wait: calls that come meanwhile may have earlier deadlines, and so has the daemon's end.
+constexpr absl::Duration kStep = absl::Milliseconds(100);
 
 absl::Status NotYetGone(absl::StatusCode code, std::string_view why) {
   return absl::Status(code,
@@ -25,16 +25,18 @@ absl::Status NotYetGone(absl::StatusCode code, std::string_view why) {
 
 }  // namespace
 
-FreedCalls::FreedCalls(Tiers& tiers) : tiers_(tiers) {
-  const auto is_lasting = [](const CopyTier* tier) { return tier->traits().is_lasting; };
-  if (std::any_of(tiers.all().begin(), tiers.all().end(), is_lasting)) {
+FreedCalls::FreedCalls(Tiers& tiers)
+    : tiers_(tiers),
+      has_lasting_(std::any_of(tiers.all().begin(), tiers.all().end(),
+                               [](const CopyTier* tier) { return tier->traits().is_lasting; })) {
+  if (has_lasting_) {
     thread_ = std::thread([this] { Run(); });
   }
 }
 
 void FreedCalls::Await(absl::Time deadline, Done done) {
   absl::Status status;
-  if (thread_.joinable()) {
+  if (has_lasting_) {
     const MutexLock lock(mutex_);
     if (!is_stopping_) {
       waiting_.push_back({deadline, std::move(done)});

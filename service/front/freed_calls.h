@@ -40,6 +40,7 @@ class FreedCalls {
   void AwaitSome(std::vector<Waiting>& waiting);
 
   Tiers& tiers_;
+  const bool has_lasting_;
   Mutex mutex_;
   CondVar came_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

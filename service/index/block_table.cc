@@ -40,6 +40,7 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
     if (in.traits.is_lasting) {
       CAIRN_CHECK(!lasting_.has_value(), "one lasting tier");
       lasting_ = tier->id();
+      lasting_image_bytes_max_ = tier->image_bytes_max();
     }
     if (in.traits.is_leaf_first) {
       in.recency = std::make_unique<Recency>(IndexOf(tier->id()), blocks_max);

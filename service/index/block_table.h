@@ -186,6 +186,8 @@ class BlockTable {
   bool IsLast(const Copy& copy) const;
   void SetHeld(Copy* copy, bool is_held);
   void RefreshHeld(Image* image);
+  // It has a copy that the lasting tier takes, has not, and does not get already.
+  bool IsMissing(const Image& image) const;
   // Into or out of the queue of those that the lasting tier lacks.
   void RefreshUncopied(Image* image);
   // An image of a block that is to be in the lasting tier before its children. Null: none.
@@ -219,6 +221,7 @@ class BlockTable {
   absl::flat_hash_map<BlockName, Orphans> orphans_;
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   std::optional<TierId> lasting_;
+  uint64_t lasting_image_bytes_max_ = 0;
   ImageQueue uncopied_;
   uint64_t uses_ = 0;
 

@@ -4,14 +4,18 @@
 
 namespace cairn {
 
+bool BlockTable::IsMissing(const Image& image) const {
+  const size_t t = IndexOf(*lasting_);
+  const Copy* source = image.copies[IndexOf(TierId::kHost)];
+  return source != nullptr && source->facts.image_bytes <= lasting_image_bytes_max_ &&
+         image.copies[t] == nullptr && !image.is_writing[t];
+}
+
 void BlockTable::RefreshUncopied(Image* image) {
   if (!lasting_.has_value()) {
     return;
   }
-  const size_t t = IndexOf(*lasting_);
-  const bool is_uncopied = image->block != nullptr &&
-                           image->copies[IndexOf(TierId::kHost)] != nullptr &&
-                           image->copies[t] == nullptr && !image->is_writing[t] &&
+  const bool is_uncopied = image->block != nullptr && IsMissing(*image) &&
                            !image->is_encode_pending && !image->is_let_go;
   if (is_uncopied == image->is_uncopied) {
     return;
@@ -24,11 +28,9 @@ void BlockTable::RefreshUncopied(Image* image) {
 }
 
 Image* BlockTable::WaitsFor(const Block& parent) {
-  const size_t t = IndexOf(*lasting_);
   for (const ImageRef& ref : parent.images) {
     Image* image = ref.image;
-    if (image->copies[t] != nullptr || image->is_writing[t] ||
-        image->copies[IndexOf(TierId::kHost)] == nullptr) {
+    if (!IsMissing(*image)) {
       continue;
     }
     if (image->is_let_go) {  // it is wanted again

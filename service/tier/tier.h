@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/metric.h"
+#include "codecs/types/shape.h"
 #include "service/tier/evictor.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/recovery.h"
@@ -99,6 +100,8 @@ class CopyTier {
   virtual absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) = 0;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes) { return Reserve(bytes, Placement()); }
   virtual uint64_t capacity_bytes() const = 0;
+  // The largest image that it ever takes.
+  virtual uint64_t image_bytes_max() const { return codecs::kImageBytesMax; }
   virtual uint64_t used_bytes() const = 0;  // as allocated, places that are still read included
 
   // Submits. Neither waits for the medium. Nothing is submitted past the tier's own bound: then

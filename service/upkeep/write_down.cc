@@ -62,7 +62,7 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
     {
       const MutexLock lock(mutex_);
       if (is_stopping_ || bytes_ >= bytes_max_) {
-        return absl::InfiniteFuture();  // a completion wakes
+        return absl::InfiniteFuture();  // a write that ends wakes
       }
       if (now < again_) {
         return again_;
@@ -71,7 +71,7 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
     if (!BeginOne()) {
       snapshot_.reset();  // with the side objects that it keeps
       const MutexLock lock(mutex_);
-      return std::max(again_, now + absl::Seconds(1));
+      return again_ > now ? again_ : absl::InfiniteFuture();
     }
   }
   return now;

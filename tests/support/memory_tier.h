@@ -48,6 +48,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
 
   const TierTraits& traits() const override { return traits_; }
   uint64_t capacity_bytes() const override { return capacity_bytes_; }
+  uint64_t image_bytes_max() const override { return std::min(capacity_bytes_, kImageBytesMax); }
   uint64_t used_bytes() const override {
     const MutexLock lock(mutex_);
     return used_bytes_;
@@ -127,7 +128,19 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     sink.FoundImages(std::move(images), *this);
     return absl::OkStatus();
   }
-  bool AwaitFreed(absl::Time) override { return true; }
+  // Whether what was freed is gone for good: it is, or not before the deadline, or nobody knows.
+  enum class Freed : uint8_t { kGone, kLate, kOut };
+  void SetFreed(Freed freed) {
+    const MutexLock lock(mutex_);
+    freed_ = freed;
+    freed_changed_.NotifyAll();
+  }
+  bool AwaitFreed(absl::Time deadline) override {
+    const MutexLock lock(mutex_);
+    while (freed_ == Freed::kLate && freed_changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return freed_ == Freed::kGone;
+  }
   void Stop() override {
     const MutexLock lock(mutex_);
     is_stopped_ = true;
@@ -182,6 +195,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
 
  private:
   static constexpr uint64_t kPageBytes = 4096;
+  static constexpr uint64_t kImageBytesMax = 1 << 20;
   static constexpr int kEvictionsMax = 100'000;
 
   struct Transfer {
@@ -276,6 +290,8 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   Evictor* evictor_ = nullptr;
   mutable Mutex mutex_;
   bool is_out_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar freed_changed_;
+  Freed freed_ ABSL_GUARDED_BY(mutex_) = Freed::kGone;
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_holding_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -70,7 +70,7 @@ std::string SsdDevice::SegmentPath(uint32_t slot) const {
 // --- Places --------------------------------------------------------------------------------------
 
 absl::StatusOr<TierExtent> SsdDevice::Reserve(uint64_t bytes) {
-  if (bytes > budget_.segment_bytes / 4) {
+  if (bytes > image_bytes_max()) {
     too_large_.Add();
     return absl::ResourceExhaustedError(absl::StrCat("ssd: an image of ", bytes,
                                                      " bytes: at most a quarter of a segment of ",

@@ -106,6 +106,8 @@ class SsdDevice {
   uint64_t capacity_bytes() const { return budget_.slot_count * budget_.segment_bytes; }
   uint64_t used_bytes() const;
   uint64_t extents_max() const { return budget_.extents_max; }
+  // So that little of a segment is left over at its end.
+  uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
   State state() const;
   const std::string& path() const { return options_.path; }
   void Report(MetricSink& sink) const;

@@ -138,6 +138,14 @@ uint64_t SsdTier::capacity_bytes() const {
   return bytes;
 }
 
+uint64_t SsdTier::image_bytes_max() const {
+  uint64_t bytes = CopyTier::image_bytes_max();
+  for (const auto& device : devices_) {
+    bytes = std::min(bytes, device->image_bytes_max());
+  }
+  return bytes;
+}
+
 uint64_t SsdTier::used_bytes() const {
   uint64_t bytes = 0;
   for (const auto& device : devices_) {

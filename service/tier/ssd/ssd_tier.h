@@ -58,6 +58,7 @@ class SsdTier final : public CopyTier {
   void Stop() override;
 
   uint64_t capacity_bytes() const override;
+  uint64_t image_bytes_max() const override;
   uint64_t used_bytes() const override;
   // Images that it holds at most: what the index needs room for.
   uint64_t extents_max() const;

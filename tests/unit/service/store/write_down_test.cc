@@ -11,6 +11,7 @@
 
 #include "tests/support/lasting_store.h"
 #include "tests/support/metric_capture.h"
+#include "tests/support/random.h"
 #include "tests/support/side_object_bytes.h"
 
 namespace cairn {
@@ -262,6 +263,18 @@ TEST_F(WriteDownTest, WhatTheTierLetGoComesBackIfItWasUsed) {
   EXPECT_THAT(TakeAll(), ElementsAre(2, 1, 3));
 }
 
+TEST_F(WriteDownTest, WhatTheTierNeverTakesIsNotWaitedFor) {
+  auto identity = StoreFixture::Identity();
+  identity.model = "large";
+  identity.tokens_per_block = 1024;
+  SpaceEntry& space = store_.OpenSpace("raw", identity);
+  store_.PutChain(space, 2);
+  EXPECT_EQ(store_.upkeep->unwritten_count(), 0u);
+  const auto child = store_.PutSource(space_, Key(9), StoreFixture::Whole(space_));
+  ASSERT_TRUE(child.ok());
+  EXPECT_THAT(TakeAll(), ElementsAre(9));
+}
+
 TEST_F(WriteDownTest, RecordsNameWhatIsCurrentAndWhatTheImageIsCodedWith) {
   const codecs::ProfileShape shape = {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32};
   auto identity = StoreFixture::Identity();
@@ -276,6 +289,69 @@ TEST_F(WriteDownTest, RecordsNameWhatIsCurrentAndWhatTheImageIsCodedWith) {
   EXPECT_EQ(disk_->side_objects.size(), 2u);
   EXPECT_EQ(disk_->copies.begin()->second.side_object, proto::SideObjectId(first));
   EXPECT_EQ(disk_->spaces.at(space.fingerprint()).current[0].id, proto::SideObjectId(second));
+}
+
+// Puts in any order, deletions, evictions and failures, while writes end when they like.
+TEST_F(WriteDownTest, InTheEndTheTierHasWhatMemoryHas) {
+  std::mt19937_64 random = SeededRandom();
+  const auto below = [&](uint64_t bound) { return random() % bound; };
+  constexpr uint64_t kChains = 8, kLength = 40;
+  store_.lasting.HoldCompletions(true);
+  for (int step = 0; step < 4000; ++step) {
+    const uint64_t chain = below(kChains), place = below(kLength);
+    const uint64_t number = 1 + chain * kLength + place;
+    switch (below(8)) {
+      case 0:
+      case 1:
+      case 2: {
+        const absl::Status put =
+            Put(number, place == 0 ? 0 : number - 1, place, /*keeps_raw=*/below(4) == 0);
+        ASSERT_TRUE(put.ok()) << put;
+        break;
+      }
+      case 3:
+        if (below(4) == 0) {
+          store_.index->Delete(space_.id(), {Key(number)});
+        }
+        break;
+      case 4:
+        if (below(4) == 0) {
+          store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity);
+        }
+        break;
+      case 5:
+        store_.clock.Advance(absl::Milliseconds(below(400)));
+        store_.upkeep->RunOnce();
+        break;
+      default: {
+        const auto waiting = store_.lasting.waiting();
+        if (!waiting.empty()) {
+          store_.lasting.Complete(waiting[below(waiting.size())],
+                                  below(20) == 0 ? absl::DataLossError("EIO") : absl::OkStatus());
+        }
+      }
+    }
+  }
+  store_.lasting.HoldCompletions(false);
+  for (const TransferId id : store_.lasting.waiting()) {
+    store_.lasting.Complete(id, absl::OkStatus());
+  }
+  for (int round = 0; round < 100 && store_.upkeep->unwritten_count() > 0; ++round) {
+    store_.clock.Advance(absl::Seconds(10));
+    store_.upkeep->RunOnce();
+  }
+  EXPECT_EQ(store_.upkeep->unwritten_count(), 0u);
+  EXPECT_EQ(store_.index->figures(TierId::kSsd).copy_count, disk_->copies.size());
+  EXPECT_EQ(store_.index->figures().image_count, disk_->copies.size());
+  uint64_t cursor = 0;
+  ResidentPins pins;
+  uint64_t in_memory = 0;
+  for (bool has_more = true; has_more;) {
+    has_more = store_.index->Walk(space_.id(), &cursor, &pins);
+    in_memory += pins.size();
+  }
+  EXPECT_GT(in_memory, 50u);
+  EXPECT_LE(in_memory, disk_->copies.size());
 }
 
 }  // namespace
