@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <tuple>
 
@@ -156,14 +159,23 @@ absl::Status WritePage(const std::string& path, const replay::Report& report) {
   return file ? absl::OkStatus() : absl::UnknownError(absl::StrCat("cannot write ", path));
 }
 
-// "replay, 34.1 % hit, 0 wrong bytes [███   ] 120 of 1000 (12 %)"
+// Set by a signal.
+volatile std::sig_atomic_t is_interrupted = 0;
+
+// "replay, 34 % hit, 0 wrong bytes [███   ] 120 of 1000 (12 %)". An interrupt ends the play, and
+// what was played is reported; a second one ends the process.
 replay::Tally PlayWithProgress(const Arguments& arguments, replay::Player& player,
                                uint64_t requests) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { is_interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
   Progress progress(arguments.shows_progress());
   return player.Play([&](const replay::PlayProgress& now) {
     progress.Update(absl::StrCat("replay, ", Percent(now.hit_blocks, now.blocks), " hit, ",
                                  now.wrong_bytes, " wrong bytes"),
                     now.requests, requests);
+    return is_interrupted == 0;
   });
 }
 
@@ -237,7 +249,8 @@ const Command kReplay{
         "What a block holds follows from its key. Of raw and exact each byte is compared; of "
         "other\n"
         "recipes checksums are verified and the error is, against that of another block.\n"
-        "docs/tutorials/sizing.md says what to make of it. --timeout is of connecting here.\n",
+        "docs/tutorials/sizing.md says what to make of it. --timeout is of connecting here. An\n"
+        "interrupt ends the play; what was played is reported.\n",
     .flags = kFlags,
     .operands_min = 1,
     .operands_max = 1,

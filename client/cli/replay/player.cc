@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/mutex.h"
-
 namespace cairn::replay {
 namespace {
 
@@ -36,36 +34,33 @@ Player::Player(const Trace& trace, const Ceiling& ceiling, const Content& conten
       options_(options),
       window_count_(std::clamp<size_t>(trace.requests.size() / kWindowRequests, 1, kWindowsMax)) {}
 
-Tally Player::Play(absl::FunctionRef<void(const PlayProgress& progress)> watch) {
-  const auto progress = [this] {
-    return PlayProgress{
-        requests_.load(std::memory_order_relaxed), blocks_.load(std::memory_order_relaxed),
-        hit_blocks_.load(std::memory_order_relaxed), wrong_bytes_.load(std::memory_order_relaxed)};
-  };
+Tally Player::Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch) {
   started_ = MonotonicNow();
   std::vector<Hand> hands(options_.parallel, Hand{Tally(window_count_), {}, {}, {}});
-  Mutex mutex;
-  CondVar ended;
-  uint32_t running = options_.parallel;
+  {
+    const MutexLock lock(mutex_);
+    running_ = options_.parallel;
+  }
   std::vector<std::thread> threads;
   threads.reserve(hands.size());
   for (Hand& hand : hands) {
-    threads.emplace_back([&] {
-      Run(hand);
-      MutexLock lock(mutex);
-      --running;
-      ended.NotifyAll();
-    });
+    threads.emplace_back([this, &hand] { Run(hand); });
   }
   for (bool is_over = false; !is_over;) {  // ends when the trace does: each call has a deadline
     {
-      MutexLock lock(mutex);
+      const MutexLock lock(mutex_);
       const absl::Time until = MonotonicNow() + kWatchInterval;
-      while (running > 0 && ended.WaitUntil(mutex, until)) {
+      while (running_ > 0 && changed_.WaitUntil(mutex_, until)) {
       }
-      is_over = running == 0;
+      is_over = running_ == 0;
     }
-    watch(progress());
+    if (!watch({requests_.load(std::memory_order_relaxed), blocks_.load(std::memory_order_relaxed),
+                hit_blocks_.load(std::memory_order_relaxed),
+                wrong_bytes_.load(std::memory_order_relaxed)})) {
+      const MutexLock lock(mutex_);
+      is_stopped_ = true;
+      changed_.NotifyAll();
+    }
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -79,27 +74,30 @@ Tally Player::Play(absl::FunctionRef<void(const PlayProgress& progress)> watch) 
 void Player::Run(Hand& hand) {
   hand.got.resize(content_.block_bytes());
   hand.expected.resize(content_.block_bytes());
-  for (size_t index = next_.fetch_add(1, std::memory_order_relaxed); index < trace_.requests.size();
-       index = next_.fetch_add(1, std::memory_order_relaxed)) {
-    WaitFor(trace_.requests[index], hand);
+  for (;;) {  // ends: each turn takes a request
+    const size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= trace_.requests.size() || !WaitFor(trace_.requests[index], hand)) {
+      break;
+    }
     PlayRequest(index, hand);
     requests_.fetch_add(1, std::memory_order_relaxed);
   }
+  const MutexLock lock(mutex_);
+  --running_;
+  changed_.NotifyAll();
 }
 
-void Player::WaitFor(const TraceRequest& request, Hand& hand) const {
-  if (options_.rate <= 0) {
-    return;
+bool Player::WaitFor(const TraceRequest& request, Hand& hand) {
+  absl::Time due = started_;
+  if (options_.rate > 0) {
+    const uint64_t offset_ms = request.time_ms - trace_.requests.front().time_ms;
+    due += absl::Milliseconds(static_cast<double>(offset_ms) / options_.rate);
+    hand.tally.behind_max = std::max(hand.tally.behind_max, MonotonicNow() - due);
   }
-  const uint64_t offset_ms = request.time_ms - trace_.requests.front().time_ms;
-  const absl::Time due =
-      started_ + absl::Milliseconds(static_cast<double>(offset_ms) / options_.rate);
-  const absl::Duration ahead = due - MonotonicNow();
-  if (ahead > absl::ZeroDuration()) {
-    absl::SleepFor(ahead);
-  } else {
-    hand.tally.behind_max = std::max(hand.tally.behind_max, -ahead);
+  const MutexLock lock(mutex_);
+  while (!is_stopped_ && changed_.WaitUntil(mutex_, due)) {
   }
+  return !is_stopped_;
 }
 
 size_t Player::WindowOf(size_t index) const {

@@ -11,9 +11,11 @@
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "client/cli/replay/content.h"
 #include "client/cli/replay/tally.h"
 #include "client/cli/replay/trace.h"
@@ -39,8 +41,9 @@ class Player {
   Player(const Trace& trace, const Ceiling& ceiling, const Content& content, Client& client,
          Space& space, const PlayOptions& options);
 
-  // To the trace's end, whatever calls answer. `watch` hears of it about once a second.
-  Tally Play(absl::FunctionRef<void(const PlayProgress& progress)> watch);
+  // To the trace's end, whatever calls answer, or until `watch`, which hears of it about once a
+  // second, says false: then to the end of the requests under way.
+  Tally Play(absl::FunctionRef<bool(const PlayProgress& progress)> watch);
 
  private:
   // What a thread has.
@@ -57,7 +60,8 @@ class Player {
   bool GetBlock(const TraceRequest& request, uint32_t at, const LeaseToken& lease, size_t window,
                 Hand& hand);
   void PutFrom(uint32_t first, size_t window, Hand& hand);
-  void WaitFor(const TraceRequest& request, Hand& hand) const;
+  // False: the play was stopped meanwhile.
+  bool WaitFor(const TraceRequest& request, Hand& hand);
   size_t WindowOf(size_t index) const;
 
   const Trace& trace_;
@@ -68,6 +72,10 @@ class Player {
   const PlayOptions options_;
   const size_t window_count_;
   absl::Time started_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  uint32_t running_ ABSL_GUARDED_BY(mutex_) = 0;  // threads
   std::atomic<size_t> next_{0};
   std::atomic<uint64_t> requests_{0}, blocks_{0}, hit_blocks_{0}, wrong_bytes_{0};
 };

@@ -135,8 +135,10 @@ void PrintText(const Report& report) {
   absl::PrintF("\nmoved        %s got, %s put\n", FormatBytes(report.get_bytes),
                FormatBytes(report.put_bytes));
   const uint64_t stored_blocks = tally.puts - tally.duplicate_puts;
-  absl::PrintF("stored       %d blocks, %s (%s)\n", stored_blocks, FormatBytes(tally.stored_bytes),
-               cli::Ratio(stored_blocks * report.block_bytes, tally.stored_bytes));
+  absl::PrintF("stored       %d blocks, %s (%s), %.2f bytes for each that was hit\n", stored_blocks,
+               FormatBytes(tally.stored_bytes),
+               cli::Ratio(stored_blocks * report.block_bytes, tally.stored_bytes),
+               ShareOf(tally.stored_bytes, report.get_bytes));
   for (const TierFigures& tier : report.tiers) {
     absl::PrintF("%-12s %s of %s used at the end\n", NameOf(tier.tier),
                  FormatBytes(tier.used_bytes), FormatBytes(tier.capacity_bytes));
@@ -190,6 +192,8 @@ void PrintJson(const Report& report) {
       .Field("lost_blocks", tally.lost_blocks)
       .Field("stored_blocks", tally.puts - tally.duplicate_puts)
       .Field("stored_bytes", tally.stored_bytes)
+      .Key("stored_per_hit_byte")
+      .Real(ShareOf(tally.stored_bytes, report.get_bytes))
       .Field("duplicate_puts", tally.duplicate_puts)
       .Field("skipped_puts", tally.skipped_puts)
       .Field("late_calls", tally.late_calls)

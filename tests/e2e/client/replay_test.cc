@@ -324,6 +324,30 @@ TEST_F(ReplayTest, TheRateIsKept) {
   EXPECT_GE(played.Figure("elapsed_ms"), 300);
 }
 
+TEST_F(ReplayTest, AnInterruptEndsThePlayWithItsReport) {
+  const std::vector<Asked> asked(2, Asked{{1}, kTraceTokens});
+  std::ofstream(TracePath()) << TraceOf(asked, 600'000);
+  const std::string report = folder_.File("report");
+  auto running = ChildProcess::Start(
+      "/bin/sh", {"-c", absl::StrCat("exec ", CAIRNCTL_PATH, " replay ", TracePath(),
+                                     " --rate 1 --recipe raw --progress --control ",
+                                     daemon_->endpoint("control"), kSmallBlocks, " 2>", report)});
+  ASSERT_TRUE(running.ok()) << running.status();
+  const absl::Time until = MonotonicNow() + kPatience;
+  std::string shown;
+  while (shown.find("1 of 2") == std::string::npos && MonotonicNow() < until) {
+    absl::SleepFor(absl::Milliseconds(20));
+    std::stringstream text;
+    text << std::ifstream(report).rdbuf();
+    shown = text.str();
+  }
+  (*running)->Signal(SIGINT);
+  const auto line = (*running)->ReadLine(kPatience);
+  ASSERT_TRUE(line.ok()) << line.status() << shown;
+  EXPECT_THAT(*line, HasSubstr("1 requests, 1 blocks"));
+  EXPECT_EQ((*running)->Wait(kPatience).value_or(-1), 0);
+}
+
 TEST_F(ReplayTest, WhatCannotBePlayedIsRefused) {
   const std::string good = TraceOf({{{1}, kTraceTokens}}, 1);
   EXPECT_THAT(Play(good + "nonsense\n", "").output, HasSubstr("line 2: is no JSON object"));
