@@ -126,15 +126,22 @@ absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
   if (covered.has_value()) {
     return false;
   }
+  const uint64_t uncopied = table_.uncopied_count();
   CAIRN_RETURN_IF_ERROR(table_.Add(std::move(image), clock_.Now()).status());
+  is_wake_due_ = is_wake_due_ || (uncopied == 0 && table_.uncopied_count() > 0);
   return true;
 }
 
 void BlockIndex::Announce(const BlockName& name) {
   Waiters::Taken awakened;
+  bool is_wake_due = false;
   {
     const MutexLock lock(mutex_);
     awakened = waiters_.TakeFor(name);
+    is_wake_due = std::exchange(is_wake_due_, false);
+  }
+  if (is_wake_due && wake_) {
+    wake_();
   }
   for (std::unique_ptr<Waiter>& waiter : awakened) {
     TryWaiter(std::move(waiter), /*is_last_try=*/false);

@@ -74,7 +74,8 @@ class BlockIndex final : public Prefixes,
   ~BlockIndex() override;  // REQUIRES: no ResidentPin is left
 
   // Set once, before use. `is_open` tells whether a session may still take leases; `wake` is called
-  // when a waiter's deadline may be the next thing to happen. Both are called with no lock held.
+  // when a waiter's deadline may be the next thing to happen, or the lasting tier lacks an image
+  // again. Both are called with no lock held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
 
@@ -183,6 +184,7 @@ class BlockIndex final : public Prefixes,
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;    // where TakePending() goes on
+  bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;     // by the next Announce()
   uint32_t uncopied_round_ ABSL_GUARDED_BY(mutex_) = 0;  // of TakeUncopied()
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them

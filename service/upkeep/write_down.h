@@ -36,8 +36,7 @@ class WriteDown {
             std::function<void()> wake);
   ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
 
-  // Submits what there is room for. Returns when to call again if nothing wakes before; what is
-  // published wakes nobody, so call it now and then.
+  // Submits what there is room for. Returns when to call again if nothing wakes before.
   absl::Time RunOnce(absl::Time now);
   // No new writes; waits for those under way. Idempotent.
   void Stop();

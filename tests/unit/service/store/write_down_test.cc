@@ -99,6 +99,18 @@ TEST_F(WriteDownTest, InTheOrderPublished) {
   EXPECT_THAT(TakeAll(), ElementsAre(3, 4));
 }
 
+TEST_F(WriteDownTest, TheFirstOfThemWakesUpkeep) {
+  int wakes = 0;
+  store_.index->SetWake([&] { ++wakes; });
+  ASSERT_TRUE(Put(1).ok());
+  EXPECT_EQ(wakes, 1);
+  ASSERT_TRUE(Put(2).ok());
+  EXPECT_EQ(wakes, 1) << "it is awake";
+  store_.WriteAllDown();
+  ASSERT_TRUE(Put(3).ok());
+  EXPECT_EQ(wakes, 2);
+}
+
 TEST_F(WriteDownTest, AncestorsComeBeforeDescendantsHoweverTheyWerePut) {
   ASSERT_TRUE(Put(4, 3, 3).ok());
   ASSERT_TRUE(Put(20).ok());
