@@ -116,12 +116,17 @@ absl::Time Upkeep::RunOnce() {
 }
 
 bool Upkeep::EncodePending() {
-  ResidentPins taken = index_.TakePending(kEncodesPerRound);
-  std::vector<ResidentPin> to_do(std::make_move_iterator(taken.begin()),
-                                 std::make_move_iterator(taken.end()));
+  std::vector<ResidentPin> to_do;  // one, and what has to be encoded before it
   bool has_room = true;
   // Ends: what is taken is pending no more, and a chain is shorter than kClimbMax or cut there.
-  for (size_t encoded = 0; encoded < kEncodesPerRound && has_room && !to_do.empty();) {
+  for (size_t encoded = 0; encoded < kEncodesPerRound && has_room;) {
+    if (to_do.empty()) {
+      ResidentPins taken = index_.TakePending(1);
+      if (taken.empty()) {
+        break;
+      }
+      std::move(taken.begin(), taken.end(), std::back_inserter(to_do));
+    }
     if (ResidentPins before = TakePendingParents(to_do.back()); !before.empty()) {
       if (to_do.size() >= kClimbMax) {
         PutBack(to_do);
@@ -208,7 +213,8 @@ absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr && parents.views.empty()
                                            ? Demoted(view, spec.recipe)
                                            : Recoded(view, spec, inputs));
-  CAIRN_RETURN_IF_ERROR(tiers_.host().PlaceStaged(image));
+  const BlockName block = {pin.facts().space_id, pin.facts().key};
+  CAIRN_RETURN_IF_ERROR(tiers_.host().PlaceStaged(image, &block));
   if (index_.Replace(pin, {.recipe = codecs::RecordedSpec(spec, inputs).recipe,
                            .extent = std::move(image),
                            .side_object = std::move(side_object),

@@ -91,6 +91,13 @@ TEST_F(OttChainTest, ABusyMomentLeavesTheChainWhole) {
   }
 }
 
+TEST_F(OttChainTest, BlocksThatWaitTogetherGoOnFromEachOther) {
+  const SpaceEntry& space = store_.OpenSpace("ott:2");
+  for (uint8_t key = 1; key <= 20; ++key) Put(space, key, /*keeps_raw=*/true);
+  Encode();
+  for (uint8_t key = 1; key <= 20; ++key) EXPECT_EQ(RecipeOf(space, key), "ott:2") << int{key};
+}
+
 TEST_F(OttChainTest, TheOrderInWhichUpkeepFindsBlocksDoesNotMatter) {
   const SpaceEntry& space = store_.OpenSpace("ott:2");
   for (uint8_t key = 20; key >= 2; --key) Put(space, key, /*keeps_raw=*/true);
