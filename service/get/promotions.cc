@@ -70,9 +70,10 @@ absl::Status Promotions::Allocate(Promotion& promotion) {
   }
   if (has_share) {
     promotion.writer_ = parts_.copies.BeginCopy(promotion.pin_, TierId::kHost);
+    const BlockName block = {promotion.pin_.facts().space_id, promotion.pin_.facts().key};
     absl::StatusOr<Extent> room = promotion.writer_.is_empty()
                                       ? absl::StatusOr<Extent>(absl::AlreadyExistsError(""))
-                                      : host.Allocate(bytes);
+                                      : host.Allocate(bytes, &block);
     if (room.ok()) {
       promotion.memory_ = *std::move(room);
       return absl::OkStatus();

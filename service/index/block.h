@@ -9,9 +9,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
-#include "service/index/block_name.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
+#include "service/tier/block_name.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/tier_extent.h"
 
@@ -75,21 +75,42 @@ struct BlockInTier {
   uint32_t copy_count = 0;
   uint32_t child_count = 0;           // children with copies there
   uint32_t held_count = 0;            // of the copies
-  uint32_t queue_index = kNotQueued;  // in the tier's Recency
+  uint32_t queue_index = kNotQueued;  // in one of the tier's orders
 };
 
+// A name that the index knows. It is one of these:
+//
+// - There: it has images. Only then is it linked, counted and found.
+// - On its way: puts of it are in flight. Its place in its chain is known.
+// - Missing: others name it as their parent. Its own parent is not known.
 struct Block {
   uint32_t slot = 0;
   bool is_linked = false;
   BlockName name;
-  proto::BlockKey parent{};  // all zero: none
-  uint64_t first_position = 0;
-  uint16_t tokens = 0;
-  uint32_t child_count = 0;                  // with copies anywhere
+  uint64_t first_position = 0;  // of a missing block: where its children begin
+  uint16_t tokens = 0;          // of a missing block: 0
+  // The chain. Children are those that are there or on their way, in a circle from first_child on.
+  Block* parent = nullptr;  // null: it has none, or is missing
+  Block* first_child = nullptr;
+  Block* next_sibling = nullptr;
+  Block* previous_sibling = nullptr;
+  uint32_t follower_count = 0;   // in that circle
+  uint32_t child_count = 0;      // of those, with copies anywhere
+  uint32_t child_put_count = 0;  // of those, with puts in flight
+  uint32_t put_count = 0;        // puts of it in flight
+  // The chain above it is broken: it is missing, or a block before it is. True as far as
+  // BlockTable::SettleCuts() got: the first `unsettled` children may disagree.
+  bool is_cut = false;
+  uint32_t unsettled = 0;
+  uint32_t unsettled_index = 0;              // in BlockTable::unsettled_, if any child may disagree
+  uint32_t search = 0;                       // the last search for a window that it was exempt from
   std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
   uint64_t last_use = 0;                     // a count of uses, index-wide
   absl::Time used_at = absl::InfinitePast();
   absl::InlinedVector<ImageRef, 2> images;  // in the order published
+
+  bool has_place() const { return is_linked || put_count > 0; }
+  uint64_t end_position() const { return first_position + tokens; }
 };
 
 using ImageList = absl::InlinedVector<Image*, 4>;

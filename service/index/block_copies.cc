@@ -66,7 +66,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   Block* block = image->block;
   if (block->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
-    AddChildIn(*block, tier);
+    CountChildIn(*block, tier, +1);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -86,7 +86,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   copy->extent.SetOwner(nullptr);
   if (--block->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
-    RemoveChildIn(*block, tier);
+    CountChildIn(*block, tier, -1);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -251,15 +251,27 @@ void BlockTable::SetHeld(Copy* copy, bool is_held) {
   in.held_count += static_cast<uint32_t>(one);
   if (was_held != (in.held_count > 0)) {
     tier.held_blocks += one;
-    tier.held_queued += in.queue_index != BlockInTier::kNotQueued ? one : 0;
+    if (in.queue_index != BlockInTier::kNotQueued) {
+      tier.orders[copy->image->block->is_cut ? kCut : kWhole].held += one;
+    }
   }
+}
+
+bool BlockTable::IsKept(const Image& image) {
+  return image.pins > 0 || (image.block != nullptr && image.block->child_put_count > 0);
 }
 
 void BlockTable::RefreshHeld(Image* image) {
   for (Copy* copy : image->copies) {
     if (copy != nullptr) {
-      SetHeld(copy, copy->pins > 0 || (image->pins > 0 && IsLast(*copy)));
+      SetHeld(copy, copy->pins > 0 || (IsKept(*image) && IsLast(*copy)));
     }
+  }
+}
+
+void BlockTable::RefreshHeld(Block* block) {
+  for (const ImageRef& ref : block->images) {
+    RefreshHeld(ref.image);
   }
 }
 
@@ -291,7 +303,7 @@ void BlockTable::Unpin(Copy* copy) {
     return;
   }
   if (copy->is_linked) {
-    SetHeld(copy, copy->image->pins > 0 && IsLast(*copy));
+    SetHeld(copy, IsKept(*copy->image) && IsLast(*copy));
   } else {
     SetHeld(copy, false);
     FreeCopy(copy);

@@ -66,17 +66,6 @@ ResidentPin BlockIndex::ResideLocked(Copy& copy) {
   return ResidentPin(this, &copy);
 }
 
-Pin BlockIndex::PinBlock(const BlockName& name) {
-  const MutexLock lock(mutex_);
-  const Block* block = table_.Find(name);
-  if (block == nullptr) {
-    return Pin();
-  }
-  Image* image = block->images.front().image;
-  table_.Pin(image);
-  return Pin(this, image);
-}
-
 Pins BlockIndex::PinImages(const BlockName& name) {
   Pins pins;
   const MutexLock lock(mutex_);
@@ -118,6 +107,17 @@ void BlockIndex::Unpin(Image* image) {
 absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& claim) const {
   const MutexLock lock(mutex_);
   return table_.Check(claim);
+}
+
+absl::StatusOr<ExpectedBlock> BlockIndex::Expect(const BlockClaim& claim) {
+  const MutexLock lock(mutex_);
+  CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
+  return ExpectedBlock(this, table_.Expect(claim));
+}
+
+void BlockIndex::EndExpect(Block* block) {
+  const MutexLock lock(mutex_);
+  table_.EndExpect(block);
 }
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
@@ -194,13 +194,14 @@ void BlockIndex::GiveUp(Image* image, TierId tier) {
 
 // --- Evict ---------------------------------------------------------------------------------------
 
-uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason) {
-  uint64_t freed = 0, since = UINT64_MAX;
+uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason, const BlockName* newcomer) {
+  Eviction eviction = {.tier = tier, .reason = reason, .newcomer = newcomer};
+  uint64_t freed = 0;
   int searches = 0;  // for ancestors of held leaves
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    since = std::min(since, table_.uses());
-    freed = table_.EvictOldest(tier, reason, since, visits);
-    searches += table_.IsEveryLeafHeld(tier) ? 1 : 0;
+    eviction.since = std::min(eviction.since, table_.uses());
+    freed = table_.EvictOldest(eviction, visits);
+    searches += eviction.is_past_leaves ? 1 : 0;
     return freed > 0 || !visits.is_spent() || searches == limits::kEvictionSearchesMax;
   });
   return freed;
@@ -223,11 +224,11 @@ void BlockIndex::LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset)
   table_.LoseCopy(tier, image, offset);
 }
 
-bool BlockIndex::EvictWindow(uint64_t bytes, uint64_t* bytes_passed) {
+bool BlockIndex::EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) {
   window_searches_.Add();
   mutex_.LetWaitersPass();
   const MutexLock lock(mutex_);
-  return table_.EvictWindow(tiers_.host().arena(), bytes, bytes_passed);
+  return table_.EvictWindow(tiers_.host().arena(), bytes, newcomer, bytes_passed);
 }
 
 // --- Figures -------------------------------------------------------------------------------------

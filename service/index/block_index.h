@@ -16,7 +16,8 @@
 // and the second to publish is the duplicate. Overlapping slices are accepted.
 //
 // Leaf-first: a block with resident children is not evicted by age; among the others the least
-// recently used goes first. A block without parent and children is in plain LRU order.
+// recently used goes first. A block without parent and children is in plain LRU order. Blocks of
+// broken chains go before all others, and nothing goes for a block that follows it (evictor.h).
 //
 // Thread-safety: Thread-safe. One lock, held for memory work: a call that looks at many keys or
 //                images looks at kVisitsPerHoldMax of them, lets those who wait pass, and goes on.
@@ -92,11 +93,11 @@ class BlockIndex final : public Prefixes,
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const override;
   ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
-  Pin PinBlock(const BlockName& name) override;
   Pins PinImages(const BlockName& name) override;
   Pin PinImage(const ResidentPin& pin) override;
   ResidentPin Reside(const Pin& pin, TierId tier) override;
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
+  absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) override;
   absl::StatusOr<bool> Publish(NewImage image) override;
   void Announce(const BlockName& name) override;
   bool Drop(const ResidentPin& pin) override;
@@ -120,8 +121,9 @@ class BlockIndex final : public Prefixes,
   bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) override;
 
   // Evictor.
-  uint64_t EvictOldest(TierId tier, EvictionReason reason) override;
-  bool EvictWindow(uint64_t bytes, uint64_t* bytes_passed) override;
+  using Evictor::EvictOldest;
+  uint64_t EvictOldest(TierId tier, EvictionReason reason, const BlockName* newcomer) override;
+  bool EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) override;
   bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                  EvictionReason reason) override;
   Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) override;
@@ -144,10 +146,12 @@ class BlockIndex final : public Prefixes,
   friend class Pin;
   friend class ResidentPin;
   friend class CopyWriter;
+  friend class ExpectedBlock;
 
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
+  void EndExpect(Block* block);
   ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs `step`, which takes Visits, in one hold of the lock after another until it returns true,

@@ -115,11 +115,12 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     }
     const TierId tier = *table_.lasting();
     taken.emplace();
-    taken->parent = image->block->parent;
+    const Block* parent = image->block->parent;
+    taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
     taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(table_.BeginCopy(image, tier));
     taken->writer = CopyWriter(this, image, tier);
-    if (Block* parent = table_.Find({image->facts.space_id, taken->parent}); parent != nullptr) {
+    if (parent != nullptr) {
       for (const ImageRef& ref : parent->images) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
           taken->beside = ResideLocked(*copy);
@@ -190,10 +191,10 @@ std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const Block* block = pin.copy_->is_linked ? pin.copy_->image->block : nullptr;
-  if (block == nullptr || block->parent == proto::BlockKey{}) {
+  if (block == nullptr || block->parent == nullptr) {
     return std::nullopt;
   }
-  return BlockName{block->name.space_id, block->parent};
+  return block->parent->name;
 }
 
 void BlockIndex::PutBackPending(const ResidentPin& pin) {
@@ -249,13 +250,14 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
       if (block == nullptr) {
         continue;
       }
-      ListedBlock listed = {.key = block->name.key,
-                            .parent = block->parent,
-                            .first_position = block->first_position,
-                            .is_complete = IsComplete(*block, whole),
-                            .child_count = block->child_count,
-                            .idle = clock_.Now() - block->used_at,
-                            .images = {}};
+      ListedBlock listed = {
+          .key = block->name.key,
+          .parent = block->parent == nullptr ? proto::BlockKey{} : block->parent->name.key,
+          .first_position = block->first_position,
+          .is_complete = IsComplete(*block, whole),
+          .child_count = block->child_count,
+          .idle = clock_.Now() - block->used_at,
+          .images = {}};
       for (const ImageRef& ref : block->images) {
         const Copy& copy = ref.image->best();
         ListedImage image = {ref.image->facts, copy.facts, ref.image->pins + copy.pins,

@@ -3,9 +3,13 @@
 // The blocks themselves: the map, chains, copies, recency, pins and figures. What BlockIndex guards
 // with its lock. docs/adr has the table of what happens to a copy.
 //
-// Chains are kept by name. A block whose parent is not resident counts under the parent's name
-// (`orphans`), so that a parent published later, or again, knows its children. Links only join
-// first positions that are one block apart, so a chain cannot be a circle.
+// Chains are kept by name. A parent that is not there is known by its name all the same (see
+// Block), so that, published later, or again, it knows its children. Links only join first
+// positions that are one block apart, so a chain cannot be a circle.
+//
+// A chain is broken where a block is neither there nor on its way. What follows is of no use until
+// that block comes, and is evicted first. When a block goes or comes, those that follow it change
+// with it, later: SettleCuts() goes over them a few at a time.
 //
 // Each tier has an order, child counts and figures of its own.
 //
@@ -17,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -40,11 +45,22 @@ namespace cairn {
 // need a bank.
 inline constexpr std::string_view kRecipeFamilies[] = {"cairn", "patternkv"};
 
+// One eviction, which may take several holds.
+struct Eviction {
+  TierId tier = TierId::kHost;
+  EvictionReason reason = EvictionReason::kCapacity;
+  const BlockName* newcomer = nullptr;  // null: for no block
+  // A uses(): once every leaf is held, those looked at after it have nothing more to say.
+  uint64_t since = UINT64_MAX;
+  bool is_past_leaves = false;  // the last hold looked at what held leaves follow
+};
+
 class BlockTable {
  public:
   // Borrows the tiers for the call.
   BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max);
 
+  // Null where it has no images.
   Block* Find(const BlockName& name) const;
   // As BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
@@ -52,6 +68,10 @@ class BlockTable {
   // REQUIRES: Check(image.claim) is nullopt. ResourceExhausted: full, and nothing may go.
   // Unavailable: the tier is out.
   absl::StatusOr<Image*> Add(NewImage image, absl::Time now);
+  // A put is on its way: until EndExpect() its block counts as there for those that follow it, and
+  // the last copies of the block before it are held. REQUIRES: Check(claim) is no error.
+  Block* Expect(const BlockClaim& claim);
+  void EndExpect(Block* block);
   // Takes all of a block out of sight, in every tier; its copies are freed now or at their last
   // unpin. Returns the bytes that are free now.
   uint64_t UnlinkBlock(Block* block);
@@ -96,20 +116,14 @@ class BlockTable {
   // Empty: there is no lasting tier.
   std::optional<TierId> lasting() const { return lasting_; }
 
-  // As Evictor, as far as `visits` go; EvictOldest() goes on where they were spent. Once every leaf
-  // is held it has nothing more to say of those that it looked at after `since`, a uses().
-  uint64_t EvictOldest(TierId tier, EvictionReason reason, uint64_t since, Visits& visits);
-  bool EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed);
+  // As Evictor, as far as `visits` go; EvictOldest() goes on where they were spent.
+  uint64_t EvictOldest(Eviction& eviction, Visits& visits);
+  bool EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed);
   bool EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset, EvictionReason reason);
   Evictor::Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to);
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset);
 
   uint64_t uses() const { return uses_; }
-  bool IsEveryLeafHeld(TierId tier) const {
-    const InTier& in = At(tier);
-    return in.recency == nullptr || in.held_queued == in.recency->count();
-  }
-
   uint32_t slot_count() const { return blocks_.slot_count(); }
   // Null where no linked block is.
   Block* AtSlot(uint32_t slot);
@@ -125,11 +139,6 @@ class BlockTable {
   void Report(MetricSink& sink) const;
 
  private:
-  struct Orphans {
-    uint32_t count = 0;
-    uint64_t first_position = 0;  // of every one of them
-    std::array<uint32_t, kTierCount> count_in{};
-  };
   struct NameHash {
     using is_transparent = void;
     size_t operator()(const BlockName& name) const { return absl::Hash<BlockName>{}(name); }
@@ -144,14 +153,19 @@ class BlockTable {
   struct RecipeFigures {
     uint64_t image_count = 0, image_bytes = 0, source_bytes = 0;
   };
+  // Blocks of a leaf-first tier without children there.
+  struct Order {
+    std::unique_ptr<Recency> recency;
+    uint64_t held = 0;  // of them
+  };
+  enum : size_t { kCut = 0, kWhole = 1 };  // those of broken chains, which go first, and others
   struct InTier {
     bool exists = false;
     bool is_out = false;
     TierTraits traits;
-    std::unique_ptr<Recency> recency;       // blocks without children there; null: not leaf-first
+    std::array<Order, 2> orders;            // empty: the tier is not leaf-first
     uint64_t lease_bytes_max = UINT64_MAX;  // of others than the host's
     uint64_t held_blocks = 0;
-    uint64_t held_queued = 0;  // of those, in recency
     CopyFigures figures;
     uint64_t published_bytes_total = 0, unlinked_bytes_total = 0, lost_total = 0;
     std::array<uint64_t, kEvictionReasonCount> evicted_blocks{};
@@ -164,12 +178,20 @@ class BlockTable {
 
   // Blocks and chains.
   absl::Status CheckPlaceInChain(const BlockClaim& claim) const;
-  Block* LinkBlock(const BlockClaim& claim, absl::Time now);
+  // Linked or not; null: the name is not known.
+  Block* FindKnown(const BlockName& name) const;
+  Block* Know(const BlockName& name);  // as missing, if it is new
+  void ForgetIfUnused(Block* block);
+  void TakePlace(Block* block, const BlockClaim& claim);
+  void LosePlace(Block* block);
+  absl::Status MakeRoom(Block* block, absl::Time now);
+  void LinkBlock(Block* block, absl::Time now);
   void RemoveBlock(Block* block);  // REQUIRES: no images
-  void AddChild(const BlockName& parent, uint64_t first_position);
-  void RemoveChild(const BlockName& parent);
-  void AddChildIn(const Block& child, TierId tier);
-  void RemoveChildIn(const Block& child, TierId tier);
+  void CountChildIn(const Block& child, TierId tier, int sign);
+  void SetCut(Block* block, bool is_cut);
+  void SetUnsettled(Block* block, uint32_t count);
+  // False: `visits` are spent, and there is more.
+  bool SettleCuts(Visits& visits);
   // Into or out of the tier's order, as its copies and children are now.
   void Requeue(Block* block, TierId tier);
 
@@ -185,7 +207,10 @@ class BlockTable {
   void FreeIfUnused(Image* image);
   bool IsLast(const Copy& copy) const;
   void SetHeld(Copy* copy, bool is_held);
+  // Its last copy may not go.
+  static bool IsKept(const Image& image);
   void RefreshHeld(Image* image);
+  void RefreshHeld(Block* block);
   // It has a copy that the lasting tier takes, has not, and does not get already.
   bool IsMissing(const Image& image) const;
   // Into or out of the queue of those that the lasting tier lacks.
@@ -203,22 +228,31 @@ class BlockTable {
   void ReportTier(TierId id, MetricSink& sink) const;
 
   // Eviction.
-  Block* OldestUnheld(TierId tier, uint64_t since, Visits& visits);
-  // The nearest ancestor in the tier that is not held; null: there is none, or `visits` are spent.
-  Block* UnheldAncestor(const Block& block, TierId tier, Visits& visits);
+  bool IsCut(const BlockName* newcomer) const;
+  // Whether the follower's chain passes the block; `if_spent` where `visits` do not suffice to
+  // tell.
+  static bool IsBefore(const Block& block, const Block& follower, bool if_spent, Visits& visits);
+  Block* OldestUnheld(Eviction& eviction, Visits& visits);
+  Block* OldestLeaf(Order& order, TierId tier, Visits& visits);
+  Block* PastHeldLeaves(Order& order, const Eviction& eviction, Visits& visits);
+  // The nearest ancestor in the tier that is not held and may go for the newcomer; null: there is
+  // none, or `visits` are spent. *is_being_put turns true where a put follows on it.
+  Block* UnheldAncestor(const Block& block, const Eviction& eviction, bool* is_being_put,
+                        Visits& visits);
   // The linked copy at that place of a tier. Null: there is none.
   Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) const;
   // Drops a block's copies in a tier. Returns the bytes that are free now.
   uint64_t EvictFrom(Block* block, TierId tier, EvictionReason reason);
   // Drops a whole block, if one may go. False: none.
-  bool EvictAnywhere(EvictionReason reason, Visits& visits);
+  bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
   const uint64_t blocks_max_, images_max_;
   Slab<Block> blocks_;
   Slab<Image> images_;
   Slab<Copy> copies_;
   absl::flat_hash_set<Block*, NameHash, NameEqual> by_name_;
-  absl::flat_hash_map<BlockName, Orphans> orphans_;
+  std::vector<Block*> unsettled_;         // those with children that may disagree
+  uint32_t search_ = 0;                   // of the last search for a window
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   std::optional<TierId> lasting_;
   uint64_t lasting_image_bytes_max_ = 0;

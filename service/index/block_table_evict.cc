@@ -31,62 +31,137 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
   return freed;
 }
 
-uint64_t BlockTable::EvictOldest(TierId tier, EvictionReason reason, uint64_t since,
-                                 Visits& visits) {
-  Block* block = OldestUnheld(tier, since, visits);
-  return block == nullptr ? 0 : EvictFrom(block, tier, reason);
+// --- What may go for whom ------------------------------------------------------------------------
+
+bool BlockTable::IsCut(const BlockName* newcomer) const {
+  const Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
+  return block != nullptr && block->has_place() && block->is_cut;
 }
 
-Block* BlockTable::OldestUnheld(TierId tier, uint64_t since, Visits& visits) {
-  const InTier& order = At(tier);
-  if (order.recency == nullptr || order.held_blocks == order.figures.block_count) {
+bool BlockTable::IsBefore(const Block& block, const Block& follower, bool if_spent,
+                          Visits& visits) {
+  if (follower.name.space_id != block.name.space_id) {
+    return false;
+  }
+  for (const Block* before = follower.parent;
+       before != nullptr && before->first_position >= block.first_position;
+       before = before->parent) {
+    if (before == &block) {
+      return true;
+    }
+    if (!visits.Take()) {
+      return if_spent;
+    }
+  }
+  return false;
+}
+
+// --- By age --------------------------------------------------------------------------------------
+
+uint64_t BlockTable::EvictOldest(Eviction& eviction, Visits& visits) {
+  eviction.is_past_leaves = false;
+  if (!SettleCuts(visits)) {
+    return 0;
+  }
+  Block* block = OldestUnheld(eviction, visits);
+  return block == nullptr ? 0 : EvictFrom(block, eviction.tier, eviction.reason);
+}
+
+Block* BlockTable::OldestUnheld(Eviction& eviction, Visits& visits) {
+  InTier& in = At(eviction.tier);
+  if (!in.traits.is_leaf_first) {
     return nullptr;
   }
-  const bool has_leaf = !IsEveryLeafHeld(tier);
+  const size_t order_count = IsCut(eviction.newcomer) ? kCut + 1 : kWhole + 1;
+  for (size_t i = 0; i < order_count; ++i) {
+    if (Order& order = in.orders[i]; order.held < order.recency->count()) {
+      return OldestLeaf(order, eviction.tier, visits);
+    }
+  }
+  if (in.held_blocks == in.figures.block_count) {
+    return nullptr;
+  }
+  // What is left and not held has children that are.
+  eviction.is_past_leaves = true;
+  // Whole chains first: of those that are broken already the held leaves are mostly all there is.
+  for (size_t i = order_count; i-- > 0;) {
+    Block* block = PastHeldLeaves(in.orders[i], eviction, visits);
+    if (block != nullptr || visits.is_spent()) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
+Block* BlockTable::OldestLeaf(Order& order, TierId tier, Visits& visits) {
   for (;;) {  // ends: `visits`, or all leaves were looked at
     Block* leaf = order.recency->Oldest(visits);
     if (leaf == nullptr || leaf->in[IndexOf(tier)].held_count == 0) {
       return leaf;
     }
-    if (!has_leaf) {
-      // What is left and not held has children that are.
-      if (leaf->last_use > since) {
-        return nullptr;
-      }
-      const bool is_fresh = visits.count() == 0;
-      Block* ancestor = UnheldAncestor(*leaf, tier, visits);
-      if (ancestor != nullptr) {
-        return ancestor;
-      }
-      // One whose held ancestors take more than a hold is left alone.
-      if (visits.is_spent() && !is_fresh) {
-        return nullptr;
-      }
+    leaf->last_use = ++uses_;  // a held block counts as just used
+    if (!visits.Take()) {
+      return nullptr;
     }
-    // In use is used: behind all others.
+  }
+}
+
+Block* BlockTable::PastHeldLeaves(Order& order, const Eviction& eviction, Visits& visits) {
+  Block* last_resort = nullptr;
+  for (;;) {  // ends: `visits`, or all leaves were looked at
+    Block* leaf = order.recency->Oldest(visits);
+    if (leaf == nullptr || leaf->last_use > eviction.since) {
+      return last_resort;
+    }
+    const bool is_fresh = visits.count() == 0;
+    bool is_being_put = false;
+    Block* ancestor = UnheldAncestor(*leaf, eviction, &is_being_put, visits);
+    if (ancestor != nullptr && !is_being_put) {
+      return ancestor;
+    }
+    if (ancestor != nullptr &&
+        (last_resort == nullptr || ancestor->first_position > last_resort->first_position)) {
+      last_resort = ancestor;  // the end of what follows the newcomer
+    }
+    // One whose held ancestors take more than a hold is left alone.
+    if (visits.is_spent() && !is_fresh) {
+      return last_resort;
+    }
     leaf->last_use = ++uses_;
     if (!visits.Take()) {
-      return nullptr;
+      return last_resort;
     }
   }
 }
 
-Block* BlockTable::UnheldAncestor(const Block& block, TierId tier, Visits& visits) {
-  Block* ancestor = Find({block.name.space_id, block.parent});
-  while (ancestor != nullptr && (ancestor->in[IndexOf(tier)].copy_count == 0 ||
-                                 ancestor->in[IndexOf(tier)].held_count > 0)) {
+Block* BlockTable::UnheldAncestor(const Block& block, const Eviction& eviction, bool* is_being_put,
+                                  Visits& visits) {
+  const size_t tier = IndexOf(eviction.tier);
+  const Block* newcomer = eviction.newcomer == nullptr ? nullptr : FindKnown(*eviction.newcomer);
+  for (const Block* last = &block; last->parent != nullptr;) {
+    *is_being_put |= last->child_put_count > 0;
+    Block* ancestor = last->parent;
+    if (ancestor->in[tier].copy_count > 0 && ancestor->in[tier].held_count == 0) {
+      // A chain that is being put is cut for a block before it only.
+      const bool may_go =
+          *is_being_put
+              ? newcomer != nullptr && IsBefore(*newcomer, *ancestor, /*if_spent=*/false, visits)
+              : newcomer == nullptr || !IsBefore(*ancestor, *newcomer, /*if_spent=*/true, visits);
+      return may_go ? ancestor : nullptr;
+    }
     if (!visits.Take()) {
       return nullptr;
     }
-    ancestor = Find({block.name.space_id, ancestor->parent});
+    last = ancestor;
   }
-  return ancestor;
+  return nullptr;
 }
 
-bool BlockTable::EvictAnywhere(EvictionReason reason, Visits& visits) {
+bool BlockTable::EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits) {
   // The slowest tier first: what is there only was not wanted for longest.
   for (auto tier = kReadOrder.rbegin(); tier != kReadOrder.rend(); ++tier) {
-    Block* block = OldestUnheld(*tier, uses_, visits);
+    Eviction eviction = {.tier = *tier, .reason = reason, .newcomer = &newcomer, .since = uses_};
+    Block* block = OldestUnheld(eviction, visits);
     if (block == nullptr) {
       continue;
     }
@@ -104,16 +179,41 @@ bool BlockTable::EvictAnywhere(EvictionReason reason, Visits& visits) {
   return false;
 }
 
-bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passed) {
-  const auto cost = [](void* owner) -> uint64_t {
+// --- By place ------------------------------------------------------------------------------------
+
+bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newcomer,
+                             uint64_t* bytes_passed) {
+  Visits visits;
+  if (!SettleCuts(visits)) {
+    return false;
+  }
+  const bool is_cut = IsCut(newcomer);
+  const Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
+  ++search_;
+  uint64_t unknown_below = 0;  // where a block of the space may be before the newcomer
+  for (Block* before = block == nullptr ? nullptr : block->parent; before != nullptr;
+       before = before->parent) {
+    if (!visits.Take()) {
+      unknown_below = before->end_position();
+      break;
+    }
+    before->search = search_;
+  }
+  const auto cost = [&](void* owner) -> uint64_t {
     const Copy& copy = *static_cast<const Copy*>(owner);
-    const BlockInTier& in = copy.image->block->in[IndexOf(TierId::kHost)];
-    if (in.held_count > 0) {
+    const Block& owned = *copy.image->block;
+    const BlockInTier& in = owned.in[IndexOf(TierId::kHost)];
+    const bool may_be_before = owned.first_position < unknown_below && owned.follower_count > 0 &&
+                               owned.name.space_id == newcomer->space_id;
+    if (in.held_count > 0 || owned.search == search_ || may_be_before ||
+        (is_cut && !owned.is_cut)) {
       return UINT64_MAX;
     }
-    // The block goes whole, and its copies are about alike. Children without their parent are of no
-    // use.
-    return copy.facts.image_bytes * in.copy_count * (1 + std::min<uint64_t>(in.child_count, 16));
+    // The block goes whole, and its copies are about alike.
+    const uint64_t block_bytes = copy.facts.image_bytes * in.copy_count;
+    // Children without their parent are of no use; nor is a block without its own.
+    return owned.is_cut ? block_bytes / 16
+                        : block_bytes * (1 + std::min<uint64_t>(in.child_count, 16));
   };
   const std::vector<void*> owners =
       arena.CheapestWindow(bytes, limits::kVisitsPerHoldMax, cost, bytes_passed);
@@ -124,8 +224,8 @@ bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, uint64_t* bytes_passe
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-  for (Block* block : blocks) {
-    EvictFrom(block, TierId::kHost, EvictionReason::kWindow);
+  for (Block* evicted : blocks) {
+    EvictFrom(evicted, TierId::kHost, EvictionReason::kWindow);
   }
   return !blocks.empty();
 }

@@ -53,7 +53,7 @@ Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
     if (image == nullptr || image->passed_over == round) {
       return nullptr;
     }
-    const Block* parent = Find({image->facts.space_id, image->block->parent});
+    const Block* parent = image->block->parent;
     if (!visits.Take(1 + (parent == nullptr ? 0 : parent->images.size()))) {
       return nullptr;
     }

@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 
-#include "service/index/block_name.h"
 #include "service/index/new_image.h"
 #include "service/index/pin.h"
+#include "service/tier/block_name.h"
 
 namespace cairn {
 

@@ -10,10 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "service/index/block_name.h"
 #include "service/index/new_image.h"
 #include "service/index/pin.h"
 #include "service/index/wanted.h"
+#include "service/tier/block_name.h"
 
 namespace cairn {
 
@@ -28,9 +28,7 @@ class Images {
   // if one image does. Empty: a miss. Allocates only for more than four images.
   virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
                               const codecs::Slice& slice) = 0;
-  // A pin of one of the block's images, so that it is not evicted; empty where it is not there.
-  virtual Pin PinBlock(const BlockName& name) = 0;
-  // Of all of them.
+  // Pins of all images of the block; none where it is not there.
   virtual Pins PinImages(const BlockName& name) = 0;
   virtual Pin PinImage(const ResidentPin& pin) = 0;
   // The image's copy in a tier. Empty: it has none there.
@@ -39,6 +37,8 @@ class Images {
   // slice (duplicate). InvalidArgument: first position or parent disagree with what is resident.
   // ResourceExhausted: the block has its maximum of images.
   virtual absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const = 0;
+  // A put of the block begins. Errors as Check().
+  virtual absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) = 0;
   // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
   // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
   virtual absl::StatusOr<bool> Publish(NewImage image) = 0;

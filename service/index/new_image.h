@@ -7,8 +7,8 @@
 
 #include "codecs/recipe/recipe.h"
 #include "codecs/types/shape.h"
-#include "service/index/block_name.h"
 #include "service/index/side_objects.h"
+#include "service/tier/block_name.h"
 #include "service/tier/tier_extent.h"
 
 namespace cairn {

@@ -89,4 +89,20 @@ const ImageFacts& CopyWriter::facts() const {
   return image_->facts;
 }
 
+ExpectedBlock& ExpectedBlock::operator=(ExpectedBlock&& source) noexcept {
+  if (this != &source) {
+    Reset();
+    index_ = std::exchange(source.index_, nullptr);
+    block_ = std::exchange(source.block_, nullptr);
+  }
+  return *this;
+}
+
+void ExpectedBlock::Reset() {
+  if (Block* block = std::exchange(block_, nullptr); block != nullptr) {
+    index_->EndExpect(block);
+    index_ = nullptr;
+  }
+}
+
 }  // namespace cairn

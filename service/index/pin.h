@@ -10,6 +10,9 @@
 //
 // A CopyWriter is one copy on its way into a tier. Destroyed unfinished, it leaves nothing there.
 //
+// An ExpectedBlock is a put of a block on its way. While it lives, what follows the block is not of
+// a broken chain for want of it, and the last copies of the block before it are not evicted.
+//
 // All are move-only, and empty when default-made or moved from.
 //
 // Thread-safety: Thread-compatible. Moving between threads is fine. The BlockIndex must outlive
@@ -30,6 +33,7 @@ namespace cairn {
 
 class BlockIndex;
 class SideObject;
+struct Block;
 struct Copy;
 struct Image;
 
@@ -105,6 +109,23 @@ class CopyWriter {
   BlockIndex* index_ = nullptr;
   Image* image_ = nullptr;
   TierId tier_ = TierId::kHost;
+};
+
+class ExpectedBlock {
+ public:
+  ExpectedBlock() = default;
+  ExpectedBlock(ExpectedBlock&& source) noexcept
+      : index_(std::exchange(source.index_, nullptr)),
+        block_(std::exchange(source.block_, nullptr)) {}
+  ExpectedBlock& operator=(ExpectedBlock&& source) noexcept;
+  ~ExpectedBlock() { Reset(); }
+  void Reset();
+
+ private:
+  friend class BlockIndex;
+  ExpectedBlock(BlockIndex* index, Block* block) : index_(index), block_(block) {}
+  BlockIndex* index_ = nullptr;
+  Block* block_ = nullptr;
 };
 
 using Pins = absl::InlinedVector<Pin, 4>;

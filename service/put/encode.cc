@@ -134,10 +134,11 @@ bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& s
 }
 
 // Staging first; when that is full of payloads, straight into the tier, which can make room.
-absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, bool* is_placed) {
-  absl::StatusOr<Extent> target = host.AllocateStaging(bytes);
+absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, const BlockName& block,
+                                      bool* is_placed) {
+  absl::StatusOr<Extent> target = host.AllocateStaging(bytes, &block);
   *is_placed = !target.ok();
-  return target.ok() ? std::move(target) : host.Allocate(bytes);
+  return target.ok() ? std::move(target) : host.Allocate(bytes, &block);
 }
 
 }  // namespace
@@ -176,8 +177,9 @@ absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
   }
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_ASSIGN_OR_RETURN(encoded.image,
-                         AllocateTarget(path.tiers.host(), bytes_max, &encoded.is_placed));
+  CAIRN_ASSIGN_OR_RETURN(
+      encoded.image, AllocateTarget(path.tiers.host(), bytes_max, {put.put.space_id, put.put.key},
+                                    &encoded.is_placed));
   const Parents parents = ParentsOf(path, *put.space, put.put, spec);
   codecs::EncodeInputs inputs = codecs::EncodeWith(encoded.side_object.inputs());
   inputs.query_magnitudes = put.statistics.of(proto::Statistic::kQueryMagnitudes);

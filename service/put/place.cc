@@ -10,7 +10,8 @@ namespace cairn {
 absl::StatusOr<Placed> Place(OwnedPut& put, Encoded encoded) {
   const StepTimer timer(put.path->seconds(PutPath::Step::kPlace));
   if (!encoded.is_placed) {
-    CAIRN_RETURN_IF_ERROR(put.path->tiers.host().PlaceStaged(encoded.image));
+    const BlockName block = {put.put.space_id, put.put.key};
+    CAIRN_RETURN_IF_ERROR(put.path->tiers.host().PlaceStaged(encoded.image, &block));
   }
   return Placed{.image = std::move(encoded.image),
                 .recipe = encoded.recipe,

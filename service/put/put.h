@@ -53,7 +53,7 @@ struct OwnedPut {
   codecs::ImageSpec spec;                        // of the image to be, but for how it is coded
   Sessions::InFlightPut in_flight;               // destroyed after staging: its bytes are then free
   Extent staging;                                // the payload
-  Pin parent;                                    // not evicted while its child is on its way
+  ExpectedBlock expected;                        // the block, until it is there
   Statistics statistics;                         // of the payload, once Encode() has checked it
   // Set before Put() when the path pool is busy: the block is kept raw and upkeep encodes it later.
   // A block whose recipe reads its statistics is encoded all the same: upkeep would not have them.

@@ -14,6 +14,9 @@ namespace {
 // Evictions that one allocation may ask for. What one evicts another may take, so there is a bound.
 constexpr int kEvictionsMax = 100'000;
 
+// Of one allocation. Where no window may go, what goes by age may leave a gap that is long enough.
+constexpr int kLeavesForWindowMax = 64;
+
 constexpr MetricLabel kHostLabel[] = {{"tier", "host"}};
 
 }  // namespace
@@ -32,8 +35,10 @@ absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options)
   return tier;
 }
 
-absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal()> attempt) {
+absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
+                                absl::FunctionRef<Arena::Refusal()> attempt) {
   CAIRN_CHECK(evictor_ != nullptr);
+  int leaves = 0;  // evicted for want of a window
   if (RoundedExtentBytes(bytes) <= capacity_bytes()) {
     for (int evictions = 0; evictions < kEvictionsMax; ++evictions) {
       const Arena::Refusal refusal = attempt();
@@ -41,34 +46,34 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal
         return absl::OkStatus();
       }
       const bool has_evicted =
-          refusal == Arena::Refusal::kOverBudget
-              ? evictor_->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0
-              : EvictWindow(bytes);
+          (refusal == Arena::Refusal::kNoRoom && EvictWindow(bytes, newcomer)) ||
+          ((refusal == Arena::Refusal::kOverBudget || leaves++ < kLeavesForWindowMax) &&
+           evictor_->EvictOldest(TierId::kHost, EvictionReason::kCapacity, newcomer) > 0);
       if (!has_evicted) {
         break;
       }
     }
   }
   refused_[static_cast<size_t>(Use::kPlaced)].Add();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("host tier: no room for ", bytes, " bytes: of ", capacity_bytes(), ", ",
-                   used_bytes(), " are in use and what could go is pinned or in flight"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "host tier: no room for ", bytes, " bytes: of ", capacity_bytes(), ", ", used_bytes(),
+      " are in use and what could go is pinned, in flight or before it"));
 }
 
-bool HostTier::EvictWindow(uint64_t bytes) {
+bool HostTier::EvictWindow(uint64_t bytes, const BlockName* newcomer) {
   // A window may lie across where the search began.
   const uint64_t once_around = arena_->capacity_bytes() + RoundedExtentBytes(bytes);
   for (uint64_t bytes_passed = 0; bytes_passed < once_around;) {
-    if (evictor_->EvictWindow(bytes, &bytes_passed)) {
+    if (evictor_->EvictWindow(bytes, newcomer, &bytes_passed)) {
       return true;
     }
   }
   return false;
 }
 
-absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes) {
+absl::StatusOr<Extent> HostTier::Allocate(uint64_t bytes, const BlockName* newcomer) {
   Extent extent;
-  CAIRN_RETURN_IF_ERROR(MakeRoom(bytes, [&] {
+  CAIRN_RETURN_IF_ERROR(MakeRoom(bytes, newcomer, [&] {
     Arena::Refusal refusal;
     extent = arena_->Allocate(bytes, Use::kPlaced, &refusal);
     return refusal;
@@ -106,12 +111,12 @@ void HostTier::Free(uint64_t, uint64_t) {
   CAIRN_CHECK(false, "a place of the host tier is an extent");
 }
 
-absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
+absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes, const BlockName* newcomer) {
   Arena::Refusal refusal;
   Extent extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
   // In budget but in pieces: placed images may stand between them.
   if (uint64_t bytes_passed = 0; refusal == Arena::Refusal::kNoRoom) {
-    evictor_->EvictWindow(bytes, &bytes_passed);
+    evictor_->EvictWindow(bytes, newcomer, &bytes_passed);
     extent = arena_->Allocate(bytes, Use::kStaging, &refusal);
   }
   if (refusal == Arena::Refusal::kNone) {
@@ -123,8 +128,8 @@ absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes) {
                    arena_->budget_bytes(Use::kStaging), " are in flight"));
 }
 
-absl::Status HostTier::PlaceStaged(Extent& staged) {
-  return MakeRoom(staged.size_bytes(), [&] {
+absl::Status HostTier::PlaceStaged(Extent& staged, const BlockName* newcomer) {
+  return MakeRoom(staged.size_bytes(), newcomer, [&] {
     return arena_->ChangeUse(staged, Use::kPlaced) ? Arena::Refusal::kNone
                                                    : Arena::Refusal::kOverBudget;
   });

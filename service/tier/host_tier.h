@@ -44,14 +44,15 @@ class HostTier final : public CopyTier {
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId) override {}
 
-  // Room for an image. ResourceExhausted: what is left is pinned or in flight, or the image is
+  // Room for an image. `newcomer`: the block that it is of, as the Evictor is told; null: no block.
+  // ResourceExhausted: what is left is pinned, in flight or before the newcomer, or the image is
   // larger than the tier.
-  absl::StatusOr<Extent> Allocate(uint64_t bytes);
+  absl::StatusOr<Extent> Allocate(uint64_t bytes, const BlockName* newcomer = nullptr);
   // Room for a payload or an answer. ResourceExhausted: the staging budget is in use.
-  absl::StatusOr<Extent> AllocateStaging(uint64_t bytes);
+  absl::StatusOr<Extent> AllocateStaging(uint64_t bytes, const BlockName* newcomer = nullptr);
   // Turns staging into a placed image, without a copy. ResourceExhausted as Allocate(); `staged` is
   // then untouched.
-  absl::Status PlaceStaged(Extent& staged);
+  absl::Status PlaceStaged(Extent& staged, const BlockName* newcomer = nullptr);
   // Turns a placed extent into staging, where it stays until it is destroyed. False when the
   // staging budget is in use.
   bool Unplace(Extent& placed) { return arena_->ChangeUse(placed, Use::kStaging); }
@@ -76,9 +77,10 @@ class HostTier final : public CopyTier {
   // Its places are extents, which free themselves.
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
   // Tries `attempt` until it is not refused, evicting in between. `attempt` returns its refusal.
-  absl::Status MakeRoom(uint64_t bytes, absl::FunctionRef<Arena::Refusal()> attempt);
+  absl::Status MakeRoom(uint64_t bytes, const BlockName* newcomer,
+                        absl::FunctionRef<Arena::Refusal()> attempt);
   // Once around the arena at most.
-  bool EvictWindow(uint64_t bytes);
+  bool EvictWindow(uint64_t bytes, const BlockName* newcomer);
 
   std::unique_ptr<Arena> arena_;
   Evictor* evictor_ = nullptr;

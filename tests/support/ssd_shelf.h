@@ -255,8 +255,8 @@ class SsdShelf final : public Evictor, public RecoverySink {
   uint64_t lost() const { return lost_; }
 
   // Evictor.
-  uint64_t EvictOldest(TierId, EvictionReason) override { return 0; }
-  bool EvictWindow(uint64_t, uint64_t*) override { return false; }
+  uint64_t EvictOldest(TierId, EvictionReason, const BlockName*) override { return 0; }
+  bool EvictWindow(uint64_t, const BlockName*, uint64_t*) override { return false; }
   bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason) override {
     TierExtent gone;
     const MutexLock lock(mutex_);

@@ -20,8 +20,8 @@ constexpr uint64_t kImageBytes = 70'000;  // no multiple of anything
 // Of a store that keeps everything.
 class NoEvictor final : public Evictor {
  public:
-  uint64_t EvictOldest(TierId, EvictionReason) override { return 0; }
-  bool EvictWindow(uint64_t, uint64_t*) override { return false; }
+  uint64_t EvictOldest(TierId, EvictionReason, const BlockName*) override { return 0; }
+  bool EvictWindow(uint64_t, const BlockName*, uint64_t*) override { return false; }
   bool EvictCopy(TierId, const ImageFacts&, uint64_t, EvictionReason) override { return false; }
   Moved MoveCopy(TierId, const ImageFacts&, uint64_t, TierExtent&) override { return Moved::kBusy; }
   void LoseCopy(TierId, const ImageFacts&, uint64_t) override {}

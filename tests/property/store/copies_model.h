@@ -21,6 +21,9 @@ class CopiesModel {
   static constexpr size_t kTiers = 2;
   static constexpr uint64_t kImagesPerBlock = 2;
   static uint64_t BlockOf(uint64_t image) { return image / kImagesPerBlock; }
+  // Blocks 0 to 3 are a chain, and so on.
+  static constexpr uint64_t kBlocksPerChain = 4;
+  static bool IsRoot(uint64_t block) { return block % kBlocksPerChain == 0; }
 
   struct Copy {
     uint64_t content = 0;  // 0: none is resident
@@ -45,7 +48,8 @@ class CopiesModel {
   bool IsResident(const Image& image, size_t tier) const { return image.copies[tier].content != 0; }
   bool IsHeld(const Image& image, size_t tier) const {
     const uint64_t content = image.copies[tier].content;
-    return readers_.count(content) > 0 || (image.pins > 0 && IsLast(image, tier));
+    return readers_.count(content) > 0 ||
+           ((image.pins > 0 || IsFollowed(BlockOf(image.number))) && IsLast(image, tier));
   }
   bool IsOut(size_t tier) const { return is_out_[tier]; }
 
@@ -104,6 +108,48 @@ class CopiesModel {
   void PinCopy(uint64_t content) { readers_.insert(content); }
   void UnpinCopy(uint64_t content) { readers_.erase(readers_.find(content)); }
 
+  void Expect(uint64_t block) { ++puts_[block]; }
+  void EndExpect(uint64_t block) {
+    if (--puts_[block] == 0) {
+      puts_.erase(block);
+    }
+  }
+
+  // --- Chains
+  bool HasPuts() const { return !puts_.empty(); }
+  // A block before it is neither there nor on its way.
+  bool IsBroken(uint64_t block) const {
+    for (; !IsRoot(block); --block) {
+      if (!HasPlace(block - 1)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  bool IsBefore(uint64_t block, uint64_t follower) const {
+    if (block >= follower || block / kBlocksPerChain != follower / kBlocksPerChain) {
+      return false;
+    }
+    for (uint64_t between = block + 1; between < follower; ++between) {
+      if (!HasPlace(between)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool HasCopies(uint64_t block, size_t tier) const {
+    for (uint64_t i = 0; i < kImagesPerBlock; ++i) {
+      const auto found = there_.find(block * kImagesPerBlock + i);
+      if (found != there_.end() && IsResident(*found->second, tier)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  bool IsLeaf(uint64_t block, size_t tier) const {
+    return HasCopies(block, tier) && (IsRoot(block + 1) || !HasCopies(block + 1, tier));
+  }
+
   // --- What has to be true
   struct Figures {
     uint64_t copy_count = 0;
@@ -134,6 +180,15 @@ class CopiesModel {
   uint64_t image_count() const { return there_.size(); }
 
  private:
+  bool HasPlace(uint64_t block) const {
+    bool is_there = puts_.count(block) > 0;
+    for (uint64_t i = 0; i < kImagesPerBlock; ++i) {
+      is_there |= there_.count(block * kImagesPerBlock + i) > 0;
+    }
+    return is_there;
+  }
+  // A put of its child is in flight.
+  bool IsFollowed(uint64_t block) const { return !IsRoot(block + 1) && puts_.count(block + 1) > 0; }
   bool IsLast(const Image& image, size_t tier) const {
     return may_hold_last_[tier] && !(may_hold_last_[1 - tier] && IsResident(image, 1 - tier));
   }
@@ -154,6 +209,7 @@ class CopiesModel {
   std::array<bool, kTiers> is_out_{};
   std::vector<std::unique_ptr<Image>> images_;
   std::map<uint64_t, Image*> there_;
+  std::map<uint64_t, int> puts_;     // in flight, by block
   std::multiset<uint64_t> readers_;  // contents, once a ResidentPin
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <set>
 
 #include "tests/property/store/copies_model.h"
 #include "tests/property/store/copies_store.h"
@@ -25,6 +26,7 @@ class CopyTraffic : private CopiesStore {
     readers_.clear();
     pins_.clear();
     writers_.clear();
+    puts_.clear();
     for (const Lease& lease : leases_) {
       store_.index->Release("acme", {lease.token});
     }
@@ -60,6 +62,11 @@ class CopyTraffic : private CopiesStore {
     std::vector<Image*> images;
   };
 
+  struct Put {
+    ExpectedBlock expected;
+    uint64_t number = 0;
+  };
+
   uint64_t Roll(uint64_t sides) { return random_() % sides; }
   template <typename T>
   size_t Any(const T& list) {
@@ -71,7 +78,7 @@ class CopyTraffic : private CopiesStore {
     Image* image = model_.Find(number);
     const uint64_t event = Roll(20);
     if (image == nullptr) {
-      return event < 10 ? Publish(number) : EndSomething();
+      return event < 10 ? Publish(number) : event < 12 ? Expect(number) : EndSomething();
     }
     switch (event) {
       case 0:
@@ -98,25 +105,30 @@ class CopyTraffic : private CopiesStore {
         return Roll(4) == 0 ? Delete(number) : Corrupt(*image);
       case 13:
         return Roll(6) == 0 || model_.IsOut(kOther) ? TurnDevice() : Evict();
+      case 14:
+        return Expect(number);
       default:
         return EndSomething();
     }
   }
 
   void Publish(uint64_t number) {
-    const uint64_t block = CopiesModel::BlockOf(number), place = block % 4;
     const uint64_t content = ++last_content_;
-    const auto published = store_.index->Publish(
-        {.claim = {.name = NameOf(number),
-                   .parent = place == 0 ? proto::BlockKey{} : StoreFixture::Key(block),
-                   .first_position = place * 16,
-                   .tokens = 16,
-                   .group = 0,
-                   .slice = SliceOf(number)},
-         .source_bytes = 1000,
-         .copy = CopyOf(Write(kHost, content), content)});
+    const auto published = store_.index->Publish({.claim = ClaimOf(number),
+                                                  .source_bytes = 1000,
+                                                  .copy = CopyOf(Write(kHost, content), content)});
     ASSERT_TRUE(published.ok() && *published) << published.status();
     model_.Publish(number, kHost, content);
+  }
+
+  void Expect(uint64_t number) {
+    if (puts_.size() == 3) {
+      return;
+    }
+    auto expected = store_.index->Expect(ClaimOf(number));
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    puts_.push_back({*std::move(expected), number});
+    model_.Expect(CopiesModel::BlockOf(number));
   }
 
   void Replace(Image& image) {
@@ -169,19 +181,48 @@ class CopyTraffic : private CopiesStore {
   // The index chooses; what it may choose is the model's.
   void Evict() {
     const size_t tier = traits_.is_leaf_first && Roll(2) == 0 ? kOther : kHost;
-    const bool has_evicted =
-        store_.index->EvictOldest(IdOf(tier), EvictionReason::kCapacity) > 0 || EvictByPlace();
-    std::vector<Image*> gone;
-    bool could_go = false;
+    const Put* newcomer = !puts_.empty() && Roll(2) == 0 ? &puts_[Any(puts_)] : nullptr;
+    const BlockName name = newcomer == nullptr ? BlockName{} : NameOf(newcomer->number);
+    const uint64_t follower = newcomer == nullptr ? 0 : CopiesModel::BlockOf(newcomer->number);
+    const bool only_broken = newcomer != nullptr && model_.IsBroken(follower);
+    std::set<uint64_t> leaves, broken, spared;
+    bool could_go = false, has_broken_leaf = false;
     for (uint64_t block = 0; block < kBlocks; ++block) {
       could_go |= CanGo(block, tier);
+      if (model_.IsBroken(block)) {
+        broken.insert(block);
+      }
+      if (!model_.IsLeaf(block, tier)) {
+        if (newcomer != nullptr && model_.IsBefore(block, follower)) {
+          spared.insert(block);
+        }
+      } else if (CanGo(block, tier)) {
+        leaves.insert(block);
+        has_broken_leaf |= broken.count(block) > 0;
+      }
     }
+    const bool by_age = store_.index->EvictOldest(IdOf(tier), EvictionReason::kCapacity,
+                                                  newcomer == nullptr ? nullptr : &name) > 0;
+    const bool has_evicted = by_age || EvictByPlace();
+    for (const uint64_t block : TakeGone()) {
+      EXPECT_TRUE(!by_age || broken.count(block) > 0 || !(only_broken || has_broken_leaf));
+      EXPECT_TRUE(!by_age || spared.count(block) == 0) << "it is before the newcomer";
+    }
+    if (!has_evicted) {
+      ASSERT_TRUE(only_broken ? !has_broken_leaf : leaves.empty());
+      ASSERT_TRUE(!could_go || newcomer != nullptr || model_.HasPuts());
+    }
+  }
+  // What the index has evicted goes from the model. Returns its blocks.
+  std::set<uint64_t> TakeGone() {
+    std::set<uint64_t> gone;
     for (uint64_t number = 0; number < kImages; ++number) {
       Image* image = model_.Find(number);
       for (size_t t = 0; image != nullptr && t < CopiesModel::kTiers; ++t) {
         if (model_.IsResident(*image, t) && !IsThere(number, t)) {
-          ASSERT_FALSE(model_.IsHeld(*image, t)) << "what is held is not evicted";
+          EXPECT_FALSE(model_.IsHeld(*image, t)) << "what is held is not evicted";
           model_.Evict(*image, t);
+          gone.insert(CopiesModel::BlockOf(number));
           ++evicted_;
           if (!image->is_there) {
             break;
@@ -189,7 +230,7 @@ class CopyTraffic : private CopiesStore {
         }
       }
     }
-    ASSERT_TRUE(has_evicted || !could_go);
+    return gone;
   }
   // A tier that orders itself asks for one copy.
   bool EvictByPlace() {
@@ -246,7 +287,7 @@ class CopyTraffic : private CopiesStore {
   }
 
   void EndSomething() {
-    switch (Roll(4)) {
+    switch (Roll(5)) {
       case 0:
         if (!readers_.empty()) {
           const size_t i = Any(readers_);
@@ -269,6 +310,13 @@ class CopyTraffic : private CopiesStore {
           }
           store_.index->Release("acme", {leases_.front().token});
           leases_.pop_front();
+        }
+        return;
+      case 3:
+        if (!puts_.empty()) {
+          const size_t i = Any(puts_);
+          model_.EndExpect(CopiesModel::BlockOf(puts_[i].number));
+          puts_.erase(puts_.begin() + static_cast<ptrdiff_t>(i));
         }
         return;
       default:
@@ -326,6 +374,7 @@ class CopyTraffic : private CopiesStore {
   std::vector<Reader> readers_;
   std::vector<ImagePin> pins_;
   std::vector<Writer> writers_;
+  std::vector<Put> puts_;  // in flight
   std::deque<Lease> leases_;
   int evicted_ = 0, finished_ = 0;
 };

@@ -32,8 +32,9 @@ inline std::vector<std::unique_ptr<CopyTier>> One(const TierTraits& traits) {
 }
 
 // Where the index is told of them, they state their content as the CRC of their directory.
+inline uint64_t BytesIn(uint64_t content) { return codecs::kHeaderBytes + content % 16 * 1000; }
 inline std::vector<std::byte> BytesOf(uint64_t content) {
-  std::vector<std::byte> bytes(codecs::kHeaderBytes + content % 16 * 1000);
+  std::vector<std::byte> bytes(BytesIn(content));
   std::mt19937_64 random(content);
   std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
   const uint32_t crc = static_cast<uint32_t>(content);
@@ -59,12 +60,21 @@ class CopiesStore {
   static codecs::Slice SliceOf(uint64_t image) {
     return {0, 2, static_cast<uint16_t>(image % 2 * 2), 2};
   }
+  BlockClaim ClaimOf(uint64_t number) const {
+    const uint64_t block = CopiesModel::BlockOf(number);
+    return {.name = NameOf(number),
+            .parent = CopiesModel::IsRoot(block) ? proto::BlockKey{} : StoreFixture::Key(block),
+            .first_position = block % CopiesModel::kBlocksPerChain * 16,
+            .tokens = 16,
+            .group = 0,
+            .slice = SliceOf(number)};
+  }
   static codecs::Recipe RecipeOf(uint64_t content) {
     const auto recipes = codecs::AllRecipes();
     return recipes[content % recipes.size()];
   }
   uint64_t RoundedBytes(uint64_t content) const {
-    const uint64_t bytes = BytesOf(content).size();
+    const uint64_t bytes = BytesIn(content);
     return TierOf(content) == kHost ? RoundedExtentBytes(bytes) : (bytes + 4095) / 4096 * 4096;
   }
   CopyFacts FactsOf(size_t tier) const {

@@ -132,9 +132,10 @@ TEST_F(MatchScanTest, WhatWasFoundIsPinnedBeforeTheIndexIsLetGo) {
   MatchScan scan(query);
   ASSERT_FALSE(Look(scan));
   EXPECT_EQ(table_->figures(TierId::kHost).pinned_bytes, 15u * kSlices * 4_KiB);
+  Eviction eviction;
   for (uint64_t freed = 1; freed > 0;) {
     Visits visits;
-    freed = table_->EvictOldest(TierId::kHost, EvictionReason::kCapacity, UINT64_MAX, visits);
+    freed = table_->EvictOldest(eviction, visits);
   }
   EXPECT_EQ(table_->figures().block_count, 15u) << "evicted is only what was not found yet";
   EXPECT_TRUE(Look(scan));
