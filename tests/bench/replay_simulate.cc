@@ -114,17 +114,19 @@ class Simulation {
 
   bool Put(const std::vector<proto::BlockKey>& keys, uint64_t at) {
     const proto::BlockKey parent = at == 0 ? proto::BlockKey{} : keys[at - 1];
-    const Pin pin = index_.PinBlock({kSpace, parent});
-    absl::StatusOr<Extent> extent = host_.Allocate(unit_bytes_);
+    const BlockClaim claim = {.name = {kSpace, keys[at]},
+                              .parent = parent,
+                              .first_position = at * replay::kContentTokens,
+                              .tokens = replay::kContentTokens,
+                              .group = 0,
+                              .slice = kWhole};
+    const absl::StatusOr<ExpectedBlock> expected = index_.Expect(claim);
+    CAIRN_CHECK_OK(expected);
+    absl::StatusOr<Extent> extent = host_.Allocate(unit_bytes_, &claim.name);
     if (!extent.ok()) {
       return false;
     }
-    NewImage image = {.claim = {.name = {kSpace, keys[at]},
-                                .parent = parent,
-                                .first_position = at * replay::kContentTokens,
-                                .tokens = replay::kContentTokens,
-                                .group = 0,
-                                .slice = kWhole},
+    NewImage image = {.claim = claim,
                       .source_bytes = unit_bytes_,
                       .copy = {.recipe = codecs::AllRecipes().front(),
                                .extent = *std::move(extent),
