@@ -5,7 +5,7 @@
 // Every value, in every version, begins with its version and ends with the CRC32C of its key and of
 // all of the value before the CRC. RocksDB has checksums of blocks and of its log; this one also
 // covers what happens to a record in memory, and that it stands under the key that it was written
-// for. It costs 4 of some 140 bytes and a twentieth of a microsecond.
+// for. It costs 4 of some 140 bytes.
 //
 // Parsing assumes malice. Errors: DataLoss, damaged or none of ours; Unimplemented, whole but of a
 // version (or of a recipe) that this program does not know: leave it in place.
