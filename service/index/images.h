@@ -42,8 +42,8 @@ class Images {
   // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
   // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
   virtual absl::StatusOr<bool> Publish(NewImage image) = 0;
-  // Tries those who wait for the block again, and wakes who writes it down. With no lock held: their
-  // callbacks run here.
+  // Tries those who wait for the block again, and wakes who writes it down. With no lock held:
+  // their callbacks run here.
   virtual void Announce(const BlockName& name) = 0;
   // Unlinks a copy that turned out to be damaged, and its image with the last; its bytes are freed
   // at the last unpin. False if it was unlinked already: who gets true counts and logs it.
