@@ -186,6 +186,7 @@ class SsdDevice {
   ImageFacts FactsOf(const ExtentRecord& record) const;
   void CheckLedgerSize();
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t SpareCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TurnReadOnly(std::string_view why, const absl::Status& status);
 

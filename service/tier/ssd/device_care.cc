@@ -23,8 +23,6 @@ using SegmentState = SegmentMap::State;
 
 // Ready ones, so that writes do not wait for a header.
 constexpr size_t kReadyMin = 2;
-// What reclaim may use, and what is made ready meanwhile.
-constexpr size_t kSpareMin = 3;
 constexpr absl::Duration kRest = absl::Seconds(1);
 constexpr absl::Duration kGrowAgain = absl::Seconds(30);
 // Of the ledger's budget.
@@ -40,7 +38,7 @@ size_t SsdDevice::SpareCount() const {
 bool SsdDevice::IsCareDue() const {
   return segments_->count(SegmentState::kFull) > 0 ||
          segments_->count(SegmentState::kReclaiming) > 0 ||
-         segments_->count(SegmentState::kReady) < kReadyMin || SpareCount() < kSpareMin;
+         segments_->count(SegmentState::kReady) < kReadyMin || IsReclaimDue();
 }
 
 void SsdDevice::RunCare() {

@@ -53,6 +53,8 @@ ImageFacts SsdDevice::FactsOf(const ExtentRecord& record) const {
           .source_bytes = record.source_bytes};
 }
 
+bool SsdDevice::IsReclaimDue() const { return SpareCount() < kSpareMin || segments_->is_crowded(); }
+
 bool SsdDevice::ReclaimOne() {
   std::optional<uint32_t> slot;
   {
@@ -64,8 +66,7 @@ bool SsdDevice::ReclaimOne() {
     if (slot.has_value() && segments_->at(*slot).live > 0 && MonotonicNow() < reclaim_again_) {
       slot.reset();
     }
-    if (!slot.has_value() && SpareCount() < kSpareMin &&
-        segments_->count(SegmentState::kReclaiming) == 0) {
+    if (!slot.has_value() && IsReclaimDue() && segments_->count(SegmentState::kReclaiming) == 0) {
       slot = segments_->Oldest(SegmentState::kSealed);
       if (slot.has_value()) {
         segments_->SetState(*slot, SegmentState::kReclaiming);

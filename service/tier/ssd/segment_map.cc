@@ -25,7 +25,12 @@ void SegmentMap::SetState(uint32_t slot, State state) {
 std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
   CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
-  if (live_count_ >= extents_max_) {
+  if (live_count_ >= extents_max_ && !is_carried) {
+    // What is open is not reclaimed: where all of them are in there, it is to be closed.
+    if (open_.has_value() &&
+        count(State::kFull) + count(State::kSealed) + count(State::kReclaiming) == 0) {
+      SetState(*open_, State::kFull);
+    }
     return std::nullopt;
   }
   const uint64_t segment_pages = segment_bytes_ / kPageBytes;

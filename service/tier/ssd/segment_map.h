@@ -81,7 +81,7 @@ class SegmentMap {
 
   // Room for an extent in the open segment, else in the next that is ready. The last one that is
   // not in use is for what is carried along. nullopt: no segment is ready, or there are too many
-  // extents.
+  // extents, which what is carried along may exceed until its old place is freed.
   std::optional<uint64_t> Allocate(uint64_t bytes, bool is_carried);
   // As it lay there when the process before ended. REQUIRES: in the order of pages.
   void Restore(uint32_t slot, uint32_t page, uint64_t bytes);
@@ -100,6 +100,8 @@ class SegmentMap {
 
   uint64_t live_bytes() const { return live_bytes_; }
   uint64_t live_count() const { return live_count_; }
+  // There are so many extents that some have to go before there is room for many more.
+  bool is_crowded() const { return live_count_ >= extents_max_ - extents_max_ / 16; }
 
  private:
   const uint64_t segment_bytes_, extents_max_;

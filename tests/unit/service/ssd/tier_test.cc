@@ -119,6 +119,33 @@ TEST(SsdTierTest, TheOldestGoWhenItIsFull) {
   EXPECT_EQ(shelf.Numbers(), numbers);
 }
 
+// As many as it may have, long before its bytes are used.
+TEST(SsdTierTest, TheOldestGoWhenThereAreTooManyToo) {
+  SsdShelf shelf;
+  constexpr uint64_t kCount = 700;
+  for (uint64_t number = 1; number <= kCount; ++number) {
+    ASSERT_TRUE(shelf.Put(8 * number).ok()) << number;  // of one layer
+  }
+  EXPECT_GT(shelf.evicted(), kCount / 4);
+  EXPECT_GT(shelf.Numbers().size(), 200u);
+  EXPECT_LT(shelf.tier().used_bytes(), shelf.tier().capacity_bytes() / 2);
+  EXPECT_TRUE(shelf.Get(8 * kCount).ok());
+}
+
+TEST(SsdTierTest, AnOpenSegmentThatHoldsAllThereMayBeIsClosed) {
+  SegmentMap segments(4, 1_MiB, 3);
+  segments.SetState(0, SegmentMap::State::kReady);
+  segments.SetState(1, SegmentMap::State::kReady);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(segments.Allocate(4_KiB, false).has_value());
+  }
+  EXPECT_EQ(segments.at(0).state, SegmentMap::State::kOpen);
+  EXPECT_TRUE(segments.is_crowded());
+  EXPECT_FALSE(segments.Allocate(4_KiB, false).has_value());
+  EXPECT_EQ(segments.at(0).state, SegmentMap::State::kFull) << "or it could not be reclaimed";
+  EXPECT_TRUE(segments.Allocate(4_KiB, true).has_value()) << "carried along";
+}
+
 TEST(SsdTierTest, WhatIsHeldOrReadIsCarriedAlong) {
   SsdShelf shelf;
   for (uint64_t number = 1; number <= 40; ++number) {
