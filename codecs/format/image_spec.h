@@ -71,9 +71,9 @@ enum class TileLayoutId : uint8_t {
   kAffine = 1,
   kStrips = 2,
   kStepStrips = 3,
-  kMixed = 6,
   kPatterned = 4,
   kKept = 5,
+  kMixed = 6,
   kFp8 = 7,
   kHot = 8
 };

@@ -28,7 +28,7 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
                   .tiers = tiers,
                   .pool = pool,
                   .drop_damaged = [this](const ResidentPin& pin,
-                                         codecs::Error error) { return DropDamaged(pin, error); },
+                                         std::string_view what) { return DropDamaged(pin, what); },
                   .ended = [this](WaitingGets::Id get) { ResumeGet(get); }}),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
                Histogram(LatencyBounds())} {
@@ -39,11 +39,11 @@ void GetPath::Count(Outcome outcome, TierId tier) {
   outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
 }
 
-absl::Status GetPath::DropDamaged(const ResidentPin& pin, codecs::Error error) {
+absl::Status GetPath::DropDamaged(const ResidentPin& pin, std::string_view what) {
   if (index.Drop(pin)) {
     corrupt_tiles_[IndexOf(pin.copy().tier)].Add();
     LogWarn("get", "image is damaged: dropped",
-            {{"error", codecs::Name(error)},
+            {{"error", what},
              {"key", proto::Hex(std::span(pin.facts().key).first(4))},
              {"space", pin.facts().space_id},
              {"place", pin.place()}});

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -49,7 +50,7 @@ class GetPath final : public PathPool::Deadlines {
   void Count(Outcome outcome, TierId tier = TierId::kHost);
   // Drops an image whose bytes in pin's tier are damaged or another's. The first to drop it counts
   // and logs. Returns DataLoss.
-  absl::Status DropDamaged(const ResidentPin& pin, codecs::Error error);
+  absl::Status DropDamaged(const ResidentPin& pin, std::string_view what);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
   Counter sent_bytes;  // counted by who sends
   // Of the hits: sent as they lie, put together, decoded, decoded and encoded raw.

@@ -21,22 +21,23 @@ void Promote(std::unique_ptr<GetRun> run) {
   run->promoted_at = path.clock.Now();
   run->reads.resize(run->pins.size());
   const WaitingGets::Id id = path.waiting.Open();
-  bool has_room = id != 0;
+  absl::Status joined =
+      id != 0 ? absl::OkStatus() : absl::ResourceExhaustedError("too many gets wait for a tier");
   size_t reads = 0;
-  for (size_t i = 0; has_room && i < run->pins.size(); ++i) {
+  for (size_t i = 0; joined.ok() && i < run->pins.size(); ++i) {
     if (!run->pins[i].bytes().empty()) {
       continue;
     }
     auto read = path.promotions.Join(std::move(run->pins[i]), run->space, id);
-    has_room = read.ok();
-    if (has_room) {
+    joined = read.status();
+    if (joined.ok()) {
       run->reads[i] = *std::move(read);
       ++reads;
     }
   }
-  if (!has_room) {  // reads that it has joined go on without it
+  if (!joined.ok()) {  // reads that it has joined go on without it
     path.waiting.Close(id);
-    return Finish(std::move(run), absl::NotFoundError("no room to read it"));
+    return Finish(std::move(run), absl::NotFoundError(joined.message()));
   }
   const absl::Time deadline = run->get.deadline;
   std::unique_ptr<GetRun> ready = path.waiting.Wait(id, std::move(run), reads, deadline);

@@ -124,7 +124,7 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
     error = codecs::VerifyTiles(view);
   }
   if (error != codecs::Error::kOk) {
-    return parts_.drop_damaged(promotion.pin_, error);
+    return parts_.drop_damaged(promotion.pin_, codecs::Name(error));
   }
   read_bytes_.Add(promotion.bytes_);
   if (promotion.writer_.is_empty()) {
@@ -155,6 +155,8 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
   const bool is_copy = !promotion->writer_.is_empty();
   if (status.ok()) {
     status = CheckAndKeep(*promotion);
+  } else if (absl::IsDataLoss(status)) {
+    status = parts_.drop_damaged(promotion->pin_, "the tier cannot read it");
   }
   failed_.Add(status.ok() ? 0 : 1);
   std::vector<WaitingGets::Id> gets;

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,6 @@
 #include "absl/status/statusor.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "codecs/types/error.h"
 #include "service/get/waiting_gets.h"
 #include "service/index/copies.h"
 #include "service/index/images.h"
@@ -40,7 +40,7 @@ class Promotion {
  public:
   // How it went.
   //   OK         bytes() are the image, verified
-  //   DataLoss   they are damaged or another's: the image is dropped; or the tier cannot read them
+  //   DataLoss   they are damaged or another's, or the tier cannot read them: the copy is dropped
   //   else       the tier, or the path pool, did not do it
   // REQUIRES of all: it is over.
   const absl::Status& status() const { return status_; }
@@ -73,8 +73,9 @@ class Promotions {
     Copies& copies;
     Tiers& tiers;
     PathPool& pool;
-    // Drops an image whose bytes are not its own, and returns DataLoss. Runs on the path pool.
-    std::function<absl::Status(const ResidentPin&, codecs::Error)> drop_damaged;
+    // Drops a copy whose bytes are not its own or cannot be read, and returns DataLoss. Runs on the
+    // path pool.
+    std::function<absl::Status(const ResidentPin&, std::string_view what)> drop_damaged;
     // A read that the get joined is over. Runs on the path pool, or on a thread of the tier where
     // the pool takes no job: the read has failed then.
     std::function<void(WaitingGets::Id)> ended;

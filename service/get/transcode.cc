@@ -44,7 +44,7 @@ absl::StatusOr<Views> Verify(GetRun& run) {
       error = codecs::VerifyTiles(views[i], Intersection(run.slice, views[i].spec().slice));
     }
     if (error != codecs::Error::kOk) {
-      return run.path.DropDamaged(run.PinOf(i), error);
+      return run.path.DropDamaged(run.PinOf(i), codecs::Name(error));
     }
   }
   return views;
@@ -86,7 +86,7 @@ absl::Status DecodeInto(GetRun& run, const Views& views, std::span<std::byte> ta
     }
     if (error == codecs::Error::kBadTile || error == codecs::Error::kNoProfile ||
         error == codecs::Error::kNoBank) {
-      return run.path.DropDamaged(pin, error);
+      return run.path.DropDamaged(pin, codecs::Name(error));
     }
     return error == codecs::Error::kOk ? absl::OkStatus() : Internal("decode", error);
   };

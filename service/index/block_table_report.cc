@@ -64,7 +64,8 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
   gauge("cairn_tier_image_bytes", "Their bytes.", tier.figures.image_bytes);
   gauge("cairn_tier_pinned_bytes", "Bytes that readers and leases keep, as allocated.",
         tier.figures.pinned_bytes);
-  gauge("cairn_tier_leased_bytes", "Bytes of images that are leased, as allocated.",
+  gauge("cairn_tier_leased_bytes",
+        "Bytes of images that are leased, as allocated; deleted ones until their lease ends.",
         tier.figures.leased_bytes);
   sink.AddCounter("cairn_tier_lost_copies_total",
                   "Copies dropped because they were damaged or their device was out.", label,

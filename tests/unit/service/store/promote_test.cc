@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gets of images that have to be read through their tier: late, never, out of order, with an error,
 // with wrong bytes, and always on another thread.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -248,6 +249,28 @@ TEST_F(PromoteTest, WrongBytesAreAMissDroppedCountedAndLoggedOnce) {
   EXPECT_EQ(Metric("cairn_gets_total{outcome=\"corrupt\",tier=\"ssd\"}"), 2);
   EXPECT_EQ(store.index->figures().image_count, 1u);
   EXPECT_EQ(store.host->used_bytes(), 0u) << "no copy of them";
+}
+
+TEST_F(PromoteTest, WhatTheTierCannotReadIsDropped) {
+  const LogCapture log;
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  StartedGet get(store, space, 1);
+  Complete(cold.waiting(), absl::DataLossError("a sector"));
+  EXPECT_TRUE(absl::IsNotFound(get.Await().status()));
+  AwaitReads();
+  EXPECT_EQ(log.Count("image is damaged: dropped"), 1u);
+  EXPECT_EQ(Metric("cairn_corrupt_tiles_total{where=\"ssd\"}"), 1);
+  EXPECT_EQ(store.index->figures().image_count, 0u);
+}
+
+TEST_F(PromoteTest, AStoppingStoreSaysSo) {
+  PutColdBlocks(1);
+  store.get->Stop();
+  StartedGet get(store, space, 1);
+  const absl::Status status = get.Await().status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("stopping"));
 }
 
 TEST_F(PromoteTest, TheBytesOfAnotherBlockAreAMiss) {
