@@ -102,7 +102,7 @@ constexpr Knob kKnobs[] = {
      "data-plane connections per transport; of all of them a tenant alone may hold half"},
     {"window", "32", Number{&Config::window, 1, 256}, "requests in flight per connection"},
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
-     "after SIGTERM: time for requests in flight to finish"},
+     "after SIGTERM: time for requests in flight to finish, and for blocks to reach the SSD tier"},
     {"log-level", "info",
      Text{&Config::log_level, CheckLogLevel,
           [] { return std::string_view("error, warn, info or debug"); }},
