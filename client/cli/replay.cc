@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
