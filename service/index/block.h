@@ -46,6 +46,7 @@ struct Image {
   bool is_encode_pending = false;
   bool is_let_go = false;    // the lasting tier dropped its copy, which nobody had used
   bool is_uncopied = false;  // in the queue of those that the lasting tier lacks
+  bool is_clean = false;     // in that of those which the host tier could do without
   uint32_t passed_over = 0;  // the last round of that queue that found it to wait
   Image* uncopied_before = nullptr;
   Image* uncopied_after = nullptr;

@@ -213,7 +213,11 @@ class BlockTable {
   void RefreshHeld(Block* block);
   // It has a copy that the lasting tier takes, has not, and does not get already.
   bool IsMissing(const Image& image) const;
-  // Into or out of the queue of those that the lasting tier lacks.
+  bool HasDirty(const Block& block) const;
+  // The first to be in the lasting tier of those that the host tier can do without: nothing of it
+  // is held, and all of it is there. Null: there is none, or `visits` are spent.
+  Block* OldestClean(Visits& visits);
+  // Into or out of the queues of those that the lasting tier lacks, or has too.
   void RefreshUncopied(Image* image);
   // An image of a block that is to be in the lasting tier before its children. Null: none.
   Image* WaitsFor(const Block& parent);
@@ -256,7 +260,8 @@ class BlockTable {
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   std::optional<TierId> lasting_;
   uint64_t lasting_image_bytes_max_ = 0;
-  ImageQueue uncopied_;
+  ImageQueue uncopied_{&Image::is_uncopied};
+  ImageQueue clean_{&Image::is_clean};  // in the host tier and in the lasting one
   uint64_t uses_ = 0;
 
   IndexFigures figures_;

@@ -8,6 +8,14 @@
 #include "service/limits.h"
 
 namespace cairn {
+namespace {
+
+// The index itself is full: what goes leaves every tier.
+bool IsOfIndex(EvictionReason reason) {
+  return reason == EvictionReason::kBlocks || reason == EvictionReason::kImages;
+}
+
+}  // namespace
 
 uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason) {
   uint64_t freed = 0;
@@ -73,10 +81,25 @@ Block* BlockTable::OldestUnheld(Eviction& eviction, Visits& visits) {
     return nullptr;
   }
   const size_t order_count = IsCut(eviction.newcomer) ? kCut + 1 : kWhole + 1;
-  for (size_t i = 0; i < order_count; ++i) {
+  Block* leaf = nullptr;
+  for (size_t i = 0; leaf == nullptr && i < order_count; ++i) {
     if (Order& order = in.orders[i]; order.held < order.recency->count()) {
-      return OldestLeaf(order, eviction.tier, visits);
+      leaf = OldestLeaf(order, eviction.tier, visits);
+      if (leaf == nullptr) {
+        return nullptr;
+      }
     }
+  }
+  // What the lasting tier has too is not lost, and cuts no chain here.
+  const bool is_dirty = leaf == nullptr || HasDirty(*leaf);
+  if (is_dirty && eviction.tier == TierId::kHost && !IsOfIndex(eviction.reason)) {
+    Block* clean = OldestClean(visits);
+    if (clean != nullptr || (leaf == nullptr && visits.is_spent())) {
+      return clean;
+    }
+  }
+  if (leaf != nullptr) {
+    return leaf;
   }
   if (in.held_blocks == in.figures.block_count) {
     return nullptr;

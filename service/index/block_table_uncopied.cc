@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images that have no copy in the lasting tier yet: they wait in the order published.
+#include <algorithm>
+
 #include "service/index/block_table.h"
 
 namespace cairn {
@@ -17,14 +19,48 @@ void BlockTable::RefreshUncopied(Image* image) {
   }
   const bool is_uncopied = image->block != nullptr && IsMissing(*image) &&
                            !image->is_encode_pending && !image->is_let_go;
-  if (is_uncopied == image->is_uncopied) {
-    return;
-  }
-  if (is_uncopied) {
-    uncopied_.PushBack(image);
-  } else {
+  const bool is_clean = image->block != nullptr &&
+                        image->copies[IndexOf(TierId::kHost)] != nullptr &&
+                        image->copies[IndexOf(*lasting_)] != nullptr;
+  if (image->is_uncopied && !is_uncopied) {
     uncopied_.Remove(image);
   }
+  if (image->is_clean && !is_clean) {
+    clean_.Remove(image);
+  }
+  if (!image->is_uncopied && is_uncopied) {
+    uncopied_.PushBack(image);
+  }
+  if (!image->is_clean && is_clean) {
+    clean_.PushBack(image);
+  }
+}
+
+bool BlockTable::HasDirty(const Block& block) const {
+  return std::any_of(block.images.begin(), block.images.end(), [this](const ImageRef& ref) {
+    const Copy* copy = ref.image->copies[IndexOf(TierId::kHost)];
+    return copy != nullptr && IsDirty(*copy);
+  });
+}
+
+Block* BlockTable::OldestClean(Visits& visits) {
+  constexpr size_t kHost = IndexOf(TierId::kHost);
+  for (uint64_t left = clean_.count(); left > 0; --left) {
+    Image* image = clean_.front();
+    Block* block = image->block;
+    if (!visits.Take(block->images.size())) {
+      return nullptr;
+    }
+    Copy& copy = *image->copies[kHost];
+    if (block->last_use > copy.linked_at) {  // used since: it comes round once more
+      copy.linked_at = uses_;
+    } else if (block->in[kHost].held_count == 0 && !HasDirty(*block)) {
+      return block;
+    }
+    clean_.Remove(image);
+    clean_.PushBack(image);
+  }
+  return nullptr;
 }
 
 Image* BlockTable::WaitsFor(const Block& parent) {

@@ -12,6 +12,9 @@ namespace cairn {
 
 class ImageQueue {
  public:
+  // An image is in one queue at most; `flag` says that it is in this one.
+  explicit ImageQueue(bool Image::*flag) : flag_(flag) {}
+
   Image* front() const { return front_; }
   uint64_t count() const { return count_; }
 
@@ -35,16 +38,17 @@ class ImageQueue {
     (before == nullptr ? front_ : before->uncopied_after) = after;
     (after == nullptr ? back_ : after->uncopied_before) = before;
     image->uncopied_before = image->uncopied_after = nullptr;
-    image->is_uncopied = false;
+    image->*flag_ = false;
     --count_;
   }
 
  private:
   void Added(Image* image) {
-    image->is_uncopied = true;
+    image->*flag_ = true;
     ++count_;
   }
 
+  bool Image::*const flag_;
   Image* front_ = nullptr;
   Image* back_ = nullptr;
   uint64_t count_ = 0;

@@ -258,6 +258,24 @@ TEST_F(WriteDownTest, EvictionOfWhatIsThereToo) {
   EXPECT_EQ(store_.index->uncopied_count(), 0u) << "what was read up is there still";
 }
 
+TEST_F(WriteDownTest, AChainMayBeLongerThanTheHostTier) {
+  const uint64_t count = 2 * 16_MiB / 12'000;
+  for (uint64_t i = 1; i <= count; ++i) {
+    ASSERT_TRUE(Put(i, i - 1, i - 1).ok()) << i;
+    store_.upkeep->RunOnce();
+  }
+  store_.WriteAllDown();
+  EXPECT_EQ(disk_->copies.size(), count);
+  EXPECT_EQ(Metric("cairn_dirty_evictions_total{tier=\"host\"}"), 0);
+  std::vector<proto::BlockKey> keys;
+  for (uint64_t i = 1; i <= count; ++i) {
+    keys.push_back(Key(i));
+  }
+  const auto match = store_.index->Match(store_.Query(space_, keys));
+  ASSERT_TRUE(match.ok());
+  EXPECT_EQ(match->blocks.size(), count);
+}
+
 TEST_F(WriteDownTest, WhatTheTierLetGoComesBackIfItWasUsed) {
   ASSERT_TRUE(Put(1).ok());
   ASSERT_TRUE(Put(2).ok());
