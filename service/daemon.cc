@@ -188,7 +188,8 @@ absl::Status Daemon::StartFronts() {
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, clock_}, std::move(terms));
   admin_service_ = std::make_unique<AdminService>(
-      AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, [this] { BeginDrain(); }});
+      AdminService::Parts{
+          spaces_, sessions_, *index_, *upkeep_, *tiers_, [this] { BeginDrain(); }});
   CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
   if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
   CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(address, *store_service_, *admin_service_));

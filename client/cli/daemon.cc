@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "proto/convert.h"
 
@@ -144,6 +145,34 @@ std::string_view TierName(v1::Tier tier) {
       return "ssd";
     default:
       return "-";
+  }
+}
+
+std::string_view DeviceStateName(v1::DeviceState state) {
+  switch (state) {
+    case v1::DEVICE_STATE_RECOVERING:
+      return "recovering";
+    case v1::DEVICE_STATE_OK:
+      return "ok";
+    case v1::DEVICE_STATE_CAPPED:
+      return "capped";
+    case v1::DEVICE_STATE_READ_ONLY:
+      return "read-only";
+    case v1::DEVICE_STATE_OUT:
+      return "out";
+    default:
+      return "unknown";
+  }
+}
+
+void PrintDevicesInTrouble(const v1::ListTiersReply& tiers) {
+  for (const v1::TierInfo& tier : tiers.tiers()) {
+    for (const v1::DeviceInfo& device : tier.devices()) {
+      if (device.state() != v1::DEVICE_STATE_OK) {
+        absl::PrintF("\n%s %s is %s: %s\n", ToAbsl(TierName(tier.tier())), device.path(),
+                     ToAbsl(DeviceStateName(device.state())), device.reason());
+      }
+    }
   }
 }
 

@@ -46,7 +46,10 @@ absl::StatusOr<BlockKey> ParseKey(std::string_view text);
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key);
 std::string HexOf(std::string_view bytes);
-std::string_view TierName(v1::Tier tier);     // "gpu", "host", "ssd", "-"
+std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "-"
+std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
+// A line for each device that is not as it should be.
+void PrintDevicesInTrouble(const v1::ListTiersReply& tiers);
 std::string_view DTypeName(v1::DType dtype);  // "bf16", "fp16", "fp32"
 
 }  // namespace cairn::cli

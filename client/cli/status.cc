@@ -2,6 +2,7 @@
 #include "base/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
@@ -14,7 +15,7 @@ constexpr int kBarCells = 24;
 
 std::string NameOf(Tier tier) { return std::string(TierName(static_cast<v1::Tier>(tier))); }
 
-void PrintJson(const Arguments& arguments, const Stats& stats) {
+void PrintJson(const Arguments& arguments, const Stats& stats, const v1::ListTiersReply& tiers) {
   JsonWriter json;
   json.BeginObject()
       .Field("control", arguments.control())
@@ -39,6 +40,16 @@ void PrintJson(const Arguments& arguments, const Stats& stats) {
         .Field("quarantine_bytes", tier.quarantine_bytes)
         .EndObject();
   }
+  json.EndArray().Key("devices").BeginArray();
+  for (const v1::TierInfo& tier : tiers.tiers()) {
+    for (const v1::DeviceInfo& device : tier.devices()) {
+      json.BeginObject()
+          .Field("path", device.path())
+          .Field("state", DeviceStateName(device.state()))
+          .Field("reason", device.reason())
+          .EndObject();
+    }
+  }
   json.EndArray().EndObject().Print();
 }
 
@@ -46,8 +57,11 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const Stats stats, client->GetStats(timeout));
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListTiersReply tiers,
+                         admin->ListTiers(MonotonicNow() + timeout));
   if (arguments.is_json()) {
-    PrintJson(arguments, stats);
+    PrintJson(arguments, stats, tiers);
     return absl::OkStatus();
   }
   absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version, arguments.control(),
@@ -67,6 +81,7 @@ absl::Status Run(const Arguments& arguments) {
                     FormatBytes(tier.staging_bytes), FormatBytes(tier.quarantine_bytes)});
   }
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
+  PrintDevicesInTrouble(tiers);
   return absl::OkStatus();
 }
 

@@ -27,6 +27,13 @@ class GrpcAdmin final : public AdminClient {
                                                absl::Time deadline) override {
     return RunRpc(*stub_, &v1::Admin::Stub::SetPolicy, request, deadline);
   }
+  absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) override {
+    return RunRpc(*stub_, &v1::Admin::Stub::ListTiers, v1::ListTiersRequest(), deadline);
+  }
+  absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
+                                               absl::Time deadline) override {
+    return RunRpc(*stub_, &v1::Admin::Stub::SetDevice, request, deadline);
+  }
   absl::StatusOr<v1::DrainReply> Drain(absl::Time deadline) override {
     return RunRpc(*stub_, &v1::Admin::Stub::Drain, v1::DrainRequest(), deadline);
   }

@@ -30,6 +30,9 @@ class AdminClient {
                               const std::function<void(const v1::VerifyProgress&)>& report) = 0;
   virtual absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
                                                        absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
+                                                       absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::DrainReply> Drain(absl::Time deadline) = 0;
 };
 

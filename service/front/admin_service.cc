@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "proto/convert.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 // Below gRPC's usual limit for a received message, which is 4 MiB.
 constexpr size_t kPageBytesMax = 3 * kMiB;
+// Of a path that a call names, in the log.
+constexpr size_t kPathShown = 256;
 
 void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
   info->set_key(proto::ToBytes(block.key));
@@ -37,6 +40,44 @@ void FillBlock(const ListedBlock& block, v1::BlockInfo* info) {
   }
 }
 
+v1::DeviceState ToState(DeviceState state) {
+  switch (state) {
+    case DeviceState::kRecovering:
+      return v1::DEVICE_STATE_RECOVERING;
+    case DeviceState::kOk:
+      return v1::DEVICE_STATE_OK;
+    case DeviceState::kCapped:
+      return v1::DEVICE_STATE_CAPPED;
+    case DeviceState::kReadOnly:
+      return v1::DEVICE_STATE_READ_ONLY;
+    case DeviceState::kOut:
+      return v1::DEVICE_STATE_OUT;
+  }
+  return v1::DEVICE_STATE_UNSPECIFIED;
+}
+
+void FillDevice(const DeviceReport& device, v1::DeviceInfo* info) {
+  info->set_path(device.path);
+  info->set_state(ToState(device.state));
+  info->set_reason(device.reason);
+  info->set_retired(device.is_retired);
+  info->set_trying(device.is_trying);
+  info->set_capacity_bytes(device.capacity_bytes);
+  info->set_used_bytes(device.used_bytes);
+  info->set_image_count(device.image_count);
+  for (const auto& [state, count] : device.segments) {
+    v1::SegmentCount& segments = *info->add_segments();
+    segments.set_state(std::string(state));
+    segments.set_count(count);
+  }
+  info->set_written_bytes(device.written_bytes);
+  info->set_carried_bytes(device.carried_bytes);
+  info->set_read_bytes(device.read_bytes);
+  info->set_fault_count(device.fault_count);
+  info->set_transfer_count(device.transfer_count);
+  info->set_engine(std::string(device.engine));
+}
+
 }  // namespace
 
 void AdminService::Stop() {
@@ -57,6 +98,13 @@ void AdminService::AddTo(CallRouter& router) {
   add("ListSpaces", Call::kListSpaces, &AdminService::ListSpaces);
   add("ListBlocks", Call::kListBlocks, &AdminService::ListBlocks);
   add("SetPolicy", Call::kSetPolicy, &AdminService::SetPolicy);
+  add("ListTiers", Call::kListTiers, &AdminService::ListTiers);
+  router.AddUnary(
+      "/cairn.v1.Admin/SetDevice",
+      UnaryMethod<v1::SetDeviceRequest, v1::SetDeviceReply>{
+          calls_, Call::kSetDevice, RequestBound(),
+          [this](const ControlCall& call, const v1::SetDeviceRequest& request,
+                 const ReplyDone<v1::SetDeviceReply>& done) { done(SetDevice(call, request)); }});
   add("Drain", Call::kDrain, &AdminService::Drain);
   router.Add("/cairn.v1.Admin/Verify",
              [this](const CallPlace& place) { return new VerifyStream(place, verify_); });
@@ -155,6 +203,37 @@ absl::Status AdminService::SetPolicy(const v1::SetPolicyRequest& request,
   CAIRN_RETURN_IF_ERROR(space->coding().SetRecipe(recipe));
   reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
   return absl::OkStatus();
+}
+
+absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersReply* reply) {
+  for (const CopyTier* tier : parts_.tiers.all()) {
+    v1::TierInfo& info = *reply->add_tiers();
+    info.set_tier(static_cast<v1::Tier>(tier->id()));
+    info.set_capacity_bytes(tier->capacity_bytes());
+    info.set_used_bytes(tier->used_bytes());
+    info.set_image_count(parts_.index.figures(tier->id()).copy_count);
+    for (const DeviceReport& device : tier->Devices()) {
+      FillDevice(device, info.add_devices());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& call,
+                                                           const v1::SetDeviceRequest& request) {
+  const absl::Status status = parts_.tiers.SetRetired(request.path(), request.retired());
+  LogInfo("admin", request.retired() ? "device is retired" : "device is taken back",
+          {{"path", request.path().substr(0, kPathShown)},
+           {"user", call.identity().has_value() ? absl::StrCat(call.identity()->uid) : "unknown"},
+           {"result", status}});
+  CAIRN_RETURN_IF_ERROR(status);
+  v1::SetDeviceReply reply;
+  for (const DeviceReport& device : parts_.tiers.Devices()) {
+    if (device.path == request.path()) {
+      FillDevice(device, reply.mutable_device());
+    }
+  }
+  return reply;
 }
 
 absl::Status AdminService::Drain(const v1::DrainRequest&, v1::DrainReply* reply) {

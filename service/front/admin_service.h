@@ -7,6 +7,8 @@
 //                runs on a thread of its own named "verify", one at a time.
 
 #include <functional>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/mutex.h"
@@ -17,6 +19,7 @@
 #include "service/index/index_report.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
+#include "service/tier/tiers.h"
 #include "service/upkeep/upkeep.h"
 
 namespace cairn {
@@ -28,6 +31,7 @@ class AdminService {
     Sessions& sessions;
     IndexReport& index;
     Upkeep& upkeep;
+    Tiers& tiers;
     std::function<void()> drain;
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
@@ -45,6 +49,9 @@ class AdminService {
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
   absl::Status SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyReply* reply);
+  absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
+  absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
+                                               const v1::SetDeviceRequest& request);
   absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
   // Starts the thread that verifies, unless one runs.
   absl::Status Verify(VerifyStream& stream, uint64_t space_id);

@@ -9,7 +9,7 @@ namespace {
 constexpr std::array<std::string_view, kCallCount> kNames = {
     "OpenSpace", "Match",         "Release",       "Contains",        "Delete",     "Invalidate",
     "Stats",     "PutSideObject", "GetSideObject", "ListSideObjects", "ListSpaces", "ListBlocks",
-    "Verify",    "SetPolicy",     "Drain",         "HealthCheck"};
+    "Verify",    "SetPolicy",     "ListTiers",     "SetDevice",       "Drain",      "HealthCheck"};
 
 }  // namespace
 

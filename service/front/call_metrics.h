@@ -26,10 +26,12 @@ enum class Call : uint8_t {
   kListBlocks,
   kVerify,
   kSetPolicy,
+  kListTiers,
+  kSetDevice,
   kDrain,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 16;
+inline constexpr size_t kCallCount = 18;
 
 class CallMetrics {
  public:

@@ -19,6 +19,22 @@ std::string_view Name(TierId tier) {
   return "unknown";
 }
 
+std::string_view Name(DeviceState state) {
+  switch (state) {
+    case DeviceState::kRecovering:
+      return "recovering";
+    case DeviceState::kOk:
+      return "ok";
+    case DeviceState::kCapped:
+      return "capped";
+    case DeviceState::kReadOnly:
+      return "read-only";
+    case DeviceState::kOut:
+      return "out";
+  }
+  return "unknown";
+}
+
 std::string FormatPlace(TierId tier, uint64_t offset) {
   return absl::StrCat(ToAbsl(Name(tier)), "+0x", absl::Hex(offset));
 }
@@ -37,6 +53,10 @@ std::string_view Name(EvictionReason reason) {
       return "images";
   }
   return "unknown";
+}
+
+absl::Status CopyTier::SetRetired(std::string_view path, bool) {
+  return absl::NotFoundError(absl::StrCat("no device ", ToAbsl(path)));
 }
 
 TierExtent::TierExtent(Extent extent) : extent_(std::move(extent)) {}

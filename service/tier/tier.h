@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -21,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "codecs/types/shape.h"
+#include "service/tier/device_report.h"
 #include "service/tier/evictor.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/recovery.h"
@@ -127,7 +130,15 @@ class CopyTier {
   // new ones begin. Idempotent.
   virtual void Stop() {}
 
+  // --- For the operator.
+
   virtual void Report(MetricSink& sink) const = 0;
+  // In the order of the configuration; none where the tier is memory.
+  virtual std::vector<DeviceReport> Devices() const { return {}; }
+  // A device that is retired takes no new copies, until it is taken back or the process ends; what
+  // it holds is read. One that failed writes is tried at once when it is taken back, by a thread of
+  // the tier. NotFound: the tier has none of that path. FailedPrecondition: it is out.
+  virtual absl::Status SetRetired(std::string_view path, bool is_retired);
 
  private:
   friend class TierExtent;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/tier/tiers.h"
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status.h"
 
 namespace cairn {
 
@@ -28,6 +30,30 @@ void Tiers::SetEvictor(Evictor* evictor) {
   for (CopyTier* tier : all_) {
     tier->SetEvictor(evictor);
   }
+}
+
+std::vector<DeviceReport> Tiers::Devices() const {
+  std::vector<DeviceReport> devices;
+  for (const CopyTier* tier : all_) {
+    for (DeviceReport& device : tier->Devices()) {
+      devices.push_back(std::move(device));
+    }
+  }
+  return devices;
+}
+
+absl::Status Tiers::SetRetired(std::string_view path, bool is_retired) {
+  for (CopyTier* tier : all_) {
+    if (absl::Status status = tier->SetRetired(path, is_retired); !absl::IsNotFound(status)) {
+      return status;
+    }
+  }
+  std::string known;
+  for (const DeviceReport& device : Devices()) {
+    absl::StrAppend(&known, known.empty() ? "" : ", ", device.path);
+  }
+  return absl::NotFoundError(absl::StrCat("no tier has a device ", ToAbsl(path), "; there ",
+                                          known.empty() ? "are none" : "is: ", known));
 }
 
 bool Tiers::AwaitFreed(absl::Time deadline) {

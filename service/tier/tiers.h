@@ -8,9 +8,11 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/metric.h"
 #include "service/tier/host_tier.h"
 #include "service/tier/tier.h"
@@ -30,6 +32,10 @@ class Tiers {
   std::span<CopyTier* const> all() const { return all_; }
 
   void SetEvictor(Evictor* evictor);
+  // As CopyTier, of whichever tier has it. NotFound names those that there are.
+  absl::Status SetRetired(std::string_view path, bool is_retired);
+  std::vector<DeviceReport> Devices() const;
+
   // Of every tier.
   bool AwaitFreed(absl::Time deadline);
   void Stop();

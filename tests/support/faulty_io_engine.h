@@ -76,6 +76,7 @@ class FaultyIoEngine final : public IoEngine {
   }
   void Cancel(IoId id) override { engine_->Cancel(id); }
   bool Stop(absl::Time deadline) override { return engine_->Stop(deadline); }
+  size_t transfer_count() const override { return engine_->transfer_count(); }
   void Report(MetricSink& sink, MetricLabels labels) const override {
     engine_->Report(sink, labels);
   }

@@ -14,6 +14,12 @@
 #include "service/limits.h"
 
 namespace cairn {
+namespace {
+
+constexpr std::string_view kSegmentStates[SegmentMap::kStateCount] = {
+    "absent", "clean", "ready", "open", "full", "sealed", "reclaiming", "set aside"};
+
+}  // namespace
 
 absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes) {
   if (segment_bytes == 0 && budget_bytes < limits::kSsdBytesMin) {
@@ -43,20 +49,6 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
   return budget;
 }
 
-std::string_view SsdDevice::Name(State state) {
-  switch (state) {
-    case State::kOk:
-      return "ok";
-    case State::kCapped:
-      return "capped";
-    case State::kReadOnly:
-      return "read-only";
-    case State::kOut:
-      return "out";
-  }
-  return "unknown";
-}
-
 SsdDevice::SsdDevice(Options options, const SsdBudget& budget, CopyTier& tier)
     : options_(std::move(options)),
       budget_(budget),
@@ -77,9 +69,9 @@ absl::StatusOr<TierExtent> SsdDevice::Reserve(uint64_t bytes) {
                                                      budget_.segment_bytes));
   }
   const MutexLock lock(mutex_);
-  if (is_stopping_ || state_ >= State::kReadOnly) {
+  if (is_stopping_ || !TakesImages()) {
     return absl::UnavailableError(
-        absl::StrCat("ssd: ", is_stopping_ ? "stopping" : ToAbsl(Name(state_))));
+        absl::StrCat("ssd: ", is_stopping_ ? "stopping" : ToAbsl(cairn::Name(ShownState()))));
   }
   const std::optional<uint64_t> offset = segments_->Allocate(bytes, /*is_carried=*/false);
   if (IsCareDue()) {
@@ -159,11 +151,29 @@ void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
       return;
     }
     state_ = State::kReadOnly;
+    why_ = absl::StrCat(ToAbsl(why), ": ", status.message());
     probe_again_ = MonotonicNow() + options_.probe_after;
     care_due_.NotifyOne();
   }
   LogError("ssd", "device takes no more writes; it is still read",
            {{"path", options_.path}, {"what", why}, {"error", status}});
+}
+
+// --- By request ----------------------------------------------------------------------------------
+
+absl::Status SsdDevice::SetRetired(bool is_retired) {
+  const MutexLock lock(mutex_);
+  if (state_ == State::kOut) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.path, " is out (", why_, "): the next start opens it again"));
+  }
+  is_retired_ = is_retired;
+  if (!is_retired) {
+    grow_again_ = absl::InfinitePast();
+    probe_again_ = state_ == State::kReadOnly ? absl::InfinitePast() : probe_again_;
+    care_due_.NotifyOne();
+  }
+  return absl::OkStatus();
 }
 
 // --- Figures -------------------------------------------------------------------------------------
@@ -173,9 +183,36 @@ uint64_t SsdDevice::used_bytes() const {
   return segments_ == nullptr ? 0 : segments_->live_bytes();
 }
 
-SsdDevice::State SsdDevice::state() const {
+SsdDevice::State SsdDevice::ShownState() const {
+  return is_retired_ ? std::max(state_, State::kReadOnly) : state_;
+}
+
+DeviceReport SsdDevice::Describe() const {
+  DeviceReport report;
+  report.path = options_.path;
+  report.capacity_bytes = capacity_bytes();
+  report.written_bytes = written_bytes_.Value();
+  report.carried_bytes = carried_bytes_.Value();
+  report.read_bytes = read_bytes_.Value();
+  report.fault_count = faults_.Value();
+  report.transfer_count = engine_->transfer_count();
+  report.engine = engine_->name();
   const MutexLock lock(mutex_);
-  return state_;
+  report.state = ShownState();
+  report.reason = state_ == State::kOk ? "" : why_;
+  if (is_retired_) {
+    absl::StrAppend(&report.reason, report.reason.empty() ? "" : "; ", "retired");
+  }
+  report.is_retired = is_retired_;
+  report.is_trying =
+      state_ == State::kReadOnly && !is_retired_ && (is_trying_ || MonotonicNow() >= probe_again_);
+  report.used_bytes = segments_->live_bytes();
+  report.image_count = segments_->live_count();
+  for (size_t state = 0; state < SegmentMap::kStateCount; ++state) {
+    report.segments.emplace_back(kSegmentStates[state],
+                                 segments_->count(static_cast<SegmentMap::State>(state)));
+  }
+  return report;
 }
 
 void SsdDevice::Report(MetricSink& sink) const {
@@ -189,17 +226,15 @@ void SsdDevice::Report(MetricSink& sink) const {
   };
   {
     const MutexLock lock(mutex_);
-    constexpr std::string_view kStates[] = {"absent", "clean",  "ready",      "open",
-                                            "full",   "sealed", "reclaiming", "set aside"};
     for (size_t state = 0; state < SegmentMap::kStateCount; ++state) {
-      const MetricLabel labels[] = {device, {"state", kStates[state]}};
+      const MetricLabel labels[] = {device, {"state", kSegmentStates[state]}};
       sink.AddGauge("cairn_ssd_segments", "Segments of a device, by state.", labels,
                     static_cast<double>(segments_->count(static_cast<SegmentMap::State>(state))));
     }
     for (const State state : {State::kOk, State::kCapped, State::kReadOnly, State::kOut}) {
-      const MetricLabel labels[] = {device, {"state", Name(state)}};
+      const MetricLabel labels[] = {device, {"state", cairn::Name(state)}};
       sink.AddGauge("cairn_ssd_state", "1 for the state that a device is in.", labels,
-                    state_ == state ? 1 : 0);
+                    ShownState() == state ? 1 : 0);
     }
     gauge("cairn_ssd_extents", "Images on a device.", segments_->live_count());
   }

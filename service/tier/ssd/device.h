@@ -20,10 +20,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -34,6 +36,7 @@
 #include "base/file.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/tier/device_report.h"
 #include "service/tier/ssd/format.h"
 #include "service/tier/ssd/io_engine.h"
 #include "service/tier/ssd/ledger.h"
@@ -70,16 +73,12 @@ class SsdDevice {
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end
     absl::Duration probe_after = absl::Seconds(30);  // since it failed writes
+    // Hears what Open() is at, from its thread.
+    std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     std::unique_ptr<IoEngine> engine;
   };
 
-  enum class State : uint8_t {
-    kOk,
-    kCapped,    // the file system has no room for all segments; those there are serve
-    kReadOnly,  // segments or the ledger failed writes; tried again where it is not the ledger
-    kOut,       // nothing is read or written
-  };
-  static std::string_view Name(State state);
+  using State = DeviceState;
 
   // Takes the folder for this process, and makes what is missing; what cannot be read is made anew,
   // empty. `tier` is whose extents it hands out.
@@ -91,7 +90,7 @@ class SsdDevice {
   ~SsdDevice() { Stop(); }
 
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
-  // As CopyTier::Recover(). Starts the threads.
+  // As CopyTier::Recover(). Starts the threads. The device is out where it fails.
   absl::Status Recover(RecoverySink& sink);
   void Stop();
 
@@ -108,8 +107,10 @@ class SsdDevice {
   uint64_t extents_max() const { return budget_.extents_max; }
   // So that little of a segment is left over at its end.
   uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
-  State state() const;
   const std::string& path() const { return options_.path; }
+  // As CopyTier, of its devices.
+  DeviceReport Describe() const;
+  absl::Status SetRetired(bool is_retired);
   void Report(MetricSink& sink) const;
 
  private:
@@ -142,6 +143,7 @@ class SsdDevice {
 
   // --- Recovery (device_recover.cc)
   struct Recovered;
+  absl::Status FindAll(Recovered& recovered, RecoverySink& sink);
   absl::Status FindSegments(Recovered& recovered);
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
@@ -174,6 +176,7 @@ class SsdDevice {
   bool PrepareOne();
   // Of a device that failed writes: makes segments of those set aside again, if they take a header.
   bool Probe();
+  bool TryOne();
   absl::Status Prepare(uint32_t slot);
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
@@ -185,6 +188,11 @@ class SsdDevice {
   std::vector<std::pair<uint32_t, ExtentRecord>> RecordsOf(uint64_t seq);
   ImageFacts FactsOf(const ExtentRecord& record) const;
   void CheckLedgerSize();
+  bool TakesImages() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return state_ < State::kReadOnly && !is_retired_;
+  }
+  // With what the operator asked for.
+  State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t SpareCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -210,7 +218,10 @@ class SsdDevice {
 
   mutable Mutex mutex_;
   CondVar commit_due_, committed_, care_due_;
-  State state_ ABSL_GUARDED_BY(mutex_) = State::kOk;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kRecovering;
+  std::string why_ ABSL_GUARDED_BY(mutex_);  // it is not kOk
+  bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no write comes any more
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
@@ -232,7 +243,7 @@ class SsdDevice {
   absl::Time reclaim_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   Counter written_bytes_, carried_bytes_, read_bytes_, reclaims_, resets_;
-  Counter too_large_, no_segment_, corrupt_, dropped_at_open_;
+  Counter too_large_, no_segment_, corrupt_, dropped_at_open_, faults_;
 };
 
 }  // namespace cairn

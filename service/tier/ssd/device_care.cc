@@ -130,14 +130,25 @@ void SsdDevice::LoseSegment(uint32_t slot) {
 // --- After failed writes ------------------------------------------------------------------------
 
 bool SsdDevice::Probe() {
+  {
+    const MutexLock lock(mutex_);
+    if (state_ != State::kReadOnly || is_retired_ || MonotonicNow() < probe_again_) {
+      return false;
+    }
+    probe_again_ = MonotonicNow() + options_.probe_after;
+    is_trying_ = true;
+  }
+  const bool is_mended = TryOne();
+  const MutexLock lock(mutex_);
+  is_trying_ = false;
+  return is_mended;
+}
+
+bool SsdDevice::TryOne() {
   std::optional<uint32_t> slot;
   uint64_t seq = 0;
   {
     const MutexLock lock(mutex_);
-    if (state_ != State::kReadOnly || MonotonicNow() < probe_again_) {
-      return false;
-    }
-    probe_again_ = MonotonicNow() + options_.probe_after;
     for (uint32_t i = 0; i < segments_->slot_count() && !slot.has_value(); ++i) {
       const SegmentMap::Segment& segment = segments_->at(i);
       if (segment.state == SegmentState::kSetAside && segment.live == 0 && segment.writes == 0 &&
@@ -181,7 +192,7 @@ bool SsdDevice::PrepareOne() {
   bool is_absent = false;
   {
     const MutexLock lock(mutex_);
-    if (state_ >= State::kReadOnly || segments_->count(SegmentState::kReady) >= kReadyMin) {
+    if (!TakesImages() || segments_->count(SegmentState::kReady) >= kReadyMin) {
       return false;
     }
     slot = segments_->Any(SegmentState::kClean);
@@ -199,6 +210,7 @@ bool SsdDevice::PrepareOne() {
       grow_again_ = MonotonicNow() + kGrowAgain;
       if (state_ == State::kOk) {
         state_ = State::kCapped;
+        why_ = ToStd(status.message());
         LogWarn("ssd", "no room for all segments: goes on with those there are",
                 {{"path", options_.path}, {"error", status}});
       }

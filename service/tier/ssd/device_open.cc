@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
@@ -62,7 +64,8 @@ absl::Status CheckDirectIo(const std::string& folder) {
   return absl::ErrnoToStatus(error, path);
 }
 
-absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait) {
+absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
+                            absl::FunctionRef<void(std::string_view what)> on_step) {
   const std::string path = absl::StrCat(folder, "/LOCK");
   Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file.is_valid()) {
@@ -80,6 +83,7 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait) {
     if (is_first) {
       LogInfo("ssd", "another process has the folder: waiting for its end",
               {{"path", folder}, {"seconds", absl::ToInt64Seconds(wait)}});
+      on_step(absl::StrCat("waiting for another process to leave ", folder));
     }
     absl::SleepFor(kLockStep);
   }
@@ -104,7 +108,8 @@ absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options, Copy
 absl::Status SsdDevice::OpenFolder() {
   CAIRN_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.path, "/segments")));
   CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));
-  CAIRN_ASSIGN_OR_RETURN(lock_file_, TakeLock(options_.path, options_.lock_wait));
+  CAIRN_ASSIGN_OR_RETURN(lock_file_, TakeLock(options_.path, options_.lock_wait, options_.on_step));
+  options_.on_step(absl::StrCat("opening ", options_.path));
   side_files_ =
       std::make_unique<SideFiles>(absl::StrCat(options_.path, "/objects"), budget_.side_bytes_max);
   return side_files_->Open();

@@ -59,7 +59,7 @@ bool SsdDevice::ReclaimOne() {
   std::optional<uint32_t> slot;
   {
     const MutexLock lock(mutex_);
-    if (state_ >= State::kReadOnly) {
+    if (!TakesImages()) {
       return false;
     }
     slot = segments_->Oldest(SegmentState::kReclaiming);

@@ -44,10 +44,13 @@ struct SsdDevice::Recovered {
 absl::Status SsdDevice::Recover(RecoverySink& sink) {
   const absl::Time began = MonotonicNow();
   Recovered recovered;
-  CAIRN_RETURN_IF_ERROR(FindSegments(recovered));
-  CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
-  CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
-  CAIRN_RETURN_IF_ERROR(SettleSegments(recovered));
+  const absl::Status status = FindAll(recovered, sink);
+  {
+    const MutexLock lock(mutex_);
+    state_ = status.ok() ? State::kOk : State::kOut;
+    why_ = ToStd(status.message());
+  }
+  CAIRN_RETURN_IF_ERROR(status);
   side_files_->KeepOnly(recovered.side_objects);
   dropped_at_open_.Add(recovered.dropped);
   LogInfo("ssd", "device is open",
@@ -61,6 +64,13 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
   commit_thread_ = std::thread([this] { RunCommits(); });
   care_thread_ = std::thread([this] { RunCare(); });
   return absl::OkStatus();
+}
+
+absl::Status SsdDevice::FindAll(Recovered& recovered, RecoverySink& sink) {
+  CAIRN_RETURN_IF_ERROR(FindSegments(recovered));
+  CAIRN_RETURN_IF_ERROR(FindSpaces(recovered, sink));
+  CAIRN_RETURN_IF_ERROR(FindExtents(recovered, sink));
+  return SettleSegments(recovered);
 }
 
 absl::Status SsdDevice::FindSegments(Recovered& recovered) {

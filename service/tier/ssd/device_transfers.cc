@@ -146,6 +146,7 @@ void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& statu
   if (!absl::IsDataLoss(status) && !absl::IsInternal(status)) {
     return;
   }
+  faults_.Add();
   size_t set_aside = 0;
   {
     const MutexLock lock(mutex_);

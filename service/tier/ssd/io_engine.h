@@ -78,6 +78,8 @@ class IoEngine {
   // No piece is begun any more. Returns once all completions have run, or false at `deadline` (a
   // point of MonotonicNow()) when the kernel still has some. Idempotent.
   virtual bool Stop(absl::Time deadline) = 0;
+  // That are not over.
+  virtual size_t transfer_count() const = 0;
   // `labels` come before those of the engine.
   virtual void Report(MetricSink& sink, MetricLabels labels) const = 0;
 };

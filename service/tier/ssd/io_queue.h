@@ -61,6 +61,10 @@ class IoQueue {
   // As of IoEngine.
   IoId Submit(const IoTransfer& transfer, IoDone done);
   void Cancel(IoId id);
+  size_t transfer_count() const {
+    const MutexLock lock(mutex_);
+    return transfers_.size();
+  }
   void Report(MetricSink& sink, MetricLabels labels, std::string_view engine) const;
 
   // The piece that is next, if one may begin now. Whoever has it calls End() with it.

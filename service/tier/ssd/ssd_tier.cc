@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
          .keep_free_bytes = options.keep_free_bytes.value_or(KeepFreeBytes(device.path)),
          .lock_wait = options.lock_wait,
          .probe_after = options.probe_after,
+         .on_step = options.on_step,
          .engine = *std::move(engine)},
         *tier);
     if (!opened.ok()) {
@@ -172,6 +173,25 @@ void SsdTier::Report(MetricSink& sink) const {
   for (const auto& device : devices_) {
     device->Report(sink);
   }
+}
+
+// --- For the operator ----------------------------------------------------------------------------
+
+std::vector<DeviceReport> SsdTier::Devices() const {
+  std::vector<DeviceReport> reports;
+  for (const auto& device : devices_) {
+    reports.push_back(device->Describe());
+  }
+  return reports;
+}
+
+absl::Status SsdTier::SetRetired(std::string_view path, bool is_retired) {
+  for (const auto& device : devices_) {
+    if (device->path() == path) {
+      return device->SetRetired(is_retired);
+    }
+  }
+  return CopyTier::SetRetired(path, is_retired);
 }
 
 }  // namespace cairn

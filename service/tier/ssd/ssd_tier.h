@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,8 @@ class SsdTier final : public CopyTier {
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
+    // Hears what Make() is at, from its thread.
+    std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     // How long a device that fails writes is left alone before it is tried again.
     absl::Duration probe_after = absl::Seconds(30);
     // Makes the engine of a device. Null: MakeIoEngine(io).
@@ -63,6 +66,8 @@ class SsdTier final : public CopyTier {
   // Images that it holds at most: what the index needs room for.
   uint64_t extents_max() const;
   void Report(MetricSink& sink) const override;
+  std::vector<DeviceReport> Devices() const override;
+  absl::Status SetRetired(std::string_view path, bool is_retired) override;
 
  private:
   SsdTier() = default;

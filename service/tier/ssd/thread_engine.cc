@@ -52,6 +52,7 @@ class ThreadEngine final : public IoEngine {
     }
     return true;
   }
+  size_t transfer_count() const override { return queue_.transfer_count(); }
   void Report(MetricSink& sink, MetricLabels labels) const override {
     queue_.Report(sink, labels, name());
   }

@@ -115,6 +115,7 @@ class UringEngine final : public IoEngine {
     }
     return true;
   }
+  size_t transfer_count() const override { return queue_.transfer_count(); }
   void Report(MetricSink& sink, MetricLabels labels) const override {
     queue_.Report(sink, labels, name());
   }

@@ -264,6 +264,8 @@ void MutateCalls(Attack& attack) {
       {"Admin/ListSpaces", ""},
       {"Admin/ListBlocks", match.substr(18)},
       {"Admin/SetPolicy", match.substr(18) + opaque},
+      {"Admin/ListTiers", ""},
+      {"Admin/SetDevice", Field(1, "/no/such/folder") + Field(2, "")},
   };
   RawCalls calls(attack);
   for (size_t i = 0; !IsOver(attack); ++i) {

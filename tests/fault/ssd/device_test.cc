@@ -31,6 +31,7 @@ struct FaultyShelf {
   bool IsIn(std::string_view state) {
     return Metric(absl::StrCat("cairn_ssd_state{device=\"0\",state=\"", ToAbsl(state), "\"}")) == 1;
   }
+  DeviceReport Describe() { return shelf.tier().Devices().at(0); }
   std::string FileOf(uint64_t number) {
     return absl::StrCat("segments/00000", shelf.OffsetOf(number) / shelf.options().segment_bytes);
   }
@@ -139,6 +140,112 @@ TEST(SsdFaultTest, LostWritesAreNeverServed) {
   }
   EXPECT_GE(right, 100);
   EXPECT_GT(wrong, 0);
+}
+
+TEST(SsdFaultTest, ADeviceSaysHowItIs) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  uint64_t bytes = 0;
+  for (uint64_t number = 1; number <= 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    bytes += SsdShelf::Image(number).size();
+  }
+  ASSERT_TRUE(shelf.Get(1).ok());
+  const DeviceReport well = faulty.Describe();
+  EXPECT_EQ(well.path, shelf.folder());
+  EXPECT_EQ(well.state, DeviceState::kOk);
+  EXPECT_EQ(well.reason, "");
+  EXPECT_EQ(well.engine, "threads");
+  EXPECT_EQ(well.image_count, 20u);
+  EXPECT_EQ(well.written_bytes, bytes);
+  EXPECT_EQ(well.read_bytes, SsdShelf::Image(1).size());
+  EXPECT_EQ(well.used_bytes, shelf.tier().used_bytes());
+  EXPECT_EQ(well.capacity_bytes, shelf.tier().capacity_bytes());
+  EXPECT_EQ(well.fault_count, 0u);
+  EXPECT_TRUE(WaitFor([&] { return faulty.Describe().transfer_count == 0; }));
+
+  faulty.engine->Inject({.act = FaultyIoEngine::kFail, .kind = IoKind::kWrite});
+  ASSERT_TRUE(WaitFor([&] { return absl::IsUnavailable(shelf.Put(100)); }));
+  const DeviceReport ill = faulty.Describe();
+  EXPECT_EQ(ill.state, DeviceState::kReadOnly);
+  EXPECT_EQ(ill.reason.substr(0, 17), "segments failed: ");
+  EXPECT_FALSE(ill.is_retired);
+  EXPECT_GE(ill.fault_count, 3u);
+  uint64_t set_aside = 0;
+  for (const auto& [state, count] : ill.segments) {
+    set_aside += state == "set aside" ? count : 0;
+  }
+  EXPECT_EQ(set_aside, 3u);
+}
+
+TEST(SsdFaultTest, AHungTransferIsCounted) {
+  FaultyShelf faulty;
+  ASSERT_TRUE(faulty.shelf.Put(1).ok());
+  faulty.engine->Inject({.act = FaultyIoEngine::kHold, .kind = IoKind::kRead});
+  std::thread get([&] { EXPECT_TRUE(faulty.shelf.Get(1).ok()); });
+  EXPECT_TRUE(WaitFor([&] { return faulty.engine->held() == 1; }));
+  EXPECT_GE(faulty.Describe().transfer_count, 1u);
+  faulty.engine->Clear();
+  get.join();
+}
+
+TEST(SsdFaultTest, ARetiredDeviceIsReadAndNotWritten) {
+  SsdShelf shelf({.devices = 2});
+  for (uint64_t number = 1; number <= 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  SsdTier& tier = shelf.tier();
+  const uint64_t image_count = tier.Devices()[0].image_count;
+  ASSERT_GT(image_count, 0u);
+  ASSERT_TRUE(tier.SetRetired(shelf.folder(0), true).ok());
+  EXPECT_EQ(tier.Devices()[0].state, DeviceState::kReadOnly);
+  EXPECT_EQ(tier.Devices()[0].reason, "retired");
+  EXPECT_EQ(tier.Devices()[1].state, DeviceState::kOk);
+  for (uint64_t number = 21; number <= 40; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    EXPECT_EQ(shelf.OffsetOf(number) >> SsdDevice::kNumberShift, 1u) << number;
+  }
+  EXPECT_EQ(tier.Devices()[0].image_count, image_count);
+  for (uint64_t number = 1; number <= 40; ++number) {
+    EXPECT_TRUE(shelf.Get(number).ok()) << number;
+  }
+  ASSERT_TRUE(tier.SetRetired(shelf.folder(1), true).ok());
+  EXPECT_TRUE(absl::IsUnavailable(shelf.Put(41)));
+  // What is deleted there stays so.
+  shelf.Delete(2);
+  EXPECT_TRUE(tier.AwaitFreed(MonotonicNow() + absl::Seconds(10)));
+
+  ASSERT_TRUE(tier.SetRetired(shelf.folder(0), false).ok());
+  EXPECT_EQ(tier.Devices()[0].state, DeviceState::kOk);
+  EXPECT_TRUE(shelf.Put(41).ok());
+  EXPECT_EQ(shelf.OffsetOf(41) >> SsdDevice::kNumberShift, 0u);
+  EXPECT_TRUE(absl::IsNotFound(tier.SetRetired("/no/such", true)));
+
+  shelf.Crash();
+  EXPECT_FALSE(shelf.Numbers().contains(2));
+  EXPECT_EQ(shelf.Numbers().size(), 40u);
+  EXPECT_EQ(shelf.tier().Devices()[1].state, DeviceState::kOk) << "of the process alone";
+}
+
+TEST(SsdFaultTest, ADeviceThatIsTakenBackIsTriedAtOnce) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  shelf.options().probe_after = absl::Hours(1);
+  shelf.Restart();
+  ASSERT_TRUE(shelf.Put(1).ok());
+  faulty.engine->Inject({.act = FaultyIoEngine::kFail, .kind = IoKind::kWrite});
+  ASSERT_TRUE(WaitFor([&] { return absl::IsUnavailable(shelf.Put(100)); }));
+  const auto take_back = [&] {
+    EXPECT_TRUE(shelf.tier().SetRetired(shelf.folder(), false).ok());
+    EXPECT_TRUE(WaitFor([&] { return !faulty.Describe().is_trying; }));
+    return faulty.Describe().state;
+  };
+  EXPECT_EQ(take_back(), DeviceState::kReadOnly);
+  faulty.engine->Clear();
+  EXPECT_TRUE(absl::IsUnavailable(shelf.Put(100)));
+  EXPECT_EQ(take_back(), DeviceState::kOk);
+  EXPECT_EQ(faulty.Describe().reason, "");
+  EXPECT_TRUE(shelf.Put(100).ok());
 }
 
 }  // namespace

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr absl::Duration kTryStep = absl::Milliseconds(20);
+
+// "1 open, 12 sealed".
+std::string Segments(const v1::DeviceInfo& device) {
+  std::string text;
+  for (const v1::SegmentCount& segments : device.segments()) {
+    if (segments.count() > 0) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", segments.count(), " ", segments.state());
+    }
+  }
+  return text;
+}
+
+void PrintJson(const v1::ListTiersReply& reply) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const v1::TierInfo& tier : reply.tiers()) {
+    json.BeginObject()
+        .Field("tier", TierName(tier.tier()))
+        .Field("capacity_bytes", tier.capacity_bytes())
+        .Field("used_bytes", tier.used_bytes())
+        .Field("images", tier.image_count())
+        .Key("devices")
+        .BeginArray();
+    for (const v1::DeviceInfo& device : tier.devices()) {
+      json.BeginObject()
+          .Field("path", device.path())
+          .Field("state", DeviceStateName(device.state()))
+          .Field("reason", device.reason())
+          .Field("retired", device.retired())
+          .Field("trying", device.trying())
+          .Field("capacity_bytes", device.capacity_bytes())
+          .Field("used_bytes", device.used_bytes())
+          .Field("images", device.image_count())
+          .Field("written_bytes", device.written_bytes())
+          .Field("carried_bytes", device.carried_bytes())
+          .Field("read_bytes", device.read_bytes())
+          .Field("faults", device.fault_count())
+          .Field("transfers", device.transfer_count())
+          .Field("engine", device.engine())
+          .Key("segments")
+          .BeginObject();
+      for (const v1::SegmentCount& segments : device.segments()) {
+        json.Field(segments.state(), segments.count());
+      }
+      json.EndObject().EndObject();
+    }
+    json.EndArray().EndObject();
+  }
+  json.EndArray().Print();
+}
+
+void PrintTiers(const v1::ListTiersReply& reply) {
+  std::vector<std::vector<std::string>> tiers, devices;
+  for (const v1::TierInfo& tier : reply.tiers()) {
+    tiers.push_back({std::string(TierName(tier.tier())), FormatBytes(tier.used_bytes()),
+                     FormatBytes(tier.capacity_bytes()),
+                     Percent(tier.used_bytes(), tier.capacity_bytes()),
+                     absl::StrCat(tier.image_count())});
+    for (const v1::DeviceInfo& device : tier.devices()) {
+      devices.push_back({device.path(), std::string(DeviceStateName(device.state())),
+                         FormatBytes(device.used_bytes()), FormatBytes(device.capacity_bytes()),
+                         absl::StrCat(device.image_count()), FormatBytes(device.written_bytes()),
+                         FormatBytes(device.carried_bytes()), FormatBytes(device.read_bytes()),
+                         absl::StrCat(device.fault_count()), device.engine(), Segments(device)});
+    }
+  }
+  PrintTable({"TIER", "USED", "OF", "", "IMAGES"}, tiers);
+  if (!devices.empty()) {
+    absl::PrintF("\n");
+    PrintTable({"DEVICE", "STATE", "USED", "OF", "IMAGES", "WRITTEN", "CARRIED", "READ", "FAULTS",
+                "ENGINE", "SEGMENTS"},
+               devices);
+  }
+  PrintDevicesInTrouble(reply);
+}
+
+// The device of that path, once it is known what came of taking it back.
+absl::StatusOr<v1::DeviceInfo> AwaitTried(AdminClient& admin, const std::string& path,
+                                          absl::Time deadline) {
+  while (true) {  // ends: the deadline
+    CAIRN_ASSIGN_OR_RETURN(const v1::ListTiersReply reply, admin.ListTiers(deadline));
+    for (const v1::TierInfo& tier : reply.tiers()) {
+      for (const v1::DeviceInfo& device : tier.devices()) {
+        if (device.path() == path && !device.trying()) {
+          return device;
+        }
+      }
+    }
+    absl::SleepFor(kTryStep);
+  }
+}
+
+absl::Status SetDevice(const Arguments& arguments, AdminClient& admin, bool is_retired) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  v1::SetDeviceRequest request;
+  request.set_path(arguments.positional()[1]);
+  request.set_retired(is_retired);
+  CAIRN_ASSIGN_OR_RETURN(const v1::SetDeviceReply reply, admin.SetDevice(request, deadline));
+  v1::DeviceInfo device = reply.device();
+  if (device.trying()) {
+    CAIRN_ASSIGN_OR_RETURN(device, AwaitTried(admin, device.path(), deadline));
+  }
+  const std::string state =
+      absl::StrCat(device.path(), " is ", ToAbsl(DeviceStateName(device.state())),
+                   device.reason().empty() ? "" : absl::StrCat(": ", device.reason()));
+  if (!is_retired && device.state() == v1::DEVICE_STATE_READ_ONLY) {
+    return absl::FailedPreconditionError(absl::StrCat("it still fails writes: ", state));
+  }
+  absl::PrintF("%s\n", state);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  if (const std::vector<std::string>& words = arguments.positional(); !words.empty()) {
+    if (words.size() != 2 || (words[0] != "retire" && words[0] != "admit")) {
+      return absl::InvalidArgumentError("usage: cairnctl tier [retire PATH | admit PATH] [FLAGS]");
+    }
+    return SetDevice(arguments, *admin, words[0] == "retire");
+  }
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::ListTiersReply reply, admin->ListTiers(deadline));
+  if (arguments.is_json()) {
+    PrintJson(reply);
+  } else {
+    PrintTiers(reply);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Command kTier{
+    .name = "tier",
+    .operands = "[retire PATH | admit PATH]",
+    .summary = "Shows the tiers and their devices, retires a device or takes it back",
+    .details =
+        "PATH is the folder of a device, as --ssd of cairnd names it.\n\n"
+        "retire   no new images go to the device; what it holds is read. Until admit, or the\n"
+        "         end of the daemon: to take a drive out for good, take its --ssd away too.\n"
+        "admit    the device takes images again. One that failed writes is tried at once.\n\n"
+        "States of a device:\n"
+        "  recovering  what it holds is being found\n"
+        "  ok          it serves\n"
+        "  capped      its file system is too full for all that it may take\n"
+        "  read-only   it failed writes, or is retired\n"
+        "  out         it could not be opened: nothing is read or written\n\n"
+        "CARRIED are bytes that were written again because they were in use when their segment\n"
+        "was due; FAULTS are transfers that failed.\n\n",
+    .flags = {},
+    .operands_min = 0,
+    .operands_max = 2,
+    .run = Run,
+};
+
+}  // namespace cairn::cli

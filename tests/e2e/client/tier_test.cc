@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SSD tier as its operator sees it: cairnctl tier.
+
+#include <cstdio>
+
+#include "tests/e2e/client/tier_fixture.h"
+
+namespace cairn {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+struct Ran {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+class TierCliTest : public TierTest {
+ protected:
+  Ran Run(const std::string& words) const {
+    const std::string command = absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ",
+                                             daemon_->endpoint("control"), " 2>&1");
+    Ran ran;
+    FILE* pipe = popen(command.c_str(), "r");
+    char bytes[4096];
+    size_t count = 0;
+    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) ran.output.append(bytes, count);
+    const int status = pclose(pipe);
+    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return ran;
+  }
+};
+
+TEST_F(TierCliTest, ShowsTiersAndTheirDevices) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, 4));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
+  Ran ran = Run("tier");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  for (const char* shown : {"TIER", "host", "ssd", "DEVICE", "ok", "1 open", "ENGINE"}) {
+    EXPECT_THAT(ran.output, HasSubstr(shown));
+  }
+  EXPECT_THAT(ran.output, HasSubstr(path_));
+  EXPECT_THAT(ran.output, Not(HasSubstr(" is ok")));
+  ran = Run("tier --json");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  for (const char* shown : {"\"tier\": \"ssd\"", "\"images\": 4", "\"state\": \"ok\"",
+                            "\"faults\": 0", "\"open\": 1", "\"retired\": false"}) {
+    EXPECT_THAT(ran.output, HasSubstr(shown));
+  }
+  EXPECT_THAT(Run("tier --help").output, HasSubstr("retire PATH | admit PATH"));
+}
+
+TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, 4));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
+  Ran ran = Run("tier retire " + path_);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(ran.output, path_ + " is read-only: retired\n");
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("device is retired path=" + path_));
+  EXPECT_THAT(Run("tier").output, HasSubstr("ssd " + path_ + " is read-only: retired"));
+  EXPECT_THAT(Run("status").output, HasSubstr("ssd " + path_ + " is read-only: retired"));
+  EXPECT_THAT(Run("status --json").output, HasSubstr("\"state\": \"read-only\""));
+  EXPECT_EQ(daemon_->Metric("cairn_ssd_state{device=\"0\",state=\"read-only\"}"), 1);
+  ASSERT_NO_FATAL_FAILURE(Put(4, kBlocks));
+  // Written down is nothing of it, and everything is served.
+  ASSERT_TRUE(daemon_->AwaitMetric("cairn_images_uncopied", kBlocks - 4, kPatience));
+  EXPECT_EQ(daemon_->Metric(kWritten), 4);
+  EXPECT_EQ(Matched(), kBlocks);
+  EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));
+
+  ran = Run("tier admit " + path_);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(ran.output, path_ + " is ok\n");
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("device is taken back path=" + path_));
+  EXPECT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, kPatience));
+
+  ran = Run("tier retire /no/such");
+  EXPECT_EQ(ran.code, 3) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("there is: " + path_));
+  EXPECT_EQ(Run("tier retire").code, 2);
+  EXPECT_EQ(Run("tier drop " + path_).code, 2);
+}
+
+}  // namespace
+}  // namespace cairn
