@@ -71,19 +71,25 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
   return daemon;
 }
 
+absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFolder>& folders) {
+  SsdTier::Options options;
+  options.io = IoOf(config_);
+  options.on_step = [this](std::string_view what) { SetStep(what); };
+  for (const SsdFolder& folder : folders) {
+    options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
+  }
+  return SsdTier::Make(options);
+}
+
 absl::Status Daemon::StartStore() {
+  SetStep("making the host tier");
   CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<HostTier> host,
                          HostTier::Make({.capacity_bytes = config_.host_bytes,
                                          .staging_bytes = config_.staging_bytes}));
   std::vector<std::unique_ptr<CopyTier>> others;
   uint64_t extents_max = 0;  // of the other tiers
   if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
-    SsdTier::Options options;
-    options.io = IoOf(config_);
-    for (const SsdFolder& folder : folders) {
-      options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
-    }
-    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, SsdTier::Make(options));
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, OpenSsd(folders));
     extents_max = ssd->extents_max();
     others.push_back(std::move(ssd));
   }
@@ -103,6 +109,7 @@ absl::Status Daemon::StartStore() {
 
 void Daemon::Recover() {
   restorer_ = std::make_unique<Restorer>(spaces_, *index_);
+  SetStep("");
   for (CopyTier* tier : tiers_->all()) {
     if (!tier->traits().is_lasting) continue;
     const absl::Time began = MonotonicNow();
@@ -113,9 +120,11 @@ void Daemon::Recover() {
     }
     restorer_->Finish(MonotonicNow() - began);
   }
+  SetStep("starting the data planes");
 }
 
 absl::Status Daemon::StartAll() {
+  CAIRN_RETURN_IF_ERROR(StartProbes());
   CAIRN_RETURN_IF_ERROR(StartStore());
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
@@ -125,7 +134,25 @@ absl::Status Daemon::StartAll() {
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());
   if (config_.data.enabled()) CAIRN_RETURN_IF_ERROR(StartUcx());
-  return StartFronts();
+  StartServices();
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartProbes() {
+  if (config_.http.enabled()) {
+    CAIRN_ASSIGN_OR_RETURN(
+        metrics_,
+        MetricsServer::Start(config_.http, {.report = [this](MetricSink& sink) { Report(sink); },
+                                            .readiness = [this] { return Readiness(); },
+                                            .remarks = [this] { return Remarks(); }}));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
+  if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
+  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(address));
+  LogInfo("daemon", "starting: probes are answered",
+          {{"control", control_->address().ToString()},
+           {"http", metrics_ == nullptr ? "off" : metrics_->address().ToString()}});
+  return absl::OkStatus();
 }
 
 transport::ServerLimits Daemon::TransportLimits() const {
@@ -177,7 +204,7 @@ absl::Status Daemon::StartUcx() {
   return absl::OkStatus();
 }
 
-absl::Status Daemon::StartFronts() {
+void Daemon::StartServices() {
   SessionTerms terms;
   for (const std::string& address : {local_address_, ucx_address_}) {
     if (!address.empty()) terms.data_addresses.push_back(address);
@@ -187,25 +214,49 @@ absl::Status Daemon::StartFronts() {
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, clock_}, std::move(terms));
-  admin_service_ = std::make_unique<AdminService>(
-      AdminService::Parts{
-          spaces_, sessions_, *index_, *upkeep_, *tiers_, [this] { BeginDrain(); }});
-  CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
-  if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
-  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(address, *store_service_, *admin_service_));
-  health_.store(control_.get(),
-                std::memory_order_release);  // BeginDrain() reads it on gRPC's threads
-  if (is_draining()) control_->SetServing(false);
-  if (!config_.http.enabled()) return absl::OkStatus();
-  CAIRN_ASSIGN_OR_RETURN(
-      metrics_, MetricsServer::Start(
-                    config_.http, {.report = [this](MetricSink& sink) { Report(sink); },
-                                   .readiness =
-                                       [this] {
-                                         return is_draining() ? absl::UnavailableError("draining")
-                                                              : control_->Probe();
-                                       }}));
-  return absl::OkStatus();
+  admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
+      spaces_, sessions_, *index_, *upkeep_, *tiers_, [this] { BeginDrain(); }});
+  control_->Serve(*store_service_, *admin_service_);
+  is_started_.store(true, std::memory_order_release);
+}
+
+// --- Readiness -----------------------------------------------------------------------------------
+
+void Daemon::SetStep(std::string_view step) {
+  const MutexLock lock(step_mutex_);
+  step_ = step;
+}
+
+std::string Daemon::Step() const {
+  {
+    const MutexLock lock(step_mutex_);
+    if (!step_.empty()) return step_;
+  }
+  uint64_t images = 0, found = 0;
+  const std::vector<DeviceReport> devices = tiers_->Devices();
+  for (const DeviceReport& device : devices) {
+    images += device.image_count;
+    found += device.state != DeviceState::kRecovering ? 1 : 0;
+  }
+  return absl::StrCat("recovering: ", images, " images, ", found, " of ", devices.size(),
+                      " devices");
+}
+
+absl::Status Daemon::Readiness() const {
+  if (is_draining()) return absl::UnavailableError("draining");
+  if (!is_started_.load(std::memory_order_acquire)) return absl::UnavailableError(Step());
+  return control_->Probe();
+}
+
+std::string Daemon::Remarks() const {
+  std::string remarks;
+  for (const DeviceReport& device : tiers_->Devices()) {
+    if (device.state != DeviceState::kOk) {
+      absl::StrAppend(&remarks, device.path, " is ", ToAbsl(Name(device.state)), ": ",
+                      device.reason, "\n");
+    }
+  }
+  return remarks;
 }
 
 std::string Daemon::ReadyLine() const {
@@ -223,23 +274,31 @@ void Daemon::BeginDrain() {
   LogInfo("daemon", "draining: no new sessions and puts", {{"sessions", sessions_.count()}});
   sessions_.RefuseNew();
   for (const auto& server : data_servers_) server->RefusePuts();
-  if (ControlServer* health = health_.load(std::memory_order_acquire)) health->SetServing(false);
+  control_->SetServing(false);
   upkeep_->Wake();  // it writes down what is left
 }
 
-bool Daemon::AwaitDrained() {
+Daemon::Drained Daemon::AwaitDrained() {
   const absl::Time deadline = clock_.Now() + absl::Milliseconds(config_.drain_ms);
-  while (true) {  // ends: the deadline
+  uint64_t last_unwritten = 0;
+  absl::Time moved = clock_.Now();  // when writing down last got on, or others were waited for
+  while (true) {                    // ends: the deadline
     int64_t in_flight = 0;
     for (const auto& server : data_servers_) in_flight += server->in_flight();
     const uint64_t unwritten = upkeep_->unwritten_count();
-    if (in_flight == 0 && index_->lease_count() == 0 && unwritten == 0) return true;
-    if (clock_.Now() >= deadline) {
-      LogWarn("daemon", "drain time is over with work left",
+    const absl::Time now = clock_.Now();
+    const bool is_waited_for = in_flight > 0 || index_->lease_count() > 0;
+    if (!is_waited_for && unwritten == 0) return Drained::kAll;
+    if (is_waited_for || unwritten != last_unwritten) moved = now;
+    last_unwritten = unwritten;
+    const bool is_stalled = now - moved >= absl::Milliseconds(limits::kDrainStallMs);
+    if (is_stalled || now >= deadline) {
+      LogWarn("daemon",
+              is_stalled ? "nothing is written down any more" : "drain time is over with work left",
               {{"requests", in_flight},
                {"leases", index_->lease_count()},
                {"images_not_written_down", unwritten}});
-      return false;
+      return is_stalled ? Drained::kStalled : Drained::kLate;
     }
     absl::SleepFor(kDrainStep);
   }
@@ -261,8 +320,7 @@ void Daemon::Stop() {
     tiers_->Stop();  // what the index gives back now stays for the next process
 }
 
-void Daemon::Report(MetricSink& sink) const {
-  ReportLog(sink);
+void Daemon::ReportParts(MetricSink& sink) const {
   tiers_->Report(sink);
   index_->Report(sink);
   restorer_->Report(sink);
@@ -279,6 +337,11 @@ void Daemon::Report(MetricSink& sink) const {
   store_service_->Report(sink);
   admin_service_->Report(sink);
   control_->Report(sink);
+}
+
+void Daemon::Report(MetricSink& sink) const {
+  ReportLog(sink);
+  if (is_started_.load(std::memory_order_acquire)) ReportParts(sink);
   const MetricLabel version{"version", DaemonVersion()};
   sink.AddGauge("cairn_build_info", "1, labelled with the version.", {&version, 1}, 1);
   sink.AddGauge("cairn_uptime_seconds", "Since the start of the daemon.", {},

@@ -6,6 +6,7 @@
 // thread.
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
+#include "base/mutex.h"
 #include "service/config.h"
 #include "service/front/admin_service.h"
 #include "service/front/control_server.h"
@@ -34,11 +36,17 @@
 
 namespace cairn {
 
+class SsdTier;
+
 std::string_view DaemonVersion();
 
 class Daemon {
  public:
-  // Everything listens when it returns. Errors name the knob or the address.
+  // The http and the control port listen from the first moment on: /healthz answers 200, /readyz
+  // 503 with how far it is, gRPC health NOT_SERVING, and all other calls UNAVAILABLE. When it
+  // returns, the tiers have found what outlived the process before, the data planes listen, every
+  // call is answered and /readyz is 200. Errors name the knob or the address, and nothing is left
+  // of it.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config);
   ~Daemon() { Stop(); }
 
@@ -49,23 +57,35 @@ class Daemon {
   // From now on no new sessions and puts; readiness and health say so. Idempotent.
   void BeginDrain();
   bool is_draining() const { return is_draining_.load(std::memory_order_relaxed); }
-  // Waits until no request is in flight and no lease is held, `drain-ms` at most. True: nothing was
-  // left.
-  bool AwaitDrained();
+  // Waits until no request is in flight, no lease is held and all is written down, `drain-ms` at
+  // most, and less where writing down alone is left and a device does nothing.
+  enum class Drained : uint8_t { kAll, kLate, kStalled };
+  Drained AwaitDrained();
 
   // Ends every session, then every part. Idempotent.
   void Stop();
 
   void Report(MetricSink& sink) const;
+  // Of all tiers.
+  std::vector<DeviceReport> Devices() const { return tiers_->Devices(); }
 
  private:
   explicit Daemon(const Config& config);
   absl::Status StartAll();
+  absl::Status StartProbes();
   absl::Status StartStore();
+  absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   void Recover();
   absl::Status StartLocal();
   absl::Status StartUcx();
-  absl::Status StartFronts();
+  void StartServices();
+  // What /readyz answers.
+  absl::Status Readiness() const;
+  std::string Remarks() const;
+  // What the start is at; empty: recovering.
+  void SetStep(std::string_view step);
+  std::string Step() const;
+  void ReportParts(MetricSink& sink) const;
   transport::ServerLimits TransportLimits() const;
   DataServer& AddDataServer(std::string_view transport_label);
 
@@ -73,8 +93,10 @@ class Daemon {
   const Clock& clock_ = RealClock::Get();
   const absl::Time started_ = clock_.Now();
   std::atomic<bool> is_draining_{false};
-  std::atomic<ControlServer*> health_{nullptr};  // control_, once it is there
+  std::atomic<bool> is_started_{false};  // all parts are there
   bool is_stopped_ = false;
+  mutable Mutex step_mutex_;
+  std::string step_ ABSL_GUARDED_BY(step_mutex_) = "starting";
 
   // In arrow order: each uses only what stands above it. Destroyed in reverse.
   std::unique_ptr<Tiers> tiers_;

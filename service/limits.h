@@ -144,6 +144,10 @@ inline constexpr uint64_t kPromotedShareOfHost = 8;
 // --- SSD tier. Of each device:
 
 inline constexpr size_t kSsdDevicesMax = 16;
+// At the end of the process: writing down waits so long for a device that does nothing, and the
+// process so long in all.
+inline constexpr uint32_t kDrainStallMs = 2'000;
+inline constexpr uint32_t kStopMs = 3'000;
 inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
 // A segment is the budget by that many, within these bounds: large ones are reclaimed in larger

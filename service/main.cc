@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cairnd. Exit codes: 0 ended as asked, 1 could not start, 2 wrong configuration, 128 + n second
-// signal n.
+// cairnd. Exit codes: 0 ended as asked, 1 could not start, 2 wrong configuration, 3 ended as asked
+// without a device that does not answer, 128 + n second signal n.
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -11,6 +14,7 @@
 #include "codecs/backend/backends.h"
 #include "service/config.h"
 #include "service/daemon.h"
+#include "service/limits.h"
 #include "service/process.h"
 
 namespace cairn {
@@ -19,6 +23,27 @@ namespace {
 void Print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
+}
+
+// Stop() waits for all that a device was asked for: the kernel may write to its memory until then.
+// One that never answers is left to the end of the process. What was acknowledged is in the logs of
+// the ledgers by now.
+void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
+  if (daemon->Devices().empty()) return daemon->Stop();
+  const absl::Duration limit = absl::Milliseconds(
+      limits::kStopMs - (drained == Daemon::Drained::kStalled ? limits::kDrainStallMs : 0));
+  {
+    const EndsAnyway ends_anyway(limit, [&daemon] {
+      for (const DeviceReport& device : daemon->Devices()) {
+        if (device.transfer_count == 0) continue;
+        LogError("daemon", "device has transfers that do not end",
+                 {{"path", device.path}, {"transfers", device.transfer_count}});
+      }
+    });
+    daemon->Stop();
+  }
+  const EndsAnyway ends_anyway(limit, [] {});
+  daemon.reset();
 }
 
 int Serve(const CommandLine& line) {
@@ -30,7 +55,9 @@ int Serve(const CommandLine& line) {
   }
   PrepareProcess();
   BlockEndSignals();
+  std::optional<EndsWhileStarting> ends_while_starting(std::in_place);
   auto daemon = Daemon::Start(line.config);
+  ends_while_starting.reset();
   if (!daemon.ok()) {
     LogError("daemon", "cannot start", {{"error", daemon.status()}});
     return 1;
@@ -44,9 +71,9 @@ int Serve(const CommandLine& line) {
   const int signal = AwaitEndSignal();
   LogInfo("daemon", "asked to end", {{"signal", signal}});
   (*daemon)->BeginDrain();
-  const bool was_drained = (*daemon)->AwaitDrained();
-  (*daemon)->Stop();
-  LogInfo("daemon", "ended", {{"drained", was_drained}});
+  const Daemon::Drained drained = (*daemon)->AwaitDrained();
+  End(*std::move(daemon), drained);
+  LogInfo("daemon", "ended", {{"drained", drained == Daemon::Drained::kAll}});
   return 0;
 }
 

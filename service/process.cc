@@ -2,8 +2,11 @@
 #include "service/process.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,11 +14,15 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
 
@@ -76,6 +83,54 @@ int AwaitEndSignal() {
   ::sigaction(SIGINT, &at_once, nullptr);
   CAIRN_CHECK(::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr) == 0);
   return signal;
+}
+
+EndsWhileStarting::EndsWhileStarting() {
+  const sigset_t signals = EndSignals();
+  signals_.Reset(::signalfd(-1, &signals, SFD_CLOEXEC));
+  over_.Reset(::eventfd(0, EFD_CLOEXEC));
+  CAIRN_CHECK(signals_.is_valid() && over_.is_valid());
+  thread_ = std::thread([this] { Run(); });
+}
+
+EndsWhileStarting::~EndsWhileStarting() {
+  const uint64_t one = 1;
+  CAIRN_CHECK(::write(over_.get(), &one, sizeof one) == sizeof one);
+  thread_.join();
+}
+
+void EndsWhileStarting::Run() {
+  ::pthread_setname_np(::pthread_self(), "start-signals");
+  pollfd polled[] = {{over_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+  while (polled[0].revents == 0) {  // ends: the destructor
+    if (::poll(polled, std::size(polled), -1) <= 0 || polled[1].revents == 0) continue;
+    LogInfo("daemon", "asked to end while it starts");
+    ::_exit(0);
+  }
+}
+
+EndsAnyway::EndsAnyway(absl::Duration limit, std::function<void()> say)
+    : thread_([this, deadline = MonotonicNow() + limit, say = std::move(say)] {
+        ::pthread_setname_np(::pthread_self(), "ends-anyway");
+        {
+          const MutexLock lock(mutex_);
+          while (!is_over_) {  // ends: the deadline
+            if (!over_.WaitUntil(mutex_, deadline)) break;
+          }
+          if (is_over_) return;
+        }
+        say();
+        LogError("daemon", "ended without waiting any longer", {{"exit_code", kExitHung}});
+        ::_exit(kExitHung);
+      }) {}
+
+EndsAnyway::~EndsAnyway() {
+  {
+    const MutexLock lock(mutex_);
+    is_over_ = true;
+    over_.NotifyAll();
+  }
+  thread_.join();
 }
 
 absl::Status MakeSocketFolder(const std::string& socket_path) {

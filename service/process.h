@@ -3,10 +3,15 @@
 // What the daemon asks of the operating system, once at start, and what it reports of its own
 // process.
 
+#include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/file.h"
 #include "base/metric.h"
+#include "base/mutex.h"
 
 namespace cairn {
 
@@ -18,6 +23,39 @@ void PrepareProcess();
 void BlockEndSignals();
 // Waits for one of them and returns it. From then on the next one ends the process at once.
 int AwaitEndSignal();
+
+// While it lives, a first such signal ends the process at once with exit code 0: what has not
+// started has taken nothing that could be lost. REQUIRES: BlockEndSignals().
+class EndsWhileStarting {
+ public:
+  EndsWhileStarting();
+  ~EndsWhileStarting();
+  EndsWhileStarting(const EndsWhileStarting&) = delete;
+  EndsWhileStarting& operator=(const EndsWhileStarting&) = delete;
+
+ private:
+  void Run();
+
+  Fd signals_, over_;
+  std::thread thread_;
+};
+
+// Ends the process with kExitHung where it still lives after `limit`, once `say` has said why in
+// the log. Nothing is torn down: whoever hangs keeps what it uses.
+inline constexpr int kExitHung = 3;
+class EndsAnyway {
+ public:
+  EndsAnyway(absl::Duration limit, std::function<void()> say);
+  ~EndsAnyway();
+  EndsAnyway(const EndsAnyway&) = delete;
+  EndsAnyway& operator=(const EndsAnyway&) = delete;
+
+ private:
+  Mutex mutex_;
+  CondVar over_;
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
 
 // Makes the folder of the socket, mode 0700, where it is missing. FailedPrecondition when a folder
 // of /tmp is there but not ours alone: whoever owns it could put another socket in its place.

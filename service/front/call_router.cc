@@ -11,9 +11,19 @@ void CallRouter::Add(const std::string& name, Start start) {
   CAIRN_CHECK(methods_.emplace(name, std::move(start)).second);
 }
 
+void CallRouter::AddProbe(const std::string& name, Start start) {
+  CAIRN_CHECK(probes_.emplace(name, std::move(start)).second);
+}
+
 grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
   const CallPlace place{*context, budget_, identify_(context->peer())};
+  if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
+    return probe->second(place);
+  }
+  if (!is_open_.load(std::memory_order_acquire)) {
+    return RefuseCall(place, absl::UnavailableError("the daemon starts; /readyz says how far"));
+  }
   const auto method = methods_.find(context->method());
   if (method != methods_.end()) return method->second(place);
   return RefuseCall(place, absl::UnimplementedError(absl::StrCat(

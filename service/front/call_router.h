@@ -2,8 +2,12 @@
 #pragma once
 // Which method a call of the control plane asks for.
 //
-// Thread-safety: Add() before the server starts; then Thread-safe.
+// Until Open() every call is refused as UNAVAILABLE, but for probes.
+//
+// Thread-safety: AddProbe() before the server starts. Add() before Open(), by the thread that calls
+//                it. All else Thread-safe.
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <utility>
@@ -25,6 +29,9 @@ class CallRouter final : public grpc::CallbackGenericService {
   using Start = std::function<ControlCall*(const CallPlace& place)>;
   // `name` is "/package.Service/Method".
   void Add(const std::string& name, Start start);
+  // One that is answered before Open() as well.
+  void AddProbe(const std::string& name, Start start);
+  void Open() { is_open_.store(true, std::memory_order_release); }
   template <typename Request, typename Reply>
   void AddUnary(const std::string& name, UnaryMethod<Request, Reply> method) {
     Add(name, [method = std::move(method)](const CallPlace& place) {
@@ -51,7 +58,9 @@ class CallRouter final : public grpc::CallbackGenericService {
  private:
   CallBudget& budget_;
   const Identify identify_;
-  absl::flat_hash_map<std::string, Start> methods_;
+  absl::flat_hash_map<std::string, Start> probes_;
+  absl::flat_hash_map<std::string, Start> methods_;  // read once is_open_
+  std::atomic<bool> is_open_{false};
 };
 
 }  // namespace cairn

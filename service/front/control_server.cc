@@ -95,16 +95,12 @@ ControlServer::ControlServer(std::unique_ptr<ControlListener> listener)
               RealClock::Get()),
       names_(Names()) {}
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlAddress& address,
-                                                                    StoreService& store,
-                                                                    AdminService& admin) {
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlAddress& address) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   auto listener = ControlListener::Bind(address);
   if (!listener.ok()) return Annotate(listener.status(), "control");
   auto server = std::unique_ptr<ControlServer>(new ControlServer(*std::move(listener)));
-  store.AddTo(server->router_);
-  admin.AddTo(server->router_);
   server->AddHealth();
   grpc::ServerBuilder builder;
   for (const auto& name : server->names_) builder.RegisterService(name.get());
@@ -118,23 +114,29 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Contro
   return server;
 }
 
+void ControlServer::Serve(StoreService& store, AdminService& admin) {
+  store.AddTo(router_);
+  admin.AddTo(router_);
+  SetServing(true);
+  router_.Open();
+}
+
 void ControlServer::AddHealth() {
-  router_.AddUnary(
-      "/grpc.health.v1.Health/Check",
-      UnaryMethod<HealthRequest, HealthReply>{
-          calls_, Call::kHealthCheck, RequestBound(),
-          [this](const ControlCall&, const HealthRequest& request,
-                 const ReplyDone<HealthReply>& done) {
-            const std::string& name = request.service();
-            if (!name.empty() && name != "cairn.v1.Store" && name != "cairn.v1.Admin") {
-              return done(absl::NotFoundError("service: cairn.v1.Store, cairn.v1.Admin or empty"));
-            }
-            HealthReply reply;
-            reply.set_status(is_serving_.load(std::memory_order_relaxed)
-                                 ? HealthReply::SERVING
-                                 : HealthReply::NOT_SERVING);
-            done(std::move(reply));
-          }});
+  const UnaryMethod<HealthRequest, HealthReply> method = {
+      calls_, Call::kHealthCheck, RequestBound(),
+      [this](const ControlCall&, const HealthRequest& request, const ReplyDone<HealthReply>& done) {
+        const std::string& name = request.service();
+        if (!name.empty() && name != "cairn.v1.Store" && name != "cairn.v1.Admin") {
+          return done(absl::NotFoundError("service: cairn.v1.Store, cairn.v1.Admin or empty"));
+        }
+        HealthReply reply;
+        reply.set_status(is_serving_.load(std::memory_order_relaxed) ? HealthReply::SERVING
+                                                                     : HealthReply::NOT_SERVING);
+        done(std::move(reply));
+      }};
+  router_.AddProbe("/grpc.health.v1.Health/Check", [method](const CallPlace& place) {
+    return new UnaryCall<HealthRequest, HealthReply>(place, method);
+  });
 }
 
 void ControlServer::Stop() {

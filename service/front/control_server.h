@@ -26,10 +26,11 @@ namespace cairn {
 
 class ControlServer {
  public:
-  // The services must outlive the server. Unavailable when the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlAddress& address,
-                                                              StoreService& store,
-                                                              AdminService& admin);
+  // Listens. Health answers, NOT_SERVING, and every other call is refused as UNAVAILABLE until
+  // Serve(). Unavailable when the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlAddress& address);
+  // The services, which outlive the server, answer from now on. Once.
+  void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
 
   // With the port really bound.
@@ -47,7 +48,7 @@ class ControlServer {
   explicit ControlServer(std::unique_ptr<ControlListener> listener);
   void AddHealth();
 
-  std::atomic<bool> is_serving_{true};
+  std::atomic<bool> is_serving_{false};
   const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
   CallRouter router_{budget_,

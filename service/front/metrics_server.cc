@@ -83,7 +83,7 @@ HttpServer::Response MetricsServer::Respond(std::string_view path) const {
   if (path == "/healthz") return {.body = "ok\n"};
   if (path == "/readyz") {
     const absl::Status status = sources_.readiness();
-    if (status.ok()) return {.body = "ready\n"};
+    if (status.ok()) return {.body = absl::StrCat("ready\n", sources_.remarks())};
     return {.status = 503, .body = absl::StrCat(status.message(), "\n")};
   }
   if (path == "/metrics") {

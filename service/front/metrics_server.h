@@ -4,7 +4,8 @@
 //
 //   /metrics   200, Prometheus text format: what Report() of every component says at that moment
 //   /healthz   200 while the process runs
-//   /readyz    200 when new work is taken, 503 with the reason while not (starting, draining)
+//   /readyz    200 when new work is taken, 503 with the reason while not (starting, draining). With
+//              200 come remarks, a line each: what is not as it should be, and keeps nobody away
 //
 // Thread-safety: Thread-safe.
 
@@ -29,6 +30,7 @@ class MetricsServer {
   struct Sources {
     std::function<void(MetricSink&)> report;  // of all components; runs on the http thread
     std::function<absl::Status()> readiness;  // OK: ready
+    std::function<std::string()> remarks = [] { return std::string(); };
   };
   // Errors: as HttpServer::Bind.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const HostPort& address,

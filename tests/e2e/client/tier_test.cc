@@ -70,7 +70,9 @@ TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {
   ASSERT_TRUE(daemon_->AwaitMetric("cairn_images_uncopied", kBlocks - 4, kPatience));
   EXPECT_EQ(daemon_->Metric(kWritten), 4);
   EXPECT_EQ(Matched(), kBlocks);
-  EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));
+  const std::string ready = daemon_->HttpGet("/readyz");
+  EXPECT_THAT(ready, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(ready, HasSubstr("ready\n" + path_ + " is read-only: retired\n"));
 
   ran = Run("tier admit " + path_);
   EXPECT_EQ(ran.code, 0) << ran.output;

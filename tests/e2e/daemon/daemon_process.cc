@@ -97,6 +97,28 @@ bool ChildProcess::is_running() {
 
 absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
     std::vector<std::string> flags) {
+  CAIRN_ASSIGN_OR_RETURN(auto daemon, Spawn(std::move(flags)));
+  CAIRN_RETURN_IF_ERROR(daemon->AwaitReady());
+  return daemon;
+}
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Launch(
+    std::vector<std::string> flags) {
+  CAIRN_ASSIGN_OR_RETURN(auto daemon, Spawn(std::move(flags)));
+  const bool answers = WaitFor([&] {
+    const std::string log = daemon->ReadLog();
+    const size_t line = log.find("starting: probes are answered");
+    const size_t end = log.find('\n', line);
+    if (line == std::string::npos || end == std::string::npos) return false;
+    daemon->TakeEndpoints(std::string_view(log).substr(line, end - line));
+    return true;
+  });
+  if (!answers) return absl::UnavailableError(daemon->ReadLog());
+  return daemon;
+}
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Spawn(
+    std::vector<std::string> flags) {
   auto daemon = std::unique_ptr<DaemonProcess>(new DaemonProcess());
   std::string folder = (std::filesystem::temp_directory_path() / "cairn-e2e-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no temporary folder");
@@ -114,16 +136,24 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
   for (std::string& flag : flags) arguments.push_back(std::move(flag));
   CAIRN_ASSIGN_OR_RETURN(daemon->process_,
                          ChildProcess::Start(CAIRND_PATH, arguments, folder + "/log"));
-  auto line = daemon->process_->ReadLine(absl::Seconds(60));
-  if (!line.ok()) return Annotate(line.status(), absl::StrCat("cairnd: ", daemon->ReadLog()));
-  daemon->ready_line_ = *line;
-  for (const std::string& word : std::vector<std::string>(absl::StrSplit(*line, ' '))) {
+  return daemon;
+}
+
+absl::Status DaemonProcess::AwaitReady(absl::Duration timeout) {
+  auto line = process_->ReadLine(timeout);
+  if (!line.ok()) return Annotate(line.status(), absl::StrCat("cairnd: ", ReadLog()));
+  ready_line_ = *line;
+  TakeEndpoints(ready_line_);
+  return absl::OkStatus();
+}
+
+void DaemonProcess::TakeEndpoints(std::string_view line) {
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(ToAbsl(line), ' '))) {
     const size_t equals = word.find('=');
     if (equals != std::string::npos) {
-      daemon->endpoints_[word.substr(0, equals)] = word.substr(equals + 1);
+      endpoints_[word.substr(0, equals)] = word.substr(equals + 1);
     }
   }
-  return daemon;
 }
 
 DaemonProcess::~DaemonProcess() {

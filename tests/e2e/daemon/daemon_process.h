@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +51,9 @@ class DaemonProcess {
  public:
   // control and http on ephemeral ports, the socket in a folder of its own; `flags` come on top.
   static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(std::vector<std::string> flags = {});
+  // One that answers probes and may still be starting; AwaitReady() before all that needs more.
+  static absl::StatusOr<std::unique_ptr<DaemonProcess>> Launch(std::vector<std::string> flags);
+  absl::Status AwaitReady(absl::Duration timeout = absl::Seconds(60));
   ~DaemonProcess();
 
   ChildProcess& process() { return *process_; }
@@ -70,6 +74,9 @@ class DaemonProcess {
 
  private:
   DaemonProcess() = default;
+  static absl::StatusOr<std::unique_ptr<DaemonProcess>> Spawn(std::vector<std::string> flags);
+  void TakeEndpoints(std::string_view line);
+
   std::string folder_, ready_line_;
   std::map<std::string, std::string> endpoints_;
   std::unique_ptr<ChildProcess> process_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon as a process: how it starts, what it answers besides work, how it ends.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -48,43 +47,6 @@ Run RunDaemon(const std::vector<std::string>& flags) {
   }
   run.code = (*child)->Wait(absl::Seconds(10)).value_or(-1);
   return run;
-}
-
-// A call of a service for which no code was generated here: raw bytes there and back, streaming so
-// that it fits unary calls too.
-std::string CallRaw(const std::string& control, const std::string& method,
-                    const std::string& request) {
-  const auto channel = grpc::CreateChannel(control, grpc::InsecureChannelCredentials());
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  SetTimeout(context, absl::Seconds(5));
-  grpc::CompletionQueue queue;
-  auto call = stub.PrepareCall(&context, method, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  const grpc::Slice slice(request);
-  const grpc::ByteBuffer sent(&slice, 1);
-  grpc::ByteBuffer received;
-  call->StartCall(&tag);
-  queue.Next(&tag, &ok);
-  call->WriteLast(sent, grpc::WriteOptions(), &tag);
-  queue.Next(&tag, &ok);
-  call->Read(&received, &tag);
-  queue.Next(&tag, &ok);
-  std::string text;
-  std::vector<grpc::Slice> slices;
-  if (ok && received.Dump(&slices).ok()) {
-    for (const grpc::Slice& part : slices) {
-      text.append(reinterpret_cast<const char*>(part.begin()), part.size());
-    }
-  }
-  grpc::Status status;
-  call->Finish(&status, &tag);
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  return text;
 }
 
 TEST(DaemonLife, AForcedBackendThatIsNoneIsNamedAtStart) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/e2e/daemon/raw_client.h"
 
+#include <grpcpp/generic/generic_stub.h>
+
 #include <chrono>
 #include <cstring>
 
@@ -258,6 +260,41 @@ absl::StatusOr<proto::Frame> AskOk(transport::Connection& connection, const prot
   CAIRN_ASSIGN_OR_RETURN(proto::Frame reply, Ask(connection, request, payload, target));
   CAIRN_RETURN_IF_ERROR(proto::StatusOf(reply));
   return reply;
+}
+
+std::string CallRaw(const std::string& control, const std::string& method,
+                    const std::string& request) {
+  const auto channel = grpc::CreateChannel(control, grpc::InsecureChannelCredentials());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  SetTimeout(context, absl::Seconds(5));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(&context, method, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer sent(&slice, 1);
+  grpc::ByteBuffer received;
+  call->StartCall(&tag);
+  queue.Next(&tag, &ok);
+  call->WriteLast(sent, grpc::WriteOptions(), &tag);
+  queue.Next(&tag, &ok);
+  call->Read(&received, &tag);
+  queue.Next(&tag, &ok);
+  std::string text;
+  std::vector<grpc::Slice> slices;
+  if (ok && received.Dump(&slices).ok()) {
+    for (const grpc::Slice& part : slices) {
+      text.append(reinterpret_cast<const char*>(part.begin()), part.size());
+    }
+  }
+  grpc::Status status;
+  call->Finish(&status, &tag);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  return text;
 }
 
 }  // namespace cairn

@@ -127,6 +127,11 @@ absl::StatusOr<proto::Frame> AskOk(transport::Connection& connection, const prot
                                    std::span<const std::byte> payload = {},
                                    std::span<std::byte> target = {});
 
+// A call of a service for which no code was generated here: raw bytes there and back, streaming so
+// that it fits unary calls too.
+std::string CallRaw(const std::string& control, const std::string& method,
+                    const std::string& request);
+
 // Deadlines for a stub's call.
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout);
 absl::Status FromGrpc(const grpc::Status& status);
