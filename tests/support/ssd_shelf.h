@@ -41,6 +41,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   struct Options {
     uint64_t budget_bytes = 48_MiB;
     uint64_t segment_bytes = 2_MiB;
+    uint64_t extents_max = 0;
     size_t devices = 1;
     std::string folder = "";  // empty: one of its own
     IoChoice io = IoChoice::kThreads;
@@ -236,6 +237,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     SsdTier::Options options = {.devices = {},
                                 .io = options_.io,
                                 .segment_bytes = options_.segment_bytes,
+                                .extents_max = options_.extents_max,
                                 .keep_free_bytes = 0,
                                 .lock_wait = absl::Milliseconds(200),
                                 .probe_after = options_.probe_after,

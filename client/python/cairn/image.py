@@ -11,7 +11,7 @@ from . import _ffi
 from .errors import InvalidArgumentError
 from .keys import DTYPES, GROUP_KINDS, KEY_BYTES
 from .tensors import contiguous
-from .transfer import Part, check_key, plane_of
+from .transfer import Part, check_key, plane_of, slots_of
 
 _DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 _DIGEST = ctypes.c_uint8 * KEY_BYTES
@@ -205,12 +205,15 @@ def decode(
     *,
     source: Any = None,
     profile: bytes | None = None,
+    slot_mapping: Any = None,
 ) -> ImageInfo:
-    """Verifies an image and decodes it into arrays [layers, heads, tokens, dim] of its own part, or
-    into `source`, as bytes in the order that `encode` names. `profile`: the one it was encoded
-    with, where there is one."""
+    """Verifies an image and decodes it, whole, into arrays [layers, heads, tokens, dim] of its own
+    part, or into `source`, as bytes in the order that `encode` names. With `slot_mapping`, k and v
+    are an engine's cache, [layers, heads, slots, dim], and token i goes to slot slot_mapping[i]; one
+    of -1 is left out. `profile`: the one it was encoded with, where there is one."""
     info, place = inspect(image), contiguous("image", image)
-    memory, held = _elements_of(info, k, v, source, is_target=True)
+    slots = None if slot_mapping is None else slots_of(slot_mapping)
+    memory, held = _elements_of(info, k, v, source, is_target=True, slots=slots)
     library, where = _ffi.library(), (place.address, place.bytes)
     if profile is None:
         _ffi.check(library.cairn_image_decode(*where, ctypes.byref(memory)))
@@ -222,13 +225,20 @@ def decode(
 
 
 def _elements_of(
-    what: ImageInfo | ImageSpec, k: Any, v: Any, source: Any, is_target: bool
+    what: ImageInfo | ImageSpec,
+    k: Any,
+    v: Any,
+    source: Any,
+    is_target: bool,
+    slots: list[int] | None = None,
 ) -> tuple[_ffi.Memory, list[Any]]:
     """The memory of the elements, checked, and what keeps it alive."""
     memory = _ffi.Memory(form=_ffi.FORM_VIEWS)
     if source is not None:
         if k is not None or v is not None:
             raise InvalidArgumentError("k and v exclude source: name one form")
+        if slots is not None:
+            raise InvalidArgumentError("slot_mapping is of k and v, not of source")
         tensor = contiguous("source", source, is_target)
         memory.form, memory.data, memory.bytes = _ffi.FORM_SOURCE, tensor.address, tensor.bytes
         return memory, [tensor]
@@ -239,7 +249,7 @@ def _elements_of(
     wanted = [("k", k, what.k_dim)] + ([("v", v, what.v_dim)] if what.v_dim else [])
     planes = []
     for name, array, dim in wanted:
-        plane = plane_of(name, array)
+        plane = plane_of(name, array, slots)
         plane.tensor.require(name, what.dtype, is_target)
         shape = (*counts, what.tokens, dim)
         if plane.shape != shape:

@@ -21,7 +21,8 @@ constexpr std::string_view kSegmentStates[SegmentMap::kStateCount] = {
 
 }  // namespace
 
-absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes) {
+absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes,
+                                   uint64_t extents_max) {
   if (segment_bytes == 0 && budget_bytes < limits::kSsdBytesMin) {
     return absl::InvalidArgumentError(absl::StrCat("a budget of ", FormatBytes(budget_bytes),
                                                    ": at least ",
@@ -32,8 +33,11 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
                              ? segment_bytes
                              : std::clamp(budget_bytes / limits::kSsdSegmentsMin / kMiB * kMiB,
                                           limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
+  // Small drives are filled with small images too; of large ones the index would be too large.
   budget.extents_max =
-      std::max(budget_bytes / 512_KiB, std::min(budget_bytes / 128_KiB, uint64_t{1} << 18));
+      extents_max > 0
+          ? extents_max
+          : std::max(budget_bytes / 512_KiB, std::min(budget_bytes / 32_KiB, uint64_t{1} << 19));
   budget.write_buffer_bytes = std::clamp(budget_bytes / 1024, 3_MiB, 48_MiB);
   // Of ssd tables, logs and what compaction holds twice: measured over 10 M records.
   budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;

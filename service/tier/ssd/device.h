@@ -56,8 +56,10 @@ struct SsdBudget {
   uint64_t ledger_bytes_max = 0;
   uint64_t side_bytes_max = 0;
 };
-// InvalidArgument: fewer than limits::kSsdBytesMin. `segment_bytes`: 0 for what suits the budget.
-absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes = 0);
+// InvalidArgument: fewer than limits::kSsdBytesMin. `segment_bytes`, `extents_max`: 0 for what
+// suits the budget.
+absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes,
+                                   uint64_t extents_max);
 
 class SsdDevice {
  public:
@@ -67,8 +69,8 @@ class SsdDevice {
   struct Options {
     std::string path;
     uint64_t budget_bytes = 0;
-    uint64_t segment_bytes = 0;  // 0: what suits the budget
-    uint64_t number = 0;         // in the tier
+    uint64_t segment_bytes = 0, extents_max = 0;  // 0: what suits the budget
+    uint64_t number = 0;                          // in the tier
     // Space that the file system is to keep for others.
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end

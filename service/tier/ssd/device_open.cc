@@ -93,8 +93,9 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options, CopyTier& tier) {
-  CAIRN_ASSIGN_OR_RETURN(const SsdBudget budget,
-                         ShareOut(options.budget_bytes, options.segment_bytes));
+  CAIRN_ASSIGN_OR_RETURN(
+      const SsdBudget budget,
+      ShareOut(options.budget_bytes, options.segment_bytes, options.extents_max));
   std::unique_ptr<SsdDevice> device(new SsdDevice(std::move(options), budget, tier));
   CAIRN_RETURN_IF_ERROR(device->OpenFolder());
   CAIRN_RETURN_IF_ERROR(device->OpenLedger());
@@ -131,7 +132,8 @@ absl::Status SsdDevice::OpenLedger() {
   tier_id_ = meta->tier_id;
   if (meta->segment_bytes != budget_.segment_bytes) {
     // Another budget than before: segments keep their size.
-    const absl::StatusOr<SsdBudget> shared = ShareOut(options_.budget_bytes, meta->segment_bytes);
+    const absl::StatusOr<SsdBudget> shared =
+        ShareOut(options_.budget_bytes, meta->segment_bytes, options_.extents_max);
     if (!shared.ok()) {
       return StartEmpty(ToStd(shared.status().message()));
     }
@@ -159,7 +161,8 @@ absl::Status SsdDevice::StartEmpty(std::string_view why) {
     LogWarn("ssd", "what the device held cannot be read: it starts empty",
             {{"path", options_.path}, {"error", why}});
   }
-  CAIRN_ASSIGN_OR_RETURN(budget_, ShareOut(options_.budget_bytes, options_.segment_bytes));
+  CAIRN_ASSIGN_OR_RETURN(
+      budget_, ShareOut(options_.budget_bytes, options_.segment_bytes, options_.extents_max));
   // Segments of the tier before do not match the new name.
   tier_id_ = RandomBytes<sizeof(SsdTierId)>();
   ledger_.reset();

@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
         {.path = device.path,
          .budget_bytes = device.budget_bytes,
          .segment_bytes = options.segment_bytes,
+         .extents_max = options.extents_max,
          .number = tier->devices_.size(),
          .keep_free_bytes = options.keep_free_bytes.value_or(KeepFreeBytes(device.path)),
          .lock_wait = options.lock_wait,

@@ -33,7 +33,7 @@ class SsdTier final : public CopyTier {
   struct Options {
     std::vector<Device> devices;  // 1 to limits::kSsdDevicesMax
     IoChoice io = IoChoice::kAuto;
-    uint64_t segment_bytes = 0;  // 0: what suits each budget
+    uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: what suits its budget
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);

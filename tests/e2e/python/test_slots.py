@@ -112,3 +112,21 @@ def test_the_library_refuses_what_would_leave_the_array(client):
     with pytest.raises(cairn.InvalidArgumentError, match="outside its memory"):
         space.get(key, plane, caches[1], slot_mapping=range(TOKENS))
     assert all((cache == UNTOUCHED).all() for cache in caches)
+
+
+@pytest.mark.parametrize("recipe", ["raw", "kivi:4"])
+def test_an_image_decodes_into_slots(recipe):
+    spec = cairn.image.ImageSpec(recipe, LAYERS, HEADS, TOKENS, DIM, DIM)
+    image = cairn.image.encode(spec, *make_kv(3))
+    dense = [np.zeros((LAYERS, HEADS, TOKENS, DIM), np.uint16) for _ in "kv"]
+    cairn.image.decode(image, *dense)
+    slots, caches = some_slots(TOKENS), [paged(), paged()]
+    slots[5] = -1
+    cairn.image.decode(image, *caches, slot_mapping=slots)
+    for cache, wanted in zip(caches, dense, strict=True):
+        expect_holds(cache, slots, np.flatnonzero(slots >= 0), wanted)
+    slots[7] = SLOTS
+    with pytest.raises(cairn.InvalidArgumentError, match=rf"slot_mapping\[7\] is {SLOTS}"):
+        cairn.image.decode(image, *caches, slot_mapping=slots)
+    with pytest.raises(cairn.InvalidArgumentError, match="not of source"):
+        cairn.image.decode(image, source=dense[0], slot_mapping=slots)

@@ -121,7 +121,9 @@ TEST(SsdTierTest, TheOldestGoWhenItIsFull) {
 
 // As many as it may have, long before its bytes are used.
 TEST(SsdTierTest, TheOldestGoWhenThereAreTooManyToo) {
-  SsdShelf shelf;
+  SsdShelf::Options options;
+  options.extents_max = 384;
+  SsdShelf shelf(options);
   constexpr uint64_t kCount = 700;
   for (uint64_t number = 1; number <= kCount; ++number) {
     ASSERT_TRUE(shelf.Put(8 * number).ok()) << number;  // of one layer
