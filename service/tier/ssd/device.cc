@@ -111,6 +111,9 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     }
     return is_over();
   };
+  if (state_ == State::kOut) {
+    return freed_.empty();
+  }
   // A write under way may be of an image that is deleted already: it is recorded, and then freed.
   const uint64_t next_write = next_write_;
   if (!await([&] { return writes_.empty() || *writes_.begin() >= next_write; })) {
@@ -118,7 +121,7 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
   }
   // What is being recorded now may hold some, what is queued the rest.
   const uint64_t last_round = freed_.empty() ? next_round_ - 1 : next_round_;
-  return await([&] { return rounds_over_ >= last_round; }) && state_ < State::kReadOnly;
+  return await([&] { return rounds_over_ >= last_round; }) && ledger_->health().ok();
 }
 
 // --- Ends ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/limits.h"
@@ -108,12 +109,17 @@ void SsdTier::Cancel(TransferId id) {
 }
 
 absl::Status SsdTier::Recover(RecoverySink& sink) {
+  size_t out = 0;
+  absl::Status last;
   for (const auto& device : devices_) {
     if (const absl::Status status = device->Recover(sink); !status.ok()) {
-      return InFolder(status, device->path());
+      last = InFolder(status, device->path());
+      LogError("ssd", "device is out: it cannot be recovered",
+               {{"path", device->path()}, {"error", status}});
+      ++out;
     }
   }
-  return absl::OkStatus();
+  return out == devices_.size() ? last : absl::OkStatus();
 }
 
 bool SsdTier::AwaitFreed(absl::Time deadline) {

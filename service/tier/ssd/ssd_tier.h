@@ -56,6 +56,7 @@ class SsdTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
+  // A device that cannot be recovered is out, and its share goes to the others.
   absl::Status Recover(RecoverySink& sink) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Stop() override;

@@ -223,6 +223,32 @@ TEST(SsdTierTest, AChainLiesOnOneDeviceAndALostOneCostsItsOwn) {
   }
 }
 
+TEST(SsdTierTest, ADeviceThatCannotBeRecoveredIsOutAndTheOthersServe) {
+  SsdShelf::Options options;
+  options.devices = 2;
+  SsdShelf shelf(options);
+  for (uint64_t number = 0; number < 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  shelf.Close();
+  const std::string segment = absl::StrCat(shelf.folder(0), "/segments/000000");
+  std::filesystem::rename(segment, segment + ".aside");
+  std::filesystem::create_directory(segment);  // opens as nothing that is read
+  shelf.Open();
+  EXPECT_EQ(shelf.Numbers().size(), 10u);
+  for (uint64_t number = 100; number < 104; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    EXPECT_EQ(shelf.OffsetOf(number) >> SsdDevice::kNumberShift, 1u);
+  }
+  shelf.Delete(101);
+  EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30))) << "none of it is out";
+  shelf.Close();
+  std::filesystem::remove(segment);
+  std::filesystem::rename(segment + ".aside", segment);
+  shelf.Open();
+  EXPECT_EQ(shelf.Numbers().size(), 23u) << "it is back with what it had";
+}
+
 TEST(SsdTierTest, AnotherBudgetKeepsWhatFits) {
   SsdShelf shelf;
   for (uint64_t number = 1; number <= 150; ++number) {
