@@ -43,7 +43,7 @@ class Daemon:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         try:
-            self._wait_until_it_listens()
+            self._wait_until_it_serves()
         except BaseException:
             self.stop()
             raise
@@ -52,14 +52,16 @@ class Daemon:
         self.data = self._found["data"] if transport == "ucx" else f"unix:{socket}"
 
     def _read(self) -> None:
-        """Keeps the log, and the addresses the daemon picked."""
+        """Keeps the log, and the addresses that the daemon names once it serves."""
         for line in self.process.stdout:
             self._log.write(line)
             self._log.flush()
+            if not line.startswith("cairnd ready "):
+                continue
             for name, address in re.findall(r"\b(control|data|http)=(127\.0\.0\.1:[1-9]\d*)", line):
                 self._found.setdefault(name, address)
 
-    def _wait_until_it_listens(self) -> None:
+    def _wait_until_it_serves(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._wanted <= self._found.keys():
             if self.process.poll() is not None or time.monotonic() > deadline:

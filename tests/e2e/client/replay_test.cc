@@ -300,6 +300,7 @@ TEST_F(ReplayTest, BlocksComeFromTheSsdTierAfterAKill) {
   ASSERT_EQ(first.code, 0) << first.output;
   EXPECT_EQ(first.Figure("stored_blocks"), 600);
   ASSERT_TRUE((*daemon)->AwaitMetric("cairn_images_uncopied", 0, kPatience));
+  ASSERT_TRUE((*daemon)->AwaitMetric("cairn_writing_down_bytes", 0, kPatience));
   (*daemon)->process().Signal(SIGKILL);
   ASSERT_TRUE((*daemon)->process().Wait(kPatience).ok());
 

@@ -11,11 +11,22 @@ class FullTest : public BudgetTest {};
 TEST_F(FullTest, EvictionKeepsTheDaemonWithinItsBudgets) {
   Start(64);
   const Opened space = OpenSpace(ShapeOfMiB(4));
-  for (uint64_t block = 1; block <= 100; ++block) {  // one long chain
-    const absl::Status status = Put(space, block, block - 1);
+  for (uint64_t block = 1; block <= 100; ++block) {
+    const absl::Status status = Put(space, block);
     ASSERT_TRUE(status.ok()) << block << ": " << status;
   }
   EXPECT_GT(daemon_->Metric("cairn_evictions_total"), 80);
+}
+
+// A chain that is longer than the tier keeps its beginning: nothing of it goes for what follows.
+TEST_F(FullTest, ALongChainKeepsThePrefixThatFits) {
+  Start(64);
+  const Opened space = OpenSpace(ShapeOfMiB(4));
+  for (uint64_t block = 1; block <= 30; ++block) {
+    const absl::Status status = Put(space, block, block - 1);
+    ASSERT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << block << ": " << status;
+  }
+  EXPECT_GE(Match(space, 1, 30, false).block_count(), 14u) << "of 16 that the tier has room for";
 }
 
 // The child goes before the parent, however recently it was used; what is left of the chain is a
@@ -75,7 +86,7 @@ TEST_F(FullTest, WhatIsLeftIsPinned) {
   ASSERT_EQ(leased.block_count(), 1u);
   ExpectExhausted(Put(large, 1), "host tier: no room for 1");
   ExpectExhausted(Put(large, 1), "of 16777216, ");
-  ExpectExhausted(Put(large, 1), "what could go is pinned or in flight");
+  ExpectExhausted(Put(large, 1), "what could go is pinned, in flight or before it");
   EXPECT_TRUE(Get(small, 1).ok());
   EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());
   EXPECT_TRUE(Put(large, 1).ok()) << "it is refused for as long as the lease lasts, no longer";
