@@ -197,7 +197,6 @@ class SsdDevice {
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t SpareCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TurnReadOnly(std::string_view why, const absl::Status& status);
 
   std::string SegmentPath(uint32_t slot) const;

@@ -30,11 +30,6 @@ constexpr uint64_t kCompactPercent = 70;
 
 }  // namespace
 
-size_t SsdDevice::SpareCount() const {
-  return segments_->count(SegmentState::kClean) + segments_->count(SegmentState::kReady) +
-         (state_ == State::kCapped ? 0 : segments_->count(SegmentState::kAbsent));
-}
-
 bool SsdDevice::IsCareDue() const {
   return segments_->count(SegmentState::kFull) > 0 ||
          segments_->count(SegmentState::kReclaiming) > 0 ||
@@ -210,6 +205,7 @@ bool SsdDevice::PrepareOne() {
       grow_again_ = MonotonicNow() + kGrowAgain;
       if (state_ == State::kOk) {
         state_ = State::kCapped;
+        segments_->SetCanGrow(false);
         why_ = ToStd(status.message());
         LogWarn("ssd", "no room for all segments: goes on with those there are",
                 {{"path", options_.path}, {"error", status}});
@@ -218,6 +214,7 @@ bool SsdDevice::PrepareOne() {
     }
     const MutexLock lock(mutex_);
     segments_->SetState(*slot, SegmentState::kClean);
+    segments_->SetCanGrow(true);
     state_ = state_ == State::kCapped ? State::kOk : state_;
   }
   if (const absl::Status status = Prepare(*slot); absl::IsUnavailable(status)) {

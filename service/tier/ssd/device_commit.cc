@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status.h"
+#include "service/tier/ssd/await_done.h"
 #include "service/tier/ssd/device.h"
 
 namespace cairn {
@@ -116,22 +117,11 @@ absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
 }
 
 absl::Status SsdDevice::CommitNow(Written written) {
-  Mutex mutex;
-  CondVar over;
-  bool is_over = false;
-  absl::Status result;
-  written.done = [&](absl::Status status) {
-    const MutexLock lock(mutex);
-    result = std::move(status);
-    is_over = true;
-    over.NotifyAll();  // under the lock: who waits destroys it
-  };
-  Landed(std::move(written), absl::OkStatus());
-  const MutexLock lock(mutex);
-  while (!is_over) {  // ends: the commit thread outlives those that wait for it
-    over.WaitUntil(mutex, absl::InfiniteFuture());
-  }
-  return result;
+  // The commit thread outlives those that wait for it.
+  return AwaitDone([&](TierDone done) {
+    written.done = std::move(done);
+    Landed(std::move(written), absl::OkStatus());
+  });
 }
 
 }  // namespace cairn

@@ -4,7 +4,6 @@
 // holds. All others go.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -53,7 +52,9 @@ ImageFacts SsdDevice::FactsOf(const ExtentRecord& record) const {
           .source_bytes = record.source_bytes};
 }
 
-bool SsdDevice::IsReclaimDue() const { return SpareCount() < kSpareMin || segments_->is_crowded(); }
+bool SsdDevice::IsReclaimDue() const {
+  return segments_->spare_count() < kSpareMin || segments_->is_crowded();
+}
 
 bool SsdDevice::ReclaimOne() {
   std::optional<uint32_t> slot;
@@ -99,12 +100,9 @@ void SsdDevice::Reclaim(uint32_t slot) {
         return;
       }
       offset = segments_->OffsetOf(slot, page);
-      const auto& extents = segments_->at(slot).extents;
-      const auto found =
-          std::find_if(extents.begin(), extents.end(),
-                       [page = page](const SegmentMap::Extent& e) { return e.page == page; });
-      is_live = found != extents.end() && found->is_live;
-      is_hit = is_live && found->is_hit;
+      const SegmentMap::Extent* extent = segments_->Look(offset);
+      is_live = extent != nullptr;
+      is_hit = is_live && extent->is_hit;
     }
     if (!is_live) {
       continue;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "codecs/image/image.h"
 #include "proto/block_key.h"
+#include "service/tier/ssd/await_done.h"
 #include "service/tier/ssd/device.h"
 
 namespace cairn {
@@ -150,7 +151,6 @@ void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& statu
   size_t set_aside = 0;
   {
     const MutexLock lock(mutex_);
-    ++segments_->at(slot).errors;
     const SegmentMap::State state = segments_->at(slot).state;
     if (kind == IoKind::kWrite &&
         (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull)) {
@@ -170,23 +170,11 @@ void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& statu
 }
 
 absl::Status SsdDevice::Transfer(IoKind kind, int fd, uint64_t offset, std::span<std::byte> pages) {
-  Mutex mutex;
-  CondVar over;
-  bool is_over = false;
-  absl::Status result;
-  engine_->Submit(
-      {.kind = kind, .fd = fd, .offset = offset, .parts = {pages}, .is_background = true},
-      [&](absl::Status status) {
-        const MutexLock lock(mutex);
-        result = std::move(status);
-        is_over = true;
-        over.NotifyAll();  // under the lock: who waits destroys it
-      });
-  const MutexLock lock(mutex);
-  while (!is_over) {  // ends: an engine completes every transfer
-    over.WaitUntil(mutex, absl::InfiniteFuture());
-  }
-  return result;
+  return AwaitDone([&](IoDone done) {
+    engine_->Submit(
+        {.kind = kind, .fd = fd, .offset = offset, .parts = {pages}, .is_background = true},
+        std::move(done));
+  });
 }
 
 bool SsdDevice::IsImageOf(const ExtentRecord& record, std::span<const std::byte> bytes) {

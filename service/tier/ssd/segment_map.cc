@@ -22,6 +22,10 @@ void SegmentMap::SetState(uint32_t slot, State state) {
   }
 }
 
+size_t SegmentMap::spare_count() const {
+  return count(State::kClean) + count(State::kReady) + (can_grow_ ? count(State::kAbsent) : 0);
+}
+
 std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
   CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
@@ -38,50 +42,50 @@ std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
     SetState(*open_, State::kFull);
   }
   if (!open_.has_value()) {
-    const size_t spare = count(State::kAbsent) + count(State::kClean) + count(State::kReady);
     const std::optional<uint32_t> ready = Oldest(State::kReady);
-    if (!ready.has_value() || (spare == 1 && !is_carried)) {
+    if (!ready.has_value() || (spare_count() == 1 && !is_carried)) {
       return std::nullopt;
     }
     SetState(*ready, State::kOpen);
     open_ = ready;
   }
-  Segment& segment = segments_[*open_];
-  Extent extent;
-  extent.page = segment.next_page;
-  extent.page_count = page_count;
-  extent.is_live = true;
-  segment.extents.push_back(extent);
-  segment.next_page += page_count;
-  ++segment.live;
-  segment.live_bytes += page_count * kPageBytes;
-  live_bytes_ += page_count * kPageBytes;
-  ++live_count_;
-  return OffsetOf(*open_, extent.page);
+  const uint32_t page = segments_[*open_].next_page;
+  Add(segments_[*open_], page, bytes, /*is_recorded=*/false);
+  return OffsetOf(*open_, page);
 }
 
 void SegmentMap::Restore(uint32_t slot, uint32_t page, uint64_t bytes) {
-  Segment& segment = segments_[slot];
+  Add(segments_[slot], page, bytes, /*is_recorded=*/true);
+}
+
+void SegmentMap::Add(Segment& segment, uint32_t page, uint64_t bytes, bool is_recorded) {
   CAIRN_CHECK(page >= segment.next_page);
   Extent extent;
   extent.page = page;
   extent.page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
-  extent.is_live = extent.is_recorded = true;
+  extent.is_live = true;
+  extent.is_recorded = is_recorded;
   segment.extents.push_back(extent);
   segment.next_page = page + extent.page_count;
   ++segment.live;
-  segment.live_bytes += RoundedBytes(bytes);
   live_bytes_ += RoundedBytes(bytes);
   ++live_count_;
 }
 
-SegmentMap::Extent& SegmentMap::Find(uint64_t offset) {
+SegmentMap::Extent* SegmentMap::Look(uint64_t offset) {
   Segment& segment = segments_[SlotOf(offset)];
   const auto found =
       std::lower_bound(segment.extents.begin(), segment.extents.end(), PageOf(offset),
                        [](const Extent& extent, uint32_t page) { return extent.page < page; });
-  CAIRN_CHECK(found != segment.extents.end() && found->page == PageOf(offset) && found->is_live);
-  return *found;
+  return found != segment.extents.end() && found->page == PageOf(offset) && found->is_live
+             ? &*found
+             : nullptr;
+}
+
+SegmentMap::Extent& SegmentMap::Find(uint64_t offset) {
+  Extent* extent = Look(offset);
+  CAIRN_CHECK(extent != nullptr);
+  return *extent;
 }
 
 bool SegmentMap::Free(uint64_t offset) {
@@ -89,7 +93,6 @@ bool SegmentMap::Free(uint64_t offset) {
   Segment& segment = segments_[SlotOf(offset)];
   extent.is_live = false;
   --segment.live;
-  segment.live_bytes -= extent.page_count * kPageBytes;
   live_bytes_ -= extent.page_count * kPageBytes;
   --live_count_;
   return segment.live == 0 && segment.state == State::kReclaiming;
@@ -100,7 +103,6 @@ void SegmentMap::Empty(uint32_t slot) {
   CAIRN_CHECK(segment.live == 0 && segment.writes == 0);
   segment.extents.clear();
   segment.next_page = 1;
-  segment.errors = 0;
 }
 
 std::optional<uint32_t> SegmentMap::Oldest(State state) const {

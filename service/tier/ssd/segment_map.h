@@ -46,12 +46,10 @@ class SegmentMap {
   };
   struct Segment {
     State state = State::kAbsent;
-    uint64_t seq = 0;        // of its header
-    uint32_t next_page = 1;  // the first is the header
-    uint32_t writes = 0;     // under way, until the ledger has them
-    uint32_t live = 0;       // extents
-    uint64_t live_bytes = 0;
-    uint32_t errors = 0;          // of transfers
+    uint64_t seq = 0;             // of its header
+    uint32_t next_page = 1;       // the first is the header
+    uint32_t writes = 0;          // under way, until the ledger has them
+    uint32_t live = 0;            // extents
     std::vector<Extent> extents;  // by page
   };
 
@@ -66,6 +64,9 @@ class SegmentMap {
   Segment& at(uint32_t slot) { return segments_[slot]; }
   size_t count(State state) const { return counts_[static_cast<size_t>(state)]; }
   void SetState(uint32_t slot, State state);
+  // Segments that are free to be written. Those that have no file count while they can get one.
+  size_t spare_count() const;
+  void SetCanGrow(bool can_grow) { can_grow_ = can_grow; }
 
   // Where an extent lies. The first byte of the device has offset 0.
   uint32_t SlotOf(uint64_t offset) const { return static_cast<uint32_t>(offset / segment_bytes_); }
@@ -85,6 +86,8 @@ class SegmentMap {
   std::optional<uint64_t> Allocate(uint64_t bytes, bool is_carried);
   // As it lay there when the process before ended. REQUIRES: in the order of pages.
   void Restore(uint32_t slot, uint32_t page, uint64_t bytes);
+  // Null: none begins there, or it does not live.
+  Extent* Look(uint64_t offset);
   // REQUIRES: it lives.
   Extent& Find(uint64_t offset);
   // Nobody has the place any more. Returns true if that was the last of a segment that is being
@@ -104,7 +107,11 @@ class SegmentMap {
   bool is_crowded() const { return live_count_ >= extents_max_ - extents_max_ / 16; }
 
  private:
+  // Behind all extents of the segment.
+  void Add(Segment& segment, uint32_t page, uint64_t bytes, bool is_recorded);
+
   const uint64_t segment_bytes_, extents_max_;
+  bool can_grow_ = true;
   std::vector<Segment> segments_;
   std::array<size_t, kStateCount> counts_{};
   std::optional<uint32_t> open_;  // the slot that takes extents

@@ -148,6 +148,17 @@ TEST(SsdTierTest, AnOpenSegmentThatHoldsAllThereMayBeIsClosed) {
   EXPECT_TRUE(segments.Allocate(4_KiB, true).has_value()) << "carried along";
 }
 
+// Or a full file system, whose missing segments nobody can make, would leave reclaim none.
+TEST(SsdTierTest, TheLastSegmentIsKeptForReclaimWhereNoneCanBeMade) {
+  SegmentMap segments(4, 1_MiB, 1000);
+  segments.SetState(0, SegmentMap::State::kReady);
+  EXPECT_EQ(segments.spare_count(), 4u);
+  segments.SetCanGrow(false);
+  EXPECT_EQ(segments.spare_count(), 1u);
+  EXPECT_FALSE(segments.Allocate(4_KiB, /*is_carried=*/false).has_value());
+  EXPECT_TRUE(segments.Allocate(4_KiB, /*is_carried=*/true).has_value());
+}
+
 TEST(SsdTierTest, WhatIsHeldOrReadIsCarriedAlong) {
   SsdShelf shelf;
   for (uint64_t number = 1; number <= 40; ++number) {

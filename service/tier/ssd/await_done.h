@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// For threads of the tier's own, which may wait for the device.
+
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "service/tier/tier.h"
+
+namespace cairn {
+
+// Calls `submit` with a completion, and returns what that is told. REQUIRES: it runs, once.
+inline absl::Status AwaitDone(absl::FunctionRef<void(TierDone done)> submit) {
+  Mutex mutex;
+  CondVar over;
+  bool is_over = false;
+  absl::Status result;
+  submit([&](absl::Status status) {
+    const MutexLock lock(mutex);
+    result = std::move(status);
+    is_over = true;
+    over.NotifyAll();  // under the lock: who waits destroys it
+  });
+  const MutexLock lock(mutex);
+  while (!is_over) {
+    over.WaitUntil(mutex, absl::InfiniteFuture());
+  }
+  return result;
+}
+
+}  // namespace cairn
