@@ -229,6 +229,18 @@ class StoreFixture {
     return keys;
   }
 
+  // An image of one page in a space of no entry; block `number` after block `parent`, if any.
+  void PublishPage(uint64_t number, uint64_t parent = 0, uint64_t position = 0) {
+    NewImage image;
+    image.claim.name = {7, Key(number)};
+    image.claim.parent = parent == 0 ? proto::BlockKey{} : Key(parent);
+    image.claim.first_position = position;
+    image.claim.tokens = 16;
+    image.claim.slice = {0, 1, 0, 1};
+    image.copy.extent = *host->Allocate(4_KiB);
+    CAIRN_CHECK_OK(index->Publish(std::move(image)));
+  }
+
   absl::StatusOr<Answer> RunGet(const SpaceEntry& space, const proto::BlockKey& key,
                                 const codecs::Slice& slice, proto::Form form = proto::Form::kSource,
                                 uint16_t group = 0) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cairnctl against a real cairnd.
-#include <cstdio>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "proto/block_key.h"
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/support/run_command.h"
 #include "tests/support/side_object_bytes.h"
 #include "tests/support/temp_dir.h"
 
@@ -13,11 +13,6 @@ namespace cairn {
 namespace {
 
 using testing::HasSubstr;
-
-struct Ran {
-  int code = -1;
-  std::string output;  // stdout and stderr
-};
 
 class CliTest : public ClientTest {
  protected:
@@ -40,16 +35,8 @@ class CliTest : public ClientTest {
   }
 
   Ran Run(const std::string& words) const {
-    const std::string command = absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ",
-                                             daemon_->endpoint("control"), " 2>&1");
-    Ran ran;
-    FILE* pipe = popen(command.c_str(), "r");
-    char bytes[4096];
-    size_t count = 0;
-    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) ran.output.append(bytes, count);
-    const int status = pclose(pipe);
-    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return ran;
+    return RunCommand(
+        absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ", daemon_->endpoint("control")));
   }
 
   std::unique_ptr<Client> client_;

@@ -18,6 +18,7 @@
 #include "client/cli/replay/content.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/random.h"
+#include "tests/support/run_command.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -129,25 +130,15 @@ class ReplayTest : public ClientTest {
  protected:
   std::string TracePath() const { return folder_.File("trace.jsonl"); }
 
-  static std::string OutputOf(const std::string& command, int* code = nullptr) {
-    std::string output;
-    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-    char bytes[4096];
-    size_t count = 0;
-    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) output.append(bytes, count);
-    const int status = pclose(pipe);
-    if (code != nullptr) *code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return output;
-  }
-
   Played Play(const std::string& trace, const std::string& flags,
               const DaemonProcess& daemon = *daemon_) const {
     std::ofstream(TracePath()) << trace;
     Played played;
-    played.output =
-        OutputOf(absl::StrCat(CAIRNCTL_PATH, " replay ", TracePath(), " --json --control ",
-                              daemon.endpoint("control"), " --deadline-ms 20000 ", flags),
-                 &played.code);
+    const Ran ran =
+        RunCommand(absl::StrCat(CAIRNCTL_PATH, " replay ", TracePath(), " --json --control ",
+                                daemon.endpoint("control"), " --deadline-ms 20000 ", flags));
+    played.code = ran.code;
+    played.output = ran.output;
     // What went wrong is said beside the figures.
     const size_t start = played.output.find("{\n");
     const size_t end = played.output.rfind('}');
@@ -269,8 +260,9 @@ TEST_F(ReplayTest, AStoreTooSmallHitsWhatIsSimulated) {
   const double ceiling = 100 * played.Figure("hits.unbounded.blocks") / blocks;
   EXPECT_LT(rate, ceiling - 1);
   const double image_bytes = played.Figure("stored_bytes") / played.Figure("stored_blocks");
-  const std::string simulated = OutputOf(
-      absl::StrCat(SIMULATE_PATH, " ", TracePath(), " ", std::lround(image_bytes), " 16MiB"));
+  const std::string simulated = RunCommand(absl::StrCat(SIMULATE_PATH, " ", TracePath(), " ",
+                                                        std::lround(image_bytes), " 16MiB"))
+                                    .output;
   const size_t line = simulated.find("16MiB");
   ASSERT_NE(line, std::string::npos) << simulated;
   double images = 0;

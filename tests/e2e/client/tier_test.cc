@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The SSD tier as its operator sees it: cairnctl tier.
 
-#include <cstdio>
-
 #include "tests/e2e/client/tier_fixture.h"
+#include "tests/support/run_command.h"
 
 namespace cairn {
 namespace {
@@ -12,24 +11,11 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-struct Ran {
-  int code = -1;
-  std::string output;  // stdout and stderr
-};
-
 class TierCliTest : public TierTest {
  protected:
   Ran Run(const std::string& words) const {
-    const std::string command = absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ",
-                                             daemon_->endpoint("control"), " 2>&1");
-    Ran ran;
-    FILE* pipe = popen(command.c_str(), "r");
-    char bytes[4096];
-    size_t count = 0;
-    while ((count = std::fread(bytes, 1, sizeof bytes, pipe)) > 0) ran.output.append(bytes, count);
-    const int status = pclose(pipe);
-    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return ran;
+    return RunCommand(
+        absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ", daemon_->endpoint("control")));
   }
 };
 

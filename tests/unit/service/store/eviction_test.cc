@@ -132,18 +132,6 @@ TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   EXPECT_EQ(store.index->figures().block_count, 1u);
 }
 
-// Publishes images of one page; block `number` after block `parent`, if any.
-void Publish(StoreFixture& store, uint64_t number, uint64_t parent = 0, uint64_t position = 0) {
-  NewImage image;
-  image.claim.name = {7, StoreFixture::Key(number)};
-  image.claim.parent = parent == 0 ? Key{} : StoreFixture::Key(parent);
-  image.claim.first_position = position;
-  image.claim.tokens = 16;
-  image.claim.slice = {0, 1, 0, 1};
-  image.copy.extent = *store.host->Allocate(4_KiB);
-  CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
-}
-
 double IndexMetric(const StoreFixture& store, const char* name) {
   MetricCapture metrics;
   store.index->Report(metrics);
@@ -155,8 +143,8 @@ TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
   std::vector<ResidentPins> pins;
   for (uint64_t i = 1; i <= kChains; ++i) {
-    Publish(store, i);
-    Publish(store, 10'000 + i, i, 16);
+    store.PublishPage(i);
+    store.PublishPage(10'000 + i, i, 16);
     pins.push_back(store.index->Lookup({7, StoreFixture::Key(10'000 + i)}, 0, {0, 1, 0, 1}));
   }
   const double before = IndexMetric(store, "cairn_index_visits_total");
@@ -175,7 +163,7 @@ TEST(EvictionTest, PinnedLeavesDoNotKeepAnEvictionLong) {
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
   std::vector<ResidentPins> pins;
   for (uint64_t i = 1; i <= kBlocks; ++i) {
-    Publish(store, i);
+    store.PublishPage(i);
     if (i < kBlocks) {
       pins.push_back(store.index->Lookup({7, StoreFixture::Key(i)}, 0, {0, 1, 0, 1}));
     }
@@ -195,7 +183,7 @@ TEST(EvictionTest, StagingLooksForAWindowOnceAndNotFar) {
   std::vector<Extent> staging;
   const uint64_t pages = store.host->arena().capacity_bytes() / 4_KiB;
   for (uint64_t i = 1; i <= pages / 2; ++i) {
-    Publish(store, i);
+    store.PublishPage(i);
     staging.push_back(*store.host->AllocateStaging(4_KiB));
   }
   for (uint64_t i = 0; i < 512; ++i) {

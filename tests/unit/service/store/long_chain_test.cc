@@ -227,14 +227,7 @@ TEST_F(LongChainTest, WideAndDeepChainsAreSettledInSteps) {
   constexpr uint64_t kBlocks = 6000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);
   const auto publish = [&](uint64_t number, uint64_t parent, uint64_t position) {
-    NewImage image;
-    image.claim.name = {7, StoreFixture::Key(number)};
-    image.claim.parent = parent == 0 ? Key{} : StoreFixture::Key(parent);
-    image.claim.first_position = position;
-    image.claim.tokens = 16;
-    image.claim.slice = {0, 1, 0, 1};
-    image.copy.extent = *store.host->Allocate(4_KiB);
-    CAIRN_CHECK_OK(store.index->Publish(std::move(image)));
+    store.PublishPage(number, parent, position);
   };
   publish(1, 0, 0);
   publish(9'999, 0, 0);
