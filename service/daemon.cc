@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/log_drops.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "codecs/recipe/recipe.h"
 #include "service/limits.h"
 #include "service/process.h"
@@ -83,9 +84,15 @@ absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFo
 
 absl::Status Daemon::StartStore() {
   SetStep("making the host tier");
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<HostTier> host,
-                         HostTier::Make({.capacity_bytes = config_.host_bytes,
-                                         .staging_bytes = config_.staging_bytes}));
+  CAIRN_ASSIGN_OR_RETURN(
+      std::unique_ptr<HostTier> host,
+      HostTier::Make({.capacity_bytes = config_.host_bytes,
+                      .staging_bytes = config_.staging_bytes,
+                      .on_faulted_in = [this](uint64_t done) {
+                        SetStep(
+                            absl::StrCat("making the host tier: ", FormatBytes(done), " of ",
+                                         FormatBytes(config_.host_bytes + config_.staging_bytes)));
+                      }}));
   std::vector<std::unique_ptr<CopyTier>> others;
   uint64_t extents_max = 0;  // of the other tiers
   if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {

@@ -8,17 +8,15 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "service/memory/fault_in.h"
 
 namespace cairn {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2_MiB;
-constexpr uint64_t kFaultStepBytes = 64_MiB;
-constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
 
 uint64_t RoundUpTo(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
 
@@ -28,24 +26,6 @@ uint32_t RoundedPages(uint64_t bytes) {
 }
 
 uint32_t PageOf(uint64_t offset) { return static_cast<uint32_t>(offset / RangeMap::kPageBytes); }
-
-void FaultIn(std::span<std::byte> mapping) {
-  absl::Time logged = MonotonicNow();
-  for (uint64_t at = 0; at < mapping.size(); at += kFaultStepBytes) {
-    const std::span<std::byte> step =
-        mapping.subspan(at, std::min<uint64_t>(kFaultStepBytes, mapping.size() - at));
-    if (madvise(step.data(), step.size(), kMadvisePopulateWrite) != 0) {
-      for (uint64_t i = 0; i < step.size(); i += RangeMap::kPageBytes) {
-        *reinterpret_cast<volatile std::byte*>(&step[i]) = std::byte{0};
-      }
-    }
-    if (MonotonicNow() - logged > absl::Seconds(1)) {
-      logged = MonotonicNow();
-      LogInfo("memory", "faulting the arena in",
-              {{"done", FormatBytes(at + step.size())}, {"of", FormatBytes(mapping.size())}});
-    }
-  }
-}
 
 }  // namespace
 
@@ -127,7 +107,11 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
     arena->ranges_ = RangeMap(static_cast<uint32_t>(bytes / RangeMap::kPageBytes));
   }
   if (options.fault_in) {
-    FaultIn(arena->aligned_);
+    CAIRN_RETURN_IF_ERROR(FaultIn(arena->aligned_, [&](uint64_t done) {
+      LogInfo("memory", "faulting the arena in",
+              {{"done", FormatBytes(done)}, {"of", FormatBytes(bytes)}});
+      if (options.on_faulted_in != nullptr) options.on_faulted_in(done);
+    }));
   }
   return arena;
 }

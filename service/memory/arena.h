@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/memory/fault_in.h"
 #include "service/memory/range_map.h"
 
 namespace cairn {
@@ -75,11 +76,12 @@ class Arena {
     // Of each use. Their sum, rounded up to 2 MiB, is the size of the mapping.
     std::array<uint64_t, kUseCount> budget_bytes{};
     bool fault_in = true;  // false: pages are taken at first touch (tests)
+    FaultInProgress on_faulted_in = nullptr;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
-  // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns,
-  // with a log line a second; warns when there are no 2 MiB pages.
+  // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns
+  // (FaultIn()), with a log line a second; warns when there are no 2 MiB pages.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;

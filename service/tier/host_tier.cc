@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options)
   std::unique_ptr<HostTier> tier(new HostTier);
   CAIRN_ASSIGN_OR_RETURN(
       tier->arena_, Arena::Make({.budget_bytes = {options.capacity_bytes, options.staging_bytes},
-                                 .fault_in = options.fault_in}));
+                                 .fault_in = options.fault_in,
+                                 .on_faulted_in = options.on_faulted_in}));
   return tier;
 }
 

@@ -30,6 +30,7 @@ class HostTier final : public CopyTier {
     uint64_t capacity_bytes = 0;
     uint64_t staging_bytes = 0;
     bool fault_in = true;
+    FaultInProgress on_faulted_in = nullptr;
   };
 
   // Errors: as Arena::Make.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/memory/fault_in.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kStepBytes = 64_MiB;
+constexpr uint64_t kSmallPageBytes = 4_KiB;
+constexpr unsigned kThreadsMax = 16;
+constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
+
+// Zero, or the error.
+int TakePages(std::span<std::byte> pages) {
+  while (::madvise(pages.data(), pages.size(), kMadvisePopulateWrite) != 0) {  // ends: no EINTR
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return errno;
+    for (uint64_t i = 0; i < pages.size(); i += kSmallPageBytes) {
+      *reinterpret_cast<volatile std::byte*>(&pages[i]) = std::byte{0};
+    }
+    return 0;
+  }
+  return 0;
+}
+
+// One mapping, shared out among threads in steps.
+class Work {
+ public:
+  explicit Work(std::span<std::byte> mapping) : mapping_(mapping) {}
+
+  uint64_t step_count() const { return (mapping_.size() + kStepBytes - 1) / kStepBytes; }
+  int error() const { return error_.load(std::memory_order_relaxed); }
+
+  void Run(const FaultInProgress& progress) {
+    absl::Time told = MonotonicNow();
+    while (error() == 0) {  // ends: no step is left
+      const uint64_t at = next_.fetch_add(1, std::memory_order_relaxed) * kStepBytes;
+      if (at >= mapping_.size()) return;
+      const uint64_t bytes = std::min<uint64_t>(kStepBytes, mapping_.size() - at);
+      if (const int error = TakePages(mapping_.subspan(at, bytes)); error != 0) {
+        error_.store(error, std::memory_order_relaxed);
+        return;
+      }
+      const uint64_t done = done_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+      if (progress != nullptr && MonotonicNow() - told > absl::Seconds(1)) {
+        told = MonotonicNow();
+        progress(done);
+      }
+    }
+  }
+
+ private:
+  const std::span<std::byte> mapping_;
+  std::atomic<uint64_t> next_ = 0;  // steps handed out
+  std::atomic<uint64_t> done_ = 0;  // bytes
+  std::atomic<int> error_ = 0;
+};
+
+}  // namespace
+
+absl::Status FaultIn(std::span<std::byte> mapping, const FaultInProgress& progress) {
+  Work work(mapping);
+  const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax);
+  std::vector<std::thread> threads;
+  for (uint64_t i = 1; i < std::min<uint64_t>(processors, work.step_count()); ++i) {
+    threads.emplace_back([&work] {
+      ::pthread_setname_np(::pthread_self(), "fault-in");
+      work.Run(nullptr);
+    });
+  }
+  work.Run(progress);
+  for (std::thread& thread : threads) thread.join();
+  if (const int error = work.error(); error != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("the kernel does not give ",
+                                                     FormatBytes(mapping.size()),
+                                                     " of memory: ", std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cairn
