@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The words that kernel bodies are written in. To nvcc they are CUDA; to any other compiler they
+// are calls into an executor, so that tests run the same text on a CPU (kernels/emulated.h).
+//
+// - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) stand before a kernel, CAIRN_DEVICE before a
+//   function that kernels call.
+// - CAIRN_SHARED(Type, name) names the block's shared memory, which is launched with sizeof(Type).
+// - All global memory is reached through LoadGlobal, StoreGlobal, CopyAsync16 and atomics.
+// - Collectives take the mask of the lanes that meet there; without one all 32 do.
+//
+// Free of the standard library but for integers.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+
+namespace cairn::kernels {
+
+struct alignas(16) Words4 {
+  uint32_t x, y, z, w;
+};
+struct alignas(8) Words2 {
+  uint32_t x, y;
+};
+
+// A place in shared memory; of a device, in 32 bits.
+struct Near {
+#if defined(__CUDACC__)
+  uint32_t at;
+#else
+  const uint8_t* at;
+#endif
+};
+
+inline constexpr uint32_t kWarpLanes = 32;
+inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
+
+}  // namespace cairn::kernels
+
+#if !defined(__CUDACC__)
+#include "kernels/emulated.h"
+#else
+
+#define CAIRN_KERNEL __global__ void
+#define CAIRN_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define CAIRN_DEVICE static __device__ __forceinline__
+#define CAIRN_SHARED(Type, name)                                       \
+  extern __shared__ __align__(128) unsigned char cairn_shared_bytes[]; \
+  Type& name = *reinterpret_cast<Type*>(cairn_shared_bytes)
+
+namespace cairn::kernels {
+
+CAIRN_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
+CAIRN_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
+CAIRN_DEVICE uint32_t GridBlocks() { return gridDim.x; }
+
+CAIRN_DEVICE void SyncBlock() { __syncthreads(); }
+// Whether any thread of the block said yes.
+CAIRN_DEVICE bool SyncBlockOr(bool value) { return __syncthreads_or(value ? 1 : 0) != 0; }
+CAIRN_DEVICE void SyncWarp(uint32_t mask = kAllLanes) { __syncwarp(mask); }
+CAIRN_DEVICE uint32_t Ballot(bool value, uint32_t mask = kAllLanes) {
+  return __ballot_sync(mask, value);
+}
+CAIRN_DEVICE bool Any(bool value, uint32_t mask = kAllLanes) {
+  return __any_sync(mask, value) != 0;
+}
+CAIRN_DEVICE uint32_t Shuffle(uint32_t value, uint32_t lane, uint32_t mask = kAllLanes) {
+  return __shfl_sync(mask, value, static_cast<int>(lane));
+}
+CAIRN_DEVICE uint32_t ShuffleXor(uint32_t value, uint32_t lanes, uint32_t mask = kAllLanes) {
+  return __shfl_xor_sync(mask, value, static_cast<int>(lanes));
+}
+CAIRN_DEVICE uint32_t ReduceOr(uint32_t value, uint32_t mask = kAllLanes) {
+  return __reduce_or_sync(mask, value);
+}
+// The same value in all lanes, so that the compiler knows it to be.
+CAIRN_DEVICE uint32_t Uniform(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
+
+CAIRN_DEVICE uint32_t CountBits(uint32_t value) { return static_cast<uint32_t>(__popc(value)); }
+// REQUIRES: value is not 0.
+CAIRN_DEVICE uint32_t LowestBit(uint32_t value) { return static_cast<uint32_t>(__ffs(value)) - 1; }
+// Byte i of the result is byte `selector >> 4 i & 7` of a and b.
+CAIRN_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+// The sum of the products of bytes, and c.
+CAIRN_DEVICE uint32_t DotBytes(uint32_t a, uint32_t b, uint32_t c) { return __dp4a(a, b, c); }
+// Bits of a where those of mask are 1, else of b.
+CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t chosen;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(chosen) : "r"(mask), "r"(a), "r"(b));
+  return chosen;
+}
+// a * b + c, rounded once.
+CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+// Of finite values, as codecs/numbers/math.h has them: two at a time, `low` in the lower half.
+CAIRN_DEVICE uint32_t PackBf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+CAIRN_DEVICE uint32_t PackFp16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
+  float value;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }"
+      : "=f"(value)
+      : "r"(bits));
+  return value;
+}
+
+// Global memory that nobody writes while the kernel runs, at a multiple of what is loaded.
+template <typename T>
+__device__ __forceinline__ T LoadGlobal(const void* from) {
+  if constexpr (sizeof(T) == 16) {
+    const uint4 v = __ldg(static_cast<const uint4*>(from));
+    return __builtin_bit_cast(T, v);
+  } else if constexpr (sizeof(T) == 8) {
+    const uint2 v = __ldg(static_cast<const uint2*>(from));
+    return __builtin_bit_cast(T, v);
+  } else {
+    return __ldg(static_cast<const T*>(from));
+  }
+}
+// Past the caches: nobody reads it soon.
+template <typename T>
+__device__ __forceinline__ void StoreGlobal(void* to, T value) {
+  if constexpr (sizeof(T) == 16) {
+    __stcs(static_cast<uint4*>(to), __builtin_bit_cast(uint4, value));
+  } else if constexpr (sizeof(T) == 8) {
+    __stcs(static_cast<uint2*>(to), __builtin_bit_cast(uint2, value));
+  } else {
+    *static_cast<T*>(to) = value;
+  }
+}
+CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+// Returns what was there.
+CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
+
+CAIRN_DEVICE Near NearOf(const void* place) {
+  return {static_cast<uint32_t>(__cvta_generic_to_shared(place))};
+}
+CAIRN_DEVICE Near operator+(Near place, uint32_t bytes) { return {place.at + bytes}; }
+CAIRN_DEVICE bool operator<(Near a, Near b) { return a.at < b.at; }
+CAIRN_DEVICE uint32_t BytesBetween(Near from, Near to) { return to.at - from.at; }
+// table + 4 * (index mod 256), in one instruction.
+CAIRN_DEVICE Near EntryOf(Near table, uint32_t index) { return {__dp4a(index, 4U, table.at)}; }
+CAIRN_DEVICE uint32_t LoadNear32(Near place) {
+  uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(place.at));
+  return value;
+}
+CAIRN_DEVICE uint32_t LoadNear8(Near place) {
+  uint32_t value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(place.at));
+  return value;
+}
+CAIRN_DEVICE Words4 LoadNear128(Near place) {
+  Words4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(place.at));
+  return v;
+}
+
+// Copies 16 bytes from global to shared memory, some time before the wait for their group is over.
+CAIRN_DEVICE void CopyAsync16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(NearOf(shared).at), "l"(global)
+               : "memory");
+}
+CAIRN_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most so many of the thread's own groups are under way.
+template <int kPending>
+__device__ __forceinline__ void CopyWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// d[16 x 8] += popcount(a[16 x 256 bits] & b[256 bits x 8]), as mma.m16n8k256 spreads them.
+CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+}  // namespace cairn::kernels
+#endif

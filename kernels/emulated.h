@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the words of kernels/device.h mean to a compiler that is not nvcc: calls into an executor,
+// which runs the threads of a block and checks what they do. The product has none; that of the
+// tests is tests/kernels/executor/. Include through kernels/device.h.
+//
+// Thread-safety: to be called from the threads of a running kernel alone.
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "codecs/numbers/math.h"
+
+#define CAIRN_KERNEL [[maybe_unused]] static void
+#define CAIRN_BOUNDS(threads, blocks)
+#define CAIRN_DEVICE [[maybe_unused]] static inline
+#define CAIRN_SHARED(Type, name) \
+  Type& name = *static_cast<Type*>(cairn::kernels::emulated::SharedMemory(sizeof(Type)))
+
+namespace cairn::kernels::emulated {
+
+enum class Collective : uint8_t { kBallot, kShuffle, kShuffleXor, kOr, kSync, kMma };
+enum class Access : uint8_t { kLoad, kStore };
+
+// The numbers of the running thread.
+uint32_t ThreadIndex();
+uint32_t BlockIndex();
+uint32_t GridBlocks();
+
+// Gives the thread's value to the lanes of `mask`, which come to the same collective of the same
+// line, and returns what the collective makes of theirs.
+uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument, int line);
+bool Barrier(bool value, int line);
+void* SharedMemory(size_t bytes);
+// Ends the thread where bytes of global, or of shared, memory are not the kernel's to touch.
+void CheckGlobal(const void* at, size_t bytes, Access access, int line);
+void CheckShared(const void* at, size_t bytes, int line);
+void CopyAsync(void* shared, const void* global, size_t bytes, int line);
+void CopyCommit();
+void CopyWait(uint32_t pending);
+void Mma(int32_t* d, const uint32_t* a, const uint32_t* b, int line);
+
+}  // namespace cairn::kernels::emulated
+
+namespace cairn::kernels {
+
+CAIRN_DEVICE uint32_t ThreadIndex() { return emulated::ThreadIndex(); }
+CAIRN_DEVICE uint32_t BlockIndex() { return emulated::BlockIndex(); }
+CAIRN_DEVICE uint32_t GridBlocks() { return emulated::GridBlocks(); }
+
+CAIRN_DEVICE void SyncBlock(int line = __builtin_LINE()) { emulated::Barrier(false, line); }
+CAIRN_DEVICE bool SyncBlockOr(bool value, int line = __builtin_LINE()) {
+  return emulated::Barrier(value, line);
+}
+CAIRN_DEVICE void SyncWarp(uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+  emulated::Meet(emulated::Collective::kSync, mask, 0, 0, line);
+}
+CAIRN_DEVICE uint32_t Ballot(bool value, uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+  const uint64_t bit = value ? 1 : 0;
+  return static_cast<uint32_t>(Meet(emulated::Collective::kBallot, mask, bit, 0, line));
+}
+CAIRN_DEVICE bool Any(bool value, uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+  return Ballot(value, mask, line) != 0;
+}
+CAIRN_DEVICE uint32_t Shuffle(uint32_t value, uint32_t lane, uint32_t mask = kAllLanes,
+                              int line = __builtin_LINE()) {
+  return static_cast<uint32_t>(Meet(emulated::Collective::kShuffle, mask, value, lane, line));
+}
+CAIRN_DEVICE uint32_t ShuffleXor(uint32_t value, uint32_t lanes, uint32_t mask = kAllLanes,
+                                 int line = __builtin_LINE()) {
+  return static_cast<uint32_t>(Meet(emulated::Collective::kShuffleXor, mask, value, lanes, line));
+}
+CAIRN_DEVICE uint32_t ReduceOr(uint32_t value, uint32_t mask = kAllLanes,
+                               int line = __builtin_LINE()) {
+  return static_cast<uint32_t>(Meet(emulated::Collective::kOr, mask, value, 0, line));
+}
+CAIRN_DEVICE uint32_t Uniform(uint32_t value, int line = __builtin_LINE()) {
+  return Shuffle(value, 0, kAllLanes, line);
+}
+
+CAIRN_DEVICE uint32_t CountBits(uint32_t value) {
+  return static_cast<uint32_t>(__builtin_popcount(value));
+}
+CAIRN_DEVICE uint32_t LowestBit(uint32_t value) {
+  return static_cast<uint32_t>(__builtin_ctz(value));
+}
+CAIRN_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t result = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t from = selector >> (4 * i) & 7;
+    result |= static_cast<uint32_t>(both >> (8 * from) & 255) << (8 * i);
+  }
+  return result;
+}
+CAIRN_DEVICE uint32_t DotBytes(uint32_t a, uint32_t b, uint32_t c) {
+  for (uint32_t i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
+  return c;
+}
+CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+CAIRN_DEVICE uint32_t PackBf16(float low, float high) {
+  return codecs::FloatToBf16(low) | static_cast<uint32_t>(codecs::FloatToBf16(high)) << 16;
+}
+CAIRN_DEVICE uint32_t PackFp16(float low, float high) {
+  const auto half = [](float value) -> uint32_t {
+    return codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven);
+  };
+  return half(low) | half(high) << 16;
+}
+CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
+  return codecs::Fp16ToFloat(static_cast<uint16_t>(bits));
+}
+
+template <typename T>
+T LoadGlobal(const void* from, int line = __builtin_LINE()) {
+  emulated::CheckGlobal(from, sizeof(T), emulated::Access::kLoad, line);
+  return *static_cast<const T*>(from);
+}
+template <typename T>
+void StoreGlobal(void* to, T value, int line = __builtin_LINE()) {
+  emulated::CheckGlobal(to, sizeof(T), emulated::Access::kStore, line);
+  *static_cast<T*>(to) = value;
+}
+CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value, int line = __builtin_LINE()) {
+  emulated::CheckGlobal(at, sizeof(*at), emulated::Access::kStore, line);
+  uint32_t seen = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (seen < value && !__atomic_compare_exchange_n(at, &seen, value, false, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {
+  }
+}
+CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value, int line = __builtin_LINE()) {
+  emulated::CheckShared(at, sizeof(*at), line);
+  return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
+}
+
+CAIRN_DEVICE Near NearOf(const void* place) { return {static_cast<const uint8_t*>(place)}; }
+// Modulo 2^32, as on a device.
+CAIRN_DEVICE Near operator+(Near place, uint32_t bytes) {
+  return {place.at + static_cast<int32_t>(bytes)};
+}
+CAIRN_DEVICE bool operator<(Near a, Near b) { return a.at < b.at; }
+CAIRN_DEVICE uint32_t BytesBetween(Near from, Near to) {
+  return static_cast<uint32_t>(to.at - from.at);
+}
+CAIRN_DEVICE Near EntryOf(Near table, uint32_t index) { return {table.at + 4 * (index & 255)}; }
+template <typename T>
+T LoadNear(Near place, int line) {
+  emulated::CheckShared(place.at, sizeof(T), line);
+  return *reinterpret_cast<const T*>(place.at);
+}
+CAIRN_DEVICE uint32_t LoadNear32(Near place, int line = __builtin_LINE()) {
+  return LoadNear<uint32_t>(place, line);
+}
+CAIRN_DEVICE uint32_t LoadNear8(Near place, int line = __builtin_LINE()) {
+  return LoadNear<uint8_t>(place, line);
+}
+CAIRN_DEVICE Words4 LoadNear128(Near place, int line = __builtin_LINE()) {
+  return LoadNear<Words4>(place, line);
+}
+
+CAIRN_DEVICE void CopyAsync16(void* shared, const void* global, int line = __builtin_LINE()) {
+  emulated::CopyAsync(shared, global, 16, line);
+}
+CAIRN_DEVICE void CopyCommit() { emulated::CopyCommit(); }
+template <int kPending>
+void CopyWait() {
+  emulated::CopyWait(kPending);
+}
+
+CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                          int line = __builtin_LINE()) {
+  emulated::Mma(d, a, b, line);
+}
+
+}  // namespace cairn::kernels

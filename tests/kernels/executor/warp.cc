@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kernels/executor/warp.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace cairn::kernels::emulated {
+namespace {
+
+constexpr size_t kGroupsMax = 16;
+
+[[gnu::format(printf, 1, 2)]] std::string Text(const char* format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+uint64_t CombinedOf(const std::array<Thread*, kWarpLanes>& lanes, const Arrival& at) {
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < kWarpLanes; ++i) {
+    if ((at.mask >> i & 1) == 0) continue;
+    const uint64_t value = lanes[i]->at.value;
+    all |= at.collective == Collective::kBallot ? (value & 1) << i : value;
+  }
+  return all;
+}
+
+// As PTX spreads mma.m16n8k256 over lanes: lane 4 g + p has words p and p + 4 of rows g and g + 8
+// of a, words p and p + 4 of column g of b, and columns 2 p and 2 p + 1 of rows g and g + 8 of d.
+void Multiply(const std::array<Thread*, kWarpLanes>& lanes) {
+  const auto part = [&](uint32_t lane) -> const MmaPart& {
+    return *reinterpret_cast<const MmaPart*>(lanes[lane]->at.value);
+  };
+  for (uint32_t row = 0; row < 16; ++row) {
+    for (uint32_t column = 0; column < 8; ++column) {
+      int32_t sum = 0;
+      for (uint32_t word = 0; word < 8; ++word) {
+        const uint32_t a = part(row % 8 * 4 + word % 4).a[row / 8 + word / 4 * 2];
+        const uint32_t b = part(column * 4 + word % 4).b[word / 4];
+        sum += std::popcount(a & b);
+      }
+      part(row % 8 * 4 + column / 2).d[row / 8 * 2 + column % 2] += sum;
+    }
+  }
+}
+
+}  // namespace
+
+bool Copies::Commit() {
+  groups_.emplace_back();
+  return groups_.size() <= kGroupsMax;
+}
+
+void Copies::Wait(uint32_t pending) {
+  while (groups_.size() > size_t{pending} + 1) {
+    for (const Copy& copy : groups_.front()) {
+      NoteWrite(copy.to, copy.bytes);
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    }
+    groups_.erase(groups_.begin());
+  }
+}
+
+bool Copies::IsAny() const {
+  return std::ranges::any_of(groups_, [](const auto& group) { return !group.empty(); });
+}
+
+bool Warp::AreAllThere(const Thread& last, std::string* fault) const {
+  const Arrival& at = last.at;
+  if ((at.mask >> last.Lane() & 1) == 0) {
+    *fault = Text("line %d: lane %u is not in its own mask %08x", at.line, last.Lane(), at.mask);
+    return false;
+  }
+  for (uint32_t i = 0; i < kWarpLanes; ++i) {
+    if ((at.mask >> i & 1) == 0) continue;
+    const Thread* lane = lanes[i];
+    if (lane == nullptr || lane->state == State::kOver) {
+      *fault =
+          Text("line %d: thread %u waits for lane %u, which has returned", at.line, last.index, i);
+      return false;
+    }
+    if (lane->state != State::kAtCollective) return false;
+    if (lane->at.line != at.line || lane->at.mask != at.mask ||
+        lane->at.collective != at.collective) {
+      *fault = Text(
+          "lanes of a warp meet at different places: lane %u at line %d with mask %08x, "
+          "lane %u at line %d with mask %08x",
+          last.Lane(), at.line, at.mask, i, lane->at.line, lane->at.mask);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Warp::GiveResults(const Arrival& at, std::string* fault) {
+  const uint64_t all = CombinedOf(lanes, at);
+  for (uint32_t i = 0; i < kWarpLanes; ++i) {
+    if ((at.mask >> i & 1) == 0) continue;
+    Thread& lane = *lanes[i];
+    uint32_t from = i;
+    if (at.collective == Collective::kShuffle) from = lane.at.argument % kWarpLanes;
+    if (at.collective == Collective::kShuffleXor) from = (i ^ lane.at.argument) % kWarpLanes;
+    if ((at.mask >> from & 1) == 0) {
+      *fault = Text("line %d: lane %u reads lane %u, which is not in the mask %08x", at.line, i,
+                    from, at.mask);
+      return false;
+    }
+    const bool is_shuffle =
+        at.collective == Collective::kShuffle || at.collective == Collective::kShuffleXor;
+    lane.result = is_shuffle ? lanes[from]->at.value : all;
+  }
+  return true;
+}
+
+bool Warp::Complete(const Thread& last, std::string* fault) {
+  if (!AreAllThere(last, fault) || !GiveResults(last.at, fault)) return false;
+  if (last.at.collective == Collective::kMma) Multiply(lanes);
+  if (last.at.collective == Collective::kSync) ++syncs;
+  return true;
+}
+
+}  // namespace cairn::kernels::emulated
