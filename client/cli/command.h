@@ -68,7 +68,7 @@ struct Command {
 };
 
 extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kProfile,
-    kEvaluate, kReplay, kTier, kVersion;
+    kEvaluate, kReplay, kTier, kDrain, kVersion;
 
 // Flags that every command takes.
 std::span<const Flag> CommonFlags();

@@ -73,5 +73,19 @@ TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {
   EXPECT_EQ(Run("tier drop " + path_).code, 2);
 }
 
+TEST_F(TierCliTest, DrainsADaemonThatGoesOnServing) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, 4));
+  const Ran ran = Run("drain");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(ran.output, "draining: 1 sessions\n");
+  EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(daemon_->HttpGet("/healthz"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(Matched(), 4);
+  EXPECT_EQ(Run("status").code, 4) << "a new session is refused";
+  EXPECT_EQ(Run("drain").code, 0) << "asked again, nothing changes";
+  EXPECT_EQ(Run("drain now").code, 2);
+}
+
 }  // namespace
 }  // namespace cairn

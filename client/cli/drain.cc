@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+
+namespace cairn::cli {
+namespace {
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::DrainReply reply, admin->Drain(deadline));
+  absl::PrintF("draining: %d sessions\n", reply.session_count());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Command kDrain{
+    .name = "drain",
+    .operands = "",
+    .summary = "Tells the daemon to take no new sessions and puts",
+    .details =
+        "/readyz turns 503, and gets go on. There is no way back but the end of the daemon, for\n"
+        "which SIGTERM asks.\n\n",
+    .flags = {},
+    .operands_min = 0,
+    .operands_max = 0,
+    .run = Run,
+};
+
+}  // namespace cairn::cli
