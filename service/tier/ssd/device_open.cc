@@ -46,6 +46,10 @@ absl::Status CheckDirectIo(const std::string& folder) {
   if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC) {
     return absl::InvalidArgumentError("its file system is memory (tmpfs): name a folder on a disk");
   }
+  if (file_system.f_type == OVERLAYFS_SUPER_MAGIC) {
+    return absl::InvalidArgumentError(
+        "its file system is a container's own (overlayfs): mount a disk there");
+  }
   const std::string path = absl::StrCat(folder, "/probe");
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
   const int open_error = errno;

@@ -6,8 +6,10 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/ssd_shelf.h"
 
@@ -306,6 +308,26 @@ TEST(SsdTierTest, RefusesAFileSystemInMemory) {
   EXPECT_EQ(::umount(path.c_str()), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(tier.status()));
   EXPECT_THAT(std::string(tier.status().message()), HasSubstr("is memory"));
+}
+
+TEST(SsdTierTest, RefusesTheFileSystemOfAContainer) {
+  const TempDir folder;
+  const std::string root = folder.path().string();
+  for (const char* name : {"/lower", "/upper", "/work", "/merged"}) {
+    std::filesystem::create_directory(root + name);
+  }
+  const std::string options =
+      absl::StrCat("lowerdir=", root, "/lower,upperdir=", root, "/upper,workdir=", root, "/work");
+  const std::string path = root + "/merged";
+  if (::mount("overlay", path.c_str(), "overlay", 0, options.c_str()) != 0) {
+    GTEST_SKIP() << "mounting an overlayfs is not permitted here";
+  }
+  SsdTier::Options tier_options;
+  tier_options.devices.push_back({path, 1_GiB});
+  const auto tier = SsdTier::Make(tier_options);
+  EXPECT_EQ(::umount(path.c_str()), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(tier.status()));
+  EXPECT_THAT(std::string(tier.status().message()), HasSubstr("overlayfs"));
 }
 
 }  // namespace
