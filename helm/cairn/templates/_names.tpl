@@ -1,0 +1,77 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- define "cairn.name" -}}
+{{- default "cairn" .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "cairn.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "cairn.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "cairn.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What finds the pods. It never changes in an upgrade. */ -}}
+{{- define "cairn.selector" -}}
+app.kubernetes.io/name: {{ include "cairn.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: {{ ternary "store" "node" (eq .Values.form "statefulset") }}
+{{- end -}}
+
+{{- /* The sidecar form finds the pods of other charts by this label of theirs. */ -}}
+{{- define "cairn.sidecar.label" -}}
+cairn.io/sidecar: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "cairn.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ include "cairn.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: cairn
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "cairn.image" -}}
+{{- $repository := required "image.repository: name the image of Cairn that your cluster pulls; none is published, docs/install/cluster.md says how one is made" .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What the values cannot say together. */ -}}
+{{- define "cairn.check" -}}
+{{- if and (eq .Values.form "statefulset") (not .Values.ucx.enabled) -}}
+{{- fail "form statefulset needs ucx.enabled: workers of other pods reach the store over UCX alone" -}}
+{{- end -}}
+{{- if and .Values.ucx.enabled (eq .Values.form "sidecar") -}}
+{{- fail "form sidecar takes no ucx: the worker is in the same pod" -}}
+{{- end -}}
+{{- if and .Values.ucx.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.clientsFrom) -}}
+{{- fail "networkPolicy.clientsFrom: name the peers that may reach UCX; whoever reaches its ports can crash the daemon or write its memory" -}}
+{{- end -}}
+{{- if and .Values.ucx.enabled (lt (.Values.ucx.portLast | int) (.Values.ucx.portFirst | int)) -}}
+{{- fail "ucx.portLast is less than ucx.portFirst" -}}
+{{- end -}}
+{{- if and (eq .Values.ssd.io "uring") (ne .Values.securityContext.seccompProfile.type "Localhost") -}}
+{{- fail "ssd.io uring needs securityContext.seccompProfile of type Localhost: RuntimeDefault refuses io_uring" -}}
+{{- end -}}
+{{- if and .Values.prepareNode.enabled (not .Values.prepareNode.image) -}}
+{{- fail "prepareNode.image: name an image that has /bin/sh, mkdir and chown" -}}
+{{- end -}}
+{{- range .Values.ssd.devices -}}
+{{- if and .hostPath (ne $.Values.form "daemonset") -}}
+{{- fail (printf "ssd.devices %s: hostPath is for form daemonset; here it is storageClassName" .name) -}}
+{{- end -}}
+{{- if and (eq $.Values.form "daemonset") (not .hostPath) (not (hasKey . "storageClassName")) -}}
+{{- fail (printf "ssd.devices %s: form daemonset wants hostPath or storageClassName" .name) -}}
+{{- end -}}
+{{- if and .hostPath (hasKey . "storageClassName") -}}
+{{- fail (printf "ssd.devices %s: either hostPath or storageClassName" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

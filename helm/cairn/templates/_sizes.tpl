@@ -1,0 +1,70 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /* Mebibytes of a size such as 8Gi. */ -}}
+{{- define "cairn.mi" -}}
+{{- $number := regexFind "^[0-9]+" . | int64 -}}
+{{- mul $number (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[MGT]i$" .)) -}}
+{{- end -}}
+
+{{- /* What the daemon may take, in Mi, from docs/operations.md, Memory:
+  arena  host and staging, the part that huge pages serve
+  index  512 bytes for each block: one per 16 KiB of host (1,024 to 4 Mi), and one per 512 KiB of an SSD (2^19 at least)
+  ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
+  fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
+*/ -}}
+{{- define "cairn.sizes" -}}
+{{- $host := include "cairn.mi" .Values.memory.host | int64 -}}
+{{- $staging := min 1024 (max 192 (div $host 8)) -}}
+{{- with .Values.memory.staging }}{{ $staging = include "cairn.mi" . | int64 }}{{ end -}}
+{{- $blocks := min 4194304 (max 1024 (mul $host 64)) -}}
+{{- range .Values.ssd.devices -}}
+{{- $blocks = add $blocks (max 524288 (mul (include "cairn.mi" .size | int64) 2)) -}}
+{{- end -}}
+{{- $index := div (add (mul $blocks 512) 1048575) 1048576 -}}
+{{- with .Values.memory.index }}{{ $index = include "cairn.mi" . | int64 }}{{ end -}}
+{{- $arena := mul (div (add $host $staging 1) 2) 2 -}}
+{{- $ssd := mul 128 (len .Values.ssd.devices) -}}
+{{- $rest := add $index $ssd 704 -}}
+{{- $sum := ternary $rest (add $arena $rest) .Values.memory.hugepages -}}
+{{- $limit := $sum -}}
+{{- with .Values.memory.limit }}{{ $limit = include "cairn.mi" . | int64 }}{{ end -}}
+{{- if lt $limit $sum -}}
+{{- $of := ternary "" (printf "host %dMi + staging %dMi + " $host $staging) .Values.memory.hugepages -}}
+{{- fail (printf "memory.limit is %dMi, and the daemon may take %dMi: %sindex %dMi + ssd %dMi + fixed 704Mi" $limit $sum $of $index $ssd) -}}
+{{- end -}}
+host: {{ $host }}
+staging: {{ $staging }}
+arena: {{ $arena }}
+limit: {{ $limit }}
+{{- end -}}
+
+{{- define "cairn.resources" -}}
+{{- $sizes := include "cairn.sizes" . | fromYaml -}}
+{{- $memory := printf "%dMi" ($sizes.limit | int64) -}}
+{{- $pages := printf "%dMi" ($sizes.arena | int64) -}}
+requests:
+  cpu: {{ .Values.cpu.request | quote }}
+  memory: {{ $memory }}
+  {{- if .Values.memory.hugepages }}
+  hugepages-2Mi: {{ $pages }}
+  {{- end }}
+  {{- with .Values.ucx.resources }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+limits:
+  {{- with .Values.cpu.limit }}
+  cpu: {{ . | quote }}
+  {{- end }}
+  memory: {{ $memory }}
+  {{- if .Values.memory.hugepages }}
+  hugepages-2Mi: {{ $pages }}
+  {{- end }}
+  {{- with .Values.ucx.resources }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- /* A claim's request: the size and a tenth for the file system's own use, in Mi. */ -}}
+{{- define "cairn.claim" -}}
+{{- $size := include "cairn.mi" . | int64 -}}
+{{- printf "%dMi" (add $size (div (add $size 9) 10)) -}}
+{{- end -}}

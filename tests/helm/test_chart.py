@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart without a cluster: it lints, renders what Kubernetes' schemas and cairnd take, and refuses what is wrong."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import CHART, IMAGE, ROOT, VALUES, run
+
+BIN = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
+MIB = 1 << 20
+
+by_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+
+
+def of_kind(objects, *kinds):
+    return [found for found in objects if found["kind"] in kinds]
+
+
+def pods(objects):
+    """The pod specs of the workloads."""
+    return [found["spec"]["template"]["spec"] for found in of_kind(objects, "DaemonSet", "StatefulSet", "Deployment")]
+
+
+def daemon_of(pod):
+    containers = pod["containers"] + pod.get("initContainers", [])
+    return next(container for container in containers if container["name"] == "cairnd")
+
+
+def mebibytes(size):
+    number, unit = re.fullmatch(r"(\d+)(Mi|Gi|Ti)", size).groups()
+    return int(number) * {"Mi": 1, "Gi": 1024, "Ti": 1 << 20}[unit]
+
+
+@pytest.fixture(scope="module")
+def example(helm, tmp_path_factory):
+    """The example with its dependency, as helm would fetch it."""
+    folder = tmp_path_factory.mktemp("charts") / "helm"
+    shutil.copytree(ROOT / "helm", folder)
+    helm("dependency", "update", folder / "examples" / "vllm")
+    return folder / "examples" / "vllm"
+
+
+@by_values
+def test_lints(helm, values):
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART, "-f", values)
+
+
+@by_values
+def test_renders_what_kubernetes_takes(helm, values):
+    check_schemas(helm("template", "r", CHART, "-f", values))
+
+
+def check_schemas(rendered):
+    checked = subprocess.run(
+        [sys.executable, "-m", "kubernetes_validate", "--strict", "-"],
+        input=rendered, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    output = checked.stdout + checked.stderr
+    assert checked.returncode == 0, output
+    # What the Prometheus operator defines has no schema here.
+    for line in output.splitlines():
+        assert "find schema" not in line or "monitoring.coreos.com/v1" in line, line
+
+
+def check_flags(container):
+    """cairnd takes them."""
+    family = "::1" if any("[$(POD_IP)]" in word for word in container["args"]) else "127.0.0.1"
+    words = [word.replace("$(POD_IP)", family) for word in container["args"]]
+    ran = subprocess.run([BIN / "cairnd", *words, "--check-config"], capture_output=True, text=True, timeout=20)
+    assert ran.returncode == 0, ran.stderr
+    printed = subprocess.run([BIN / "cairnd", *words, "--print-config"], capture_output=True, text=True, timeout=20)
+    return yaml.safe_load(printed.stdout)
+
+
+def check_memory(container, config):
+    """The limit and the huge pages hold what docs/operations.md says that the daemon may take of them."""
+    mib = lambda name: int(re.fullmatch(r"(\d+)MiB", to_mib(config[name])).group(1))
+    arena = mib("host-bytes") + mib("staging-bytes")
+    limits, requests = container["resources"]["limits"], container["resources"]["requests"]
+    assert limits["memory"] == requests["memory"]
+    devices = [part.split("=")[1] for part in config["ssd"].split(",")] if config["ssd"] != "off" else []
+    blocks = min(4 << 20, max(1024, mib("host-bytes") * 64))
+    blocks += sum(max(1 << 19, mebibytes_of(size) * 2) for size in devices)
+    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + blocks * 512 // MIB
+    if "hugepages-2Mi" in limits:
+        assert limits["hugepages-2Mi"] == requests["hugepages-2Mi"]
+        assert mebibytes(limits["hugepages-2Mi"]) >= arena
+        assert mebibytes(limits["memory"]) >= rest
+    else:
+        assert mebibytes(limits["memory"]) >= arena + rest
+
+
+def to_mib(size):
+    return f"{mebibytes_of(size)}MiB"
+
+
+def mebibytes_of(size):
+    number, unit = re.fullmatch(r"(\d+)(MiB|GiB|TiB)", size).groups()
+    return int(number) * {"MiB": 1, "GiB": 1024, "TiB": 1 << 20}[unit]
+
+
+def check_container(container):
+    security = container["securityContext"]
+    assert security["runAsNonRoot"] and security["runAsUser"] > 0
+    assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    # Probes that an answer of the first moment satisfies: recovery ends no daemon.
+    assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    check_memory(container, check_flags(container))
+
+
+@by_values
+def test_renders_a_daemon_that_starts(render, values):
+    for pod in pods(render("-f", values)):
+        container = daemon_of(pod)
+        check_container(container)
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        drain = next(word for word in container["args"] if word.startswith("--drain-ms="))
+        assert pod["terminationGracePeriodSeconds"] * 1000 >= int(drain.split("=")[1]) + 3000 + 4000
+        command = container["lifecycle"]["preStop"]["exec"]["command"]
+        ran = subprocess.run(
+            [BIN / "cairnctl", *command[1:], "--control", "127.0.0.1:1"], capture_output=True, text=True, timeout=20
+        )
+        assert ran.returncode == 4, ran.stderr  # no daemon answers; the words are right
+        assert pod["enableServiceLinks"] is False and pod["automountServiceAccountToken"] is False
+
+
+def test_a_daemonset_never_has_two_on_a_node(render):
+    for name in ["daemonset", "daemonset-ssd"]:
+        (found,) = of_kind(render("-f", CHART / "ci" / f"{name}-values.yaml"), "DaemonSet")
+        assert found["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_every_mount_has_its_volume(render, example):
+    specs = [pod for values in VALUES for pod in pods(render("-f", values))]
+    words = ["--set", "cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
+    specs += pods(render(*words, chart=example))
+    assert len(specs) == 5
+    for pod in specs:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        mounts = {m["name"] for c in pod["containers"] + pod.get("initContainers", []) for m in c["volumeMounts"]}
+        claims = {"cairn-ssd-data"}  # of the statefulset's claim templates
+        assert mounts - claims == volumes
+
+
+def test_the_selector_of_a_release_does_not_change(render):
+    """Kubernetes refuses an upgrade that changes it: a change here is one that users must be told of."""
+    expected = {"app.kubernetes.io/name": "cairn", "app.kubernetes.io/instance": "r"}
+    for name, component in {"daemonset": "node", "statefulset": "store"}.items():
+        (found,) = of_kind(render("-f", CHART / "ci" / f"{name}-values.yaml"), "DaemonSet", "StatefulSet")
+        wanted = expected | {"app.kubernetes.io/component": component}
+        assert found["spec"]["selector"]["matchLabels"] == wanted
+        assert wanted.items() <= found["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_the_sidecar_in_another_chart(helm, render, example):
+    words = ["--set", "cairn.image.repository=registry.example/cairn"]
+    check_schemas(helm("template", "r", example, *words))
+    objects = render(*words, chart=example)
+    assert not of_kind(objects, "DaemonSet", "StatefulSet", "NetworkPolicy")
+    (pod,) = pods(objects)
+    (container,) = pod["initContainers"]
+    check_container(container)
+    assert container["restartPolicy"] == "Always"
+    assert "readinessProbe" not in container and "lifecycle" not in container
+    environment = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
+    assert f"--control={environment['CAIRN_CONTROL']}" in container["args"]
+
+
+def test_the_monitor_finds_the_pods(render):
+    objects = render("-f", CHART / "ci" / "sidecar-values.yaml")
+    (monitor,) = of_kind(objects, "PodMonitor")
+    assert monitor["spec"]["selector"]["matchLabels"] == {"cairn.io/sidecar": "r"}
+    objects = render("-f", CHART / "ci" / "statefulset-values.yaml")
+    (monitor,), (service,) = of_kind(objects, "ServiceMonitor"), of_kind(objects, "Service")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    ports = {port["name"] for port in service["spec"]["ports"]}
+    assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
+
+
+def test_ucx_is_fenced(render):
+    (policy,) = of_kind(render("-f", CHART / "ci" / "statefulset-values.yaml"), "NetworkPolicy")
+    fenced = [rule for rule in policy["spec"]["ingress"] if {"port": 50153} in rule["ports"]]
+    assert fenced == [
+        {
+            "ports": [{"port": 50153}, {"port": 50160, "endPort": 50191}],
+            "from": [{"podSelector": {"matchLabels": {"role": "worker"}}}],
+        }
+    ]
+
+
+REFUSALS = [
+    (["--set", "memory.hots=1Gi"], "additional properties 'hots' not allowed"),
+    (["--set", "frm=daemonset"], "additional properties 'frm' not allowed"),
+    (["--set", "form=deployment"], "value must be one of 'daemonset', 'statefulset', 'sidecar'"),
+    (["--set", "memory.host=8GB"], "at '/memory/host': '8GB' does not match pattern"),
+    (["--set", "memory.host=8589934592"], "at '/memory/host': got number, want string"),
+    (["--set", "memory.limit=4Gi"], "memory.limit is 4096Mi, and the daemon may take 10176Mi: host 8192Mi + staging"),
+    (["--set", "replicas=2"], "at '/replicas': value must be 1"),
+    (["--set", "ports.http=80"], "at '/ports/http': minimum: got 80, want 1,024"),
+    (["--set", "drainSeconds=601"], "at '/drainSeconds': maximum: got 601, want 600"),
+    (["--set", "securityContext.runAsUser=0"], "at '/securityContext/runAsUser': minimum: got 0, want 1"),
+    (["--set", "securityContext.seccompProfile.type=Unconfined"], "value must be one of 'RuntimeDefault', 'Localhost'"),
+    (["--set", "image.digest=sha256:12"], "at '/image/digest': 'sha256:12' does not match pattern"),
+    (["--set", "form=statefulset"], "form statefulset needs ucx.enabled"),
+    (["--set", "ucx.enabled=true"], "networkPolicy.clientsFrom: name the peers that may reach UCX"),
+    (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
+    (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
+    (["--set", "prepareNode.enabled=true"], "prepareNode.image: name an image"),
+    (["--set-json", 'ssd.devices=[{"name":"a"}]'], "missing property 'size'"),
+    (["--set-json", 'ssd.devices=[{"name":"a","size":"1Gi"}]'], "form daemonset wants hostPath or storageClassName"),
+    (["--set-json", 'ssd.devices=[{"name":"a","size":"1Gi","hostPath":"/a=b"}]'], "'/a=b' does not match pattern"),
+    (
+        ["--set", "form=sidecar", "--set-json", 'ssd.devices=[{"name":"a","size":"1Gi","hostPath":"/mnt/a"}]'],
+        "ssd.devices a: hostPath is for form daemonset",
+    ),
+]
+
+
+@pytest.mark.parametrize("words, message", REFUSALS, ids=lambda value: value[-1] if isinstance(value, list) else None)
+def test_refuses(helm, words, message):
+    assert message in helm("template", "r", CHART, *IMAGE, *words, fails=True)
+
+
+def test_refuses_a_release_without_an_image(helm):
+    assert "image.repository: name the image" in helm("template", "r", CHART, fails=True)
+
+
+def test_the_schema_knows_every_value():
+    """A default that it does not bound would be a value that a typo changes in silence."""
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    missing = []
+
+    def compare(values, known, path):
+        for name, value in values.items():
+            at = known.get("properties", {}).get(name)
+            if at is None:
+                missing.append(f"{path}{name}")
+            elif isinstance(value, dict) and "properties" in at:
+                assert at["additionalProperties"] is False, f"{path}{name}"
+                compare(value, at, f"{path}{name}.")
+
+    compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "")
+    assert not missing
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(schema["properties"]) - {"global"} == set(defaults)
+
+
+def test_the_package_leaves_tests_out(helm, tmp_path):
+    helm("package", CHART, "-d", tmp_path)
+    names = run("tar", "tzf", next(tmp_path.glob("cairn-*.tgz")))
+    assert "cairn/values.schema.json" in names and "/ci/" not in names

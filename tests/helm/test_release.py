@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install, upgrade, rollback and uninstall by the real helm, against a stand-in for the API."""
+
+import time
+
+import pytest
+import yaml
+from api_stub import Api
+from conftest import CHART, VALUES
+
+FAST = ["--wait", "--timeout", "30s", "--disable-openapi-validation"]
+
+
+@pytest.fixture
+def cluster(helm, tmp_path):
+    api = Api()
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1", "kind": "Config", "current-context": "stand-in",
+                "clusters": [{"name": "stand-in", "cluster": {"server": api.url}}],
+                "users": [{"name": "nobody", "user": {}}],
+                "contexts": [{"name": "stand-in", "context": {"cluster": "stand-in", "user": "nobody"}}],
+            }
+        )
+    )  # fmt: skip
+
+    def call(*words, fails=False):
+        return helm(*words, "--kubeconfig", config, "-n", "serving", fails=fails)
+
+    yield api, call
+    api.close()
+
+
+def args_of(api):
+    (found,) = [o for o in api.objects.values() if o["kind"] in ("DaemonSet", "StatefulSet")]
+    return next(c["args"] for c in found["spec"]["template"]["spec"]["containers"] if c["name"] == "cairnd")
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_lives_through_a_release(cluster, values):
+    api, helm = cluster
+    notes = helm("install", "r", CHART, "-f", values, *FAST)
+    assert "STATUS: deployed" in notes and "Cairn 0.1.0" in notes
+    installed = api.kinds()
+    helm("upgrade", "r", CHART, "-f", values, "--set", "logLevel=debug", *FAST)
+    assert api.kinds() == installed
+    if "sidecar" not in values.stem:
+        assert "--log-level=debug" in args_of(api)
+        helm("rollback", "r", "1", "--wait", "--timeout", "30s")
+        assert "--log-level=info" in args_of(api)
+    assert helm("history", "r").count("\n") >= 3
+    helm("uninstall", "r", "--wait", "--timeout", "30s")
+    assert not api.kinds()
+
+
+def test_waits_for_daemons_and_says_that_they_are_not_ready(cluster):
+    api, helm = cluster
+    api.ready = False
+    began = time.monotonic()
+    values = CHART / "ci" / "daemonset-values.yaml"
+    said = helm("install", "r", CHART, "-f", values, "--wait", "--timeout", "3s", "--disable-openapi-validation", fails=True)
+    assert time.monotonic() - began >= 3
+    assert "r-cairn" in said
+    assert ("DaemonSet", "r-cairn") in api.kinds()
+
+
+def test_refuses_before_anything_is_made(cluster):
+    api, helm = cluster
+    values = CHART / "ci" / "daemonset-values.yaml"
+    said = helm("install", "r", CHART, "-f", values, "--set", "memory.limit=1Gi", *FAST, fails=True)
+    assert "the daemon may take" in said
+    assert not api.kinds()
