@@ -182,13 +182,14 @@ void BlockTable::Lose(Copy* copy) {
   Settle(image);
 }
 
-void BlockTable::LoseIn(Block* block, TierId tier) {
+void BlockTable::LoseIn(Block* block, TierId tier, uint64_t begin, uint64_t end) {
   ImageList images;
   for (const ImageRef& ref : block->images) {
     images.push_back(ref.image);
   }
   for (Image* image : images) {  // the block may go with the last
-    if (Copy* copy = image->copies[IndexOf(tier)]; copy != nullptr) {
+    Copy* copy = image->copies[IndexOf(tier)];
+    if (copy != nullptr && copy->extent.offset() >= begin && copy->extent.offset() < end) {
       Lose(copy);
     }
   }

@@ -128,6 +128,7 @@ class BlockIndex final : public Prefixes,
                  EvictionReason reason) override;
   Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) override;
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) override;
+  void LoseCopies(TierId tier, uint64_t begin, uint64_t end) override;
 
   // IndexReport.
   std::vector<ListedBlock> List(uint64_t space_id, const std::optional<proto::BlockKey>& after,
@@ -151,6 +152,8 @@ class BlockIndex final : public Prefixes,
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
+  // As TakeOut() and LoseCopies().
+  uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndExpect(Block* block);
   ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -77,10 +77,19 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
 }
 
 uint64_t BlockIndex::TakeOut(TierId tier) {
-  uint32_t slot_end = 0;
   {
     const MutexLock lock(mutex_);
     table_.SetOut(tier, true);  // what is published from now on is elsewhere
+  }
+  return LoseIn(tier, 0, UINT64_MAX);
+}
+
+void BlockIndex::LoseCopies(TierId tier, uint64_t begin, uint64_t end) { LoseIn(tier, begin, end); }
+
+uint64_t BlockIndex::LoseIn(TierId tier, uint64_t begin, uint64_t end) {
+  uint32_t slot_end = 0;
+  {
+    const MutexLock lock(mutex_);
     slot_end = table_.slot_count();
   }
   uint64_t count = 0;
@@ -90,7 +99,7 @@ uint64_t BlockIndex::TakeOut(TierId tier) {
     for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
       Block* block = table_.AtSlot(slot);
       if (block != nullptr && block->in[IndexOf(tier)].copy_count > 0) {
-        table_.LoseIn(block, tier);
+        table_.LoseIn(block, tier, begin, end);
         ++count;
       }
     }

@@ -81,8 +81,8 @@ class BlockTable {
   void Replace(Copy* copy, NewCopy successor);
   // It is damaged, or its device is out: leaves, and its image with the last.
   void Lose(Copy* copy);
-  // All copies of a block in a tier, lost.
-  void LoseIn(Block* block, TierId tier);
+  // All copies of a block in a tier, lost, or those from an offset to before another.
+  void LoseIn(Block* block, TierId tier, uint64_t begin = 0, uint64_t end = UINT64_MAX);
   // Nothing is added to a tier that is out.
   void SetOut(TierId tier, bool is_out) { At(tier).is_out = is_out; }
 

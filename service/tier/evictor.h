@@ -60,6 +60,8 @@ class Evictor {
   virtual Moved MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset, TierExtent& to) = 0;
   // The bytes at that place are damaged: the copy goes, held or not.
   virtual void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) = 0;
+  // Whatever lies in the tier from `begin` to before `end` is lost. Walks over all that there is.
+  virtual void LoseCopies(TierId tier, uint64_t begin, uint64_t end) = 0;
 };
 
 }  // namespace cairn

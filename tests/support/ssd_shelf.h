@@ -296,6 +296,13 @@ class SsdShelf final : public Evictor, public RecoverySink {
       places_.erase(found);
     }
   }
+  void LoseCopies(TierId, uint64_t begin, uint64_t end) override {
+    const MutexLock lock(mutex_);
+    lost_ += std::erase_if(places_, [&](const auto& image) {
+      const uint64_t offset = image.second.offset();
+      return offset >= begin && offset < end;
+    });
+  }
 
   // RecoverySink.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource&) override {

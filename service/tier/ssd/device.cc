@@ -121,7 +121,8 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
   }
   // What is being recorded now may hold some, what is queued the rest.
   const uint64_t last_round = freed_.empty() ? next_round_ - 1 : next_round_;
-  return await([&] { return rounds_over_ >= last_round; }) && ledger_->health().ok();
+  // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
+  return await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; });
 }
 
 // --- Ends ----------------------------------------------------------------------------------------
@@ -149,21 +150,6 @@ void SsdDevice::Stop() {
               {{"path", options_.path}, {"error", status}});
     }
   }
-}
-
-void SsdDevice::TurnReadOnly(std::string_view why, const absl::Status& status) {
-  {
-    const MutexLock lock(mutex_);
-    if (state_ >= State::kReadOnly) {
-      return;
-    }
-    state_ = State::kReadOnly;
-    why_ = absl::StrCat(ToAbsl(why), ": ", status.message());
-    probe_again_ = MonotonicNow() + options_.probe_after;
-    care_due_.NotifyOne();
-  }
-  LogError("ssd", "device takes no more writes; it is still read",
-           {{"path", options_.path}, {"what", why}, {"error", status}});
 }
 
 // --- By request ----------------------------------------------------------------------------------

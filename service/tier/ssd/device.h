@@ -74,7 +74,7 @@ class SsdDevice {
     // Space that the file system is to keep for others.
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end
-    absl::Duration probe_after = absl::Seconds(30);  // since it failed writes
+    absl::Duration probe_after = absl::Seconds(30);  // at most, between tries after a fault
     // Hears what Open() is at, from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     std::unique_ptr<IoEngine> engine;
@@ -141,6 +141,8 @@ class SsdDevice {
   // --- Opening (device_open.cc)
   absl::Status OpenFolder();
   absl::Status OpenLedger();
+  // DataLoss: the ledger is another tier's.
+  absl::Status CheckOwner() const;
   absl::Status StartEmpty(std::string_view why);
 
   // --- Recovery (device_recover.cc)
@@ -176,9 +178,6 @@ class SsdDevice {
   void RunCare();
   bool SealOne();
   bool PrepareOne();
-  // Of a device that failed writes: makes segments of those set aside again, if they take a header.
-  bool Probe();
-  bool TryOne();
   absl::Status Prepare(uint32_t slot);
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
@@ -197,7 +196,21 @@ class SsdDevice {
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsCareDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsReclaimDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // --- After faults (device_mend.cc)
   void TurnReadOnly(std::string_view why, const absl::Status& status);
+  // The same, until the ledger is opened anew.
+  void LedgerFailed(std::string_view why, const absl::Status& status);
+  // The index loses all copies in it.
+  void GoOut(std::string_view why, const absl::Status& status);
+  // Of a device that is only read: tries whether it is whole again.
+  bool Probe();
+  // Makes segments of those set aside again, if one takes a header.
+  bool TryOne();
+  bool MendLedger();
+  absl::Status ReopenLedger();
+  // What is not in the map of segments goes from the ledger; what the ledger lost, from the index.
+  absl::Status CompareLedger(Ledger::Batch& batch);
 
   std::string SegmentPath(uint32_t slot) const;
   uint64_t TierOffset(uint64_t offset) const { return options_.number << kNumberShift | offset; }
@@ -223,6 +236,9 @@ class SsdDevice {
   std::string why_ ABSL_GUARDED_BY(mutex_);  // it is not kOk
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_trying_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_ledger_failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_mending_ ABSL_GUARDED_BY(mutex_) = false;     // no round of the commit thread begins
+  bool is_committing_ ABSL_GUARDED_BY(mutex_) = false;  // one is under way
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no write comes any more
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
@@ -240,6 +256,7 @@ class SsdDevice {
   absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time probe_again_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Duration probe_rest_ ABSL_GUARDED_BY(mutex_);
   absl::Time grow_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time reclaim_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 

@@ -51,8 +51,11 @@ void SsdDevice::RunCare() {
     const absl::Time now = MonotonicNow();
     const MutexLock lock(mutex_);
     if (!is_stopping_) {
-      care_due_.WaitUntil(
-          mutex_, reclaim_again_ > now ? std::min(reclaim_again_, now + kRest) : now + kRest);
+      absl::Time until = now + kRest;
+      for (const absl::Time due : {reclaim_again_, probe_again_}) {
+        until = due > now ? std::min(until, due) : until;
+      }
+      care_due_.WaitUntil(mutex_, until);
     }
   }
 }
@@ -87,7 +90,7 @@ bool SsdDevice::SealOne() {
   Ledger::Batch batch;
   batch.PutSegment(*slot, record);
   if (const absl::Status status = ledger_->Write(batch, /*is_synced=*/true); !status.ok()) {
-    TurnReadOnly("a segment cannot be sealed", status);
+    LedgerFailed("a segment cannot be sealed", status);
     return false;
   }
   {
@@ -101,7 +104,7 @@ bool SsdDevice::SealOne() {
 void SsdDevice::CheckLedgerSize() {
   if (ledger_->disk_bytes() > budget_.ledger_bytes_max / 100 * kCompactPercent) {
     if (const absl::Status status = ledger_->Compact(); !status.ok()) {
-      TurnReadOnly("the ledger cannot be compacted", status);
+      LedgerFailed("the ledger cannot be compacted", status);
     }
   }
 }
@@ -120,64 +123,6 @@ void SsdDevice::LoseSegment(uint32_t slot) {
     }
     evictor_->LoseCopy(TierId::kSsd, FactsOf(record), TierOffset(offset));
   }
-}
-
-// --- After failed writes ------------------------------------------------------------------------
-
-bool SsdDevice::Probe() {
-  {
-    const MutexLock lock(mutex_);
-    if (state_ != State::kReadOnly || is_retired_ || MonotonicNow() < probe_again_) {
-      return false;
-    }
-    probe_again_ = MonotonicNow() + options_.probe_after;
-    is_trying_ = true;
-  }
-  const bool is_mended = TryOne();
-  const MutexLock lock(mutex_);
-  is_trying_ = false;
-  return is_mended;
-}
-
-bool SsdDevice::TryOne() {
-  std::optional<uint32_t> slot;
-  uint64_t seq = 0;
-  {
-    const MutexLock lock(mutex_);
-    for (uint32_t i = 0; i < segments_->slot_count() && !slot.has_value(); ++i) {
-      const SegmentMap::Segment& segment = segments_->at(i);
-      if (segment.state == SegmentState::kSetAside && segment.live == 0 && segment.writes == 0 &&
-          files_[i].is_valid()) {
-        slot = i;
-        seq = segment.seq;
-      }
-    }
-  }
-  // Records that it may still have are of images that are gone.
-  Ledger::Batch batch;
-  if (seq != 0) {
-    batch.DeleteExtentsOf(seq);
-  }
-  if (!slot.has_value() || !ledger_->Write(batch, /*is_synced=*/true).ok()) {
-    return false;
-  }
-  if (!Prepare(*slot).ok()) {
-    return false;
-  }
-  {
-    const MutexLock lock(mutex_);
-    state_ = State::kOk;
-    probe_again_ = absl::InfiniteFuture();
-    // What the others hold is sealed, or lost where that fails.
-    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
-      if (segments_->at(i).state == SegmentState::kSetAside && files_[i].is_valid()) {
-        segments_->SetState(
-            i, segments_->at(i).next_page > 1 ? SegmentState::kFull : SegmentState::kClean);
-      }
-    }
-  }
-  LogInfo("ssd", "device takes writes again", {{"path", options_.path}});
-  return true;
 }
 
 // --- Making ready --------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ void SsdDevice::RunCommits() {
     uint64_t round = 0;
     {
       const MutexLock lock(mutex_);
-      while (written_.empty() && freed_.empty() && !is_landed_) {
+      while (is_mending_ || (written_.empty() && freed_.empty() && !is_landed_)) {
         commit_due_.WaitUntil(mutex_, absl::InfiniteFuture());
       }
       if (written_.empty() && freed_.empty()) {
@@ -31,10 +31,12 @@ void SsdDevice::RunCommits() {
       }
       written.swap(written_);
       freed.swap(freed_);
+      is_committing_ = true;
       round = next_round_++;
     }
     Commit(std::move(written), freed);
     const MutexLock lock(mutex_);
+    is_committing_ = false;
     rounds_over_ = round;
     committed_.NotifyAll();
   }
@@ -81,7 +83,7 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
     }
   }
   if (!status.ok()) {
-    TurnReadOnly("records cannot be written", status);
+    LedgerFailed("records cannot be written", status);
   }
   for (size_t i = 0; i < written.size(); ++i) {
     End(written[i], results[i].ok() || absl::IsResourceExhausted(results[i])

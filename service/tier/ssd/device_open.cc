@@ -151,10 +151,15 @@ absl::Status SsdDevice::OpenLedger() {
   }
   CAIRN_RETURN_IF_ERROR(ledger.status());
   ledger_ = *std::move(ledger);
+  const absl::Status owner = CheckOwner();
+  return absl::IsDataLoss(owner) ? StartEmpty(ToStd(owner.message())) : owner;
+}
+
+absl::Status SsdDevice::CheckOwner() const {
   const absl::StatusOr<std::string> owner = ledger_->GetMeta(kOwner);
   if (absl::IsNotFound(owner.status()) || absl::IsDataLoss(owner.status()) ||
       (owner.ok() && *owner != BytesOf(tier_id_))) {
-    return StartEmpty("the ledger is not this tier's");
+    return absl::DataLossError("the ledger is not this tier's");
   }
   return owner.status();
 }

@@ -35,7 +35,7 @@ std::vector<std::pair<uint32_t, ExtentRecord>> SsdDevice::RecordsOf(uint64_t seq
         return true;
       });
   if (!status.ok()) {
-    TurnReadOnly("records cannot be read", status);
+    LedgerFailed("records cannot be read", status);
   }
   return records;
 }
@@ -216,7 +216,7 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
   batch.DeleteExtentsOf(seq);
   batch.DeleteSegment(slot);
   if (const absl::Status status = ledger_->Write(batch, /*is_synced=*/true); !status.ok()) {
-    TurnReadOnly("a segment cannot be reclaimed", status);
+    LedgerFailed("a segment cannot be reclaimed", status);
     return false;
   }
   reclaims_.Add();

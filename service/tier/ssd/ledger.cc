@@ -17,7 +17,6 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -32,7 +31,6 @@ namespace {
 
 constexpr char kComponent[] = "ssd";
 
-rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 // Passes warnings and errors on, and nothing else; the log bounds how many it takes of each kind.
@@ -132,15 +130,6 @@ absl::Status CheckOpening(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::string StartOf(RecordKind kind) { return std::string(1, static_cast<char>(kind)); }
-// Before which all keys of the kind are.
-std::string EndOf(RecordKind kind) { return std::string(1, static_cast<char>(kind) + 1); }
-std::string EndOfExtents(uint64_t seq_last) {
-  return seq_last == std::numeric_limits<uint64_t>::max()
-             ? EndOf(RecordKind::kExtent)
-             : ExtentKey({.seq = seq_last + 1, .page = 0});
-}
-
 absl::Status MakeFolder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) {
     return absl::OkStatus();
@@ -164,79 +153,120 @@ absl::Status SyncParent(const std::string& path) {
 
 }  // namespace
 
-Ledger::Batch::Batch() : writes_(std::make_unique<rocksdb::WriteBatch>()) {}
-Ledger::Batch::~Batch() = default;
-Ledger::Batch::Batch(Batch&& source) noexcept = default;
-Ledger::Batch& Ledger::Batch::operator=(Batch&& source) noexcept = default;
+// --- Open and close ------------------------------------------------------------------------------
 
-// A batch in memory takes what it is given: it has no limit of bytes.
-void Ledger::Batch::Put(const std::string& key, const std::string& value) {
-  CAIRN_CHECK(writes_->Put(key, value).ok());
+absl::StatusOr<std::unique_ptr<rocksdb::DB>> Ledger::OpenDatabase(const Options& options) {
+  CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(DatabaseOptions(options), options.path, &opened);
+  std::unique_ptr<rocksdb::DB> db(opened);
+  if (status.IsInvalidArgument()) {
+    CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
+  }
+  CAIRN_RETURN_IF_ERROR(StatusFrom(status));
+  CAIRN_RETURN_IF_ERROR(StatusFrom(db->VerifyChecksum(ReadsOfAll())));
+  return db;
 }
-void Ledger::Batch::Delete(const std::string& key) { CAIRN_CHECK(writes_->Delete(key).ok()); }
-
-void Ledger::Batch::PutExtent(uint64_t seq, uint32_t page, const ExtentRecord& record) {
-  const std::string key = ExtentKey({.seq = seq, .page = page});
-  Put(key, EncodeExtent(key, record));
-}
-void Ledger::Batch::DeleteExtent(uint64_t seq, uint32_t page) {
-  Delete(ExtentKey({.seq = seq, .page = page}));
-}
-void Ledger::Batch::DeleteExtentsOf(uint64_t seq) {
-  CAIRN_CHECK(writes_->DeleteRange(ExtentKey({.seq = seq, .page = 0}), EndOfExtents(seq)).ok());
-}
-void Ledger::Batch::PutSegment(uint32_t slot, const SegmentRecord& record) {
-  const std::string key = SegmentKey(slot);
-  Put(key, EncodeSegment(key, record));
-}
-void Ledger::Batch::DeleteSegment(uint32_t slot) { Delete(SegmentKey(slot)); }
-void Ledger::Batch::PutSpace(uint32_t number, const SpaceRecord& record) {
-  const std::string key = SpaceKey(number);
-  Put(key, EncodeSpace(key, record));
-}
-void Ledger::Batch::DeleteSpace(uint32_t number) { Delete(SpaceKey(number)); }
-void Ledger::Batch::PutMeta(std::string_view name, std::string_view bytes) {
-  const std::string key = MetaKey(name);
-  Put(key, EncodeMeta(key, bytes));
-}
-void Ledger::Batch::DeleteMeta(std::string_view name) { Delete(MetaKey(name)); }
-
-bool Ledger::Batch::empty() const { return writes_ == nullptr || writes_->Count() == 0; }
-void Ledger::Batch::Clear() { writes_ = std::make_unique<rocksdb::WriteBatch>(); }
 
 absl::StatusOr<std::unique_ptr<Ledger>> Ledger::Open(const Options& options) {
   CAIRN_CHECK(options.write_buffer_bytes >= kWriteBufferBytesMin);
-  const rocksdb::Options to = DatabaseOptions(options);
+  Options kept = options;
+  kept.create = false;
   if (options.create) {
+    const rocksdb::Options to = DatabaseOptions(options);
     CAIRN_RETURN_IF_ERROR(MakeEmpty(options.path, to));
-  } else {
-    CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
-  }
-  rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(to, options.path, &opened);
-  std::unique_ptr<rocksdb::DB> db(opened);
-  if (!status.ok()) {
-    if (status.IsInvalidArgument()) {
-      CAIRN_RETURN_IF_ERROR(CheckOpening(options.path));
-    }
-    return StatusFrom(status);
-  }
-  if (options.create) {
+    rocksdb::DB* made = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(to, options.path, &made);
+    std::unique_ptr<rocksdb::DB> db(made);
+    CAIRN_RETURN_IF_ERROR(StatusFrom(status));
     CAIRN_RETURN_IF_ERROR(SyncParent(options.path));
-  } else {
-    CAIRN_RETURN_IF_ERROR(StatusFrom(db->VerifyChecksum(ReadsOfAll())));
+    return std::unique_ptr<Ledger>(new Ledger(std::move(kept), std::move(db)));
   }
-  return std::unique_ptr<Ledger>(new Ledger(options.path, std::move(db)));
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<rocksdb::DB> db, OpenDatabase(options));
+  return std::unique_ptr<Ledger>(new Ledger(std::move(kept), std::move(db)));
 }
 
-Ledger::Ledger(std::string path, std::unique_ptr<rocksdb::DB> db)
-    : path_(std::move(path)), db_(std::move(db)) {}
+Ledger::Ledger(Options options, std::unique_ptr<rocksdb::DB> db)
+    : options_(std::move(options)), db_(std::move(db)) {}
 
 Ledger::~Ledger() {
-  if (const rocksdb::Status status = db_->Close(); !status.ok() && health().ok()) {
+  std::unique_ptr<rocksdb::DB> db;
+  bool is_failed = false;
+  {
+    const MutexLock lock(mutex_);
+    db = std::move(db_);
+    is_failed = !failure_.ok();
+  }
+  if (db == nullptr) {
+    return;
+  }
+  if (const rocksdb::Status status = db->Close(); !status.ok() && !is_failed) {
     LogWarn(kComponent, "the ledger did not close cleanly", {{"why", StatusFrom(status)}});
   }
 }
+
+absl::Status Ledger::Reopen(absl::Time deadline) {
+  std::unique_ptr<rocksdb::DB> closed;
+  {
+    const MutexLock lock(mutex_);
+    failure_.Update(absl::UnavailableError("ledger: it is opened anew"));
+    is_reopening_ = true;
+    while (calls_ > 0) {
+      if (!calls_over_.WaitUntil(mutex_, deadline)) {
+        is_reopening_ = false;
+        return absl::UnavailableError("ledger: a call does not end");
+      }
+    }
+    closed = std::move(db_);
+  }
+  if (closed != nullptr) {
+    (void)closed->Close();  // it has failed before: what is there is seen by opening it
+    closed.reset();
+  }
+  absl::StatusOr<std::unique_ptr<rocksdb::DB>> opened = OpenDatabase(options_);
+  const MutexLock lock(mutex_);
+  is_reopening_ = false;
+  CAIRN_RETURN_IF_ERROR(opened.status());
+  db_ = *std::move(opened);
+  failure_ = absl::OkStatus();
+  return absl::OkStatus();
+}
+
+// --- Calls ---------------------------------------------------------------------------------------
+
+class Ledger::Call {
+ public:
+  // Of one that writes: not after a failure.
+  Call(const Ledger& ledger, bool is_write) : ledger_(ledger) {
+    const MutexLock lock(ledger.mutex_);
+    if (is_write && !ledger.failure_.ok()) {
+      status_ = ledger.failure_;
+    } else if (ledger.db_ == nullptr || ledger.is_reopening_) {
+      status_ = absl::UnavailableError("ledger: it is not open");
+    } else {
+      db_ = ledger.db_.get();
+      ++ledger.calls_;
+    }
+  }
+  ~Call() {
+    if (db_ != nullptr) {
+      const MutexLock lock(ledger_.mutex_);
+      --ledger_.calls_;
+      ledger_.calls_over_.NotifyAll();
+    }
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  const absl::Status& status() const { return status_; }
+  // REQUIRES: status() is OK.
+  rocksdb::DB* operator->() const { return db_; }
+
+ private:
+  const Ledger& ledger_;
+  absl::Status status_;
+  rocksdb::DB* db_ = nullptr;
+};
 
 absl::Status Ledger::health() const {
   const MutexLock lock(mutex_);
@@ -260,35 +290,40 @@ absl::Status Ledger::Remember(const rocksdb::Status& status) {
 }
 
 absl::Status Ledger::Write(const Batch& batch, bool is_synced) {
-  CAIRN_RETURN_IF_ERROR(health());
+  const Call call(*this, /*is_write=*/true);
+  CAIRN_RETURN_IF_ERROR(call.status());
   if (batch.writes_ == nullptr) {
     return absl::OkStatus();
   }
   rocksdb::WriteOptions how;
   how.sync = is_synced;
-  return Remember(db_->Write(how, batch.writes_.get()));
+  return Remember(call->Write(how, batch.writes_.get()));
 }
 
 absl::Status Ledger::SyncWal() {
-  CAIRN_RETURN_IF_ERROR(health());
-  return Remember(db_->SyncWAL());
+  const Call call(*this, /*is_write=*/true);
+  CAIRN_RETURN_IF_ERROR(call.status());
+  return Remember(call->SyncWAL());
 }
 
 absl::Status Ledger::Compact() {
-  CAIRN_RETURN_IF_ERROR(health());
+  const Call call(*this, /*is_write=*/true);
+  CAIRN_RETURN_IF_ERROR(call.status());
   rocksdb::CompactRangeOptions how;
   how.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
-  return Remember(db_->CompactRange(how, nullptr, nullptr));
+  return Remember(call->CompactRange(how, nullptr, nullptr));
 }
 
 absl::Status Ledger::Scan(
     const std::string& first, const std::string& last,
     absl::FunctionRef<absl::StatusOr<bool>(std::string_view key, std::string_view value)> fn)
     const {
-  const rocksdb::Slice end = ToSlice(last);
+  const Call call(*this, /*is_write=*/false);
+  CAIRN_RETURN_IF_ERROR(call.status());
+  const rocksdb::Slice end(last);
   rocksdb::ReadOptions how = ReadsOfAll();
   how.iterate_upper_bound = &end;
-  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(how));
+  const std::unique_ptr<rocksdb::Iterator> at(call->NewIterator(how));
   for (at->Seek(first); at->Valid(); at->Next()) {
     const absl::StatusOr<bool> go_on = fn(ToView(at->key()), ToView(at->value()));
     if (!go_on.ok()) {
@@ -302,39 +337,12 @@ absl::Status Ledger::Scan(
   return StatusFrom(at->status());
 }
 
-absl::Status Ledger::ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn fn) const {
-  return Scan(ExtentKey({.seq = seq_first, .page = 0}), EndOfExtents(seq_last),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const ExtentPlace place, ParseExtentKey(key));
-                CAIRN_ASSIGN_OR_RETURN(const ExtentRecord record, ParseExtent(key, value));
-                return fn(place.seq, place.page, record);
-              });
-}
-
-absl::Status Ledger::ScanSegments(SegmentFn fn) const {
-  return Scan(StartOf(RecordKind::kSegment), EndOf(RecordKind::kSegment),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const uint32_t slot,
-                                       ParseNumberKey(RecordKind::kSegment, key));
-                CAIRN_ASSIGN_OR_RETURN(const SegmentRecord record, ParseSegment(key, value));
-                return fn(slot, record);
-              });
-}
-
-absl::Status Ledger::ScanSpaces(SpaceFn fn) const {
-  return Scan(StartOf(RecordKind::kSpace), EndOf(RecordKind::kSpace),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const uint32_t number,
-                                       ParseNumberKey(RecordKind::kSpace, key));
-                CAIRN_ASSIGN_OR_RETURN(const SpaceRecord record, ParseSpace(key, value));
-                return fn(number, record);
-              });
-}
-
 absl::StatusOr<std::string> Ledger::GetMeta(std::string_view name) const {
+  const Call call(*this, /*is_write=*/false);
+  CAIRN_RETURN_IF_ERROR(call.status());
   const std::string key = MetaKey(name);
   std::string value;
-  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
+  const rocksdb::Status status = call->Get(rocksdb::ReadOptions(), key, &value);
   if (status.IsNotFound()) {
     return absl::NotFoundError(absl::StrCat("ledger: no value of the name ", ToAbsl(name)));
   }
@@ -343,7 +351,7 @@ absl::StatusOr<std::string> Ledger::GetMeta(std::string_view name) const {
 }
 
 uint64_t Ledger::disk_bytes() const {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path_.c_str()), &::closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(options_.path.c_str()), &::closedir);
   if (folder == nullptr) {
     return 0;
   }

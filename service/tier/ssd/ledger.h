@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "service/tier/ssd/record.h"
 
@@ -88,7 +89,7 @@ class Ledger {
   };
 
   // After the first failure, of whatever kind, every Write(), SyncWal() and Compact() fails with
-  // its error until the ledger is opened anew: what lies in its log is not known any more.
+  // its error until Reopen(): what lies in its log is not known any more.
   absl::Status Write(const Batch& batch, bool is_synced);
   // Makes durable all that was written before.
   absl::Status SyncWal();
@@ -106,6 +107,12 @@ class Ledger {
   // NotFound; DataLoss and Unimplemented as record.h says; Unavailable.
   absl::StatusOr<std::string> GetMeta(std::string_view name) const;
 
+  // Closes the database, opens it as Open() does, and takes writes again. What was written before
+  // the first failure is there, and what failed may be, in whole batches. Waits until `deadline`
+  // for calls under way: Unavailable. After an error, whose codes are those of Open(), nothing is
+  // read nor written until a call returns OK. Thread-safety: one thread at a time.
+  absl::Status Reopen(absl::Time deadline);
+
   // Records that scans met since it was opened, each as often as it was met.
   struct Skipped {
     uint64_t damaged = 0;
@@ -121,8 +128,13 @@ class Ledger {
   absl::Status Compact();
 
  private:
-  Ledger(std::string path, std::unique_ptr<rocksdb::DB> db);
+  // While it lives the database stays open.
+  class Call;
 
+  Ledger(Options options, std::unique_ptr<rocksdb::DB> db);
+
+  // What is there already.
+  static absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const Options& options);
   // Keeps the first failure.
   absl::Status Remember(const rocksdb::Status& status);
   // Calls `fn` with each key from `first` to before `last`.
@@ -131,12 +143,16 @@ class Ledger {
       absl::FunctionRef<absl::StatusOr<bool>(std::string_view key, std::string_view value)> fn)
       const;
 
-  const std::string path_;
-  const std::unique_ptr<rocksdb::DB> db_;
+  const Options options_;
   mutable std::atomic<uint64_t> damaged_{0};
   mutable std::atomic<uint64_t> unknown_{0};
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // Null: it could not be opened anew. Changes while there are no calls alone.
+  std::unique_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(mutex_);
+  mutable CondVar calls_over_;
+  mutable uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_reopening_ ABSL_GUARDED_BY(mutex_) = false;  // no call begins
 };
 
 }  // namespace cairn

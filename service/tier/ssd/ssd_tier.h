@@ -39,7 +39,7 @@ class SsdTier final : public CopyTier {
     absl::Duration lock_wait = absl::Seconds(30);
     // Hears what Make() is at, from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
-    // How long a device that fails writes is left alone before it is tried again.
+    // How long a device that failed is left alone at most before it is tried again.
     absl::Duration probe_after = absl::Seconds(30);
     // Makes the engine of a device. Null: MakeIoEngine(io).
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;

@@ -25,6 +25,7 @@ class NoEvictor final : public Evictor {
   bool EvictCopy(TierId, const ImageFacts&, uint64_t, EvictionReason) override { return false; }
   Moved MoveCopy(TierId, const ImageFacts&, uint64_t, TierExtent&) override { return Moved::kBusy; }
   void LoseCopy(TierId, const ImageFacts&, uint64_t) override {}
+  void LoseCopies(TierId, uint64_t, uint64_t) override {}
 };
 
 std::vector<std::byte> Content(uint64_t seed, uint64_t bytes = kImageBytes) {

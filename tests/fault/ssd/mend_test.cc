@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of a device to its file system fail while it works: it goes on with what is left, and is
+// whole again once they do not, without a restart.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "tests/support/faulty_calls.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/ssd_shelf.h"
+
+namespace cairn {
+namespace {
+
+using Numbers = std::set<uint64_t>;
+
+constexpr uint64_t kImages = 30;
+
+class SsdMend : public testing::Test {
+ protected:
+  SsdMend() {
+    for (uint64_t number = 1; number <= kImages; ++number) {
+      EXPECT_TRUE(shelf_.Put(number).ok());
+    }
+  }
+  ~SsdMend() override { FaultyCalls::Clear(); }
+
+  DeviceReport Describe() { return shelf_.tier().Devices().at(0); }
+  // Puts until the device takes no more.
+  void AwaitReadOnly() {
+    ASSERT_TRUE(WaitFor([&] { return absl::IsUnavailable(shelf_.Put(next_++)); }));
+    EXPECT_EQ(Describe().state, DeviceState::kReadOnly) << Describe().reason;
+  }
+  void ExpectAllRead() {
+    for (uint64_t number = 1; number <= kImages; ++number) {
+      EXPECT_TRUE(shelf_.Get(number).ok()) << number;
+    }
+  }
+  void ExpectMended() {
+    EXPECT_TRUE(WaitFor([&] { return Describe().state == DeviceState::kOk; })) << Describe().reason;
+    EXPECT_EQ(Describe().reason, "");
+    EXPECT_TRUE(shelf_.Put(1000).ok());
+  }
+  bool IsGone() { return shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)); }
+
+  LogCapture log_;
+  SsdShelf shelf_{{.probe_after = absl::Milliseconds(200)}};
+  uint64_t next_ = 100;
+};
+
+TEST_F(SsdMend, ALedgerThatFailsAWriteIsOpenedAnew) {
+  for (const int error : {EIO, ENOSPC}) {
+    FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/", .error = error});
+    AwaitReadOnly();
+    ExpectAllRead();
+    FaultyCalls::Clear();
+    ExpectMended();
+  }
+  ExpectAllRead();
+  shelf_.Crash();
+  ExpectAllRead();
+  EXPECT_TRUE(shelf_.Get(1000).ok());
+}
+
+TEST_F(SsdMend, WhatIsDeletedMeanwhileStaysGone) {
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
+  AwaitReadOnly();
+  shelf_.Delete(5);
+  EXPECT_FALSE(shelf_.tier().AwaitFreed(MonotonicNow() + absl::Milliseconds(50)))
+      << "a restart would bring it back";
+  FaultyCalls::Clear();
+  EXPECT_TRUE(IsGone()) << "once the device is whole again";
+  const Numbers before = shelf_.Numbers();
+  shelf_.Crash();
+  EXPECT_EQ(shelf_.Numbers(), before) << "nothing more, nothing less";
+  EXPECT_FALSE(before.contains(5));
+}
+
+TEST_F(SsdMend, ALedgerThatFailsASyncIsOpenedAnew) {
+  FaultyCalls::Inject({.call = FaultyCalls::kSync, .path = "/index/"});
+  AwaitReadOnly();  // as soon as a segment is to be sealed
+  EXPECT_GT(FaultyCalls::met(), 0U);
+  ExpectAllRead();
+  FaultyCalls::Clear();
+  ExpectMended();
+  const Numbers before = shelf_.Numbers();
+  shelf_.Crash();
+  EXPECT_EQ(shelf_.Numbers(), before);
+}
+
+TEST_F(SsdMend, ALedgerThatCannotBeOpenedIsTriedAgain) {
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
+  FaultyCalls::Inject({.call = FaultyCalls::kOpen, .path = "/index/CURRENT"});
+  AwaitReadOnly();
+  EXPECT_TRUE(WaitFor(
+      [&] { return Describe().reason.find("cannot be opened anew") != std::string::npos; }));
+  ExpectAllRead();
+  FaultyCalls::Clear();
+  ExpectMended();
+}
+
+TEST_F(SsdMend, ADamagedLedgerPutsTheDeviceOut) {
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
+  AwaitReadOnly();
+  std::filesystem::remove(shelf_.folder() + "/index/CURRENT");
+  FaultyCalls::Clear();
+  EXPECT_TRUE(WaitFor([&] { return shelf_.Numbers().empty(); })) << "nothing in it is believed";
+}
+
+TEST_F(SsdMend, ASegmentThatFailsItsSyncIsLostAlone) {
+  const uint64_t open = shelf_.OffsetOf(kImages) / shelf_.options().segment_bytes;
+  FaultyCalls::Inject({.call = FaultyCalls::kSync,
+                       .path = absl::StrFormat("/segments/%06d", open),
+                       .calls_max = 1});
+  EXPECT_TRUE(WaitFor([&] {
+    EXPECT_TRUE(shelf_.Put(next_++).ok());
+    return shelf_.lost() > 0;
+  }));
+  EXPECT_EQ(Describe().state, DeviceState::kOk);
+  const Numbers before = shelf_.Numbers();
+  for (const uint64_t number : before) {
+    EXPECT_TRUE(shelf_.Get(number).ok()) << number;
+  }
+}
+
+}  // namespace
+}  // namespace cairn
