@@ -35,7 +35,6 @@ extern "C" {
 #else
 #define CAIRN_API
 #endif
-
 #define CAIRN_ABI_VERSION 1
 
 /* What the caller does next. */
@@ -395,6 +394,7 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 #endif
 
 #include "cairn_image.h"
+#include "cairn_paged.h"
 #include "cairn_tokens.h"
 
 #endif /* CAIRN_H */

@@ -35,6 +35,8 @@ std::string TextOf(codecs::TargetFault fault, const ViewShape& shape, const Plan
     case codecs::TargetFault::kNoStep:
       return absl::StrCat("stride_bytes[3] (dim) is 0; an element has ",
                           codecs::ElementBytes(shape.tile.dtype), " bytes");
+    case codecs::TargetFault::kRaggedRuns:
+      return absl::StrCat("dims_per_run is ", view.dims_per_run, ", which does not divide the dim");
     case codecs::TargetFault::kOutside:
       return absl::StrCat("strides or token_offsets lead outside its memory, bytes [",
                           view.first_byte, ", ", view.end_byte, ")");

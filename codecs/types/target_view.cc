@@ -41,8 +41,35 @@ void CopyRow(const std::byte* source, int64_t source_step, std::byte* target, in
       return CopyElements<1>(source, source_step, target, target_step, count);
     case 2:
       return CopyElements<2>(source, source_step, target, target_step, count);
-    default:
+    case 4:
       return CopyElements<4>(source, source_step, target, target_step, count);
+    default:
+      return CopyElements<8>(source, source_step, target, target_step, count);
+  }
+}
+
+// Copies the `dim` channels of a row between a payload and a view. kIsGather: from the view.
+template <bool kIsGather>
+void CopyChannels(const TargetPlane& view, std::byte* in_view, std::byte* in_payload, uint32_t dim,
+                  uint32_t element_bytes) {
+  const auto copy = [&](std::byte* place, int64_t step, std::byte* bytes, uint32_t count,
+                        uint32_t unit_bytes) {
+    if constexpr (kIsGather) {
+      CopyRow(place, step, bytes, unit_bytes, count, unit_bytes);
+    } else {
+      CopyRow(bytes, unit_bytes, place, step, count, unit_bytes);
+    }
+  };
+  const int64_t step = view.stride_bytes[3];
+  if (view.dims_per_run == 0) return copy(in_view, step, in_payload, dim, element_bytes);
+  const uint32_t run_bytes = view.dims_per_run * element_bytes;
+  const uint32_t runs = dim / view.dims_per_run;
+  if (step == element_bytes && (run_bytes == 2 || run_bytes == 4 || run_bytes == 8)) {
+    return copy(in_view, view.run_stride_bytes, in_payload, runs, run_bytes);
+  }
+  for (uint32_t run = 0; run < runs; ++run) {
+    copy(in_view + run * view.run_stride_bytes, step, in_payload + size_t{run} * run_bytes,
+         view.dims_per_run, element_bytes);
   }
 }
 
@@ -78,7 +105,12 @@ TargetFault CheckReach(const ViewShape& shape, uint32_t plane, const TargetPlane
   Reach reach;
   if (view.layers.empty()) reach.AddAxis(shape.layers, view.stride_bytes[0]);
   reach.AddAxis(shape.heads, view.stride_bytes[1]);
-  reach.AddAxis(DimOf(shape, plane), view.stride_bytes[3]);
+  if (view.dims_per_run == 0) {
+    reach.AddAxis(DimOf(shape, plane), view.stride_bytes[3]);
+  } else {
+    reach.AddAxis(view.dims_per_run, view.stride_bytes[3]);
+    reach.AddAxis(DimOf(shape, plane) / view.dims_per_run, view.run_stride_bytes);
+  }
   if (view.token_offsets.empty()) {
     reach.AddAxis(TileRows(shape.tile.kind, shape.tokens), view.stride_bytes[2]);
   } else {
@@ -108,20 +140,13 @@ void CopyTile(const ViewShape& shape, uint32_t plane, const TargetPlane& view, u
   const uint32_t rows = TileRows(shape.tile.kind, shape.tokens);
   const uint32_t dim = DimOf(shape, plane);
   const int64_t row_bytes = int64_t{dim} * element_bytes;
-  const int64_t step = view.stride_bytes[3];
-  const auto copy = [&](std::byte* in_view, std::byte* in_payload, uint32_t count) {
-    if constexpr (kIsGather) {
-      CopyRow(in_view, step, in_payload, element_bytes, count, element_bytes);
-    } else {
-      CopyRow(in_payload, element_bytes, in_view, step, count, element_bytes);
-    }
-  };
   if (std::byte* dense = DenseTile(shape, plane, view, layer, head); dense != nullptr) {
-    return copy(dense, payload, rows * dim);
+    return CopyChannels<kIsGather>(view, dense, payload, rows * dim, element_bytes);
   }
   for (uint32_t token = 0; token < rows; ++token) {
     if (!view.token_offsets.empty() && view.token_offsets[token] == kTokenSkipped) continue;
-    copy(TokenOf(view, layer, head, token), payload + token * row_bytes, dim);
+    CopyChannels<kIsGather>(view, TokenOf(view, layer, head, token), payload + token * row_bytes,
+                            dim, element_bytes);
   }
 }
 
@@ -141,6 +166,9 @@ TargetFault CheckPlane(const ViewShape& shape, uint32_t plane, const TargetPlane
     return TargetFault::kTokenCount;
   }
   if (view.stride_bytes[3] == 0) return TargetFault::kNoStep;
+  if (view.dims_per_run != 0 && DimOf(shape, plane) % view.dims_per_run != 0) {
+    return TargetFault::kRaggedRuns;
+  }
   return CheckReach(shape, plane, view, is_source);
 }
 
@@ -180,7 +208,8 @@ std::byte* DenseTile(const ViewShape& shape, uint32_t plane, const TargetPlane& 
   const int64_t element_bytes = ElementBytes(shape.tile.dtype);
   const int64_t row_bytes = DimOf(shape, plane) * element_bytes;
   const bool is_dense =
-      view.token_offsets.empty() && view.stride_bytes[3] == element_bytes &&
+      view.token_offsets.empty() && view.dims_per_run == 0 &&
+      view.stride_bytes[3] == element_bytes &&
       (view.stride_bytes[2] == row_bytes || TileRows(shape.tile.kind, shape.tokens) == 1);
   return is_dense ? TokenOf(view, layer, head, 0) : nullptr;
 }

@@ -22,7 +22,9 @@ inline constexpr int64_t kTokenSkipped = std::numeric_limits<int64_t>::min();
 //
 //   (layers.empty() ? data + layer * stride_bytes[0] : layers[layer]) + head * stride_bytes[1]
 //     + (token_offsets.empty() ? token * stride_bytes[2] : token_offsets[token])
-//     + dim * stride_bytes[3]
+//     + (dims_per_run == 0 ? dim * stride_bytes[3]
+//                          : dim / dims_per_run * run_stride_bytes
+//                              + dim % dims_per_run * stride_bytes[3])
 //
 // layer, head and token count within the slice. Strides and offsets are bytes and may be negative.
 // Borrows everything.
@@ -31,6 +33,9 @@ struct TargetPlane {
   std::span<std::byte* const> layers{};      // one per layer of the slice, or empty
   std::span<const int64_t> token_offsets{};  // one per token of the block, or empty
   std::array<int64_t, 4> stride_bytes{};     // layer, head, token, dim
+  // Tiles for matrix units split a row in runs of channels; 0: it is one run.
+  uint32_t dims_per_run = 0;
+  int64_t run_stride_bytes = 0;
   // The memory that all elements have to lie in: bytes [first_byte, end_byte) from `data`, or from
   // each of `layers`. Both 0: it is not known, and only overflow is checked.
   int64_t first_byte = 0, end_byte = 0;
@@ -56,6 +61,7 @@ enum class TargetFault : uint8_t {
   kNullLayer,      // one of layers is null
   kTokenCount,     // token_offsets are not as many as the block's tokens
   kNoStep,         // stride_bytes[3] is 0
+  kRaggedRuns,     // the channels are no whole number of runs
   kOutside,        // an element would lie outside [first_byte, end_byte)
   kSkippedSource,  // a token of a source has no place
 };

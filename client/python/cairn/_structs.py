@@ -302,3 +302,52 @@ class TokenBudget(_Sized):
         ("low_bytes", u64),
         ("original_share", f64),
     ]
+
+
+class PagedPlane(Structure):
+    _fields_ = [
+        ("data", pointer),
+        ("layers", POINTER(pointer)),
+        ("layer_stride", i64),
+        ("block_stride", i64),
+        ("head_stride", i64),
+        ("token_run_stride", i64),
+        ("token_stride", i64),
+        ("dim_run_stride", i64),
+        ("dim_stride", i64),
+        ("tokens_per_run", u32),
+        ("dims_per_run", u32),
+        ("first_byte", i64),
+        ("end_byte", i64),
+    ]
+
+
+class PagedCache(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("tokens_per_block", u32),
+        ("block_count", i64),
+        ("k", PagedPlane),
+        ("v", PagedPlane),
+    ]
+
+
+class PagedRequest(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("timeout_ms", u32),
+        ("slice", Slice),
+        ("code", i32),
+        ("keys", pointer),
+        ("key_count", size),
+        ("blocks", POINTER(i64)),
+        ("block_count", size),
+        ("lease", u8 * 16),
+        ("parent", u8 * 32),
+        ("first_position", u64),
+        ("derived", u32),
+        ("reserved", u32),
+        ("statuses", POINTER(i32)),
+        ("bytes", u64),
+        ("wire_bytes", u64),
+    ]

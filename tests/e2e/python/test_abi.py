@@ -28,6 +28,9 @@ STRUCTS = {
     "cairn_tier_stats": _ffi.TierStats,
     "cairn_stats": _ffi.Stats,
     "cairn_counters": _ffi.Counters,
+    "cairn_paged_plane": _ffi.PagedPlane,
+    "cairn_paged_cache": _ffi.PagedCache,
+    "cairn_paged_request": _ffi.PagedRequest,
     "cairn_image_info": _ffi.ImageInfo,
     "cairn_image_spec": _ffi.ImageSpec,
     "cairn_attention": _ffi.Attention,
@@ -36,7 +39,8 @@ STRUCTS = {
 }
 HEADER = ROOT / "client" / "c" / "cairn.h"
 HEADERS = "".join(
-    (HEADER.parent / name).read_text() for name in ("cairn.h", "cairn_image.h", "cairn_tokens.h")
+    (HEADER.parent / name).read_text()
+    for name in ("cairn.h", "cairn_image.h", "cairn_paged.h", "cairn_tokens.h")
 )
 PACKAGE = ROOT / "client" / "python" / "cairn"
 

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: blocks from and into an engine's paged cache.
+#include <vector>
+
+#include "base/status.h"
+#include "client/c/cairn.h"
+#include "client/c/convert.h"
+#include "client/c/guard.h"
+#include "client/c/handles.h"
+#include "client/cpp/paged.h"
+
+namespace cairn::c {
+namespace {
+
+// What a caller gives, read and checked, but for the keys.
+struct PagedGiven {
+  PlacedSlice slice;
+  PagedViews views;
+  cairn_paged_request request;
+};
+
+PagedPlane FromPlane(const cairn_paged_plane& plane, uint16_t layers) {
+  PagedPlane result;
+  result.data = static_cast<std::byte*>(plane.data);
+  if (plane.layers != nullptr) {
+    result.layers = {reinterpret_cast<std::byte* const*>(plane.layers), layers};
+  }
+  result.layer_stride = plane.layer_stride;
+  result.block_stride = plane.block_stride;
+  result.head_stride = plane.head_stride;
+  result.tokens_per_run = plane.tokens_per_run;
+  result.dims_per_run = plane.dims_per_run;
+  result.token_run_stride = plane.token_run_stride;
+  result.token_stride = plane.token_stride;
+  result.dim_run_stride = plane.dim_run_stride;
+  result.dim_stride = plane.dim_stride;
+  result.first_byte = plane.first_byte;
+  result.end_byte = plane.end_byte;
+  return result;
+}
+
+absl::StatusOr<PagedGiven> ReadPaged(cairn_space* space, const cairn_paged_cache* cache,
+                                     const cairn_paged_request* request, ViewUse use) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+  CAIRN_RETURN_IF_ERROR(CheckStruct("cache", cache));
+  CAIRN_RETURN_IF_ERROR(CheckStruct("request", request));
+  const cairn_paged_cache known = ReadStruct(cache);
+  const cairn_paged_request wanted = ReadStruct(request);
+  CAIRN_RETURN_IF_ERROR(CheckPointer("blocks", wanted.blocks, wanted.block_count));
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice slice, space->space->Place(FromSlice(wanted.slice)));
+  const ViewShape shape = slice.view_shape();
+  const PagedCache paged{.tokens_per_block = known.tokens_per_block,
+                         .block_count = known.block_count,
+                         .k = FromPlane(known.k, shape.layers),
+                         .v = FromPlane(known.v, shape.layers)};
+  CAIRN_ASSIGN_OR_RETURN(PagedViews views,
+                         PagedViews::Make(paged, shape, {wanted.blocks, wanted.block_count}, use));
+  return PagedGiven{slice, std::move(views), wanted};
+}
+
+absl::Status CheckPagedKeys(const PagedGiven& given) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("keys", given.request.keys));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("statuses", given.request.statuses));
+  if (given.request.code != 0 && given.request.code != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("code is ", given.request.code, ", expected 0 or 1"));
+  }
+  if (given.request.key_count != given.views.count()) {
+    return absl::InvalidArgumentError(absl::StrCat("there are ", given.request.key_count,
+                                                   " keys, and blocks of the engine for ",
+                                                   given.views.count()));
+  }
+  return absl::OkStatus();
+}
+
+// Writes the statuses, and the sums into the caller's request.
+template <typename Result, typename BytesOf>
+void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PagedGiven& given,
+                const BytesOf& bytes_of, cairn_paged_request* target) {
+  cairn_paged_request value = given.request;
+  value.bytes = value.wire_bytes = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    value.statuses[i] = Report(results[i].status());
+    if (results[i].ok()) {
+      value.bytes += SourceBytesOf(given.slice);
+      value.wire_bytes += bytes_of(*results[i]);
+    }
+  }
+  WriteStruct(value, target);
+}
+
+absl::Status GetPaged(cairn_space* space, const cairn_paged_cache* cache,
+                      cairn_paged_request* request) {
+  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
+                         ReadPaged(space, cache, request, ViewUse::kTarget));
+  CAIRN_RETURN_IF_ERROR(CheckPagedKeys(given));
+  const auto keys = Keys(given.request.keys, given.request.key_count);
+  std::vector<GetRequest> gets(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    gets[i].key = keys[i];
+    gets[i].lease = Bytes<LeaseToken>(given.request.lease);
+    gets[i].slice = FromSlice(given.request.slice);
+    gets[i].decode = given.request.code == CAIRN_DECODE_DAEMON ? Side::kDaemon : Side::kClient;
+    gets[i].target = given.views.At(i);
+  }
+  const auto results = space->space->GetBatch(gets, Timeout(given.request.timeout_ms));
+  WritePaged(
+      results, given, [](const GetResult& got) { return got.wire_bytes; }, request);
+  return absl::OkStatus();
+}
+
+absl::Status PutPaged(cairn_space* space, const cairn_paged_cache* cache,
+                      cairn_paged_request* request) {
+  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
+                         ReadPaged(space, cache, request, ViewUse::kSource));
+  CAIRN_RETURN_IF_ERROR(CheckPagedKeys(given));
+  const auto keys = Keys(given.request.keys, given.request.key_count);
+  std::vector<PutRequest> puts(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    puts[i].key = keys[i];
+    puts[i].parent = i == 0 ? Bytes<BlockKey>(given.request.parent) : keys[i - 1];
+    puts[i].first_position = given.request.first_position + i * given.slice.tokens;
+    puts[i].slice = FromSlice(given.request.slice);
+    puts[i].is_derived = given.request.derived != 0;
+    puts[i].encode = given.request.code == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
+    puts[i].source = given.views.At(i);
+  }
+  const auto results = space->space->PutBatch(puts, Timeout(given.request.timeout_ms));
+  WritePaged(
+      results, given, [](const PutResult& put) { return put.image_bytes; }, request);
+  return absl::OkStatus();
+}
+
+absl::Status GatherPaged(cairn_space* space, const cairn_paged_cache* cache,
+                         const cairn_paged_request* request, void* target, uint64_t target_bytes) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
+  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
+                         ReadPaged(space, cache, request, ViewUse::kSource));
+  const uint64_t block_bytes = SourceBytesOf(given.slice);
+  if (target_bytes != block_bytes * given.views.count()) {
+    return absl::InvalidArgumentError(absl::StrCat("target has ", target_bytes, " bytes, expected ",
+                                                   block_bytes * given.views.count()));
+  }
+  auto* bytes = static_cast<std::byte*>(target);
+  for (size_t i = 0; i < given.views.count(); ++i, bytes += block_bytes) {
+    Gather(given.slice.view_shape(), given.views.At(i), {bytes, block_bytes});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace cairn::c
+
+// What follows is in no namespace: C.
+int cairn_get_paged(cairn_space* space, const cairn_paged_cache* cache,
+                    cairn_paged_request* request) {
+  return cairn::c::Guard([&] { return cairn::c::GetPaged(space, cache, request); });
+}
+
+int cairn_put_paged(cairn_space* space, const cairn_paged_cache* cache,
+                    cairn_paged_request* request) {
+  return cairn::c::Guard([&] { return cairn::c::PutPaged(space, cache, request); });
+}
+
+int cairn_gather_paged(cairn_space* space, const cairn_paged_cache* cache,
+                       const cairn_paged_request* request, void* target, uint64_t target_bytes) {
+  return cairn::c::Guard(
+      [&] { return cairn::c::GatherPaged(space, cache, request, target, target_bytes); });
+}

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts and gets of many blocks from and into an engine's paged KV cache: one call, no Python loop
+over blocks, layers or heads, and the GIL released while bytes move.
+
+    cache = PagedCache(layers, tokens_per_block=16, block_count=4096,
+                       k=Placement(head=…, token=…, dim=…), v=Placement(offset=…, …))
+    moved = get(space, cache, keys, block_table, lease=match.lease)
+    moved.statuses                       # one per key; 0 is OK, 5 a miss
+
+The engine's blocks may be smaller than the store's: `tokens_per_block` of the space is a multiple
+of the cache's, and a block table names so many of the engine's blocks for each key.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _ffi
+from .errors import InvalidArgumentError
+from .space import Space
+from .tensors import contiguous, describe
+from .transfer import Part, check_key
+
+SKIPPED = -1  # in a block table: a get leaves the tokens of this block out
+OK, MISS = _ffi.OK, _ffi.NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How one plane (K, V) lies within a layer's array. Strides are bytes.
+
+    offset: of the plane's first element. block: from one block to the next. Where tokens_per_run
+    (dims_per_run) is not 0, tokens (channels) lie in runs of so many, token_run (dim_run) bytes
+    apart: tiles of a matrix unit. A transposed K is one with a `token` of one element.
+    """
+
+    block: int
+    head: int
+    token: int
+    dim: int
+    offset: int = 0
+    tokens_per_run: int = 0
+    token_run: int = 0
+    dims_per_run: int = 0
+    dim_run: int = 0
+
+    def native(self, layers: Any, memory_bytes: int) -> _ffi.PagedPlane:
+        return _ffi.PagedPlane(
+            layers=layers,
+            block_stride=self.block,
+            head_stride=self.head,
+            token_run_stride=self.token_run,
+            token_stride=self.token,
+            dim_run_stride=self.dim_run,
+            dim_stride=self.dim,
+            tokens_per_run=self.tokens_per_run,
+            dims_per_run=self.dims_per_run,
+            first_byte=-self.offset,
+            end_byte=memory_bytes - self.offset,
+        )
+
+
+class PagedCache:
+    """An engine's cache: an array per layer, all of one shape, strides and dtype.
+
+    The arrays are borrowed: they are kept alive, and described once. Nothing is ever written
+    outside the memory that they span.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        *,
+        tokens_per_block: int,
+        block_count: int,
+        k: Placement,
+        v: Placement | None = None,
+    ) -> None:
+        self._layers = [describe(f"layers[{i}]", layer) for i, layer in enumerate(layers)]
+        if len({(t.shape, t.strides, t.dtype) for t in self._layers}) != 1:
+            raise InvalidArgumentError("the layers' shapes, strides or dtypes differ")
+        first = self._layers[0]
+        if any(stride < 0 for stride in first.strides):
+            raise InvalidArgumentError("the layers have negative strides")
+        spans = zip(first.shape, first.strides, strict=True)
+        span = sum((extent - 1) * stride for extent, stride in spans) + first.itemsize
+        self.tokens_per_block = tokens_per_block
+        self.block_count = block_count
+        self.dtype = first.dtype
+        self._pointers = [self._pointers_of(p) for p in ((k, v) if v is not None else (k,))]
+        self.native = _ffi.PagedCache(
+            tokens_per_block=_ffi.unsigned("tokens_per_block", tokens_per_block),
+            block_count=block_count,
+            k=k.native(self._pointers[0], span),
+        )
+        if v is not None:
+            self.native.v = v.native(self._pointers[1], span)
+
+    @property
+    def layer_count(self) -> int:
+        return len(self._layers)
+
+    def _pointers_of(self, placement: Placement) -> Any:
+        addresses = [layer.address + placement.offset for layer in self._layers]
+        return (ctypes.c_void_p * len(addresses))(*addresses)
+
+    def require(self, space: Space, part: Part, is_target: bool) -> None:
+        """Raises unless the arrays are (bits of) the space's dtype, and one per layer of `part`."""
+        self._layers[0].require("the cache", space.spec.dtype, is_target)
+        group = space.spec.groups[part.group]
+        wanted = len(group.layer_indices if part.layers is None else part.layers)
+        if wanted != self.layer_count:
+            raise InvalidArgumentError(f"the cache has {self.layer_count} layers, not {wanted}")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What came of each key: `statuses` are numbers of the library, OK, MISS or an error's. bytes:
+    of source form that arrived. wire_bytes: that moved for them, or that the daemon now holds."""
+
+    statuses: list[int]
+    bytes: int
+    wire_bytes: int
+
+
+def get(
+    space: Space,
+    cache: PagedCache,
+    wanted: Sequence[bytes],
+    blocks: Sequence[int],
+    *,
+    lease: bytes | None = None,
+    part: Part | None = None,
+    timeout: float | None = None,
+) -> Moved:
+    """Gets blocks into the cache, where `blocks` says. What a key that is not OK was to fill is in
+    any state after it."""
+    request, held = _request(cache, wanted, blocks, part)
+    cache.require(space, part or Part(), is_target=True)
+    request.timeout_ms = _ffi.milliseconds(timeout)
+    if lease is not None:
+        request.lease[:] = lease
+    return _move(_ffi.library().cairn_get_paged, space, cache, request, held)
+
+
+def put(
+    space: Space,
+    cache: PagedCache,
+    given: Sequence[bytes],
+    blocks: Sequence[int],
+    *,
+    parent: bytes | None = None,
+    first_position: int = 0,
+    part: Part | None = None,
+    is_derived: bool = False,
+    timeout: float | None = None,
+) -> Moved:
+    """Puts consecutive blocks of one chain out of the cache: `parent` is the key before the first,
+    `first_position` its first token's."""
+    request, held = _request(cache, given, blocks, part)
+    cache.require(space, part or Part(), is_target=False)
+    request.timeout_ms = _ffi.milliseconds(timeout)
+    if parent is not None:
+        request.parent[:] = check_key("parent", parent)
+    request.first_position = _ffi.unsigned("first_position", first_position, 64)
+    request.derived = 1 if is_derived else 0
+    return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
+
+
+def gather(
+    space: Space, cache: PagedCache, blocks: Sequence[int], target: Any, *, part: Part | None = None
+) -> None:
+    """Copies blocks out of the cache to `target`, contiguous bytes, as puts of `source` take them:
+    they may then go on while the engine uses its blocks anew. No call to the daemon."""
+    request, held = _request(cache, (), blocks, part)
+    cache.require(space, part or Part(), is_target=False)
+    place = contiguous("target", target, is_target=True)
+    with space._handle.use() as address:
+        _ffi.check(
+            _ffi.library().cairn_gather_paged(
+                address,
+                ctypes.byref(cache.native),
+                ctypes.byref(request),
+                place.address,
+                place.bytes,
+            )
+        )
+    del held
+
+
+def _request(
+    cache: PagedCache, given: Sequence[bytes], blocks: Sequence[int], part: Part | None
+) -> tuple[_ffi.PagedRequest, tuple[Any, ...]]:
+    """The request, and what keeps its memory alive."""
+    joined = b"".join(check_key("a key", key) for key in given)
+    keys = ctypes.create_string_buffer(joined, len(joined) or 1)
+    table = array("q", blocks)
+    native = (ctypes.c_int64 * len(table)).from_buffer(table)
+    statuses = (ctypes.c_int32 * max(1, len(given)))()
+    request = _ffi.PagedRequest(
+        slice=(part or Part()).native(),
+        keys=ctypes.addressof(keys),
+        key_count=len(given),
+        blocks=native,
+        block_count=len(table),
+        statuses=statuses,
+    )
+    return request, (keys, table, native, statuses)
+
+
+def _move(
+    call: Any, space: Space, cache: PagedCache, request: _ffi.PagedRequest, held: tuple[Any, ...]
+) -> Moved:
+    with space._handle.use() as address:
+        _ffi.check(call(address, ctypes.byref(cache.native), ctypes.byref(request)))
+    statuses = list(held[-1][: request.key_count])
+    return Moved(statuses, request.bytes, request.wire_bytes)
