@@ -98,6 +98,15 @@ absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text) {
   return folders;
 }
 
+absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text) {
+  if (text == "auto") return std::optional<uint64_t>();
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text));
+  if (bytes > limits::kScrubRateBytesCeiling) {
+    return absl::InvalidArgumentError("too many bytes a second");
+  }
+  return std::optional<uint64_t>(bytes);
+}
+
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {
   uint64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);

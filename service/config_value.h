@@ -4,6 +4,7 @@
 // was expected, without the knob's name (config.cc puts it in front).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ struct SsdFolder {
 };
 // "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
+
+// Bytes a second, at most limits::kScrubRateBytesCeiling; "auto": nullopt.
+absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text);
 
 // Decimal digits only.
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text);

@@ -39,6 +39,12 @@ IoChoice IoOf(const Config& config) {
                                       : IoChoice::kAuto;
 }
 
+std::optional<uint64_t> ScrubRateOf(const Config& config) {
+  absl::StatusOr<std::optional<uint64_t>> rate = ParseScrubRate(config.ssd_scrub_rate);
+  CAIRN_CHECK_OK(rate);  // a row checks it
+  return *rate;
+}
+
 // Of all transports.
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
@@ -136,7 +142,8 @@ absl::Status Daemon::StartAll() {
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
   get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
-  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *tiers_, clock_);
+  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *tiers_, clock_,
+                                     Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_)});
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());

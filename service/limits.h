@@ -176,6 +176,18 @@ inline constexpr int kIoWriteThreads = 2;
 inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
 inline constexpr uint64_t kWriteDownShareOfHost = 8;
 
+// --- The scrubber
+// Without a rate of its own it reads the tier once in that many days, at these bytes a second at
+// least and at most.
+inline constexpr uint64_t kScrubPassDays = 10;
+inline constexpr uint64_t kScrubRateBytesMin = 64_KiB;
+inline constexpr uint64_t kScrubRateBytesMax = 16_MiB;
+inline constexpr uint64_t kScrubRateBytesCeiling = uint64_t{1} << 30;  // that an operator may set
+// From the beginning of one pass to that of the next, at least.
+inline constexpr uint32_t kScrubPassMsMin = 86'400'000;
+// Of an Admin.Verify, which reads all that there is.
+inline constexpr uint32_t kVerifyMsMax = 86'400'000;
+
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");
 static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,

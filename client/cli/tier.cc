@@ -24,6 +24,25 @@ std::string Segments(const v1::DeviceInfo& device) {
   return text;
 }
 
+// "ssd scrub: 64KiB/s, 2GiB in this pass, whole passes 3, last 3h ago, damaged images 0".
+std::string Scrubbed(const v1::TierInfo& tier) {
+  const v1::ScrubInfo& scrub = tier.scrub();
+  const std::string prefix = absl::StrCat(ToAbsl(TierName(tier.tier())), " scrub: ");
+  if (scrub.rate_bytes() == 0) {
+    return absl::StrCat(prefix, "off");
+  }
+  const std::string last =
+      scrub.last_pass_ms() == 0
+          ? "none"
+          : absl::StrCat(absl::FormatDuration(absl::Trunc(absl::Milliseconds(scrub.last_pass_ms()),
+                                                          absl::Seconds(1))),
+                         " ago");
+  return absl::StrCat(prefix, FormatBytes(scrub.rate_bytes()), "/s, ",
+                      FormatBytes(scrub.image_bytes()), " in this pass, whole passes ",
+                      scrub.pass_count(), ", last ", last, ", damaged images ",
+                      scrub.corrupt_images());
+}
+
 void PrintJson(const v1::ListTiersReply& reply) {
   JsonWriter json;
   json.BeginArray();
@@ -58,7 +77,20 @@ void PrintJson(const v1::ListTiersReply& reply) {
       }
       json.EndObject().EndObject();
     }
-    json.EndArray().EndObject();
+    json.EndArray();
+    if (tier.has_scrub()) {
+      const v1::ScrubInfo& scrub = tier.scrub();
+      json.Key("scrub")
+          .BeginObject()
+          .Field("rate_bytes", scrub.rate_bytes())
+          .Field("passes", scrub.pass_count())
+          .Field("corrupt_images", scrub.corrupt_images())
+          .Field("images", scrub.image_count())
+          .Field("image_bytes", scrub.image_bytes())
+          .Field("last_pass_ms", scrub.last_pass_ms())
+          .EndObject();
+    }
+    json.EndObject();
   }
   json.EndArray().Print();
 }
@@ -84,6 +116,11 @@ void PrintTiers(const v1::ListTiersReply& reply) {
     PrintTable({"DEVICE", "STATE", "USED", "OF", "IMAGES", "WRITTEN", "CARRIED", "READ", "FAULTS",
                 "ENGINE", "SEGMENTS"},
                devices);
+  }
+  for (const v1::TierInfo& tier : reply.tiers()) {
+    if (tier.has_scrub()) {
+      absl::PrintF("%s\n", Scrubbed(tier));
+    }
   }
   PrintDevicesInTrouble(reply);
 }
@@ -160,7 +197,8 @@ const Command kTier{
         "  read-only   it failed writes, or is retired\n"
         "  out         it could not be opened: nothing is read or written\n\n"
         "CARRIED are bytes that were written again because they were in use when their segment\n"
-        "was due; FAULTS are transfers that failed.\n\n",
+        "was due; FAULTS are transfers that failed. The scrub line says how fast the tier is\n"
+        "read in the background, how far that is, and what it found.\n\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 2,

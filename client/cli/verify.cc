@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/cli/command.h"
@@ -10,6 +11,8 @@
 
 namespace cairn::cli {
 namespace {
+
+constexpr absl::Duration kLongest = absl::Hours(24);
 
 constexpr Flag kFlags[] = {
     {"--space", "ID", "without FILEs: that space only [all of them]"},
@@ -53,7 +56,11 @@ absl::Status VerifyDaemon(const Arguments& arguments) {
     CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
     space_id = space.space_id();
   }
-  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  // A large tier takes long, and shows how far it is.
+  CAIRN_ASSIGN_OR_RETURN(absl::Time deadline, DeadlineOf(arguments));
+  if (!arguments.Has("--timeout")) {
+    deadline = MonotonicNow() + kLongest;
+  }
   v1::VerifyProgress last;
   {
     Progress progress(arguments.shows_progress());
@@ -74,7 +81,7 @@ absl::Status VerifyDaemon(const Arguments& arguments) {
         .EndObject()
         .Print();
   } else {
-    absl::PrintF("%d images, %s checked, %d damaged and dropped\n", last.images_checked(),
+    absl::PrintF("%d copies of images, %s checked, %d damaged and dropped\n", last.images_checked(),
                  FormatBytes(last.bytes_checked()), last.corrupt_images());
   }
   if (!last.done()) {
@@ -95,7 +102,10 @@ const Command kVerify{
     .name = "verify",
     .operands = "[FILE …]",
     .summary = "Checks image files, or every tile the daemon has, against their checksums",
-    .details = "The daemon drops what is damaged; it becomes a miss.\n",
+    .details =
+        "The daemon checks the copies in every tier and drops what is damaged: where there\n"
+        "is no other copy, it becomes a miss. Reads of the SSD tier give way to all others.\n"
+        "Without --timeout it takes as long as it takes, a day at most.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 65536,

@@ -78,6 +78,16 @@ void FillDevice(const DeviceReport& device, v1::DeviceInfo* info) {
   info->set_engine(std::string(device.engine));
 }
 
+void FillScrub(const ScrubReport& scrub, v1::ScrubInfo* info) {
+  info->set_rate_bytes(scrub.rate_bytes);
+  info->set_pass_count(scrub.pass_count);
+  info->set_corrupt_images(scrub.corrupt_count);
+  info->set_image_count(scrub.image_count);
+  info->set_image_bytes(scrub.image_bytes);
+  info->set_last_pass_ms(static_cast<uint64_t>(
+      absl::ToInt64Milliseconds(scrub.since_last_pass.value_or(absl::ZeroDuration()))));
+}
+
 }  // namespace
 
 void AdminService::Stop() {
@@ -215,6 +225,7 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
     for (const DeviceReport& device : tier->Devices()) {
       FillDevice(device, info.add_devices());
     }
+    if (tier->traits().is_lasting) FillScrub(parts_.upkeep.scrub(), info.mutable_scrub());
   }
   return absl::OkStatus();
 }

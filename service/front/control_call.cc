@@ -29,8 +29,7 @@ class RefusedCall final : public ControlCall {
 
 }  // namespace
 
-absl::Time ControlCall::deadline() const {
-  const absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax);
+absl::Time ControlCall::deadline(absl::Duration longest) const {
   const auto deadline = context_.deadline();
   absl::Duration left = longest;
   if (deadline != std::chrono::system_clock::time_point::max()) {

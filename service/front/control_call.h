@@ -22,6 +22,7 @@
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"
 #include "service/front/request_bound.h"
+#include "service/limits.h"
 
 namespace cairn {
 
@@ -34,9 +35,9 @@ struct CallPlace {
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
  public:
-  // When the call has to be over: the client's deadline, a minute from now at most, whether it set
+  // When the call has to be over: the client's deadline, `longest` from now at most, whether it set
   // one or not.
-  absl::Time deadline() const;
+  absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
   const std::optional<PeerIdentity>& identity() const { return identity_; }
   bool is_cancelled() const { return context_.IsCancelled(); }
 

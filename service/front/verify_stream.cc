@@ -4,11 +4,14 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "service/limits.h"
 
 namespace cairn {
 
 VerifyStream::VerifyStream(const CallPlace& place, const Begin& begin)
-    : ControlCall(place), begin_(begin), deadline_(deadline()) {
+    : ControlCall(place),
+      begin_(begin),
+      deadline_(deadline(absl::Milliseconds(limits::kVerifyMsMax))) {
   if (!ReadHeld()) FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
 }
 
@@ -35,7 +38,7 @@ bool VerifyStream::Write(const v1::VerifyProgress& progress) {
 
 void VerifyStream::End(absl::Status status) {
   if (absl::IsCancelled(status) && MonotonicNow() >= deadline_) {
-    status = absl::DeadlineExceededError("verify: the deadline has passed; 60 s at most");
+    status = absl::DeadlineExceededError("verify: the deadline has passed");
   }
   HoldCall();  // while a slow reader takes what is left
   Step step = Step::kNone;

@@ -119,6 +119,7 @@ class BlockIndex final : public Prefixes,
   std::optional<BlockName> BlockBefore(const ResidentPin& pin) const override;
   void PutBackPending(const ResidentPin& pin) override;
   bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) override;
+  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) override;
 
   // Evictor.
   using Evictor::EvictOldest;

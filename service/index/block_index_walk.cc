@@ -165,6 +165,29 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
   return *cursor < table_.slot_count();
 }
 
+bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) {
+  pin->Reset();
+  const MutexLock lock(mutex_);
+  uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
+  size_t place = *cursor % codecs::kImagesPerBlockMax;  // in the block's images
+  const uint64_t end = std::min<uint64_t>(table_.slot_count(), slot + kSlotsPerWalk);
+  for (; slot < end && pin->is_empty(); place = 0, ++slot) {
+    Block* block = table_.AtSlot(static_cast<uint32_t>(slot));
+    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id)) {
+      continue;
+    }
+    for (; place < block->images.size(); ++place) {
+      if (Copy* copy = block->images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
+        *cursor = slot * codecs::kImagesPerBlockMax + place + 1;
+        *pin = ResideLocked(*copy);
+        return true;
+      }
+    }
+  }
+  *cursor = slot * codecs::kImagesPerBlockMax;
+  return slot < table_.slot_count();
+}
+
 ResidentPins BlockIndex::TakePending(size_t count) {
   ResidentPins pins;
   const MutexLock lock(mutex_);

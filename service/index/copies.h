@@ -61,6 +61,9 @@ class Copies {
   // Walks all images without holding the lock for long: pins of the copies in the host tier in the
   // next slots from *cursor on (start with 0), of one space or of all (0). False: the walk is over.
   virtual bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) = 0;
+  // Likewise one copy at a time, of any tier: *pin is the next, or empty where the next slots have
+  // none.
+  virtual bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) = 0;
 };
 
 }  // namespace cairn

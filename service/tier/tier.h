@@ -61,6 +61,8 @@ struct TierRead {
   uint64_t offset = 0;  // in the image
   std::span<std::byte> target;
   absl::Time deadline = absl::InfiniteFuture();
+  // Nobody waits for it: it gives way to all others, and does not count as a use of the copy.
+  bool is_background = false;
 };
 
 // A whole image into its place. Everything it names stays until the completion runs.

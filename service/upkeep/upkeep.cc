@@ -40,14 +40,17 @@ bool GoesOnWithParents(const codecs::Recipe& recipe, uint64_t first_position) {
 
 }  // namespace
 
-Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock)
+Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
+               const Options& options)
     : spaces_(spaces),
       index_(index),
       tiers_(tiers),
       clock_(clock),
       backend_(ActiveBackend()),
+      check_(spaces, index, "upkeep"),
       mining_(spaces, index, tiers, backend_),
       write_down_(spaces, index, tiers, clock, [this] { Wake(); }),
+      scrub_(spaces, index, tiers, clock, options.scrub_rate_bytes, [this] { Wake(); }),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
 
@@ -66,6 +69,7 @@ void Upkeep::Stop() {
     thread_.join();
   }
   mining_.Stop();
+  scrub_.Stop();
   write_down_.Stop();
 }
 
@@ -108,7 +112,7 @@ absl::Time Upkeep::RunOnce() {
   if (now >= encode_again_) {
     has_more = EncodePending() || has_more;
   }
-  next = std::min({next, mining_.RunSlice(now), write_down_.RunOnce(now)});
+  next = std::min({next, mining_.RunSlice(now), write_down_.RunOnce(now), scrub_.RunOnce(now)});
   if (has_more) {
     return now;
   }
@@ -196,7 +200,7 @@ Upkeep::Parents Upkeep::ParentsOf(const ResidentPin& pin, const SpaceEntry& spac
 absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   const StepTimer timer(encode_seconds_);
   CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, spaces_.Find(pin.facts().space_id));
-  if (!VerifyOne(pin)) {
+  if (!check_.Check(pin, pin.bytes())) {
     return absl::OkStatus();
   }
   codecs::ImageView view;
@@ -296,12 +300,10 @@ void Upkeep::Report(MetricSink& sink) const {
                     encode_seconds_.Snapshot());
   mining_.Report(sink);
   write_down_.Report(sink);
-  const MetricLabel where[] = {{"where", "upkeep"}};
-  sink.AddCounter("cairn_corrupt_tiles_total",
-                  "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",
-                  where, corrupt_images_.Value());
+  scrub_.Report(sink);
+  check_.Report(sink);
   sink.AddCounter("cairn_verified_images_total", "Images checked by Verify and upkeep.", {},
-                  verified_images_.Value());
+                  check_.checked().Value());
 }
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -23,14 +24,22 @@
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
+#include "service/upkeep/image_check.h"
 #include "service/upkeep/mining.h"
+#include "service/upkeep/scrub.h"
 #include "service/upkeep/write_down.h"
 
 namespace cairn {
 
 class Upkeep {
  public:
-  Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock);
+  struct Options {
+    std::optional<uint64_t> scrub_rate_bytes = 0;  // as Scrub
+  };
+  Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
+         const Options& options);
+  Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock)
+      : Upkeep(spaces, index, tiers, clock, Options()) {}
   ~Upkeep() { Stop(); }
 
   void Start();
@@ -45,13 +54,14 @@ class Upkeep {
 
   // Images that a restart would lose and upkeep has yet to write down.
   uint64_t unwritten_count() const { return write_down_.left(); }
+  ScrubReport scrub() const { return scrub_.Describe(); }
 
   struct VerifyProgress {
     uint64_t images_checked = 0, images_total = 0, bytes_checked = 0, corrupt_images = 0;
   };
-  // Checks every published tile against its CRC, in the calling thread; what is wrong is dropped,
-  // counted and logged. `progress` runs at least once a second and at the end; false stops the walk
-  // (Cancelled).
+  // Checks every published tile against its CRC, of the copies in every tier, in the calling thread
+  // and as fast as it goes; what is wrong is dropped, counted and logged. `progress` runs at least
+  // once a second and at the end; false stops the walk (Cancelled). The counts are of copies.
   absl::Status Verify(uint64_t space_id,
                       const std::function<bool(const VerifyProgress&)>& progress);
 
@@ -87,16 +97,18 @@ class Upkeep {
   absl::StatusOr<Extent> Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
                                  const codecs::EncodeInputs& inputs);
   absl::Status CheckStaging(uint64_t bytes) const;
-  // Checks the whole image; false if it was damaged, and has been dropped.
-  bool VerifyOne(const ResidentPin& pin);
+  absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
+                          const std::function<bool()>& goes_on);
 
   Spaces& spaces_;
   BlockIndex& index_;
   Tiers& tiers_;
   const Clock& clock_;
   const codecs::Backend& backend_;
+  ImageCheck check_;
   Mining mining_;
   WriteDown write_down_;
+  Scrub scrub_;
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
 
   mutable Mutex mutex_;
@@ -108,7 +120,7 @@ class Upkeep {
   // Owned by the thread: when to encode again after there was no room, and how long that rest was.
   absl::Time encode_again_ = absl::InfinitePast();
   absl::Duration retry_;
-  Counter rounds_, encoded_, corrupt_images_, verified_images_;
+  Counter rounds_, encoded_;
   std::array<Counter, kEncodeFailureCount> encode_failures_;
   Histogram encode_seconds_;
 };

@@ -1,62 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/log.h"
+#include "base/check.h"
 #include "base/status.h"
-#include "codecs/image/image.h"
-#include "proto/block_key.h"
-#include "service/index/pinned_image.h"
 #include "service/upkeep/upkeep.h"
 
 namespace cairn {
+namespace {
 
-bool Upkeep::VerifyOne(const ResidentPin& pin) {
-  verified_images_.Add();
-  codecs::ImageView view;
-  const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
-  if (!space.ok()) {
-    return true;  // nobody can ask for it any more
+constexpr absl::Duration kProgressStep = absl::Milliseconds(500);
+
+// A read that the calling thread waits for, and cancels once `goes_on` says so.
+class AwaitedRead {
+ public:
+  absl::Status Run(CopyTier& tier, const ResidentPin& pin, std::span<std::byte> target,
+                   const std::function<bool()>& goes_on) {
+    const TransferId id =
+        tier.Read({.place = &pin.extent(), .target = target, .is_background = true},
+                  [this](absl::Status status) {
+                    const MutexLock lock(mutex_);
+                    status_ = std::move(status);
+                    over_.NotifyAll();  // under the lock: who waits destroys it
+                  });
+    for (bool is_cancelled = false; !IsOver();) {  // ends: a tier completes every transfer
+      if (!is_cancelled && !goes_on()) {
+        is_cancelled = true;
+        tier.Cancel(id);
+      }
+    }
+    const MutexLock lock(mutex_);
+    return *status_;
   }
-  codecs::Error error = ParsePinned(pin, pin.bytes(), (*space)->fingerprint(), &view);
-  if (error == codecs::Error::kOk) {
-    error = codecs::VerifyTiles(view);
+
+ private:
+  bool IsOver() {
+    const absl::Time until = MonotonicNow() + kProgressStep;
+    const MutexLock lock(mutex_);
+    while (!status_.has_value() && over_.WaitUntil(mutex_, until)) {
+    }
+    return status_.has_value();
   }
-  if (error == codecs::Error::kOk) {
-    return true;
+
+  Mutex mutex_;
+  CondVar over_;
+  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::Status Upkeep::VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
+                                const std::function<bool()>& goes_on) {
+  uint64_t cursor = 0;
+  ResidentPin pin;
+  while (index_.WalkTier(tier.id(), space_id, &cursor, &pin)) {
+    if (pin.is_empty()) {
+      continue;
+    }
+    bool is_intact = false;
+    if (tier.traits().is_addressable) {
+      is_intact = check_.Check(pin, pin.bytes());
+    } else {
+      CAIRN_ASSIGN_OR_RETURN(const Extent memory,
+                             tiers_.host().AllocateStaging(pin.copy().image_bytes));
+      const absl::Status read = AwaitedRead().Run(tier, pin, memory.bytes(), goes_on);
+      if (absl::IsDataLoss(read)) {
+        check_.Drop(pin, "the tier cannot read it");
+      } else if (!read.ok()) {
+        return goes_on() ? read : absl::CancelledError("verify: cancelled");
+      }
+      is_intact = read.ok() && check_.Check(pin, memory.bytes());
+    }
+    ++done.images_checked;
+    done.bytes_checked += pin.copy().image_bytes;
+    done.corrupt_images += is_intact ? 0 : 1;
+    pin.Reset();
+    if (!goes_on()) {
+      return absl::CancelledError("verify: cancelled");
+    }
   }
-  if (index_.Drop(pin)) {
-    corrupt_images_.Add();
-    LogWarn("upkeep", "image is damaged: dropped",
-            {{"error", codecs::Name(error)},
-             {"key", proto::Hex(std::span(pin.facts().key).first(4))},
-             {"space", pin.facts().space_id},
-             {"place", pin.place()}});
-  }
-  return false;
+  return absl::OkStatus();
 }
 
 absl::Status Upkeep::Verify(uint64_t space_id,
                             const std::function<bool(const VerifyProgress&)>& progress) {
   VerifyProgress done;
-  done.images_total =
-      space_id == 0 ? index_.figures().image_count : index_.figures(space_id).image_count;
-  absl::Time reported = MonotonicNow();
-  uint64_t cursor = 0;
-  ResidentPins pins;
-  for (bool has_more = true; has_more;) {
-    has_more = index_.Walk(space_id, &cursor, &pins);
-    for (ResidentPin& pin : pins) {
-      ++done.images_checked;
-      done.bytes_checked += pin.copy().image_bytes;
-      done.corrupt_images += VerifyOne(pin) ? 0 : 1;
-      pin.Reset();
-      if (MonotonicNow() - reported >= absl::Milliseconds(500)) {
-        reported = MonotonicNow();
-        if (!progress(done)) {
-          return absl::CancelledError("verify: cancelled");
-        }
-      }
+  if (space_id == 0) {
+    for (const CopyTier* tier : tiers_.all()) {
+      done.images_total += index_.figures(tier->id()).copy_count;
     }
+  } else {
+    done.images_total = index_.figures(space_id).image_count;
   }
-  // Images that came or went meanwhile.
+  absl::Time reported = MonotonicNow();
+  const auto goes_on = [&] {
+    if (MonotonicNow() - reported < kProgressStep) {
+      return true;
+    }
+    reported = MonotonicNow();
+    done.images_total = std::max(done.images_total, done.images_checked);
+    return progress(done);
+  };
+  for (CopyTier* tier : tiers_.all()) {
+    CAIRN_RETURN_IF_ERROR(VerifyTier(*tier, space_id, done, goes_on));
+  }
+  // Copies that came or went meanwhile.
   done.images_total = done.images_checked;
   progress(done);
   return absl::OkStatus();

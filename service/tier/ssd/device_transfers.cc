@@ -27,10 +27,11 @@ IoId SsdDevice::Read(const TierRead& read, TierDone done) {
   const uint64_t offset = DeviceOffset(read.place->offset());
   IoTransfer transfer;
   transfer.deadline = read.deadline;
+  transfer.is_background = read.is_background;
   uint32_t slot = 0;
   {
     const MutexLock lock(mutex_);
-    segments_->Find(offset).is_hit = true;
+    segments_->Find(offset).is_hit |= !read.is_background;
     slot = segments_->SlotOf(offset);
     transfer.fd = files_[slot].get();
   }
@@ -48,19 +49,19 @@ IoId SsdDevice::Read(const TierRead& read, TierDone done) {
   transfer.parts[1] = direct > 0 ? bounce.bytes() : std::span<std::byte>();
   const size_t skip = direct > 0 ? 0 : first - begin;
   const std::span<std::byte> rest = target.subspan(direct);
-  return engine_->Submit(transfer,
-                         [this, slot, rest, skip, bounce = std::move(bounce), bytes = target.size(),
-                          done = std::move(done)](absl::Status status) mutable {
-                           if (status.ok()) {
-                             read_bytes_.Add(bytes);
-                             if (!rest.empty()) {
-                               std::memcpy(rest.data(), bounce.bytes().data() + skip, rest.size());
-                             }
-                           } else {
-                             CountError(slot, IoKind::kRead, status);
-                           }
-                           std::move(done)(std::move(status));
-                         });
+  return engine_->Submit(transfer, [this, slot, rest, skip, bounce = std::move(bounce),
+                                    bytes = read.is_background ? 0 : target.size(),
+                                    done = std::move(done)](absl::Status status) mutable {
+    if (status.ok()) {
+      read_bytes_.Add(bytes);
+      if (!rest.empty()) {
+        std::memcpy(rest.data(), bounce.bytes().data() + skip, rest.size());
+      }
+    } else {
+      CountError(slot, IoKind::kRead, status);
+    }
+    std::move(done)(std::move(status));
+  });
 }
 
 IoId SsdDevice::Write(const TierWrite& write, TierDone done) {

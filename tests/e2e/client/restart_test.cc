@@ -3,6 +3,11 @@
 
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
 #include "codecs/image/image.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/support/side_object_bytes.h"
@@ -22,7 +27,8 @@ class RestartTest : public testing::Test {
  protected:
   // A daemon over the disk, and a client of it.
   void Start() {
-    auto started = DaemonProcess::Start({"--ssd=" + disk_.path().string() + "=256MiB"});
+    auto started = DaemonProcess::Start(
+        {"--ssd=" + disk_.path().string() + "=256MiB", "--ssd-scrub-rate=" + scrub_rate_});
     ASSERT_TRUE(started.ok()) << started.status();
     daemon_ = *std::move(started);
     ConnectOptions options;
@@ -48,6 +54,24 @@ class RestartTest : public testing::Test {
     daemon_.reset();
   }
   void Kill() { End(SIGKILL, 128 + SIGKILL); }
+
+  // Changes the last byte of the image's only place in a segment. False: it is in none.
+  bool FlipByteOf(const Bytes& image) const {
+    for (const auto& segment : std::filesystem::directory_iterator(disk_.path() / "segments")) {
+      std::fstream file(segment.path(), std::ios::in | std::ios::out | std::ios::binary);
+      const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+      const size_t place =
+          bytes.find(std::string_view(reinterpret_cast<const char*>(image.data()), image.size()));
+      if (place != std::string::npos) {
+        const size_t last = place + image.size() - 1;
+        file.clear();
+        file.seekp(static_cast<std::streamoff>(last));
+        file.put(static_cast<char>(bytes[last] ^ 1));
+        return true;
+      }
+    }
+    return false;
+  }
 
   static std::vector<uint32_t> Tokens() {
     std::vector<uint32_t> tokens((kBlocks + 1) * kTokens);
@@ -105,6 +129,7 @@ class RestartTest : public testing::Test {
   std::unique_ptr<Space> space_;
   std::vector<BlockKey> keys_;
   std::string log_;
+  std::string scrub_rate_ = "0";
 };
 
 class RestartOf : public RestartTest, public testing::WithParamInterface<const char*> {};
@@ -194,6 +219,31 @@ TEST_F(RestartTest, ByTermWritesDownTheRestFirst) {
   ASSERT_NO_FATAL_FAILURE(Open("exact"));
   EXPECT_EQ(Matched(), kBlocks);
   EXPECT_EQ(Values(kBlocks - 1), SourceOf(kBlocks - 1));
+}
+
+// Copies that rot on the disk go before somebody asks for them, and the others stay.
+TEST_F(RestartTest, TheScrubberFindsWhatRots) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  ASSERT_NO_FATAL_FAILURE(PutChain());
+  ASSERT_NO_FATAL_FAILURE(End(SIGTERM, 0));
+  ASSERT_NO_FATAL_FAILURE(Start());  // seals what the first one left open
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  Bytes image;
+  ASSERT_TRUE(Image(2, &image).ok());
+  ASSERT_NO_FATAL_FAILURE(End(SIGTERM, 0));
+  ASSERT_TRUE(FlipByteOf(image));
+
+  scrub_rate_ = "1GiB";
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EXPECT_TRUE(daemon_->AwaitMetric("cairn_scrub_passes_total", 1, kPatience));
+  EXPECT_EQ(daemon_->Metric("cairn_corrupt_tiles_total{where=\"scrub\"}"), 1);
+  EXPECT_EQ(daemon_->Metric("cairn_scrubbed_images_total"), kBlocks);
+  EXPECT_EQ(daemon_->Metric("cairn_tier_copies{tier=\"ssd\"}"), kBlocks - 1);
+  EXPECT_EQ(Matched(), 2u) << "the prefix before it";
+  EXPECT_EQ(Values(5), SourceOf(5));
+  EXPECT_THAT(daemon_->ReadLog(), testing::HasSubstr("image is damaged: dropped"));
 }
 
 }  // namespace
