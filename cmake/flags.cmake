@@ -23,7 +23,7 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 
 # Bytes of the image format are the same on every backend only if no compiler fuses a multiply and an add.
-add_compile_options(-ffp-contract=off)
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
 # Some packages ask their users for it, and what shares precompiled headers has to agree.
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-pthread>)
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
@@ -86,6 +86,9 @@ if(CAIRN_CUDA)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
     endif()
+    find_package(CUDAToolkit REQUIRED)
+    # What codecs/numbers/math.h asks for.
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:--fmad=false -ftz=false -prec-div=true -Xcompiler=-ffp-contract=off>")
   else()
     message(STATUS "CUDA asked for, but no nvcc found: kernels are built as 'absent'")
   endif()

@@ -9,4 +9,10 @@ Availability Probe() {
       .name = "none", .is_available = false, .reason = "unavailable: built without device kernels"};
 }
 
+LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+
+std::string_view LastDeviceError() { return {}; }
+
 }  // namespace cairn::kernels

@@ -2,14 +2,19 @@
 #pragma once
 // What the program knows of device kernels. This folder is the only home of CUDA headers; without
 // them absent.cc stands in, so that every caller compiles and links the same either way.
+
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
+
+#include "kernels/plan.h"
 
 namespace cairn::kernels {
 
 // Whether encode and decode can run on a device, and why not.
 // Thread-safety: Immutable.
 struct Availability {
-  std::string_view name;  // of the backend: "none"; static storage
+  std::string_view name;  // of the backend: "none" or "cuda"; static storage
   bool is_available;
   std::string_view reason;  // one line for a log or `cairnctl version`; static storage
 };
@@ -17,5 +22,33 @@ struct Availability {
 // Same answer for the life of the process; never fails, never throws, needs no driver.
 // Thread-safety: Thread-safe.
 Availability Probe();
+
+// How a launch ended that was asked for.
+enum class [[nodiscard]] LaunchResult : uint8_t{
+    kOk,           // kernels are on the stream
+    kUnavailable,  // Probe() says why
+    kNoStream,     // null: the legacy default stream waits for every other
+    kDeviceError,  // CUDA refused; LastDeviceError() says how. The device may be lost
+};
+
+// A CUDA stream, as cudaStream_t. Launches are on the device that is current.
+using Stream = void*;
+
+// Puts the kernels of a plan on `stream`. Nothing allocates, synchronizes or copies; all memory is
+// the caller's, reachable by the device, and stays until what is on the stream is over. Kernels
+// read counts from the plan, so a captured graph serves every later plan that needs no kernels
+// that the captured one did not.
+//   plan    as MakeDecodePlan() gave it
+//   bytes   its buffer, on the device
+//   status  plan.image_count words, zeroed before. Then a word is 0 where the image was decoded,
+//           else the codecs::Error that says why not: its targets are in any state, others are not
+//           touched by it
+// Thread-safety: Thread-safe.
+LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
+                          Stream stream);
+
+// What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.
+// Static storage.
+[[nodiscard]] std::string_view LastDeviceError();
 
 }  // namespace cairn::kernels

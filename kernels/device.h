@@ -4,7 +4,8 @@
 // are calls into an executor, so that tests run the same text on a CPU (kernels/emulated.h).
 //
 // - CAIRN_KERNEL and CAIRN_BOUNDS(threads, blocks) stand before a kernel, CAIRN_DEVICE before a
-//   function that kernels call.
+//   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and
+//   CAIRN_NO_UNROLL stand before a loop.
 // - CAIRN_SHARED(Type, name) names the block's shared memory, which is launched with sizeof(Type).
 // - All global memory is reached through LoadGlobal, StoreGlobal, CopyAsync16 and atomics.
 // - Collectives take the mask of the lanes that meet there; without one all 32 do.
@@ -45,6 +46,9 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
 #define CAIRN_KERNEL __global__ void
 #define CAIRN_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define CAIRN_DEVICE static __device__ __forceinline__
+#define CAIRN_DEVICE_MEMBER __device__ __forceinline__
+#define CAIRN_UNROLL _Pragma("unroll")
+#define CAIRN_NO_UNROLL _Pragma("unroll 1")
 #define CAIRN_SHARED(Type, name)                                       \
   extern __shared__ __align__(128) unsigned char cairn_shared_bytes[]; \
   Type& name = *reinterpret_cast<Type*>(cairn_shared_bytes)
@@ -116,7 +120,7 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
 
 // Global memory that nobody writes while the kernel runs, at a multiple of what is loaded.
 template <typename T>
-__device__ __forceinline__ T LoadGlobal(const void* from) {
+CAIRN_DEVICE T LoadGlobal(const void* from) {
   if constexpr (sizeof(T) == 16) {
     const uint4 v = __ldg(static_cast<const uint4*>(from));
     return __builtin_bit_cast(T, v);
@@ -127,9 +131,14 @@ __device__ __forceinline__ T LoadGlobal(const void* from) {
     return __ldg(static_cast<const T*>(from));
   }
 }
+// A record of the host's, likewise.
+template <typename T>
+CAIRN_DEVICE T LoadRecord(const void* from) {
+  return *static_cast<const T*>(from);
+}
 // Past the caches: nobody reads it soon.
 template <typename T>
-__device__ __forceinline__ void StoreGlobal(void* to, T value) {
+CAIRN_DEVICE void StoreGlobal(void* to, T value) {
   if constexpr (sizeof(T) == 16) {
     __stcs(static_cast<uint4*>(to), __builtin_bit_cast(uint4, value));
   } else if constexpr (sizeof(T) == 8) {
@@ -176,7 +185,7 @@ CAIRN_DEVICE void CopyAsync16(void* shared, const void* global) {
 CAIRN_DEVICE void CopyCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most so many of the thread's own groups are under way.
 template <int kPending>
-__device__ __forceinline__ void CopyWait() {
+CAIRN_DEVICE void CopyWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 

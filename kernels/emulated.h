@@ -15,6 +15,9 @@
 #define CAIRN_KERNEL [[maybe_unused]] static void
 #define CAIRN_BOUNDS(threads, blocks)
 #define CAIRN_DEVICE [[maybe_unused]] static inline
+#define CAIRN_DEVICE_MEMBER
+#define CAIRN_UNROLL
+#define CAIRN_NO_UNROLL
 #define CAIRN_SHARED(Type, name) \
   Type& name = *static_cast<Type*>(cairn::kernels::emulated::SharedMemory(sizeof(Type)))
 
@@ -119,6 +122,14 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
 template <typename T>
 T LoadGlobal(const void* from, int line = __builtin_LINE()) {
   emulated::CheckGlobal(from, sizeof(T), emulated::Access::kLoad, line);
+  return *static_cast<const T*>(from);
+}
+template <typename T>
+T LoadRecord(const void* from, int line = __builtin_LINE()) {
+  for (size_t at = 0; at < sizeof(T); at += alignof(T)) {
+    emulated::CheckGlobal(static_cast<const uint8_t*>(from) + at, alignof(T),
+                          emulated::Access::kLoad, line);
+  }
   return *static_cast<const T*>(from);
 }
 template <typename T>

@@ -84,33 +84,44 @@ uint32_t PeekDirectoryCrc(std::span<const std::byte> header) {
   return Load<uint32_t>(header.data() + header::kCrc);
 }
 
-Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
-  uint64_t image_bytes = 0;
-  if (const Error error = PeekImageBytes(bytes, &image_bytes); error != Error::kOk) return error;
-  if (image_bytes > bytes.size()) return Error::kTruncated;
-  const std::byte* base = bytes.data();
-  ImageView parsed;
+Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix) {
+  ImagePrefix parsed;
+  if (const Error error = PeekImageBytes(bytes, &parsed.image_bytes_); error != Error::kOk) {
+    return error;
+  }
+  const std::byte* base = parsed.base_ = bytes.data();
   if (const Error error = LoadSpec(base, &parsed.spec_); error != Error::kOk) return error;
   parsed.tile_count_ = Load<uint32_t>(base + header::kTileCount);
   if (parsed.tile_count_ != TilingOf(parsed.spec_).count()) {
     return Error::kBadHeader;
   }
   const uint64_t prefix_bytes = PrefixBytes(parsed.tile_count_);
-  if (prefix_bytes > image_bytes) return Error::kBadHeader;
+  if (prefix_bytes > parsed.image_bytes_) return Error::kBadHeader;
+  if (prefix_bytes > bytes.size()) return Error::kTruncated;
   parsed.directory_crc_ = Load<uint32_t>(base + header::kCrc);
   if (PrefixCrc(bytes.first(prefix_bytes)) != parsed.directory_crc_) return Error::kBadChecksum;
-  if (const Error error =
-          CheckDirectory(parsed.spec_, base + kHeaderBytes, parsed.tile_count_, image_bytes);
+  if (const Error error = CheckDirectory(parsed.spec_, base + kHeaderBytes, parsed.tile_count_,
+                                         parsed.image_bytes_);
       error != Error::kOk) {
     return error;
   }
+  *prefix = parsed;
+  return Error::kOk;
+}
+
+Error ParseImage(std::span<const std::byte> bytes, ImageView* view) {
+  uint64_t image_bytes = 0;
+  if (const Error error = PeekImageBytes(bytes, &image_bytes); error != Error::kOk) return error;
+  if (image_bytes > bytes.size()) return Error::kTruncated;
+  ImageView parsed;
+  if (const Error error = ParseImagePrefix(bytes, &parsed); error != Error::kOk) return error;
   parsed.bytes_ = bytes.first(image_bytes);
   *view = parsed;
   return Error::kOk;
 }
 
-TileEntry ImageView::Tile(uint32_t index) const {
-  const std::byte* entry = bytes_.data() + PrefixBytes(index);
+TileEntry ImagePrefix::Tile(uint32_t index) const {
+  const std::byte* entry = base_ + PrefixBytes(index);
   return {uint64_t{Load<uint32_t>(entry + directory::kOffset)} * kSectionAlignment,
           Load<uint32_t>(entry + directory::kBytes), Load<uint32_t>(entry + directory::kCrc),
           Load<uint16_t>(entry + directory::kRows), Load<uint16_t>(entry + directory::kForm)};
@@ -121,7 +132,7 @@ std::span<const std::byte> ImageView::TileContent(uint32_t index) const {
   return bytes_.subspan(entry.offset, entry.bytes);
 }
 
-TileId ImageView::IdOf(uint32_t index) const {
+TileId ImagePrefix::IdOf(uint32_t index) const {
   const TileArea area = tiling().AreaOf(index);
   return {area.slice.layer_first, area.slice.head_first, area.plane_first};
 }

@@ -21,20 +21,20 @@
 
 namespace cairn::codecs {
 
-// A parsed image. Borrows the bytes it was parsed from, which must outlive it and not change.
-class ImageView {
+// What an image says of itself: header and directory, parsed. Borrows the bytes it was parsed from,
+// which must outlive it and not change.
+class ImagePrefix {
  public:
   [[nodiscard]] const ImageSpec& spec() const { return spec_; }
-  // The image alone, without what may follow it in the span that was parsed.
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] uint32_t tile_count() const { return tile_count_; }
+  // Of the whole image.
+  [[nodiscard]] uint64_t image_bytes() const { return image_bytes_; }
   // CRC32C over header and directory, as the header states it: with the tile CRCs under it, it
   // vouches for the whole image.
   [[nodiscard]] uint32_t directory_crc() const { return directory_crc_; }
 
   // REQUIRES: index < tile_count().
   [[nodiscard]] TileEntry Tile(uint32_t index) const;
-  [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
   // Which tile codes what.
   [[nodiscard]] Tiling tiling() const { return TilingOf(spec_); }
   // The tile that codes this layer, head and plane. REQUIRES: it lies in spec().slice.
@@ -43,12 +43,27 @@ class ImageView {
   [[nodiscard]] TileId IdOf(uint32_t index) const;
 
  private:
-  friend Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
+  friend Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 
   ImageSpec spec_;
-  std::span<const std::byte> bytes_;
+  const std::byte* base_ = nullptr;
+  uint64_t image_bytes_ = 0;
   uint32_t tile_count_ = 0;
   uint32_t directory_crc_ = 0;
+};
+
+// A parsed image. Borrows likewise.
+class ImageView : public ImagePrefix {
+ public:
+  // The image alone, without what may follow it in the span that was parsed.
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  // REQUIRES: index < tile_count().
+  [[nodiscard]] std::span<const std::byte> TileContent(uint32_t index) const;
+
+ private:
+  friend Error ParseImage(std::span<const std::byte> bytes, ImageView* view);
+
+  std::span<const std::byte> bytes_;
 };
 
 // The bytes of the image that starts here, out of its header alone, which is not otherwise trusted:
@@ -57,6 +72,11 @@ class ImageView {
 Error PeekImageBytes(std::span<const std::byte> header, uint64_t* bytes);
 // What directory_crc() of that image would say, unchecked. REQUIRES: kHeaderBytes at least.
 [[nodiscard]] uint32_t PeekDirectoryCrc(std::span<const std::byte> header);
+
+// Parses header and directory at the start of `bytes`, which need not have the tiles: for who has
+// those elsewhere, on a device say. Assumes malice; *prefix is set on kOk. Errors as ParseImage();
+// kTruncated where the directory is not all there.
+Error ParseImagePrefix(std::span<const std::byte> bytes, ImagePrefix* prefix);
 
 // Parses the image at the start of `bytes`, which may be longer; assumes malice. *view is set on
 // kOk. Errors: kTruncated, kBadMagic, kBadVersion, kBadFlags, kUnknownUnit, kBadHeader,

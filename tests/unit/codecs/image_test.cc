@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images byte by byte, and the arguments that encoders and decoders refuse.
 #include "codecs/image/image.h"
+#include "codecs/format/image_header.h"
 
 #include <vector>
 
@@ -81,6 +82,25 @@ TEST(ImageTest, TilesAreFoundByLayerHeadAndPlane) {
   EXPECT_EQ(view.IndexOf({8, 6, 1}), 9U);
   EXPECT_EQ(view.Tile(9).bytes, 32U);
   EXPECT_EQ(view.TileContent(9).data(), image.data() + view.Tile(9).offset);
+}
+
+TEST(ImageTest, APrefixSaysAllButTheTiles) {
+  const std::vector<std::byte> image = EncodeSmall();
+  ImageView view;
+  ASSERT_EQ(ParseImage(image, &view), Error::kOk);
+  const size_t bytes = PrefixBytes(view.tile_count());
+  const std::vector<std::byte> alone(image.begin(), image.begin() + static_cast<ptrdiff_t>(bytes));
+  ImagePrefix prefix;
+  ASSERT_EQ(ParseImagePrefix(alone, &prefix), Error::kOk);
+  EXPECT_EQ(prefix.spec(), view.spec());
+  EXPECT_EQ(prefix.image_bytes(), image.size());
+  EXPECT_EQ(prefix.directory_crc(), view.directory_crc());
+  EXPECT_EQ(prefix.Tile(9).offset, view.Tile(9).offset);
+  for (const size_t cut : {size_t{0}, kHeaderBytes - 1, kHeaderBytes, bytes - 1}) {
+    EXPECT_EQ(ParseImagePrefix(std::span(alone).first(cut), &prefix), Error::kTruncated) << cut;
+  }
+  ImageView whole;
+  EXPECT_EQ(ParseImage(alone, &whole), Error::kTruncated);
 }
 
 TEST(ImageTest, ItsCrcIsJoinedFromThoseThatItStates) {

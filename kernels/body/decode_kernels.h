@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which kernel does which list of a plan. Whoever launches kernels, on a device or on the executor
+// of tests, goes through here.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/body/affine_decode.h"
+#include "kernels/body/raw_decode.h"
+#include "kernels/records.h"
+
+namespace cairn::kernels {
+
+// How a kernel is launched: kBlockThreads threads a block, and at most a block a task.
+struct KernelShape {
+  uint32_t list;
+  uint32_t shared_bytes;
+};
+
+template <uint32_t kBits, codecs::DType kDType, typename Launch>
+void ForEachAffineKernel(Launch&& launch) {
+  constexpr uint32_t kBytes = sizeof(AffineShared);
+  launch.template Kernel<&DecodeAffine<kBits, kDType, false>>(
+      KernelShape{AffineFastList(kBits, kDType, false), kBytes});
+  launch.template Kernel<&DecodeAffine<kBits, kDType, true>>(
+      KernelShape{AffineFastList(kBits, kDType, true), kBytes});
+}
+
+// Calls launch.Kernel<kernel>(shape) for every decoding kernel; each takes DecodeArgs.
+template <typename Launch>
+void ForEachDecodeKernel(Launch&& launch) {
+  using codecs::DType;
+  launch.template Kernel<&DecodeRaw>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
+  launch.template Kernel<&DecodeAffineAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kAffineAny), sizeof(TokenPlaces)});
+  ForEachAffineKernel<8, DType::kBf16>(launch);
+  ForEachAffineKernel<8, DType::kFp16>(launch);
+  ForEachAffineKernel<4, DType::kBf16>(launch);
+  ForEachAffineKernel<4, DType::kFp16>(launch);
+  ForEachAffineKernel<2, DType::kBf16>(launch);
+  ForEachAffineKernel<2, DType::kFp16>(launch);
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What kernels that decode have in common: the tasks of a plan, where tokens go, rows that are laid
+// over codes, and faults.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device.h"
+#include "kernels/records.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kBlockThreads = 256;
+inline constexpr uint32_t kBlockWarps = kBlockThreads / kWarpLanes;
+
+// Where the tokens of a task go, and which of them are rows. In shared memory.
+struct TokenPlaces {
+  uint8_t* of[kTaskTokensMax];  // null: nowhere
+  uint32_t is_row[kTaskTokensMax / 32];
+};
+
+struct PlanReader {
+  const uint8_t* plan;
+  TaskList list;
+
+  CAIRN_DEVICE_MEMBER PlanReader(const uint8_t* from, uint32_t number) : plan(from) {
+    list = LoadGlobal<TaskList>(from + number * sizeof(TaskList));
+  }
+  CAIRN_DEVICE_MEMBER TileTask Task(uint32_t index) const {
+    static_assert(sizeof(TileTask) == 40);
+    const uint32_t tasks_at = LoadGlobal<uint32_t>(plan + offsetof(PlanHeader, tasks_at));
+    return LoadRecord<TileTask>(plan + tasks_at + (list.first + index) * sizeof(TileTask));
+  }
+  CAIRN_DEVICE_MEMBER PlaneRecord Plane(uint32_t index) const {
+    const uint32_t planes_at = LoadGlobal<uint32_t>(plan + offsetof(PlanHeader, planes_at));
+    return LoadRecord<PlaneRecord>(plan + planes_at + index * sizeof(PlaneRecord));
+  }
+};
+
+CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }
+
+// Where token `token` of a tile goes; null for a hole, and for a page that is none, with *fault.
+CAIRN_DEVICE uint8_t* PlaceOf(const PlaneRecord& plane, uint8_t* target, uint32_t token,
+                              Fault* fault) {
+  const uint32_t slot = plane.first_slot + token;
+  const uint32_t entry = slot / plane.page_tokens;
+  const uint32_t within = slot - entry * plane.page_tokens;
+  const int32_t page = plane.pages == nullptr ? static_cast<int32_t>(entry)
+                                              : LoadGlobal<int32_t>(plane.pages + entry);
+  if (page < 0) return nullptr;
+  if (static_cast<uint32_t>(page) >= plane.page_count) {
+    *fault = Worse(*fault, Fault::kBadPage);
+    return nullptr;
+  }
+  return target + static_cast<uint32_t>(page) * plane.page_stride + within * plane.token_stride;
+}
+
+// Fills in *places; the block has to meet before anybody reads them.
+CAIRN_DEVICE void FindPlaces(const TileTask& task, const PlaneRecord& plane, TokenPlaces* places,
+                             Fault* fault) {
+  const uint32_t thread = ThreadIndex();
+  if (thread < task.token_count) {
+    places->of[thread] = PlaceOf(plane, task.target, task.token_first + thread, fault);
+  }
+  if (thread < kTaskTokensMax / 32) places->is_row[thread] = 0;
+}
+
+CAIRN_DEVICE uint32_t StoredToken(const TileTask& task, const PlaneRecord& plane, uint32_t row) {
+  return LoadGlobal<uint16_t>(task.source + task.positions_at + 2 * row) & plane.token_bits;
+}
+
+// Marks the rows of the tile that are tokens of the task. Between two meetings of the block.
+CAIRN_DEVICE void MarkRows(const TileTask& task, const PlaneRecord& plane, TokenPlaces* places,
+                           Fault* fault) {
+  for (uint32_t row = ThreadIndex(); row < task.rows; row += kBlockThreads) {
+    const uint32_t token = StoredToken(task, plane, row);
+    if (token >= plane.tokens) *fault = Worse(*fault, Fault::kBadTile);
+    const uint32_t at = token - task.token_first;
+    if (at >= task.token_count) continue;  // also where it is before the first
+    const uint32_t bit = 1U << at % 32;
+    const uint32_t before = AtomicOrShared(&places->is_row[at / 32], bit);
+    if ((before & bit) != 0) *fault = Worse(*fault, Fault::kBadTile);  // twice
+  }
+}
+
+CAIRN_DEVICE bool IsRowAt(const TokenPlaces& places, uint32_t at) {
+  return (places.is_row[at / 32] >> at % 32 & 1) != 0;
+}
+
+// Units of T from `first` on, `step` apart.
+template <typename T>
+CAIRN_DEVICE void CopyUnits(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t first,
+                            uint32_t step) {
+  for (uint32_t at = first * sizeof(T); at < bytes; at += step * sizeof(T)) {
+    StoreGlobal(target + at, LoadGlobal<T>(source + at));
+  }
+}
+
+// A row, by threads `first` of `step`. All of source, target and bytes are multiples of unit.
+CAIRN_DEVICE void CopyRow(const uint8_t* source, uint8_t* target, uint32_t bytes, uint32_t unit,
+                          uint32_t first, uint32_t step) {
+  switch (unit) {
+    case 16:
+      return CopyUnits<Words4>(source, target, bytes, first, step);
+    case 8:
+      return CopyUnits<Words2>(source, target, bytes, first, step);
+    case 4:
+      return CopyUnits<uint32_t>(source, target, bytes, first, step);
+    case 2:
+      return CopyUnits<uint16_t>(source, target, bytes, first, step);
+    default:
+      return CopyUnits<uint8_t>(source, target, bytes, first, step);
+  }
+}
+
+// Writes the source bits of those tokens of the task that are rows, a warp a row.
+CAIRN_DEVICE void StoreRows(const TileTask& task, const PlaneRecord& plane,
+                            const TokenPlaces& places) {
+  // What the rows of the tile, too, are multiples of.
+  const uint32_t unit = 1U << LowestBit(plane.unit | (task.row_bits_at & 15));
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  for (uint32_t row = ThreadIndex() / kWarpLanes; row < task.rows; row += kBlockWarps) {
+    const uint32_t at = StoredToken(task, plane, row) - task.token_first;
+    if (at >= task.token_count || places.of[at] == nullptr) continue;
+    const uint8_t* bits = task.source + task.row_bits_at + row * plane.row_bytes;
+    CopyRow(bits, places.of[at], plane.row_bytes, unit, lane, kWarpLanes);
+  }
+}
+
+CAIRN_DEVICE void ReportFault(Fault fault, const PlaneRecord& plane, uint32_t* status) {
+  if (fault != Fault::kNone) AtomicMax(status + plane.image, static_cast<uint32_t>(fault));
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
+#include "codecs/pack/dense.h"
+#include "codecs/stages/select/log_rows.h"
+#include "codecs/types/bytes.h"
+
+namespace cairn::kernels {
+namespace {
+
+using codecs::Error;
+using codecs::TileGeometry;
+using codecs::TileLayoutId;
+
+static_assert(static_cast<uint32_t>(Fault::kBadPage) ==
+              static_cast<uint32_t>(Error::kTargetTooSmall));
+static_assert(static_cast<uint32_t>(Fault::kBadChecksum) ==
+              static_cast<uint32_t>(Error::kBadChecksum));
+static_assert(static_cast<uint32_t>(Fault::kBadTile) == static_cast<uint32_t>(Error::kBadTile));
+static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
+
+constexpr uint32_t kPlanesOfImage = 2;
+constexpr uint32_t kUnitMax = 16;
+
+bool IsFormDecodable(uint16_t form) {
+  switch (codecs::LayoutIdOf(form)) {
+    case TileLayoutId::kRaw:
+    case TileLayoutId::kAffine:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Where a tile stands, and what of it is decoded at once.
+struct PlacedTile {
+  TileGeometry geometry;
+  codecs::TileEntry entry;
+  codecs::TileLayout layout;
+  uint32_t layer, head, plane;  // in the job's slice
+};
+
+// Whether 8 channels of a thread share what the fast kernel takes them to.
+bool HasFastShape(const PlaneRecord& plane) {
+  const bool is_half = plane.dtype == codecs::DType::kBf16 || plane.dtype == codecs::DType::kFp16;
+  return is_half && plane.unit == kUnitMax && plane.dim % 8 == 0 && plane.dim <= kAffineDimMax &&
+         plane.group % (plane.is_v ? 8 : kAffineTokensMin) == 0;
+}
+
+// Tokens of a task of the fast kernel; 0 where there is none such.
+uint32_t FastTokens(const PlaneRecord& plane) {
+  if (!HasFastShape(plane)) return 0;
+  const uint32_t code_row_bytes = codecs::CodeRowBytes(plane.dim, plane.bits);
+  uint32_t tokens = kTaskTokensMax;
+  while (tokens * code_row_bytes > kAffineCodesMax || (!plane.is_v && plane.group % tokens != 0)) {
+    tokens /= 2;
+  }
+  return tokens < kAffineTokensMin ? 0 : tokens;
+}
+
+// The kernel of a tile, and how many tokens it does at once.
+struct Choice {
+  uint32_t list, tokens;
+};
+
+Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
+  if (codecs::LayoutIdOf(form) == TileLayoutId::kRaw) {
+    return {static_cast<uint32_t>(DecodeList::kRaw), kTaskTokensMax};
+  }
+  if (const uint32_t tokens = FastTokens(plane); tokens != 0) {
+    return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
+  }
+  return {static_cast<uint32_t>(DecodeList::kAffineAny), kTaskTokensMax};
+}
+
+// Every page below page_count lies in its layer, and every slot of the block in the table.
+Error CheckView(const DecodeJob& job, const TileGeometry& geometry, uint32_t plane_index) {
+  const PagedView& view = job.target;
+  const PagedPlane& plane = view.At(plane_index);
+  const auto is_null = [](const std::byte* layer) { return layer == nullptr; };
+  if (plane.layers.size() != job.slice.layer_count || std::ranges::any_of(plane.layers, is_null) ||
+      view.page_tokens == 0 || view.page_count == 0 ||
+      view.page_count > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
+    return Error::kInvalidShape;
+  }
+  const uint64_t last_slot = uint64_t{view.first_slot} + geometry.rows - 1;
+  if (last_slot > std::numeric_limits<uint32_t>::max() ||
+      last_slot / view.page_tokens >=
+          (view.pages != nullptr ? view.page_entries : view.page_count)) {
+    return Error::kTargetTooSmall;
+  }
+  uint64_t end = geometry.RowBytes();
+  bool overflows = false;
+  const auto add_axis = [&](uint64_t count, uint64_t stride) {
+    uint64_t span = 0;
+    overflows |= __builtin_mul_overflow(count - 1, stride, &span);
+    overflows |= __builtin_add_overflow(end, span, &end);
+  };
+  add_axis(view.page_count, plane.page_stride);
+  add_axis(view.page_tokens, plane.token_stride);
+  add_axis(job.slice.head_count, plane.head_stride);
+  return overflows || end > plane.layer_bytes ? Error::kTargetTooSmall : Error::kOk;
+}
+
+// The most bytes, up to 16, that divide every address at which a row may start, and its bytes.
+uint8_t UnitOf(const DecodeJob& job, const PagedPlane& plane, uint64_t row_bytes) {
+  const PagedView& view = job.target;
+  uint64_t all = kUnitMax | row_bytes;
+  if (view.page_count > 1) all |= plane.page_stride;
+  if (view.page_tokens > 1) all |= plane.token_stride;
+  if (job.slice.head_count > 1) all |= plane.head_stride;
+  for (const std::byte* layer : plane.layers) all |= reinterpret_cast<uintptr_t>(layer);
+  return static_cast<uint8_t>(all & -all);
+}
+
+PlaneRecord RecordOf(const DecodeJob& job, const TileGeometry& geometry, uint32_t plane_index,
+                     uint32_t image) {
+  const codecs::Recipe& recipe = job.prefix->spec().recipe;
+  const codecs::AffineTile tile = codecs::AffineOf(geometry, recipe);
+  const PagedPlane& plane = job.target.At(plane_index);
+  const auto row_bytes = static_cast<uint32_t>(geometry.RowBytes());
+  PlaneRecord record{};
+  record.pages = job.target.pages;
+  record.page_stride = plane.page_stride;
+  record.token_stride = plane.token_stride;
+  record.page_count = job.target.page_count;
+  record.page_tokens = job.target.page_tokens;
+  record.first_slot = job.target.first_slot;
+  record.tokens = geometry.rows;
+  record.dim = geometry.dim;
+  record.row_bytes = row_bytes;
+  record.group = tile.group;
+  record.image = image;
+  record.token_bits = recipe.id == codecs::RecipeId::kLogQuant
+                          ? static_cast<uint16_t>(~codecs::kRowStays)
+                          : uint16_t{0xFFFF};
+  record.unit = UnitOf(job, plane, row_bytes);
+  record.is_v = !geometry.IsPerChannel();
+  record.is_fast = recipe.is_fast;
+  record.dtype = geometry.dtype;
+  record.bits = tile.bits;
+  return record;
+}
+
+// Calls visit(tile) for every tile of the job.
+template <typename Visit>
+Error ForEachTile(const DecodeJob& job, Visit visit) {
+  const codecs::ImagePrefix& prefix = *job.prefix;
+  const codecs::ImageSpec& spec = prefix.spec();
+  const codecs::Tiling tiling = prefix.tiling();
+  return tiling.ForEach(job.slice, [&](uint32_t index) {
+    const codecs::TileArea area = tiling.AreaOf(index);
+    PlacedTile tile{};
+    tile.plane = area.plane_first;
+    tile.layer = static_cast<uint32_t>(area.slice.layer_first - job.slice.layer_first);
+    tile.head = static_cast<uint32_t>(area.slice.head_first - job.slice.head_first);
+    tile.geometry = codecs::GeometryOf(spec, tile.plane);
+    tile.entry = prefix.Tile(index);
+    // Parsing found that there is one.
+    tile.layout = *codecs::LayoutOf(tile.geometry, spec.recipe, tile.entry.form, tile.entry.rows,
+                                    tile.entry.bytes);
+    return visit(tile);
+  });
+}
+
+TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
+  const PagedPlane& target = job.target.At(tile.plane);
+  const auto* source = reinterpret_cast<const uint8_t*>(job.image) + tile.entry.offset;
+  TileTask task{};
+  task.source = source;
+  task.target = codecs::U8(target.layers[tile.layer]) + tile.head * target.head_stride;
+  task.bytes = tile.entry.bytes;
+  task.params_at = static_cast<uint32_t>(tile.layout.params.offset);
+  task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
+  task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
+  task.rows = tile.entry.rows;
+  task.plane = static_cast<uint16_t>(plane);
+  return task;
+}
+
+Error Check(const DecodeJob& job) {
+  const codecs::ImageSpec& spec = job.prefix->spec();
+  if (!IsDecodable(*job.prefix)) return Error::kUnknownRecipe;
+  if (job.slice.IsEmpty() || !spec.slice.Contains(job.slice)) return Error::kInvalidSlice;
+  if (job.image == nullptr || reinterpret_cast<uintptr_t>(job.image) % kUnitMax != 0) {
+    return Error::kInvalidShape;
+  }
+  for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
+    const Error error = CheckView(job, codecs::GeometryOf(spec, plane), plane);
+    if (error != Error::kOk) return error;
+  }
+  return Error::kOk;
+}
+
+class PlanMaker {
+ public:
+  explicit PlanMaker(std::span<const DecodeJob> jobs) : jobs_(jobs) {
+    for (uint32_t i = 0; i < jobs.size(); ++i) {
+      const codecs::ImageSpec& spec = jobs[i].prefix->spec();
+      for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
+        planes_[kPlanesOfImage * i + plane] =
+            RecordOf(jobs[i], codecs::GeometryOf(spec, plane), plane, i);
+      }
+    }
+  }
+
+  // Calls visit(list, task) for every task, job by job.
+  template <typename Visit>
+  Error ForEachTask(Visit visit) const {
+    for (uint32_t i = 0; i < jobs_.size(); ++i) {
+      const Error error = ForEachTile(jobs_[i], [&](const PlacedTile& tile) {
+        const uint32_t plane = kPlanesOfImage * i + tile.plane;
+        const Choice choice = ChoiceOf(planes_[plane], tile.entry.form);
+        TileTask task = TaskOf(jobs_[i], tile, plane);
+        for (uint32_t first = 0; first < tile.geometry.rows; first += choice.tokens) {
+          task.token_first = static_cast<uint16_t>(first);
+          task.token_count =
+              static_cast<uint16_t>(std::min(choice.tokens, tile.geometry.rows - first));
+          if (!visit(choice.list, task)) return Error::kTooLarge;
+        }
+        return Error::kOk;
+      });
+      if (error != Error::kOk) return error;
+    }
+    return Error::kOk;
+  }
+
+  Error Make(std::span<std::byte> buffer, DecodePlan* plan) const {
+    DecodePlan made;
+    uint32_t tasks = 0;
+    const Error error = ForEachTask([&](uint32_t list, const TileTask&) {
+      ++made.counts[list];
+      return ++tasks <= kPlanTasksMax;
+    });
+    if (error != Error::kOk) return error;
+    made.image_count = static_cast<uint32_t>(jobs_.size());
+    PlanHeader header{};
+    header.image_count = made.image_count;
+    header.planes_at = sizeof(PlanHeader);
+    header.tasks_at = header.planes_at + kPlanesOfImage * made.image_count * sizeof(PlaneRecord);
+    made.bytes = header.tasks_at + tasks * sizeof(TileTask);
+    if (made.bytes > buffer.size()) return Error::kTargetTooSmall;
+    uint32_t first = 0;
+    for (uint32_t list = 0; list < kDecodeLists; ++list) {
+      header.lists[list] = {first, made.counts[list]};
+      first += made.counts[list];
+    }
+    Write(header, buffer.data());
+    *plan = made;
+    return Error::kOk;
+  }
+
+ private:
+  void Write(const PlanHeader& header, std::byte* buffer) const {
+    std::memcpy(buffer, &header, sizeof(header));
+    std::memcpy(buffer + header.planes_at, planes_.data(),
+                kPlanesOfImage * jobs_.size() * sizeof(PlaneRecord));
+    std::array<uint32_t, kDecodeLists> next{};
+    for (uint32_t list = 0; list < kDecodeLists; ++list) next[list] = header.lists[list].first;
+    const Error error = ForEachTask([&](uint32_t list, const TileTask& task) {
+      std::memcpy(buffer + header.tasks_at + next[list]++ * sizeof(task), &task, sizeof(task));
+      return true;
+    });
+    static_cast<void>(error);  // the first pass had none
+  }
+
+  std::span<const DecodeJob> jobs_;
+  std::array<PlaneRecord, kPlanesOfImage * kPlanImagesMax> planes_{};
+};
+
+static_assert(sizeof(PlanHeader) % 16 == 0 && sizeof(PlaneRecord) % 8 == 0);
+
+}  // namespace
+
+bool IsDecodable(const codecs::ImagePrefix& prefix) {
+  for (uint32_t i = 0; i < prefix.tile_count(); ++i) {
+    if (!IsFormDecodable(prefix.Tile(i).form)) return false;
+  }
+  return true;
+}
+
+Error MakeDecodePlan(std::span<const DecodeJob> jobs, std::span<std::byte> buffer,
+                     DecodePlan* plan) {
+  if (jobs.size() > kPlanImagesMax) return Error::kTooLarge;
+  if (reinterpret_cast<uintptr_t>(buffer.data()) % kUnitMax != 0) return Error::kInvalidShape;
+  for (const DecodeJob& job : jobs) {
+    if (const Error error = Check(job); error != Error::kOk) return error;
+  }
+  return PlanMaker(jobs).Make(buffer, plan);
+}
+
+uint64_t DecodePlanBytesMax() {
+  return sizeof(PlanHeader) + kPlanesOfImage * kPlanImagesMax * sizeof(PlaneRecord) +
+         uint64_t{kPlanTasksMax} * sizeof(TileTask);
+}
+
+}  // namespace cairn::kernels

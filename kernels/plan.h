@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Plans: what kernels are to do with a batch of images, made by the host out of headers and
+// directories alone. A plan is one buffer without pointers into itself: it is built in host memory
+// and copied to the device as it is.
+//
+// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/image/image.h"
+#include "codecs/types/error.h"
+#include "codecs/types/shape.h"
+#include "kernels/records.h"
+#include "kernels/target.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kPlanImagesMax = 64;
+inline constexpr uint32_t kPlanTasksMax = 32768;
+
+// Part of an image that lies on the device, and where it is to go.
+struct DecodeJob {
+  const codecs::ImagePrefix* prefix = nullptr;  // parsed on the host
+  const std::byte* image = nullptr;             // on the device, at a multiple of 16
+  codecs::Slice slice;                          // inside the image's
+  PagedView target;                             // of the slice
+};
+
+struct DecodePlan {
+  uint32_t bytes = 0;
+  uint32_t image_count = 0;
+  std::array<uint32_t, kDecodeLists> counts{};  // of tasks
+};
+
+// The forms that kernels decode. Of others the host decodes.
+[[nodiscard]] bool IsDecodable(const codecs::ImagePrefix& prefix);
+
+// Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
+// kTooLarge: more than kPlanImagesMax images or kPlanTasksMax tasks. kUnknownRecipe: not
+// IsDecodable(). kInvalidSlice; kInvalidShape: a view's tables or strides; kTargetTooSmall: a page
+// below page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
+codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, std::span<std::byte> buffer,
+                             DecodePlan* plan);
+
+// A buffer of so many bytes suffices for every plan.
+[[nodiscard]] uint64_t DecodePlanBytesMax();
+
+}  // namespace cairn::kernels

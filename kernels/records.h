@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What kernels read of a plan: flat records, made by the host out of what it validated, never out
+// of what merely lies in an image. A plan is one buffer: a PlanHeader, planes, tasks by kernel.
+//
+// Thread-safety: values. Free of the standard library but for integers.
+
+#include <cstdint>
+
+#include "codecs/types/dtype.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kTaskTokensMax = 128;  // that one block of threads does at once
+
+// Of a task of DecodeList::kAffineFast.
+inline constexpr uint32_t kAffineCodesMax = 16384;  // bytes
+inline constexpr uint32_t kAffineDimMax = 2048;     // 8 channels a thread of a block
+inline constexpr uint32_t kAffineTokensMin = 16;    // tasks start at multiples of it
+
+// Kernels that decode, each with a list of tasks of its own.
+enum class DecodeList : uint8_t {
+  kRaw,        // source bits
+  kAffineAny,  // codes between a (min, range): every shape and dtype
+  // The same of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
+  kAffineFast,
+  kStrips = kAffineFast + 12,  // entropy-coded source bits
+  kCount,
+};
+inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
+
+// Of bits 8, 4 or 2, and of bf16 or fp16.
+[[nodiscard]] constexpr uint32_t AffineFastList(uint32_t bits, codecs::DType dtype, bool is_v) {
+  const uint32_t width = bits == 8 ? 0 : bits == 4 ? 1 : 2;
+  return static_cast<uint32_t>(DecodeList::kAffineFast) + 4 * width +
+         (dtype == codecs::DType::kFp16 ? 2 : 0) + (is_v ? 1 : 0);
+}
+
+// One plane of an image and of where it goes. Pages are those of an engine's paged cache: token t
+// of the image has slot first_slot + t; slot s lies in page pages[s / page_tokens], or in that page
+// itself where there is no table.
+struct alignas(16) PlaneRecord {
+  const int32_t* pages;  // on the device; a negative one is a hole: its tokens are left out
+  uint64_t page_stride;  // bytes
+  uint64_t token_stride;
+  uint32_t page_count;  // pages from this on are refused: the host knows that those before it fit
+  uint32_t page_tokens;
+  uint32_t first_slot;
+  uint32_t tokens;  // of a tile
+  uint32_t dim;
+  uint32_t row_bytes;
+  uint32_t group;       // tokens, or channels of V, that share a (min, range)
+  uint32_t image;       // whose status it is
+  uint16_t token_bits;  // of a stored position of a row that are its token
+  uint8_t unit;         // bytes that can be stored at once: 16, 8, 4, 2 or 1
+  bool is_v;
+  bool is_fast;  // exact:fast
+  codecs::DType dtype;
+  uint8_t bits;  // of a code
+};
+
+// Some tokens of a tile.
+struct TileTask {
+  const uint8_t* source;                          // the tile's first byte, at a multiple of 16
+  uint8_t* target;                                // its layer and head in page 0, token 0
+  uint32_t bytes;                                 // of the tile
+  uint32_t params_at, row_bits_at, positions_at;  // of its parts
+  uint16_t rows;
+  uint16_t plane;        // its PlaneRecord
+  uint16_t token_first;  // a multiple of 16, and of kTaskTokensMax for strips
+  uint16_t token_count;  // 1..kTaskTokensMax
+};
+
+struct TaskList {
+  uint32_t first, count;
+};
+
+struct alignas(16) PlanHeader {
+  TaskList lists[kDecodeLists];
+  uint32_t planes_at, tasks_at;  // bytes from the header; multiples of 16
+  uint32_t image_count;
+};
+
+// Arguments of every decoding kernel.
+struct DecodeArgs {
+  const uint8_t* plan;  // on the device
+  uint32_t* status;     // a word an image: 0, or the largest Fault there was
+  uint32_t list;
+};
+
+// Why an image was not decoded. Values are those of codecs::Error.
+enum class Fault : uint32_t { kNone = 0, kBadPage = 5, kBadChecksum = 23, kBadTile = 24 };
+
+}  // namespace cairn::kernels

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that decode give what the CPU gives, wherever an engine keeps it.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
+#include "codecs/types/bytes.h"
+#include "tests/kernels/decode_fixture.h"
+
+namespace cairn::kernels {
+namespace {
+
+using codecs::Content;
+using codecs::DType;
+using codecs::Error;
+using codecs::GroupKind;
+using codecs::TileShape;
+
+constexpr const char* kRecipes[] = {"raw",    "kivi:8", "kivi:4",     "kivi:2",         "kivi:2+",
+                                    "ott:4",  "ott:2",  "logquant:4", "logquant:2/log", "arkv",
+                                    "mixkvq", "exact",  "exact:fast"};
+
+constexpr uint16_t kTokens[] = {1,  7,   16,  31,  32,  33,  63,  64,
+                                97, 100, 127, 128, 129, 200, 256, 500};
+
+TileShape Kv(DType dtype, uint32_t k_dim, uint32_t v_dim) {
+  return {GroupKind::kKv, dtype, k_dim, v_dim};
+}
+
+class DecodeTest : public DecodeFixture {
+ protected:
+  CacheShape AnyShape() {
+    constexpr uint32_t kPages[] = {1, 2, 3, 16, 32, 64, 100, 128, 256};
+    CacheShape shape;
+    shape.page_tokens = kPages[random_() % std::size(kPages)];
+    shape.order = random_() % 2 == 0 ? HeadOrder::kNhd : HeadOrder::kHnd;
+    shape.packing = static_cast<Packing>(random_() % 4);
+    shape.first_slot = static_cast<uint32_t>(random_() % 3 == 0 ? random_() % 40 : 0);
+    shape.has_table = random_() % 4 != 0;
+    if (shape.has_table && random_() % 3 == 0) shape.hole_every = 2 + random_() % 3;
+    return shape;
+  }
+  Content AnyContent() {
+    return static_cast<Content>(random_() % static_cast<uint32_t>(Content::kCount));
+  }
+};
+
+bool IsKernelRecipe(const ImageOf& image) { return IsDecodable(image.View()); }
+
+TEST_F(DecodeTest, EveryTailOfEveryRecipe) {
+  uint32_t images = 0;
+  for (const char* recipe : kRecipes) {
+    for (const uint16_t tokens : kTokens) {
+      for (const DType dtype : {DType::kBf16, DType::kFp16}) {
+        SCOPED_TRACE(testing::Message()
+                     << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
+        const ImageOf image = MakeImage(recipe, Kv(dtype, 64, 128), tokens, AnyContent());
+        if (!IsKernelRecipe(image)) continue;
+        ++images;
+        Check(image, AnyShape());
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(images, 200U);
+}
+
+TEST_F(DecodeTest, EveryContentOfEveryShape) {
+  struct Shape {
+    TileShape tile;
+    size_t misalignment;
+  };
+  const Shape kShapes[] = {
+      {Kv(DType::kBf16, 128, 128), 0},
+      {Kv(DType::kFp16, 256, 64), 0},
+      {Kv(DType::kFp32, 64, 96), 0},
+      {Kv(DType::kBf16, 80, 80), 0},
+      {Kv(DType::kBf16, 100, 33), 0},
+      {Kv(DType::kFp16, 5, 1), 2},
+      {Kv(DType::kBf16, 128, 64), 2},
+      {Kv(DType::kFp32, 32, 32), 4},
+      {{GroupKind::kLatent, DType::kBf16, 576, 0}, 0},
+      {{GroupKind::kLatent, DType::kFp16, 2056, 0}, 0},
+  };
+  for (const Shape& shape : kShapes) {
+    for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
+      const char* recipe = kRecipes[random_() % std::size(kRecipes)];
+      const auto tokens = static_cast<uint16_t>(1 + random_() % 160);
+      SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
+                                      << shape.tile.k_dim << ", content " << content);
+      const ImageOf image = MakeImage(recipe, shape.tile, tokens, static_cast<Content>(content));
+      if (!IsKernelRecipe(image)) continue;
+      CacheShape cache = AnyShape();
+      cache.misalignment = shape.misalignment;
+      Check(image, cache);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(DecodeTest, OpaqueBytes) {
+  for (const GroupKind kind : {GroupKind::kState, GroupKind::kOpaqueRows}) {
+    for (const uint32_t bytes : {1U, 40U, 700U, 5000U}) {
+      const ImageOf image = MakeImage("raw", {kind, DType::kBytes, bytes, 0}, 40, Content::kBell);
+      Check(image, AnyShape());
+    }
+  }
+}
+
+TEST_F(DecodeTest, BatchesOfManyImages) {
+  std::vector<ImageOf> images;
+  std::vector<codecs::Slice> slices;
+  std::vector<PagedView> views;
+  std::vector<std::unique_ptr<PagedCache>> caches;
+  for (uint32_t i = 0; i < kPlanImagesMax; ++i) {
+    const char* recipe = kRecipes[i % 9];
+    images.push_back(MakeImage(recipe, Kv(DType::kBf16, 64, 64), 17 + i % 20, Content::kFewRows));
+    // Some of them in part.
+    slices.push_back(i % 2 == 0 ? images.back().spec.slice : codecs::Slice{4, 1, 2, 1});
+    caches.push_back(
+        std::make_unique<PagedCache>(images.back().spec, slices.back(), AnyShape(), random_));
+    views.push_back(caches.back()->view());
+  }
+  const Decoded decoded = Run(images, slices, views);
+  ASSERT_EQ(decoded.error, Error::kOk);
+  ASSERT_EQ(decoded.fault, "");
+  for (uint32_t i = 0; i < images.size(); ++i) {
+    EXPECT_EQ(decoded.status[i], 0U);
+    EXPECT_EQ(caches[i]->Compare(Payload(images[i], slices[i])), "") << i;
+  }
+}
+
+TEST_F(DecodeTest, RefusesPagesThatAreNone) {
+  for (const char* recipe : {"raw", "kivi:2", "kivi:8"}) {
+    for (const DType dtype : {DType::kBf16, DType::kFp32}) {
+      std::vector<ImageOf> images;
+      std::vector<codecs::Slice> slices;
+      std::vector<PagedView> views;
+      std::vector<std::unique_ptr<PagedCache>> caches;
+      for (uint32_t i = 0; i < 3; ++i) {
+        images.push_back(MakeImage(recipe, Kv(dtype, 64, 64), 64, Content::kBell));
+        slices.push_back(images.back().spec.slice);
+        caches.push_back(
+            std::make_unique<PagedCache>(images.back().spec, slices[i], CacheShape{}, random_));
+        views.push_back(caches.back()->view());
+      }
+      caches[1]->pages()[2] = static_cast<int32_t>(views[1].page_count);
+      const Decoded decoded = Run(images, slices, views);
+      ASSERT_EQ(decoded.error, Error::kOk);
+      ASSERT_EQ(decoded.fault, "");
+      EXPECT_EQ(decoded.status[1], static_cast<uint32_t>(Error::kTargetTooSmall));
+      for (const uint32_t i : {0U, 2U}) {
+        EXPECT_EQ(decoded.status[i], 0U);
+        EXPECT_EQ(caches[i]->Compare(Payload(images[i], slices[i])), "");
+      }
+    }
+  }
+}
+
+// Tiles are any bytes; header and directory say the truth of them.
+TEST_F(DecodeTest, StaysInBoundsWhateverTilesHold) {
+  uint32_t refused = 0, equal = 0;
+  for (uint32_t round = 0; round < 120; ++round) {
+    const char* recipe = kRecipes[random_() % std::size(kRecipes)];
+    const DType dtype = round % 3 == 0 ? DType::kFp32 : DType::kBf16;
+    const auto tokens = static_cast<uint16_t>(16 + random_() % 120);
+    ImageOf image = MakeImage(recipe, Kv(dtype, 64, 64), tokens, Content::kFewRows);
+    if (!IsKernelRecipe(image)) continue;
+    const codecs::ImageView view = image.View();
+    const codecs::TileEntry tile = view.Tile(random_() % view.tile_count());
+    // What rows and params say is behind the codes; elsewhere any bits are codes.
+    for (uint32_t i = 0; i < 1 + round % 4; ++i) {
+      const uint64_t at = tile.bytes - 1 - random_() % std::min<uint64_t>(tile.bytes, 700);
+      image.bytes[tile.offset + at] = static_cast<std::byte>(random_());
+    }
+    const codecs::Slice slice = image.spec.slice;
+    PagedCache cache(image.spec, slice, AnyShape(), random_);
+    const PagedView target = cache.view();
+    const Decoded decoded = Run({&image, 1}, {&slice, 1}, {&target, 1});
+    ASSERT_EQ(decoded.error, Error::kOk);
+    ASSERT_EQ(decoded.fault, "") << recipe;
+    if (decoded.status[0] != 0) {
+      EXPECT_EQ(decoded.status[0], static_cast<uint32_t>(Error::kBadTile));
+      ++refused;
+      continue;
+    }
+    std::vector<std::byte> payload(Payload(image, slice));
+    EXPECT_EQ(cache.Compare(payload), "") << recipe;
+    ++equal;
+  }
+  EXPECT_GT(refused, 5U);
+  EXPECT_GT(equal, 20U);
+}
+
+TEST_F(DecodeTest, PlansRefuseWhatIsNot) {
+  const ImageOf image = MakeImage("kivi:2", Kv(DType::kBf16, 64, 64), 100, Content::kBell);
+  const codecs::Slice slice = image.spec.slice;
+  PagedCache cache(image.spec, slice, CacheShape{}, random_);
+  const auto error_of = [&](auto change) {
+    PagedView view = cache.view();
+    codecs::Slice part = slice;
+    change(view, part);
+    return Run({&image, 1}, {&part, 1}, {&view, 1}).error;
+  };
+  using View = PagedView;
+  using Part = codecs::Slice;
+  EXPECT_EQ(error_of([](View&, Part&) {}), Error::kOk);
+  EXPECT_EQ(error_of([](View&, Part& p) { p.layer_first = 2; }), Error::kInvalidSlice);
+  EXPECT_EQ(error_of([](View&, Part& p) { p.layer_count = 1; }), Error::kInvalidShape);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.page_tokens = 0; }), Error::kInvalidShape);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.page_count = 0; }), Error::kInvalidShape);
+  EXPECT_EQ(error_of([](View& v, Part&) { --v.page_entries; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { ++v.page_count; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.first_slot = 13; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.first_slot = 0xFFFFFFFF; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { --v.v.layer_bytes; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.k.token_stride = ~0ULL / 3; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.v.layers = v.v.layers.first(1); }),
+            Error::kInvalidShape);
+}
+
+// What codecs::Step() divides, without division, for every range that params can hold.
+template <uint32_t kBits>
+void CheckSteps() {
+  for (uint32_t range = 0; range < 0x7C00; ++range) {
+    const float value = codecs::Fp16ToFloat(static_cast<uint16_t>(range));
+    ASSERT_EQ(codecs::FloatBits(StepOf<kBits>(value)),
+              codecs::FloatBits(codecs::Step(kBits, value)))
+        << range;
+  }
+}
+
+TEST_F(DecodeTest, StepsWithoutDivision) {
+  CheckSteps<2>();
+  CheckSteps<4>();
+  CheckSteps<8>();
+}
+
+}  // namespace
+}  // namespace cairn::kernels
