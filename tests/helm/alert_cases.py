@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For each alert, series on which it fires and series on which it does not, one sample a minute, looked at after MINUTES.
+
+In promtool's notation 0+6x40 begins at 0 and grows by 6 in each of 40 minutes. A counter begins at 0: increase() does not see its
+first sample.
+"""
+
+import dataclasses
+
+MINUTES = 40
+FLAT = "0x40"
+
+
+@dataclasses.dataclass
+class Case:
+    fires: dict  # values by series
+    silent: dict
+    labels: dict  # of the alert, instance and severity aside
+    summary: str
+    severity: str = "warning"
+    instance: str = "n1"
+
+
+def one(name, values, labels=""):
+    joined = ",".join(part for part in ['instance="n1"', labels] if part)
+    return {f"{name}{{{joined}}}": values}
+
+
+def grows(step, begin=0):
+    return f"{begin}+{step}x{MINUTES}"
+
+
+CASES = {
+    "CairnDown": Case(
+        one("up", "1 1 1 0x37", 'job="cairn"'),
+        one("up", "1x38 0 0", 'job="cairn"') | {'up{instance="n2",job="other"}': FLAT},
+        {"job": "cairn"},
+        "n1 does not answer",
+        "critical",
+    ),
+    "CairnCorruptTiles": Case(
+        one("cairn_corrupt_tiles_total", "0x30 1x10", 'where="ssd"'),
+        one("cairn_corrupt_tiles_total", "0 1x39", 'where="ssd"'),
+        {"where": "ssd"},
+        "n1 found damaged bytes: ssd",
+        "critical",
+    ),
+    "CairnDeviceOut": Case(
+        one("cairn_ssd_state", "0x30 1x10", 'device="1",state="read-only"'),
+        one("cairn_ssd_state", "1x40", 'device="1",state="capped"') | one("cairn_ssd_state", FLAT, 'device="1",state="out"'),
+        {"device": "1", "state": "read-only"},
+        "device 1 of n1 is read-only",
+        "critical",
+    ),
+    "CairnDeviceErrors": Case(
+        one("cairn_ssd_io_errors_total", "0x30 2x10", 'device="0",op="write"'),
+        one("cairn_ssd_io_errors_total", "0 2x39", 'device="0",op="write"'),
+        {"device": "0"},
+        "device 0 of n1 failed transfers",
+    ),
+    "CairnWriteDownLags": Case(
+        one("cairn_dirty_evictions_total", grows(120), 'tier="host"') | one("cairn_tier_capacity_bytes", "9x40", 'tier="ssd"'),
+        # Without an SSD tier nothing is written down, and everything is evicted so.
+        one("cairn_dirty_evictions_total", grows(120), 'tier="host"') | one("cairn_tier_capacity_bytes", "9x40", 'tier="host"'),
+        {},
+        "n1 evicts images that its SSD tier did not get",
+    ),
+    "CairnRefusesMemory": Case(
+        one("cairn_arena_refused_total", grows(60), 'use="placed"'),
+        one("cairn_arena_refused_total", grows(3), 'use="placed"'),
+        {},
+        "n1 has no room that it may evict",
+    ),
+    "CairnPinnedFull": Case(
+        one("cairn_tier_pinned_bytes", "95x40", 'tier="host"') | one("cairn_tier_capacity_bytes", "100x40", 'tier="host"'),
+        one("cairn_tier_pinned_bytes", "89x40", 'tier="host"') | one("cairn_tier_capacity_bytes", "100x40", 'tier="host"'),
+        {"tier": "host"},
+        "the host tier of n1 is pinned",
+    ),
+    "CairnRefusesRequests": Case(
+        one("cairn_data_requests_total", grows(10), 'code="resource_exhausted"')
+        | one("cairn_data_requests_total", grows(90), 'code="ok"'),
+        one("cairn_data_requests_total", grows(1), 'code="resource_exhausted"')
+        | one("cairn_data_requests_total", grows(99), 'code="ok"'),
+        {},
+        "n1 refuses 10% of its requests",
+    ),
+    "CairnGetsSlow": Case(
+        one("cairn_data_request_seconds_bucket", grows(90), 'op="get",le="0.25"')
+        | one("cairn_data_request_seconds_bucket", grows(100), 'op="get",le="0.5"')
+        | one("cairn_data_request_seconds_bucket", grows(100), 'op="get",le="+Inf"'),
+        one("cairn_data_request_seconds_bucket", grows(100), 'op="get",le="0.25"')
+        | one("cairn_data_request_seconds_bucket", grows(100), 'op="get",le="+Inf"'),
+        {},
+        "one get in a hundred of n1 takes 475ms",
+    ),
+    "CairnStuckTransfers": Case(
+        one("cairn_transport_stuck_transfers_total", "0x30 1x10", 'transport="ucx"'),
+        one("cairn_transport_stuck_transfers_total", "0 1x39", 'transport="ucx"'),
+        {"transport": "ucx"},
+        "n1 lost memory to a transfer over ucx",
+    ),
+    "CairnDrainingLong": Case(
+        one("cairn_draining_state", "0x20 1x20"),
+        one("cairn_draining_state", "0x30 1x10"),
+        {},
+        "n1 drains and does not end",
+    ),
+    "CairnLeasesExpire": Case(
+        one("cairn_leases_expired_total", grows(10)) | one("cairn_leases_taken_total", grows(100)),
+        one("cairn_leases_expired_total", grows(4)) | one("cairn_leases_taken_total", grows(100)),
+        {},
+        "clients of n1 do not give their leases back",
+    ),
+    "CairnRestarts": Case(
+        one("cairn_uptime_seconds", "0 60 0 60 0 60 0+60x34"),
+        one("cairn_uptime_seconds", "0 60 0 60 0+60x36"),
+        {},
+        "n1 began 3 times anew within an hour",
+    ),
+    "CairnVersionsDiffer": Case(
+        one("cairn_build_info", "1x100", 'version="1"') | {'cairn_build_info{instance="n2",version="2"}': "1x100"},
+        one("cairn_build_info", "1x100", 'version="1"') | {'cairn_build_info{instance="n2",version="1"}': "1x100"},
+        {},
+        "2 versions of cairnd run",
+        instance="",
+    ),
+}
+# For longer than the others: its `for` is an hour.
+MINUTES_OF = {"CairnVersionsDiffer": 90}
