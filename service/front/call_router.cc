@@ -4,6 +4,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/hand_over.h"
 
 namespace cairn {
 
@@ -17,6 +18,12 @@ void CallRouter::AddProbe(const std::string& name, Start start) {
 
 grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
+  ControlCall* call = StartCall(context);
+  HandOver(call);
+  return call;
+}
+
+ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) {
   const CallPlace place{*context, budget_, identify_(context->peer())};
   if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
     return probe->second(place);

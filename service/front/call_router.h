@@ -56,6 +56,8 @@ class CallRouter final : public grpc::CallbackGenericService {
       grpc::GenericCallbackServerContext* context) override;
 
  private:
+  ControlCall* StartCall(grpc::GenericCallbackServerContext* context);
+
   CallBudget& budget_;
   const Identify identify_;
   absl::flat_hash_map<std::string, Start> probes_;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hand_over.h"
 #include "service/front/rpc.h"
 #include "service/limits.h"
 
@@ -40,6 +41,7 @@ absl::Time ControlCall::deadline(absl::Duration longest) const {
 
 bool ControlCall::ReadHeld(uint64_t bytes) {
   if (!budget_.Hold(*this, bytes + limits::kControlMessageBytesMax + kCallBytes)) return false;
+  HandOver(this);
   StartRead(&read_);
   return true;
 }
@@ -73,11 +75,13 @@ void ControlCall::ReplyAndFinish(const google::protobuf::Message& reply) {
   if (!budget_.Hold(*this, bytes->Length() + kCallBytes)) {
     return FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
   }
+  HandOver(this);
   StartWriteAndFinish(bytes, grpc::WriteOptions(), grpc::Status::OK);
 }
 
 void ControlCall::FinishAs(const absl::Status& status) {
   HoldCall();
+  HandOver(this);
   Finish(ToGrpc(status));
 }
 
@@ -85,6 +89,7 @@ void ControlCall::FinishAs(const absl::Status& status) {
 void ControlCall::HoldCall() { (void)budget_.Hold(*this, kCallBytes); }
 
 void ControlCall::OnDone() {
+  TakeOver(this);
   budget_.Release(*this);
   delete this;
 }

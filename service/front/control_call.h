@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/hand_over.h"
 #include "base/peer_identity.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"
@@ -97,6 +98,7 @@ class UnaryCall final : public ControlCall {
   }
 
   void OnReadDone(bool ok) override {
+    TakeOver(this);
     Request request;
     const absl::Status status = ok ? TakeRequest(method_.bound, &request)
                                    : absl::InvalidArgumentError("the call has no request");

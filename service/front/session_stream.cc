@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/hand_over.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -29,6 +30,7 @@ class SessionStream final : public ControlCall {
   }
 
   void OnReadDone(bool ok) override {
+    TakeOver(this);
     v1::OpenSessionRequest request;
     absl::Status status = ok ? TakeRequest(RequestBound(), &request)
                              : absl::InvalidArgumentError("the call has no request");
@@ -39,11 +41,13 @@ class SessionStream final : public ControlCall {
   }
 
   void OnWriteDone(bool ok) override {
+    TakeOver(this);
     {
       const MutexLock lock(mutex_);
       is_ending_ = is_ending_ || !ok;
       under_way_ = is_ending_ ? Step::kNone : Step::kAlarm;
       if (!is_ending_) {
+        HandOver(this);
         alarm_.Set(std::chrono::system_clock::now() + kHeartbeat, [this](bool) { OnAlarm(); });
       }
     }
@@ -51,6 +55,7 @@ class SessionStream final : public ControlCall {
   }
 
   void OnCancel() override {
+    TakeOver(this);
     uint64_t id = 0;
     {
       const MutexLock lock(mutex_);
@@ -66,6 +71,7 @@ class SessionStream final : public ControlCall {
   enum class Step : uint8_t { kNone, kRead, kWrite, kAlarm };
 
   void OnDone() override {
+    TakeOver(this);
     if (id_ != 0) {
       sessions_.End(id_);
       LogDebug("session", "ended", {{"session", id_}});
@@ -91,6 +97,7 @@ class SessionStream final : public ControlCall {
   }
 
   void OnAlarm() {
+    TakeOver(this);
     index_.RenewLeases(id_);
     event_.mutable_heartbeat()->set_draining(terms_.is_draining());
     WriteEvent();
@@ -104,7 +111,9 @@ class SessionStream final : public ControlCall {
       under_way_ = is_written ? Step::kWrite : Step::kNone;
     }
     if (!is_written) return FinishIfOver();
-    StartWrite(Serialize(event_));
+    const grpc::ByteBuffer* bytes = Serialize(event_);
+    HandOver(this);
+    StartWrite(bytes);
   }
 
   // Nothing is under way any more, and nothing shall be.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/hand_over.h"
 #include "base/status.h"
 
 namespace cairn {
@@ -24,6 +25,7 @@ class Upload final : public ControlCall {
   }
 
   void OnReadDone(bool ok) override {
+    TakeOver(this);
     if (!ok) return End(Install());
     v1::PutSideObjectRequest part;
     absl::Status status = TakeRequest(kPartBound, &part);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hand_over.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -16,6 +17,7 @@ VerifyStream::VerifyStream(const CallPlace& place, const Begin& begin)
 }
 
 void VerifyStream::OnReadDone(bool ok) {
+  TakeOver(this);
   v1::VerifyRequest request;
   absl::Status status = ok ? TakeRequest(RequestBound(), &request)
                            : absl::InvalidArgumentError("the call has no request");
@@ -63,11 +65,16 @@ VerifyStream::Step VerifyStream::TakeStep() {
 }
 
 void VerifyStream::Take(Step step) {
-  if (step == Step::kWrite) StartWrite(Serialize(writing_));
+  if (step == Step::kWrite) {
+    const grpc::ByteBuffer* bytes = Serialize(writing_);
+    HandOver(this);
+    StartWrite(bytes);
+  }
   if (step == Step::kFinish) FinishAs(*end_);
 }
 
 void VerifyStream::OnWriteDone(bool ok) {
+  TakeOver(this);
   Step step = Step::kNone;
   {
     const MutexLock lock(mutex_);
@@ -79,6 +86,7 @@ void VerifyStream::OnWriteDone(bool ok) {
 }
 
 void VerifyStream::OnCancel() {
+  TakeOver(this);
   const MutexLock lock(mutex_);
   is_cancelled_ = true;
 }
