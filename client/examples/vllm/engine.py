@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A vLLM engine in a process of its own, for the tests and the demo: reads a JSON object a line,
+answers with one. Run as: engine.py MODEL CONFIG, where CONFIG is JSON for --kv-transfer-config or -.
+
+    {"do": "generate", "tokens": [[…], …], "max_tokens": 24}  all prompts at once
+    {"do": "reset"}      forgets vLLM's own prefix cache
+    {"do": "prompt"}     the tokens of the long prompt of the tests
+    {"do": "metrics"}    of vLLM, those about caches
+    {"do": "end"}
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+
+BLOCK_TOKENS = 32
+PROMPT_TOKENS = 2184
+
+
+def start(model, config):
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+
+    given = {} if config is None else {"kv_transfer_config": KVTransferConfig(**config)}
+    return LLM(
+        model,
+        max_model_len=4096,
+        max_num_seqs=4,
+        enforce_eager=True,
+        block_size=BLOCK_TOKENS,
+        seed=0,
+        disable_log_stats=False,
+        **given,
+    )
+
+
+def long_prompt(llm):
+    """A text with an end that a model continues in one way."""
+    facts = " ".join(f"Fact {i}: the number {i} squared is {i * i}." for i in range(120))
+    text = f"You are a careful assistant. {facts} Here is the continuation of the list of facts."
+    tokens = llm.get_tokenizer().encode(f"{text} Fact 120: the number 120 squared is")
+    assert len(tokens) == PROMPT_TOKENS, len(tokens)
+    return tokens
+
+
+def generate(llm, command):
+    from vllm import SamplingParams
+
+    prompts = [{"prompt_token_ids": tokens} for tokens in command["tokens"]]
+    for prompt in prompts:
+        if "salt" in command:
+            prompt["cache_salt"] = command["salt"]
+    params = SamplingParams(temperature=0, max_tokens=command["max_tokens"], ignore_eos=True)
+    begin = time.monotonic()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.monotonic() - begin
+    return {
+        "texts": [output.outputs[0].text for output in outputs],
+        "reasons": [output.outputs[0].finish_reason for output in outputs],
+        "cached": [output.num_cached_tokens for output in outputs],
+        "first_token": [output.metrics.first_token_latency for output in outputs],
+        "seconds": seconds,
+    }
+
+
+def answer(llm, command):
+    what = command["do"]
+    if what == "generate":
+        return generate(llm, command)
+    if what == "reset":
+        return {"ok": llm.reset_prefix_cache()}
+    if what == "prompt":
+        return {"tokens": long_prompt(llm)}
+    if what == "metrics":
+        wanted = ("cairn", "external_prefix")
+        return {
+            metric.name: getattr(metric, "value", None)
+            for metric in llm.get_metrics()
+            if any(part in metric.name for part in wanted)
+        }
+    raise ValueError(f"no such command: {what}")
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what vLLM prints goes elsewhere
+    os.dup2(2, 1)
+    logging.raiseExceptions = False
+    config = None if sys.argv[2] == "-" else json.loads(sys.argv[2])
+    llm = start(sys.argv[1], config)
+
+    def say(value):
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    say({"ready": True})
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "end":
+            break
+        say(answer(llm, command))
+    llm.llm_engine.engine_core.shutdown()
+    say({"ended": True})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM keeps its KV cache in Cairn: a connector for `--kv-transfer-config` (docs/engines/vllm.md).
+
+    {"kv_connector": "CairnConnector", "kv_connector_module_path": "cairn.vllm",
+     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+     "kv_connector_extra_config": {"control": "127.0.0.1:7070"}}
+
+Only `connector` and `stats` import vLLM. What the scheduler decides, `scheduler`, and what a worker
+moves, `worker`, know nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .connector import CairnConnector
+
+__all__ = ["CairnConnector"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CairnConnector":  # when vLLM asks for it
+        from .connector import CairnConnector
+
+        return CairnConnector
+    raise AttributeError(f"module {__name__} has no attribute {name}")

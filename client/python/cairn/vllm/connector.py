@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector as vLLM calls it, in its scheduler and in its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+from vllm.logger import init_logger
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from .. import keys
+from .layout import Shape, paged_cache
+from .lookup import Lookups
+from .model import layer_index, model_of, part_of
+from .plan import Plan
+from .scheduler import Scheduler
+from .session import Session
+from .settings import Settings
+from .stats import CairnPromMetrics, CairnStats
+from .worker import Worker
+
+log = init_logger("vllm.cairn")
+
+
+class PlanMetadata(KVConnectorMetadata):
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+
+class CairnConnector(KVConnectorBase_V1):
+    """Blocks are named by their tokens, so that engines of one model share them. Loads run between
+    steps; what is not loaded in time is recomputed; saves are copied out of the way of the next
+    step and put beside it. The engine goes on whatever the daemon does."""
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        config = self._kv_transfer_config
+        self._settings = Settings.of(config.kv_connector_extra_config)
+        self._model = model_of(vllm_config, kv_cache_config, self._settings)
+        self._is_loading, self._is_saving = config.is_kv_consumer, config.is_kv_producer
+        is_scheduler = role == KVConnectorRole.SCHEDULER
+        name = f"vllm {'scheduler' if is_scheduler else 'worker'} {config.engine_id}"
+        self._session = Session(self._settings, self._model.spec, name, log)
+        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
+        self._failed_blocks: set[int] = set()
+        if not is_scheduler:
+            return
+        if config.kv_load_failure_policy != "recompute":
+            log.warning(
+                "cairn: kv_load_failure_policy is %r: a request whose blocks cannot be loaded"
+                " ends with an error; 'recompute' computes them",
+                config.kv_load_failure_policy,
+            )
+        self._scheduler = Scheduler(
+            Lookups(self._session, self._settings.lookup_timeout, log),
+            keys.fingerprint(self._settings.tenant, self._model.spec),
+            self._model.geometry,
+            is_loading=self._is_loading,
+            is_saving=self._is_saving,
+        )
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # a save that is lost is a miss later on
+
+    # ------------------------------------------------------------------------ scheduler's side
+
+    def on_new_request(self, request: Any) -> None:
+        self._decider.begin(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        tokens = self._decider.answer(request, num_computed_tokens)
+        return tokens, bool(tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        (block_ids,) = blocks.get_block_ids()
+        self._decider.allocated(request, block_ids, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        state = scheduler_output.kv_connector_block_state
+
+        def blocks_of(request_id: str) -> list[int] | None:
+            groups = state.get_block_ids(request_id)
+            return None if groups is None else groups[0]
+
+        return PlanMetadata(self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        self._decider.loaded(
+            connector_output.finished_recving or (), connector_output.invalid_block_ids or ()
+        )
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        self._decider.end(request.request_id)
+        return False, None
+
+    def reset_cache(self) -> bool:
+        self._decider.reset()
+        return True
+
+    @property
+    def _decider(self) -> Scheduler:
+        assert self._scheduler is not None, "a call of the scheduler's side, in a worker"
+        return self._scheduler
+
+    # --------------------------------------------------------------------------- worker's side
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        names = sorted(kv_caches, key=layer_index)
+        parallel = self._vllm_config.parallel_config
+        part = part_of(
+            names, self._model, _tensor_rank(parallel), parallel.tensor_parallel_size
+        )
+        layers = [kv_caches[name] for name in names]
+        cache = paged_cache(
+            layers, Shape(self._model.heads, self._model.dim), self._kernels(names[0])
+        )
+        split = self._model.geometry.engine_tokens // cache.tokens_per_block
+        self._worker = Worker(self._session, self._settings, cache, part, split, log)
+
+    def _kernels(self, layer_name: str) -> str | None:
+        """What vLLM's CPU backend calls its layout; None: it is another backend."""
+        layers = self._vllm_config.compilation_config.static_forward_context
+        return getattr(layers.get(layer_name), "isa", None)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.step(self._plan)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass  # loads end between steps
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        pass  # all layers of a block at once, when the step is over
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None:
+            self._worker.save(self._plan)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        if self._worker is None:
+            return None, None
+        finished, failed = self._worker.take_finished()
+        self._failed_blocks |= failed
+        return None, finished or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def get_kv_connector_stats(self) -> CairnStats | None:
+        counts = {} if self._worker is None else self._worker.take_counts()
+        return CairnStats(data=counts) if counts else None
+
+    @property
+    def _plan(self) -> Plan:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, PlanMetadata)
+        return metadata.plan
+
+    # -------------------------------------------------------------------------------- the rest
+
+    def shutdown(self) -> None:
+        for side in (self._scheduler, self._worker):
+            if side is not None:
+                side.close()
+        self._scheduler = self._worker = None
+        self._session.close()
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> CairnStats:
+        return CairnStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> CairnPromMetrics:
+        return CairnPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _tensor_rank(parallel: Any) -> int:
+    if parallel.tensor_parallel_size == 1:
+        return 0
+    from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+    return get_tensor_model_parallel_rank()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How vLLM lays its KV cache out, read from shapes and strides, and on a processor from the kernels
+that it chose: there the shape tells nothing. What is not known is refused by name, never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from ..paged import PagedCache, Placement
+from ..tensors import Tensor, describe
+
+TILED = "amx"  # K in tiles [token/16, dim/2, 16, 2], V in tiles [dim/16, token/2, 16, 2]
+TRANSPOSED = "vec"  # K as [dim, token], V as [token, dim]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a layer's array has to hold."""
+
+    heads: int
+    dim: int  # of K and of V
+
+
+def paged_cache(layers: Sequence[Any], shape: Shape, kernels: str | None) -> PagedCache:
+    """Describes the layers' arrays. kernels: the name that vLLM's CPU backend gives its layout, of
+    another backend None. InvalidArgumentError names a layout that is not known."""
+    try:
+        first = describe("the KV cache", layers[0])
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error}: this connector moves KV of host memory only, as vLLM's CPU backend has it"
+        ) from None
+    if kernels is not None:
+        tokens, k, v = _of_processor(first, shape, kernels)
+        blocks = first.shape[0]
+    else:
+        blocks, tokens, k, v = _of_strides(first, shape)
+    return PagedCache(layers, tokens_per_block=tokens, block_count=blocks, k=k, v=v)
+
+
+def _refuse(what: str, tensor: Tensor, shape: Shape) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the KV cache's layout is not known: {what}; {tensor.dtype} {tensor.shape}, strides"
+        f" {tensor.strides}, for {shape.heads} heads of {shape.dim}"
+    )
+
+
+def _of_processor(
+    tensor: Tensor, shape: Shape, kernels: str
+) -> tuple[int, Placement, Placement]:
+    """[blocks, heads, tokens, 2 * dim] by its shape; in truth all of K, then all of V, of a head."""
+    if kernels not in (TILED, TRANSPOSED):
+        raise _refuse(f"vLLM's kernels are {kernels!r}", tensor, shape)
+    item = tensor.itemsize
+    if len(tensor.shape) != 4 or tensor.shape[1] != shape.heads:
+        raise _refuse("it is not [blocks, heads, tokens, 2 * dim]", tensor, shape)
+    tokens, row = tensor.shape[2:]
+    if row != 2 * shape.dim or tensor.strides[2:] != (row * item, item):
+        raise _refuse("a head's K and V are not one piece", tensor, shape)
+    block, head = tensor.strides[:2]
+    half = tokens * shape.dim * item
+    if kernels == TRANSPOSED:
+        if item != 2:
+            raise _refuse(f"{kernels!r} with elements of {item} bytes", tensor, shape)
+        return (
+            tokens,
+            Placement(block, head, token=item, dim=tokens * item),
+            Placement(block, head, token=shape.dim * item, dim=item, offset=half),
+        )
+    if item != 2 or tokens % 32 or shape.dim % 32:
+        raise _refuse(f"{kernels!r} needs bf16, and tokens and dim in 32s", tensor, shape)
+    return (
+        tokens,
+        Placement(
+            block,
+            head,
+            token=2 * item,
+            dim=item,
+            tokens_per_run=16,
+            token_run=16 * shape.dim * item,
+            dims_per_run=2,
+            dim_run=32 * item,
+        ),
+        Placement(
+            block,
+            head,
+            token=item,
+            dim=2 * item,
+            offset=half,
+            tokens_per_run=2,
+            token_run=32 * item,
+            dims_per_run=16,
+            dim_run=16 * tokens * item,
+        ),
+    )
+
+
+def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement]:
+    """Blocks, tokens of one, and where K and V lie."""
+    extents, strides, item = tensor.shape, tensor.strides, tensor.itemsize
+    if len(extents) == 4:  # [blocks, heads, tokens, K then V], from 0.26 on, whatever the strides
+        if (extents[1], extents[3]) != (shape.heads, 2 * shape.dim):
+            raise _refuse("it is not [blocks, heads, tokens, 2 * dim]", tensor, shape)
+        block, head, token, dim = strides
+        k = Placement(block, head, token, dim)
+        return extents[0], extents[2], k, Placement(
+            block, head, token, dim, offset=shape.dim * dim
+        )
+    if len(extents) != 5 or extents[3:] != (shape.heads, shape.dim):
+        raise _refuse("it is neither packed nor K and V apart", tensor, shape)
+    if (extents[0] == 2) == (extents[1] == 2):
+        raise _refuse("K and V cannot be told from two blocks", tensor, shape)
+    plane = 0 if extents[0] == 2 else 1  # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
+    block, (token, head, dim) = strides[1 - plane], strides[2:]
+    k = Placement(block, head, token, dim)
+    v = Placement(block, head, token, dim, offset=strides[plane])
+    if math.prod(extents) * item == 0:
+        raise _refuse("it has no blocks", tensor, shape)
+    return extents[1 - plane], extents[2], k, v

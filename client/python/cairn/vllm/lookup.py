@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the store what there is, on a thread of its own: the scheduler never waits for an answer."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from dataclasses import dataclass
+
+from ..errors import Error
+from .session import Session
+
+
+@dataclass(frozen=True)
+class Found:
+    """block_count: of the longest prefix that is there, leased."""
+
+    block_count: int = 0
+    lease: bytes | None = None
+
+
+class Lookup:
+    """One question. `found` is None until it is answered, at the latest after its timeout."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = keys
+        self.found: Found | None = None
+        self.is_dropped = False  # nobody wants the answer: its lease goes back
+
+
+class Lookups:
+    def __init__(self, session: Session, timeout: float, log: logging.Logger) -> None:
+        self._session, self._timeout, self._log = session, timeout, log
+        self._work: queue.SimpleQueue[Lookup | bytes | None] = queue.SimpleQueue()
+        self._answered = threading.Condition()
+        self.pending_count = 0  # guarded by _answered
+        self._thread = threading.Thread(target=self._run, name="cairn-lookup", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_lossless(self) -> bool:
+        return self._session.is_lossless
+
+    @property
+    def is_open(self) -> bool:
+        return self._session.space is not None
+
+    def ask(self, keys: list[bytes]) -> Lookup:
+        lookup = Lookup(keys)
+        if not keys or self._session.space is None:
+            lookup.found = Found()
+            return lookup
+        with self._answered:
+            self.pending_count += 1
+        self._work.put(lookup)
+        return lookup
+
+    def drop(self, lookup: Lookup) -> None:
+        """Nobody wants its answer any more."""
+        with self._answered:
+            lookup.is_dropped = True
+            found = lookup.found
+        if found is not None:
+            self.release(found.lease)
+
+    def release(self, lease: bytes | None) -> None:
+        if lease is not None:
+            self._work.put(lease)
+
+    def yield_to(self, seconds: float) -> None:
+        """Returns when a question is answered, or none is open, or the time is over: for a step in
+        which the engine has nothing to compute, and would only ask again."""
+        with self._answered:
+            if self.pending_count:
+                self._answered.wait(seconds)
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            if isinstance(work, bytes):
+                self._release(work)
+                continue
+            found = self._match(work.keys)
+            with self._answered:
+                work.found = found
+                is_dropped = work.is_dropped
+                self.pending_count -= 1
+                self._answered.notify_all()
+            if is_dropped and found.lease is not None:
+                self._release(found.lease)
+
+    def _match(self, keys: list[bytes]) -> Found:
+        space = self._session.space
+        if space is None:
+            return Found()
+        try:
+            match = space.match(keys, timeout=self._timeout)
+        except Error as error:
+            self._log.debug("cairn: a lookup failed, taken as a miss: %s", error)
+            return Found()
+        return Found(match.block_count, match.lease)
+
+    def _release(self, lease: bytes) -> None:
+        space = self._session.space
+        try:
+            if space is not None:
+                space._release(lease)
+        except Error as error:  # it expires, or ends with the session
+            self._log.debug("cairn: a lease was not given back: %s", error)

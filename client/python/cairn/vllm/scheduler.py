@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler decides: which blocks a request loads, and which of its blocks are saved.
+
+Knows nothing of vLLM but the attributes of its requests that `_Chain` and `Scheduler` read:
+request_id, all_token_ids, num_tokens, num_computed_tokens, lora_request, cache_salt, mm_features,
+prompt_embeds.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .. import keys
+from ..paged import SKIPPED
+from .lookup import Lookup, Lookups
+from .plan import Geometry, Load, Plan, Save
+from .revision import revision_of
+
+IDLE_SECONDS = 0.002  # that a step without work leaves to a lookup
+
+
+def extras_of(request: Any, epoch: bytes | None) -> list[keys.KeyExtra]:
+    """What a request's KV depends on besides its tokens."""
+    extras = []
+    lora = getattr(request, "lora_request", None)
+    if lora is not None:
+        is_folder = pathlib.Path(lora.lora_path).is_dir()
+        revision = revision_of(lora.lora_path) if is_folder else f"path:{lora.lora_path}"
+        extras.append(keys.KeyExtra("lora", f"{lora.lora_name}\0{revision}".encode()))
+    if getattr(request, "cache_salt", None):
+        extras.append(keys.KeyExtra("salt", request.cache_salt.encode()))
+    for feature in getattr(request, "mm_features", None) or ():
+        offset = feature.mm_position.offset
+        extras.append(keys.KeyExtra("media", feature.identifier.encode(), offset))
+    if epoch is not None:
+        extras.append(keys.KeyExtra("epoch", epoch))
+    return extras
+
+
+class _Chain:
+    """A request's keys, derived once, and what was decided for it."""
+
+    def __init__(self, request: Any, extras: list[keys.KeyExtra]) -> None:
+        self.request = request
+        self.is_named = getattr(request, "prompt_embeds", None) is None  # by its tokens
+        self._extras = extras
+        self._keys: list[bytes] = []
+        self.lookup: Lookup | None = None
+        self.lease: bytes | None = None  # of the blocks being loaded
+        self.loading: tuple[int, list[int]] | None = None  # first store block, the engine's blocks
+        self.usable_blocks: int | None = None  # before the first that failed to load
+        self.saved_blocks = 0  # of the store, from the chain's begin on
+        self.computed_from: int | None = None  # tokens before it were not computed by this request
+
+    def keys(self, count: int, space: bytes, store_tokens: int) -> list[bytes]:
+        """The first `count`, which have all of their tokens."""
+        tokens = self.request.all_token_ids
+        while len(self._keys) < count:
+            first = len(self._keys) * store_tokens
+            touching = [
+                keys.KeyExtra(extra.kind, extra.value, extra.offset - first)
+                for extra in self._extras
+                if first <= extra.offset < first + store_tokens
+            ]
+            parent = self._keys[-1] if self._keys else None
+            block = list(tokens[first : first + store_tokens])
+            self._keys.append(keys.derive_key(space, parent, block, touching))
+        return self._keys[:count]
+
+
+class Scheduler:
+    """`is_loading` and `is_saving`: what the engine's role lets it."""
+
+    def __init__(
+        self,
+        lookups: Lookups,
+        fingerprint: bytes,
+        geometry: Geometry,
+        *,
+        is_loading: bool = True,
+        is_saving: bool = True,
+    ) -> None:
+        self._lookups, self._fingerprint, self._geometry = lookups, fingerprint, geometry
+        self._is_loading, self._is_saving = is_loading, is_saving
+        self._chains: dict[str, _Chain] = {}
+        self._planned: list[Load] = []
+        self._epoch: bytes | None = None
+
+    # ---------------------------------------------------------------------------- of a request
+
+    def begin(self, request: Any) -> None:
+        """A request has come: what there is of it is asked for at once."""
+        self._ask(self._chain(request))
+
+    def answer(self, request: Any, computed_tokens: int) -> int | None:
+        """How many tokens after the computed ones can be loaded; None: not known yet."""
+        chain = self._chain(request)
+        if not self._is_loading or not chain.is_named:
+            return 0
+        if chain.lookup is None:
+            self._ask(chain)
+        assert chain.lookup is not None
+        found = chain.lookup.found
+        if found is None:
+            return None
+        usable = self._usable(chain, found.block_count)
+        step = self._geometry.engine_tokens
+        # At least one token is left to compute, and vLLM counts in its own blocks.
+        limit = (request.num_tokens - 1) // step * step
+        end = min(usable * self._geometry.store_tokens, limit)
+        return max(0, end - computed_tokens) // step * step
+
+    def allocated(self, request: Any, blocks: Sequence[int], external_tokens: int) -> None:
+        """The engine gave blocks to a request, of which external_tokens are to be loaded, or 0."""
+        chain = self._chain(request)
+        lookup, chain.lookup = chain.lookup, None
+        if lookup is None:
+            return
+        chain.computed_from = None  # it is admitted anew, with other blocks than before
+        found = lookup.found
+        if found is None or external_tokens == 0:
+            if found is not None:
+                chain.saved_blocks = max(
+                    chain.saved_blocks, self._usable(chain, found.block_count)
+                )
+            return self._lookups.drop(lookup)
+        self._plan_load(chain, blocks, external_tokens, lookup)
+
+    def _plan_load(
+        self, chain: _Chain, blocks: Sequence[int], external_tokens: int, lookup: Lookup
+    ) -> None:
+        found = lookup.found
+        assert found is not None
+        geometry = self._geometry
+        usable = self._usable(chain, found.block_count)
+        limit = (chain.request.num_tokens - 1) // geometry.engine_tokens * geometry.engine_tokens
+        end = min(usable * geometry.store_tokens, limit)
+        begin = end - external_tokens
+        first = begin // geometry.store_tokens
+        count = -(-end // geometry.store_tokens) - first
+        # What the engine has of the first and the last block of the store stays as it is.
+        table = [SKIPPED] * (count * geometry.ratio)
+        for block in range(begin // geometry.engine_tokens, end // geometry.engine_tokens):
+            table[block - first * geometry.ratio] = blocks[block]
+        chain.saved_blocks = max(chain.saved_blocks, usable)
+        chain.loading = (first, table)
+        chain.lease = found.lease
+        keys_wanted = lookup.keys[first : first + count]
+        self._planned.append(Load(chain.request.request_id, keys_wanted, table, found.lease))
+
+    def end(self, request_id: str) -> None:
+        """The request is finished. A load that is still at work ends by itself."""
+        chain = self._chains.get(request_id)
+        if chain is None:
+            return
+        if chain.lookup is not None:
+            self._lookups.drop(chain.lookup)
+        if chain.loading is None:
+            del self._chains[request_id]
+        else:
+            chain.lookup, chain.is_named = None, False
+
+    # ------------------------------------------------------------------------------- of a step
+
+    def plan(
+        self, scheduled: dict[str, int], blocks_of: Callable[[str], Sequence[int] | None]
+    ) -> Plan:
+        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks."""
+        plan = Plan(loads=self._planned, is_idle=not any(scheduled.values()))
+        self._planned = []
+        if self._is_saving and self._lookups.is_open:
+            for request_id, tokens in scheduled.items():
+                chain = self._chains.get(request_id)
+                blocks = blocks_of(request_id)
+                if chain is not None and blocks is not None and chain.is_named:
+                    save = self._save(chain, tokens, blocks)
+                    if save is not None:
+                        plan.saves.append(save)
+        if plan.is_idle:
+            self._lookups.yield_to(IDLE_SECONDS)
+        return plan
+
+    def _save(self, chain: _Chain, tokens: int, blocks: Sequence[int]) -> Save | None:
+        request, geometry = chain.request, self._geometry
+        computed = request.num_computed_tokens
+        if chain.computed_from is None:
+            chain.computed_from = computed
+        # Tokens that are only guessed are not in num_tokens.
+        full = min(computed + tokens, request.num_tokens) // geometry.store_tokens
+        full = min(full, len(blocks) // geometry.ratio)
+        first = chain.saved_blocks
+        if not self._lookups.is_lossless:
+            # A block of which some was loaded, or hit, may have losses: it is not put back.
+            first = max(first, -(-chain.computed_from // geometry.store_tokens))
+        if full <= first:
+            return None
+        chain.saved_blocks = full
+        wanted = chain.keys(full, self._fingerprint, geometry.store_tokens)
+        is_derived = not self._lookups.is_lossless and chain.computed_from > 0
+        return Save(
+            wanted[first:],
+            geometry.table(blocks, first, full - first),
+            wanted[first - 1] if first else None,
+            first * geometry.store_tokens,
+            is_derived,
+        )
+
+    def loaded(self, finished: Iterable[str], failed_blocks: Iterable[int]) -> None:
+        """Workers have ended the loads of `finished`. failed_blocks: the engine's, of any load."""
+        failed = set(failed_blocks)
+        if failed:
+            for chain in self._chains.values():
+                self._mark_failed(chain, failed)
+        for request_id in finished:
+            chain = self._chains.get(request_id)
+            if chain is None or chain.loading is None:
+                continue
+            chain.loading = None
+            lease, chain.lease = chain.lease, None
+            self._lookups.release(lease)
+            if not chain.is_named:
+                self._chains.pop(request_id, None)
+
+    def _mark_failed(self, chain: _Chain, failed: set[int]) -> None:
+        """Remembers what failed: or else the scheduler asks for it for ever. It is computed now, and
+        may be saved then."""
+        if chain.loading is None:
+            return
+        first, table = chain.loading
+        places = [i for i, block in enumerate(table) if block != SKIPPED and block in failed]
+        if places:
+            block = first + places[0] // self._geometry.ratio
+            chain.usable_blocks = self._usable(chain, block)
+            chain.saved_blocks = min(chain.saved_blocks, chain.usable_blocks)
+
+    def reset(self) -> None:
+        """The engine's weights may be others now: nothing that is there is used from here on, and
+        what is put is for this engine alone."""
+        self._epoch = uuid.uuid4().bytes
+        for chain in list(self._chains.values()):
+            self.end(chain.request.request_id)
+
+    def close(self) -> None:
+        self._lookups.close()
+
+    # -------------------------------------------------------------------------------- the rest
+
+    def _chain(self, request: Any) -> _Chain:
+        chain = self._chains.get(request.request_id)
+        if chain is None:
+            chain = _Chain(request, extras_of(request, self._epoch))
+            self._chains[request.request_id] = chain
+        return chain
+
+    def _usable(self, chain: _Chain, block_count: int) -> int:
+        return block_count if chain.usable_blocks is None else min(block_count, chain.usable_blocks)
+
+    def _ask(self, chain: _Chain) -> None:
+        if not self._is_loading or not chain.is_named or chain.lookup is not None:
+            return
+        # The last token is always computed: a block that ends with it is loaded for what is before.
+        store_tokens = self._geometry.store_tokens
+        full = self._usable(chain, chain.request.num_tokens // store_tokens)
+        wanted = chain.keys(full, self._fingerprint, store_tokens)
+        chain.lookup = self._lookups.ask(wanted)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection that an engine does not wait for: made on a thread of its own, and tried again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from ..client import Client, connect
+from ..errors import Error, InvalidArgumentError
+from ..keys import SpaceSpec
+from ..space import Space
+from .settings import Settings
+
+_BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+LOSSLESS = ("raw", "exact")
+
+
+class Session:
+    """`space` is None until the daemon answers. Once open, the client reconnects by itself."""
+
+    def __init__(self, settings: Settings, spec: SpaceSpec, name: str, log: logging.Logger) -> None:
+        self._settings, self._spec, self._name, self._log = settings, spec, name, log
+        self._ended = threading.Event()
+        self._client: Client | None = None
+        self.space: Space | None = None
+        self._thread = threading.Thread(target=self._run, name="cairn-connect", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_lossless(self) -> bool:
+        return self.space is not None and self.space.recipe in LOSSLESS
+
+    @property
+    def client(self) -> Client | None:
+        return self._client
+
+    def wait(self, seconds: float) -> bool:
+        """For tests and tools: whether it is open by then."""
+        self._thread.join(seconds)
+        return self.space is not None
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.space = None
+        if self._client is not None:
+            self._client.close()
+
+    def _run(self) -> None:
+        attempt, said = 0, ""
+        while not self._ended.is_set():
+            try:
+                return self._open()
+            except InvalidArgumentError as error:  # which trying again does not mend
+                return self._log.error("cairn: nothing is cached: %s", error)
+            except Error as error:
+                if type(error).__name__ != said:
+                    self._log.warning(
+                        "cairn: no cache at %s (%s); the engine goes on without, and tries again",
+                        self._settings.control,
+                        error,
+                    )
+                said = type(error).__name__
+            self._ended.wait(_BACKOFF_SECONDS[min(attempt, len(_BACKOFF_SECONDS) - 1)])
+            attempt += 1
+
+    def _open(self) -> None:
+        settings, spec = self._settings, self._spec
+        if self._client is None:
+            self._client = connect(
+                settings.control,
+                data=settings.data,
+                tenant=settings.tenant,
+                client_name=self._name,
+            )
+        space = self._client.open_space(
+            spec.model,
+            spec.weights_revision,
+            spec.groups,
+            dtype=spec.dtype,
+            tokens_per_block=spec.tokens_per_block,
+            recipe=settings.recipe,
+        )
+        self._log.info(
+            "cairn: space %s of model %s, weights %s, %s, blocks of %d tokens, recipe %s: %s",
+            space.fingerprint.hex()[:12],
+            spec.model,
+            spec.weights_revision,
+            spec.dtype,
+            spec.tokens_per_block,
+            space.recipe,
+            "new, so nothing is in it: no engine of this model, weights and layout was here before"
+            if space.was_created
+            else "there already",
+        )
+        if settings.recipe not in (None, space.recipe):
+            self._log.warning(
+                "cairn: the space's recipe is %s, not %s: whoever made it chose",
+                space.recipe,
+                settings.recipe,
+            )
+        self.space = space

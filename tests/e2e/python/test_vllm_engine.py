@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vLLM connector, driven as vLLM drives it, against a real cairnd: what is loaded is what was
+computed, whatever fails."""
+
+import itertools
+import random
+import signal
+import time
+
+import fake_vllm
+import pytest
+from fake_vllm import ENGINE, Engine, Request
+
+fake_vllm.install()
+
+from cairn.vllm import CairnConnector  # noqa: E402
+from daemon import Daemon  # noqa: E402
+
+STORE = 128
+_revisions = itertools.count()
+
+
+@pytest.fixture
+def settings(daemon):
+    """Of a space that no other test has."""
+    return {
+        "control": daemon.control,
+        "data": daemon.data,
+        "weights_revision": f"engine {next(_revisions)}",
+        "recipe": "exact",
+    }
+
+
+@pytest.fixture
+def make(request):
+    """Engines that are closed at the end, and whose sessions are open."""
+
+    def build(extra, wait=True, **changed):
+        engine = Engine(CairnConnector, extra, **changed)
+        request.addfinalizer(engine.close)
+        if wait:
+            assert engine.worker._session.wait(10) and engine.scheduler._session.wait(10)
+        return engine
+
+    return build
+
+
+def prompt(seed, count):
+    rng = random.Random(seed)
+    return [rng.randrange(50000) for _ in range(count)]
+
+
+def run_one(engine, name, tokens, **more):
+    one = engine.add(Request(name, tokens, **more))
+    engine.run()
+    engine.check(one)
+    engine.worker._worker.drain()
+    return one
+
+
+def test_a_second_engine_loads_what_the_first_computed(make, settings):
+    tokens = prompt(1, 5 * STORE + 40)
+    first = make(settings)
+    assert run_one(first, "cold", tokens).external == 0
+    second = make(settings)
+    assert run_one(second, "warm", tokens).external == 5 * STORE
+    assert second.counts["loaded_blocks"] == 5 * STORE // ENGINE
+    assert "saved_blocks" not in second.counts  # all that is full was loaded
+
+
+def test_one_token_is_always_computed(make, settings):
+    tokens = prompt(2, 2 * STORE)
+    run_one(make(settings), "cold", tokens)
+    assert run_one(make(settings), "warm", tokens).external == 2 * STORE - ENGINE
+
+
+def test_only_full_blocks_are_saved_chunk_by_chunk(make, settings):
+    engine = make(settings, budget=96)
+    saved = []
+    one = engine.add(Request("chunks", prompt(3, 2 * STORE + 100)))
+    while engine.waiting or engine.running:
+        engine.step()
+        saved += [save.first_position for save in engine.last_plan.saves]
+    engine.check(one)
+    assert saved == [0, STORE]
+
+
+def test_a_preempted_request_comes_back_with_one_question(make, settings):
+    engine = make(settings, budget=128)
+    tokens = prompt(4, 4 * STORE + 10)
+    one = engine.add(Request("preempted", tokens))
+    while one.num_computed_tokens < 3 * STORE:
+        engine.step()
+    engine.worker._worker.drain()
+    asked = []
+    lookups = engine.scheduler._scheduler._lookups
+    ask = lookups.ask
+    lookups.ask = lambda keys: asked.append(len(keys)) or ask(keys)
+    engine.preempt(one)
+    taken, engine.free = engine.free, []  # no block is free: it is asked again in each step
+    for _ in range(93):
+        engine.step()
+    engine.free = taken
+    engine.run()
+    engine.check(one)
+    assert engine.questions > 93 and asked == [4]
+    assert one.external == 3 * STORE
+
+
+def test_engines_of_other_weights_meet_nothing(make, settings, caplog):
+    tokens = prompt(5, 2 * STORE + 1)
+    run_one(make(settings), "cold", tokens)
+    with caplog.at_level("INFO"):
+        other = make(settings | {"weights_revision": "other"})
+    assert run_one(other, "other", tokens).external == 0
+    assert "weights other" in caplog.text and "new, so nothing is in it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cache_salt": "mine"},
+        {"lora_request": fake_vllm.SimpleNamespace(lora_name="a", lora_path="/nowhere")},
+        {
+            "mm_features": [
+                fake_vllm.SimpleNamespace(
+                    identifier="image", mm_position=fake_vllm.SimpleNamespace(offset=130)
+                )
+            ]
+        },
+    ],
+)
+def test_what_kv_depends_on_is_in_the_keys(make, settings, more):
+    tokens = prompt(6, 2 * STORE + 1)
+    engine = make(settings)
+    run_one(engine, "plain", tokens)
+    expected = STORE if "mm_features" in more else 0  # the first block is before the image
+    assert run_one(engine, "first", tokens, **more).external == expected
+    assert run_one(engine, "second", tokens, **more).external == 2 * STORE
+
+
+def test_prompts_without_tokens_are_left_alone(make, settings):
+    engine = make(settings)
+    tokens = prompt(7, STORE + 1)
+    run_one(engine, "embeds", tokens, prompt_embeds=object())
+    assert run_one(engine, "again", tokens, prompt_embeds=object()).external == 0
+    assert engine.counts == {}
+
+
+def test_after_a_reset_nothing_old_is_used(make, settings):
+    engine = make(settings)
+    tokens = prompt(8, STORE + 1)
+    run_one(engine, "before", tokens)
+    assert engine.scheduler.reset_cache()
+    assert run_one(engine, "after", tokens).external == 0
+    assert run_one(engine, "own", tokens).external == STORE
+
+
+def test_roles(make, settings):
+    tokens = prompt(9, STORE + 1)
+    run_one(make(settings, role="kv_consumer"), "reads", tokens)
+    producer = make(settings, role="kv_producer")
+    run_one(producer, "writes", tokens)
+    assert run_one(producer, "again", tokens).external == 0
+    assert run_one(make(settings, role="kv_consumer"), "warm", tokens).external == STORE
+
+
+def test_many_requests_with_shared_prefixes(make, settings):
+    """Every block that was loaded is what the engine would have computed, bit for bit."""
+    rng = random.Random(10)
+    roots = [prompt(100 + i, 2 * STORE + 60) for i in range(4)]
+    engines = [make(settings, budget=256), make(settings, budget=700)]
+    external = 0
+    for i in range(30):
+        batch = []
+        for j in range(3):
+            root = rng.choice(roots)[: rng.randrange(60, 2 * STORE + 60)]
+            tail = prompt(rng.randrange(5), rng.randrange(1, 150))
+            batch.append(engines[i % 2].add(Request(f"{i}.{j}", root + tail)))
+        engines[i % 2].run()
+        for one in batch:
+            engines[i % 2].check(one)
+            external += one.external
+    assert external > 5000
+
+
+# --------------------------------------------------------------------------------- what fails
+
+
+def test_a_failed_first_block_is_asked_for_once(make, settings):
+    """A store that says yes and then has nothing must not keep a request for ever."""
+    tokens = prompt(11, 3 * STORE + 1)
+    run_one(make(settings), "cold", tokens)
+    engine = make(settings)
+    _lose(engine, tokens, 0)
+    one = run_one(engine, "first lost", tokens)
+    assert engine.counts["loads"] == 1 and one.external == 3 * STORE
+    assert engine.counts["failed_blocks"] == 3 * STORE // ENGINE
+
+
+def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make, settings):
+    tokens = prompt(12, 4 * STORE + 1)
+    run_one(make(settings), "cold", tokens)
+    engine = make(settings)
+    _lose(engine, tokens, 2)
+    saved = []
+    one = engine.add(Request("middle lost", tokens))
+    while engine.waiting or engine.running:
+        engine.step()
+        plan = engine.last_plan
+        assert not (plan.loads and plan.saves)
+        saved += [save.first_position for save in plan.saves]
+    engine.check(one)
+    assert engine.counts["loaded_blocks"] == 2 * STORE // ENGINE
+    assert saved == [2 * STORE]
+    engine.worker._worker.drain()
+    assert run_one(make(settings), "whole again", tokens).external == 4 * STORE
+
+
+def test_an_abort_in_mid_load_gives_everything_back(make, settings):
+    tokens = prompt(13, 2 * STORE + 1)
+    run_one(make(settings), "cold", tokens)
+    engine = make(settings)
+    one = engine.add(Request("aborted", tokens))
+    while not one.is_loading:
+        engine.step()
+    engine.done["aborted"] = None
+    engine.abort(one)
+    while one.is_loading:
+        engine.step()
+    assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
+
+
+def test_no_daemon_at_start(make, settings, caplog):
+    engine = make(settings | {"control": "127.0.0.1:1", "data": None}, wait=False)
+    tokens = prompt(14, 2 * STORE + 1)
+    one = engine.add(Request("alone", tokens))
+    engine.run()
+    engine.check(one)
+    deadline = time.monotonic() + 10
+    while "no cache at 127.0.0.1:1" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert caplog.text.count("no cache at 127.0.0.1:1") <= 2  # once for each side
+
+
+def test_a_daemon_that_is_killed_or_stopped(make, settings, bin_dir, tmp_path):
+    tokens = prompt(15, 4 * STORE + 1)
+    with Daemon(bin_dir, "local", tmp_path, "128MiB") as own:
+        extra = settings | {"control": own.control, "data": own.data, "load_timeout": 0.5}
+        engine = make(extra, budget=2048)
+        run_one(engine, "cold", tokens)
+        one = engine.add(Request("stopped", tokens))
+        while not one.is_loading:
+            engine.step()
+            if one.external == 0 and engine.last_plan.is_idle:
+                own.process.send_signal(signal.SIGSTOP)  # after the lookup or in it
+        begin = time.monotonic()
+        engine.run()
+        engine.check(one)
+        assert time.monotonic() - begin < 10
+        own.process.send_signal(signal.SIGCONT)
+        own.kill()
+        killed = engine.add(Request("killed", tokens))
+        engine.run()
+        engine.check(killed)
+
+
+def _lose(engine, tokens, block):
+    """The engine's next lookup finds everything; then the store loses a block."""
+    scheduler = engine.scheduler._scheduler
+    space = engine.scheduler._session.space
+    keys = space.keys(tokens)
+    lookups = scheduler._lookups
+    answer = lookups._match
+
+    def match_and_lose(wanted):
+        found = answer(wanted)
+        space.delete([keys[block]])
+        return found
+
+    lookups._match = match_and_lose

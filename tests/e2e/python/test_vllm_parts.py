@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the vLLM connector alone: layouts, ranks, settings, what is refused by name, staging."""
+
+import logging
+
+import fake_vllm
+import numpy as np
+import pytest
+from cairn import InvalidArgumentError, Part, paged
+from conftest import open_space
+
+fake_vllm.install()
+
+from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
+from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E402
+from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
+from cairn.vllm.revision import revision_of  # noqa: E402
+from cairn.vllm.settings import Settings  # noqa: E402
+from cairn.vllm.worker import Worker  # noqa: E402
+
+LAYERS, HEADS, DIM, TOKENS = 4, 2, 64, 32
+BLOCKS = 6
+PACKED = (BLOCKS, HEADS, TOKENS, 2 * DIM)
+
+
+def plain(layer, block):
+    """K and V [heads, tokens, dim] of a block, each with a way of its own to read the layout."""
+    return layer[block][..., :DIM], layer[block][..., DIM:]
+
+
+def transposed(layer, block):
+    halves = layer[block].reshape(HEADS, 2, TOKENS * DIM)
+    k = halves[:, 0].reshape(HEADS, DIM, TOKENS).swapaxes(1, 2)
+    return k, halves[:, 1].reshape(HEADS, TOKENS, DIM)
+
+
+def tiled(layer, block):
+    halves = layer[block].reshape(HEADS, 2, TOKENS * DIM)
+    k = halves[:, 0].reshape(HEADS, TOKENS // 16, DIM // 2, 16, 2)
+    v = halves[:, 1].reshape(HEADS, DIM // 16, TOKENS // 2, 16, 2)
+    return (
+        k.transpose(0, 1, 3, 2, 4).reshape(HEADS, TOKENS, DIM),
+        v.transpose(0, 2, 4, 1, 3).reshape(HEADS, TOKENS, DIM),
+    )
+
+
+def planes_first(layer, block):
+    return layer[0, block].swapaxes(0, 1), layer[1, block].swapaxes(0, 1)
+
+
+def blocks_first(layer, block):
+    return layer[block, 0].swapaxes(0, 1), layer[block, 1].swapaxes(0, 1)
+
+
+@pytest.mark.parametrize(
+    "shape, kernels, read",
+    [
+        (PACKED, None, plain),
+        (PACKED, "vec", transposed),
+        (PACKED, "amx", tiled),
+        ((2, BLOCKS, TOKENS, HEADS, DIM), None, planes_first),
+        ((BLOCKS, 2, TOKENS, HEADS, DIM), None, blocks_first),
+    ],
+)
+def test_layouts(client, shape, kernels, read):
+    rng = np.random.default_rng(1)
+    layers = [rng.integers(0, 30000, shape, np.uint16) for _ in range(LAYERS)]
+    cache = paged_cache(layers, Shape(HEADS, DIM), kernels)
+    assert (cache.tokens_per_block, cache.block_count) == (TOKENS, BLOCKS)
+    with open_space(client) as space:
+        source = np.zeros((2, LAYERS, HEADS, 2, TOKENS, DIM), np.uint16)
+        paged.gather(space, cache, [4, 1], source)
+    for i, block in enumerate((4, 1)):
+        for layer in range(LAYERS):
+            k, v = read(layers[layer], block)
+            np.testing.assert_array_equal(source[i, layer, :, 0], k)
+            np.testing.assert_array_equal(source[i, layer, :, 1], v)
+
+
+def test_strides_say_what_shapes_do_not():
+    """LBNHC and BLHNC: the same shape, other places."""
+    whole = np.zeros((BLOCKS, LAYERS, TOKENS, HEADS, 2 * DIM), np.uint16)
+    layers = [whole[:, i].swapaxes(1, 2) for i in range(LAYERS)]
+    assert layers[0].shape == PACKED
+    k = paged_cache(layers, Shape(HEADS, DIM), None).native.k
+    assert (k.head_stride, k.token_stride) == (4 * DIM, 4 * DIM * HEADS)
+    assert k.block_stride == whole.strides[0]
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, kernels, says",
+    [
+        (PACKED, np.uint16, "vec16", "kernels are 'vec16'"),
+        (PACKED, np.uint16, "neon", "kernels are 'neon'"),
+        (PACKED, np.uint32, "amx", "needs bf16"),
+        (PACKED, np.uint32, "vec", "elements of 4 bytes"),
+        ((BLOCKS, HEADS, TOKENS, DIM), np.uint16, None, r"not \[blocks, heads, tokens, 2 \* dim\]"),
+        ((BLOCKS, TOKENS, 576), np.uint16, None, "neither packed nor K and V apart"),
+        ((2, 2, TOKENS, HEADS, DIM), np.uint16, None, "cannot be told from two blocks"),
+    ],
+)
+def test_unknown_layouts_are_refused_by_name(shape, dtype, kernels, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        paged_cache([np.zeros(shape, dtype)], Shape(HEADS, DIM), kernels)
+
+
+def of(extra=None, **changed):
+    extra = {"control": "127.0.0.1:1", **(extra or {})}
+    return model_of(*fake_vllm.configs(extra, **changed), Settings.of(extra))
+
+
+def test_the_space_of_a_model():
+    model = of()
+    group = model.spec.groups[0]
+    assert (model.spec.model, model.spec.weights_revision) == ("fake-model", "commit:c0ffee")
+    assert (group.kv_heads, group.k_dim, group.rope.base) == (2, 32, 10000.0)
+    assert model.geometry.ratio == 4
+    assert "awq" in of(model_config__quantization="awq").spec.weights_revision
+    assert of({"weights_revision": "mine"}).spec.weights_revision == "mine"
+
+
+@pytest.mark.parametrize(
+    "extra, changed, says",
+    [
+        ({"tokens_per_block": 48}, {}, "a multiple of the engine's block size 32"),
+        ({"tokens_per_block": 2048}, {}, "from 16 to 1024"),
+        ({"recipes": "exact"}, {}, "has 'recipes'"),
+        ({"control": ""}, {}, "no 'control'"),
+        ({"load_timeout": 0}, {}, "load_timeout is 0"),
+        ({"staging_bytes": "1GiB"}, {}, "staging_bytes is '1GiB'"),
+        ({}, {"model_config__hf_config": None}, "name their revision as weights_revision"),
+    ],
+)
+def test_settings_that_are_refused(extra, changed, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        of(extra, **changed)
+
+
+@pytest.mark.parametrize("dtype", ["torch.float8_e4m3fn", "torch.uint8"])
+def test_coded_caches_are_refused(monkeypatch, dtype):
+    monkeypatch.setattr(fake_vllm.FullAttentionSpec, "dtype", dtype)
+    with pytest.raises(InvalidArgumentError, match=f"the KV cache has {dtype}"):
+        of()
+
+
+def test_hybrid_groups_are_refused():
+    config, cache = fake_vllm.configs({})
+    cache.kv_cache_groups *= 2
+    with pytest.raises(InvalidArgumentError, match="disable-hybrid-kv-cache-manager"):
+        model_of(config, cache, Settings("127.0.0.1:1"))
+
+
+def test_ranks_have_their_layers_and_heads():
+    names = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
+    model = of()
+    one_each = type(model)(model.spec, model.geometry, 1, 32)
+    assert part_of(names, one_each, 1, 2) == Part(range(4), range(1, 2))
+    assert part_of(names[2:], model, 0, 1) == Part(range(2, 4), range(2))
+    # Fewer heads than ranks: two ranks have the same one.
+    assert [part_of(names, one_each, rank, 4).heads.start for rank in range(4)] == [0, 0, 1, 1]
+    with pytest.raises(InvalidArgumentError, match="expected consecutive"):
+        part_of([names[0], names[2]], model, 0, 1)
+    with pytest.raises(InvalidArgumentError, match="no known place"):
+        layer_index("model.layers.1.experts.2")
+
+
+def test_rope_is_named_where_it_is_plain():
+    plain_rope = fake_vllm.SimpleNamespace(
+        rope_parameters={"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    )
+    scaled = fake_vllm.SimpleNamespace(rope_scaling={"rope_type": "yarn"}, rope_theta=1e4)
+    assert rope_of(plain_rope, 64).rotary_dims == 32
+    assert rope_of(scaled, 64).kind == "none"
+
+
+def test_revisions_tell_weights_apart(tmp_path):
+    def folder(name, byte, **more):
+        path = tmp_path / name
+        path.mkdir()
+        (path / "config.json").write_text("{}")
+        (path / "model.safetensors").write_bytes(bytes([byte]) * 2_000_000)
+        for file, text in more.items():
+            (path / file).write_text(text)
+        return revision_of(str(path))
+
+    first = folder("a", 1)
+    assert first == folder("b", 1, README="x") and first != folder("c", 2)
+    assert first != folder("d", 1, **{"adapter.json": "{}"})
+
+
+class _Session:
+    def __init__(self, space):
+        self.space = space
+
+
+@pytest.fixture
+def two_ranks(client):
+    """Workers of TP=2, each with a head of the same space, and their caches."""
+    log = logging.getLogger("test")
+    with open_space(client, "exact", tokens_per_block=64) as space:
+        ranks = []
+        for rank in range(2):
+            layers = [np.zeros((BLOCKS, 1, TOKENS, 2 * DIM), np.uint16) for _ in range(LAYERS)]
+            cache = paged_cache(layers, Shape(1, DIM), None)
+            part = Part(heads=range(rank, rank + 1))
+            settings = Settings("127.0.0.1:1", staging_bytes=3 * space.source_bytes(part))
+            worker = Worker(_Session(space), settings, cache, part, 1, log)
+            ranks.append((worker, layers))
+        yield space, ranks
+        for worker, _ in ranks:
+            worker.close()
+
+
+def wait_for_loads(worker):
+    finished, failed = set(), set()
+    while not finished:
+        worker.step(Plan(is_idle=True))
+        finished, failed = worker.take_finished()
+    return finished, failed
+
+
+def test_ranks_put_and_get_their_slices(two_ranks):
+    space, ranks = two_ranks
+    rng = np.random.default_rng(3)
+    keys = space.keys(range(128))
+    for worker, layers in ranks:
+        for layer in layers:
+            layer[:] = rng.integers(0, 20000, layer.shape, np.uint16)
+        assert space.match(keys, lease=False).block_count == 0  # until all ranks have put theirs
+        worker.save(Plan(saves=[Save(keys, [1, 2, 3, 4], None, 0, False)]))
+        worker.drain()
+    assert space.match(keys, lease=False).block_count == 2
+    for worker, layers in ranks:
+        kept = [layer.copy() for layer in layers]
+        for layer in layers:
+            layer[:] = 0
+        worker.step(Plan(loads=[Load("r", keys, [1, 2, 3, paged.SKIPPED], None)]))
+        assert wait_for_loads(worker) == ({"r"}, set())
+        for layer, before in zip(layers, kept, strict=True):
+            np.testing.assert_array_equal(layer[1:4], before[1:4])
+            assert not layer[4:].any() and not layer[0].any()
+
+
+def test_a_slice_that_is_gone_fails_from_there_on(two_ranks):
+    space, ranks = two_ranks
+    worker, _ = ranks[0]
+    keys = space.keys(range(192))
+    worker.save(Plan(saves=[Save(keys, [0, 1, 2, 3, 4, 5], None, 0, False)]))
+    worker.drain()
+    space.delete([keys[1]])
+    worker.step(Plan(loads=[Load("r", keys, [0, 1, 2, 3, 4, 5], None)]))
+    assert wait_for_loads(worker) == ({"r"}, {2, 3, 4, 5})
+    assert worker.take_counts()["failed_blocks"] == 4
+
+
+def test_saves_do_not_wait_for_the_store(two_ranks):
+    space, ranks = two_ranks
+    worker, _ = ranks[0]
+    keys = space.keys(range(5 * 64))
+    worker._puts.submit(__import__("time").sleep, 0.3)  # a slow store
+    worker.save(Plan(saves=[Save(keys, [0, 1] * 5, None, 0, False)]))
+    assert worker.take_counts()["dropped_blocks"] == 4  # three blocks of five are staged
+    worker.drain()
+    assert worker.take_counts()["saved_blocks"] == 6
+
+
+def test_without_a_daemon_loads_fail_and_saves_are_dropped(two_ranks):
+    space, ranks = two_ranks
+    worker, _ = ranks[0]
+    keys = space.keys(range(64))
+    worker._session = _Session(None)
+    worker.save(Plan(saves=[Save(keys, [0, 1], None, 0, False)]))
+    worker.step(Plan(loads=[Load("r", keys, [3, 4], None)]))
+    assert wait_for_loads(worker) == ({"r"}, {3, 4})
+    assert worker.take_counts()["dropped_blocks"] == 2
