@@ -9,6 +9,7 @@
 #include "codecs/format/tile_layout.h"
 #include "codecs/forms/form.h"
 #include "codecs/pack/dense.h"
+#include "codecs/pack/strip.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
 
@@ -24,6 +25,7 @@ static_assert(static_cast<uint32_t>(Fault::kBadPage) ==
 static_assert(static_cast<uint32_t>(Fault::kBadChecksum) ==
               static_cast<uint32_t>(Error::kBadChecksum));
 static_assert(static_cast<uint32_t>(Fault::kBadTile) == static_cast<uint32_t>(Error::kBadTile));
+static_assert(kTaskTokensMax == codecs::kStripTokens);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
 
 constexpr uint32_t kPlanesOfImage = 2;
@@ -33,6 +35,7 @@ bool IsFormDecodable(uint16_t form) {
   switch (codecs::LayoutIdOf(form)) {
     case TileLayoutId::kRaw:
     case TileLayoutId::kAffine:
+    case TileLayoutId::kStrips:
       return true;
     default:
       return false;
@@ -71,8 +74,13 @@ struct Choice {
 };
 
 Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
-  if (codecs::LayoutIdOf(form) == TileLayoutId::kRaw) {
-    return {static_cast<uint32_t>(DecodeList::kRaw), kTaskTokensMax};
+  switch (codecs::LayoutIdOf(form)) {
+    case TileLayoutId::kRaw:
+      return {static_cast<uint32_t>(DecodeList::kRaw), kTaskTokensMax};
+    case TileLayoutId::kStrips:
+      return {static_cast<uint32_t>(DecodeList::kStripsAny), kTaskTokensMax};
+    default:
+      break;
   }
   if (const uint32_t tokens = FastTokens(plane); tokens != 0) {
     return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};

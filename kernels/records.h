@@ -24,7 +24,7 @@ enum class DecodeList : uint8_t {
   kAffineAny,  // codes between a (min, range): every shape and dtype
   // The same of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
   kAffineFast,
-  kStrips = kAffineFast + 12,  // entropy-coded source bits
+  kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);

@@ -4,35 +4,14 @@
 #include <bit>
 #include <cstring>
 
-#include "codecs/pack/lanes32.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
 
-bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
-  const uint64_t elements = ElementCount(shape);
-  switch (parts.mode) {
-    case StripMode::kRaw:
-      return parts.top == 0 && parts.stream_bytes == 0 && parts.escapes == 0 && parts.raws == 0;
-    case StripMode::kPlanes:
-      return parts.stream_bytes == 0 && parts.escapes <= elements && parts.raws <= parts.escapes;
-    case StripMode::kLanes32:
-      return !shape.is_fast && elements >= kLanes32ElementsMin &&
-             parts.stream_bytes >= kCoderStatesBytes &&
-             parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
-             parts.escapes <= elements && parts.raws == 0;
-  }
-  return false;
-}
-
 bool HasValidPar(const StripShape& shape, const StripParts& parts, const uint8_t* par) {
   uint32_t faults = 0;
-  for (uint32_t i = 0; i < shape.dim; ++i) {
-    const uint32_t rel = par[i] & 15;
-    faults |= rel > parts.top && rel != kDeadRel ? 1 : 0;
-    faults |= parts.mode == StripMode::kPlanes ? par[i] >> 4 : 0;
-  }
+  for (uint32_t i = 0; i < shape.dim; ++i) faults |= IsValidPar(parts, par[i]) ? 0 : 1;
   return faults == 0;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "codecs/numbers/math.h"
+#include "codecs/pack/lanes32.h"
 #include "codecs/types/dtype.h"
 
 namespace cairn::codecs {
@@ -149,6 +150,29 @@ CAIRN_HD void PlaceParts(const StripShape& shape, StripParts* parts) {
   parts->low = parts->plane + ElementCount(shape);
   parts->end = parts->low + LowBytes(shape);
   parts->bytes = AlignStrip(parts->end);
+}
+
+// Counts of a header that an encoder writes, of which PlaceParts() may make offsets.
+CAIRN_HD bool HasValidCounts(const StripShape& shape, const StripParts& parts) {
+  const uint64_t elements = ElementCount(shape);
+  switch (parts.mode) {
+    case StripMode::kRaw:
+      return parts.top == 0 && parts.stream_bytes == 0 && parts.escapes == 0 && parts.raws == 0;
+    case StripMode::kPlanes:
+      return parts.stream_bytes == 0 && parts.escapes <= elements && parts.raws <= parts.escapes;
+    case StripMode::kLanes32:
+      return !shape.is_fast && elements >= kLanes32ElementsMin &&
+             parts.stream_bytes >= kCoderStatesBytes &&
+             parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
+             parts.escapes <= elements && parts.raws == 0;
+  }
+  return false;
+}
+
+// What a header says of a channel is what an encoder writes.
+CAIRN_HD bool IsValidPar(const StripParts& parts, uint8_t par) {
+  const uint32_t rel = par & 15;
+  return (rel <= parts.top || rel == kDeadRel) && (parts.mode != StripMode::kPlanes || par < 16);
 }
 
 // Element `index` of codes of three bits: bit w of the code is bit index mod 64 of word w of run

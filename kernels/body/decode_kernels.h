@@ -8,6 +8,7 @@
 
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/raw_decode.h"
+#include "kernels/body/strips.h"
 #include "kernels/records.h"
 
 namespace cairn::kernels {
@@ -35,6 +36,8 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
   launch.template Kernel<&DecodeAffineAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kAffineAny), sizeof(TokenPlaces)});
+  launch.template Kernel<&DecodeStripsAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   ForEachAffineKernel<8, DType::kBf16>(launch);
   ForEachAffineKernel<8, DType::kFp16>(launch);
   ForEachAffineKernel<4, DType::kBf16>(launch);

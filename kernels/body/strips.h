@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `exact`: a warp a strip. Here is what any of them is decoded by, whatever its dtype,
+// dim and mode; strips_fast.h has what most are.
+
+#include <cstdint>
+
+#include "codecs/pack/exponent_tables.h"
+#include "codecs/pack/lanes32.h"
+#include "codecs/pack/strip.h"
+#include "kernels/body/tasks.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kStripTableWords = codecs::kExponentTables * codecs::kCoderSlots;
+inline constexpr uint32_t kEscapeFlag = 0x10;  // in the symbol of an entry
+
+// Slot of a table -> bytes 0, frequency, slot - start, symbol and, with the escape, kEscapeFlag.
+struct StripTables {
+  uint32_t of[kStripTableWords];
+};
+
+struct StripsShared {
+  StripTables tables;
+  uint8_t* places[kBlockWarps][kTaskTokensMax];
+};
+
+// The block has to meet before anybody reads them.
+CAIRN_DEVICE void FillTables(StripTables* tables) {
+  for (uint32_t i = ThreadIndex(); i < kStripTableWords; i += kBlockThreads) {
+    const codecs::CoderTable& table = codecs::kExponentCoderTables.of[i / codecs::kCoderSlots];
+    const uint32_t slot = i % codecs::kCoderSlots;
+    const uint32_t symbol = codecs::SymbolOfSlot(table, slot);
+    const uint32_t flag = symbol == codecs::kEscapeSymbol ? kEscapeFlag : 0;
+    tables->of[i] = static_cast<uint32_t>(table.frequency[symbol]) << 8 |
+                    (slot - table.start[symbol]) << 16 | (symbol | flag) << 24;
+  }
+}
+
+// A strip that was found in its tile, and where its tokens go.
+struct FoundStrip {
+  codecs::StripShape shape;
+  codecs::StripParts parts;
+  const uint8_t* bytes;
+  uint32_t readable;       // from `bytes` to the tile's end
+  uint8_t* const* places;  // in shared memory
+  uint32_t unit;           // as PlaneRecord::unit
+};
+
+// The header alone. False where no encoder writes it, or parts do not lie in `room`.
+CAIRN_DEVICE bool ParseHead(const uint8_t* strip, uint32_t room, const codecs::StripShape& shape,
+                            codecs::StripParts* parts) {
+  if (room < codecs::kStripHeaderBytes) return false;
+  const uint32_t first = LoadGlobal<uint32_t>(strip + codecs::strip::kMode);
+  parts->mode = static_cast<codecs::StripMode>(first & 0xFF);
+  parts->top = static_cast<uint8_t>(first >> 8);
+  parts->stream_bytes = LoadGlobal<uint32_t>(strip + codecs::strip::kStream);
+  parts->escapes = LoadGlobal<uint32_t>(strip + codecs::strip::kEscapes);
+  parts->raws = LoadGlobal<uint32_t>(strip + codecs::strip::kRaws);
+  if (first >> 16 != 0 || !codecs::HasValidCounts(shape, *parts)) return false;
+  codecs::PlaceParts(shape, parts);
+  if (parts->bytes > room) return false;
+  return parts->mode == codecs::StripMode::kRaw || parts->bytes < codecs::RawStripBytes(shape);
+}
+
+CAIRN_DEVICE codecs::StripShape ShapeOfStrip(const PlaneRecord& plane, uint32_t token_first) {
+  const uint32_t left = plane.tokens - token_first;
+  return {left < codecs::kStripTokens ? left : codecs::kStripTokens, plane.dim, plane.dtype,
+          plane.is_fast};
+}
+
+// Finds the strip of a task behind those before it, and checks it. All lanes have the same answer.
+CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, FoundStrip* found) {
+  uint32_t at = 0;
+  for (uint32_t first = 0; first < task.token_first; first += codecs::kStripTokens) {
+    const codecs::StripShape shape = ShapeOfStrip(plane, first);
+    if (!ParseHead(task.source + at, task.bytes - at, shape, &found->parts)) return false;
+    at += static_cast<uint32_t>(found->parts.bytes);
+  }
+  found->shape = ShapeOfStrip(plane, task.token_first);
+  found->bytes = task.source + at;
+  found->readable = task.bytes - at;
+  found->unit = plane.unit;
+  if (!ParseHead(found->bytes, found->readable, found->shape, &found->parts)) return false;
+  const bool is_last = task.token_first + found->shape.tokens == plane.tokens;
+  bool is_wrong = is_last && found->parts.bytes != found->readable;
+  if (found->parts.mode != codecs::StripMode::kRaw) {
+    const uint8_t* par = found->bytes + codecs::strip::kPar;
+    for (uint32_t c = ThreadIndex() % kWarpLanes; c < found->shape.dim; c += kWarpLanes) {
+      is_wrong |= !codecs::IsValidPar(found->parts, LoadGlobal<uint8_t>(par + c));
+    }
+  }
+  return !Any(is_wrong);
+}
+
+// 3 bits, as codecs::LoadRunCode() has them.
+CAIRN_DEVICE uint32_t LoadThreeBits(const uint8_t* runs, uint32_t index) {
+  const uint8_t* byte = runs + index / codecs::kRun * codecs::kRunBytes + index % codecs::kRun / 8;
+  const uint32_t bit = index % 8;
+  return (LoadGlobal<uint8_t>(byte) >> bit & 1) | (LoadGlobal<uint8_t>(byte + 8) >> bit & 1) << 1 |
+         (LoadGlobal<uint8_t>(byte + 16) >> bit & 1) << 2;
+}
+
+// Puts an element together, and where its token goes.
+CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t channel,
+                              uint32_t exponent) {
+  uint8_t* place = strip.places[token];
+  if (place == nullptr) return;
+  const uint32_t index = token * strip.shape.dim + channel;
+  const uint8_t* low = strip.bytes + strip.parts.low;
+  codecs::Fields fields{exponent, LoadGlobal<uint8_t>(strip.bytes + strip.parts.plane + index), 0};
+  if (strip.shape.dtype == codecs::DType::kFp32) {
+    fields.low = LoadGlobal<uint8_t>(low + 2 * index) |
+                 static_cast<uint32_t>(LoadGlobal<uint8_t>(low + 2 * index + 1)) << 8;
+    StoreGlobal(place + 4 * channel, codecs::Join(strip.shape.dtype, fields));
+    return;
+  }
+  if (strip.shape.dtype == codecs::DType::kFp16) fields.low = LoadThreeBits(low, index);
+  StoreGlobal(place + 2 * channel, static_cast<uint16_t>(codecs::Join(strip.shape.dtype, fields)));
+}
+
+CAIRN_DEVICE void CopyRawStrip(const FoundStrip& strip, uint32_t row_bytes) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  for (uint32_t token = 0; token < strip.shape.tokens; ++token) {
+    if (strip.places[token] == nullptr) continue;
+    const uint8_t* row = strip.bytes + strip.parts.coded + token * row_bytes;
+    CopyRow(row, strip.places[token], row_bytes, strip.unit, lane, kWarpLanes);
+  }
+}
+
+// Mode planes, 32 elements at once. False where escapes are not as many as stated.
+CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  const codecs::StripParts& parts = strip.parts;
+  const uint32_t elements = strip.shape.tokens * strip.shape.dim;
+  uint32_t escapes = 0;
+  uint32_t raws = 0;
+  for (uint32_t first = 0; first < elements; first += kWarpLanes) {
+    const uint32_t index = first + lane;
+    const bool is_there = index < elements;
+    uint32_t distance = is_there ? LoadThreeBits(strip.bytes + parts.coded, index) : 0;
+    const uint32_t escaping = Ballot(distance == codecs::kPlanesReach);
+    if (escaping != 0) {
+      const uint32_t from = escapes + CountBits(escaping & below);
+      const bool is_escape = distance == codecs::kPlanesReach && from < parts.escapes;
+      uint32_t nibble = 0;
+      if (is_escape) {
+        nibble = LoadGlobal<uint8_t>(strip.bytes + parts.escape + from / 2) >> from % 2 * 4 & 15;
+      }
+      const bool is_raw = is_escape && nibble == codecs::kRawNibble;
+      const uint32_t raw = Ballot(is_raw);
+      const uint32_t at = raws + CountBits(raw & below);
+      if (is_escape && !is_raw) distance = codecs::DistanceOf(nibble);
+      if (is_raw && at < parts.raws) {
+        distance = LoadGlobal<uint8_t>(strip.bytes + parts.raw + at);
+      }
+      escapes += CountBits(escaping);
+      raws += CountBits(raw);
+    }
+    if (!is_there) continue;
+    const uint32_t channel = index % strip.shape.dim;
+    const uint8_t par = LoadGlobal<uint8_t>(strip.bytes + codecs::strip::kPar + channel);
+    StoreJoined(strip, index / strip.shape.dim, channel, codecs::TopOf(parts.top, par) - distance);
+  }
+  return escapes == parts.escapes && raws == parts.raws;
+}
+
+// Mode lanes32, element by element. False where the stream does not end as it must.
+CAIRN_DEVICE bool DecodeLanes(const FoundStrip& strip, const StripTables& tables) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  const codecs::StripParts& parts = strip.parts;
+  const uint8_t* stream = strip.bytes + parts.coded;
+  const uint8_t* escapes = strip.bytes + parts.escape;
+  uint32_t state = LoadGlobal<uint8_t>(stream + 2 * lane) |
+                   static_cast<uint32_t>(LoadGlobal<uint8_t>(stream + 2 * lane + 1)) << 8;
+  bool is_wrong = state < codecs::kCoderStateMin;
+  uint32_t cursor = codecs::kCoderStatesBytes, escape = 0;
+  for (uint32_t channel = 0; channel < strip.shape.dim; ++channel) {
+    const uint8_t par = LoadGlobal<uint8_t>(strip.bytes + codecs::strip::kPar + channel);
+    const uint32_t top = codecs::TopOf(parts.top, par);
+    const uint32_t* table = tables.of + (par >> 4) * codecs::kCoderSlots;
+    for (uint32_t first = 0; first < strip.shape.tokens; first += kWarpLanes) {
+      const uint32_t entry = table[state & 0xFF];
+      state = (entry >> 8 & 0xFF) * (state >> 8) + (entry >> 16 & 0xFF);
+      const bool lacks = state < codecs::kCoderStateMin;
+      const uint32_t lacking = Ballot(lacks);
+      const uint32_t at = cursor + CountBits(lacking & below);
+      if (lacks) {
+        state = state << 8 | (at < parts.stream_bytes ? LoadGlobal<uint8_t>(stream + at) : 0);
+      }
+      cursor += CountBits(lacking);
+      const uint32_t token = first + lane;
+      uint32_t exponent = top - (entry >> 24 & 15);
+      const bool is_escape = (entry >> 24 & kEscapeFlag) != 0 && token < strip.shape.tokens;
+      const uint32_t escaping = Ballot(is_escape);
+      const uint32_t from = escape + CountBits(escaping & below);
+      if (is_escape && from < parts.escapes) exponent = LoadGlobal<uint8_t>(escapes + from);
+      escape += CountBits(escaping);
+      if (token < strip.shape.tokens) StoreJoined(strip, token, channel, exponent);
+    }
+  }
+  is_wrong |=
+      state != codecs::kCoderStateMin || cursor != parts.stream_bytes || escape != parts.escapes;
+  return !Any(is_wrong);
+}
+
+CAIRN_DEVICE bool DecodeAnyStrip(const FoundStrip& strip, const StripTables& tables,
+                                 uint32_t row_bytes) {
+  switch (strip.parts.mode) {
+    case codecs::StripMode::kRaw:
+      CopyRawStrip(strip, row_bytes);
+      return true;
+    case codecs::StripMode::kPlanes:
+      return DecodePlanes(strip);
+    default:
+      return DecodeLanes(strip, tables);
+  }
+}
+
+// Where the tokens of a strip go. The warp has to meet before anybody reads them.
+CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane, uint8_t** places,
+                                 Fault* fault) {
+  for (uint32_t at = ThreadIndex() % kWarpLanes; at < task.token_count; at += kWarpLanes) {
+    places[at] = PlaceOf(plane, task.target, task.token_first + at, fault);
+  }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeStripsAny(DecodeArgs args) {
+  CAIRN_SHARED(StripsShared, shared);
+  FillTables(&shared.tables);
+  SyncBlock();
+  const PlanReader reader(args.plan, args.list);
+  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
+  const uint32_t step = GridBlocks() * kBlockWarps;
+  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
+       index += step) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    FindWarpPlaces(task, plane, shared.places[warp], &fault);
+    SyncWarp();
+    FoundStrip strip;
+    strip.places = shared.places[warp];
+    const bool is_right =
+        FindStrip(task, plane, &strip) && DecodeAnyStrip(strip, shared.tables, plane.row_bytes);
+    if (!is_right) fault = Fault::kBadTile;
+    ReportFault(fault, plane, args.status);
+    SyncWarp();  // places are of the next task
+  }
+}
+
+}  // namespace cairn::kernels

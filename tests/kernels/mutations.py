@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels with a mistake in them do not pass the tests.
+
+Each mutation is one text of a kernel body replaced by another. The kernel tests are compiled with it, and have to fail.
+
+usage: mutations.py BUILD_FOLDER [NAME…]       after that folder has built the kernel tests
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SECONDS_MAX = 300
+
+DECODE = "tests/kernels/decode_test.cc"
+TASKS = "kernels/body/tasks.h"
+AFFINE = "kernels/body/affine_decode.h"
+RAW = "kernels/body/raw_decode.h"
+
+# name: (test, file, text, what stands there instead)
+MUTATIONS = {
+    "page_bound": (DECODE, TASKS, "static_cast<uint32_t>(page) >= plane.page_count", "static_cast<uint32_t>(page) > plane.page_count"),
+    "hole_is_page": (DECODE, TASKS, "if (page < 0) return nullptr;", ""),
+    "first_slot": (DECODE, TASKS, "plane.first_slot + token", "token"),
+    "no_table": (DECODE, TASKS, "plane.pages == nullptr ?", "plane.pages != nullptr ?"),
+    "row_past_tile": (DECODE, TASKS, "if (token >= plane.tokens) *fault", "if (token > plane.tokens + 4096) *fault"),
+    "row_twice": (DECODE, TASKS, "if ((before & bit) != 0) *fault", "if ((before & bit) == ~0U) *fault"),
+    "row_flag": (DECODE, TASKS, " & plane.token_bits;", " & (plane.token_bits | 0x8000U);"),
+    "row_before_first": (DECODE, TASKS, "if (at >= task.token_count) continue;  // also", "if (token >= task.token_count) continue;  // also"),
+    "rows_not_cleared": (DECODE, TASKS, "if (thread < kTaskTokensMax / 32) places->is_row[thread] = 0;", ""),
+    "row_unit": (DECODE, TASKS, "1U << LowestBit(plane.unit | (task.row_bits_at & 15))", "plane.unit"),
+    "fault_unsaid": (DECODE, TASKS, "if (fault != Fault::kNone) AtomicMax", "if (fault == Fault::kBadTile) AtomicMax"),
+    "raw_no_sync": (DECODE, RAW, "    FindPlaces(task, plane, &places, &fault);\n    SyncBlock();", "    FindPlaces(task, plane, &places, &fault);"),
+    "raw_no_sync_between": (DECODE, RAW, "    SyncBlock();  // places", "    // places"),
+    "raw_tail": (DECODE, RAW, "at < task.token_count; at += step", "at <= task.token_count; at += step"),
+    "step_inexact": (DECODE, AFFINE, "return FusedMultiplyAdd(FusedMultiplyAdd(-kLevels, near, range), kInverse, near);", "return near;"),
+    "fused_value": (DECODE, AFFINE, "codecs::Add(codecs::Multiply(codes.At(i), params.step), params.min)", "FusedMultiplyAdd(codes.At(i), params.step, params.min)"),
+    "params_unchecked": (DECODE, AFFINE, "return is_infinite || is_negative || is_zero_wrong ?", "return is_infinite || is_zero_wrong ?"),
+    "codes_no_wait": (DECODE, AFFINE, "    CopyWait<0>();\n    if (!SyncBlockOr", "    if (!SyncBlockOr"),
+    "codes_no_sync": (DECODE, AFFINE, "    CopyWait<0>();\n    if (!SyncBlockOr(fault != Fault::kNone)) {", "    CopyWait<0>();\n    {"),
+    "marks_no_sync": (DECODE, AFFINE, "      SyncBlock();\n      MarkRows", "      MarkRows"),
+    "next_no_sync": (DECODE, AFFINE, "    SyncBlock();  // shared memory", "    // shared memory"),
+    "codes_short": (DECODE, AFFINE, "at < bytes; at += 16 * kBlockThreads", "at + 16 <= bytes; at += 16 * kBlockThreads"),
+    "group_of_task": (DECODE, AFFINE, "params += 4 * (task.token_first / plane.group * plane.dim + 8 * part);", "params += 4 * (8 * part);"),
+    "v_token": (DECODE, AFFINE, "const uint32_t pair = (task.token_first + at) * groups + own;", "const uint32_t pair = at * groups + own;"),
+    "rows_decoded": (DECODE, AFFINE, "if (place == nullptr || (has_rows && IsRowAt(shared.places, at))) continue;", "if (place == nullptr) continue;"),
+    "any_group": (DECODE, AFFINE, "channel / plane.group\n", "channel / 64\n"),
+}
+
+
+def words_of(build, source):
+    """How `source` is compiled and its program linked, without outputs and without what is only for the build."""
+    target = f"bin/kernels_{pathlib.Path(source).stem}"
+    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", target], check=True, text=True, capture_output=True).stdout.splitlines()
+    name = f"/{pathlib.Path(source).name}.o -c "
+    compiled = next(shlex.split(line) for line in lines if name in line)
+    start = next(i for i, word in enumerate(compiled) if re.fullmatch(r".*/(c\+\+|g\+\+|clang\+\+)(-\d+)?", word))
+    output = compiled.index("-o")
+    made = compiled[output + 1]
+    # The program is linked by the last of them: ": && c++ ... && :".
+    link = shlex.split(lines[-1].split("&&")[1])
+    pairs = {"-MT", "-MF", "-o", "-include"}
+    kept = []
+    words = iter(compiled[start:])
+    for word in words:
+        if word in pairs:
+            next(words)
+        elif word not in ("-MD", "-Winvalid-pch"):
+            kept.append(word)
+    out = link.index("-o")
+    return kept, [word for i, word in enumerate(link) if i not in (out, out + 1)], made
+
+
+def run(build, name):
+    """None where the mutation was caught; else what happened."""
+    test, file, old, new = MUTATIONS[name]
+    text = (ROOT / file).read_text()
+    if text.count(old) != 1:
+        return f"its text stands {text.count(old)} times in {file}"
+    compile_words, link_words, made = words_of(build, test)
+    with tempfile.TemporaryDirectory() as folder:
+        mutated = pathlib.Path(folder) / file
+        mutated.parent.mkdir(parents=True)
+        mutated.write_text(text.replace(old, new))
+        program, compiled = pathlib.Path(folder) / "test", f"{folder}/test.o"
+        # The folder stands before the tree among those that are searched.
+        line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", compiled]
+        if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:
+            return "it does not compile"
+        line = [compiled if word == made else word for word in link_words]
+        subprocess.run([*line, "-o", program], cwd=build, check=True)
+        try:
+            done = subprocess.run([program, "--gtest_fail_fast", "--gtest_brief"], capture_output=True, timeout=SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            return None
+        return "the tests pass" if done.returncode == 0 else None
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    names = sys.argv[2:] or list(MUTATIONS)
+    missed = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, result in zip(names, pool.map(lambda n: run(build, n), names)):
+            print(f"{name:24} {'caught' if result is None else 'MISSED: ' + result}", flush=True)
+            missed += result is not None
+    print(f"{len(names) - missed} of {len(names)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All kernels compile for a device, spill no registers, and say that they are unavailable where there is no driver.
+
+Compiles kernels/backend_cuda.cu for the architectures given, reads what ptxas says of each kernel, and links a program with the
+static CUDA runtime that needs no libcuda to start.
+
+usage: nvcc_test.py COMPILER ARCHITECTURE…       nvcc_test.py g++ sm_90
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What codecs/numbers/math.h asks for.
+STRICT = ["--fmad=false", "-ftz=false", "-prec-div=true", "-Xcompiler", "-ffp-contract=off,-Wall,-Wextra"]
+THREADS, REGISTERS = 256, 65536  # of a block, and of a multiprocessor
+# kernel -> blocks of it that a multiprocessor has to have registers for
+RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4}
+KERNELS_MIN = 15
+
+PROBE = """
+#include <cstdio>
+#include "kernels/backend.h"
+int main() {
+  const cairn::kernels::Availability found = cairn::kernels::Probe();
+  int stream = 0;
+  const auto result = cairn::kernels::LaunchDecode({}, nullptr, nullptr, &stream);
+  const bool is_refused = result == cairn::kernels::LaunchResult::kUnavailable;
+  std::printf("%d %d %s\\n", found.is_available ? 1 : 0, is_refused ? 1 : 0, found.reason.data());
+}
+"""
+
+
+def find_nvcc():
+    named = os.environ.get("CUDACXX")
+    return named if named else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def run(command, **options):
+    done = subprocess.run(command, text=True, capture_output=True, **options)
+    if done.returncode != 0:
+        print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
+        sys.exit(1)
+    return done.stdout + done.stderr
+
+
+def kernels_of(text):
+    """{mangled name: (registers, bytes of stack and spills)} of what `ptxas -v` says."""
+    found = {}
+    name, stack = None, 0
+    for line in text.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            name, stack = match.group(1), 0
+        elif "stack frame" in line:
+            stack = sum(map(int, re.findall(r"(\d+) bytes", line)))
+        elif (match := re.search(r"Used (\d+) registers", line)) and name:
+            found[name] = (int(match.group(1)), stack)
+    return found
+
+
+def check(kernels, filt):
+    wrong = []
+    for mangled, (registers, stack) in sorted(kernels.items()):
+        full = run([filt, mangled]).strip()
+        name = re.sub(r"<.*|\(.*", "", full.removeprefix("void ")).rsplit("::", 1)[-1]
+        blocks = RESIDENT.get(name)
+        if blocks is None:
+            wrong.append(f"{name} has no line in RESIDENT")
+        elif stack != 0:
+            wrong.append(f"{full}: {stack} bytes of stack and spills")
+        elif -(-registers // 8) * 8 * THREADS * blocks > REGISTERS:
+            wrong.append(f"{full}: {registers} registers are too many for {blocks} blocks")
+        print(f"{registers:4d} registers  {full.split('(')[0]}")
+    if len(kernels) < KERNELS_MIN:
+        wrong.append(f"{len(kernels)} kernels")
+    return wrong
+
+
+def main():
+    nvcc, compiler = find_nvcc(), sys.argv[1]
+    if nvcc is None:
+        print("skipped: no nvcc (CUDACXX, PATH, /usr/local/cuda/bin)")
+        return 77
+    wrong = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        common = [nvcc, "-std=c++20", "-ccbin", compiler, *STRICT, "-I", ROOT]
+        for architecture in sys.argv[2:]:
+            text = run([*common, f"-arch={architecture}", "-Xptxas", "-v", "--Werror", "cross-execution-space-call",
+                        "-c", ROOT / "kernels/backend_cuda.cu", "-o", folder / "kernels.o"])
+            print(architecture)
+            wrong += check(kernels_of(text), shutil.which("c++filt"))
+        (folder / "probe.cc").write_text(PROBE)
+        run([*common, folder / "probe.cc", folder / "kernels.o", "-cudart", "static", "-o", folder / "probe"])
+        if "libcuda" in run(["ldd", folder / "probe"]):
+            wrong.append("the program needs libcuda or libcudart to start")
+        said = run([folder / "probe"]).strip()
+        print(said)
+        if said.split()[0] == "0" and not re.match(r"0 1 unavailable: ", said):
+            wrong.append("without a driver the backend has to say that it is unavailable")
+    for finding in wrong:
+        print(finding)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
