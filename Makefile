@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel demo test soak bench bench-peers quality fuzz asan tsan fmt tidy clean
+.PHONY: help deps build wheel demo test soak bench bench-peers quality fuzz asan tsan kernels-check fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -54,6 +54,16 @@ tsan: deps  ## everything under TSan
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS)
 	ctest --preset tsan -j $(JOBS)
+
+kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and for all architectures (half an hour)
+	$(PYTHON) tests/kernels/nvcc_test.py c++ sm_80 sm_90 sm_100 || test $$? -eq 77
+	$(PYTHON) tests/kernels/mutations.py build/release
+	for sanitizer in asan tsan; do \
+	  cmake --preset $$sanitizer && \
+	  cmake --build --preset $$sanitizer --target kernels_executor_test kernels_decode_test -j $(JOBS) && \
+	  ctest --preset $$sanitizer -R '^kernels_(executor|decode)' -j $(JOBS) || exit 1; \
+	done
+	$(PYTHON) tests/kernels/mutations.py build/tsan
 
 fmt:  ## clang-format all sources in place
 	clang-format -i $(SOURCES)

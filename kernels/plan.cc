@@ -68,6 +68,11 @@ uint32_t FastTokens(const PlaneRecord& plane) {
   return tokens < kAffineTokensMin ? 0 : tokens;
 }
 
+bool HasFastStrips(const PlaneRecord& plane) {
+  return plane.dtype == codecs::DType::kBf16 && !plane.is_fast && plane.unit == kUnitMax &&
+         plane.dim % kStripsFastDim == 0;
+}
+
 // The kernel of a tile, and how many tokens it does at once.
 struct Choice {
   uint32_t list, tokens;
@@ -78,7 +83,9 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
     case TileLayoutId::kRaw:
       return {static_cast<uint32_t>(DecodeList::kRaw), kTaskTokensMax};
     case TileLayoutId::kStrips:
-      return {static_cast<uint32_t>(DecodeList::kStripsAny), kTaskTokensMax};
+      return {static_cast<uint32_t>(HasFastStrips(plane) ? DecodeList::kStripsFast
+                                                         : DecodeList::kStripsAny),
+              kTaskTokensMax};
     default:
       break;
   }

@@ -18,6 +18,8 @@ inline constexpr uint32_t kAffineCodesMax = 16384;  // bytes
 inline constexpr uint32_t kAffineDimMax = 2048;     // 8 channels a thread of a block
 inline constexpr uint32_t kAffineTokensMin = 16;    // tasks start at multiples of it
 
+inline constexpr uint32_t kStripsFastDim = 32;  // what dims of DecodeList::kStripsFast divide by
+
 // Kernels that decode, each with a list of tasks of its own.
 enum class DecodeList : uint8_t {
   kRaw,        // source bits
@@ -25,6 +27,7 @@ enum class DecodeList : uint8_t {
   // The same of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
   kAffineFast,
   kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
+  kStripsFast,                    // the same of bf16, dim a multiple of 32
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);

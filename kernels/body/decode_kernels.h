@@ -9,6 +9,7 @@
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/raw_decode.h"
 #include "kernels/body/strips.h"
+#include "kernels/body/strips_fast.h"
 #include "kernels/records.h"
 
 namespace cairn::kernels {
@@ -38,6 +39,8 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kAffineAny), sizeof(TokenPlaces)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
+  launch.template Kernel<&DecodeStripsFast>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kStripsFast), sizeof(FastShared)});
   ForEachAffineKernel<8, DType::kBf16>(launch);
   ForEachAffineKernel<8, DType::kFp16>(launch);
   ForEachAffineKernel<4, DType::kBf16>(launch);

@@ -100,6 +100,19 @@ TEST_F(DecodeTest, EveryContentOfEveryShape) {
   }
 }
 
+// Strips with many escapes, in all lengths around a warp's, and streams of several granules.
+TEST_F(DecodeTest, StripsOfEveryLength) {
+  for (const uint32_t dim : {32U, 64U, 128U, 256U}) {
+    for (const uint16_t tokens : {1, 9, 31, 33, 64, 65, 96, 97, 127, 128, 130, 257}) {
+      const auto content = random_() % 2 == 0 ? Content::kTails : AnyContent();
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, dim " << dim << ", content "
+                                      << static_cast<int>(content));
+      Check(MakeImage("exact", Kv(DType::kBf16, dim, 32), tokens, content), AnyShape());
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(DecodeTest, OpaqueBytes) {
   for (const GroupKind kind : {GroupKind::kState, GroupKind::kOpaqueRows}) {
     for (const uint32_t bytes : {1U, 40U, 700U, 5000U}) {

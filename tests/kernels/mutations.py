@@ -3,7 +3,7 @@
 
 Each mutation is one text of a kernel body replaced by another. The kernel tests are compiled with it, and have to fail.
 
-usage: mutations.py BUILD_FOLDER [NAME…]       after that folder has built the kernel tests
+usage: mutations.py BUILD_FOLDER [NAME…]       after that folder has built the kernel tests; build/tsan has a list of its own
 """
 
 import concurrent.futures
@@ -22,6 +22,8 @@ DECODE = "tests/kernels/decode_test.cc"
 TASKS = "kernels/body/tasks.h"
 AFFINE = "kernels/body/affine_decode.h"
 RAW = "kernels/body/raw_decode.h"
+STRIPS = "kernels/body/strips.h"
+FAST = "kernels/body/strips_fast.h"
 
 # name: (test, file, text, what stands there instead)
 MUTATIONS = {
@@ -41,7 +43,7 @@ MUTATIONS = {
     "raw_tail": (DECODE, RAW, "at < task.token_count; at += step", "at <= task.token_count; at += step"),
     "step_inexact": (DECODE, AFFINE, "return FusedMultiplyAdd(FusedMultiplyAdd(-kLevels, near, range), kInverse, near);", "return near;"),
     "fused_value": (DECODE, AFFINE, "codecs::Add(codecs::Multiply(codes.At(i), params.step), params.min)", "FusedMultiplyAdd(codes.At(i), params.step, params.min)"),
-    "params_unchecked": (DECODE, AFFINE, "return is_infinite || is_negative || is_zero_wrong ?", "return is_infinite || is_zero_wrong ?"),
+    "params_unchecked": (DECODE, AFFINE, "const bool is_negative = pair >> 31 != 0;", "const bool is_negative = pair >> 31 > 1;"),
     "codes_no_wait": (DECODE, AFFINE, "    CopyWait<0>();\n    if (!SyncBlockOr", "    if (!SyncBlockOr"),
     "codes_no_sync": (DECODE, AFFINE, "    CopyWait<0>();\n    if (!SyncBlockOr(fault != Fault::kNone)) {", "    CopyWait<0>();\n    {"),
     "marks_no_sync": (DECODE, AFFINE, "      SyncBlock();\n      MarkRows", "      MarkRows"),
@@ -51,6 +53,38 @@ MUTATIONS = {
     "v_token": (DECODE, AFFINE, "const uint32_t pair = (task.token_first + at) * groups + own;", "const uint32_t pair = at * groups + own;"),
     "rows_decoded": (DECODE, AFFINE, "if (place == nullptr || (has_rows && IsRowAt(shared.places, at))) continue;", "if (place == nullptr) continue;"),
     "any_group": (DECODE, AFFINE, "channel / plane.group\n", "channel / 64\n"),
+    "strip_walk": (DECODE, STRIPS, "at += static_cast<uint32_t>(found->parts.bytes);", "at += 16;"),
+    "strip_room": (DECODE, STRIPS, "if (parts->bytes > room) return false;", ""),
+    "strip_par": (DECODE, STRIPS, "is_wrong |= !codecs::IsValidPar(", "is_wrong |= is_wrong && !codecs::IsValidPar("),
+    "planes_raws": (DECODE, STRIPS, "raws += CountBits(raw);", "raws += raw != 0 ? 1 : 0;"),
+    "planes_tail": (DECODE, STRIPS, "const bool is_there = index < elements;", "const bool is_there = index <= elements;"),
+    "lanes_escape_tail": (DECODE, STRIPS, "(entry >> 24 & kEscapeFlag) != 0 && token < strip.shape.tokens;", "(entry >> 24 & kEscapeFlag) != 0;"),
+    "lanes_end": (DECODE, STRIPS, "is_wrong |= state != codecs::kCoderStateMin ||", "is_wrong |="),
+    "fast_no_sync_tables": (DECODE, FAST, "  FillTables(&shared.tables);\n  SyncBlock();", "  FillTables(&shared.tables);"),
+    "fast_no_sync_slot": (DECODE, FAST, "    SyncWarp();  // nobody reads", "    // nobody reads"),
+    "fast_no_wait": (DECODE, FAST, "    CopyWait<1>();\n", ""),
+    "fast_limit": (DECODE, FAST, "const bool lacks = coder->state <", "const bool lacks = coder->state <="),
+    "fast_rank": (DECODE, FAST, "LoadNear8(stream->next + CountBits(lacking & below))", "LoadNear8(stream->next + CountBits(lacking & (below * 2 + 1)))"),
+    "fast_mask": (DECODE, FAST, "Ballot(lacks)", "Ballot(lacks, 0x7FFFFFFFU)"),
+    "fast_diverges": (DECODE, FAST, "const uint32_t lacking = Ballot(lacks);", "const uint32_t lacking = lacks ? Ballot(lacks) : 0;"),
+    "fast_mirror": (DECODE, FAST, "if (to == 0 && 16 * lane", "if (to == 1 && 16 * lane"),
+    "fast_reads_past": (DECODE, FAST, "if (at + 16 <= readable)", "if (at <= readable)"),
+    "fast_ring": (DECODE, FAST, "kRingBytes + kRingMirror];", "kRingBytes];"),
+    "fast_slot": (DECODE, FAST, "slot == kRingSlots - 1 ? 0", "slot == kRingSlots ? 0"),
+    "fast_escape_order": (DECODE, FAST, "& 0x01010101U) << g;", "& 0x01010101U) << (kGroups - 1 - g);"),
+    "fast_escape_tail": (DECODE, FAST, "(mine >> bit & 1) != 0 && token < strip.shape.tokens;", "(mine >> bit & 1) != 0;"),
+    "fast_tail": (DECODE, FAST, "if (token >= strip.shape.tokens) continue;", "if (token > strip.shape.tokens) continue;"),
+    "fast_top": (DECODE, FAST, "^ (~tops & 0x80808080U)", "^ 0x80808080U"),
+    "fast_end": (DECODE, FAST, "is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||", "is_wrong |="),
+    "fast_no_sync_exponents": (DECODE, FAST, "    SyncWarp();\n    StorePass", "    StorePass"),
+}
+
+# Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
+RACES = {
+    "race_after_wait": (DECODE, FAST, "    CopyWait<1>();\n    SyncWarp();", "    CopyWait<1>();"),
+    "race_after_start": (DECODE, FAST, "    CopyWait<0>();\n    SyncWarp();", "    CopyWait<0>();"),
+    "race_next_tables": (DECODE, FAST, "    LoadPars(strip, first, own);\n    SyncWarp();", "    LoadPars(strip, first, own);"),
+    "race_next_strip": (DECODE, FAST, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
 }
 
 
@@ -79,7 +113,7 @@ def words_of(build, source):
 
 def run(build, name):
     """None where the mutation was caught; else what happened."""
-    test, file, old, new = MUTATIONS[name]
+    test, file, old, new = (MUTATIONS | RACES)[name]
     text = (ROOT / file).read_text()
     if text.count(old) != 1:
         return f"its text stands {text.count(old)} times in {file}"
@@ -104,7 +138,7 @@ def run(build, name):
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
-    names = sys.argv[2:] or list(MUTATIONS)
+    names = sys.argv[2:] or list(RACES if build.name == "tsan" else MUTATIONS)
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, result in zip(names, pool.map(lambda n: run(build, n), names)):

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `exact` as most are: mode lanes32, bf16, dim a multiple of 32, rows at multiples of 16.
+// A warp a strip, a lane a token of each 32. The step that decodes 32 elements is 13 instructions:
+// docs/kernels.md has them, and why each is what it is.
+
+#include <cstdint>
+
+#include "kernels/body/strips.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kRingGranule = 512;  // bytes that are asked for at once, 16 a lane
+inline constexpr uint32_t kRingSlots = 3;
+inline constexpr uint32_t kRingBytes = kRingSlots * kRingGranule;
+inline constexpr uint32_t kRingMirror = 128;  // of the ring's start, behind it: a channel's most
+inline constexpr uint32_t kPassChannels = 32;
+inline constexpr uint32_t kExponentWords = 9;  // of a token; one more than it has, so banks differ
+
+// What a warp keeps of the stream, and of 32 channels.
+struct FastWarp {
+  alignas(16) uint32_t rows[kPassChannels];  // bytes from the first table to the channel's
+  alignas(16) uint8_t ring[kRingBytes + kRingMirror];
+  uint8_t tops[kPassChannels];
+  uint32_t exponents[codecs::kStripTokens * kExponentWords];
+  uint8_t* places[kTaskTokensMax];
+};
+
+struct FastShared {
+  StripTables tables;
+  FastWarp warps[kBlockWarps];
+};
+
+// The stream as it passes through the ring. The granule that is read, and the next, are there.
+struct FastStream {
+  const uint8_t* from;
+  uint32_t readable;
+  uint8_t* ring;
+  Near next, limit;  // the byte to be read next, and the end of its granule
+  uint32_t passed = 0, slot = 0;
+
+  CAIRN_DEVICE_MEMBER void Ask(uint32_t granule, uint32_t to) const {
+    const uint32_t lane = ThreadIndex() % kWarpLanes, at = granule * kRingGranule + 16 * lane;
+    if (at + 16 <= readable) {
+      CopyAsync16(ring + to * kRingGranule + 16 * lane, from + at);
+      if (to == 0 && 16 * lane < kRingMirror) CopyAsync16(ring + kRingBytes + 16 * lane, from + at);
+    }
+    CopyCommit();
+  }
+  CAIRN_DEVICE_MEMBER void Start() {
+    Ask(0, 0);
+    Ask(1, 1);
+    CopyWait<0>();
+    SyncWarp();
+    Ask(2, 2);
+    next = NearOf(ring) + codecs::kCoderStatesBytes;
+    limit = NearOf(ring) + kRingGranule;
+  }
+  // Before each channel, which takes kRingMirror bytes at most.
+  CAIRN_DEVICE_MEMBER void Refill() {
+    if (next < limit) return;
+    ++passed;
+    SyncWarp();  // nobody reads the slot any more that the next granule goes to
+    Ask(passed + 2, slot);
+    slot = slot == kRingSlots - 1 ? 0 : slot + 1;
+    if (slot == 0) next = next + (0U - kRingBytes);
+    limit = NearOf(ring) + (slot + 1) * kRingGranule;
+    CopyWait<1>();
+    SyncWarp();
+  }
+  CAIRN_DEVICE_MEMBER uint32_t BytesRead() const {
+    return passed * kRingGranule + BytesBetween(NearOf(ring) + slot * kRingGranule, next);
+  }
+};
+
+// What a lane knows of the strip's coder.
+struct FastCoder {
+  uint32_t state;  // and a 1 above its 16 bits
+  uint32_t escape;
+};
+
+// Four channels of all tokens: their symbols, a byte a channel, and what they take of the stream.
+template <uint32_t kGroups>
+CAIRN_DEVICE void DecodeFour(const Words4& rows, Near tables, FastStream* stream, FastCoder* coder,
+                             uint32_t (&symbols)[kGroups]) {
+  const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    const Near table = tables + (i == 0 ? rows.x : i == 1 ? rows.y : i == 2 ? rows.z : rows.w);
+    stream->Refill();
+    CAIRN_UNROLL
+    for (uint32_t g = 0; g < kGroups; ++g) {
+      const uint32_t entry = LoadNear32(EntryOf(table, coder->state));
+      const uint32_t insert = i == 1 ? 0x3270 : i == 2 ? 0x3710 : 0x7210;
+      symbols[g] = i == 0 ? entry >> 24 : PermuteBytes(symbols[g], entry, insert);
+      coder->state = DotBytes(entry, coder->state, 0x10000U);
+      const bool lacks = coder->state < 0x10000U + codecs::kCoderStateMin;
+      const uint32_t lacking = Ballot(lacks);
+      const uint32_t byte = LoadNear8(stream->next + CountBits(lacking & below));
+      const uint32_t more = PermuteBytes(coder->state, byte, 0x3204);
+      coder->state = lacks ? more : coder->state;
+      stream->next = stream->next + CountBits(lacking);
+    }
+  }
+}
+
+// Replaces the exponents of those symbols that are escapes, in the order channel, group, lane.
+template <uint32_t kGroups>
+CAIRN_DEVICE void TakeEscapes(const FoundStrip& strip, const uint32_t (&symbols)[kGroups],
+                              uint32_t four, FastWarp* own, FastCoder* coder) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  uint32_t mine = 0;  // bit 8 c + g: the lane's symbol of channel c and group g is one
+  CAIRN_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
+  for (uint32_t all = ReduceOr(mine); all != 0; all &= all - 1) {
+    const uint32_t bit = LowestBit(all);
+    const uint32_t token = kWarpLanes * (bit & 7) + lane;
+    const bool is_escape = (mine >> bit & 1) != 0 && token < strip.shape.tokens;
+    const uint32_t escaping = Ballot(is_escape);
+    const uint32_t from = coder->escape + CountBits(escaping & below);
+    if (is_escape && from < strip.parts.escapes) {
+      auto* exponents = reinterpret_cast<uint8_t*>(own->exponents);
+      exponents[4 * (token * kExponentWords + four) + (bit >> 3)] =
+          LoadGlobal<uint8_t>(strip.bytes + strip.parts.escape + from);
+    }
+    coder->escape += CountBits(escaping);
+  }
+}
+
+// Joins 32 channels of all tokens with their planes: four lanes a token, 8 channels a lane.
+template <uint32_t kGroups>
+CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastWarp& own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane & 3;
+  // Tokens so chosen that the exponents of a warp lie in different banks.
+  const uint32_t row = 8 * (lane >> 3) + (lane >> 2 & 1);
+  const uint8_t* plane = strip.bytes + strip.parts.plane + first + 8 * part;
+  CAIRN_NO_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    Words2 planes[4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {  // all loads, then their uses
+      const uint32_t token = kWarpLanes * g + row + 2 * i;
+      const uint32_t there = token < strip.shape.tokens ? token : 0;
+      planes[i] = LoadGlobal<Words2>(plane + there * strip.shape.dim);
+    }
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t token = kWarpLanes * g + row + 2 * i;
+      if (token >= strip.shape.tokens) continue;
+      uint8_t* place = strip.places[token];
+      const uint32_t* x = own.exponents + token * kExponentWords + 2 * part;
+      // Bytes of 8 elements: sign and the exponent's upper 7 bits; its lowest bit and the mantissa.
+      const uint32_t high0 = Choose(0x80808080U, planes[i].x, x[0] >> 1);
+      const uint32_t low0 = Choose(0x80808080U, x[0] << 7, planes[i].x);
+      const uint32_t high1 = Choose(0x80808080U, planes[i].y, x[1] >> 1);
+      const uint32_t low1 = Choose(0x80808080U, x[1] << 7, planes[i].y);
+      if (place == nullptr) continue;
+      StoreGlobal(place + 2 * first + 16 * part,
+                  Words4{PermuteBytes(low0, high0, 0x5140), PermuteBytes(low0, high0, 0x7362),
+                         PermuteBytes(low1, high1, 0x5140), PermuteBytes(low1, high1, 0x7362)});
+    }
+  }
+}
+
+CAIRN_DEVICE void LoadPars(const FoundStrip& strip, uint32_t first, FastWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint8_t par = LoadGlobal<uint8_t>(strip.bytes + codecs::strip::kPar + first + lane);
+  own->rows[lane] = (par >> 4) * codecs::kCoderSlots * 4;
+  own->tops[lane] = static_cast<uint8_t>(codecs::TopOf(strip.parts.top, par));
+}
+
+template <uint32_t kGroups>
+CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables, FastWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  FastStream stream{};
+  stream.from = strip.bytes + strip.parts.coded;
+  stream.readable = strip.readable - static_cast<uint32_t>(strip.parts.coded);
+  stream.ring = own->ring;
+  FastCoder coder{0x10000U | LoadGlobal<uint16_t>(stream.from + 2 * lane), 0};
+  bool is_wrong = coder.state < 0x10000U + codecs::kCoderStateMin;
+  stream.Start();
+  for (uint32_t first = 0; first < strip.shape.dim; first += kPassChannels) {
+    LoadPars(strip, first, own);
+    SyncWarp();
+    CAIRN_NO_UNROLL
+    for (uint32_t four = 0; four < kPassChannels / 4; ++four) {
+      const Words4 rows = LoadNear128(NearOf(own->rows) + 16 * four);
+      const uint32_t tops = LoadNear32(NearOf(own->tops) + 4 * four);
+      uint32_t symbols[kGroups];
+      DecodeFour<kGroups>(rows, NearOf(tables.of), &stream, &coder, symbols);
+      uint32_t flags = 0;
+      CAIRN_UNROLL
+      for (uint32_t g = 0; g < kGroups; ++g) {
+        flags |= symbols[g];
+        // tops - symbols, byte by byte: a symbol has 5 bits, so nothing is borrowed from a byte
+        // whose highest bit is set.
+        own->exponents[(kWarpLanes * g + lane) * kExponentWords + four] =
+            ((tops | 0x80808080U) - symbols[g]) ^ (~tops & 0x80808080U);
+      }
+      if (Any((flags & kEscapeFlag * 0x01010101U) != 0)) {
+        TakeEscapes<kGroups>(strip, symbols, four, own, &coder);
+      }
+    }
+    SyncWarp();
+    StorePass<kGroups>(strip, first, *own);
+    SyncWarp();
+  }
+  CopyWait<0>();
+  is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||
+              stream.BytesRead() != strip.parts.stream_bytes || coder.escape != strip.parts.escapes;
+  return !Any(is_wrong);
+}
+
+CAIRN_DEVICE bool DecodeOneFast(const FoundStrip& strip, const PlaneRecord& plane,
+                                const StripTables& tables, FastWarp* own) {
+  if (strip.parts.mode != codecs::StripMode::kLanes32) {
+    return DecodeAnyStrip(strip, tables, plane.row_bytes);
+  }
+  switch (codecs::CoderGroups(strip.shape.tokens)) {
+    case 1:
+      return DecodeFast<1>(strip, tables, own);
+    case 2:
+      return DecodeFast<2>(strip, tables, own);
+    case 3:
+      return DecodeFast<3>(strip, tables, own);
+    default:
+      return DecodeFast<4>(strip, tables, own);
+  }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) DecodeStripsFast(DecodeArgs args) {
+  CAIRN_SHARED(FastShared, shared);
+  FillTables(&shared.tables);
+  SyncBlock();
+  const PlanReader reader(args.plan, args.list);
+  // Through a shuffle, so that the compiler knows that a warp's lanes go the same way.
+  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
+  FastWarp* own = &shared.warps[warp];
+  const uint32_t step = GridBlocks() * kBlockWarps;
+  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
+       index += step) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    FindWarpPlaces(task, plane, own->places, &fault);
+    SyncWarp();
+    FoundStrip strip;
+    strip.places = own->places;
+    const bool is_right =
+        FindStrip(task, plane, &strip) && DecodeOneFast(strip, plane, shared.tables, own);
+    if (!is_right) fault = Fault::kBadTile;
+    ReportFault(fault, plane, args.status);
+    SyncWarp();  // shared memory is of the next task
+  }
+}
+
+}  // namespace cairn::kernels
