@@ -121,7 +121,7 @@ absl::Status Daemon::StartStore() {
 }
 
 void Daemon::Recover() {
-  restorer_ = std::make_unique<Restorer>(spaces_, *index_);
+  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_);
   SetStep("");
   for (CopyTier* tier : tiers_->all()) {
     if (!tier->traits().is_lasting) continue;

@@ -15,8 +15,8 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kDropNames[] = {"space",     "shape", "side_object",
-                                           "duplicate", "chain", "room"};
+constexpr std::string_view kDropNames[] = {"space", "shape", "side_object", "duplicate",
+                                           "chain", "room",  "expired"};
 static_assert(std::size(kDropNames) == Restorer::kDropCount);
 
 bool IsNone(const codecs::Digest& id) { return id == codecs::Digest{}; }
@@ -129,6 +129,10 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
   if (!IsOfSpace(space, found)) {
     return Drop::kShape;
   }
+  if (found.image.expires_unix_s != 0 &&
+      absl::ToUnixSeconds(clock_.Now()) >= found.image.expires_unix_s) {
+    return Drop::kExpired;
+  }
   NewImage image = {.claim = {.name = {found.image.space_id, found.image.key},
                               .parent = found.parent,
                               .first_position = found.image.first_position,
@@ -139,7 +143,8 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
                     .copy = {.recipe = found.recipe,
                              .extent = std::move(found.place),
                              .side_object = {},
-                             .directory_crc = found.directory_crc}};
+                             .directory_crc = found.directory_crc},
+                    .expires_unix_s = found.image.expires_unix_s};
   if (!IsNone(found.side_object)) {
     const SideObjectRef* side_object = SideObjectOf(space, found, side_objects);
     if (side_object == nullptr) {

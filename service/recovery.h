@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/metric.h"
 #include "service/index/images.h"
 #include "service/index/side_objects.h"
@@ -36,11 +37,13 @@ class Restorer final : public RecoverySink {
     kDuplicate,   // the block has it
     kChain,       // its place in the chain disagrees with what is there
     kRoom,        // the index is full
+    kExpired,     // its time is over
   };
-  static constexpr size_t kDropCount = 6;
+  static constexpr size_t kDropCount = 7;
 
-  // Borrows both.
-  Restorer(Spaces& spaces, Images& images) : spaces_(spaces), images_(images) {}
+  // Borrows them.
+  Restorer(Spaces& spaces, Images& images, const Clock& clock)
+      : spaces_(spaces), images_(images), clock_(clock) {}
 
   // Of several tiers or devices that know a space, the first says its recipe and what is current,
   // but that what was installed takes the place of what was mined.
@@ -69,6 +72,7 @@ class Restorer final : public RecoverySink {
 
   Spaces& spaces_;
   Images& images_;
+  const Clock& clock_;
   absl::flat_hash_map<uint64_t, SpaceRef> found_;  // by number
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
   absl::flat_hash_set<SideObjectName> missing_;  // of the source that is asked now

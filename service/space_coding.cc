@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/space_coding.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -61,8 +62,14 @@ uint64_t NextVersion() {
 
 }  // namespace
 
+uint32_t ExpiryAt(const SpacePolicy& policy, absl::Time now) {
+  return policy.ttl_s == 0 ? 0
+                           : static_cast<uint32_t>(std::clamp<int64_t>(
+                                 absl::ToUnixSeconds(now) + policy.ttl_s, 1, UINT32_MAX));
+}
+
 SpaceCoding::SpaceCoding(uint64_t space_id, std::string_view tenant,
-                         std::span<const codecs::GroupShape> groups, const codecs::Recipe& recipe,
+                         std::span<const codecs::GroupShape> groups, const SpacePolicy& policy,
                          SideObjects& side_objects, QuerySquares& query_squares)
     : space_id_(space_id),
       tenant_(tenant),
@@ -70,37 +77,37 @@ SpaceCoding::SpaceCoding(uint64_t space_id, std::string_view tenant,
       side_objects_(side_objects),
       query_squares_(query_squares),
       version_(NextVersion()),
-      recipe_(recipe) {}
+      policy_(policy) {}
 
 SpaceCoding::~SpaceCoding() {
   side_objects_.Forget(space_id_);
   query_squares_.Forget(space_id_);
 }
 
-// --- The recipe ----------------------------------------------------------------------------------
+// --- The policy ----------------------------------------------------------------------------------
 
-codecs::Recipe SpaceCoding::recipe() const {
+SpacePolicy SpaceCoding::policy() const {
   const MutexLock lock(mutex_);
-  return recipe_;
+  return policy_;
 }
 
 bool SpaceCoding::IsInForce(const codecs::Recipe& recipe) const {
   return codecs::FormatRecipe(recipe) == codecs::FormatRecipe(this->recipe());
 }
 
-absl::Status SpaceCoding::SetRecipe(const codecs::Recipe& recipe) {
+absl::Status SpaceCoding::SetPolicy(const SpacePolicy& policy) {
   const MutexLock changes(changes_);
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     const SideObjectRef current = Current(group, proto::SideObjectKind::kProfile);
     // What was mined is mined again for another rate.
     if (current.get() != nullptr &&
         side_objects_.OriginOf(current) == SideObjectOrigin::kInstalled) {
-      CAIRN_RETURN_IF_ERROR(CheckRate(recipe, group, *current.inputs().profile));
+      CAIRN_RETURN_IF_ERROR(CheckRate(policy.recipe, group, *current.inputs().profile));
     }
   }
   version_ = NextVersion();
   const MutexLock lock(mutex_);
-  recipe_ = recipe;
+  policy_ = policy;
   return absl::OkStatus();
 }
 
@@ -198,7 +205,11 @@ std::vector<SideObjectRef> SpaceCoding::Describe(SpaceRecord* record) const {
   std::vector<SideObjectRef> named;
   const MutexLock changes(changes_);
   record->version = version_;
-  record->recipe = std::string(codecs::FormatRecipe(recipe()));
+  const SpacePolicy policy = this->policy();
+  record->recipe = std::string(codecs::FormatRecipe(policy.recipe));
+  record->cold_recipe =
+      policy.cold_recipe.has_value() ? std::string(codecs::FormatRecipe(*policy.cold_recipe)) : "";
+  record->ttl_s = policy.ttl_s;
   record->current.clear();
   for (uint32_t group = 0; group < groups_.size(); ++group) {
     for (const auto kind : {proto::SideObjectKind::kProfile, proto::SideObjectKind::kBank}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the blocks of one space are coded with: its recipe, the side objects of its groups, and what
+// What the blocks of one space are coded with: its policy, the side objects of its groups, and what
 // is known of the queries that read it. The bytes are in SideObjects and QuerySquares, which hold
 // those of all spaces under one budget each; they let go of this space's when this is destroyed.
 //
@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
@@ -25,25 +27,38 @@
 
 namespace cairn {
 
+// What is done with the blocks of a space; not part of its identity.
+struct SpacePolicy {
+  // Of a recipe that needs a side object this is the name alone.
+  codecs::Recipe recipe;
+  // Of their copies in the lasting tier. nullopt: they have the bytes of the image.
+  std::optional<codecs::Recipe> cold_recipe = std::nullopt;
+  // Since a block was first published: then it is gone. 0: never.
+  uint32_t ttl_s = 0;
+};
+
+// When a block that is published now is gone; 0: never.
+uint32_t ExpiryAt(const SpacePolicy& policy, absl::Time now);
+
 class SpaceCoding {
  public:
   // `tenant` and `groups` are the space's, and outlive this, as do the two stores.
   SpaceCoding(uint64_t space_id, std::string_view tenant,
-              std::span<const codecs::GroupShape> groups, const codecs::Recipe& recipe,
+              std::span<const codecs::GroupShape> groups, const SpacePolicy& policy,
               SideObjects& side_objects, QuerySquares& query_squares);
   ~SpaceCoding();
   SpaceCoding(const SpaceCoding&) = delete;
   SpaceCoding& operator=(const SpaceCoding&) = delete;
 
-  // --- The recipe
+  // --- The policy
 
-  // The one in force for puts from now on. Of a recipe that needs a side object this is the name
-  // alone.
-  codecs::Recipe recipe() const;
+  // The one in force for puts from now on.
+  SpacePolicy policy() const;
+  codecs::Recipe recipe() const { return policy().recipe; }
   // Returns true if an image of that recipe is of the space's: both have the same name.
   bool IsInForce(const codecs::Recipe& recipe) const;
   // InvalidArgument: an installed profile lacks the rate; the message lists the rates it has.
-  absl::Status SetRecipe(const codecs::Recipe& recipe);
+  absl::Status SetPolicy(const SpacePolicy& policy);
 
   // --- Side objects
 
@@ -79,10 +94,10 @@ class SpaceCoding {
 
   // --- For those who write it down
 
-  // Of recipe and current side objects as they are now. Another with each change of them, also
+  // Of policy and current side objects as they are now. Another with each change of them, also
   // among the spaces of this process.
   uint64_t version() const;
-  // Fills in version, recipe and current. Returns what current names, in its order.
+  // Fills in version, policy and current. Returns what current names, in its order.
   std::vector<SideObjectRef> Describe(SpaceRecord* record) const;
 
   // --- Queries
@@ -105,10 +120,10 @@ class SpaceCoding {
   const std::span<const codecs::GroupShape> groups_;
   SideObjects& side_objects_;
   QuerySquares& query_squares_;
-  mutable Mutex changes_;  // of the recipe and of what is current; held over each
+  mutable Mutex changes_;  // of the policy and of what is current; held over each
   uint64_t version_ ABSL_GUARDED_BY(changes_);
   mutable Mutex mutex_;
-  codecs::Recipe recipe_ ABSL_GUARDED_BY(mutex_);
+  SpacePolicy policy_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
+#include "codecs/transform/demote.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -70,14 +71,14 @@ absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t
 
 SpaceEntry::SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
                        const proto::SpaceIdentity& identity, std::vector<codecs::GroupShape> groups,
-                       std::vector<WantedGroup> whole, const codecs::Recipe& recipe,
+                       std::vector<WantedGroup> whole, const SpacePolicy& policy,
                        SideObjects& side_objects, QuerySquares& query_squares)
     : id_(id),
       fingerprint_(fingerprint),
       identity_(identity),
       groups_(std::move(groups)),
       whole_(std::move(whole)),
-      coding_(id, identity_.tenant, groups_, recipe, side_objects, query_squares) {}
+      coding_(id, identity_.tenant, groups_, policy, side_objects, query_squares) {}
 
 SpaceEntry::Snapshot SpaceEntry::Describe() const {
   Snapshot snapshot;
@@ -202,13 +203,45 @@ absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
   return recipe;
 }
 
+absl::StatusOr<SpacePolicy> Spaces::PolicyOf(std::string_view recipe, std::string_view cold_recipe,
+                                             uint32_t ttl_s) const {
+  SpacePolicy policy;
+  policy.ttl_s = ttl_s;
+  CAIRN_ASSIGN_OR_RETURN(policy.recipe, RecipeOf(recipe));
+  if (cold_recipe.empty()) {
+    return policy;
+  }
+  codecs::Recipe cold;
+  if (codecs::ParsePolicyRecipe(cold_recipe, &cold) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cold_recipe: one of ", ToAbsl(codecs::PolicyRecipes())));
+  }
+  if (policy.recipe.IsLossless() && !cold.IsLossless()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cold_recipe: ", ToAbsl(cold_recipe), " loses bits, and the space's recipe, ",
+                     ToAbsl(codecs::FormatRecipe(policy.recipe)), ", promises that none are lost"));
+  }
+  if (!codecs::IsDemotable(policy.recipe, cold)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cold_recipe: no exact way from ", ToAbsl(codecs::FormatRecipe(policy.recipe)),
+                     " to ", ToAbsl(cold_recipe), ", as there is to fewer bits of one code"));
+  }
+  policy.cold_recipe = cold;
+  return policy;
+}
+
 absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity,
-                                            std::string_view recipe, std::string_view tenant) {
+                                            const SpacePolicy& policy, std::string_view tenant) {
   if (identity.tenant != tenant) {
     return absl::PermissionDeniedError("spec.tenant is not the session's tenant");
   }
-  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe settled, RecipeOf(recipe));
-  return Make(identity, settled);
+  return Make(identity, policy);
+}
+
+absl::StatusOr<Spaces::Opened> Spaces::Open(const proto::SpaceIdentity& identity,
+                                            std::string_view recipe, std::string_view tenant) {
+  CAIRN_ASSIGN_OR_RETURN(const SpacePolicy policy, PolicyOf(recipe, "", 0));
+  return Open(identity, policy, tenant);
 }
 
 absl::StatusOr<Spaces::Opened> Spaces::Restore(const SpaceRecord& record) {
@@ -216,17 +249,19 @@ absl::StatusOr<Spaces::Opened> Spaces::Restore(const SpaceRecord& record) {
   if (proto::FingerprintOf(record.identity) != record.fingerprint) {
     return absl::InvalidArgumentError("fingerprint: it is not that of the identity");
   }
-  absl::StatusOr<codecs::Recipe> recipe = RecipeOf(record.recipe);
-  if (!recipe.ok()) {
+  absl::StatusOr<SpacePolicy> policy = PolicyOf(record.recipe, record.cold_recipe, record.ttl_s);
+  if (!policy.ok()) {
     LogWarn("spaces", "recovered space gets the default recipe: its own is unknown",
-            {{"recipe", record.recipe}, {"tenant", record.identity.tenant}});
-    recipe = default_recipe_;
+            {{"recipe", record.recipe},
+             {"cold_recipe", record.cold_recipe},
+             {"tenant", record.identity.tenant}});
+    policy = SpacePolicy{.recipe = default_recipe_, .ttl_s = record.ttl_s};
   }
-  return Make(record.identity, *recipe);
+  return Make(record.identity, *policy);
 }
 
 absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity,
-                                            const codecs::Recipe& recipe) {
+                                            const SpacePolicy& policy) {
   if (identity.groups.size() > limits::kGroupsPerSpaceMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.groups: at most ", limits::kGroupsPerSpaceMax));
@@ -255,7 +290,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity
     id = std::bit_cast<uint64_t>(RandomBytes<sizeof(id)>());
   }
   std::unique_ptr<SpaceEntry> made(new SpaceEntry(id, fingerprint, identity, std::move(groups),
-                                                  std::move(whole), recipe, parts_.side_objects,
+                                                  std::move(whole), policy, parts_.side_objects,
                                                   parts_.query_squares));
   SpaceEntry* space = made.get();
   by_id_.emplace(id, std::move(made));

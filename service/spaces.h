@@ -77,8 +77,8 @@ class SpaceEntry {
   friend class SpaceRef;
   SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
              const proto::SpaceIdentity& identity, std::vector<codecs::GroupShape> groups,
-             std::vector<WantedGroup> whole, const codecs::Recipe& recipe,
-             SideObjects& side_objects, QuerySquares& query_squares);
+             std::vector<WantedGroup> whole, const SpacePolicy& policy, SideObjects& side_objects,
+             QuerySquares& query_squares);
 
   const uint64_t id_;
   const proto::Fingerprint fingerprint_;
@@ -135,9 +135,12 @@ class Spaces {
     SpaceRef space;
     bool is_created = false;
   };
-  // PermissionDenied: identity.tenant is another tenant. InvalidArgument: identity or recipe.
+  // PermissionDenied: identity.tenant is another tenant. InvalidArgument: the identity.
   // ResourceExhausted: the tenant holds its share of the spaces, and no space is idle. An existing
-  // space keeps its recipe.
+  // space keeps its policy.
+  absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, const SpacePolicy& policy,
+                              std::string_view tenant);
+  // Likewise with a recipe alone. InvalidArgument: also the recipe.
   absl::StatusOr<Opened> Open(const proto::SpaceIdentity& identity, std::string_view recipe,
                               std::string_view tenant);
 
@@ -155,6 +158,10 @@ class Spaces {
   std::vector<SpaceRef> List();
   // The policy recipe of that name, or the default of none. InvalidArgument lists those there are.
   absl::StatusOr<codecs::Recipe> RecipeOf(std::string_view name) const;
+  // A policy of recipes by name; no `cold_recipe`: none. InvalidArgument: as RecipeOf(), or there
+  // is no exact way from the one to the other, or only the first is lossless.
+  absl::StatusOr<SpacePolicy> PolicyOf(std::string_view recipe, std::string_view cold_recipe,
+                                       uint32_t ttl_s) const;
 
   // Retires the spaces that have been idle for long enough. Upkeep calls it every second or so.
   void RetireIdle();
@@ -165,7 +172,7 @@ class Spaces {
   friend class SpaceRef;
   using Retired = std::vector<std::unique_ptr<SpaceEntry>>;
 
-  absl::StatusOr<Opened> Make(const proto::SpaceIdentity& identity, const codecs::Recipe& recipe);
+  absl::StatusOr<Opened> Make(const proto::SpaceIdentity& identity, const SpacePolicy& policy);
   void Ref(SpaceEntry* entry);
   void Unref(SpaceEntry* entry);
   SpaceRef RefLocked(SpaceEntry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -49,6 +49,8 @@ void PrintJson(const v1::ListSpacesReply& reply) {
         .Field("tokens_per_block", space.spec().tokens_per_block())
         .Field("geometry", Geometry(space.spec()))
         .Field("recipe", space.policy().recipe())
+        .Field("cold_recipe", space.policy().cold_recipe())
+        .Field("ttl_seconds", uint64_t{space.policy().ttl_seconds()})
         .Field("blocks", space.block_count())
         .Field("image_bytes", space.image_bytes())
         .Field("source_bytes", space.source_bytes())

@@ -52,6 +52,13 @@ uint64_t RecodeBytes(const ImageView& view, const Recipe& recipe) {
 
 }  // namespace
 
+bool IsDemotable(const Recipe& from, const Recipe& to) {
+  if (from.id != RecipeId::kCairn) return Nests(to, from);
+  Recipe stepped = from;
+  stepped.level = to.level;
+  return stepped == to && to.level >= from.level;
+}
+
 uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe) {
   uint64_t bytes = 0;
   // The limits of an image depend on no recipe, and this one has been parsed.

@@ -35,6 +35,10 @@ namespace cairn::codecs {
 Error Demote(const Backend& backend, const ImageView& view, const Recipe& recipe,
              std::span<std::byte> target, size_t* bytes);
 
+// Whether Demote() or DemoteSteps() writes images of the one recipe in the other. Of recipes by
+// name alone, too: those of a profile or a bank are asked about as ParsePolicyRecipe() has them.
+[[nodiscard]] bool IsDemotable(const Recipe& from, const Recipe& to);
+
 // Returns MaxImageBytes() of the view's spec, plus room to decode one tile where `recipe` is coded
 // from the source bits.
 [[nodiscard]] uint64_t DemoteBytesMax(const ImageView& view, const Recipe& recipe);

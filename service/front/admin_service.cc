@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "proto/convert.h"
+#include "service/front/space_policy.h"
 
 namespace cairn {
 namespace {
@@ -127,7 +128,7 @@ absl::Status AdminService::ListSpaces(const v1::ListSpacesRequest&, v1::ListSpac
     info.set_space_id(space->id());
     info.set_fingerprint(proto::ToBytes(space->fingerprint()));
     *info.mutable_spec() = proto::ToSpec(space->identity());
-    info.mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+    *info.mutable_policy() = ToPolicy(space->coding().policy());
     info.set_block_count(figures.block_count);
     info.set_image_bytes(figures.image_bytes);
     info.set_source_bytes(figures.source_bytes);
@@ -207,11 +208,10 @@ void AdminService::RunVerify(VerifyStream& stream, uint64_t space_id) {
 
 absl::Status AdminService::SetPolicy(const v1::SetPolicyRequest& request,
                                      v1::SetPolicyReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe recipe,
-                         parts_.spaces.RecipeOf(request.policy().recipe()));
+  CAIRN_ASSIGN_OR_RETURN(const SpacePolicy policy, FromPolicy(parts_.spaces, request.policy()));
   CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, parts_.spaces.Find(request.space_id()));
-  CAIRN_RETURN_IF_ERROR(space->coding().SetRecipe(recipe));
-  reply->mutable_policy()->set_recipe(proto::ToRecipeName(space->recipe()));
+  CAIRN_RETURN_IF_ERROR(space->coding().SetPolicy(policy));
+  *reply->mutable_policy() = ToPolicy(space->coding().policy());
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
+#include "service/front/space_policy.h"
 
 namespace cairn {
 namespace {
@@ -98,13 +99,13 @@ absl::Status StoreService::OpenSpace(const v1::OpenSpaceRequest& request,
                                      v1::OpenSpaceReply* reply) {
   CAIRN_ASSIGN_OR_RETURN(const Session session, SessionOf(request.ticket()));
   CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(request.spec()));
-  CAIRN_ASSIGN_OR_RETURN(
-      const Spaces::Opened opened,
-      parts_.spaces.Open(identity, request.policy().recipe(), session.tenant.view()));
+  CAIRN_ASSIGN_OR_RETURN(const SpacePolicy policy, FromPolicy(parts_.spaces, request.policy()));
+  CAIRN_ASSIGN_OR_RETURN(const Spaces::Opened opened,
+                         parts_.spaces.Open(identity, policy, session.tenant.view()));
   CAIRN_RETURN_IF_ERROR(parts_.sessions.Keep(session.id, opened.space.Share()));
   reply->set_space_id(opened.space->id());
   reply->set_fingerprint(proto::ToBytes(opened.space->fingerprint()));
-  reply->mutable_policy()->set_recipe(proto::ToRecipeName(opened.space->recipe()));
+  *reply->mutable_policy() = ToPolicy(opened.space->coding().policy());
   reply->set_created(opened.is_created);
   return absl::OkStatus();
 }

@@ -108,6 +108,7 @@ struct Block {
   std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
   uint64_t last_use = 0;                     // a count of uses, index-wide
   absl::Time used_at = absl::InfinitePast();
+  uint32_t expires_unix_s = 0;              // the earliest of its images'; 0: never
   absl::InlinedVector<ImageRef, 2> images;  // in the order published
 
   bool has_place() const { return is_linked || put_count > 0; }

@@ -13,7 +13,7 @@ namespace cairn {
 BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : tiers_(tiers),
       clock_(clock),
-      table_(tiers.all(), options.blocks_max, options.images_max),
+      table_(tiers.all(), options.blocks_max, options.images_max, clock),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
@@ -50,7 +50,7 @@ ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const cod
   ResidentPins pins;
   ImageList images;
   const MutexLock lock(mutex_);
-  Block* block = table_.Find(name);
+  Block* block = table_.FindFresh(name);
   if (block == nullptr || !FindCover(*block, group, slice, &images)) {
     return pins;
   }
@@ -69,7 +69,7 @@ ResidentPin BlockIndex::ResideLocked(Copy& copy) {
 Pins BlockIndex::PinImages(const BlockName& name) {
   Pins pins;
   const MutexLock lock(mutex_);
-  if (const Block* block = table_.Find(name); block != nullptr) {
+  if (const Block* block = table_.FindFresh(name); block != nullptr) {
     for (const ImageRef& ref : block->images) {
       table_.Pin(ref.image);
       pins.push_back(Pin(this, ref.image));
@@ -106,11 +106,22 @@ void BlockIndex::Unpin(Image* image) {
 
 absl::StatusOr<std::optional<uint64_t>> BlockIndex::Check(const BlockClaim& claim) const {
   const MutexLock lock(mutex_);
+  const Block* block = table_.Find(claim.name);
+  if (block != nullptr && table_.IsExpired(*block)) {
+    return std::nullopt;  // gone by the time that it is put
+  }
   return table_.Check(claim);
+}
+
+void BlockIndex::DropExpired(const BlockName& name) {
+  if (Block* block = table_.Find(name); block != nullptr) {
+    table_.DropExpired(block);
+  }
 }
 
 absl::StatusOr<ExpectedBlock> BlockIndex::Expect(const BlockClaim& claim) {
   const MutexLock lock(mutex_);
+  DropExpired(claim.name);
   CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
   return ExpectedBlock(this, table_.Expect(claim));
 }
@@ -122,6 +133,7 @@ void BlockIndex::EndExpect(Block* block) {
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
   const MutexLock lock(mutex_);
+  DropExpired(image.claim.name);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, table_.Check(image.claim));
   if (covered.has_value()) {
     return false;

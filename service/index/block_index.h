@@ -103,6 +103,7 @@ class BlockIndex final : public Prefixes,
   bool Drop(const ResidentPin& pin) override;
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) override;
   uint64_t Invalidate(uint64_t space_id) override;
+  bool CollectExpired(uint64_t* cursor) override;
 
   // Copies.
   bool Replace(const ResidentPin& pin, NewCopy copy) override;
@@ -156,6 +157,7 @@ class BlockIndex final : public Prefixes,
   // As TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndExpect(Block* block);
+  void DropExpired(const BlockName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs `step`, which takes Visits, in one hold of the lock after another until it returns true,

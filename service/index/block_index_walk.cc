@@ -33,7 +33,7 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = answers.size(); i < end; ++i) {
-      const Block* block = table_.Find({space_id, keys[i]});
+      const Block* block = table_.FindFresh({space_id, keys[i]});
       answers.push_back(block != nullptr && IsComplete(*block, wanted));
     }
   }
@@ -74,6 +74,23 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
     }
   }
   return deleted;
+}
+
+bool BlockIndex::CollectExpired(uint64_t* cursor) {
+  mutex_.LetWaitersPass();
+  const MutexLock lock(mutex_);
+  if (table_.expiring_count() == 0) {
+    return false;
+  }
+  const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + limits::kVisitsPerHoldMax);
+  for (size_t dropped = 0; *cursor < end && dropped < kKeysPerStep; ++*cursor) {
+    Block* block = table_.AtSlot(static_cast<uint32_t>(*cursor));
+    if (block != nullptr && table_.IsExpired(*block)) {
+      table_.DropExpired(block);
+      ++dropped;
+    }
+  }
+  return *cursor < table_.slot_count();
 }
 
 uint64_t BlockIndex::TakeOut(TierId tier) {
@@ -278,7 +295,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
-      const Block* block = table_.Find({space_id, keys[i]});
+      const Block* block = table_.FindFresh({space_id, keys[i]});
       if (block == nullptr) {
         continue;
       }

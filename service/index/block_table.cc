@@ -12,8 +12,9 @@
 #include "service/limits.h"
 
 namespace cairn {
-BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max)
-    : blocks_max_(blocks_max), images_max_(images_max) {
+BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
+                       const Clock& clock)
+    : clock_(clock), blocks_max_(blocks_max), images_max_(images_max) {
   CAIRN_CHECK(blocks_max > 0 && images_max > 0 &&
               codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
                   figures_by_recipe_.size());
@@ -107,7 +108,14 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
                                     .tokens = image.claim.tokens,
                                     .group = image.claim.group,
                                     .slice = image.claim.slice,
+                                    .expires_unix_s = image.expires_unix_s,
                                     .source_bytes = image.source_bytes});
+  if (image.expires_unix_s != 0) {
+    expiring_count_ += block->expires_unix_s == 0 ? 1 : 0;
+    block->expires_unix_s = block->expires_unix_s == 0
+                                ? image.expires_unix_s
+                                : std::min(block->expires_unix_s, image.expires_unix_s);
+  }
   LinkCopy(linked, std::move(image.copy));
   if (image.is_encode_pending) {
     SetPending(linked);

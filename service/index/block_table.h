@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
@@ -57,11 +58,19 @@ struct Eviction {
 
 class BlockTable {
  public:
-  // Borrows the tiers for the call.
-  BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max);
+  // Borrows the tiers for the call, and the clock.
+  BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
+             const Clock& clock);
 
   // Null where it has no images.
   Block* Find(const BlockName& name) const;
+  // As who asks for it sees it: null also where its time is over.
+  Block* FindFresh(const BlockName& name) const;
+  bool IsExpired(const Block& block) const;
+  // Takes the block out of sight if its time is over.
+  void DropExpired(Block* block);
+  // Blocks whose time will be over.
+  uint64_t expiring_count() const { return expiring_count_; }
   // As BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Adds an image, and its block if need be, evicting blocks when the table is full.
@@ -250,6 +259,7 @@ class BlockTable {
   // Drops a whole block, if one may go. False: none.
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
+  const Clock& clock_;
   const uint64_t blocks_max_, images_max_;
   Slab<Block> blocks_;
   Slab<Image> images_;
@@ -268,7 +278,7 @@ class BlockTable {
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   std::array<RecipeFigures, 64>
       figures_by_recipe_{};  // by place in codecs::AllRecipes(), then in kRecipeFamilies
-  uint64_t pending_count_ = 0;
+  uint64_t pending_count_ = 0, expiring_count_ = 0, expired_total_ = 0;
 };
 
 }  // namespace cairn

@@ -82,6 +82,22 @@ Block* BlockTable::Find(const BlockName& name) const {
   return block != nullptr && block->is_linked ? block : nullptr;
 }
 
+bool BlockTable::IsExpired(const Block& block) const {
+  return block.expires_unix_s != 0 && absl::ToUnixSeconds(clock_.Now()) >= block.expires_unix_s;
+}
+
+Block* BlockTable::FindFresh(const BlockName& name) const {
+  Block* block = Find(name);
+  return block != nullptr && !IsExpired(*block) ? block : nullptr;
+}
+
+void BlockTable::DropExpired(Block* block) {
+  if (IsExpired(*block)) {
+    UnlinkBlock(block);
+    ++expired_total_;
+  }
+}
+
 Block* BlockTable::Know(const BlockName& name) {
   if (Block* block = FindKnown(name); block != nullptr) {
     return block;
@@ -178,6 +194,8 @@ void BlockTable::LinkBlock(Block* block, absl::Time now) {
 void BlockTable::RemoveBlock(Block* block) {
   CAIRN_CHECK(block->is_linked && block->images.empty());
   block->is_linked = false;
+  expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
+  block->expires_unix_s = 0;
   if (block->parent != nullptr) {
     --block->parent->child_count;
   }

@@ -46,6 +46,8 @@ void BlockTable::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_recipe_source_bytes", "Bytes that they decode to, by recipe.", labels,
                   static_cast<double>(figures.source_bytes));
   }
+  sink.AddCounter("cairn_expired_blocks_total", "Blocks that went because their time was over.", {},
+                  expired_total_);
   for (const TierId id : kReadOrder) {
     if (At(id).exists) {
       ReportTier(id, sink);

@@ -52,6 +52,9 @@ class Images {
   virtual uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) = 0;
   // Unlinks every block that the space had when the call began.
   virtual uint64_t Invalidate(uint64_t space_id) = 0;
+  // Unlinks blocks whose time is over, which nobody sees any more, in the next slots from *cursor
+  // on (start with 0), in one short hold. False: the walk is over.
+  virtual bool CollectExpired(uint64_t* cursor) = 0;
 };
 
 }  // namespace cairn

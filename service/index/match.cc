@@ -68,7 +68,7 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
   while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
     const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
     if (!is_found) {
-      block = table.Find({query_.space_id, query_.keys[i]});
+      block = table.FindFresh({query_.space_id, query_.keys[i]});
       is_found = true;
     }
     if (!visits.Take(WorkOf(block))) {
@@ -281,7 +281,7 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
         continue;
       }
       if (!is_found) {
-        block = table.Find({query_.space_id, query_.keys[left_ - 1]});
+        block = table.FindFresh({query_.space_id, query_.keys[left_ - 1]});
         is_found = true;
       }
       if (!visits.Take(WorkOf(block))) {

@@ -40,6 +40,7 @@ struct NewImage {
   uint64_t source_bytes = 0;
   NewCopy copy;
   bool is_encode_pending = false;  // kept raw: upkeep encodes it later
+  uint32_t expires_unix_s = 0;     // the block is gone then; 0: never
 };
 
 }  // namespace cairn

@@ -26,7 +26,8 @@ absl::Status Publish(OwnedPut& put, Placed placed) {
                     .copy = {.recipe = placed.recipe,
                              .extent = std::move(placed.image),
                              .side_object = std::move(placed.side_object)},
-                    .is_encode_pending = placed.is_encode_pending};
+                    .is_encode_pending = placed.is_encode_pending,
+                    .expires_unix_s = ExpiryAt(put.space->coding().policy(), path.clock.Now())};
   // A session cannot end between the question and the deed, so after its end nothing appears.
   CAIRN_RETURN_IF_ERROR(path.sessions.IfOpen(put.session_id, [&] {
     const absl::StatusOr<bool> is_published = path.index.Publish(std::move(image));

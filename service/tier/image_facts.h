@@ -46,6 +46,7 @@ struct ImageFacts {
   uint16_t tokens = 0;
   uint16_t group = 0;
   codecs::Slice slice;
+  uint32_t expires_unix_s = 0;  // its block is gone then; 0: never
   uint64_t source_bytes = 0;
 };
 

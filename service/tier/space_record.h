@@ -36,7 +36,10 @@ struct SpaceRecord {
   // Grows with each change: records of a space that have the same are equal. Of this process only,
   // so it is not stored.
   uint64_t version = 0;
-  std::string recipe;  // the policy, by name
+  // The policy, recipes by name.
+  std::string recipe;
+  std::string cold_recipe;  // empty: none
+  uint32_t ttl_s = 0;       // 0: none
   std::vector<Current> current;
 };
 

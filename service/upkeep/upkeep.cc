@@ -11,9 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
-#include "codecs/transform/demote.h"
 #include "proto/block_key.h"
 #include "service/active_backend.h"
 #include "service/index/pinned_image.h"
@@ -25,6 +23,9 @@ namespace {
 // Of one round, so that a deadline never waits long for it.
 constexpr int kEvictionsPerRound = 256;
 constexpr size_t kEncodesPerRound = 4;
+constexpr int kCollectionsPerRound = 64;
+// From the end of one collection of blocks whose time is over to the next.
+constexpr absl::Duration kCollectionRest = absl::Seconds(10);
 // The longest sleep: the watermark is looked at so often.
 constexpr absl::Duration kSleepMax = absl::Seconds(1);
 // After a round that could not encode for want of room; twice as long each time in a row.
@@ -46,10 +47,10 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clo
       index_(index),
       tiers_(tiers),
       clock_(clock),
-      backend_(ActiveBackend()),
+      recoder_(tiers, ActiveBackend()),
       check_(spaces, index, "upkeep"),
-      mining_(spaces, index, tiers, backend_),
-      write_down_(spaces, index, tiers, clock, [this] { Wake(); }),
+      mining_(spaces, index, tiers, ActiveBackend()),
+      write_down_(spaces, index, tiers, clock, check_, recoder_, [this] { Wake(); }),
       scrub_(spaces, index, tiers, clock, options.scrub_rate_bytes, [this] { Wake(); }),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
@@ -108,7 +109,7 @@ absl::Time Upkeep::RunOnce() {
     spaces_.RetireIdle();
     next_retirement_ = now + kSleepMax;
   }
-  bool has_more = evictions == kEvictionsPerRound;
+  bool has_more = CollectExpired(now) || evictions == kEvictionsPerRound;
   if (now >= encode_again_) {
     has_more = EncodePending() || has_more;
   }
@@ -117,6 +118,20 @@ absl::Time Upkeep::RunOnce() {
     return now;
   }
   return std::min(next, index_.pending_count() > 0 ? encode_again_ : now + kSleepMax);
+}
+
+bool Upkeep::CollectExpired(absl::Time now) {
+  if (now < next_collection_) {
+    return false;
+  }
+  for (int holds = 0; holds < kCollectionsPerRound; ++holds) {
+    if (!index_.CollectExpired(&collected_)) {
+      collected_ = 0;
+      next_collection_ = now + kCollectionRest;
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Upkeep::EncodePending() {
@@ -215,8 +230,8 @@ absl::Status Upkeep::EncodeOne(const ResidentPin& pin) {
   codecs::EncodeInputs inputs = codecs::EncodeWith(side_object.inputs());
   inputs.parents = parents.views;
   CAIRN_ASSIGN_OR_RETURN(Extent image, side_object.get() == nullptr && parents.views.empty()
-                                           ? Demoted(view, spec.recipe)
-                                           : Recoded(view, spec, inputs));
+                                           ? recoder_.Demote(view, spec.recipe)
+                                           : recoder_.Encode(view, spec, inputs));
   const BlockName block = {pin.facts().space_id, pin.facts().key};
   CAIRN_RETURN_IF_ERROR(tiers_.host().PlaceStaged(image, &block));
   if (index_.Replace(pin, {.recipe = codecs::RecordedSpec(spec, inputs).recipe,
@@ -238,50 +253,6 @@ void Upkeep::CountEncodeFailure(const ResidentPin& pin, const absl::Status& stat
            {"key", proto::Hex(std::span(pin.facts().key).first(4))},
            {"group", pin.facts().group},
            {"error", status}});
-}
-
-absl::Status Upkeep::CheckStaging(uint64_t bytes) const {
-  if (bytes > tiers_.host().staging_capacity_bytes()) {
-    return absl::FailedPreconditionError(absl::StrCat("encoding takes ", bytes,
-                                                      " bytes of staging, which has ",
-                                                      tiers_.host().staging_capacity_bytes()));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Extent> Upkeep::Demoted(const codecs::ImageView& view,
-                                       const codecs::Recipe& recipe) {
-  const uint64_t bytes_max = codecs::DemoteBytesMax(view, recipe);
-  CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
-  size_t bytes = 0;
-  const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
-  if (error != codecs::Error::kOk) {
-    return absl::InternalError(absl::StrCat("demote: ", ToAbsl(codecs::Name(error))));
-  }
-  image.ShrinkTo(bytes);
-  return image;
-}
-
-absl::StatusOr<Extent> Upkeep::Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                       const codecs::EncodeInputs& inputs) {
-  uint64_t source_bytes = 0, bytes_max = 0;
-  CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
-                  codecs::Error::kOk &&
-              codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_RETURN_IF_ERROR(CheckStaging(source_bytes + bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(const Extent source, tiers_.host().AllocateStaging(source_bytes));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
-  codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
-  size_t bytes = 0;
-  if (error == codecs::Error::kOk) {
-    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes, inputs);
-  }
-  if (error != codecs::Error::kOk) {
-    return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
-  }
-  image.ShrinkTo(bytes);
-  return image;
 }
 
 void Upkeep::Report(MetricSink& sink) const {

@@ -26,6 +26,7 @@
 #include "service/tier/tiers.h"
 #include "service/upkeep/image_check.h"
 #include "service/upkeep/mining.h"
+#include "service/upkeep/recode.h"
 #include "service/upkeep/scrub.h"
 #include "service/upkeep/write_down.h"
 
@@ -79,6 +80,8 @@ class Upkeep {
   };
 
   void Run();
+  // Goes on with the collection of blocks whose time is over; true if there may be more at once.
+  bool CollectExpired(absl::Time now);
   // Encodes up to a few pending images; true if there may be more at once.
   bool EncodePending();
   void PutBack(std::vector<ResidentPin>& pins);
@@ -91,12 +94,6 @@ class Upkeep {
   void CountEncodeFailure(const ResidentPin& pin, const absl::Status& status);
   // Nothing where they are not resident or damaged: the image then says that it is local.
   Parents ParentsOf(const ResidentPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
-  // The image in a recipe that needs nothing besides its source, or in that of `spec`, in staging.
-  // ResourceExhausted: no room now. FailedPrecondition: there never will be.
-  absl::StatusOr<Extent> Demoted(const codecs::ImageView& view, const codecs::Recipe& recipe);
-  absl::StatusOr<Extent> Recoded(const codecs::ImageView& view, const codecs::ImageSpec& spec,
-                                 const codecs::EncodeInputs& inputs);
-  absl::Status CheckStaging(uint64_t bytes) const;
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                           const std::function<bool()>& goes_on);
 
@@ -104,12 +101,14 @@ class Upkeep {
   BlockIndex& index_;
   Tiers& tiers_;
   const Clock& clock_;
-  const codecs::Backend& backend_;
+  const Recoder recoder_;
   ImageCheck check_;
   Mining mining_;
   WriteDown write_down_;
   Scrub scrub_;
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
+  absl::Time next_collection_ = absl::InfinitePast();  // of blocks whose time is over
+  uint64_t collected_ = 0;                             // slots, of the collection under way
 
   mutable Mutex mutex_;
   CondVar woken_;

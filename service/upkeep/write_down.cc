@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "codecs/image/image.h"
 #include "proto/block_key.h"
 #include "service/limits.h"
 
@@ -39,10 +40,12 @@ BlockName NameOf(const ImageFacts& image) { return {image.space_id, image.key}; 
 }  // namespace
 
 WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
-                     std::function<void()> wake)
+                     ImageCheck& check, const Recoder& recoder, std::function<void()> wake)
     : spaces_(spaces),
       copies_(copies),
       clock_(clock),
+      check_(check),
+      recoder_(recoder),
       wake_(std::move(wake)),
       tier_(LastingTier(tiers)),
       bytes_max_(std::min(limits::kWriteDownBytesMax,
@@ -89,9 +92,16 @@ bool WriteDown::BeginOne() {
     return true;  // deleted meanwhile, and its space retired
   }
   write->space = *std::move(space);
+  if (const absl::Status made = MakeCopy(*write); absl::IsDataLoss(made)) {
+    return true;
+  } else if (!made.ok()) {
+    refused_.Add();
+    Rest(made);
+    return false;
+  }
   write->way = WayOf(write->image);
   absl::StatusOr<TierExtent> place = tier_->Reserve(
-      write->image.source.bytes().size(),
+      write->bytes().size(),
       {.beside = write->way.beside == nullptr ? nullptr : &write->way.beside->extent(),
        .hash = write->way.hash});
   if (!place.ok()) {
@@ -102,6 +112,55 @@ bool WriteDown::BeginOne() {
   write->place = *std::move(place);
   Submit(std::move(write));
   return true;
+}
+
+absl::Status WriteDown::MakeCopy(Write& write) {
+  const ResidentPin& source = write.image.source;
+  write.copy = source.copy();
+  write.copy.tier = tier_->id();
+  write.own = source.side_object();
+  const std::optional<codecs::Recipe> cold = write.space->coding().policy().cold_recipe;
+  const std::optional<codecs::Recipe> colder =
+      cold.has_value() ? ColderRecipe(write.copy.recipe, *cold) : std::nullopt;
+  if (!colder.has_value()) {
+    return absl::OkStatus();
+  }
+  if (!check_.Check(source, source.bytes())) {  // else its copy would be sealed with good checksums
+    return absl::DataLossError("damaged");
+  }
+  absl::StatusOr<Extent> made = MakeColder(write, *colder);
+  if (absl::IsResourceExhausted(made.status())) {
+    return made.status();
+  }
+  if (!made.ok()) {
+    recode_failed_.Add();
+    LogWarn("upkeep", "image is written down as it is: it cannot be encoded as its space asks for",
+            {{"space", source.facts().space_id},
+             {"key", proto::Hex(std::span(source.facts().key).first(4))},
+             {"recipe", codecs::FormatRecipe(*colder)},
+             {"error", made.status()}});
+    return absl::OkStatus();
+  }
+  write.colder = *std::move(made);
+  write.copy.recipe = *colder;
+  write.copy.image_bytes = write.bytes().size();
+  write.copy.directory_crc = codecs::PeekDirectoryCrc(write.bytes());
+  write.own = colder->NeedsSideObject() ? write.own : nullptr;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Extent> WriteDown::MakeColder(const Write& write,
+                                             const codecs::Recipe& colder) const {
+  codecs::ImageView view;
+  CAIRN_CHECK(codecs::ParseImage(write.image.source.bytes(), &view) == codecs::Error::kOk);
+  if (!colder.NeedsProfile()) {
+    return recoder_.Demote(view, colder);
+  }
+  const codecs::Profile* profile = write.own == nullptr ? nullptr : write.own->content().profile();
+  if (profile == nullptr) {
+    return absl::FailedPreconditionError("the image's profile is not there");
+  }
+  return recoder_.DemoteSteps(view, *profile, colder.level);
 }
 
 std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEntry& space) {
@@ -137,19 +196,16 @@ void WriteDown::Submit(std::unique_ptr<Write> owned) {
   for (const SideObjectRef& object : write.snapshot->side_objects) {
     write.side_objects.push_back({object.get()->id(), object.get()->kind(), object.get()->bytes()});
   }
-  const ResidentPin& source = write.image.source;
-  const SideObject* own = source.side_object();
+  const SideObject* const own = write.own;
   const auto is_own = [&](const NamedSideObject& other) { return other.id == own->id(); };
   if (own != nullptr &&
       std::none_of(write.side_objects.begin(), write.side_objects.end(), is_own)) {
     write.side_objects.push_back({own->id(), own->kind(), own->bytes()});
   }
-  CopyFacts copy = source.copy();
-  copy.tier = tier_->id();
   const TierWrite submitted = {.place = &write.place,
-                               .image = source.facts(),
-                               .copy = copy,
-                               .source = source.bytes(),
+                               .image = write.image.source.facts(),
+                               .copy = write.copy,
+                               .source = write.bytes(),
                                .parent = write.image.parent,
                                .side_object = own == nullptr ? codecs::Digest{} : own->id(),
                                .space = &write.snapshot->record,
@@ -161,14 +217,13 @@ void WriteDown::Submit(std::unique_ptr<Write> owned) {
 }
 
 absl::Status WriteDown::Finish(Write& write) {
-  const ResidentPin& source = write.image.source;
-  NewCopy copy = {.recipe = source.copy().recipe,
+  NewCopy copy = {.recipe = write.copy.recipe,
                   .extent = std::move(write.place),
                   .side_object = {},
-                  .directory_crc = source.copy().directory_crc,
+                  .directory_crc = write.copy.directory_crc,
                   .tenant = write.space->tenant()};
-  if (const SideObject* own = source.side_object(); own != nullptr) {
-    copy.side_object = write.space->coding().Find(own->id());
+  if (write.own != nullptr) {
+    copy.side_object = write.space->coding().Find(write.own->id());
     CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
   }
   return copies_.FinishCopy(std::move(write.image.writer), std::move(copy))
@@ -185,6 +240,8 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
   } else if (Finish(*write).ok()) {
     written_.Add();
     written_bytes_.Add(bytes);
+    recoded_.Add(write->colder.is_empty() ? 0 : 1);
+    recoded_bytes_.Add(write->colder.is_empty() ? 0 : bytes);
   } else {
     gone_.Add();
   }
@@ -256,6 +313,15 @@ void WriteDown::Report(MetricSink& sink) const {
   outcome("failed", failed_);
   sink.AddCounter("cairn_written_down_bytes_total", "Bytes of those written.", {},
                   written_bytes_.Value());
+  sink.AddCounter(
+      "cairn_write_down_recoded_total",
+      "Of those written, the ones in the recipe that the policy names for the way down.", {},
+      recoded_.Value());
+  sink.AddCounter("cairn_write_down_recoded_bytes_total", "Their bytes there.", {},
+                  recoded_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recode_failed_total",
+                  "Images written down as they are, for they could not be encoded so.", {},
+                  recode_failed_.Value());
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_writing_down_bytes", "Bytes on their way into the lasting tier.", {},
                 static_cast<double>(bytes_));

@@ -8,12 +8,16 @@
 // that ends makes room for the next. What could not be written goes behind all others, and the tier
 // rests for a while, longer each time in a row.
 //
+// Where the space's policy names a recipe for the way down, the copy is in that: checked, and made
+// of the image by an exact way. What has no such way is written as it is.
+//
 // Thread-safety: RunOnce() and Stop() are for one thread at a time, the rest is Thread-safe.
 // Locks:         none held while a tier, the index or a space is called.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,16 +28,20 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/index/copies.h"
+#include "service/memory/arena.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
+#include "service/upkeep/image_check.h"
+#include "service/upkeep/recode.h"
 
 namespace cairn {
 
 class WriteDown {
  public:
   // `wake`: RunOnce() has something to do. Called on any thread, with no lock held.
-  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
-            std::function<void()> wake);
+  // `check` and `recoder` outlive it.
+  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, ImageCheck& check,
+            const Recoder& recoder, std::function<void()> wake);
   ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
 
   // Submits what there is room for. Returns when to call again if nothing wakes before.
@@ -59,10 +67,21 @@ class WriteDown {
     std::vector<NamedSideObject> side_objects;
     Way way;
     TierExtent place;
+    Extent colder;  // what is written; empty: the bytes of the image
+    CopyFacts copy;
+    const SideObject* own = nullptr;  // what the copy is coded with
+
+    std::span<const std::byte> bytes() const {
+      return colder.is_empty() ? image.source.bytes() : std::as_bytes(colder.bytes());
+    }
   };
 
   // False: there is no room now, or nothing to write.
   bool BeginOne();
+  // Fills in what is written. ResourceExhausted: there is no room for it now. DataLoss: the image
+  // is damaged, and has been dropped.
+  absl::Status MakeCopy(Write& write);
+  absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
   std::shared_ptr<const SpaceEntry::Snapshot> SnapshotOf(const SpaceEntry& space);
   Way WayOf(Uncopied& image);
   void Submit(std::unique_ptr<Write> write);
@@ -75,6 +94,8 @@ class WriteDown {
   Spaces& spaces_;
   Copies& copies_;
   const Clock& clock_;
+  ImageCheck& check_;
+  const Recoder& recoder_;
   const std::function<void()> wake_;
   CopyTier* const tier_;  // null: there is no lasting one
   const uint64_t bytes_max_;
@@ -91,6 +112,7 @@ class WriteDown {
   absl::Time again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration rest_ ABSL_GUARDED_BY(mutex_);
   Counter written_, written_bytes_, gone_, refused_, failed_;
+  Counter recoded_, recoded_bytes_, recode_failed_;
 };
 
 }  // namespace cairn

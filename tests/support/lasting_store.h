@@ -26,7 +26,7 @@ class LastingStore : public StoreFixture {
                         uint64_t disk_bytes = 64_MiB)
       : StoreFixture(host_bytes, 4096, 32_MiB, Others(disk, disk_bytes)),
         lasting(static_cast<MemoryTier&>(*tiers->Find(TierId::kSsd))),
-        restorer(spaces, *index) {
+        restorer(spaces, *index, clock) {
     CAIRN_CHECK_OK(lasting.Recover(restorer));
     restorer.Finish(absl::ZeroDuration());
   }

@@ -103,7 +103,7 @@ class StoreFixture {
   }
   absl::Status SetRecipe(SpaceEntry& space, std::string_view name) {
     CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe recipe, spaces.RecipeOf(name));
-    return space.coding().SetRecipe(recipe);
+    return space.coding().SetPolicy({.recipe = recipe});
   }
 
   static proto::BlockKey Key(uint64_t number) {

@@ -49,6 +49,7 @@ ImageFacts SsdDevice::FactsOf(const ExtentRecord& record) const {
           .tokens = record.tokens,
           .group = record.group,
           .slice = record.slice,
+          .expires_unix_s = record.expires_unix_s,
           .source_bytes = record.source_bytes};
 }
 

@@ -80,7 +80,8 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
                     .image_bytes = write.source.size(),
                     .directory_crc = write.copy.directory_crc,
                     .side_object = write.side_object,
-                    .created_unix_s = UnixSeconds()};
+                    .created_unix_s = UnixSeconds(),
+                    .expires_unix_s = write.image.expires_unix_s};
   written.space = write.space;
   written.space_id = write.image.space_id;
   written.side_objects = write.side_objects;

@@ -42,7 +42,7 @@ constexpr size_t kExtentBytes = kSideObject + kCrcBytes;
 constexpr size_t kRecipeBytes = kSideObject - kRecipe;
 constexpr uint8_t kHasSideObject = 1;
 
-static_assert(kExtentBytes + sizeof(codecs::Digest) == kExtentRecordBytesMax);
+static_assert(kExtentBytes + sizeof(codecs::Digest) + sizeof(uint32_t) == kExtentRecordBytesMax);
 static_assert(kRecipeBytes >= codecs::kRecipeFieldsUsed);
 
 // Of a segment.
@@ -135,7 +135,8 @@ ExtentRecord LoadExtent(const std::byte* base) {
           .image_bytes = Load<uint64_t>(base + kImageBytes),
           .directory_crc = Load<uint32_t>(base + kDirectoryCrc),
           .side_object = {},
-          .created_unix_s = Load<int64_t>(base + kCreated)};
+          .created_unix_s = Load<int64_t>(base + kCreated),
+          .expires_unix_s = 0};
 }
 
 }  // namespace
@@ -203,30 +204,42 @@ std::string EncodeExtent(std::string_view key, const ExtentRecord& record) {
   std::string value(kSideObject + (has_side_object ? sizeof(codecs::Digest) : 0), '\0');
   value.reserve(kExtentRecordBytesMax);
   auto* base = reinterpret_cast<std::byte*>(value.data());
-  Store(base, kExtentVersion);
+  Store(base, record.expires_unix_s == 0 ? kExtentVersion : kExtentVersionExpiring);
   StoreExtent(record, base);
   if (has_side_object) {
     Store(base + kFlags, kHasSideObject);
     Store(base + kSideObject, record.side_object);
+  }
+  if (record.expires_unix_s != 0) {
+    value.append(reinterpret_cast<const char*>(&record.expires_unix_s),
+                 sizeof(record.expires_unix_s));
   }
   SealRecord(key, &value);
   return value;
 }
 
 absl::StatusOr<ExtentRecord> ParseExtent(std::string_view key, std::string_view value) {
-  CAIRN_RETURN_IF_ERROR(OpenRecord(key, value, kExtentVersion).status());
+  const bool is_expiring =
+      !value.empty() && static_cast<uint8_t>(value[0]) == kExtentVersionExpiring;
+  CAIRN_RETURN_IF_ERROR(
+      OpenRecord(key, value, is_expiring ? kExtentVersionExpiring : kExtentVersion).status());
   const auto* base = reinterpret_cast<const std::byte*>(value.data());
   const auto flags = Load<uint8_t>(base + kFlags);
   const bool has_side_object = flags == kHasSideObject;
-  if (flags > kHasSideObject ||
-      value.size() != kExtentBytes + (has_side_object ? sizeof(codecs::Digest) : 0)) {
+  if (flags > kHasSideObject || value.size() != kExtentBytes +
+                                                    (has_side_object ? sizeof(codecs::Digest) : 0) +
+                                                    (is_expiring ? sizeof(uint32_t) : 0)) {
     return Damaged("an extent of another length");
   }
   ExtentRecord record = LoadExtent(base);
   if (has_side_object) {
     record.side_object = Load<codecs::Digest>(base + kSideObject);
   }
-  if (!AreNumbersInRange(record) || has_side_object != (record.side_object != codecs::Digest{})) {
+  if (is_expiring) {
+    record.expires_unix_s = Load<uint32_t>(base + value.size() - kCrcBytes - sizeof(uint32_t));
+  }
+  if (!AreNumbersInRange(record) || is_expiring != (record.expires_unix_s != 0) ||
+      has_side_object != (record.side_object != codecs::Digest{})) {
     return Damaged("an extent with a field out of range");
   }
   std::array<std::byte, codecs::kRecipeFieldsBytes> recipe{};

@@ -50,8 +50,10 @@ absl::StatusOr<uint32_t> ParseNumberKey(RecordKind kind, std::string_view key);
 // --- An extent: an image in a segment.
 
 inline constexpr uint8_t kExtentVersion = 1;
-// Without a side object 32 less.
-inline constexpr size_t kExtentRecordBytesMax = 170;
+// Of an image whose time will be over; others have the former version.
+inline constexpr uint8_t kExtentVersionExpiring = 2;
+// Without a side object 32 less, without an expiry 4 less.
+inline constexpr size_t kExtentRecordBytesMax = 174;
 
 struct ExtentRecord {
   uint32_t space = 0;  // the number of a space's record
@@ -67,6 +69,7 @@ struct ExtentRecord {
   uint32_t directory_crc = 0;
   codecs::Digest side_object{};  // all zero: none
   int64_t created_unix_s = 0;    // not negative
+  uint32_t expires_unix_s = 0;   // 0: never
   friend bool operator==(const ExtentRecord&, const ExtentRecord&) = default;
 };
 
@@ -96,11 +99,13 @@ absl::StatusOr<SegmentRecord> ParseSegment(std::string_view key, std::string_vie
 // --- A space. The record's `version` is not kept.
 
 inline constexpr uint8_t kSpaceVersion = 1;
+// With what a policy may have besides a recipe; a space without has the former version.
+inline constexpr uint8_t kSpaceVersionWithPolicy = 2;
 inline constexpr size_t kRecipeNameBytesMax = 256;
 
 // REQUIRES: the identity is Validate()d and the fingerprint is its own (CAIRN_CHECKed); the
-// recipe's name has at most kRecipeNameBytesMax bytes; current has groups of the identity, in
-// ascending order of (group, kind), each once.
+// recipes' names have at most kRecipeNameBytesMax bytes each; current has groups of the identity,
+// in ascending order of (group, kind), each once.
 std::string EncodeSpace(std::string_view key, const SpaceRecord& record);
 // What is said under REQUIRES above holds of the result. Whether this program knows the recipe's
 // name is not looked at.

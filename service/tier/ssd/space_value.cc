@@ -163,7 +163,9 @@ bool IsInOrder(const SpaceRecord& record) {
 }
 
 bool IsInRange(const SpaceRecord& record) {
-  return record.recipe.size() <= kRecipeNameBytesMax && proto::Validate(record.identity).ok() &&
+  return record.recipe.size() <= kRecipeNameBytesMax &&
+         record.cold_recipe.size() <= kRecipeNameBytesMax &&
+         proto::Validate(record.identity).ok() &&
          proto::FingerprintOf(record.identity) == record.fingerprint && IsInOrder(record);
 }
 
@@ -173,7 +175,8 @@ std::string EncodeSpace(std::string_view key, const SpaceRecord& record) {
   CAIRN_CHECK(IsInRange(record));
   std::string value;
   FieldsOut out(&value);
-  out.Put(kSpaceVersion);
+  const bool has_policy = !record.cold_recipe.empty() || record.ttl_s != 0;
+  out.Put(has_policy ? kSpaceVersionWithPolicy : kSpaceVersion);
   out.Put(record.fingerprint);
   PutIdentity(record.identity, out);
   out.PutText(record.recipe);
@@ -181,12 +184,20 @@ std::string EncodeSpace(std::string_view key, const SpaceRecord& record) {
   for (const SpaceRecord::Current& current : record.current) {
     PutCurrent(current, out);
   }
+  if (has_policy) {
+    out.PutText(record.cold_recipe);
+    out.Put(record.ttl_s);
+  }
   SealRecord(key, &value);
   return value;
 }
 
 absl::StatusOr<SpaceRecord> ParseSpace(std::string_view key, std::string_view value) {
-  CAIRN_ASSIGN_OR_RETURN(const std::string_view content, OpenRecord(key, value, kSpaceVersion));
+  const bool has_policy =
+      !value.empty() && static_cast<uint8_t>(value[0]) == kSpaceVersionWithPolicy;
+  CAIRN_ASSIGN_OR_RETURN(
+      const std::string_view content,
+      OpenRecord(key, value, has_policy ? kSpaceVersionWithPolicy : kSpaceVersion));
   FieldsIn in(content);
   SpaceRecord record;
   record.fingerprint = in.Take<proto::Fingerprint>();
@@ -203,6 +214,10 @@ absl::StatusOr<SpaceRecord> ParseSpace(std::string_view key, std::string_view va
                        current.kind == proto::SideObjectKind::kBank);
     current.is_mined = flags == 1;
     current.id = in.Take<codecs::Digest>();
+  }
+  if (has_policy) {
+    record.cold_recipe = in.TakeText();
+    record.ttl_s = in.Take<uint32_t>();
   }
   if (!in.IsAtEnd()) {
     return absl::DataLossError("record of a space: of another length");

@@ -33,14 +33,14 @@ class TierTest : public testing::Test {
     daemon_ = *std::move(started);
     Connect();
   }
-  void Connect() {
+  void Connect(const std::string& model = "model", const std::string& recipe = "raw") {
     ConnectOptions options;
     options.control = daemon_->endpoint("control");
     options.timeout = kPatience;
     auto client = Client::Connect(options);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
-    auto space = client_->OpenSpace(ToyIdentity(kBf16, "model"), "raw", kPatience);
+    auto space = client_->OpenSpace(ToyIdentity(kBf16, model), recipe, kPatience);
     ASSERT_TRUE(space.ok()) << space.status();
     space_ = *std::move(space);
     std::vector<uint32_t> tokens(kBlocks * kTokens);

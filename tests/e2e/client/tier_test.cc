@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The SSD tier as its operator sees it: cairnctl tier.
 
+#include <signal.h>
+
+#include "codecs/backend/backends.h"
+#include "codecs/image/image.h"
+#include "codecs/transform/demote.h"
 #include "tests/e2e/client/tier_fixture.h"
 #include "tests/support/run_command.h"
 
@@ -16,6 +21,26 @@ class TierCliTest : public TierTest {
   Ran Run(const std::string& words) const {
     return RunCommand(
         absl::StrCat(CAIRNCTL_PATH, " ", words, " --control ", daemon_->endpoint("control")));
+  }
+  Bytes Image(uint32_t block) {
+    Bytes image(*space_->ImageBytesMax({}));
+    const auto got = space_->Get({.key = keys_[block], .target = ImageTarget{image}}, kPatience);
+    EXPECT_TRUE(got.ok()) << got.status();
+    image.resize(got.ok() ? got->bytes : 0);
+    return image;
+  }
+  static Bytes Demoted(const Bytes& image) {
+    codecs::ImageView view;
+    codecs::Recipe recipe;
+    const codecs::Backend* backend = nullptr;
+    EXPECT_EQ(codecs::ActiveBackend(&backend), codecs::Error::kOk);
+    EXPECT_EQ(codecs::ParseImage(image, &view), codecs::Error::kOk);
+    EXPECT_EQ(codecs::ParseRecipe("kivi:4", &recipe), codecs::Error::kOk);
+    Bytes target(codecs::DemoteBytesMax(view, recipe));
+    size_t bytes = 0;
+    EXPECT_EQ(codecs::Demote(*backend, view, recipe, target, &bytes), codecs::Error::kOk);
+    target.resize(bytes);
+    return target;
   }
 };
 
@@ -85,6 +110,55 @@ TEST_F(TierCliTest, DrainsADaemonThatGoesOnServing) {
   EXPECT_EQ(Run("status").code, 4) << "a new session is refused";
   EXPECT_EQ(Run("drain").code, 0) << "asked again, nothing changes";
   EXPECT_EQ(Run("drain now").code, 2);
+}
+
+// What is put in 8 bits comes back in 4, as the policy has it, and its bytes are those that the
+// demotion of the image has.
+TEST_F(TierCliTest, ColderCopiesAreTheDemotionOfWhatWasPut) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const Ran refused = Run("policy --cold-recipe kivi:4");
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("promises that none are lost"));
+  Disconnect();
+  Connect("cold", "kivi:8");
+  const std::string cold = " --space " + proto::Hex(space_->fingerprint()).substr(0, 12);
+  EXPECT_THAT(Run("policy" + cold).output, HasSubstr("recipe kivi:8, cold recipe off, ttl off"));
+  const Ran set = Run("policy --cold-recipe kivi:4" + cold);
+  EXPECT_EQ(set.code, 0) << set.output;
+  EXPECT_THAT(set.output, HasSubstr("recipe kivi:8, cold recipe kivi:4, ttl off"));
+  ASSERT_NO_FATAL_FAILURE(Put(0, 4));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
+  EXPECT_EQ(daemon_->Metric("cairn_write_down_recoded_total"), 4);
+  std::vector<Bytes> put;
+  for (uint32_t block = 0; block < 4; ++block) {
+    put.push_back(Image(block));
+  }
+  Disconnect();
+  daemon_->process().Signal(SIGKILL);
+  ASSERT_TRUE(daemon_->process().Wait(kPatience).ok());
+  daemon_.reset();
+
+  auto started = DaemonProcess::Start(Flags());
+  ASSERT_TRUE(started.ok()) << started.status();
+  daemon_ = *std::move(started);
+  Connect("cold", "");
+  for (uint32_t block = 0; block < 4; ++block) {
+    EXPECT_EQ(Image(block), Demoted(put[block])) << block;
+  }
+  EXPECT_THAT(Run("policy --space " + proto::Hex(space_->fingerprint()).substr(0, 12)).output,
+              HasSubstr("recipe kivi:8, cold recipe kivi:4"));
+  EXPECT_THAT(Run("ls --space " + proto::Hex(space_->fingerprint()).substr(0, 12)).output,
+              HasSubstr("kivi:4"));
+}
+
+TEST_F(TierCliTest, BlocksGoWhenTheirTimeIsOver) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(Run("policy --ttl 1").output, HasSubstr("recipe raw, cold recipe off, ttl 1 s"));
+  ASSERT_NO_FATAL_FAILURE(Put(0, 3));
+  ASSERT_TRUE(daemon_->AwaitMetric("cairn_expired_blocks_total", 3, absl::Seconds(30)));
+  EXPECT_EQ(Matched(), 0u);
+  EXPECT_EQ(daemon_->Metric("cairn_tier_copies{tier=\"ssd\"}"), 0);
+  EXPECT_EQ(daemon_->Metric("cairn_tier_copies{tier=\"host\"}"), 0);
 }
 
 }  // namespace

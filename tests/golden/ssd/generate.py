@@ -49,12 +49,14 @@ def vector(name, key, value, **fields):
 
 def extent(name, seq, page, recipe, side_object=b"", **given):
     fields = {"space": 1, "block": bytes(range(1, 33)), "parent": bytes(32), "first_position": 0, "tokens": 128, "group": 0,
-              "slice": [0, 1, 0, 1], "source_bytes": 4096, "image_bytes": 4432, "directory_crc": 0, "created": 0} | given
-    value = struct.pack("<BBHI32s32sQQQqIH4H", 1, 1 if side_object else 0, fields["group"], fields["space"], fields["block"],
+              "slice": [0, 1, 0, 1], "source_bytes": 4096, "image_bytes": 4432, "directory_crc": 0, "created": 0,
+              "expires": 0} | given
+    value = struct.pack("<BBHI32s32sQQQqIH4H", 2 if fields["expires"] else 1, 1 if side_object else 0, fields["group"], fields["space"], fields["block"],
                         fields["parent"], fields["first_position"], fields["source_bytes"], fields["image_bytes"],
                         fields["created"], fields["directory_crc"], fields["tokens"], *fields["slice"])
     fields |= {"block": fields["block"].hex(), "parent": fields["parent"].hex(), "recipe": recipe, "side_object": side_object.hex()}
-    return vector(name, struct.pack(">cQI", b"e", seq, page), value + RECIPES[recipe] + side_object, seq=seq, page=page, **fields)
+    value += RECIPES[recipe] + side_object + (struct.pack("<I", fields["expires"]) if fields["expires"] else b"")
+    return vector(name, struct.pack(">cQI", b"e", seq, page), value, seq=seq, page=page, **fields)
 
 
 def extents():
@@ -65,6 +67,8 @@ def extents():
     yield extent("planes alone", 2**40, 7, "exact:fast")
     yield extent("a variant", 3, 8, "logquant:2/log")
     yield extent("a side object", 4, 9, "cairn:2.3", digest, group=3)
+    yield extent("an expiry", 5, 10, "raw", created=1_790_000_000, expires=1_790_003_600)
+    yield extent("both", 5, 11, "cairn:2.3", digest, expires=2**32 - 1)
     yield extent("most", 2**64 - 1, 2**32 - 1, "raw", bytes([255]) * 32, space=2**32 - 1, block=bytes([254]) * 32,
                  parent=bytes([253]) * 32, first_position=2**40, tokens=1024, group=15, slice=[0, 65535, 65534, 1],
                  source_bytes=64 << 20, image_bytes=64 << 20, directory_crc=2**32 - 1, created=2**63 - 1)
@@ -104,8 +108,8 @@ def group(**given):
             "base": 0.0, "frequencies": [], "state_bytes": 0, "row_bytes": 0} | given
 
 
-def space(name, number, identity, recipe, current):
-    value = b"\1" + fingerprint(identity)
+def space(name, number, identity, recipe, current, cold_recipe="", ttl=0):
+    value = (b"\2" if cold_recipe or ttl else b"\1") + fingerprint(identity)
     value += b"".join(text_bytes(identity[name]) for name in ("tenant", "model", "weights_revision"))
     value += struct.pack("<BIH", identity["dtype"], identity["tokens_per_block"], len(identity["groups"]))
     for g in identity["groups"]:
@@ -116,13 +120,18 @@ def space(name, number, identity, recipe, current):
     value += text_bytes(recipe) + struct.pack("<H", len(current))
     for c in current:
         value += struct.pack("<HBB32s", c["group"], c["kind"], c["is_mined"], bytes.fromhex(c["id"]))
-    return vector(name, struct.pack(">cI", b"p", number), value, number=number, identity=identity, recipe=recipe, current=current)
+    if cold_recipe or ttl:
+        value += text_bytes(cold_recipe) + struct.pack("<I", ttl)
+    return vector(name, struct.pack(">cI", b"p", number), value, number=number, identity=identity, recipe=recipe, current=current,
+                  cold_recipe=cold_recipe, ttl=ttl)
 
 
 def spaces():
     plain = {"tenant": "t", "model": "m", "weights_revision": "r", "dtype": 1, "tokens_per_block": 128,
              "groups": [group(kv_heads=8, k_dim=128, v_dim=128)]}
     yield space("one group", 0, plain, "exact", [])
+    yield space("a cold recipe", 1, plain, "kivi:8", [], cold_recipe="kivi:4")
+    yield space("a time to live", 2, plain, "exact", [], ttl=2**32 - 1)
     many = {"tenant": "team-7", "model": "modèle/8b", "weights_revision": "2026-11", "dtype": 3, "tokens_per_block": 16, "groups": [
         group(layers=[0, 2, 65535], kv_heads=2, k_dim=16, v_dim=8, window_tokens=4096, rope_kind=1, rotary_dims=8, base=10000.5),
         group(kind=2, layers=[1], kv_heads=1, k_dim=576, rope_kind=2, rotary_dims=4, base=500000.0, frequencies=[1.0, 0.125]),

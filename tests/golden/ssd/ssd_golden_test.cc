@@ -106,7 +106,8 @@ TEST(SsdGolden, Extents) {
                               .image_bytes = Number<uint64_t>(vector["image_bytes"]),
                               .directory_crc = Number<uint32_t>(vector["directory_crc"]),
                               .side_object = Fixed<codecs::Digest>(vector["side_object"]),
-                              .created_unix_s = Number<int64_t>(vector["created"])};
+                              .created_unix_s = Number<int64_t>(vector["created"]),
+                              .expires_unix_s = Number<uint32_t>(vector["expires"])};
     const std::string key = Unhex(vector["key"]);
     const ExtentPlace place{.seq = Number<uint64_t>(vector["seq"]),
                             .page = Number<uint32_t>(vector["page"])};
@@ -166,6 +167,8 @@ SpaceRecord SpaceOf(const YAML::Node& vector) {
   }
   record.fingerprint = proto::FingerprintOf(record.identity);
   record.recipe = vector["recipe"].as<std::string>();
+  record.cold_recipe = vector["cold_recipe"].as<std::string>();
+  record.ttl_s = Number<uint32_t>(vector["ttl"]);
   for (const YAML::Node& current : vector["current"]) {
     record.current.push_back({.group = Number<uint32_t>(current["group"]),
                               .kind = Number<proto::SideObjectKind>(current["kind"]),

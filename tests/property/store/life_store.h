@@ -101,7 +101,7 @@ class LifeStore : public StoreFixture {
       : StoreFixture(options.host_bytes, 8192, 32_MiB, Others(std::move(made.tier))),
         drive(made.engine),
         ssd(*tiers->Find(TierId::kSsd)),
-        restorer(spaces, *index) {
+        restorer(spaces, *index, clock) {
     clock.Set(MonotonicNow() + absl::Hours(1));  // the drive knows the real time alone
     CAIRN_CHECK_OK(ssd.Recover(restorer));
     restorer.Finish(absl::ZeroDuration());

@@ -232,7 +232,7 @@ TEST(Ledger, SkipsRecordsItCannotReadAndLeavesThem) {
     const std::unique_ptr<rocksdb::DB> database(opened);
     use(*database);
   };
-  std::string later_value(1, '\x02');
+  std::string later_value(1, '\x09');
   SealRecord(later, &later_value);
   with_database([&](rocksdb::DB& database) {
     EXPECT_TRUE(database.Put({}, later, later_value).ok());

@@ -73,6 +73,7 @@ inline ExtentRecord RandomExtent(std::mt19937_64& random) {
     record.side_object = RandomBytesOf<codecs::Digest>(random);
   }
   record.created_unix_s = static_cast<int64_t>(random() >> 1);
+  record.expires_unix_s = random() % 2 == 0 ? 0 : static_cast<uint32_t>(random());
   return record;
 }
 
@@ -121,6 +122,8 @@ inline SpaceRecord RandomSpace(std::mt19937_64& random) {
   }
   record.fingerprint = proto::FingerprintOf(record.identity);
   record.recipe = random() % 2 == 0 ? "cairn:2.3" : "exact";
+  record.cold_recipe = random() % 2 == 0 ? "cairn:2.3*3" : "";
+  record.ttl_s = random() % 2 == 0 ? 0 : static_cast<uint32_t>(random());
   return record;
 }
 
@@ -128,7 +131,7 @@ inline SpaceRecord RandomSpace(std::mt19937_64& random) {
 inline bool IsSame(const SpaceRecord& a, const SpaceRecord& b) {
   return a.fingerprint == b.fingerprint && proto::FingerprintOf(a.identity) == a.fingerprint &&
          proto::FingerprintOf(b.identity) == b.fingerprint && a.recipe == b.recipe &&
-         a.current == b.current;
+         a.cold_recipe == b.cold_recipe && a.ttl_s == b.ttl_s && a.current == b.current;
 }
 
 }  // namespace cairn

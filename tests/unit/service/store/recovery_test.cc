@@ -180,7 +180,7 @@ TEST(RecoveryTest, ASpaceThatIsNotItsIdentityIsNotRestored) {
 
 TEST(RecoveryTest, OfTwoDevicesTheFirstSaysWhatIsCurrentButForWhatWasMined) {
   StoreFixture store;
-  Restorer restorer(store.spaces, *store.index);
+  Restorer restorer(store.spaces, *store.index, store.clock);
   struct Source final : SideObjectSource {
     absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) override {
       for (const auto& bytes : objects) {

@@ -129,7 +129,7 @@ TEST_F(SpacesTest, SideObjectsAndSquaresGoWithTheSpace) {
   const uint64_t id = Open(store_.session);
   {
     const SpaceRef space = *store_.spaces.Find(id);
-    ASSERT_TRUE(space->coding().SetRecipe(*store_.spaces.RecipeOf("cairn:2.3")).ok());
+    ASSERT_TRUE(space->coding().SetPolicy(*store_.spaces.PolicyOf("cairn:2.3", "", 0)).ok());
     const auto installed = space->coding().Install(
         0, proto::SideObjectKind::kProfile,
         SideObjectBytes(proto::SideObjectKind::kProfile, 1,

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/upkeep/recode.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "codecs/image/decode.h"
+#include "codecs/image/encode.h"
+#include "codecs/transform/demote.h"
+
+namespace cairn {
+
+std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
+                                           const codecs::Recipe& cold) {
+  // What was put without loss stays without, whatever the policy has become since.
+  if (recipe.IsLossless() && !cold.IsLossless()) {
+    return std::nullopt;
+  }
+  codecs::Recipe colder = recipe.IsLossless() ? cold : recipe;
+  colder.bits = cold.bits;
+  colder.level = cold.level;
+  // Of a recipe that needs a side object the policy has the name alone.
+  const bool is_asked_for = codecs::FormatRecipe(colder) == codecs::FormatRecipe(cold);
+  return is_asked_for && colder != recipe && codecs::IsDemotable(recipe, colder)
+             ? std::optional<codecs::Recipe>(colder)
+             : std::nullopt;
+}
+
+absl::Status Recoder::CheckStaging(uint64_t bytes) const {
+  if (bytes > tiers_.host().staging_capacity_bytes()) {
+    return absl::FailedPreconditionError(absl::StrCat("encoding takes ", bytes,
+                                                      " bytes of staging, which has ",
+                                                      tiers_.host().staging_capacity_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Extent> Recoder::Demote(const codecs::ImageView& view,
+                                       const codecs::Recipe& recipe) const {
+  const uint64_t bytes_max = codecs::DemoteBytesMax(view, recipe);
+  CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
+  size_t bytes = 0;
+  const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("demote: ", ToAbsl(codecs::Name(error))));
+  }
+  image.ShrinkTo(bytes);
+  return image;
+}
+
+absl::StatusOr<Extent> Recoder::DemoteSteps(const codecs::ImageView& view,
+                                            const codecs::Profile& profile, uint32_t level) const {
+  uint64_t bytes_max = 0;
+  CAIRN_CHECK(codecs::MaxImageBytes(view.spec(), &bytes_max) == codecs::Error::kOk);
+  CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
+  size_t bytes = 0;
+  const codecs::Error error = codecs::DemoteSteps(view, profile, level, image.bytes(), &bytes);
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("demote steps: ", ToAbsl(codecs::Name(error))));
+  }
+  image.ShrinkTo(bytes);
+  return image;
+}
+
+absl::StatusOr<Extent> Recoder::Encode(const codecs::ImageView& view, const codecs::ImageSpec& spec,
+                                       const codecs::EncodeInputs& inputs) const {
+  uint64_t source_bytes = 0, bytes_max = 0;
+  CAIRN_CHECK(codecs::SourceBytes(spec.tile, spec.slice, spec.tokens, &source_bytes) ==
+                  codecs::Error::kOk &&
+              codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_RETURN_IF_ERROR(CheckStaging(source_bytes + bytes_max));
+  CAIRN_ASSIGN_OR_RETURN(const Extent source, tiers_.host().AllocateStaging(source_bytes));
+  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
+  codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
+  size_t bytes = 0;
+  if (error == codecs::Error::kOk) {
+    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes, inputs);
+  }
+  if (error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
+  }
+  image.ShrinkTo(bytes);
+  return image;
+}
+
+}  // namespace cairn
