@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every expression of the dashboards and rules, evaluated by a real Prometheus that scrapes a real daemon under load: each has a value.
+
+CAIRN_LIVE_SECONDS says how long the load runs (8).
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import numpy as np
+import promql_parser
+import pytest
+from conftest import ROOT, RULES, TOOLS, concrete, dashboard_expressions, rules
+
+sys.path[:0] = [str(ROOT / "client" / "python"), str(ROOT / "client" / "examples" / "demo")]
+import cairn  # noqa: E402
+from daemon import Daemon  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
+SECONDS = float(os.environ.get("CAIRN_LIVE_SECONDS", "8"))
+LAYERS, HEADS, TOKENS, DIM = 8, 4, 64, 128  # a block of 1 MiB
+CHAIN = 4
+HOST_MIB = 64
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+class Prometheus:
+    def __init__(self, folder, target):
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [{"job_name": "cairn", "static_configs": [{"targets": [target]}]}],
+        }
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = open(folder / "prometheus.log", "w")
+        command = [TOOLS / "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb"]
+        command.append(f"--web.listen-address=127.0.0.1:{port}")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+
+    def await_scrape(self):
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                if self.query('up{job="cairn"} == 1'):
+                    return
+            time.sleep(0.1)
+        raise AssertionError("Prometheus does not scrape the daemon")
+
+    def query(self, expression):
+        """(labels, value) of every series."""
+        answer = get(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
+        result = answer["data"]["result"]
+        if answer["data"]["resultType"] == "scalar":
+            return [({}, float(result[1]))]
+        return [(series["metric"], float(series["value"][1])) for series in result]
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(20)
+        self.log.close()
+
+
+def load(client, seconds):
+    """Chains of blocks are put, asked for and read back, older ones too, which went to the drive meanwhile."""
+    group = cairn.KvGroup(LAYERS, HEADS, DIM, rope=cairn.Rope("half", DIM, 10000.0))
+    space = client.open_space("synthetic", "live", [group], dtype="bf16", tokens_per_block=TOKENS, recipe="kivi:4")
+    rng = np.random.default_rng(1)
+    shape = (LAYERS, HEADS, TOKENS, DIM)
+    out = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
+    chains = []
+    asked = found = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(chains) * CHAIN * 0.27 < 2 * HOST_MIB:
+        tokens = range(len(chains) * 1000, len(chains) * 1000 + CHAIN * TOKENS)
+        keys = space.keys(tokens)
+        for at, key in enumerate(keys):
+            planes = [(rng.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16) for _ in range(2)]
+            space.put(key, *planes, parent=keys[at - 1] if at else None, first_position=at * TOKENS)
+        chains.append(keys)
+        for wanted in [keys, chains[int(rng.integers(len(chains)))], space.keys(range(10**6, 10**6 + TOKENS))]:
+            with space.match(wanted) as match:
+                asked, found = asked + len(wanted), found + match.block_count
+                for key in wanted[: match.block_count]:
+                    space.get(key, *out)
+    return asked, found
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory):
+    """A Prometheus whose last minute holds a load, with what the load saw itself."""
+    folder = tmp_path_factory.mktemp("live")
+    disk = ROOT / "build" / f"live-{os.getpid()}"  # a temporary folder may be memory, which is no drive
+    with contextlib.ExitStack() as stack:
+        stack.callback(subprocess.run, ["rm", "-rf", disk])
+        daemon = stack.enter_context(Daemon(BIN, "local", folder, f"{HOST_MIB}MiB", f"{disk}=512MiB"))
+        prometheus = Prometheus(folder, daemon.http)
+        stack.callback(prometheus.close)
+        prometheus.await_scrape()
+        with cairn.connect(daemon.control, data=daemon.data, tenant="live") as client:
+            asked, found = load(client, SECONDS)
+            time.sleep(2)  # two scrapes more, so that Prometheus has all of it
+            yield prometheus, asked, found
+
+
+def test_every_panel_has_values(scraped):
+    prometheus, _, _ = scraped
+    empty = []
+    for board, panel, expression in dashboard_expressions():
+        values = [value for _, value in prometheus.query(concrete(expression))]
+        if not any(math.isfinite(value) for value in values):
+            empty.append(f"{board}: {panel}: {values}: {expression}")
+    assert not empty, "\n".join(empty)
+
+
+def test_every_step_of_the_histograms_is_measured(scraped):
+    """A step that never counts anything measures nothing."""
+    prometheus, _, _ = scraped
+    for metric in ["cairn_put_step_seconds", "cairn_get_step_seconds"]:
+        counts = {labels["step"]: value for labels, value in prometheus.query(f"{metric}_count")}
+        assert counts and all(value > 0 for value in counts.values()), counts
+
+
+def measured(expression):
+    """What an alert compares: the comparison itself has no series while all is well."""
+    node = promql_parser.parse(expression)
+    while isinstance(node, promql_parser.BinaryExpr) and str(node.op) in ("==", ">", "and"):
+        node = node.lhs
+    return str(node)
+
+
+def test_every_rule_has_values_and_none_fires(scraped):
+    prometheus, _, _ = scraped
+    empty = []
+    for rule in rules():
+        text = measured(rule["expr"])
+        values = [value for _, value in prometheus.query(text)]
+        if not any(math.isfinite(value) for value in values):
+            empty.append(f"{rule.get('alert') or rule['record']}: {values}: {text}")
+    assert not empty, "\n".join(empty)
+    firing = prometheus.query('ALERTS{alertstate="firing"}')
+    assert not firing, firing
+    health = get(prometheus.url + "/api/v1/rules")["data"]["groups"]
+    bad = [rule for group in health for rule in group["rules"] if rule["health"] != "ok"]
+    assert not bad, bad
+
+
+def test_the_recorded_hit_rate_is_what_the_load_saw(scraped):
+    prometheus, asked, found = scraped
+    counted = [
+        sum(value for _, value in prometheus.query(f"cairn_match_{what}_blocks_total")) for what in ["asked", "found"]
+    ]
+    assert counted == [asked, found]
+    ((_, recorded),) = prometheus.query("cairn:block_hits:ratio_rate5m")
+    # A rate leaves out what came before its first sample, and the load does not begin with that.
+    assert abs(recorded - found / asked) < 0.02 * found / asked, (recorded, found / asked)
