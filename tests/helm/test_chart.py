@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart without a cluster: it lints, renders what Kubernetes' schemas and cairnd take, and refuses what is wrong."""
 
+import json
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ from conftest import CHART, IMAGE, ROOT, VALUES, run
 
 BIN = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 MIB = 1 << 20
+VLLM_PAGE = ROOT / "docs" / "engines" / "vllm.md"
 
 by_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 
@@ -140,7 +142,7 @@ def test_a_daemonset_never_has_two_on_a_node(render):
 
 def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
-    words = ["--set", "cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
+    words = ["--set", "image=y,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
     specs += pods(render(*words, chart=example))
     assert len(specs) == 5
     for pod in specs:
@@ -161,7 +163,7 @@ def test_the_selector_of_a_release_does_not_change(render):
 
 
 def test_the_sidecar_in_another_chart(helm, render, example):
-    words = ["--set", "cairn.image.repository=registry.example/cairn"]
+    words = ["--set", "image=registry.example/vllm,cairn.image.repository=registry.example/cairn"]
     check_schemas(helm("template", "r", example, *words))
     objects = render(*words, chart=example)
     assert not of_kind(objects, "DaemonSet", "StatefulSet", "NetworkPolicy")
@@ -170,8 +172,14 @@ def test_the_sidecar_in_another_chart(helm, render, example):
     check_container(container)
     assert container["restartPolicy"] == "Always"
     assert "readinessProbe" not in container and "lifecycle" not in container
-    environment = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
+    (engine,) = pod["containers"]
+    environment = {v["name"]: v.get("value") for v in engine["env"]}
     assert f"--control={environment['CAIRN_CONTROL']}" in container["args"]
+    (given,) = [json.loads(w.split("=", 1)[1]) for w in engine["args"] if w.startswith("--kv-transfer-config=")]
+    assert given["kv_connector_extra_config"]["control"] == environment["CAIRN_CONTROL"]
+    documented = json.loads(re.search(r"--kv-transfer-config '(\{.*?\})'", VLLM_PAGE.read_text(), re.DOTALL).group(1))
+    del given["kv_connector_extra_config"], documented["kv_connector_extra_config"]
+    assert given == documented
 
 
 def test_the_monitor_finds_the_pods(render):
