@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel demo test soak bench bench-peers quality fuzz asan tsan kernels-check fmt tidy clean
+.PHONY: help deps build wheel image demo test test-ops soak bench bench-peers quality fuzz asan tsan kernels-check fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -24,8 +24,16 @@ demo: build  ## a real model's KV cache travels through cairnd; TRANSPORT=local 
 wheel: build  ## the Python package as a wheel in build/wheel
 	$(PYTHON) client/python/build_wheel.py --out build/wheel
 
+image: build  ## a container image in build/image
+	.ci/ops
+	packaging/image/build build/release/bin
+
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)
+
+test-ops: build  ## what takes programs for containers (root), or Prometheus for ten minutes
+	.ci/ops
+	ctest --preset release -L "^ops$$" -j 1
 
 soak: build  ## the long tests that `make test` leaves out
 	ctest --preset release -L "^soak$$" -j 1
