@@ -192,6 +192,7 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   task.source = source;
   task.target = codecs::U8(target.layers[tile.layer]) + tile.head * target.head_stride;
   task.bytes = tile.entry.bytes;
+  task.crc = tile.entry.crc;
   task.params_at = static_cast<uint32_t>(tile.layout.params.offset);
   task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
   task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
@@ -216,7 +217,7 @@ Error Check(const DecodeJob& job) {
 
 class PlanMaker {
  public:
-  explicit PlanMaker(std::span<const DecodeJob> jobs) : jobs_(jobs) {
+  PlanMaker(std::span<const DecodeJob> jobs, Verify verify) : jobs_(jobs), verify_(verify) {
     for (uint32_t i = 0; i < jobs.size(); ++i) {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
@@ -234,6 +235,9 @@ class PlanMaker {
         const uint32_t plane = kPlanesOfImage * i + tile.plane;
         const Choice choice = ChoiceOf(planes_[plane], tile.entry.form);
         TileTask task = TaskOf(jobs_[i], tile, plane);
+        const bool is_placed =
+            verify_ == Verify::kNo || visit(static_cast<uint32_t>(DecodeList::kVerify), task);
+        if (!is_placed) return Error::kTooLarge;
         for (uint32_t first = 0; first < tile.geometry.rows; first += choice.tokens) {
           task.token_first = static_cast<uint16_t>(first);
           task.token_count =
@@ -287,6 +291,7 @@ class PlanMaker {
   }
 
   std::span<const DecodeJob> jobs_;
+  Verify verify_;
   std::array<PlaneRecord, kPlanesOfImage * kPlanImagesMax> planes_{};
 };
 
@@ -301,14 +306,14 @@ bool IsDecodable(const codecs::ImagePrefix& prefix) {
   return true;
 }
 
-Error MakeDecodePlan(std::span<const DecodeJob> jobs, std::span<std::byte> buffer,
+Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify, std::span<std::byte> buffer,
                      DecodePlan* plan) {
   if (jobs.size() > kPlanImagesMax) return Error::kTooLarge;
   if (reinterpret_cast<uintptr_t>(buffer.data()) % kUnitMax != 0) return Error::kInvalidShape;
   for (const DecodeJob& job : jobs) {
     if (const Error error = Check(job); error != Error::kOk) return error;
   }
-  return PlanMaker(jobs).Make(buffer, plan);
+  return PlanMaker(jobs, verify).Make(buffer, plan);
 }
 
 uint64_t DecodePlanBytesMax() {

@@ -39,12 +39,16 @@ struct DecodePlan {
 // The forms that kernels decode. Of others the host decodes.
 [[nodiscard]] bool IsDecodable(const codecs::ImagePrefix& prefix);
 
+// Whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that the host
+// has checked, need no second look.
+enum class Verify : uint8_t { kNo, kYes };
+
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
 // kTooLarge: more than kPlanImagesMax images or kPlanTasksMax tasks. kUnknownRecipe: not
 // IsDecodable(). kInvalidSlice; kInvalidShape: a view's tables or strides; kTargetTooSmall: a page
 // below page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
-codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, std::span<std::byte> buffer,
-                             DecodePlan* plan);
+codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,
+                             std::span<std::byte> buffer, DecodePlan* plan);
 
 // A buffer of so many bytes suffices for every plan.
 [[nodiscard]] uint64_t DecodePlanBytesMax();

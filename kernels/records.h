@@ -27,6 +27,7 @@ enum class DecodeList : uint8_t {
   // The same of bf16 and fp16 in rows of whole 16 bytes: 8, 4 and 2 bits, K then V of each.
   kAffineFast,
   kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
+  kVerify,                        // CRC32C of tiles, of any form
   kStripsFast,                    // the same of bf16, dim a multiple of 32
   kCount,
 };
@@ -67,6 +68,7 @@ struct TileTask {
   const uint8_t* source;                          // the tile's first byte, at a multiple of 16
   uint8_t* target;                                // its layer and head in page 0, token 0
   uint32_t bytes;                                 // of the tile
+  uint32_t crc;                                   // of those bytes
   uint32_t params_at, row_bits_at, positions_at;  // of its parts
   uint16_t rows;
   uint16_t plane;        // its PlaneRecord

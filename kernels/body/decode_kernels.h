@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/body/affine_decode.h"
+#include "kernels/body/crc.h"
 #include "kernels/body/raw_decode.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
@@ -33,6 +34,8 @@ void ForEachAffineKernel(Launch&& launch) {
 template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;
+  launch.template Kernel<&VerifyCrcs>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kVerify), sizeof(CrcShared)});
   launch.template Kernel<&DecodeRaw>(
       KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
   launch.template Kernel<&DecodeAffineAny>(

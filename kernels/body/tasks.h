@@ -28,7 +28,7 @@ struct PlanReader {
     list = LoadGlobal<TaskList>(from + number * sizeof(TaskList));
   }
   CAIRN_DEVICE_MEMBER TileTask Task(uint32_t index) const {
-    static_assert(sizeof(TileTask) == 40);
+    static_assert(sizeof(TileTask) == 48);
     const uint32_t tasks_at = LoadGlobal<uint32_t>(plan + offsetof(PlanHeader, tasks_at));
     return LoadRecord<TileTask>(plan + tasks_at + (list.first + index) * sizeof(TileTask));
   }

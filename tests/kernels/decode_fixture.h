@@ -104,7 +104,7 @@ class DecodeFixture : public testing::Test {
 
   // images[i] to caches[i], by prefixes alone.
   Decoded Run(std::span<const ImageOf> images, std::span<const codecs::Slice> slices,
-              std::span<const PagedView> targets) {
+              std::span<const PagedView> targets, Verify verify = Verify::kNo) {
     std::vector<codecs::ImagePrefix> prefixes(images.size());
     std::vector<std::unique_ptr<DeviceBytes>> on_device;
     std::vector<DecodeJob> jobs;
@@ -116,8 +116,8 @@ class DecodeFixture : public testing::Test {
     Decoded decoded;
     std::vector<std::byte> room(DecodePlanBytesMax() + 16);
     std::byte* aligned = room.data() + (16 - reinterpret_cast<uintptr_t>(room.data()) % 16) % 16;
-    decoded.error =
-        MakeDecodePlan(jobs, {aligned, static_cast<size_t>(DecodePlanBytesMax())}, &decoded.plan);
+    decoded.error = MakeDecodePlan(
+        jobs, verify, {aligned, static_cast<size_t>(DecodePlanBytesMax())}, &decoded.plan);
     if (decoded.error != codecs::Error::kOk) return decoded;
     DeviceBytes plan(std::span<const std::byte>(aligned, decoded.plan.bytes), false);
     DeviceBytes status(4 * images.size(), true);

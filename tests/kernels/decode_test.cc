@@ -145,6 +145,40 @@ TEST_F(DecodeTest, BatchesOfManyImages) {
   }
 }
 
+// Of tiles of all sizes, from 16 bytes to many slices.
+TEST_F(DecodeTest, VerifiesCrcs) {
+  uint32_t tiles = 0;
+  for (const uint32_t dim : {1U, 8U, 40U, 64U, 100U, 128U, 200U, 256U}) {
+    for (const uint16_t tokens : {1, 5, 16, 33, 100, 128}) {
+      const char* recipe = dim % 3 == 0 ? "exact" : tokens % 2 == 0 ? "raw" : "kivi:8";
+      ImageOf image = MakeImage(recipe, Kv(DType::kBf16, dim, dim), tokens, Content::kBell);
+      const codecs::Slice slice = image.spec.slice;
+      for (const bool is_damaged : {false, true}) {
+        const codecs::ImageView view = image.View();
+        const codecs::TileEntry tile = view.Tile(random_() % view.tile_count());
+        const uint64_t at = tile.offset + random_() % tile.bytes;
+        if (is_damaged) image.bytes[at] ^= static_cast<std::byte>(1U << random_() % 8);
+        PagedCache cache(image.spec, slice, AnyShape(), random_);
+        const PagedView target = cache.view();
+        const Decoded decoded = Run({&image, 1}, {&slice, 1}, {&target, 1}, Verify::kYes);
+        ASSERT_EQ(decoded.error, Error::kOk);
+        ASSERT_EQ(decoded.fault, "");
+        const uint32_t status = decoded.status[0];
+        if (is_damaged) {
+          // What codes say may be wrong besides.
+          ASSERT_TRUE(status == static_cast<uint32_t>(Error::kBadChecksum) ||
+                      (status == static_cast<uint32_t>(Error::kBadTile) && tile.form != 0))
+              << status;
+        } else {
+          ASSERT_EQ(status, 0U) << tile.bytes;
+        }
+        tiles += view.tile_count();
+      }
+    }
+  }
+  EXPECT_GT(tiles, 500U);
+}
+
 TEST_F(DecodeTest, RefusesPagesThatAreNone) {
   for (const char* recipe : {"raw", "kivi:2", "kivi:8"}) {
     for (const DType dtype : {DType::kBf16, DType::kFp32}) {

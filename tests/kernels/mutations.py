@@ -24,6 +24,7 @@ AFFINE = "kernels/body/affine_decode.h"
 RAW = "kernels/body/raw_decode.h"
 STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
+CRC = "kernels/body/crc.h"
 
 # name: (test, file, text, what stands there instead)
 MUTATIONS = {
@@ -76,6 +77,10 @@ MUTATIONS = {
     "fast_tail": (DECODE, FAST, "if (token >= strip.shape.tokens) continue;", "if (token > strip.shape.tokens) continue;"),
     "fast_top": (DECODE, FAST, "^ (~tops & 0x80808080U)", "^ 0x80808080U"),
     "fast_end": (DECODE, FAST, "is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||", "is_wrong |="),
+    "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
+    "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
+    "crc_join": (DECODE, CRC, "round.count - 1 - lane : 0", "round.count - lane : 0"),
+    "crc_rounds": (DECODE, CRC, "for (uint32_t k = 0; k < 5; ++k) {", "for (uint32_t k = 0; k < 4; ++k) {"),
     "fast_no_sync_exponents": (DECODE, FAST, "    SyncWarp();\n    StorePass", "    StorePass"),
 }
 
