@@ -277,6 +277,9 @@ def _counts(group: keys.Group, part: Part) -> tuple[int, int]:
 def _source_bytes(spec: keys.SpaceSpec, part: Part) -> int:
     group = spec.groups[part.group]
     layers, heads = _counts(group, part)
+    if group.kind in ("state", "opaque_rows"):
+        rows = 1 if group.kind == "state" else spec.tokens_per_block
+        return layers * (group.state_bytes or rows * group.row_bytes)
     item_bytes = 4 if spec.dtype == "fp32" else 2
     return layers * heads * spec.tokens_per_block * (group.k_dim + group.v_dim) * item_bytes
 

@@ -184,6 +184,28 @@ def test_many_requests_with_shared_prefixes(make, settings):
     assert external > 5000
 
 
+def test_blocks_with_losses_are_never_put_back(make, settings):
+    """What was loaded stays out, what is computed on it is marked as derived."""
+    lossy = settings | {"recipe": "kivi:4"}
+    tokens = prompt(16, 4 * STORE + 1)
+    first = make(lossy)
+    run_one(first, "cold", tokens[: 2 * STORE + 70])
+    engine, saves = make(lossy, budget=100), []
+    one = engine.add(Request("on losses", tokens))
+    while engine.waiting or engine.running:
+        engine.step()
+        saves += [(save.first_position, save.is_derived) for save in engine.last_plan.saves]
+    assert one.external == 2 * STORE and saves == [(2 * STORE, True), (3 * STORE, True)]
+    engine.worker._worker.drain()
+    # The last block is loaded but for its end, and what is computed of it is not a whole one.
+    saves = []
+    again = engine.add(Request("in the last block", tokens[: 4 * STORE]))
+    while engine.waiting or engine.running:
+        engine.step()
+        saves += engine.last_plan.saves
+    assert again.external == 4 * STORE - ENGINE and saves == []
+
+
 # --------------------------------------------------------------------------------- what fails
 
 

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's second level in Cairn: a client for its `native_plugin` adapter (docs/engines/lmcache.md).
+
+    --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
+                   "adapter_params": {"control": "127.0.0.1:7070", "weights_revision": "…"}}'
+
+LMCache does not say how KV lies in what it stores: its objects are bytes, and kept as they are. Its
+keys do not say which weights or which layout they are of: that is what `weights_revision` is for.
+Nothing of LMCache is imported here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from .client import Client, connect
+from .errors import Error, InvalidArgumentError
+from .keys import Group
+from .space import Space
+from .transfer import Get, Put
+
+_TOKENS = 16  # of a block: of no meaning for bytes
+
+log = logging.getLogger("cairn.lmcache")
+
+Completion = tuple[int, bool, str, "list[bool] | None"]
+
+
+class CairnL2:
+    """What LMCache's adapter calls. Every task ends, with a result per key: what fails is a miss, or
+    is not stored. A daemon that is away is asked again at the next task.
+
+    weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
+    the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
+    task, in seconds. object_bytes: lengths of objects that earlier processes may have stored; those
+    that this process stores or loads it learns by itself.
+    """
+
+    def __init__(
+        self,
+        control: str,
+        weights_revision: str,
+        *,
+        data: str | None = None,
+        tenant: str = "default",
+        connections: int = 4,
+        region_bytes: int = 0,
+        timeout: float = 10.0,
+        object_bytes: Sequence[int] = (),
+    ) -> None:
+        if not weights_revision or not isinstance(weights_revision, str):
+            raise InvalidArgumentError("weights_revision is what tells engines' weights apart")
+        self._control, self._revision = control, weights_revision
+        self._options = {
+            "data": data,
+            "tenant": tenant,
+            "connections": connections,
+            "region_bytes": region_bytes,
+            "client_name": "lmcache",
+        }
+        self._timeout = timeout
+        self._parts = connections
+        self._pool = ThreadPoolExecutor(connections, "cairn-lmcache")
+        self._event = os.eventfd(0, os.EFD_NONBLOCK)
+        self._lock = threading.Lock()  # of all below
+        self._client: Client | None = None
+        self._spaces: dict[int, Space | None] = dict.fromkeys(object_bytes)
+        self._done: list[Completion] = []
+        self._last_task = 0
+        log.warning("cairn: LMCache's objects are kept as they are: recipes do not apply to bytes")
+
+    # ------------------------------------------------------------------------- LMCache's calls
+
+    def event_fd(self) -> int:
+        return self._event
+
+    def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        return self._submit(self._set, list(zip(keys, views, strict=True)), gives_results=False)
+
+    def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
+        return self._submit(self._get, list(zip(keys, views, strict=True)))
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        return self._submit(self._exists, list(keys), part_count=1)
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        return self._submit(self._delete, list(keys), part_count=1)
+
+    def drain_completions(self) -> list[Completion]:
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            pass
+        with self._lock:
+            done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """Ends what runs, each within its timeout."""
+        self._pool.shutdown()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
+
+    # ---------------------------------------------------------------------------------- a task
+
+    def _submit(
+        self,
+        run: Callable[[list[Any]], list[bool]],
+        items: list[Any],
+        part_count: int = 0,
+        gives_results: bool = True,
+    ) -> int:
+        with self._lock:
+            self._last_task += 1
+            task = _Task(self._last_task, len(items), gives_results)
+        parts = _cut(items, part_count or self._parts)
+        task.parts_left = max(1, len(parts))
+        for first, part in parts or [(0, [])]:
+            self._pool.submit(self._run, task, run, first, part)
+        return task.number
+
+    def _run(
+        self,
+        task: _Task,
+        run: Callable[[list[Any]], list[bool]],
+        first: int,
+        part: list[Any],
+    ) -> None:
+        error, results = "", [False] * len(part)
+        try:
+            if part:
+                results = run(part)
+        except Error as raised:
+            error = str(raised)
+        except Exception as raised:  # LMCache waits for its tasks without a deadline
+            log.exception("cairn: a task of LMCache failed")
+            error = str(raised)
+        with self._lock:
+            task.results[first : first + len(part)] = results
+            task.error = task.error or error
+            task.parts_left -= 1
+            if task.parts_left:
+                return
+            self._done.append(task.completion())
+        os.eventfd_write(self._event, 1)
+
+    def _set(self, items: list[tuple[str, memoryview]]) -> list[bool]:
+        results = [False] * len(items)
+        for space, places in self._by_space(items):
+            puts = [
+                Put(_key(space, items[i][0]), source=items[i][1].cast("B")) for i in places
+            ]
+            for i, result in zip(places, space.put_batch(puts, timeout=self._timeout), strict=True):
+                results[i] = result.error is None
+                if result.error is not None:
+                    raise result.error
+        return results
+
+    def _get(self, items: list[tuple[str, memoryview]]) -> list[bool]:
+        results = [False] * len(items)
+        for space, places in self._by_space(items):
+            gets = [
+                Get(_key(space, items[i][0]), source=items[i][1].cast("B")) for i in places
+            ]
+            for i, result in zip(places, space.get_batch(gets, timeout=self._timeout), strict=True):
+                results[i] = bool(result)
+        return results
+
+    def _exists(self, keys: list[str]) -> list[bool]:
+        found = [False] * len(keys)
+        for space in self._known_spaces():
+            there = space.contains([_key(space, key) for key in keys], timeout=self._timeout)
+            found = [a or b for a, b in zip(found, there, strict=True)]
+        return found
+
+    def _delete(self, keys: list[str]) -> list[bool]:
+        deleted = [False] * len(keys)
+        for space in self._known_spaces():
+            wanted = [_key(space, key) for key in keys]
+            there = space.contains(wanted, timeout=self._timeout)
+            space.delete(wanted, timeout=self._timeout)
+            deleted = [a or b for a, b in zip(deleted, there, strict=True)]
+        return deleted
+
+    # ------------------------------------------------------------------------------- of spaces
+
+    def _by_space(self, items: list[tuple[str, memoryview]]) -> list[tuple[Space, list[int]]]:
+        """Objects of one length are in one space."""
+        places: dict[int, list[int]] = {}
+        for i, (_, view) in enumerate(items):
+            places.setdefault(view.nbytes, []).append(i)
+        return [(self._space(count), of) for count, of in places.items()]
+
+    def _known_spaces(self) -> list[Space]:
+        with self._lock:
+            counts = list(self._spaces)
+        return [self._space(count) for count in counts]
+
+    def _space(self, object_bytes: int) -> Space:
+        with self._lock:
+            space = self._spaces.get(object_bytes)
+            if space is not None:
+                return space
+            if self._client is None:
+                self._client = connect(self._control, **self._options)
+            space = self._client.open_space(
+                "lmcache",
+                self._revision,
+                [Group("state", 1, state_bytes=object_bytes)],
+                tokens_per_block=_TOKENS,
+                recipe="raw",
+            )
+            self._spaces[object_bytes] = space
+            return space
+
+
+class _Task:
+    def __init__(self, number: int, count: int, gives_results: bool) -> None:
+        self.number, self.gives_results = number, gives_results
+        self.parts_left = 0
+        self.results = [False] * count
+        self.error = ""
+
+    def completion(self) -> Completion:
+        results = self.results if self.gives_results else None
+        return self.number, not self.error, self.error, results
+
+
+def _key(space: Space, name: str) -> bytes:
+    return space.opaque_key(name.encode())
+
+
+def _cut(items: list[Any], parts: int) -> list[tuple[int, list[Any]]]:
+    """In parts of nearly equal length, each with the place of its first."""
+    size = -(-len(items) // parts) or 1
+    return [(i, items[i : i + size]) for i in range(0, len(items), size)]
