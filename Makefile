@@ -6,10 +6,11 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel image demo test test-ops soak bench bench-peers quality fuzz asan tsan kernels-check fmt tidy clean
+.PHONY: help deps build wheel image demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
+  kernels-check fmt tidy clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 deps:  ## install what is missing: Debian packages with apt, Python ones into build/venv
 	.ci/deps
@@ -20,6 +21,9 @@ build: deps  ## build everything into build/release, binaries in build/release/b
 
 demo: build  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
 	$(PYTHON) client/examples/demo/run.py --transport $(TRANSPORT)
+
+demo-vllm: build  ## two vLLM engines share a cache (minutes; first 3 GB to download, 6 GB on disk)
+	.ci/engines client/examples/vllm/run.py
 
 wheel: build  ## the Python package as a wheel in build/wheel
 	$(PYTHON) client/python/build_wheel.py --out build/wheel
@@ -34,6 +38,9 @@ test: deps  ## build, run all tests, then the unit tests again under ASan and UB
 test-ops: build  ## what takes programs for containers (root), or Prometheus for ten minutes
 	.ci/ops
 	ctest --preset release -L "^ops$$" -j 1
+
+test-engines: build  ## the connector in a real vLLM (4 minutes; first 3 GB to download, 6 GB on disk)
+	.ci/engines tests/engines/run.py
 
 soak: build  ## the long tests that `make test` leaves out
 	ctest --preset release -L "^soak$$" -j 1

@@ -6,13 +6,16 @@ answers with one. Run as: engine.py MODEL CONFIG, where CONFIG is JSON for --kv-
     {"do": "reset"}      forgets vLLM's own prefix cache
     {"do": "prompt"}     the tokens of the long prompt of the tests
     {"do": "metrics"}    of vLLM, those about caches
+    {"do": "kill_in_load", "pid": 1, "after": 0.005}  kills a process so long after the next load began
     {"do": "end"}
 """
 
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 
 BLOCK_TOKENS = 32
@@ -69,6 +72,20 @@ def generate(llm, command):
     }
 
 
+def kill_in_load(pid, seconds):
+    from cairn.vllm import worker
+
+    get = worker.paged.get
+
+    def get_and_kill(*arguments, **named):
+        worker.paged.get = get
+        threading.Timer(seconds, os.kill, (pid, signal.SIGKILL)).start()
+        return get(*arguments, **named)
+
+    worker.paged.get = get_and_kill
+    return {"ok": True}
+
+
 def answer(llm, command):
     what = command["do"]
     if what == "generate":
@@ -84,6 +101,8 @@ def answer(llm, command):
             for metric in llm.get_metrics()
             if any(part in metric.name for part in wanted)
         }
+    if what == "kill_in_load":
+        return kill_in_load(command["pid"], command["after"])
     raise ValueError(f"no such command: {what}")
 
 
