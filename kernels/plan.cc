@@ -36,6 +36,7 @@ bool IsFormDecodable(uint16_t form) {
     case TileLayoutId::kRaw:
     case TileLayoutId::kAffine:
     case TileLayoutId::kStrips:
+    case TileLayoutId::kFp8:
       return true;
     default:
       return false;
@@ -89,9 +90,14 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
     default:
       break;
   }
-  if (const uint32_t tokens = FastTokens(plane); tokens != 0) {
-    return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
+  const uint32_t tokens = FastTokens(plane);
+  if (codecs::LayoutIdOf(form) == TileLayoutId::kFp8) {
+    const DecodeList fast =
+        plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16 : DecodeList::kFp8Fp16;
+    return {static_cast<uint32_t>(tokens != 0 ? fast : DecodeList::kFp8Any),
+            tokens != 0 ? tokens : kTaskTokensMax};
   }
+  if (tokens != 0) return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
   return {static_cast<uint32_t>(DecodeList::kAffineAny), kTaskTokensMax};
 }
 
@@ -193,7 +199,9 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   task.target = codecs::U8(target.layers[tile.layer]) + tile.head * target.head_stride;
   task.bytes = tile.entry.bytes;
   task.crc = tile.entry.crc;
-  task.params_at = static_cast<uint32_t>(tile.layout.params.offset);
+  const bool has_scales = codecs::LayoutIdOf(tile.entry.form) == TileLayoutId::kFp8;
+  const codecs::TilePart& params = has_scales ? tile.layout.scales : tile.layout.params;
+  task.params_at = static_cast<uint32_t>(params.offset);
   task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
   task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
   task.rows = tile.entry.rows;

@@ -29,6 +29,9 @@ enum class DecodeList : uint8_t {
   kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
   kVerify,                        // CRC32C of tiles, of any form
   kStripsFast,                    // the same of bf16, dim a multiple of 32
+  kFp8Any,                        // bytes of E4M3 with a scale a token
+  kFp8Bf16,                       // the same, as kAffineFast has it
+  kFp8Fp16,
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
@@ -65,11 +68,12 @@ struct alignas(16) PlaneRecord {
 
 // Some tokens of a tile.
 struct TileTask {
-  const uint8_t* source;                          // the tile's first byte, at a multiple of 16
-  uint8_t* target;                                // its layer and head in page 0, token 0
-  uint32_t bytes;                                 // of the tile
-  uint32_t crc;                                   // of those bytes
-  uint32_t params_at, row_bits_at, positions_at;  // of its parts
+  const uint8_t* source;  // the tile's first byte, at a multiple of 16
+  uint8_t* target;        // its layer and head in page 0, token 0
+  uint32_t bytes;         // of the tile
+  uint32_t crc;           // of those bytes
+  // Of its parts; of fp8 params are scales.
+  uint32_t params_at, row_bits_at, positions_at;
   uint16_t rows;
   uint16_t plane;        // its PlaneRecord
   uint16_t token_first;  // a multiple of 16, and of kTaskTokensMax for strips

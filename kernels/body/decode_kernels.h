@@ -8,6 +8,7 @@
 
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/crc.h"
+#include "kernels/body/fp8_decode.h"
 #include "kernels/body/raw_decode.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
@@ -40,6 +41,12 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
   launch.template Kernel<&DecodeAffineAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kAffineAny), sizeof(TokenPlaces)});
+  launch.template Kernel<&DecodeFp8Any>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Any), sizeof(TokenPlaces)});
+  launch.template Kernel<&DecodeFp8<DType::kBf16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Bf16), sizeof(AffineShared)});
+  launch.template Kernel<&DecodeFp8<DType::kFp16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kFp8Fp16), sizeof(AffineShared)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast>(

@@ -186,7 +186,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
     for (uint32_t four = 0; four < kPassChannels / 4; ++four) {
       const Words4 rows = LoadNear128(NearOf(own->rows) + 16 * four);
       const uint32_t tops = LoadNear32(NearOf(own->tops) + 4 * four);
-      uint32_t symbols[kGroups];
+      uint32_t symbols[kGroups] = {};
       DecodeFour<kGroups>(rows, NearOf(tables.of), &stream, &coder, symbols);
       uint32_t flags = 0;
       CAIRN_UNROLL

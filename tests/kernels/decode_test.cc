@@ -18,9 +18,9 @@ using codecs::Error;
 using codecs::GroupKind;
 using codecs::TileShape;
 
-constexpr const char* kRecipes[] = {"raw",    "kivi:8", "kivi:4",     "kivi:2",         "kivi:2+",
-                                    "ott:4",  "ott:2",  "logquant:4", "logquant:2/log", "arkv",
-                                    "mixkvq", "exact",  "exact:fast"};
+constexpr const char* kRecipes[] = {
+    "raw",        "kivi:8",         "kivi:4", "kivi:2", "kivi:2+", "ott:4",      "ott:2",
+    "logquant:4", "logquant:2/log", "arkv",   "mixkvq", "exact",   "exact:fast", "fp8"};
 
 constexpr uint16_t kTokens[] = {1,  7,   16,  31,  32,  33,  63,  64,
                                 97, 100, 127, 128, 129, 200, 256, 500};
@@ -297,6 +297,15 @@ void CheckSteps() {
     ASSERT_EQ(codecs::FloatBits(StepOf<kBits>(value)),
               codecs::FloatBits(codecs::Step(kBits, value)))
         << range;
+  }
+}
+
+TEST_F(DecodeTest, CodesOfE4m3AreWhatTheyAre) {
+  for (uint32_t code = 0; code < 256; ++code) {
+    const auto byte = static_cast<uint8_t>(code);
+    EXPECT_EQ(HasE4m3Nan(code << 8), codecs::IsE4m3Nan(byte));
+    if (codecs::IsE4m3Nan(byte)) continue;
+    EXPECT_EQ(codecs::FloatBits(E4m3Value(code)), codecs::FloatBits(codecs::E4m3ToFloat(byte)));
   }
 }
 

@@ -25,6 +25,7 @@ RAW = "kernels/body/raw_decode.h"
 STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
 CRC = "kernels/body/crc.h"
+FP8 = "kernels/body/fp8_decode.h"
 
 # name: (test, file, text, what stands there instead)
 MUTATIONS = {
@@ -77,6 +78,10 @@ MUTATIONS = {
     "fast_tail": (DECODE, FAST, "if (token >= strip.shape.tokens) continue;", "if (token > strip.shape.tokens) continue;"),
     "fast_top": (DECODE, FAST, "^ (~tops & 0x80808080U)", "^ 0x80808080U"),
     "fast_end": (DECODE, FAST, "is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||", "is_wrong |="),
+    "fp8_scale": (DECODE, FP8, "2 * (task.token_first + at)", "2 * at"),
+    "fp8_no_wait": (DECODE, FP8, "    CopyWait<0>();\n    if (!SyncBlockOr", "    if (!SyncBlockOr"),
+    "fp8_nan": (DECODE, FP8, "if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault", "if (HasE4m3Nan(of[0])) *fault"),
+    "fp8_no_sync": (DECODE, FP8, "&shared.places, &fault);\n    SyncBlock();\n", "&shared.places, &fault);\n"),
     "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
     "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
     "crc_join": (DECODE, CRC, "round.count - 1 - lane : 0", "round.count - lane : 0"),

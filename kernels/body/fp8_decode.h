@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bytes of E4M3 with a scale a token, and rows over them. The fast kernel is laid out as that of
+// affine_decode.h, and its tasks keep to the same.
+
+#include <cstdint>
+
+#include "codecs/numbers/fp8.h"
+#include "kernels/body/affine_decode.h"
+
+namespace cairn::kernels {
+
+// The value of a code that is no NaN. Below the sign its bits are those of a float with a bias that
+// is 120 less: the product with 2^120 is exact, also of denormals.
+CAIRN_DEVICE float E4m3Value(uint32_t code) {
+  const uint32_t bits = (code & 0x7F) << 20 | (code & 0x80) << 24;
+  return codecs::Multiply(codecs::BitsFloat(bits), 1.329227995784916e36F);
+}
+
+// Whether one of four codes is a NaN: only its magnitude carries into the sign.
+CAIRN_DEVICE bool HasE4m3Nan(uint32_t codes) {
+  return (((codes & 0x7F7F7F7FU) + 0x01010101U) & 0x80808080U) != 0;
+}
+
+// A scale is finite and not negative.
+CAIRN_DEVICE float LoadScale(const TileTask& task, uint32_t at, Fault* fault) {
+  const uint32_t scale =
+      LoadGlobal<uint16_t>(task.source + task.params_at + 2 * (task.token_first + at));
+  if (scale >= 0x7C00) *fault = Worse(*fault, Fault::kBadTile);
+  return HalfToFloat(scale);
+}
+
+template <codecs::DType kDType>
+CAIRN_DEVICE void DecodeFp8Codes(const TileTask& task, const PlaneRecord& plane,
+                                 const AffineShared& shared, Fault* fault) {
+  const uint32_t parts = plane.dim / 8, step = kBlockThreads / parts;
+  const uint32_t part = ThreadIndex() % parts, first = ThreadIndex() / parts;
+  if (first >= step) return;
+  for (uint32_t at = first; at < task.token_count; at += step) {
+    uint8_t* place = shared.places.of[at];
+    if (place == nullptr || IsRowAt(shared.places, at)) continue;
+    const float scale = LoadScale(task, at, fault);
+    const auto* codes = reinterpret_cast<const uint32_t*>(shared.codes + (at * parts + part) * 8);
+    const uint32_t of[2] = {codes[0], codes[1]};
+    if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault = Worse(*fault, Fault::kBadTile);
+    uint32_t words[4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t pair = of[i / 2] >> (16 * (i % 2));
+      words[i] = PackPair<kDType>(codecs::Multiply(E4m3Value(pair & 0xFF), scale),
+                                  codecs::Multiply(E4m3Value(pair >> 8 & 0xFF), scale));
+    }
+    StoreGlobal(place + 16 * part, Words4{words[0], words[1], words[2], words[3]});
+  }
+}
+
+template <codecs::DType kDType>
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
+  CAIRN_SHARED(AffineShared, shared);
+  const PlanReader reader(args.plan, args.list);
+  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    AskForCodes(task, plane.dim, shared.codes);
+    FindPlaces(task, plane, &shared.places, &fault);
+    SyncBlock();
+    MarkRows(task, plane, &shared.places, &fault);
+    CopyWait<0>();
+    if (!SyncBlockOr(fault != Fault::kNone)) {
+      DecodeFp8Codes<kDType>(task, plane, shared, &fault);
+      StoreRows(task, plane, shared.places);
+    }
+    ReportFault(fault, plane, args.status);
+    SyncBlock();  // shared memory is of the next task
+  }
+}
+
+CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& plane,
+                                    const TokenPlaces& places, Fault* fault) {
+  for (uint32_t i = ThreadIndex(); i < task.token_count * plane.dim; i += kBlockThreads) {
+    const uint32_t at = i / plane.dim, channel = i % plane.dim;
+    if (places.of[at] == nullptr || IsRowAt(places, at)) continue;
+    const uint64_t element = static_cast<uint64_t>(task.token_first) * plane.dim + i;
+    const uint8_t code = LoadGlobal<uint8_t>(task.source + element);
+    if (codecs::IsE4m3Nan(code)) *fault = Worse(*fault, Fault::kBadTile);
+    const float value = codecs::Multiply(E4m3Value(code), LoadScale(task, at, fault));
+    StoreValue(plane.dtype, places.of[at], channel, value);
+  }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeFp8Any(DecodeArgs args) {
+  CAIRN_SHARED(TokenPlaces, places);
+  const PlanReader reader(args.plan, args.list);
+  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    FindPlaces(task, plane, &places, &fault);
+    SyncBlock();
+    MarkRows(task, plane, &places, &fault);
+    if (!SyncBlockOr(fault != Fault::kNone)) {
+      DecodeFp8Elements(task, plane, places, &fault);
+      StoreRows(task, plane, places);
+    }
+    ReportFault(fault, plane, args.status);
+    SyncBlock();  // places are of the next task
+  }
+}
+
+}  // namespace cairn::kernels
