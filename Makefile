@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel image demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
+.PHONY: help deps build wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
   kernels-check fmt tidy clean
 
 help:  ## this list
@@ -31,6 +31,9 @@ wheel: build  ## the Python package as a wheel in build/wheel
 image: build  ## a container image in build/image
 	.ci/ops
 	packaging/image/build build/release/bin
+
+package: build  ## a Debian package in build/deb
+	packaging/deb/build build/release/bin
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian package on a bare Debian 12: installed, its unit checked, a daemon of its user served and ended, removed, purged.
+`make test-ops`."""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+from conftest import BIN, ROOT
+from container import run
+
+PACKAGE = ROOT / "build" / "deb"
+# Of the user, which stays: dpkg's and the shadow tools' own traces.
+LEFT = {"/etc/passwd", "/etc/passwd-", "/etc/group", "/etc/group-", "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"}
+
+
+def build():
+    run(ROOT / "packaging" / "deb" / "build", BIN)
+    (found,) = PACKAGE.glob("*.deb")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare():
+    """A Debian 12 with what the package depends on, and nothing of it."""
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
+        pytest.skip("needs root and mmdebstrap (.ci/ops)")
+    depends = run("dpkg-deb", "-f", build(), "Depends")
+    libraries = [part.split()[0] for part in depends.split(",") if "|" not in part]
+    root = ROOT / "build" / f"bare-{os.getpid()}"
+    include = ",".join([*libraries, "systemd-standalone-sysusers"])
+    # What it mounts on the way is seen by nobody else.
+    run("unshare", "--mount", "mmdebstrap", "--quiet", "--variant=minbase", f"--include={include}", "bookworm", root)
+    yield root
+    run("rm", "-rf", "--one-file-system", root)
+
+
+def files(root):
+    found = run("find", root, "-xdev", "(", "-type", "f", "-o", "-type", "d", "-o", "-type", "l", ")")
+    names = {line.removeprefix(str(root)) for line in found.splitlines()}
+    return {name for name in names if not re.match(r"/(var/lib/dpkg|var/log|var/cache|tmp|proc|sys|dev)\b", name)}
+
+
+def chroot(root, *words, user=None, code=0):
+    return run("chroot", *([f"--userspec={user}"] if user else []), root, *words, code=code)
+
+
+def check_unit(root):
+    """The unit loads, its program is there, and its exposure is low. Targets are systemd's, which is not in a bare root."""
+    units = root / "lib" / "systemd" / "system"
+    stubs = [units / f"{name}.target" for name in ["sysinit", "shutdown", "basic", "multi-user", "network-online", "network"]]
+    stubs = [path for path in stubs if not path.exists()]
+    for path in stubs:
+        path.write_text("[Unit]\nDescription=a stand-in\n")
+    run("systemd-analyze", "verify", f"--root={root}", "--man=no", "--recursive-errors=no", "cairnd.service")
+    said = run("systemd-analyze", "security", "--offline=true", f"--root={root}", "--threshold=30", "cairnd.service")
+    for path in stubs:
+        path.unlink()
+    assert float(re.search(r"exposure level for cairnd.service: ([\d.]+)", said).group(1)) <= 3.0
+
+
+def check_serves(root):
+    """As the unit starts it, in the folders that systemd would make, without systemd."""
+    unit = (root / "lib" / "systemd" / "system" / "cairnd.service").read_text()
+    command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE).group(1).split()
+    chroot(root, "install", "-d", "-m", "750", "-o", "cairn", "-g", "cairn", "/run/cairn")
+    environment = os.environ | {"CAIRN_HOST_BYTES": "64MiB", "CAIRN_HTTP": "127.0.0.1:0"}
+    log = root / "tmp" / "log"
+    with log.open("w") as out:
+        daemon = subprocess.Popen(
+            ["chroot", "--userspec=cairn:cairn", root, *command], stdout=out, stderr=out, env=environment
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while "cairnd ready" not in log.read_text():
+            assert daemon.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        control = ["--control", "unix:/run/cairn/control.sock"]
+        assert "64MiB" in chroot(root, "cairnctl", "status", *control, user="cairn:cairn")
+        assert chroot(root, "cairnctl", "status", *control, user="nobody:nogroup", code=4) == ""
+        daemon.terminate()
+        assert daemon.wait(30) == 0, log.read_text()
+    finally:
+        daemon.kill()
+        daemon.wait()
+    shutil.rmtree(root / "run" / "cairn")
+
+
+def test_the_same_programs_make_the_same_package(bare):
+    digests = {hashlib.sha256(pathlib.Path(build()).read_bytes()).hexdigest() for _ in range(2)}
+    assert len(digests) == 1
+
+
+def test_installs_serves_and_leaves_nothing(bare):
+    before = files(bare)
+    shutil.copy(build(), bare / "tmp" / "cairn.deb")
+    chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")
+    assert "cairn:x:" in (bare / "etc" / "passwd").read_text()
+    check_unit(bare)
+    check_serves(bare)
+    chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")  # again, as an upgrade does
+    config = bare / "etc" / "cairn" / "cairnd.yaml"
+    config.write_text(config.read_text() + "log-level: debug\n")
+    chroot(bare, "dpkg", "-r", "cairn")
+    assert config.read_text().endswith("log-level: debug\n"), "a change of the operator's outlives a removal"
+    assert (bare / "var" / "lib" / "cairn").exists(), "and so does the SSD tier"
+    chroot(bare, "dpkg", "-P", "cairn")
+    assert files(bare) - before - LEFT == set()
+    assert before - files(bare) == set()
