@@ -48,6 +48,16 @@ absl::Status CheckSsdIo(std::string_view text) {
              : absl::InvalidArgumentError("not a way to move bytes");
 }
 
+absl::Status CheckWriteBudget(std::string_view text) { return ParseWriteBudget(text).status(); }
+
+absl::Status CheckScrubRate(std::string_view text) { return ParseScrubRate(text).status(); }
+
+std::string_view WriteBudgetForm() {
+  return "bytes a day, 1GiB to 1024TiB, or 1% to 10000% of the SSD tier a day, or off";
+}
+
+std::string_view ScrubRateForm() { return "auto, or bytes a second, at most 1GiB; 0: off"; }
+
 absl::Status CheckLogLevel(std::string_view text) {
   LogLevel level = LogLevel::kInfo;
   return ParseLogLevel(text, &level).ok() ? absl::OkStatus()

@@ -98,6 +98,23 @@ absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text) {
   return folders;
 }
 
+absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text) {
+  WriteBudgetValue value;
+  if (text == "off") return value;
+  if (text.ends_with('%')) {
+    CAIRN_ASSIGN_OR_RETURN(value.percent, ParseInteger(text.substr(0, text.size() - 1)));
+    if (value.percent < 1 || value.percent > 10'000) {
+      return absl::InvalidArgumentError("percent out of range");
+    }
+    return value;
+  }
+  CAIRN_ASSIGN_OR_RETURN(value.bytes, ParseBytes(text));
+  if (value.bytes < kGiB || value.bytes > 1024 * kTiB) {
+    return absl::InvalidArgumentError("bytes a day out of range");
+  }
+  return value;
+}
+
 absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text) {
   if (text == "auto") return std::optional<uint64_t>();
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text));

@@ -42,6 +42,14 @@ struct SsdFolder {
 // "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
+// What may be written a day, in one of the two; "off": neither.
+struct WriteBudgetValue {
+  uint64_t bytes = 0;
+  uint64_t percent = 0;  // of the tier's bytes
+};
+// Bytes, or "100%".
+absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text);
+
 // Bytes a second, at most limits::kScrubRateBytesCeiling; "auto": nullopt.
 absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text);
 

@@ -45,6 +45,15 @@ std::optional<uint64_t> ScrubRateOf(const Config& config) {
   return *rate;
 }
 
+// Bytes a day; 0: any.
+uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
+  const absl::StatusOr<WriteBudgetValue> value = ParseWriteBudget(config.ssd_write_budget);
+  CAIRN_CHECK_OK(value);  // a row checks it
+  const CopyTier* ssd = tiers.Find(TierId::kSsd);
+  return value->percent > 0 && ssd != nullptr ? ssd->capacity_bytes() / 100 * value->percent
+                                              : value->bytes;
+}
+
 // Of all transports.
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
@@ -142,8 +151,10 @@ absl::Status Daemon::StartAll() {
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
   put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
   get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
-  upkeep_ = std::make_unique<Upkeep>(spaces_, *index_, *tiers_, clock_,
-                                     Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_)});
+  upkeep_ = std::make_unique<Upkeep>(
+      spaces_, *index_, *tiers_, clock_,
+      Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_),
+                      .write_budget_bytes = WriteBudgetOf(config_, *tiers_)});
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());

@@ -188,6 +188,11 @@ inline constexpr uint32_t kScrubPassMsMin = 86'400'000;
 // Of an Admin.Verify, which reads all that there is.
 inline constexpr uint32_t kVerifyMsMax = 86'400'000;
 
+// --- The write budget
+// Of a day's bytes, that a process begins with: one in so many.
+inline constexpr uint64_t kWriteBudgetStartShare = 8;
+inline constexpr uint64_t kWriteBudgetSeenMax = uint64_t{1} << 22;  // blocks remembered, 4 B each
+
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");
 static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,

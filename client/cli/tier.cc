@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -11,6 +14,9 @@
 namespace cairn::cli {
 namespace {
 
+constexpr Flag kFlags[] = {
+    {"--rated-tbw", "TB", "that the drives are rated for, all together: says how long they last"},
+};
 constexpr absl::Duration kTryStep = absl::Milliseconds(20);
 
 // "1 open, 12 sealed".
@@ -41,6 +47,43 @@ std::string Scrubbed(const v1::TierInfo& tier) {
                       FormatBytes(scrub.image_bytes()), " in this pass, whole passes ",
                       scrub.pass_count(), ", last ", last, ", damaged images ",
                       scrub.corrupt_images());
+}
+
+struct Written {
+  double bytes_per_day = 0;
+  double amplification = 1;  // what reclaim writes again included
+};
+
+Written WrittenTo(const v1::TierInfo& tier) {
+  double written = 0, carried = 0;
+  for (const v1::DeviceInfo& device : tier.devices()) {
+    written += static_cast<double>(device.written_bytes());
+    carried += static_cast<double>(device.carried_bytes());
+  }
+  const double days = static_cast<double>(std::max<uint64_t>(tier.writes().uptime_ms(), 1)) / 864e5;
+  return {.bytes_per_day = (written + carried) / days,
+          .amplification = written > 0 ? (written + carried) / written : 1};
+}
+
+// "ssd writes: 0.41 TB a day since the start, amplification 1.08; budget 500GiB a day, 20GiB left,
+// 12 images withheld; drives of 600 TB last 4.0 years at this rate".
+std::string WritesOf(const v1::TierInfo& tier, uint64_t rated_tb) {
+  const Written written = WrittenTo(tier);
+  const v1::WriteInfo& writes = tier.writes();
+  std::string text = absl::StrFormat("%s writes: %.3g TB a day since the start, amplification %.2f",
+                                     ToAbsl(TierName(tier.tier())), written.bytes_per_day / 1e12,
+                                     written.amplification);
+  if (writes.budget_bytes() > 0) {
+    absl::StrAppend(
+        &text, "; budget ", FormatBytes(writes.budget_bytes()), " a day, ",
+        FormatBytes(static_cast<uint64_t>(std::max<int64_t>(writes.budget_left_bytes(), 0))),
+        " left, ", writes.withheld_images(), " images withheld");
+  }
+  if (rated_tb > 0 && written.bytes_per_day > 0) {
+    absl::StrAppendFormat(&text, "; drives of %d TB last %.1f years at this rate", rated_tb,
+                          static_cast<double>(rated_tb) * 1e12 / written.bytes_per_day / 365);
+  }
+  return text;
 }
 
 void PrintJson(const v1::ListTiersReply& reply) {
@@ -90,12 +133,25 @@ void PrintJson(const v1::ListTiersReply& reply) {
           .Field("last_pass_ms", scrub.last_pass_ms())
           .EndObject();
     }
+    if (tier.has_writes()) {
+      const Written written = WrittenTo(tier);
+      json.Key("writes")
+          .BeginObject()
+          .Field("bytes_per_day", static_cast<uint64_t>(written.bytes_per_day))
+          .Key("amplification")
+          .Real(written.amplification)
+          .Field("budget_bytes", tier.writes().budget_bytes())
+          .Key("budget_left_bytes")
+          .Real(static_cast<double>(tier.writes().budget_left_bytes()))
+          .Field("withheld_images", tier.writes().withheld_images())
+          .EndObject();
+    }
     json.EndObject();
   }
   json.EndArray().Print();
 }
 
-void PrintTiers(const v1::ListTiersReply& reply) {
+void PrintTiers(const v1::ListTiersReply& reply, uint64_t rated_tb) {
   std::vector<std::vector<std::string>> tiers, devices;
   for (const v1::TierInfo& tier : reply.tiers()) {
     tiers.push_back({std::string(TierName(tier.tier())), FormatBytes(tier.used_bytes()),
@@ -119,7 +175,7 @@ void PrintTiers(const v1::ListTiersReply& reply) {
   }
   for (const v1::TierInfo& tier : reply.tiers()) {
     if (tier.has_scrub()) {
-      absl::PrintF("%s\n", Scrubbed(tier));
+      absl::PrintF("%s\n%s\n", WritesOf(tier, rated_tb), Scrubbed(tier));
     }
   }
   PrintDevicesInTrouble(reply);
@@ -174,7 +230,9 @@ absl::Status Run(const Arguments& arguments) {
   if (arguments.is_json()) {
     PrintJson(reply);
   } else {
-    PrintTiers(reply);
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t rated_tb,
+                           arguments.GetNumber("--rated-tbw", 0, 1'000'000));
+    PrintTiers(reply, rated_tb);
   }
   return absl::OkStatus();
 }
@@ -197,9 +255,11 @@ const Command kTier{
         "  read-only   it failed writes, or is retired\n"
         "  out         it could not be opened: nothing is read or written\n\n"
         "CARRIED are bytes that were written again because they were in use when their segment\n"
-        "was due; FAULTS are transfers that failed. The scrub line says how fast the tier is\n"
+        "was due; the line of writes has both a day, and what --ssd-write-budget of cairnd "
+        "leaves.\n"
+        "FAULTS are transfers that failed. The scrub line says how fast the tier is\n"
         "read in the background, how far that is, and what it found.\n\n",
-    .flags = {},
+    .flags = kFlags,
     .operands_min = 0,
     .operands_max = 2,
     .run = Run,

@@ -79,6 +79,13 @@ void FillDevice(const DeviceReport& device, v1::DeviceInfo* info) {
   info->set_engine(std::string(device.engine));
 }
 
+void FillWrites(const WriteReport& writes, v1::WriteInfo* info) {
+  info->set_budget_bytes(writes.budget_bytes);
+  info->set_budget_left_bytes(static_cast<int64_t>(writes.budget_left_bytes));
+  info->set_withheld_images(writes.withheld_count);
+  info->set_uptime_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(writes.uptime)));
+}
+
 void FillScrub(const ScrubReport& scrub, v1::ScrubInfo* info) {
   info->set_rate_bytes(scrub.rate_bytes);
   info->set_pass_count(scrub.pass_count);
@@ -225,7 +232,10 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
     for (const DeviceReport& device : tier->Devices()) {
       FillDevice(device, info.add_devices());
     }
-    if (tier->traits().is_lasting) FillScrub(parts_.upkeep.scrub(), info.mutable_scrub());
+    if (tier->traits().is_lasting) {
+      FillScrub(parts_.upkeep.scrub(), info.mutable_scrub());
+      FillWrites(parts_.upkeep.writes(), info.mutable_writes());
+    }
   }
   return absl::OkStatus();
 }

@@ -87,6 +87,7 @@ struct BlockInTier {
 struct Block {
   uint32_t slot = 0;
   bool is_linked = false;
+  bool has_let_go = false;  // images for want of the write budget
   BlockName name;
   uint64_t first_position = 0;  // of a missing block: where its children begin
   uint16_t tokens = 0;          // of a missing block: 0

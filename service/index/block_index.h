@@ -111,6 +111,7 @@ class BlockIndex final : public Prefixes,
   bool FinishCopy(CopyWriter writer, NewCopy copy) override;
   std::optional<Uncopied> TakeUncopied() override;
   uint64_t uncopied_count() const override;
+  void LetGo(CopyWriter writer) override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;
   bool ArePublished(std::span<const ResidentPin> pins) const override;

@@ -143,6 +143,8 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     taken.emplace();
     const Block* parent = image->block->parent;
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
+    const Copy& source = *image->copies[IndexOf(TierId::kHost)];
+    taken->is_used = image->block->last_use > source.linked_at;
     taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(table_.BeginCopy(image, tier));
     taken->writer = CopyWriter(this, image, tier);
@@ -157,6 +159,14 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     return true;
   });
   return taken;
+}
+
+void BlockIndex::LetGo(CopyWriter writer) {
+  {
+    const MutexLock lock(mutex_);
+    table_.LetGo(writer.image_);
+  }
+  writer.Reset();
 }
 
 uint64_t BlockIndex::uncopied_count() const {

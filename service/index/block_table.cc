@@ -139,6 +139,9 @@ void BlockTable::ClearPending(Image* image) {
 void BlockTable::Touch(Block* block, absl::Time now) {
   block->last_use = ++uses_;
   block->used_at = now;
+  if (block->has_let_go) {
+    WantAgain(block);
+  }
 }
 
 Block* BlockTable::AtSlot(uint32_t slot) {

@@ -122,6 +122,8 @@ class BlockTable {
   // host tier. One that waits for the block before goes behind all others, and is looked at once a
   // round. Null: there is none, or `visits` are spent.
   Image* NextUncopied(uint32_t round, Visits& visits);
+  // It is none of them until its block is used.
+  void LetGo(Image* image);
   // Empty: there is no lasting tier.
   std::optional<TierId> lasting() const { return lasting_; }
 
@@ -228,6 +230,8 @@ class BlockTable {
   Block* OldestClean(Visits& visits);
   // Into or out of the queues of those that the lasting tier lacks, or has too.
   void RefreshUncopied(Image* image);
+  // Those that were let go are to be there after all.
+  void WantAgain(Block* block);
   // An image of a block that is to be in the lasting tier before its children. Null: none.
   Image* WaitsFor(const Block& parent);
   // The last copy but for tiers that do not last.

@@ -196,6 +196,7 @@ void BlockTable::RemoveBlock(Block* block) {
   block->is_linked = false;
   expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
   block->expires_unix_s = 0;
+  block->has_let_go = false;
   if (block->parent != nullptr) {
     --block->parent->child_count;
   }

@@ -78,6 +78,20 @@ Image* BlockTable::WaitsFor(const Block& parent) {
   return nullptr;
 }
 
+void BlockTable::LetGo(Image* image) {
+  if (image->block != nullptr) {
+    image->is_let_go = image->block->has_let_go = true;
+  }
+}
+
+void BlockTable::WantAgain(Block* block) {
+  block->has_let_go = false;
+  for (const ImageRef& ref : block->images) {
+    ref.image->is_let_go = false;
+    RefreshUncopied(ref.image);
+  }
+}
+
 Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
   if (!lasting_.has_value() || At(*lasting_).is_out) {
     return nullptr;
@@ -89,9 +103,18 @@ Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
     if (image == nullptr || image->passed_over == round) {
       return nullptr;
     }
-    const Block* parent = image->block->parent;
+    Block* parent = image->block->parent;
     if (!visits.Take(1 + (parent == nullptr ? 0 : parent->images.size()))) {
       return nullptr;
+    }
+    const bool is_used = image->block->last_use > image->copies[IndexOf(TierId::kHost)]->linked_at;
+    if (parent != nullptr && parent->has_let_go) {
+      if (is_used) {  // what it follows is used with it
+        parent->last_use = ++uses_;
+        WantAgain(parent);
+      } else {
+        parent = nullptr;  // it may be let go as well
+      }
     }
     Image* first = parent == nullptr ? nullptr : WaitsFor(*parent);
     if (first == nullptr) {

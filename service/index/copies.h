@@ -23,6 +23,7 @@ struct Uncopied {
   CopyWriter writer;
   proto::BlockKey parent{};  // all zero: none
   ResidentPin beside;        // a copy of that block in the lasting tier; empty: there is none yet
+  bool is_used = false;      // somebody asked for the block since it is there
 };
 
 class Copies {
@@ -43,6 +44,8 @@ class Copies {
   // descendants; those whose encoding is pending wait. nullopt: there is none now.
   virtual std::optional<Uncopied> TakeUncopied() = 0;
   virtual uint64_t uncopied_count() const = 0;
+  // The lasting tier is not to have it, until somebody uses its block or one that follows it.
+  virtual void LetGo(CopyWriter writer) = 0;
   // The tier's device is out: drops what it had, and takes nothing until PutBack(). Returns the
   // blocks that had copies there.
   virtual uint64_t TakeOut(TierId tier) = 0;

@@ -50,7 +50,8 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clo
       recoder_(tiers, ActiveBackend()),
       check_(spaces, index, "upkeep"),
       mining_(spaces, index, tiers, ActiveBackend()),
-      write_down_(spaces, index, tiers, clock, check_, recoder_, [this] { Wake(); }),
+      write_down_(spaces, index, tiers, clock, options.write_budget_bytes, check_, recoder_,
+                  [this] { Wake(); }),
       scrub_(spaces, index, tiers, clock, options.scrub_rate_bytes, [this] { Wake(); }),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}

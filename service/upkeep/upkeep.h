@@ -36,6 +36,7 @@ class Upkeep {
  public:
   struct Options {
     std::optional<uint64_t> scrub_rate_bytes = 0;  // as Scrub
+    uint64_t write_budget_bytes = 0;               // as WriteDown
   };
   Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
          const Options& options);
@@ -56,6 +57,7 @@ class Upkeep {
   // Images that a restart would lose and upkeep has yet to write down.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }
+  WriteReport writes() const { return write_down_.Describe(); }
 
   struct VerifyProgress {
     uint64_t images_checked = 0, images_total = 0, bytes_checked = 0, corrupt_images = 0;

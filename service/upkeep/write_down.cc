@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "codecs/image/image.h"
 #include "proto/block_key.h"
 #include "service/limits.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr int kWritesPerRound = 64;
 constexpr absl::Duration kRestMin = absl::Milliseconds(100);
 constexpr absl::Duration kRestMax = absl::Seconds(10);
+// How often it is asked what reclaim has written.
+constexpr absl::Duration kCarriedStep = absl::Seconds(1);
 
 CopyTier* LastingTier(const Tiers& tiers) {
   const auto found = std::find_if(tiers.all().begin(), tiers.all().end(),
@@ -35,12 +38,18 @@ uint64_t HashOf(const proto::BlockKey& key) {
   return hash;
 }
 
+// About: images are half a MiB or more, most of them.
+uint64_t BlocksMax(const CopyTier* tier) {
+  return tier == nullptr ? 0 : tier->capacity_bytes() / 512_KiB;
+}
+
 BlockName NameOf(const ImageFacts& image) { return {image.space_id, image.key}; }
 
 }  // namespace
 
 WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock,
-                     ImageCheck& check, const Recoder& recoder, std::function<void()> wake)
+                     uint64_t budget_bytes, ImageCheck& check, const Recoder& recoder,
+                     std::function<void()> wake)
     : spaces_(spaces),
       copies_(copies),
       clock_(clock),
@@ -50,7 +59,9 @@ WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& 
       tier_(LastingTier(tiers)),
       bytes_max_(std::min(limits::kWriteDownBytesMax,
                           tiers.host().capacity_bytes() / limits::kWriteDownShareOfHost)),
-      rest_(kRestMin) {}
+      began_(clock.Now()),
+      rest_(kRestMin),
+      budget_(budget_bytes, BlocksMax(tier_), began_) {}
 
 WriteDown::~WriteDown() {
   const MutexLock lock(mutex_);
@@ -61,7 +72,9 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
   if (tier_ == nullptr) {
     return absl::InfiniteFuture();
   }
+  CountCarried(now);
   for (int writes = 0; writes < kWritesPerRound; ++writes) {
+    WriteBudget::State budget = WriteBudget::State::kAmple;
     {
       const MutexLock lock(mutex_);
       if (is_stopping_ || bytes_ >= bytes_max_) {
@@ -70,8 +83,12 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
       if (now < again_) {
         return again_;
       }
+      budget = budget_.Look(now);
+      if (budget == WriteBudget::State::kSpent) {
+        return budget_.RefilledAt(now);
+      }
     }
-    if (!BeginOne()) {
+    if (!BeginOne(budget)) {
       snapshot_.reset();  // with the side objects that it keeps
       const MutexLock lock(mutex_);
       return again_ > now ? again_ : absl::InfiniteFuture();
@@ -80,10 +97,36 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
   return now;
 }
 
-bool WriteDown::BeginOne() {
+void WriteDown::CountCarried(absl::Time now) {
+  if (now - carried_at_ < kCarriedStep) {
+    return;
+  }
+  carried_at_ = now;
+  uint64_t carried = 0;
+  for (const DeviceReport& device : tier_->Devices()) {
+    carried += device.carried_bytes;
+  }
+  const MutexLock lock(mutex_);
+  budget_.Spend(carried - carried_bytes_);
+  carried_bytes_ = carried;
+}
+
+bool WriteDown::BeginOne(WriteBudget::State budget) {
   std::optional<Uncopied> taken = copies_.TakeUncopied();
   if (!taken.has_value()) {
     return false;
+  }
+  if (budget == WriteBudget::State::kShort && !taken->is_used) {
+    bool was_seen = false;
+    {
+      const MutexLock lock(mutex_);
+      was_seen = budget_.See(taken->source.facts().key);
+    }
+    if (!was_seen) {
+      withheld_.Add();
+      copies_.LetGo(std::move(taken->writer));
+      return true;
+    }
   }
   auto write = std::make_unique<Write>();
   write->image = *std::move(taken);
@@ -186,6 +229,7 @@ void WriteDown::Began(const Write& write) {
   const MutexLock lock(mutex_);
   ++count_;
   bytes_ += write.place.size_bytes();
+  budget_.Spend(write.place.size_bytes());
   Way& way = ways_[NameOf(write.image.source.facts())];
   way = {.beside = write.way.beside, .hash = write.way.hash, .writes = way.writes + 1};
 }
@@ -300,6 +344,14 @@ uint64_t WriteDown::left() const {
   return waiting + count_;
 }
 
+WriteReport WriteDown::Describe() const {
+  const MutexLock lock(mutex_);
+  return {.budget_bytes = budget_.bytes_per_day(),
+          .budget_left_bytes = budget_.left(),
+          .withheld_count = withheld_.Value(),
+          .uptime = clock_.Now() - began_};
+}
+
 void WriteDown::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
@@ -322,7 +374,16 @@ void WriteDown::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_write_down_recode_failed_total",
                   "Images written down as they are, for they could not be encoded so.", {},
                   recode_failed_.Value());
+  sink.AddCounter("cairn_write_downs_withheld_total",
+                  "Images not written to the lasting tier while its write budget was short: nobody "
+                  "had asked for them or put them before.",
+                  {}, withheld_.Value());
   const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_write_budget_bytes",
+                "Bytes that may be written to the lasting tier a day; 0: any.", {},
+                static_cast<double>(budget_.bytes_per_day()));
+  sink.AddGauge("cairn_write_budget_left_bytes",
+                "What is left of them; below 0 nothing is written.", {}, budget_.left());
   sink.AddGauge("cairn_writing_down_bytes", "Bytes on their way into the lasting tier.", {},
                 static_cast<double>(bytes_));
 }

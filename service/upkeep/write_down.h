@@ -8,6 +8,9 @@
 // that ends makes room for the next. What could not be written goes behind all others, and the tier
 // rests for a while, longer each time in a row.
 //
+// What the write budget does not suffice for stays where it is: a block that was seen once is
+// written when somebody asks for it or puts it again, and nothing is while the budget is spent.
+//
 // Where the space's policy names a recipe for the way down, the copy is in that: checked, and made
 // of the image by an exact way. What has no such way is written as it is.
 //
@@ -33,15 +36,24 @@
 #include "service/tier/tiers.h"
 #include "service/upkeep/image_check.h"
 #include "service/upkeep/recode.h"
+#include "service/upkeep/write_budget.h"
 
 namespace cairn {
+
+struct WriteReport {
+  uint64_t budget_bytes = 0;  // a day; 0: there is none
+  double budget_left_bytes = 0;
+  uint64_t withheld_count = 0;  // images that were seen once only, while it was short
+  absl::Duration uptime;        // of what the devices count
+};
 
 class WriteDown {
  public:
   // `wake`: RunOnce() has something to do. Called on any thread, with no lock held.
   // `check` and `recoder` outlive it.
-  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, ImageCheck& check,
-            const Recoder& recoder, std::function<void()> wake);
+  // `budget_bytes`: that may be written a day; 0: any.
+  WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& clock, uint64_t budget_bytes,
+            ImageCheck& check, const Recoder& recoder, std::function<void()> wake);
   ~WriteDown();  // REQUIRES: Stop() has returned, or nothing was written
 
   // Submits what there is room for. Returns when to call again if nothing wakes before.
@@ -51,6 +63,7 @@ class WriteDown {
 
   // Images of the host tier that the lasting tier is to have and has not. 0: there is none.
   uint64_t left() const;
+  WriteReport Describe() const;
   void Report(MetricSink& sink) const;
 
  private:
@@ -77,7 +90,9 @@ class WriteDown {
   };
 
   // False: there is no room now, or nothing to write.
-  bool BeginOne();
+  bool BeginOne(WriteBudget::State budget);
+  // Counts in what reclaim has written, which wears the drives as well.
+  void CountCarried(absl::Time now);
   // Fills in what is written. ResourceExhausted: there is no room for it now. DataLoss: the image
   // is damaged, and has been dropped.
   absl::Status MakeCopy(Write& write);
@@ -99,6 +114,10 @@ class WriteDown {
   const std::function<void()> wake_;
   CopyTier* const tier_;  // null: there is no lasting one
   const uint64_t bytes_max_;
+  const absl::Time began_;
+  // Of the thread that runs it.
+  uint64_t carried_bytes_ = 0;
+  absl::Time carried_at_ = absl::InfinitePast();
   // Of the space written last: its blocks come together.
   uint64_t snapshot_space_ = 0;
   std::shared_ptr<const SpaceEntry::Snapshot> snapshot_;
@@ -111,7 +130,8 @@ class WriteDown {
   absl::flat_hash_map<BlockName, Way> ways_ ABSL_GUARDED_BY(mutex_);
   absl::Time again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration rest_ ABSL_GUARDED_BY(mutex_);
-  Counter written_, written_bytes_, gone_, refused_, failed_;
+  WriteBudget budget_ ABSL_GUARDED_BY(mutex_);
+  Counter written_, written_bytes_, gone_, refused_, failed_, withheld_;
   Counter recoded_, recoded_bytes_, recode_failed_;
 };
 

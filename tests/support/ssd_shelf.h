@@ -156,7 +156,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     return read == Image(number) ? absl::OkStatus() : absl::DataLossError("other bytes");
   }
   // What is there, unchecked.
-  absl::StatusOr<std::vector<std::byte>> Read(uint64_t number) {
+  absl::StatusOr<std::vector<std::byte>> Read(uint64_t number, bool is_background = false) {
     const TierExtent* place = nullptr;
     {
       const MutexLock lock(mutex_);
@@ -168,8 +168,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
       ++reading_[number];
     }
     std::vector<std::byte> read(place->size_bytes());
-    const absl::Status status = Await(
-        [&](TierDone done) { tier_->Read({.place = place, .target = read}, std::move(done)); });
+    const absl::Status status = Await([&](TierDone done) {
+      tier_->Read({.place = place, .target = read, .is_background = is_background},
+                  std::move(done));
+    });
     const MutexLock lock(mutex_);
     --reading_[number];
     CAIRN_RETURN_IF_ERROR(status);

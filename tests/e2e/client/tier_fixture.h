@@ -24,7 +24,9 @@ class TierTest : public testing::Test {
   static constexpr char kWritten[] = "cairn_write_downs_total{outcome=\"written\"}";
 
   std::vector<std::string> Flags() const {
-    return {"--ssd=" + path_ + "=256MiB", "--ssd-io=threads"};
+    std::vector<std::string> flags = {"--ssd=" + path_ + "=256MiB", "--ssd-io=threads"};
+    flags.insert(flags.end(), more_flags_.begin(), more_flags_.end());
+    return flags;
   }
   // A daemon that serves, and a client of it.
   void Start() {
@@ -78,6 +80,7 @@ class TierTest : public testing::Test {
   // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
   const TempDir disk_{std::filesystem::path(CAIRN_TEST_DISK)};
   const std::string path_ = disk_.path().string();
+  std::vector<std::string> more_flags_;
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<Space> space_;

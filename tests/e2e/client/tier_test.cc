@@ -45,6 +45,7 @@ class TierCliTest : public TierTest {
 };
 
 TEST_F(TierCliTest, ShowsTiersAndTheirDevices) {
+  more_flags_ = {"--ssd-write-budget=500%"};
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Put(0, 4));
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
@@ -55,6 +56,9 @@ TEST_F(TierCliTest, ShowsTiersAndTheirDevices) {
   }
   EXPECT_THAT(ran.output, HasSubstr(path_));
   EXPECT_THAT(ran.output, Not(HasSubstr(" is ok")));
+  EXPECT_THAT(ran.output, HasSubstr("amplification 1.00; budget "));
+  EXPECT_THAT(ran.output, HasSubstr("0 images withheld\n"));
+  EXPECT_THAT(Run("tier --rated-tbw 600").output, HasSubstr("; drives of 600 TB last "));
   ran = Run("tier --json");
   EXPECT_EQ(ran.code, 0) << ran.output;
   for (const char* shown : {"\"tier\": \"ssd\"", "\"images\": 4", "\"state\": \"ok\"",

@@ -135,6 +135,22 @@ TEST_F(ConfigFile, FoldersOfTheSsdTierAreAListWithTheirBudgets) {
   EXPECT_THAT(ErrorOf({"--ssd-io", "aio"}), HasSubstr("auto, uring or threads"));
 }
 
+TEST(Config, RatesOfTheSsdTier) {
+  const auto none = Parse({});
+  EXPECT_EQ(ParseScrubRate(none->config.ssd_scrub_rate).value(), std::nullopt);
+  EXPECT_EQ(ParseWriteBudget(none->config.ssd_write_budget)->bytes, 0u);
+  EXPECT_EQ(ParseScrubRate("0").value(), 0u);
+  EXPECT_EQ(ParseScrubRate("10MiB").value(), 10_MiB);
+  EXPECT_EQ(ParseWriteBudget("500GiB")->bytes, 500_GiB);
+  EXPECT_EQ(ParseWriteBudget("150%")->percent, 150u);
+  for (const char* wrong : {"", "2GiB", "fast", "-1"}) {
+    EXPECT_THAT(ErrorOf({"--ssd-scrub-rate", wrong}), HasSubstr("bytes a second")) << wrong;
+  }
+  for (const char* wrong : {"", "1MiB", "0%", "10001%", "%", "1.5%", "2000TiB"}) {
+    EXPECT_THAT(ErrorOf({"--ssd-write-budget", wrong}), HasSubstr("bytes a day")) << wrong;
+  }
+}
+
 TEST(Config, WrongFlagsAreErrors) {
   EXPECT_THAT(ErrorOf({"--nope"}), HasSubstr("'--nope' is unknown"));
   EXPECT_THAT(ErrorOf({"lanes"}), HasSubstr("is no flag"));

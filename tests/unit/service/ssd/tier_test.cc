@@ -161,6 +161,21 @@ TEST(SsdTierTest, TheLastSegmentIsKeptForReclaimWhereNoneCanBeMade) {
   EXPECT_TRUE(segments.Allocate(4_KiB, /*is_carried=*/true).has_value());
 }
 
+TEST(SsdTierTest, WhatIsReadInTheBackgroundCountsAsUnused) {
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= 40; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  EXPECT_EQ(shelf.Read(5, /*is_background=*/true).value(), SsdShelf::Image(5));
+  const DeviceReport report = shelf.tier().Devices()[0];
+  EXPECT_EQ(report.read_bytes, 0u) << "of gets";
+  for (uint64_t number = 100; number <= 900; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  EXPECT_FALSE(shelf.Numbers().contains(5));
+  EXPECT_EQ(shelf.moved(), 0u);
+}
+
 TEST(SsdTierTest, WhatIsHeldOrReadIsCarriedAlong) {
   SsdShelf shelf;
   for (uint64_t number = 1; number <= 40; ++number) {
