@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The image, made and unpacked once."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -27,6 +28,15 @@ def make_image():
         return json.loads((IMAGE / "index.json").read_text())["manifests"][0]["digest"]
 
     return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cgroups_left():
+    """runc removes a container's, and leaves the one above."""
+    yield
+    for folder in pathlib.Path("/sys/fs/cgroup").glob("*/cairn-test"):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @pytest.fixture(scope="module")
