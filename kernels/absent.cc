@@ -13,6 +13,10 @@ LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream
   return LaunchResult::kUnavailable;
 }
 
+LaunchResult LaunchEncode(const EncodePlan&, const std::byte*, TileResult*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+
 std::string_view LastDeviceError() { return {}; }
 
 }  // namespace cairn::kernels

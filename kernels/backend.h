@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/encode_plan.h"
 #include "kernels/plan.h"
+#include "kernels/records.h"
 
 namespace cairn::kernels {
 
@@ -45,6 +47,14 @@ using Stream = void*;
 //           touched by it
 // Thread-safety: Thread-safe.
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
+                          Stream stream);
+
+// The same of tiles to encode. Results are whole when what is on the stream is over.
+//   plan     as MakeEncodePlan() gave it
+//   bytes    its buffer, on the device
+//   results  plan.tile_count of them, reachable by the device. A tile with a fault has no bytes:
+//            its table has a page that is none, or a hole
+LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           Stream stream);
 
 // What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.

@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/body/decode_kernels.h"
+#include "kernels/body/encode_kernels.h"
 
 namespace cairn::kernels {
 namespace {
@@ -40,9 +41,11 @@ Availability Find() {
   return {kName, true, "available"};
 }
 
+constexpr uint32_t kEncodeKernels = 2;
+
 // Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
-// list's.
-using Residents = std::array<std::atomic<uint32_t>, kDecodeLists>;
+// list's; those that encode come behind.
+using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeKernels>;
 
 Residents& ResidentsOf(int device) {
   static std::array<Residents, kDevicesMax> residents;
@@ -50,21 +53,37 @@ Residents& ResidentsOf(int device) {
 }
 
 // Asks CUDA once a kernel and device, and lets the kernel have its shared memory.
-bool FindResidents(const void* kernel, int device, const KernelShape& shape, uint32_t* blocks) {
+bool FindResidents(const void* kernel, int device, uint32_t shared_bytes, uint32_t* blocks) {
   int processors = 0;
   int resident = 0;
   const bool is_ok =
       IsOk(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(shape.shared_bytes))) &&
+                                static_cast<int>(shared_bytes))) &&
       IsOk(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
       IsOk(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kBlockThreads,
-                                                         shape.shared_bytes));
+                                                         shared_bytes));
   if (!is_ok) return false;
   *blocks = static_cast<uint32_t>(processors * resident);
   return true;
 }
 
-struct CudaLaunch {
+// Puts a kernel with its one argument on a stream, with as many blocks as the device holds: a
+// captured graph has them for plans of any length.
+template <typename Arguments>
+bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t shared_bytes,
+                  Arguments arguments, cudaStream_t stream) {
+  std::atomic<uint32_t>& known = ResidentsOf(device)[number];
+  uint32_t blocks = known.load(std::memory_order_relaxed);
+  if (blocks == 0) {
+    if (!FindResidents(kernel, device, shared_bytes, &blocks)) return false;
+    known.store(blocks, std::memory_order_relaxed);
+  }
+  void* list[] = {&arguments};
+  return IsOk(
+      cudaLaunchKernel(kernel, dim3(blocks), dim3(kBlockThreads), list, shared_bytes, stream));
+}
+
+struct CudaDecode {
   const DecodePlan& plan;
   DecodeArgs args;
   cudaStream_t stream;
@@ -73,23 +92,33 @@ struct CudaLaunch {
 
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
-    const uint32_t tasks = plan.counts[shape.list];
-    if (tasks == 0 || !is_ok) return;
-    const auto* kernel = reinterpret_cast<const void*>(kKernel);
-    std::atomic<uint32_t>& known = ResidentsOf(device)[shape.list];
-    uint32_t blocks = known.load(std::memory_order_relaxed);
-    if (blocks == 0) {
-      is_ok = FindResidents(kernel, device, shape, &blocks);
-      if (!is_ok) return;
-      known.store(blocks, std::memory_order_relaxed);
-    }
+    if (plan.counts[shape.list] == 0 || !is_ok) return;
     args.list = shape.list;
-    void* arguments[] = {&args};
-    // As many blocks as the device holds: a captured graph has them for plans of any length.
-    is_ok = IsOk(cudaLaunchKernel(kernel, dim3(blocks), dim3(kBlockThreads), arguments,
-                                  shape.shared_bytes, stream));
+    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), shape.list, device,
+                         shape.shared_bytes, args, stream);
   }
 };
+
+struct CudaEncode {
+  EncodeArgs args;
+  cudaStream_t stream;
+  int device;
+  bool is_ok = true;
+
+  template <auto kKernel>
+  void Kernel(uint32_t number, uint32_t shared_bytes) {
+    is_ok = is_ok && LaunchKernel(reinterpret_cast<const void*>(kKernel), kDecodeLists + number,
+                                  device, shared_bytes, args, stream);
+  }
+};
+
+// kOk where a launch may go on, on *device.
+LaunchResult CheckLaunch(Stream stream, int* device) {
+  if (!Probe().is_available) return LaunchResult::kUnavailable;
+  if (stream == nullptr) return LaunchResult::kNoStream;
+  const bool is_known = IsOk(cudaGetDevice(device)) && *device < kDevicesMax;
+  return is_known ? LaunchResult::kOk : LaunchResult::kDeviceError;
+}
 
 }  // namespace
 
@@ -100,13 +129,23 @@ Availability Probe() {
 
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream) {
-  if (!Probe().is_available) return LaunchResult::kUnavailable;
-  if (stream == nullptr) return LaunchResult::kNoStream;
   int device = 0;
-  if (!IsOk(cudaGetDevice(&device)) || device >= kDevicesMax) return LaunchResult::kDeviceError;
+  const LaunchResult result = CheckLaunch(stream, &device);
+  if (result != LaunchResult::kOk) return result;
   const DecodeArgs args{reinterpret_cast<const uint8_t*>(bytes), status, 0};
-  CudaLaunch launch{plan, args, static_cast<cudaStream_t>(stream), device};
+  CudaDecode launch{plan, args, static_cast<cudaStream_t>(stream), device};
   ForEachDecodeKernel(launch);
+  return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
+}
+
+LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
+                          Stream stream) {
+  int device = 0;
+  const LaunchResult result = CheckLaunch(stream, &device);
+  if (result != LaunchResult::kOk || plan.tile_count == 0) return result;
+  const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results};
+  CudaEncode launch{args, static_cast<cudaStream_t>(stream), device};
+  ForEachEncodeKernel(launch);
   return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
 }
 

@@ -10,8 +10,8 @@
 #include "codecs/forms/form.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pack/strip.h"
-#include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
+#include "kernels/plan_planes.h"
 
 namespace cairn::kernels {
 namespace {
@@ -27,9 +27,6 @@ static_assert(static_cast<uint32_t>(Fault::kBadChecksum) ==
 static_assert(static_cast<uint32_t>(Fault::kBadTile) == static_cast<uint32_t>(Error::kBadTile));
 static_assert(kTaskTokensMax == codecs::kStripTokens);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
-
-constexpr uint32_t kPlanesOfImage = 2;
-constexpr uint32_t kUnitMax = 16;
 
 bool IsFormDecodable(uint16_t form) {
   switch (codecs::LayoutIdOf(form)) {
@@ -101,75 +98,6 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
   return {static_cast<uint32_t>(DecodeList::kAffineAny), kTaskTokensMax};
 }
 
-// Every page below page_count lies in its layer, and every slot of the block in the table.
-Error CheckView(const DecodeJob& job, const TileGeometry& geometry, uint32_t plane_index) {
-  const PagedView& view = job.target;
-  const PagedPlane& plane = view.At(plane_index);
-  const auto is_null = [](const std::byte* layer) { return layer == nullptr; };
-  if (plane.layers.size() != job.slice.layer_count || std::ranges::any_of(plane.layers, is_null) ||
-      view.page_tokens == 0 || view.page_count == 0 ||
-      view.page_count > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
-    return Error::kInvalidShape;
-  }
-  const uint64_t last_slot = uint64_t{view.first_slot} + geometry.rows - 1;
-  if (last_slot > std::numeric_limits<uint32_t>::max() ||
-      last_slot / view.page_tokens >=
-          (view.pages != nullptr ? view.page_entries : view.page_count)) {
-    return Error::kTargetTooSmall;
-  }
-  uint64_t end = geometry.RowBytes();
-  bool overflows = false;
-  const auto add_axis = [&](uint64_t count, uint64_t stride) {
-    uint64_t span = 0;
-    overflows |= __builtin_mul_overflow(count - 1, stride, &span);
-    overflows |= __builtin_add_overflow(end, span, &end);
-  };
-  add_axis(view.page_count, plane.page_stride);
-  add_axis(view.page_tokens, plane.token_stride);
-  add_axis(job.slice.head_count, plane.head_stride);
-  return overflows || end > plane.layer_bytes ? Error::kTargetTooSmall : Error::kOk;
-}
-
-// The most bytes, up to 16, that divide every address at which a row may start, and its bytes.
-uint8_t UnitOf(const DecodeJob& job, const PagedPlane& plane, uint64_t row_bytes) {
-  const PagedView& view = job.target;
-  uint64_t all = kUnitMax | row_bytes;
-  if (view.page_count > 1) all |= plane.page_stride;
-  if (view.page_tokens > 1) all |= plane.token_stride;
-  if (job.slice.head_count > 1) all |= plane.head_stride;
-  for (const std::byte* layer : plane.layers) all |= reinterpret_cast<uintptr_t>(layer);
-  return static_cast<uint8_t>(all & -all);
-}
-
-PlaneRecord RecordOf(const DecodeJob& job, const TileGeometry& geometry, uint32_t plane_index,
-                     uint32_t image) {
-  const codecs::Recipe& recipe = job.prefix->spec().recipe;
-  const codecs::AffineTile tile = codecs::AffineOf(geometry, recipe);
-  const PagedPlane& plane = job.target.At(plane_index);
-  const auto row_bytes = static_cast<uint32_t>(geometry.RowBytes());
-  PlaneRecord record{};
-  record.pages = job.target.pages;
-  record.page_stride = plane.page_stride;
-  record.token_stride = plane.token_stride;
-  record.page_count = job.target.page_count;
-  record.page_tokens = job.target.page_tokens;
-  record.first_slot = job.target.first_slot;
-  record.tokens = geometry.rows;
-  record.dim = geometry.dim;
-  record.row_bytes = row_bytes;
-  record.group = tile.group;
-  record.image = image;
-  record.token_bits = recipe.id == codecs::RecipeId::kLogQuant
-                          ? static_cast<uint16_t>(~codecs::kRowStays)
-                          : uint16_t{0xFFFF};
-  record.unit = UnitOf(job, plane, row_bytes);
-  record.is_v = !geometry.IsPerChannel();
-  record.is_fast = recipe.is_fast;
-  record.dtype = geometry.dtype;
-  record.bits = tile.bits;
-  return record;
-}
-
 // Calls visit(tile) for every tile of the job.
 template <typename Visit>
 Error ForEachTile(const DecodeJob& job, Visit visit) {
@@ -217,7 +145,7 @@ Error Check(const DecodeJob& job) {
     return Error::kInvalidShape;
   }
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-    const Error error = CheckView(job, codecs::GeometryOf(spec, plane), plane);
+    const Error error = CheckView(job.target, job.slice, codecs::GeometryOf(spec, plane), plane);
     if (error != Error::kOk) return error;
   }
   return Error::kOk;
@@ -229,8 +157,8 @@ class PlanMaker {
     for (uint32_t i = 0; i < jobs.size(); ++i) {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-        planes_[kPlanesOfImage * i + plane] =
-            RecordOf(jobs[i], codecs::GeometryOf(spec, plane), plane, i);
+        planes_[kPlanesOfImage * i + plane] = RecordOf(jobs[i].target, jobs[i].slice, spec.recipe,
+                                                       codecs::GeometryOf(spec, plane), plane, i);
       }
     }
   }

@@ -97,7 +97,38 @@ struct DecodeArgs {
   uint32_t list;
 };
 
-// Why an image was not decoded. Values are those of codecs::Error.
+// Why an image was not decoded, or a tile not encoded. Values are those of codecs::Error.
 enum class Fault : uint32_t { kNone = 0, kBadPage = 5, kBadChecksum = 23, kBadTile = 24 };
+
+// ---- Encoding ----
+
+// A tile to encode.
+struct EncodeTask {
+  uint8_t* slot;    // room for the tile raw, at a multiple of 16
+  uint8_t* source;  // its layer and head in page 0, token 0; only read
+  uint32_t plane;   // its PlaneRecord
+  uint32_t reserved;
+};
+
+struct alignas(16) EncodeHeader {
+  uint32_t task_count;
+  uint32_t planes_at, tasks_at;  // bytes from the header
+  uint32_t reserved;
+};
+
+// What a directory says of a tile, but for its place.
+struct alignas(16) TileResult {
+  uint32_t bytes;  // 0 where it was not encoded
+  uint32_t crc;
+  uint16_t rows, form;
+  Fault fault;
+};
+
+struct EncodeArgs {
+  const uint8_t* plan;  // on the device
+  TileResult* results;  // one a task
+};
+
+inline constexpr uint32_t kAffineFormLow = 1;  // of a directory's form: bits stand above
 
 }  // namespace cairn::kernels

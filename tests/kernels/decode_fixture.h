@@ -44,6 +44,7 @@ struct EmulatedLaunch {
 
 struct ImageOf {
   codecs::ImageSpec spec;
+  std::vector<std::byte> source;
   std::vector<std::byte> bytes;
 
   [[nodiscard]] codecs::ImageView View() const {
@@ -67,7 +68,8 @@ class DecodeFixture : public testing::Test {
     uint64_t source_bytes = 0;
     EXPECT_EQ(codecs::SourceBytes(shape, image.spec.slice, tokens, &source_bytes),
               codecs::Error::kOk);
-    std::vector<std::byte> source(source_bytes);
+    std::vector<std::byte>& source = image.source;
+    source.resize(source_bytes);
     codecs::TileMaker maker(random_);
     for (std::byte* at = source.data(); at < source.data() + source_bytes;) {
       for (uint32_t i = 0; i < codecs::PlaneCount(shape.kind); ++i) {

@@ -278,13 +278,15 @@ TEST_F(DecodeTest, PlansRefuseWhatIsNot) {
   EXPECT_EQ(error_of([](View&, Part& p) { p.layer_first = 2; }), Error::kInvalidSlice);
   EXPECT_EQ(error_of([](View&, Part& p) { p.layer_count = 1; }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { v.page_tokens = 0; }), Error::kInvalidShape);
+  EXPECT_EQ(error_of([](View& v, Part&) { ++v.k.token_stride; }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { v.page_count = 0; }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { --v.page_entries; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { ++v.page_count; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { v.first_slot = 13; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { v.first_slot = 0xFFFFFFFF; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { --v.v.layer_bytes; }), Error::kTargetTooSmall);
-  EXPECT_EQ(error_of([](View& v, Part&) { v.k.token_stride = ~0ULL / 3; }), Error::kTargetTooSmall);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.k.token_stride = ~0ULL / 4 - 15; }),
+            Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { v.v.layers = v.v.layers.first(1); }),
             Error::kInvalidShape);
 }

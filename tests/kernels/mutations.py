@@ -26,6 +26,8 @@ STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
 CRC = "kernels/body/crc.h"
 FP8 = "kernels/body/fp8_decode.h"
+ENCODE = "tests/kernels/encode_test.cc"
+AFFINE_ENCODE = "kernels/body/affine_encode.h"
 
 # name: (test, file, text, what stands there instead)
 MUTATIONS = {
@@ -61,7 +63,7 @@ MUTATIONS = {
     "planes_raws": (DECODE, STRIPS, "raws += CountBits(raw);", "raws += raw != 0 ? 1 : 0;"),
     "planes_tail": (DECODE, STRIPS, "const bool is_there = index < elements;", "const bool is_there = index <= elements;"),
     "lanes_escape_tail": (DECODE, STRIPS, "(entry >> 24 & kEscapeFlag) != 0 && token < strip.shape.tokens;", "(entry >> 24 & kEscapeFlag) != 0;"),
-    "lanes_end": (DECODE, STRIPS, "is_wrong |= state != codecs::kCoderStateMin ||", "is_wrong |="),
+    "lanes_end": (DECODE, STRIPS, "state != codecs::kCoderStateMin || cursor", "cursor"),
     "fast_no_sync_tables": (DECODE, FAST, "  FillTables(&shared.tables);\n  SyncBlock();", "  FillTables(&shared.tables);"),
     "fast_no_sync_slot": (DECODE, FAST, "    SyncWarp();  // nobody reads", "    // nobody reads"),
     "fast_no_wait": (DECODE, FAST, "    CopyWait<1>();\n", ""),
@@ -82,6 +84,14 @@ MUTATIONS = {
     "fp8_no_wait": (DECODE, FP8, "    CopyWait<0>();\n    if (!SyncBlockOr", "    if (!SyncBlockOr"),
     "fp8_nan": (DECODE, FP8, "if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault", "if (HasE4m3Nan(of[0])) *fault"),
     "fp8_no_sync": (DECODE, FP8, "&shared.places, &fault);\n    SyncBlock();\n", "&shared.places, &fault);\n"),
+    "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile.row_bits_at) >=", "bool is_raw = Align16(tile.row_bits_at) == 1 +"),
+    "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
+    "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
+    "encode_row_codes": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared.is_row, token)) break;", ""),
+    "encode_hole": (ENCODE, AFFINE_ENCODE, "if (place == nullptr) fault = Fault::kBadPage;  // a", "// a"),
+    "encode_padding": (ENCODE, AFFINE_ENCODE, "  StoreZeros(tile, codes_bytes, tile.params_at);", ""),
+    "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "    low = codecs::Add(low, 0.0F);", "    low = codecs::Multiply(low, 1.0F);"),
+    "encode_no_sync": (ENCODE, AFFINE_ENCODE, "  MarkUncodable(tile, shared);\n  SyncBlock();", "  MarkUncodable(tile, shared);"),
     "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
     "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
     "crc_join": (DECODE, CRC, "round.count - 1 - lane : 0", "round.count - lane : 0"),

@@ -20,8 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STRICT = ["--fmad=false", "-ftz=false", "-prec-div=true", "-Xcompiler", "-ffp-contract=off,-Wall,-Wextra"]
 THREADS, REGISTERS = 256, 65536  # of a block, and of a multiprocessor
 # kernel -> blocks of it that a multiprocessor has to have registers for
-RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4}
-KERNELS_MIN = 20
+RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4,
+            "EncodeAffineAny": 4, "SumCrcs": 3}
+KERNELS_MIN = 22
 
 PROBE = """
 #include <cstdio>

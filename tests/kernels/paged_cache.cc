@@ -99,6 +99,19 @@ std::byte* PagedCache::Row(uint32_t layer, uint32_t head, uint32_t plane, uint32
          slot % shape_.page_tokens * strides.token_stride + head * strides.head_stride;
 }
 
+void PagedCache::Fill(std::span<const std::byte> payload) {
+  const std::byte* from = payload.data();
+  for (uint32_t layer = 0; layer < slice_.layer_count; ++layer) {
+    for (uint32_t head = 0; head < slice_.head_count; ++head) {
+      for (uint32_t plane = 0; plane < plane_count_; ++plane) {
+        for (uint32_t token = 0; token < tokens_; ++token, from += row_bytes(plane)) {
+          std::memcpy(Row(layer, head, plane, token), from, row_bytes(plane));
+        }
+      }
+    }
+  }
+}
+
 std::string PagedCache::Compare(std::span<const std::byte> payload) {
   const std::byte* want = payload.data();
   for (uint32_t layer = 0; layer < slice_.layer_count; ++layer) {

@@ -80,6 +80,8 @@ class PagedCache {
   // Where a row of the slice is to lie; null in a hole.
   [[nodiscard]] std::byte* Row(uint32_t layer, uint32_t head, uint32_t plane, uint32_t token);
   [[nodiscard]] uint32_t row_bytes(uint32_t plane) const { return planes_[plane].row_bytes; }
+  // Lays the payload out. REQUIRES: there are no holes.
+  void Fill(std::span<const std::byte> payload);
   // What is wrong with the cache, whose tokens ought to be those of the payload; empty: nothing.
   [[nodiscard]] std::string Compare(std::span<const std::byte> payload);
   std::span<int32_t> pages() { return {reinterpret_cast<int32_t*>(table_->data()), entries_}; }

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <random>
 #include <vector>
 
 #include "base/check.h"
@@ -20,6 +19,25 @@ namespace {
 
 constexpr size_t kSharedAlignment = 128;
 constexpr uint32_t kThreadsMax = 1024;
+
+// xorshift64*. Not the library's: a test that is compiled for the thread sanitizer has that one
+// too, the linker keeps either, and the sanitizer would see threads of a kernel share it.
+class Random {
+ public:
+  using result_type = uint64_t;
+  static constexpr result_type min() { return 1; }
+  static constexpr result_type max() { return ~result_type{0}; }
+  void Seed(uint64_t seed) { state_ = (seed + 1) * 0x9E3779B97F4A7C15 | 1; }
+  result_type operator()() {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545F4914F6CDD1D | 1;
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
 
 struct Extent {
   const uint8_t* begin;
@@ -36,7 +54,7 @@ class Machine {
   [[nodiscard]] Thread& now() { return *now_; }
   [[nodiscard]] uint32_t block() const { return block_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
-  uint32_t Next(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
+  uint32_t Next(uint32_t below) { return static_cast<uint32_t>((random_() >> 32) * below >> 32); }
 
   // Ends the launch; returns to nobody.
   [[noreturn, gnu::format(printf, 2, 3)]] void Fail(const char* format, ...);
@@ -78,7 +96,7 @@ class Machine {
   const void* arguments_ = nullptr;
   Options options_;
   Report report_;
-  std::mt19937_64 random_;
+  Random random_;
   std::array<char, 2> barrier_marks_{};  // for the thread sanitizer: of barriers in turn
   char start_mark_ = 0, end_mark_ = 0;
 };
@@ -258,7 +276,7 @@ void Machine::FillShared(size_t bytes) {
   shared_bytes_ = bytes;
   // The sanitizer guards what lies behind; an aligned array ends where its bytes do.
   shared_ = static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{kSharedAlignment}));
-  for (size_t i = 0; i < bytes; ++i) shared_[i] = static_cast<uint8_t>(random_());
+  for (size_t i = 0; i < bytes; ++i) shared_[i] = static_cast<uint8_t>(random_() >> 56);
   NoteWrite(shared_, bytes);
 }
 
@@ -315,7 +333,7 @@ Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body
   body_ = body;
   arguments_ = arguments;
   options_ = options;
-  random_.seed(options.seed);
+  random_.Seed(options.seed);
   blocks_ = blocks;
   while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
   std::vector<uint32_t> order(blocks);

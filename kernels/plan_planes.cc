@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan_planes.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "codecs/stages/select/log_rows.h"
+
+namespace cairn::kernels {
+
+using codecs::Error;
+using codecs::TileGeometry;
+
+namespace {
+
+// The most bytes, up to 16, that divide every address at which a row may start, and its bytes.
+uint8_t UnitOf(const PagedView& view, const codecs::Slice& slice, const PagedPlane& plane,
+               uint64_t row_bytes) {
+  uint64_t all = kUnitMax | row_bytes;
+  if (view.page_count > 1) all |= plane.page_stride;
+  if (view.page_tokens > 1) all |= plane.token_stride;
+  if (slice.head_count > 1) all |= plane.head_stride;
+  for (const std::byte* layer : plane.layers) all |= reinterpret_cast<uintptr_t>(layer);
+  return static_cast<uint8_t>(all & -all);
+}
+
+}  // namespace
+
+Error CheckView(const PagedView& view, const codecs::Slice& slice, const TileGeometry& geometry,
+                uint32_t plane_index) {
+  const PagedPlane& plane = view.At(plane_index);
+  const auto is_null = [](const std::byte* layer) { return layer == nullptr; };
+  if (plane.layers.size() != slice.layer_count || std::ranges::any_of(plane.layers, is_null) ||
+      view.page_tokens == 0 || view.page_count == 0 ||
+      view.page_count > static_cast<uint32_t>(std::numeric_limits<int32_t>::max())) {
+    return Error::kInvalidShape;
+  }
+  // Elements are loaded and stored whole.
+  if (UnitOf(view, slice, plane, geometry.RowBytes()) < codecs::ElementBytes(geometry.dtype)) {
+    return Error::kInvalidShape;
+  }
+  const uint64_t last_slot = uint64_t{view.first_slot} + geometry.rows - 1;
+  if (last_slot > std::numeric_limits<uint32_t>::max() ||
+      last_slot / view.page_tokens >=
+          (view.pages != nullptr ? view.page_entries : view.page_count)) {
+    return Error::kTargetTooSmall;
+  }
+  uint64_t end = geometry.RowBytes();
+  bool overflows = false;
+  const auto add_axis = [&](uint64_t count, uint64_t stride) {
+    uint64_t span = 0;
+    overflows |= __builtin_mul_overflow(count - 1, stride, &span);
+    overflows |= __builtin_add_overflow(end, span, &end);
+  };
+  add_axis(view.page_count, plane.page_stride);
+  add_axis(view.page_tokens, plane.token_stride);
+  add_axis(slice.head_count, plane.head_stride);
+  return overflows || end > plane.layer_bytes ? Error::kTargetTooSmall : Error::kOk;
+}
+
+PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
+                     const codecs::Recipe& recipe, const TileGeometry& geometry,
+                     uint32_t plane_index, uint32_t image) {
+  const codecs::AffineTile tile = codecs::AffineOf(geometry, recipe);
+  const PagedPlane& plane = view.At(plane_index);
+  const auto row_bytes = static_cast<uint32_t>(geometry.RowBytes());
+  PlaneRecord record{};
+  record.pages = view.pages;
+  record.page_stride = plane.page_stride;
+  record.token_stride = plane.token_stride;
+  record.page_count = view.page_count;
+  record.page_tokens = view.page_tokens;
+  record.first_slot = view.first_slot;
+  record.tokens = geometry.rows;
+  record.dim = geometry.dim;
+  record.row_bytes = row_bytes;
+  record.group = tile.group;
+  record.image = image;
+  record.token_bits = recipe.id == codecs::RecipeId::kLogQuant
+                          ? static_cast<uint16_t>(~codecs::kRowStays)
+                          : uint16_t{0xFFFF};
+  record.unit = UnitOf(view, slice, plane, row_bytes);
+  record.is_v = !geometry.IsPerChannel();
+  record.is_fast = recipe.is_fast;
+  record.dtype = geometry.dtype;
+  record.bits = tile.bits;
+  return record;
+}
+
+}  // namespace cairn::kernels
