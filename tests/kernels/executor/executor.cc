@@ -20,8 +20,7 @@ namespace {
 constexpr size_t kSharedAlignment = 128;
 constexpr uint32_t kThreadsMax = 1024;
 
-// xorshift64*. Not the library's: a test that is compiled for the thread sanitizer has that one
-// too, the linker keeps either, and the sanitizer would see threads of a kernel share it.
+// xorshift64*. Not the library's, which a linker may take from what the thread sanitizer sees.
 class Random {
  public:
   using result_type = uint64_t;
