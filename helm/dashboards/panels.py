@@ -352,6 +352,15 @@ DRIVES = [
         stacked=True,
     ),
     Panel(
+        "Write budget",
+        "What may be written a day, where there is a budget, and what is left of it.",
+        "bytes",
+        [
+            ("sum by (instance) (cairn_write_budget_bytes{$I})", "{{instance}}, a day"),
+            ("sum by (instance) (cairn_write_budget_left_bytes{$I})", "{{instance}}, left"),
+        ],
+    ),
+    Panel(
         "Scrubbed",
         "Read in the background to find what rots, and what that may read.",
         "Bps",

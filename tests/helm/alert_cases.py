@@ -59,9 +59,18 @@ CASES = {
         "device 0 of n1 failed transfers",
     ),
     "CairnWriteDownLags": Case(
-        one("cairn_dirty_evictions_total", grows(120), 'tier="host"') | one("cairn_tier_capacity_bytes", "9x40", 'tier="ssd"'),
-        # Without an SSD tier nothing is written down, and everything is evicted so.
-        one("cairn_dirty_evictions_total", grows(120), 'tier="host"') | one("cairn_tier_capacity_bytes", "9x40", 'tier="host"'),
+        one("cairn_dirty_evictions_total", grows(120), 'tier="host"')
+        | one("cairn_tier_capacity_bytes", "9x40", 'tier="ssd"')
+        | one("cairn_write_budget_bytes", FLAT),
+        # Without an SSD tier nothing is written down; with a budget, as n2 has, not everything is to be.
+        one("cairn_dirty_evictions_total", grows(120), 'tier="host"')
+        | one("cairn_tier_capacity_bytes", "9x40", 'tier="host"')
+        | one("cairn_write_budget_bytes", FLAT)
+        | {
+            'cairn_dirty_evictions_total{instance="n2",tier="host"}': grows(120),
+            'cairn_tier_capacity_bytes{instance="n2",tier="ssd"}': "9x40",
+            'cairn_write_budget_bytes{instance="n2"}': "5x40",
+        },
         {},
         "n1 evicts images that its SSD tier did not get",
     ),

@@ -221,6 +221,7 @@ REFUSALS = [
     (["--set", "ucx.enabled=true"], "networkPolicy.clientsFrom: name the peers that may reach UCX"),
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
+    (["--set", "ssd.writeBudget=2TB"], "at '/ssd/writeBudget': '2TB' does not match pattern"),
     (["--set", "prepareNode.enabled=true"], "prepareNode.image: name an image"),
     (["--set-json", 'ssd.devices=[{"name":"a"}]'], "missing property 'size'"),
     (["--set-json", 'ssd.devices=[{"name":"a","size":"1Gi"}]'], "form daemonset wants hostPath or storageClassName"),

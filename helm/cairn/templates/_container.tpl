@@ -24,6 +24,7 @@ unix:/run/cairn/control.sock
 {{- end }}
 {{- if .Values.ssd.devices }}
 - --ssd-io={{ .Values.ssd.io }}
+- --ssd-write-budget={{ .Values.ssd.writeBudget }}{{ if hasSuffix "i" .Values.ssd.writeBudget }}B{{ end }}
 - --ssd-scrub-rate={{ .Values.ssd.scrubRate }}{{ if hasSuffix "i" .Values.ssd.scrubRate }}B{{ end }}
 {{- end }}
 {{- if .Values.ucx.enabled }}
