@@ -87,6 +87,10 @@ constexpr Knob kKnobs[] = {
     {"ssd-io", "auto",
      Text{&Config::ssd_io, CheckSsdIo, [] { return std::string_view("auto, uring or threads"); }},
      "what moves the bytes of the SSD tier; auto is io_uring where the system allows it"},
+    {"ssd-placement", "chain",
+     Text{&Config::ssd_placement, CheckSsdPlacement,
+          [] { return std::string_view("chain or stripe"); }},
+     "several folders: each chain in one of them, or its blocks in all, one after another"},
     {"ssd-write-budget", "off", Text{&Config::ssd_write_budget, CheckWriteBudget, WriteBudgetForm},
      "what may be written to the SSD tier; when short, blocks are at their second sighting"},
     {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
@@ -165,13 +169,6 @@ std::string Print(const Knob& knob, const Config& config) {
     return (config.*address->field).ToString();
   }
   return config.*std::get<Text>(knob.kind).field;
-}
-
-std::string VariableOf(std::string_view name) {
-  std::string variable = "CAIRN_";
-  for (const char c : name)
-    variable += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
-  return variable;
 }
 
 const Knob* Find(std::string_view name) {

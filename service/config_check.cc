@@ -58,6 +58,11 @@ std::string_view WriteBudgetForm() {
 
 std::string_view ScrubRateForm() { return "auto, or bytes a second, at most 1GiB; 0: off"; }
 
+absl::Status CheckSsdPlacement(std::string_view text) {
+  return text == "chain" || text == "stripe" ? absl::OkStatus()
+                                             : absl::InvalidArgumentError("not a placement");
+}
+
 absl::Status CheckLogLevel(std::string_view text) {
   LogLevel level = LogLevel::kInfo;
   return ParseLogLevel(text, &level).ok() ? absl::OkStatus()

@@ -13,6 +13,7 @@ absl::Status CheckSocketPath(
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
 absl::Status CheckSsdIo(std::string_view text);
+absl::Status CheckSsdPlacement(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
 // What they take.

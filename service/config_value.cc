@@ -139,4 +139,12 @@ std::string PrintBytes(uint64_t bytes) {
   return back.ok() && *back == bytes ? text : absl::StrCat(bytes);
 }
 
+std::string VariableOf(std::string_view name) {
+  std::string variable = "CAIRN_";
+  for (const char c : name) {
+    variable += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  }
+  return variable;
+}
+
 }  // namespace cairn

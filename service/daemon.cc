@@ -90,6 +90,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
 absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFolder>& folders) {
   SsdTier::Options options;
   options.io = IoOf(config_);
+  options.placement =
+      config_.ssd_placement == "stripe" ? SsdPlacement::kStripe : SsdPlacement::kChain;
   options.on_step = [this](std::string_view what) { SetStep(what); };
   for (const SsdFolder& folder : folders) {
     options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});

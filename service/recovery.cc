@@ -54,8 +54,10 @@ uint64_t Restorer::FoundSpace(const SpaceRecord& record, SideObjectSource& side_
     return 0;
   }
   SpaceEntry& space = *opened->space;
-  for (const SpaceRecord::Current& current : record.current) {
-    RestoreCurrent(space, current, side_objects);
+  if (opened->is_created || !is_serving_) {
+    for (const SpaceRecord::Current& current : record.current) {
+      RestoreCurrent(space, current, side_objects);
+    }
   }
   const uint64_t id = space.id();
   if (found_.try_emplace(id, std::move(opened->space)).second) {
@@ -167,11 +169,11 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
     const uint64_t bytes = image.place.size_bytes();
     const std::optional<Drop> dropped = Restore(image, side_objects);
     if (dropped.has_value()) {
-      ++dropped_[static_cast<size_t>(*dropped)];
+      dropped_[static_cast<size_t>(*dropped)].Add();
       continue;
     }
-    ++images_restored_;
-    bytes_restored_ += bytes;
+    images_restored_.Add();
+    bytes_restored_.Add(bytes);
   }
 }
 
@@ -179,15 +181,16 @@ void Restorer::Finish(absl::Duration took) {
   found_.clear();
   side_objects_.clear();
   missing_.clear();
+  is_serving_ = true;
   std::string dropped;
   for (size_t i = 0; i < kDropCount; ++i) {
-    absl::StrAppend(&dropped, i == 0 ? "" : ",", ToAbsl(kDropNames[i]), ":", dropped_[i]);
+    absl::StrAppend(&dropped, i == 0 ? "" : ",", ToAbsl(kDropNames[i]), ":", dropped_[i].Value());
   }
   LogInfo("recovery", "found again what outlived the process before",
           {{"seconds", absl::ToDoubleSeconds(took)},
            {"spaces", spaces_restored_},
-           {"images", images_restored_},
-           {"bytes", bytes_restored_},
+           {"images", images_restored_.Value()},
+           {"bytes", bytes_restored_.Value()},
            {"spaces_dropped", spaces_dropped_},
            {"side_objects_lost", side_objects_lost_},
            {"images_dropped", dropped}});
@@ -196,13 +199,13 @@ void Restorer::Finish(absl::Duration took) {
 void Restorer::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_recovered_images_total",
                   "Images found again at the start that outlived the process before.", {},
-                  images_restored_);
-  sink.AddCounter("cairn_recovered_bytes_total", "Their bytes.", {}, bytes_restored_);
+                  images_restored_.Value());
+  sink.AddCounter("cairn_recovered_bytes_total", "Their bytes.", {}, bytes_restored_.Value());
   for (size_t i = 0; i < kDropCount; ++i) {
     const MetricLabel cause[] = {{"cause", kDropNames[i]}};
     sink.AddCounter("cairn_recovery_dropped_total",
                     "Images found at the start that were not wanted, by cause.", cause,
-                    dropped_[i]);
+                    dropped_[i].Value());
   }
 }
 

@@ -6,7 +6,10 @@
 // its identity, an image a place in its space and in its chain, and the side object that it is
 // coded with. An image's bytes are checked when they are read, as always.
 //
-// Thread-safety: Thread-compatible: one thread recovers, before anything is served.
+// Once the daemon serves, devices may come back with what they hold; spaces that are there stay as
+// they are then.
+//
+// Thread-safety: one thread recovers at a time; Report() and figures from any.
 
 #include <array>
 #include <cstddef>
@@ -50,13 +53,13 @@ class Restorer final : public RecoverySink {
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
-  // All is found: spaces without blocks may be retired again, and side objects that nothing names
-  // go. Logs what came of it.
-  void Finish(absl::Duration took);
+  // Spaces without blocks may be retired again, and side objects that nothing names go. Logs what
+  // has come of it since the start.
+  void Finish(absl::Duration took) override;
 
   uint64_t space_count() const { return spaces_restored_; }
-  uint64_t image_count() const { return images_restored_; }
-  uint64_t dropped(Drop cause) const { return dropped_[static_cast<size_t>(cause)]; }
+  uint64_t image_count() const { return images_restored_.Value(); }
+  uint64_t dropped(Drop cause) const { return dropped_[static_cast<size_t>(cause)].Value(); }
   void Report(MetricSink& sink) const;
 
  private:
@@ -77,8 +80,9 @@ class Restorer final : public RecoverySink {
   absl::flat_hash_map<SideObjectName, SideObjectRef> side_objects_;
   absl::flat_hash_set<SideObjectName> missing_;  // of the source that is asked now
   uint64_t spaces_restored_ = 0, spaces_dropped_ = 0, side_objects_lost_ = 0;
-  uint64_t images_restored_ = 0, bytes_restored_ = 0;
-  std::array<uint64_t, kDropCount> dropped_{};
+  bool is_serving_ = false;  // since the first Finish()
+  Counter images_restored_, bytes_restored_;
+  std::array<Counter, kDropCount> dropped_;
 };
 
 }  // namespace cairn

@@ -253,7 +253,7 @@ const Command kTier{
         "  ok          it serves\n"
         "  capped      its file system is too full for all that it may take\n"
         "  read-only   it failed writes, or is retired\n"
-        "  out         it could not be opened: nothing is read or written\n\n"
+        "  out         it is not there or cannot be opened, and is tried again\n\n"
         "CARRIED are bytes that were written again because they were in use when their segment\n"
         "was due; the line of writes has both a day, and what --ssd-write-budget of cairnd "
         "leaves.\n"

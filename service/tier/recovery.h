@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "codecs/image/image.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/space_record.h"
@@ -31,7 +32,8 @@ class SideObjectSource {
   virtual absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest& id) = 0;
 };
 
-// Thread-safety: Thread-compatible: one thread recovers at a time.
+// Thread-safety: Thread-compatible: one thread recovers at a time. A tier calls it from Recover(),
+//                and from a thread of its own where a device comes back, until it has stopped.
 class RecoverySink {
  public:
   virtual ~RecoverySink() = default;
@@ -40,6 +42,8 @@ class RecoverySink {
   virtual uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) = 0;
   // Those that are not wanted are destroyed: their places are free then.
   virtual void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) = 0;
+  // All is found that there is. After Recover() whoever called that says so, else the tier does.
+  virtual void Finish(absl::Duration took) = 0;
 };
 
 }  // namespace cairn

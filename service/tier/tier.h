@@ -122,8 +122,9 @@ class CopyTier {
 
   // --- Of a lasting tier. Others have nothing to do.
 
-  // Hands out what the tier held when the process before ended. REQUIRES: once, before the first
-  // Reserve(). Errors: the tier is out, and stays so.
+  // Hands out what the tier held when the process before ended. A device that is not there hands
+  // out what it holds when it comes. REQUIRES: once, before the first Reserve(); `sink` outlives
+  // Stop(). Errors: the tier is out, and stays so.
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
   // Returns once what was freed before the call is gone for good: no restart brings it back. False:
   // not by the deadline, or the device is out.

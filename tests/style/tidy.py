@@ -17,6 +17,8 @@ SHARED_PTR_ALLOWED = {
     "service/get/": "gets that wait for one read of a tier share its bytes, and the read has them too",
     "service/upkeep/write_down": "writes under way share what describes their space, and where their chain goes",
     "service/tier/ssd/ledger": "RocksDB's options take shared_ptr",
+    "service/tier/ssd/bay": "a device that leaves is destroyed once the calls that have it are over",
+    "service/tier/ssd/ssd_tier": "the same",
     "transport/local/": "a client's buffers outlive the connection that mapped their region",
     "client/cpp/side_objects": "a get may go on with a side object that the cache has let go",
     "client/cpp/rpc": "gRPC channels are shared_ptr",

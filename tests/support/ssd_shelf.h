@@ -43,8 +43,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
     uint64_t segment_bytes = 2_MiB;
     uint64_t extents_max = 0;
     size_t devices = 1;
-    std::string folder = "";  // empty: one of its own
+    uint64_t chain_blocks = 1;  // so many numbers after each other are a chain
+    std::string folder = "";    // empty: one of its own
     IoChoice io = IoChoice::kThreads;
+    SsdPlacement placement = SsdPlacement::kChain;
     absl::Duration probe_after = absl::Seconds(30);
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
     // Called before the copy of that number goes, evicted or lost.
@@ -127,7 +129,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     const std::vector<std::byte> image = Image(number);
     absl::StatusOr<TierExtent> place;
     const bool has_room = WaitFor([&] {
-      place = tier_->Reserve(image.size(), Placement{.hash = number});
+      place = tier_->Reserve(image.size(), Placement{.hash = number / options_.chain_blocks});
       return !absl::IsResourceExhausted(place.status());
     });
     if (!has_room || !place.ok()) {
@@ -238,6 +240,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   absl::Status TryOpen() {
     SsdTier::Options options = {.devices = {},
                                 .io = options_.io,
+                                .placement = options_.placement,
                                 .segment_bytes = options_.segment_bytes,
                                 .extents_max = options_.extents_max,
                                 .keep_free_bytes = 0,
@@ -311,6 +314,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     CAIRN_CHECK(space.fingerprint == Space().fingerprint && space.recipe == "raw");
     return kSpaceId;
   }
+  void Finish(absl::Duration) override {}
   void FoundImages(std::vector<FoundImage> images, SideObjectSource&) override {
     for (FoundImage& found : images) {
       const uint64_t number = NumberOf(found.image.key);

@@ -53,11 +53,9 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
   return budget;
 }
 
-SsdDevice::SsdDevice(Options options, const SsdBudget& budget, CopyTier& tier)
-    : options_(std::move(options)),
-      budget_(budget),
-      tier_(tier),
-      engine_(std::move(options_.engine)) {}
+SsdDevice::SsdDevice(Options options, std::unique_ptr<IoEngine> engine, const SsdBudget& budget,
+                     CopyTier& tier)
+    : options_(std::move(options)), budget_(budget), tier_(tier), engine_(std::move(engine)) {}
 
 std::string SsdDevice::SegmentPath(uint32_t slot) const {
   return absl::StrCat(options_.path, "/segments/", absl::StrFormat("%06u", slot));
@@ -156,10 +154,6 @@ void SsdDevice::Stop() {
 
 absl::Status SsdDevice::SetRetired(bool is_retired) {
   const MutexLock lock(mutex_);
-  if (state_ == State::kOut) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(options_.path, " is out (", why_, "): the next start opens it again"));
-  }
   is_retired_ = is_retired;
   if (!is_retired) {
     grow_again_ = absl::InfinitePast();
@@ -174,6 +168,17 @@ absl::Status SsdDevice::SetRetired(bool is_retired) {
 uint64_t SsdDevice::used_bytes() const {
   const MutexLock lock(mutex_);
   return segments_ == nullptr ? 0 : segments_->live_bytes();
+}
+
+bool SsdDevice::is_out() const {
+  const MutexLock lock(mutex_);
+  return state_ == State::kOut;
+}
+
+bool SsdDevice::is_idle() const {
+  const MutexLock lock(mutex_);
+  return segments_->live_count() == 0 && writes_.empty() && written_.empty() && !is_committing_ &&
+         engine_->transfer_count() == 0;
 }
 
 SsdDevice::State SsdDevice::ShownState() const {
@@ -208,6 +213,15 @@ DeviceReport SsdDevice::Describe() const {
   return report;
 }
 
+void SsdDevice::ReportState(MetricSink& sink, uint64_t number, State shown) {
+  const std::string name = absl::StrCat(number);
+  for (const State state : {State::kOk, State::kCapped, State::kReadOnly, State::kOut}) {
+    const MetricLabel labels[] = {{"device", name}, {"state", cairn::Name(state)}};
+    sink.AddGauge("cairn_ssd_state", "1 for the state that a device is in.", labels,
+                  shown == state ? 1 : 0);
+  }
+}
+
 void SsdDevice::Report(MetricSink& sink) const {
   const std::string number = absl::StrCat(options_.number);
   const MetricLabel device{"device", number};
@@ -224,11 +238,7 @@ void SsdDevice::Report(MetricSink& sink) const {
       sink.AddGauge("cairn_ssd_segments", "Segments of a device, by state.", labels,
                     static_cast<double>(segments_->count(static_cast<SegmentMap::State>(state))));
     }
-    for (const State state : {State::kOk, State::kCapped, State::kReadOnly, State::kOut}) {
-      const MetricLabel labels[] = {device, {"state", cairn::Name(state)}};
-      sink.AddGauge("cairn_ssd_state", "1 for the state that a device is in.", labels,
-                    ShownState() == state ? 1 : 0);
-    }
+    ReportState(sink, options_.number, ShownState());
     gauge("cairn_ssd_extents", "Images on a device.", segments_->live_count());
   }
   gauge("cairn_ssd_ledger_bytes", "Bytes of files of a device's ledger.", ledger_->disk_bytes());

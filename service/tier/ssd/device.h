@@ -77,18 +77,18 @@ class SsdDevice {
     absl::Duration probe_after = absl::Seconds(30);  // at most, between tries after a fault
     // Hears what Open() is at, from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
-    std::unique_ptr<IoEngine> engine;
   };
 
   using State = DeviceState;
 
   // Takes the folder for this process, and makes what is missing; what cannot be read is made anew,
   // empty. `tier` is whose extents it hands out.
-  // - InvalidArgument: budget, or the file system takes no O_DIRECT.
-  // - Unavailable: another process has the folder.
-  // - FailedPrecondition: a newer version wrote it.
-  // - Others: the disk fails; nothing was changed.
-  static absl::StatusOr<std::unique_ptr<SsdDevice>> Open(Options options, CopyTier& tier);
+  // - InvalidArgument: budget, it is no folder, or the file system takes no O_DIRECT.
+  // - FailedPrecondition: another process has the folder, or a newer version wrote it.
+  // - Others: the disk fails, or is not there; nothing was changed.
+  static absl::StatusOr<std::unique_ptr<SsdDevice>> Open(Options options,
+                                                         std::unique_ptr<IoEngine> engine,
+                                                         CopyTier& tier);
   ~SsdDevice() { Stop(); }
 
   void SetEvictor(Evictor* evictor) { evictor_ = evictor; }
@@ -109,11 +109,15 @@ class SsdDevice {
   uint64_t extents_max() const { return budget_.extents_max; }
   // So that little of a segment is left over at its end.
   uint64_t image_bytes_max() const { return budget_.segment_bytes / 4; }
-  const std::string& path() const { return options_.path; }
+  // For good.
+  bool is_out() const;
+  // Nobody has a place in it, and nothing is under way.
+  bool is_idle() const;
   // As CopyTier, of its devices.
   DeviceReport Describe() const;
   absl::Status SetRetired(bool is_retired);
   void Report(MetricSink& sink) const;
+  static void ReportState(MetricSink& sink, uint64_t number, State state);
 
  private:
   // A write whose bytes are on the device, on its way into the ledger.
@@ -136,7 +140,8 @@ class SsdDevice {
   static constexpr size_t kSetAsideMax = 3;
   enum class Carried : uint8_t { kCarried, kDropped, kLater };
 
-  SsdDevice(Options options, const SsdBudget& budget, CopyTier& tier);
+  SsdDevice(Options options, std::unique_ptr<IoEngine> engine, const SsdBudget& budget,
+            CopyTier& tier);
 
   // --- Opening (device_open.cc)
   absl::Status OpenFolder();
@@ -190,7 +195,7 @@ class SsdDevice {
   ImageFacts FactsOf(const ExtentRecord& record) const;
   void CheckLedgerSize();
   bool TakesImages() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return state_ < State::kReadOnly && !is_retired_;
+    return (state_ == State::kOk || state_ == State::kCapped) && !is_retired_;
   }
   // With what the operator asked for.
   State ShownState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -201,13 +206,14 @@ class SsdDevice {
   void TurnReadOnly(std::string_view why, const absl::Status& status);
   // The same, until the ledger is opened anew.
   void LedgerFailed(std::string_view why, const absl::Status& status);
-  // The index loses all copies in it.
   void GoOut(std::string_view why, const absl::Status& status);
   // Of a device that is only read: tries whether it is whole again.
   bool Probe();
   // Makes segments of those set aside again, if one takes a header.
   bool TryOne();
   bool MendLedger();
+  // True: the folder of its path is not the one that it has open.
+  bool IsFolderGone() const;
   absl::Status ReopenLedger();
   // What is not in the map of segments goes from the ledger; what the ledger lost, from the index.
   absl::Status CompareLedger(Ledger::Batch& batch);

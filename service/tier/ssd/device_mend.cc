@@ -2,6 +2,9 @@
 // What a device does about its faults: it is read meanwhile, and tried again, less and less often.
 // After failed writes of segments one that takes a header makes it whole. After a failure of the
 // ledger that is opened anew, and compared with what the device knows.
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -51,8 +54,8 @@ void SsdDevice::GoOut(std::string_view why, const absl::Status& status) {
     state_ = State::kOut;
     why_ = absl::StrCat(ToAbsl(why), ": ", status.message());
   }
-  LogError("ssd", "device is out", {{"path", options_.path}, {"what", why}, {"error", status}});
-  evictor_->LoseCopies(TierId::kSsd, TierOffset(0), TierOffset(0) + (uint64_t{1} << kNumberShift));
+  LogError("ssd", "device is out: it is opened again",
+           {{"path", options_.path}, {"what", why}, {"error", status}});
 }
 
 bool SsdDevice::Probe() {
@@ -68,10 +71,22 @@ bool SsdDevice::Probe() {
     probe_again_ = MonotonicNow() + probe_rest_;
     is_trying_ = true;
   }
-  const bool is_mended = is_ledger_failed ? MendLedger() : TryOne();
+  bool is_mended = false;
+  if (IsFolderGone()) {
+    GoOut("the folder is gone, or another one", absl::NotFoundError(options_.path));
+  } else {
+    is_mended = is_ledger_failed ? MendLedger() : TryOne();
+  }
   const MutexLock lock(mutex_);
   is_trying_ = false;
   return is_mended;
+}
+
+bool SsdDevice::IsFolderGone() const {
+  struct stat held = {}, named = {};
+  return ::fstat(lock_file_.get(), &held) != 0 ||
+         ::stat(absl::StrCat(options_.path, "/LOCK").c_str(), &named) != 0 ||
+         held.st_dev != named.st_dev || held.st_ino != named.st_ino;
 }
 
 // --- Segments ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -81,7 +82,7 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
       return absl::ErrnoToStatus(errno, path);
     }
     if (MonotonicNow() >= deadline) {
-      return absl::UnavailableError(
+      return absl::FailedPreconditionError(
           absl::StrCat("another process has it, still after ", absl::FormatDuration(wait)));
     }
     if (is_first) {
@@ -96,11 +97,14 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options, CopyTier& tier) {
+absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options,
+                                                           std::unique_ptr<IoEngine> engine,
+                                                           CopyTier& tier) {
   CAIRN_ASSIGN_OR_RETURN(
       const SsdBudget budget,
       ShareOut(options.budget_bytes, options.segment_bytes, options.extents_max));
-  std::unique_ptr<SsdDevice> device(new SsdDevice(std::move(options), budget, tier));
+  std::unique_ptr<SsdDevice> device(
+      new SsdDevice(std::move(options), std::move(engine), budget, tier));
   CAIRN_RETURN_IF_ERROR(device->OpenFolder());
   CAIRN_RETURN_IF_ERROR(device->OpenLedger());
   const MutexLock lock(device->mutex_);
@@ -111,6 +115,10 @@ absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options, Copy
 }
 
 absl::Status SsdDevice::OpenFolder() {
+  struct stat there = {};
+  if (::stat(options_.path.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
+    return absl::InvalidArgumentError("it is no folder");
+  }
   CAIRN_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.path, "/segments")));
   CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));
   CAIRN_ASSIGN_OR_RETURN(lock_file_, TakeLock(options_.path, options_.lock_wait, options_.on_step));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/tier/ssd/ssd_tier.h"
 
-#include <sys/statvfs.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/units.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -20,17 +20,8 @@ constexpr MetricLabel kSsdLabel[] = {{"tier", "ssd"}};
 constexpr int kTransferShift = 8;
 static_assert(limits::kSsdDevicesMax <= 1 << kTransferShift);
 
-uint64_t KeepFreeBytes(const std::string& path) {
-  struct statvfs space = {};
-  if (::statvfs(path.c_str(), &space) != 0) {
-    return 1_GiB;
-  }
-  return std::max<uint64_t>(1_GiB, uint64_t{space.f_blocks} * space.f_frsize / 50);
-}
-
-absl::Status InFolder(const absl::Status& status, const std::string& path) {
-  return absl::Status(status.code(), absl::StrCat("ssd ", path, ": ", status.message()));
-}
+// Between looks at devices that are out.
+constexpr absl::Duration kTendStep = absl::Seconds(1);
 
 }  // namespace
 
@@ -39,29 +30,29 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("ssd: ", options.devices.size(), " devices: 1 to ", limits::kSsdDevicesMax));
   }
-  std::unique_ptr<SsdTier> tier(new SsdTier);
+  std::unique_ptr<SsdTier> tier(new SsdTier(options));
   for (const Device& device : options.devices) {
-    absl::StatusOr<std::unique_ptr<IoEngine>> engine =
-        options.make_engine ? options.make_engine() : MakeIoEngine(options.io, IoLimits());
-    if (!engine.ok()) {
-      return InFolder(engine.status(), device.path);
+    const SsdBay::Options of_bay = {
+        .device = {.path = device.path,
+                   .budget_bytes = device.budget_bytes,
+                   .segment_bytes = options.segment_bytes,
+                   .extents_max = options.extents_max,
+                   .number = tier->bays_.size(),
+                   .lock_wait = options.lock_wait,
+                   .probe_after = options.probe_after,
+                   .on_step = options.on_step},
+        .keep_free_bytes = options.keep_free_bytes,
+        .make_engine = options.make_engine ? options.make_engine : [io = options.io] {
+          return MakeIoEngine(io, IoLimits());
+        }};
+    const absl::StatusOr<SsdBudget> budget =
+        ShareOut(device.budget_bytes, options.segment_bytes, options.extents_max);
+    if (!budget.ok()) {
+      return absl::Status(budget.status().code(),
+                          absl::StrCat("ssd ", device.path, ": ", budget.status().message()));
     }
-    absl::StatusOr<std::unique_ptr<SsdDevice>> opened = SsdDevice::Open(
-        {.path = device.path,
-         .budget_bytes = device.budget_bytes,
-         .segment_bytes = options.segment_bytes,
-         .extents_max = options.extents_max,
-         .number = tier->devices_.size(),
-         .keep_free_bytes = options.keep_free_bytes.value_or(KeepFreeBytes(device.path)),
-         .lock_wait = options.lock_wait,
-         .probe_after = options.probe_after,
-         .on_step = options.on_step,
-         .engine = *std::move(engine)},
-        *tier);
-    if (!opened.ok()) {
-      return InFolder(opened.status(), device.path);
-    }
-    tier->devices_.push_back(*std::move(opened));
+    tier->bays_.push_back(std::make_unique<SsdBay>(of_bay, *budget, *tier));
+    CAIRN_RETURN_IF_ERROR(tier->bays_.back()->Open());
   }
   return tier;
 }
@@ -73,90 +64,146 @@ const TierTraits& SsdTier::traits() const {
 }
 
 void SsdTier::SetEvictor(Evictor* evictor) {
-  for (const auto& device : devices_) {
-    device->SetEvictor(evictor);
+  for (const auto& bay : bays_) {
+    bay->SetEvictor(evictor);
   }
 }
 
+std::vector<std::shared_ptr<SsdDevice>> SsdTier::Present() const {
+  std::vector<std::shared_ptr<SsdDevice>> present;
+  for (const auto& bay : bays_) {
+    if (std::shared_ptr<SsdDevice> device = bay->device(); device != nullptr) {
+      present.push_back(std::move(device));
+    }
+  }
+  return present;
+}
+
+std::shared_ptr<SsdDevice> SsdTier::DeviceOf(uint64_t offset) const {
+  std::shared_ptr<SsdDevice> device = bays_[offset >> SsdDevice::kNumberShift]->device();
+  CAIRN_CHECK(device != nullptr, "a device stays while somebody has a place in it");
+  return device;
+}
+
+size_t SsdTier::FirstFor(const Placement& placement) {
+  if (placement_ == SsdPlacement::kStripe) {
+    return next_.fetch_add(1, std::memory_order_relaxed) % bays_.size();
+  }
+  return placement.beside != nullptr ? placement.beside->offset() >> SsdDevice::kNumberShift
+                                     : placement.hash % bays_.size();
+}
+
 absl::StatusOr<TierExtent> SsdTier::Reserve(uint64_t bytes, const Placement& placement) {
-  const size_t first = placement.beside != nullptr
-                           ? placement.beside->offset() >> SsdDevice::kNumberShift
-                           : placement.hash % devices_.size();
-  absl::StatusOr<TierExtent> extent = devices_[first]->Reserve(bytes);
+  const size_t first = FirstFor(placement);
+  absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is there");
   // A device that takes nothing leaves its share to the others.
-  for (size_t i = 1; absl::IsUnavailable(extent.status()) && i < devices_.size(); ++i) {
-    extent = devices_[(first + i) % devices_.size()]->Reserve(bytes);
+  for (size_t i = 0; absl::IsUnavailable(extent.status()) && i < bays_.size(); ++i) {
+    if (const auto device = bays_[(first + i) % bays_.size()]->device(); device != nullptr) {
+      extent = device->Reserve(bytes);
+    }
   }
   return extent;
 }
 
 TransferId SsdTier::Read(const TierRead& read, TierDone done) {
-  const uint64_t number = read.place->offset() >> SsdDevice::kNumberShift;
-  const IoId id = devices_[number]->Read(read, std::move(done));
-  return id == 0 ? 0 : id << kTransferShift | number;
+  const uint64_t offset = read.place->offset();
+  const IoId id = DeviceOf(offset)->Read(read, std::move(done));
+  return id == 0 ? 0 : id << kTransferShift | offset >> SsdDevice::kNumberShift;
 }
 
 TransferId SsdTier::Write(const TierWrite& write, TierDone done) {
-  const uint64_t number = write.place->offset() >> SsdDevice::kNumberShift;
-  const IoId id = devices_[number]->Write(write, std::move(done));
-  return id == 0 ? 0 : id << kTransferShift | number;
+  const uint64_t offset = write.place->offset();
+  const IoId id = DeviceOf(offset)->Write(write, std::move(done));
+  return id == 0 ? 0 : id << kTransferShift | offset >> SsdDevice::kNumberShift;
 }
 
 void SsdTier::Cancel(TransferId id) {
-  if (id != 0) {
-    devices_[id & ((1 << kTransferShift) - 1)]->Cancel(id >> kTransferShift);
+  if (id == 0) {
+    return;
+  }
+  if (const auto device = bays_[id & ((1 << kTransferShift) - 1)]->device(); device != nullptr) {
+    device->Cancel(id >> kTransferShift);
   }
 }
 
+// --- Devices come and go -------------------------------------------------------------------------
+
 absl::Status SsdTier::Recover(RecoverySink& sink) {
-  size_t out = 0;
-  absl::Status last;
-  for (const auto& device : devices_) {
-    if (const absl::Status status = device->Recover(sink); !status.ok()) {
-      last = InFolder(status, device->path());
-      LogError("ssd", "device is out: it cannot be recovered",
-               {{"path", device->path()}, {"error", status}});
-      ++out;
+  for (const auto& bay : bays_) {
+    bay->Recover(sink);
+  }
+  const auto devices = Devices();
+  if (std::all_of(devices.begin(), devices.end(),
+                  [](const DeviceReport& device) { return device.state == DeviceState::kOut; })) {
+    LogError("ssd", "no device is there: blocks are in memory alone until one comes",
+             {{"devices", devices.size()}});
+  }
+  tend_thread_ = std::thread([this, &sink] { RunTend(sink); });
+  return absl::OkStatus();
+}
+
+void SsdTier::RunTend(RecoverySink& sink) {
+  pthread_setname_np(pthread_self(), "ssd-tend");
+  for (;;) {
+    for (const auto& bay : bays_) {
+      bay->Tend(sink);
+    }
+    const absl::Time until = MonotonicNow() + std::min(kTendStep, probe_after_);
+    const MutexLock lock(mutex_);
+    while (!is_stopping_ && !is_asked_ && tend_due_.WaitUntil(mutex_, until)) {
+    }
+    is_asked_ = false;
+    if (is_stopping_) {
+      return;
     }
   }
-  return out == devices_.size() ? last : absl::OkStatus();
 }
 
 bool SsdTier::AwaitFreed(absl::Time deadline) {
   bool are_gone = true;
-  for (const auto& device : devices_) {
+  for (const auto& device : Present()) {
     are_gone = device->AwaitFreed(deadline) && are_gone;
   }
   return are_gone;
 }
 
 void SsdTier::Stop() {
-  for (const auto& device : devices_) {
-    device->Stop();
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  tend_due_.NotifyAll();
+  if (tend_thread_.joinable()) {
+    tend_thread_.join();
+  }
+  for (const auto& bay : bays_) {
+    bay->Stop();
   }
 }
 
-void SsdTier::Free(uint64_t offset, uint64_t) { DeviceOf(offset).Free(offset); }
+void SsdTier::Free(uint64_t offset, uint64_t) { DeviceOf(offset)->Free(offset); }
+
+// --- Figures -------------------------------------------------------------------------------------
 
 uint64_t SsdTier::capacity_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& device : devices_) {
-    bytes += device->capacity_bytes();
+  for (const auto& bay : bays_) {
+    bytes += bay->capacity_bytes();
   }
   return bytes;
 }
 
 uint64_t SsdTier::image_bytes_max() const {
   uint64_t bytes = CopyTier::image_bytes_max();
-  for (const auto& device : devices_) {
-    bytes = std::min(bytes, device->image_bytes_max());
+  for (const auto& bay : bays_) {
+    bytes = std::min(bytes, bay->image_bytes_max());
   }
   return bytes;
 }
 
 uint64_t SsdTier::used_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& device : devices_) {
+  for (const auto& device : Present()) {
     bytes += device->used_bytes();
   }
   return bytes;
@@ -164,8 +211,8 @@ uint64_t SsdTier::used_bytes() const {
 
 uint64_t SsdTier::extents_max() const {
   uint64_t count = 0;
-  for (const auto& device : devices_) {
-    count += device->extents_max();
+  for (const auto& bay : bays_) {
+    count += bay->extents_max();
   }
   return count;
 }
@@ -177,8 +224,8 @@ void SsdTier::Report(MetricSink& sink) const {
                 "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
                 "read included.",
                 kSsdLabel, static_cast<double>(used_bytes()));
-  for (const auto& device : devices_) {
-    device->Report(sink);
+  for (const auto& bay : bays_) {
+    bay->Report(sink);
   }
 }
 
@@ -186,17 +233,22 @@ void SsdTier::Report(MetricSink& sink) const {
 
 std::vector<DeviceReport> SsdTier::Devices() const {
   std::vector<DeviceReport> reports;
-  for (const auto& device : devices_) {
-    reports.push_back(device->Describe());
+  for (const auto& bay : bays_) {
+    reports.push_back(bay->Describe());
   }
   return reports;
 }
 
 absl::Status SsdTier::SetRetired(std::string_view path, bool is_retired) {
-  for (const auto& device : devices_) {
-    if (device->path() == path) {
-      return device->SetRetired(is_retired);
+  for (const auto& bay : bays_) {
+    if (bay->path() != path) {
+      continue;
     }
+    CAIRN_RETURN_IF_ERROR(bay->SetRetired(is_retired));
+    const MutexLock lock(mutex_);
+    is_asked_ = true;
+    tend_due_.NotifyAll();
+    return absl::OkStatus();
   }
   return CopyTier::SetRetired(path, is_retired);
 }

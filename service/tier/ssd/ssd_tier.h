@@ -2,27 +2,39 @@
 #pragma once
 // The SSD tier: images in folders on one or several devices, found again by the next process. Each
 // device is for itself, with segments and a ledger of its own (device.h), so that one that fails
-// takes no other with it.
+// takes no other with it. It has its place in the tier (bay.h), where it leaves and comes back.
 //
-// A chain lies on one device, chosen by its first block.
+// A chain lies on one device, chosen by its first block, or its blocks on all, one after another.
+// A thread of the tier, `ssd-tend`, closes devices that are out and opens them again.
 //
 // Thread-safety: Thread-safe, but for Make(), Recover() and Stop(): one thread.
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/metric.h"
+#include "base/mutex.h"
+#include "service/tier/ssd/bay.h"
 #include "service/tier/ssd/device.h"
 #include "service/tier/ssd/io_engine.h"
 #include "service/tier/tier.h"
 
 namespace cairn {
+
+enum class SsdPlacement {
+  kChain,   // a device that is lost costs the prefixes on it, and cuts no other
+  kStripe,  // every device takes its share of each chain: all read one prefix, and one cuts all
+};
 
 class SsdTier final : public CopyTier {
  public:
@@ -33,6 +45,7 @@ class SsdTier final : public CopyTier {
   struct Options {
     std::vector<Device> devices;  // 1 to limits::kSsdDevicesMax
     IoChoice io = IoChoice::kAuto;
+    SsdPlacement placement = SsdPlacement::kChain;
     uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: what suits its budget
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
@@ -45,7 +58,8 @@ class SsdTier final : public CopyTier {
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
 
-  // Errors as SsdDevice::Open() and MakeIoEngine(), with the folder.
+  // Errors with the folder: those that stay until somebody changes the configuration. A device that
+  // cannot be opened for another reason is missing, and taken in when it comes.
   static absl::StatusOr<std::unique_ptr<SsdTier>> Make(const Options& options);
   ~SsdTier() override { Stop(); }
 
@@ -56,7 +70,7 @@ class SsdTier final : public CopyTier {
   TransferId Read(const TierRead& read, TierDone done) override;
   TransferId Write(const TierWrite& write, TierDone done) override;
   void Cancel(TransferId id) override;
-  // A device that cannot be recovered is out, and its share goes to the others.
+  // Always OK. The share of a device that is missing goes to the others.
   absl::Status Recover(RecoverySink& sink) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Stop() override;
@@ -71,13 +85,25 @@ class SsdTier final : public CopyTier {
   absl::Status SetRetired(std::string_view path, bool is_retired) override;
 
  private:
-  SsdTier() = default;
+  explicit SsdTier(const Options& options)
+      : placement_(options.placement), probe_after_(options.probe_after) {}
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
-  SsdDevice& DeviceOf(uint64_t offset) const {
-    return *devices_[offset >> SsdDevice::kNumberShift];
-  }
+  std::shared_ptr<SsdDevice> DeviceOf(uint64_t offset) const;
+  std::vector<std::shared_ptr<SsdDevice>> Present() const;
+  // The number of the device that is asked first.
+  size_t FirstFor(const Placement& placement);
+  void RunTend(RecoverySink& sink);
 
-  std::vector<std::unique_ptr<SsdDevice>> devices_;
+  const SsdPlacement placement_;
+  const absl::Duration probe_after_;
+  std::vector<std::unique_ptr<SsdBay>> bays_;
+  std::atomic<size_t> next_{0};  // of kStripe
+  std::thread tend_thread_;
+
+  Mutex mutex_;
+  CondVar tend_due_;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_asked_ ABSL_GUARDED_BY(mutex_) = false;  // to look at once
 };
 
 }  // namespace cairn

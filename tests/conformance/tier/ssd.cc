@@ -15,6 +15,7 @@ class NoSink final : public RecoverySink {
  public:
   uint64_t FoundSpace(const SpaceRecord&, SideObjectSource&) override { return 0; }
   void FoundImages(std::vector<FoundImage>, SideObjectSource&) override {}
+  void Finish(absl::Duration) override {}
 };
 
 // A folder, and the tier in it.
@@ -33,8 +34,7 @@ class OwnFolderTier final : public CopyTier {
   const TierTraits& traits() const override { return tier_->traits(); }
   void SetEvictor(Evictor* evictor) override {
     tier_->SetEvictor(evictor);
-    NoSink sink;
-    CAIRN_CHECK_OK(tier_->Recover(sink));
+    CAIRN_CHECK_OK(tier_->Recover(sink_));
   }
   using CopyTier::Reserve;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement& placement) override {
@@ -55,6 +55,7 @@ class OwnFolderTier final : public CopyTier {
   void Free(uint64_t, uint64_t) override { CAIRN_CHECK(false, "its places are the tier's"); }
 
   const TempDir folder_{std::filesystem::current_path()};  // O_DIRECT wants a disk
+  NoSink sink_;
   std::unique_ptr<SsdTier> tier_;
 };
 

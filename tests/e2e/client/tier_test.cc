@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <filesystem>
+
 #include "codecs/backend/backends.h"
 #include "codecs/image/image.h"
 #include "codecs/transform/demote.h"
@@ -100,6 +102,39 @@ TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {
   EXPECT_THAT(ran.output, HasSubstr("there is: " + path_));
   EXPECT_EQ(Run("tier retire").code, 2);
   EXPECT_EQ(Run("tier drop " + path_).code, 2);
+}
+
+TEST_F(TierCliTest, ADeviceThatIsNotThereIsOutUntilItComes) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, kBlocks));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, kPatience));
+  Disconnect();
+  daemon_->process().Signal(SIGKILL);
+  EXPECT_EQ(daemon_->process().Wait(absl::Seconds(20)).value_or(-1), 128 + SIGKILL);
+  // As a disk that is not mounted.
+  const std::string aside = path_ + ".aside";
+  std::filesystem::rename(path_, aside);
+  std::filesystem::create_symlink("/no/such", path_);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("device is missing"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("blocks are in memory alone"));
+  EXPECT_EQ(daemon_->Metric("cairn_ssd_state{device=\"0\",state=\"out\"}"), 1);
+  EXPECT_THAT(Run("tier").output, HasSubstr("ssd " + path_ + " is out: "));
+  EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(daemon_->HttpGet("/readyz"), HasSubstr(path_ + " is out: "));
+  EXPECT_EQ(Matched(), 0u);
+  ASSERT_NO_FATAL_FAILURE(Put(0, 2));
+  EXPECT_EQ(Matched(), 2u) << "from memory";
+
+  std::filesystem::remove(path_);
+  std::filesystem::rename(aside, path_);
+  EXPECT_EQ(Run("tier admit " + path_).output, path_ + " is ok\n");
+  EXPECT_EQ(Matched(), kBlocks) << "what the disk holds is found without a restart";
+  for (const uint32_t block : {0U, kBlocks - 1}) {
+    Bytes values;
+    ASSERT_TRUE(Get(block, &values).ok());
+    EXPECT_EQ(values, SourceOf(block));
+  }
 }
 
 TEST_F(TierCliTest, DrainsADaemonThatGoesOnServing) {

@@ -3,6 +3,7 @@
 // whole again once they do not, without a restart.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -102,12 +103,34 @@ TEST_F(SsdMend, ALedgerThatCannotBeOpenedIsTriedAgain) {
   ExpectMended();
 }
 
-TEST_F(SsdMend, ADamagedLedgerPutsTheDeviceOut) {
+TEST_F(SsdMend, ADamagedLedgerBeginsEmpty) {
   FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
   AwaitReadOnly();
   std::filesystem::remove(shelf_.folder() + "/index/CURRENT");
   FaultyCalls::Clear();
   EXPECT_TRUE(WaitFor([&] { return shelf_.Numbers().empty(); })) << "nothing in it is believed";
+  ExpectMended();
+}
+
+// As a disk that is pulled, and put in again.
+TEST_F(SsdMend, AFolderThatGoesAndComesBackHasWhatItHad) {
+  const Numbers before = shelf_.Numbers();
+  const std::string aside = shelf_.folder() + ".aside";
+  for (const auto call : {FaultyCalls::kRead, FaultyCalls::kWrite, FaultyCalls::kSync}) {
+    FaultyCalls::Inject({.call = call, .path = shelf_.folder()});
+  }
+  std::filesystem::rename(shelf_.folder(), aside);
+  std::filesystem::create_symlink("/no/such", shelf_.folder());
+  EXPECT_TRUE(WaitFor([&] { return absl::IsUnavailable(shelf_.Put(next_++)); }));
+  EXPECT_TRUE(WaitFor([&] { return Describe().state == DeviceState::kOut; }));
+  EXPECT_TRUE(WaitFor([&] { return shelf_.Numbers().empty(); })) << "no read waits for it";
+  FaultyCalls::Clear();
+  EXPECT_TRUE(absl::IsUnavailable(shelf_.Put(next_++)));
+  std::filesystem::remove(shelf_.folder());
+  std::filesystem::rename(aside, shelf_.folder());
+  ExpectMended();
+  EXPECT_TRUE(std::ranges::includes(shelf_.Numbers(), before));
+  ExpectAllRead();
 }
 
 TEST_F(SsdMend, ASegmentThatFailsItsSyncIsLostAlone) {

@@ -116,6 +116,8 @@ TEST_F(ConfigFile, FoldersOfTheSsdTierAreAListWithTheirBudgets) {
                            {{"CAIRN_SSD", "/x=1GiB"}});
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->config.ssd_io, "threads");
+  EXPECT_EQ(flags->config.ssd_placement, "chain");
+  EXPECT_EQ(Parse({"--ssd-placement=stripe"})->config.ssd_placement, "stripe");
   const auto folders = ParseSsd(flags->config.ssd);
   ASSERT_TRUE(folders.ok());
   ASSERT_EQ(folders->size(), 2u) << "flags win over the environment";
@@ -133,6 +135,7 @@ TEST_F(ConfigFile, FoldersOfTheSsdTierAreAListWithTheirBudgets) {
     EXPECT_THAT(ErrorOf({"--ssd", wrong}), HasSubstr("PATH=BYTES, the path absolute")) << wrong;
   }
   EXPECT_THAT(ErrorOf({"--ssd-io", "aio"}), HasSubstr("auto, uring or threads"));
+  EXPECT_THAT(ErrorOf({"--ssd-placement", "raid"}), HasSubstr("chain or stripe"));
 }
 
 TEST(Config, RatesOfTheSsdTier) {
