@@ -87,9 +87,9 @@ def check_memory(container, config):
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
     assert limits["memory"] == requests["memory"]
     devices = [part.split("=")[1] for part in config["ssd"].split(",")] if config["ssd"] != "off" else []
-    blocks = min(4 << 20, max(1024, mib("host-bytes") * 64))
-    blocks += sum(max(1 << 19, mebibytes_of(size) * 2) for size in devices)
-    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + blocks * 512 // MIB
+    index = 2048 * min(4 << 20, max(1024, mib("host-bytes") * 64))
+    index += sum(512 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
+    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + index // MIB
     if "hugepages-2Mi" in limits:
         assert limits["hugepages-2Mi"] == requests["hugepages-2Mi"]
         assert mebibytes(limits["hugepages-2Mi"]) >= arena
@@ -210,7 +210,7 @@ REFUSALS = [
     (["--set", "form=deployment"], "value must be one of 'daemonset', 'statefulset', 'sidecar'"),
     (["--set", "memory.host=8GB"], "at '/memory/host': '8GB' does not match pattern"),
     (["--set", "memory.host=8589934592"], "at '/memory/host': got number, want string"),
-    (["--set", "memory.limit=4Gi"], "memory.limit is 4096Mi, and the daemon may take 10176Mi: host 8192Mi + staging"),
+    (["--set", "memory.limit=4Gi"], "memory.limit is 4096Mi, and the daemon may take 10944Mi: host 8192Mi + staging"),
     (["--set", "replicas=2"], "at '/replicas': value must be 1"),
     (["--set", "ports.http=80"], "at '/ports/http': minimum: got 80, want 1,024"),
     (["--set", "drainSeconds=601"], "at '/drainSeconds': maximum: got 601, want 600"),
