@@ -148,10 +148,9 @@ class Engine:
         self.waiting.append(request)
         return request
 
-    def run(self, step_limit=4000):
+    def run(self):
         while self.waiting or self.running:
             self.step()
-            assert self.steps < step_limit, "the engine goes round and round"
 
     def preempt(self, request):
         self.running.remove(request)
@@ -172,8 +171,9 @@ class Engine:
         ]
         return np.concatenate(rows)[: request.num_computed_tokens]
 
-    def step(self):
+    def step(self, step_limit=20000):
         self.steps += 1
+        assert self.steps < step_limit, "the engine goes round and round"
         scheduled = self._schedule()
         tables = {request.request_id: (request.blocks,) for request in scheduled}
         counts = {request.request_id: tokens for request, tokens in scheduled.items()}

@@ -5,6 +5,7 @@ computed, whatever fails."""
 import itertools
 import random
 import signal
+import threading
 import time
 
 import fake_vllm
@@ -243,11 +244,13 @@ def test_an_abort_in_mid_load_gives_everything_back(make, settings):
     tokens = prompt(13, 2 * STORE + 1)
     run_one(make(settings), "cold", tokens)
     engine = make(settings)
+    begin_loads = _hold_loads(engine)
     one = engine.add(Request("aborted", tokens))
     while not one.is_loading:
         engine.step()
     engine.done["aborted"] = None
     engine.abort(one)
+    begin_loads.set()
     while one.is_loading:
         engine.step()
     assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
@@ -271,20 +274,58 @@ def test_a_daemon_that_is_killed_or_stopped(make, settings, bin_dir, tmp_path):
         extra = settings | {"control": own.control, "data": own.data, "load_timeout": 0.5}
         engine = make(extra, budget=2048)
         run_one(engine, "cold", tokens)
+        worker = engine.worker._worker
+        load = worker._load
+
+        def stop_and_load(wanted):
+            own.process.send_signal(signal.SIGSTOP)
+            load(wanted)
+
+        worker._load = stop_and_load
         one = engine.add(Request("stopped", tokens))
-        while not one.is_loading:
-            engine.step()
-            if one.external == 0 and engine.last_plan.is_idle:
-                own.process.send_signal(signal.SIGSTOP)  # after the lookup or in it
         begin = time.monotonic()
         engine.run()
         engine.check(one)
-        assert time.monotonic() - begin < 10
+        assert one.external == 4 * STORE and time.monotonic() - begin < 20
         own.process.send_signal(signal.SIGCONT)
         own.kill()
         killed = engine.add(Request("killed", tokens))
         engine.run()
         engine.check(killed)
+
+
+def test_a_full_daemon(make, settings, bin_dir, tmp_path):
+    """What it does not take is dropped, or evicts what was there; the engine computes all the same."""
+    with Daemon(bin_dir, "local", tmp_path, "16MiB") as own:
+        engine = make(settings | {"control": own.control, "data": own.data, "recipe": "raw"})
+        for i in range(24):
+            run_one(engine, f"r{i}", prompt(200 + i, 8 * STORE + 1))
+        assert engine.counts["saved_blocks"] > 0
+        run_one(engine, "again", prompt(200, 8 * STORE + 1))
+
+
+def test_a_draining_daemon(make, settings, bin_dir, tmp_path):
+    tokens = prompt(17, 4 * STORE + 1)
+    with Daemon(bin_dir, "local", tmp_path, "128MiB") as own:
+        engine = make(settings | {"control": own.control, "data": own.data})
+        run_one(engine, "cold", tokens)
+        begin_loads = _hold_loads(engine)
+        one = engine.add(Request("in the drain", tokens))
+        while not one.is_loading:
+            engine.step()
+        own.process.send_signal(signal.SIGTERM)
+        begin_loads.set()
+        engine.run()
+        engine.check(one)
+        run_one(engine, "after it", tokens)
+
+
+def _hold_loads(engine):
+    """Loads wait for this event."""
+    worker, event = engine.worker._worker, threading.Event()
+    load = worker._load
+    worker._load = lambda wanted: event.wait(10) and load(wanted)
+    return event
 
 
 def _lose(engine, tokens, block):
