@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """install, upgrade, rollback and uninstall by the real helm, against a stand-in for the API."""
 
+import shlex
+import shutil
 import time
 
 import pytest
 import yaml
 from api_stub import Api
-from conftest import CHART, VALUES
+from conftest import CHART, ROOT, VALUES
 
 FAST = ["--wait", "--timeout", "30s", "--disable-openapi-validation"]
 
@@ -53,6 +55,24 @@ def test_lives_through_a_release(cluster, values):
     assert helm("history", "r").count("\n") >= 3
     helm("uninstall", "r", "--wait", "--timeout", "30s")
     assert not api.kinds()
+
+
+def documented_installs():
+    """The words of each `helm install` of the page."""
+    page = (ROOT / "docs" / "install" / "cluster.md").read_text().replace("\\\n", " ")
+    return [shlex.split(line)[1:] for line in page.splitlines() if line.startswith("helm install")]
+
+
+@pytest.mark.parametrize("words", documented_installs(), ids=lambda words: words[1])
+def test_the_page_installs_what_it_says(cluster, words, tmp_path):
+    api, helm = cluster
+    shutil.copytree(ROOT / "helm", tmp_path / "helm")
+    helm("dependency", "update", tmp_path / "helm" / "examples" / "vllm")
+    words = [str(tmp_path / word) if word.startswith("helm/") else word for word in words]
+    # The namespace is the stand-in's own, and making one wants schemas, which it has not.
+    words = [word for word in words if word not in ("--namespace", "serving", "--create-namespace", "--wait")]
+    assert "STATUS: deployed" in helm(*words, *FAST)
+    assert {kind for kind, _ in api.kinds()} & {"DaemonSet", "StatefulSet", "Deployment"}
 
 
 def test_waits_for_daemons_and_says_that_they_are_not_ready(cluster):
