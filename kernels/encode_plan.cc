@@ -4,7 +4,9 @@
 #include <array>
 #include <cstring>
 
+#include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
+#include "codecs/image/image.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
 
@@ -107,6 +109,24 @@ Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffe
 uint64_t EncodePlanBytesMax() {
   return sizeof(EncodeHeader) + kPlanesOfImage * kPlanImagesMax * sizeof(PlaneRecord) +
          uint64_t{kPlanTasksMax} * sizeof(EncodeTask);
+}
+
+Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> results,
+                  std::span<std::byte> prefix, uint64_t* image_bytes) {
+  if (const Error error = codecs::Validate(spec); error != Error::kOk) return error;
+  if (results.size() != TileCount(spec)) return Error::kBadDirectory;
+  const uint64_t bytes = codecs::PrefixBytes(results.size());
+  if (prefix.size() < bytes) return Error::kTargetTooSmall;
+  codecs::ImageWriter writer(spec, prefix.first(bytes));
+  for (const TileResult& result : results) {
+    if (result.fault != Fault::kNone) return static_cast<Error>(result.fault);
+    writer.Commit(result.bytes, result.crc, result.rows, result.form);
+  }
+  const uint64_t written = writer.Finish();
+  codecs::ImagePrefix parsed;
+  if (codecs::ParseImagePrefix(prefix, &parsed) != Error::kOk) return Error::kBadDirectory;
+  *image_bytes = written;
+  return Error::kOk;
 }
 
 }  // namespace cairn::kernels

@@ -47,4 +47,14 @@ codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byt
 // A buffer of so many bytes suffices for every plan.
 [[nodiscard]] uint64_t EncodePlanBytesMax();
 
+// Writes header and directory of the image that a job's tiles make: tile i goes from its slot to
+// where ParseImagePrefix() of this says that it lies.
+//   results      of all tiles of the spec, in the order of the directory
+//   prefix       PrefixBytes(tiles) at least, else kTargetTooSmall
+//   image_bytes  of the whole image; set on kOk
+// kTargetTooSmall: a tile's table has a page that is none, or a hole. kBadDirectory: results are
+// none that a kernel writes.
+codecs::Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> results,
+                          std::span<std::byte> prefix, uint64_t* image_bytes);
+
 }  // namespace cairn::kernels

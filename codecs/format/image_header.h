@@ -78,7 +78,8 @@ inline constexpr size_t kForm = 14;   // u16
 // REQUIRES: prefix holds at least a header.
 [[nodiscard]] uint32_t PrefixCrc(std::span<const std::byte> prefix);
 
-// Builds an image front to back in a target: reserve a tile, write it, commit it, finish.
+// Builds an image front to back in a target: reserve a tile, write it, commit it, finish. For who
+// has its tiles elsewhere, PrefixBytes() of target do: tiles are then committed unreserved.
 class ImageWriter {
  public:
   // REQUIRES: Validate(spec) is kOk.

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "codecs/format/image_header.h"
 #include "kernels/body/encode_kernels.h"
 #include "tests/kernels/decode_fixture.h"
 
@@ -63,6 +64,21 @@ class EncodeTest : public DecodeFixture {
     return encoded;
   }
 
+  // The image that slots make.
+  static std::vector<std::byte> Assemble(const codecs::ImageSpec& spec, const Encoded& encoded) {
+    std::vector<std::byte> image(codecs::PrefixBytes(encoded.results.size()));
+    uint64_t image_bytes = 0;
+    EXPECT_EQ(WritePrefix(spec, encoded.results, image, &image_bytes), Error::kOk);
+    image.resize(image_bytes);
+    codecs::ImagePrefix prefix;
+    EXPECT_EQ(codecs::ParseImagePrefix(image, &prefix), Error::kOk);
+    for (uint32_t i = 0; i < prefix.tile_count(); ++i) {
+      std::memcpy(image.data() + prefix.Tile(i).offset, encoded.slots.data() + SlotOffset(spec, i),
+                  prefix.Tile(i).bytes);
+    }
+    return image;
+  }
+
   void CheckImage(const ImageOf& image, const CacheShape& shape) {
     PagedCache cache(image.spec, image.spec.slice, shape, random_);
     cache.Fill(image.source);
@@ -87,6 +103,7 @@ class EncodeTest : public DecodeFixture {
       (want.form == codecs::kRawForm ? raw_ : coded_) += 1;
       with_rows_ += want.rows != 0 ? 1 : 0;
     }
+    EXPECT_EQ(Assemble(image.spec, encoded), image.bytes);
   }
 
   uint32_t raw_ = 0, coded_ = 0, with_rows_ = 0;
@@ -136,6 +153,30 @@ TEST_F(EncodeTest, RefusesTablesThatAreNone) {
       EXPECT_EQ(result.bytes, 0U);
     }
   }
+}
+
+TEST_F(EncodeTest, PrefixesRefuseWhatNoKernelWrites) {
+  const ImageOf image =
+      MakeImage("kivi:4", {GroupKind::kKv, DType::kBf16, 32, 32}, 64, Content::kBell);
+  PagedCache cache(image.spec, image.spec.slice, CacheShape{}, random_);
+  cache.Fill(image.source);
+  const Encoded encoded = Encode(image.spec, cache.view());
+  std::vector<std::byte> room(codecs::PrefixBytes(encoded.results.size()));
+  uint64_t bytes = 0;
+  const auto error_of = [&](auto change) {
+    std::vector<TileResult> results = encoded.results;
+    change(results);
+    return WritePrefix(image.spec, results, room, &bytes);
+  };
+  using Results = std::vector<TileResult>;
+  EXPECT_EQ(error_of([](Results&) {}), Error::kOk);
+  EXPECT_EQ(error_of([](Results& r) { r.pop_back(); }), Error::kBadDirectory);
+  EXPECT_EQ(error_of([](Results& r) { r[1].bytes += 16; }), Error::kBadDirectory);
+  EXPECT_EQ(error_of([](Results& r) { r[1].rows = 65; }), Error::kBadDirectory);
+  EXPECT_EQ(error_of([](Results& r) { r[2].form = 7; }), Error::kBadDirectory);
+  EXPECT_EQ(error_of([](Results& r) { r[3].fault = Fault::kBadPage; }), Error::kTargetTooSmall);
+  room.pop_back();
+  EXPECT_EQ(error_of([](Results&) {}), Error::kTargetTooSmall);
 }
 
 TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
