@@ -144,6 +144,9 @@ inline constexpr uint64_t kPromotedShareOfHost = 8;
 // --- SSD tier. Of each device:
 
 inline constexpr size_t kSsdDevicesMax = 16;
+// Deletions that are kept for devices that are away, of 80 bytes on each device and some 130 of
+// memory. A device that missed more of them starts empty.
+inline constexpr size_t kDeletionsMax = 65536;
 // At the end of the process: writing down waits so long for a device that does nothing, and the
 // process so long in all.
 inline constexpr uint32_t kDrainStallMs = 2'000;

@@ -177,6 +177,20 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
   }
 }
 
+void Restorer::Deleted(const proto::Fingerprint& fingerprint,
+                       std::span<const proto::BlockKey> keys) {
+  for (const SpaceRef& space : spaces_.List()) {
+    if (space->fingerprint() != fingerprint) {
+      continue;
+    }
+    if (keys.empty()) {
+      images_.Invalidate(space->id());
+    } else {
+      images_.Delete(space->id(), keys);
+    }
+  }
+}
+
 void Restorer::Finish(absl::Duration took) {
   found_.clear();
   side_objects_.clear();

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Restorer final : public RecoverySink {
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) override;
   void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) override;
 
+  void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   // Spaces without blocks may be retired again, and side objects that nothing names go. Logs what
   // has come of it since the start.
   void Finish(absl::Duration took) override;

@@ -201,6 +201,7 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   if (!space.ok()) return done(space.status());
   const auto keys = proto::FromKeyList(request.keys());
   if (!keys.ok()) return done(keys.status());
+  parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
   AnswerOnceFreed(call, std::move(reply), done);
@@ -210,6 +211,7 @@ void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateReque
                               const ReplyDone<v1::InvalidateReply>& done) {
   const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
   if (!space.ok()) return done(space.status());
+  parts_.tiers.Deleted((*space)->fingerprint(), {});
   v1::InvalidateReply reply;
   reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
   (*space)->coding().ForgetQuerySquares();

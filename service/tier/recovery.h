@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -42,6 +43,9 @@ class RecoverySink {
   virtual uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource& side_objects) = 0;
   // Those that are not wanted are destroyed: their places are free then.
   virtual void FoundImages(std::vector<FoundImage> images, SideObjectSource& side_objects) = 0;
+  // A device was told of these deletions while others were away, or they came while it was
+  // recovered: of all that is there. No keys: all blocks of the space.
+  virtual void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) = 0;
   // All is found that there is. After Recover() whoever called that says so, else the tier does.
   virtual void Finish(absl::Duration took) = 0;
 };

@@ -126,8 +126,11 @@ class CopyTier {
   // out what it holds when it comes. REQUIRES: once, before the first Reserve(); `sink` outlives
   // Stop(). Errors: the tier is out, and stays so.
   virtual absl::Status Recover(RecoverySink&) { return absl::OkStatus(); }
-  // Returns once what was freed before the call is gone for good: no restart brings it back. False:
-  // not by the deadline, or the device is out.
+  // These blocks of the space, or all where there are no keys, are about to leave the index because
+  // somebody deleted them: no device that is away now may bring them back.
+  virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
+  // Returns once what was freed and deleted before the call is gone for good: no restart brings it
+  // back. False: not by the deadline, or no device is there to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
   // What is freed from now on is kept for the next process. Transfers under way complete, and no
   // new ones begin. Idempotent.

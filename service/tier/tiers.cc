@@ -56,6 +56,12 @@ absl::Status Tiers::SetRetired(std::string_view path, bool is_retired) {
                                           known.empty() ? "are none" : "is: ", known));
 }
 
+void Tiers::Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) {
+  for (CopyTier* tier : all_) {
+    tier->Deleted(space, keys);
+  }
+}
+
 bool Tiers::AwaitFreed(absl::Time deadline) {
   bool are_gone = true;
   for (CopyTier* tier : all_) {

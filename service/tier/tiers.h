@@ -37,6 +37,7 @@ class Tiers {
   std::vector<DeviceReport> Devices() const;
 
   // Of every tier.
+  void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
   bool AwaitFreed(absl::Time deadline);
   void Stop();
   void Report(MetricSink& sink) const;

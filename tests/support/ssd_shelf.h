@@ -43,6 +43,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     uint64_t segment_bytes = 2_MiB;
     uint64_t extents_max = 0;
     size_t devices = 1;
+    size_t deletions_max = limits::kDeletionsMax;
     uint64_t chain_blocks = 1;  // so many numbers after each other are a chain
     std::string folder = "";    // empty: one of its own
     IoChoice io = IoChoice::kThreads;
@@ -180,6 +181,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
     return read;
   }
   void Delete(uint64_t number) {
+    const proto::BlockKey key = KeyOf(number);
+    tier_->Deleted(Space().fingerprint, {&key, 1});
+    Drop(number);
+  }
+  // It leaves, as what is evicted.
+  void Drop(uint64_t number) {
     TierExtent place;
     const MutexLock lock(mutex_);
     if (const auto found = places_.find(number); found != places_.end()) {
@@ -215,8 +222,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
     CAIRN_CHECK(WaitFor([&] {
       std::error_code error;
       copies = std::make_unique<TempDir>(std::filesystem::current_path());
-      std::filesystem::copy(options_.folder, copies->path(),
-                            std::filesystem::copy_options::recursive, error);
+      std::filesystem::copy(
+          options_.folder, copies->path(),
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks,
+          error);
       return !error;
     }));
     Close();
@@ -246,6 +255,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
                                 .keep_free_bytes = 0,
                                 .lock_wait = absl::Milliseconds(200),
                                 .probe_after = options_.probe_after,
+                                .deletions_max = options_.deletions_max,
                                 .make_engine = options_.make_engine};
     for (size_t i = 0; i < options_.devices; ++i) {
       options.devices.push_back({folder(i), options_.budget_bytes});
@@ -313,6 +323,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource&) override {
     CAIRN_CHECK(space.fingerprint == Space().fingerprint && space.recipe == "raw");
     return kSpaceId;
+  }
+  void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey> keys) override {
+    const MutexLock lock(mutex_);
+    std::erase_if(places_, [&](const auto& image) {
+      return keys.empty() || std::ranges::count(keys, KeyOf(image.first)) > 0;
+    });
   }
   void Finish(absl::Duration) override {}
   void FoundImages(std::vector<FoundImage> images, SideObjectSource&) override {

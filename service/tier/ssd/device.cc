@@ -55,7 +55,11 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
 
 SsdDevice::SsdDevice(Options options, std::unique_ptr<IoEngine> engine, const SsdBudget& budget,
                      CopyTier& tier)
-    : options_(std::move(options)), budget_(budget), tier_(tier), engine_(std::move(engine)) {}
+    : options_(std::move(options)),
+      budget_(budget),
+      tier_(tier),
+      engine_(std::move(engine)),
+      deletion_file_(absl::StrCat(options_.path, "/deletions")) {}
 
 std::string SsdDevice::SegmentPath(uint32_t slot) const {
   return absl::StrCat(options_.path, "/segments/", absl::StrFormat("%06u", slot));
@@ -102,6 +106,17 @@ void SsdDevice::Free(uint64_t tier_offset) {
   }
 }
 
+void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
+  const MutexLock lock(mutex_);
+  deleted_.insert(deleted_.end(), deletions.begin(), deletions.end());
+  commit_due_.NotifyOne();
+}
+
+bool SsdDevice::RecordsDeletions() const {
+  const MutexLock lock(mutex_);
+  return state_ != State::kOut && !is_ledger_failed_;
+}
+
 bool SsdDevice::AwaitFreed(absl::Time deadline) {
   const MutexLock lock(mutex_);
   const auto await = [&](auto is_over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -110,7 +125,7 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     return is_over();
   };
   if (state_ == State::kOut) {
-    return freed_.empty();
+    return false;
   }
   // A write under way may be of an image that is deleted already: it is recorded, and then freed.
   const uint64_t next_write = next_write_;
@@ -118,7 +133,7 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     return false;
   }
   // What is being recorded now may hold some, what is queued the rest.
-  const uint64_t last_round = freed_.empty() ? next_round_ - 1 : next_round_;
+  const uint64_t last_round = freed_.empty() && deleted_.empty() ? next_round_ - 1 : next_round_;
   // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
   return await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; });
 }

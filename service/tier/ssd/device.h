@@ -37,6 +37,7 @@
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "service/tier/device_report.h"
+#include "service/tier/ssd/deletions.h"
 #include "service/tier/ssd/format.h"
 #include "service/tier/ssd/io_engine.h"
 #include "service/tier/ssd/ledger.h"
@@ -71,6 +72,7 @@ class SsdDevice {
     uint64_t budget_bytes = 0;
     uint64_t segment_bytes = 0, extents_max = 0;  // 0: what suits the budget
     uint64_t number = 0;                          // in the tier
+    Deletions* deletions = nullptr;               // of the tier; outlives it
     // Space that the file system is to keep for others.
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end
@@ -95,6 +97,13 @@ class SsdDevice {
   // As CopyTier::Recover(). Starts the threads. The device is out where it fails.
   absl::Status Recover(RecoverySink& sink);
   void Stop();
+
+  // What it was told of by the process before. nullopt: nothing, it is new.
+  const std::optional<DeletionHistory>& history() const { return history_; }
+  // One more of the tier's.
+  void Tell(const std::vector<Deletion>& deletions);
+  // It can: neither is it out, nor has its ledger failed.
+  bool RecordsDeletions() const;
 
   // As CopyTier, for places of this device.
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes);
@@ -146,12 +155,15 @@ class SsdDevice {
   // --- Opening (device_open.cc)
   absl::Status OpenFolder();
   absl::Status OpenLedger();
+  absl::Status ReadDeletions();
   // DataLoss: the ledger is another tier's.
   absl::Status CheckOwner() const;
   absl::Status StartEmpty(std::string_view why);
 
   // --- Recovery (device_recover.cc)
   struct Recovered;
+  // What it missed while it was away.
+  void FindDeleted(Recovered& recovered);
   absl::Status FindAll(Recovered& recovered, RecoverySink& sink);
   absl::Status FindSegments(Recovered& recovered);
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
@@ -173,7 +185,12 @@ class SsdDevice {
 
   // --- Records (device_commit.cc)
   void RunCommits();
-  void Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed);
+  void Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed,
+              const std::vector<Deletion>& deleted);
+  // Writes them to their file, durable, and adds to the batch that they are done.
+  absl::Status Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch);
+  absl::Status RecordAllDeletions(Ledger::Batch& batch);
+  static void PutEpoch(uint64_t epoch, Ledger::Batch& batch);
   // Gives the record the number of its space, and adds what the ledger does not know yet.
   absl::Status Name(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
@@ -233,6 +250,9 @@ class SsdDevice {
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<SideFiles> side_files_;
+  DeletionFile deletion_file_;              // of whichever thread writes the ledger
+  std::optional<uint64_t> done_epoch_;      // as the ledger said when it was opened
+  std::optional<DeletionHistory> history_;  // as the file said
   std::vector<Fd> files_;  // by slot; written by care only, before the segment is ready
   std::thread commit_thread_, care_thread_;
 
@@ -251,6 +271,7 @@ class SsdDevice {
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<Written> written_ ABSL_GUARDED_BY(mutex_);
   std::vector<ExtentPlace> freed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Deletion> deleted_ ABSL_GUARDED_BY(mutex_);
   // Writes whose completions have not returned, by the order in which they began. One may still
   // free what it wrote.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);

@@ -20,21 +20,24 @@ void SsdDevice::RunCommits() {
   for (;;) {
     std::vector<Written> written;
     std::vector<ExtentPlace> freed;
+    std::vector<Deletion> deleted;
     uint64_t round = 0;
     {
       const MutexLock lock(mutex_);
-      while (is_mending_ || (written_.empty() && freed_.empty() && !is_landed_)) {
+      while (is_mending_ ||
+             (written_.empty() && freed_.empty() && deleted_.empty() && !is_landed_)) {
         commit_due_.WaitUntil(mutex_, absl::InfiniteFuture());
       }
-      if (written_.empty() && freed_.empty()) {
+      if (written_.empty() && freed_.empty() && deleted_.empty()) {
         return;
       }
       written.swap(written_);
       freed.swap(freed_);
+      deleted.swap(deleted_);
       is_committing_ = true;
       round = next_round_++;
     }
-    Commit(std::move(written), freed);
+    Commit(std::move(written), freed, deleted);
     const MutexLock lock(mutex_);
     is_committing_ = false;
     rounds_over_ = round;
@@ -42,7 +45,8 @@ void SsdDevice::RunCommits() {
   }
 }
 
-void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed) {
+void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed,
+                       const std::vector<Deletion>& deleted) {
   Ledger::Batch batch;
   std::vector<absl::Status> results(written.size());
   absl::flat_hash_set<uint32_t> to_sync;
@@ -62,7 +66,7 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
   for (const ExtentPlace& place : freed) {
     batch.DeleteExtent(place.seq, place.page);
   }
-  absl::Status status;
+  absl::Status status = Record(deleted, batch);
   for (const uint32_t slot : to_sync) {
     if (::fdatasync(files_[slot].get()) != 0) {
       status = absl::ErrnoToStatus(errno, "fdatasync of a segment");
@@ -115,6 +119,25 @@ absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
   }
   space_ids_[space.number] = written.space_id;
   written.record.space = space.number;
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch) {
+  if (deleted.empty()) {
+    return absl::OkStatus();
+  }
+  if (deletion_file_.count() + deleted.size() > 2 * options_.deletions->count_max()) {
+    return RecordAllDeletions(batch);
+  }
+  CAIRN_RETURN_IF_ERROR(deletion_file_.Append(deleted));
+  PutEpoch(deleted.back().epoch, batch);
+  return absl::OkStatus();
+}
+
+absl::Status SsdDevice::RecordAllDeletions(Ledger::Batch& batch) {
+  const DeletionHistory all = options_.deletions->All();
+  CAIRN_RETURN_IF_ERROR(deletion_file_.Write(all));
+  PutEpoch(all.epoch, batch);
   return absl::OkStatus();
 }
 

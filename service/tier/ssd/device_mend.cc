@@ -178,6 +178,9 @@ absl::Status SsdDevice::ReopenLedger() {
   CAIRN_RETURN_IF_ERROR(ledger_->Reopen(deadline));
   CAIRN_RETURN_IF_ERROR(CheckOwner());
   Ledger::Batch batch;
+  if (const absl::Status recorded = RecordAllDeletions(batch); !recorded.ok()) {
+    return absl::UnavailableError(recorded.message());  // the ledger may be whole
+  }
   CAIRN_RETURN_IF_ERROR(CompareLedger(batch));
   return ledger_->Write(batch, /*is_synced=*/true);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -26,6 +27,8 @@ namespace {
 constexpr absl::Duration kLockStep = absl::Milliseconds(100);
 // What the ledger calls the id of the tier whose it is.
 constexpr char kOwner[] = "tier";
+// And the epoch up to which deletions are done in it.
+constexpr char kDeletions[] = "deletions";
 
 std::string_view BytesOf(const SsdTierId& id) {
   return {reinterpret_cast<const char*>(id.data()), id.size()};
@@ -107,6 +110,7 @@ absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options,
       new SsdDevice(std::move(options), std::move(engine), budget, tier));
   CAIRN_RETURN_IF_ERROR(device->OpenFolder());
   CAIRN_RETURN_IF_ERROR(device->OpenLedger());
+  CAIRN_RETURN_IF_ERROR(device->ReadDeletions());
   const MutexLock lock(device->mutex_);
   device->segments_ = std::make_unique<SegmentMap>(
       device->budget_.slot_count, device->budget_.segment_bytes, device->budget_.extents_max);
@@ -171,6 +175,38 @@ absl::Status SsdDevice::CheckOwner() const {
   }
   return owner.status();
 }
+
+// --- Deletions -----------------------------------------------------------------------------------
+
+void SsdDevice::PutEpoch(uint64_t epoch, Ledger::Batch& batch) {
+  batch.PutMeta(kDeletions, {reinterpret_cast<const char*>(&epoch), sizeof(epoch)});
+}
+
+absl::Status SsdDevice::ReadDeletions() {
+  absl::StatusOr<DeletionHistory> history = deletion_file_.Read();
+  if (history.ok()) {
+    history_ = *std::move(history);
+  } else if (!absl::IsNotFound(history.status()) && !absl::IsDataLoss(history.status())) {
+    return history.status();
+  }
+  const absl::StatusOr<std::string> epoch = ledger_->GetMeta(kDeletions);
+  if (absl::IsNotFound(epoch.status()) || absl::IsDataLoss(epoch.status()) ||
+      (epoch.ok() && epoch->size() != sizeof(uint64_t))) {
+    return absl::OkStatus();  // it is new, and holds nothing that could be deleted
+  }
+  CAIRN_RETURN_IF_ERROR(epoch.status());
+  uint64_t done = 0;
+  std::memcpy(&done, epoch->data(), sizeof(done));
+  done_epoch_ = done;
+  if (!history_.has_value() || history_->epoch < done) {
+    // The file has lost its end, or all: it says nothing of what was before.
+    history_.emplace();
+    history_->base = history_->epoch = done;
+  }
+  return absl::OkStatus();
+}
+
+// --- Ledger and folder, empty --------------------------------------------------------------------
 
 absl::Status SsdDevice::StartEmpty(std::string_view why) {
   if (!why.empty()) {

@@ -39,12 +39,28 @@ struct SsdDevice::Recovered {
   absl::flat_hash_map<uint32_t, Space> spaces;
   absl::flat_hash_set<codecs::Digest> side_objects;  // that something names
   uint64_t images = 0, dropped = 0;
+  // While it was away.
+  absl::flat_hash_set<std::pair<proto::Fingerprint, proto::BlockKey>> deleted;
+  bool is_stale = false;  // anything may have been
+
+  bool IsDeleted(const proto::Fingerprint& space, const proto::BlockKey& key) const {
+    return is_stale || deleted.contains({space, key}) || deleted.contains({space, {}});
+  }
 };
 
 absl::Status SsdDevice::Recover(RecoverySink& sink) {
   const absl::Time began = MonotonicNow();
   Recovered recovered;
+  FindDeleted(recovered);
   const absl::Status status = FindAll(recovered, sink);
+  std::vector<Deletion> since;
+  {
+    const MutexLock lock(mutex_);
+    since = deleted_;
+  }
+  for (const Deletion& deletion : since) {  // what was found may have come after it
+    TellSink(sink, deletion);
+  }
   {
     const MutexLock lock(mutex_);
     state_ = status.ok() ? State::kOk : State::kOut;
@@ -64,6 +80,23 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
   commit_thread_ = std::thread([this] { RunCommits(); });
   care_thread_ = std::thread([this] { RunCare(); });
   return absl::OkStatus();
+}
+
+void SsdDevice::FindDeleted(Recovered& recovered) {
+  if (!done_epoch_.has_value()) {
+    return;
+  }
+  const auto missed = options_.deletions->Missed(*done_epoch_, *history_);
+  if (!missed.has_value()) {
+    recovered.is_stale = true;
+    resets_.Add();
+    LogWarn("ssd", "device was away while more was deleted than is known: it starts empty",
+            {{"path", options_.path}});
+    return;
+  }
+  for (const Deletion& deletion : *missed) {
+    recovered.deleted.emplace(deletion.space, deletion.key);
+  }
 }
 
 absl::Status SsdDevice::FindAll(Recovered& recovered, RecoverySink& sink) {
@@ -152,7 +185,7 @@ std::optional<FoundImage> SsdDevice::Find(Recovered& recovered, ExtentPlace plac
   const auto segment = recovered.by_seq.find(place.seq);
   const auto space = recovered.spaces.find(record.space);
   if (segment == recovered.by_seq.end() || space == recovered.spaces.end() ||
-      space->second.id == 0) {
+      space->second.id == 0 || recovered.IsDeleted(space->second.record.fingerprint, record.key)) {
     return std::nullopt;
   }
   const uint32_t slot = segment->second.slot;
@@ -221,6 +254,7 @@ absl::Status SsdDevice::FindExtents(Recovered& recovered, RecoverySink& sink) {
     batch.DeleteExtent(place.seq, place.page);
   }
   recovered.dropped = dropped.size();
+  CAIRN_RETURN_IF_ERROR(RecordAllDeletions(batch));
   for (const auto& [number, space] : recovered.spaces) {
     for (const SpaceRecord::Current& current : space.record.current) {
       recovered.side_objects.insert(current.id);

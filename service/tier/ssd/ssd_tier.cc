@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
                    .segment_bytes = options.segment_bytes,
                    .extents_max = options.extents_max,
                    .number = tier->bays_.size(),
+                   .deletions = &tier->deletions_,
                    .lock_wait = options.lock_wait,
                    .probe_after = options.probe_after,
                    .on_step = options.on_step},
@@ -54,6 +55,13 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
     tier->bays_.push_back(std::make_unique<SsdBay>(of_bay, *budget, *tier));
     CAIRN_RETURN_IF_ERROR(tier->bays_.back()->Open());
   }
+  std::vector<DeletionHistory> histories;
+  for (const auto& device : tier->Present()) {
+    if (const auto& history = device->history(); history.has_value()) {
+      histories.push_back(*history);
+    }
+  }
+  tier->deletions_.Join(histories);
   return tier;
 }
 
@@ -159,9 +167,22 @@ void SsdTier::RunTend(RecoverySink& sink) {
   }
 }
 
-bool SsdTier::AwaitFreed(absl::Time deadline) {
-  bool are_gone = true;
+void SsdTier::Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) {
+  const std::vector<Deletion> deletions = deletions_.Add(space, keys);
   for (const auto& device : Present()) {
+    device->Tell(deletions);
+  }
+}
+
+bool SsdTier::AwaitFreed(absl::Time deadline) {
+  std::vector<std::shared_ptr<SsdDevice>> devices = Present();
+  // One that cannot record it now learns it from the others when it can.
+  if (std::any_of(devices.begin(), devices.end(),
+                  [](const auto& device) { return device->RecordsDeletions(); })) {
+    std::erase_if(devices, [](const auto& device) { return !device->RecordsDeletions(); });
+  }
+  bool are_gone = !devices.empty();
+  for (const auto& device : devices) {
     are_gone = device->AwaitFreed(deadline) && are_gone;
   }
   return are_gone;

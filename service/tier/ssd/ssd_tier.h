@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,7 +25,9 @@
 #include "absl/time/time.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/limits.h"
 #include "service/tier/ssd/bay.h"
+#include "service/tier/ssd/deletions.h"
 #include "service/tier/ssd/device.h"
 #include "service/tier/ssd/io_engine.h"
 #include "service/tier/tier.h"
@@ -54,6 +57,7 @@ class SsdTier final : public CopyTier {
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     // How long a device that failed is left alone at most before it is tried again.
     absl::Duration probe_after = absl::Seconds(30);
+    size_t deletions_max = limits::kDeletionsMax;  // that are kept for devices that are away
     // Makes the engine of a device. Null: MakeIoEngine(io).
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
   };
@@ -72,6 +76,7 @@ class SsdTier final : public CopyTier {
   void Cancel(TransferId id) override;
   // Always OK. The share of a device that is missing goes to the others.
   absl::Status Recover(RecoverySink& sink) override;
+  void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Stop() override;
 
@@ -86,7 +91,9 @@ class SsdTier final : public CopyTier {
 
  private:
   explicit SsdTier(const Options& options)
-      : placement_(options.placement), probe_after_(options.probe_after) {}
+      : placement_(options.placement),
+        probe_after_(options.probe_after),
+        deletions_(options.deletions_max) {}
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
   std::shared_ptr<SsdDevice> DeviceOf(uint64_t offset) const;
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
@@ -96,6 +103,7 @@ class SsdTier final : public CopyTier {
 
   const SsdPlacement placement_;
   const absl::Duration probe_after_;
+  Deletions deletions_;
   std::vector<std::unique_ptr<SsdBay>> bays_;
   std::atomic<size_t> next_{0};  // of kStripe
   std::thread tend_thread_;

@@ -15,6 +15,7 @@ class NoSink final : public RecoverySink {
  public:
   uint64_t FoundSpace(const SpaceRecord&, SideObjectSource&) override { return 0; }
   void FoundImages(std::vector<FoundImage>, SideObjectSource&) override {}
+  void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) override {}
   void Finish(absl::Duration) override {}
 };
 

@@ -119,6 +119,76 @@ TEST_F(SsdBays, WithoutAnyTheTierServesNothingAndSaysSo) {
   EXPECT_EQ(shelf.Numbers().size(), kImages);
 }
 
+// What was deleted while a device was away does not come back with it, at the start or later.
+TEST_F(SsdBays, WhatWasDeletedWhileADeviceWasAwayStaysGone) {
+  for (const bool is_restarted : {false, true}) {
+    SsdShelf shelf(options_);
+    Fill(shelf);
+    shelf.Close();
+    TakeAway(shelf.folder(1));
+    shelf.Open();
+    const Numbers deleted = {5, 6, 9, 20, 0};  // the last is not on it
+    for (const uint64_t number : deleted) {
+      shelf.Delete(number);
+    }
+    ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+    if (is_restarted) {
+      shelf.Crash();  // who was told has it written down
+      shelf.Close();
+    }
+    BringBack(shelf.folder(1));
+    if (is_restarted) {
+      shelf.Open();
+    }
+    ASSERT_TRUE(WaitFor([&] { return IsOk(shelf, 1); })) << shelf.tier().Devices().at(1).reason;
+    for (int life = 0; life < 2; ++life) {
+      for (uint64_t number = 0; number < kImages; ++number) {
+        EXPECT_EQ(shelf.Numbers().contains(number), !deleted.contains(number))
+            << number << (is_restarted ? " after a restart" : "");
+      }
+      shelf.Crash();
+    }
+  }
+}
+
+TEST_F(SsdBays, AnInvalidatedSpaceStaysGoneToo) {
+  SsdShelf shelf(options_);
+  Fill(shelf);
+  shelf.Close();
+  TakeAway(shelf.folder(1));
+  shelf.Open();
+  shelf.tier().Deleted(SsdShelf::Space().fingerprint, {});
+  const Numbers there = shelf.Numbers();
+  for (const uint64_t number : there) {
+    shelf.Drop(number);
+  }
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  Fill(shelf, 100);  // as new
+  BringBack(shelf.folder(1));
+  ASSERT_TRUE(WaitFor([&] { return IsOk(shelf, 1); }));
+  EXPECT_EQ(shelf.Numbers().size(), kImages);
+  EXPECT_EQ(*shelf.Numbers().begin(), 100U);
+}
+
+TEST_F(SsdBays, ADeviceThatMissedMoreThanIsKnownStartsEmpty) {
+  options_.deletions_max = 8;
+  SsdShelf shelf(options_);
+  Fill(shelf);
+  shelf.Close();
+  TakeAway(shelf.folder(1));
+  shelf.Open();
+  for (uint64_t number = 0; number < 10; ++number) {
+    shelf.Delete(number);
+  }
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  BringBack(shelf.folder(1));
+  ASSERT_TRUE(WaitFor([&] { return IsOk(shelf, 1); }));
+  EXPECT_EQ(log_.Count("it starts empty"), 1U);
+  EXPECT_EQ(shelf.tier().Devices().at(1).image_count, 0U);
+  Fill(shelf, 100);
+  EXPECT_GT(shelf.tier().Devices().at(1).image_count, 0U);
+}
+
 TEST_F(SsdBays, WhatSomebodyHasToChangeEndsTheStart) {
   SsdShelf shelf(options_);
   shelf.Close();

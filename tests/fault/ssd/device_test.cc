@@ -175,7 +175,7 @@ TEST(SsdFaultTest, ADeviceSaysHowItIs) {
   for (const auto& [state, count] : ill.segments) {
     set_aside += state == "set aside" ? count : 0;
   }
-  EXPECT_EQ(set_aside, 3u);
+  EXPECT_GE(set_aside, 3u);
 }
 
 TEST(SsdFaultTest, AHungTransferIsCounted) {

@@ -244,6 +244,34 @@ TEST_F(SsdFolder, AMissingLogCostsWhatWasInIt) {
   ExpectGoesOn();
 }
 
+// A ledger that has lost its last records has again what they deleted.
+TEST_F(SsdFolder, WithoutItsLogNothingThatWasDeletedComesBack) {
+  shelf_.Open();
+  const Numbers deleted = {3, 17, kFirstLife};
+  for (const uint64_t number : deleted) {
+    shelf_.Delete(number);
+  }
+  ASSERT_TRUE(shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  shelf_.Crash();  // so that no end of a process makes a table of it
+  shelf_.Close();
+  RemoveAll(Index(".log"));
+  shelf_.Open();
+  const Numbers there = Read();
+  for (uint64_t number = 1; number <= kFirstLife; ++number) {
+    EXPECT_EQ(there.contains(number), !deleted.contains(number)) << number;
+  }
+  ExpectGoesOn();
+}
+
+TEST_F(SsdFolder, WithoutItsDeletionsItGoesOn) {
+  shelf_.Open();
+  shelf_.Delete(3);
+  ASSERT_TRUE(shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  shelf_.Close();
+  fs::remove(File("deletions"));
+  ExpectLost({3});
+}
+
 TEST_F(SsdFolder, ALogCutShortLeavesWhatCameBefore) {
   for (const std::string& path : Index(".log")) {
     fs::resize_file(path, fs::file_size(path) / 2);
