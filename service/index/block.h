@@ -3,6 +3,12 @@
 // The entries of the index. All fields are guarded by the index's lock, but for those of a pinned
 // copy, and of its image, that say so. docs/adr/0012-images-and-copies.md has the table of what
 // happens to them.
+//
+// Most blocks lie in the lasting tier only, and nobody uses them: such a block is at rest. Then it
+// is a Block and what RestingImage says of each image, 112 bytes for one image. It is awake while
+// it has an AwakeBlock, with an Image for each image and a Copy for each copy. Whoever needs those
+// wakes it (BlockTable::Wake()), and at the end of each hold of the lock what nobody needs any more
+// goes to rest again.
 
 #include <array>
 #include <cstdint>
@@ -11,6 +17,7 @@
 #include "absl/time/time.h"
 #include "service/index/pin.h"
 #include "service/index/side_objects.h"
+#include "service/index/slab.h"
 #include "service/tier/block_name.h"
 #include "service/tier/image_facts.h"
 #include "service/tier/tier_extent.h"
@@ -23,6 +30,7 @@ struct Image;
 // The bytes of an image in one tier.
 struct Copy {
   uint32_t slot = 0;
+  uint32_t next_free = 0;     // the slab's
   Image* image = nullptr;     // immutable while pinned
   CopyFacts facts;            // immutable while pinned
   TierExtent extent;          // immutable while pinned
@@ -35,6 +43,7 @@ struct Copy {
 
 struct Image {
   uint32_t slot = 0;
+  uint32_t next_free = 0;                     // the slab's
   ImageFacts facts;                           // immutable while it or a copy is pinned
   Block* block = nullptr;                     // null once unlinked
   std::array<Copy*, kTierCount> copies{};     // by IndexOf(tier); null: none is resident
@@ -67,16 +76,45 @@ struct Image {
 struct ImageRef {
   uint16_t group = 0;
   codecs::Slice slice;
-  Image* image = nullptr;
+  Image* image = nullptr;  // null: of a block at rest
 };
+using ImageRefs = absl::InlinedVector<ImageRef, 2>;
+using ImageList = absl::InlinedVector<Image*, 4>;
 
 // A block as one tier has it.
 struct BlockInTier {
   static constexpr uint32_t kNotQueued = UINT32_MAX;
   uint32_t copy_count = 0;
-  uint32_t child_count = 0;           // children with copies there
+  uint32_t child_count = 0;           // children with copies there, in a leaf-first tier
   uint32_t held_count = 0;            // of the copies
   uint32_t queue_index = kNotQueued;  // in one of the tier's orders
+};
+
+// What a block has while somebody may use it: copies in other tiers than the lasting one, pins,
+// puts in flight, children that have such.
+struct AwakeBlock {
+  uint32_t slot = 0;
+  uint32_t next_free = 0;               // the slab's
+  uint32_t put_count = 0;               // puts of it in flight
+  uint32_t child_put_count = 0;         // of the followers, with puts in flight
+  uint32_t followers_on_their_way = 0;  // of the followers, those that are not there
+  // The first so many children may disagree with is_cut.
+  uint32_t unsettled = 0;
+  uint32_t unsettled_index = 0;              // in BlockTable::unsettled_, if any child may disagree
+  uint32_t search = 0;                       // the last search for a window that it was exempt from
+  bool is_noted = false;                     // to be looked at by BlockTable::Rest()
+  std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
+  ImageRefs images;                          // in the order published
+};
+
+// An image of a block at rest.
+struct RestingImage {
+  uint32_t kind;  // in ImageKinds: what many images have in common
+  uint32_t directory_crc;
+  // The place in the lasting tier: its offset is device << 48 | page << 12.
+  uint32_t page;
+  uint32_t image_bytes : 27;
+  uint32_t device : 5;
 };
 
 // A name that the index knows. It is one of these:
@@ -85,37 +123,51 @@ struct BlockInTier {
 // - On its way: puts of it are in flight. Its place in its chain is known.
 // - Missing: others name it as their parent. Its own parent is not known.
 struct Block {
-  uint32_t slot = 0;
-  bool is_linked = false;
-  bool has_let_go = false;  // images for want of the write budget
   BlockName name;
-  uint64_t first_position = 0;  // of a missing block: where its children begin
-  uint16_t tokens = 0;          // of a missing block: 0
-  // The chain. Children are those that are there or on their way, in a circle from first_child on.
-  Block* parent = nullptr;  // null: it has none, or is missing
-  Block* first_child = nullptr;
-  Block* next_sibling = nullptr;
-  Block* previous_sibling = nullptr;
-  uint32_t follower_count = 0;   // in that circle
-  uint32_t child_count = 0;      // of those, with copies anywhere
-  uint32_t child_put_count = 0;  // of those, with puts in flight
-  uint32_t put_count = 0;        // puts of it in flight
+  uint32_t slot = 0;
+  uint32_t next_in_bucket = kNoSlot;  // of NameTable; the slab's while it is not taken
+  // The chain, as slots. Children are those that are there or on their way, in a circle from
+  // first_child on.
+  uint32_t parent = kNoSlot;  // none: it has none, or is missing
+  uint32_t first_child = kNoSlot;
+  uint32_t next_sibling = kNoSlot;
+  uint32_t previous_sibling = kNoSlot;
+  uint32_t follower_count = 0;       // in that circle
+  uint32_t used_at_s = 0;            // since 1970
+  uint32_t expires_unix_s = 0;       // the earliest of its images'; 0: never
+  uint64_t first_position : 48 = 0;  // of a missing block: where its children begin
+  uint64_t tokens : 16 = 0;          // of a missing block: 0
+  uint64_t last_use : 48 = 0;        // a count of uses, index-wide
+  uint64_t is_linked : 1 = 0;        // there
   // The chain above it is broken: it is missing, or a block before it is. True as far as
-  // BlockTable::SettleCuts() got: the first `unsettled` children may disagree.
-  bool is_cut = false;
-  uint32_t unsettled = 0;
-  uint32_t unsettled_index = 0;              // in BlockTable::unsettled_, if any child may disagree
-  uint32_t search = 0;                       // the last search for a window that it was exempt from
-  std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
-  uint64_t last_use = 0;                     // a count of uses, index-wide
-  absl::Time used_at = absl::InfinitePast();
-  uint32_t expires_unix_s = 0;              // the earliest of its images'; 0: never
-  absl::InlinedVector<ImageRef, 2> images;  // in the order published
+  // BlockTable::SettleCuts() got: AwakeBlock::unsettled children may disagree.
+  uint64_t is_cut : 1 = 0;
+  uint64_t is_used : 1 = 0;        // at rest: since its copies were written
+  uint64_t has_let_go : 1 = 0;     // images for want of the write budget
+  uint64_t resting_count : 7 = 0;  // images; 0: it is not at rest
+  union {
+    AwakeBlock* awake = nullptr;  // not at rest; null only where it is missing
+    RestingImage resting_one;     // resting_count is 1
+    RestingImage* resting_many;   // resting_count is more; owned
+  };
 
-  bool has_place() const { return is_linked || put_count > 0; }
+  bool is_resting() const { return resting_count > 0; }
+  bool is_awake() const { return !is_resting() && awake != nullptr; }
+  const RestingImage* resting() const { return resting_count == 1 ? &resting_one : resting_many; }
+
+  bool has_place() const { return is_linked || put_count() > 0; }
   uint64_t end_position() const { return first_position + tokens; }
+  uint32_t put_count() const { return is_awake() ? awake->put_count : 0; }
+  uint32_t child_put_count() const { return is_awake() ? awake->child_put_count : 0; }
+  uint32_t unsettled() const { return is_awake() ? awake->unsettled : 0; }
+  // Followers with copies anywhere.
+  uint32_t child_count() const {
+    return follower_count - (is_awake() ? awake->followers_on_their_way : 0);
+  }
+  // As a tier that is not the lasting one has it.
+  BlockInTier in(size_t tier) const { return is_awake() ? awake->in[tier] : BlockInTier(); }
 };
-
-using ImageList = absl::InlinedVector<Image*, 4>;
+static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
+              "of a block at rest: docs/adr says what that bounds");
 
 }  // namespace cairn

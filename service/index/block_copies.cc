@@ -25,7 +25,7 @@ uint32_t DirectoryCrcOf(const NewCopy& copy) {
 
 // --- Link and unlink -----------------------------------------------------------------------------
 
-Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts) {
+Image* BlockTable::TakeImage(Block* block, const ImageFacts& facts) {
   Image* image = images_.Take();
   image->facts = facts;
   image->block = block;
@@ -35,7 +35,22 @@ Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts) {
   image->pins = image->lease_pins = image->users = 0;
   image->is_encode_pending = image->is_let_go = false;
   image->passed_over = 0;
-  block->images.push_back({facts.group, facts.slice, image});
+  Awake(block).images.push_back({facts.group, facts.slice, image});
+  return image;
+}
+
+Copy* BlockTable::TakeCopy(Image* image) {
+  Copy* copy = copies_.Take();
+  copy->image = image;
+  copy->pins = 0;
+  copy->is_linked = true;
+  copy->is_held = false;
+  ++image->users;
+  return copy;
+}
+
+Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts) {
+  Image* image = TakeImage(block, facts);
   for (IndexFigures* figures : {&figures_, &figures_by_space_[facts.space_id]}) {
     ++figures->image_count;
     figures->source_bytes += facts.source_bytes;
@@ -46,8 +61,7 @@ Image* BlockTable::LinkImage(Block* block, const ImageFacts& facts) {
 void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   const TierId tier = copy.extent.tier();
   CAIRN_CHECK(At(tier).exists && image->copies[IndexOf(tier)] == nullptr);
-  Copy* linked = copies_.Take();
-  linked->image = image;
+  Copy* linked = TakeCopy(image);
   linked->facts = {.tier = tier,
                    .recipe = copy.recipe,
                    .image_bytes = copy.extent.size_bytes(),
@@ -55,16 +69,12 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   linked->extent = std::move(copy.extent);
   linked->extent.SetOwner(linked);
   linked->side_object = std::move(copy.side_object);
-  linked->pins = 0;
-  linked->is_linked = true;
-  linked->is_held = false;
   linked->linked_at = uses_;
   image->copies[IndexOf(tier)] = linked;
-  ++image->users;
   Count(*linked, +1);
   At(tier).published_bytes_total += linked->facts.image_bytes;
   Block* block = image->block;
-  if (block->in[IndexOf(tier)].copy_count++ == 0) {
+  if (block->awake->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
   }
@@ -84,7 +94,8 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   image->copies[IndexOf(tier)] = nullptr;
   copy->is_linked = false;
   copy->extent.SetOwner(nullptr);
-  if (--block->in[IndexOf(tier)].copy_count == 0) {
+  NoteIdle(block);
+  if (--block->awake->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
   }
@@ -112,12 +123,13 @@ void BlockTable::Settle(Image* image) {
       UnlinkCopy(copy);
     }
   }
-  const auto ref = std::find_if(block->images.begin(), block->images.end(),
+  ImageRefs& refs = block->awake->images;
+  const auto ref = std::find_if(refs.begin(), refs.end(),
                                 [image](const ImageRef& r) { return r.image == image; });
-  CAIRN_CHECK(ref != block->images.end());
-  block->images.erase(ref);
+  CAIRN_CHECK(ref != refs.end());
+  refs.erase(ref);
   ForgetImage(image);
-  if (block->images.empty()) {
+  if (refs.empty()) {
     RemoveBlock(block);
   }
 }
@@ -134,13 +146,13 @@ void BlockTable::ForgetImage(Image* image) {
 
 uint64_t BlockTable::UnlinkBlock(Block* block) {
   uint64_t freed = 0;
-  for (const ImageRef& ref : block->images) {
+  for (const ImageRef& ref : Wake(block)) {
     for (Copy* copy : ref.image->copies) {
       freed += copy == nullptr ? 0 : UnlinkCopy(copy);
     }
     ForgetImage(ref.image);
   }
-  block->images.clear();
+  block->awake->images.clear();
   RemoveBlock(block);
   return freed;
 }
@@ -183,8 +195,11 @@ void BlockTable::Lose(Copy* copy) {
 }
 
 void BlockTable::LoseIn(Block* block, TierId tier, uint64_t begin, uint64_t end) {
+  if (RestsOutside(*block, begin, end)) {
+    return;
+  }
   ImageList images;
-  for (const ImageRef& ref : block->images) {
+  for (const ImageRef& ref : Wake(block)) {
     images.push_back(ref.image);
   }
   for (Image* image : images) {  // the block may go with the last
@@ -224,6 +239,7 @@ void BlockTable::GiveUpCopy(Image* image, TierId tier) {
   image->is_writing[IndexOf(tier)] = false;
   RefreshUncopied(image);
   --image->users;
+  NoteIdle(image);
   FreeIfUnused(image);
 }
 
@@ -247,7 +263,7 @@ void BlockTable::SetHeld(Copy* copy, bool is_held) {
   if (!copy->is_linked) {
     return;
   }
-  BlockInTier& in = copy->image->block->in[IndexOf(copy->facts.tier)];
+  BlockInTier& in = copy->image->block->awake->in[IndexOf(copy->facts.tier)];
   const bool was_held = in.held_count > 0;
   in.held_count += static_cast<uint32_t>(one);
   if (was_held != (in.held_count > 0)) {
@@ -259,7 +275,7 @@ void BlockTable::SetHeld(Copy* copy, bool is_held) {
 }
 
 bool BlockTable::IsKept(const Image& image) {
-  return image.pins > 0 || (image.block != nullptr && image.block->child_put_count > 0);
+  return image.pins > 0 || (image.block != nullptr && image.block->child_put_count() > 0);
 }
 
 void BlockTable::RefreshHeld(Image* image) {
@@ -271,8 +287,10 @@ void BlockTable::RefreshHeld(Image* image) {
 }
 
 void BlockTable::RefreshHeld(Block* block) {
-  for (const ImageRef& ref : block->images) {
-    RefreshHeld(ref.image);
+  if (block->is_awake()) {
+    for (const ImageRef& ref : block->awake->images) {
+      RefreshHeld(ref.image);
+    }
   }
 }
 
@@ -287,6 +305,7 @@ void BlockTable::Unpin(Image* image) {
   CAIRN_CHECK(image->pins > 0);
   if (--image->pins == 0) {
     RefreshHeld(image);
+    NoteIdle(image);
   }
   --image->users;
   FreeIfUnused(image);
@@ -305,6 +324,7 @@ void BlockTable::Unpin(Copy* copy) {
   }
   if (copy->is_linked) {
     SetHeld(copy, IsKept(*copy->image) && IsLast(*copy));
+    NoteIdle(copy->image);
   } else {
     SetHeld(copy, false);
     FreeCopy(copy);

@@ -31,6 +31,7 @@ BlockIndex::~BlockIndex() {
   for (uint32_t slot = 0; slot < table_.slot_count(); ++slot) {
     if (Block* block = table_.AtSlot(slot); block != nullptr) {
       table_.UnlinkBlock(block);
+      table_.Rest();
     }
   }
   for (const CopyTier* tier : tiers_.all()) {
@@ -48,15 +49,17 @@ void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); 
 
 ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
   ResidentPins pins;
-  ImageList images;
-  const MutexLock lock(mutex_);
+  ImageRefs scratch;
+  ImagePlaces places;
+  const Hold hold(*this);
   Block* block = table_.FindFresh(name);
-  if (block == nullptr || !FindCover(*block, group, slice, &images)) {
+  if (block == nullptr || !FindCover(table_.RefsOf(*block, &scratch), group, slice, &places)) {
     return pins;
   }
   table_.Touch(block, clock_.Now());
-  for (Image* image : images) {
-    pins.push_back(ResideLocked(image->best()));
+  const ImageRefs& images = table_.Wake(block);
+  for (const uint8_t place : places) {
+    pins.push_back(ResideLocked(images[place].image->best()));
   }
   return pins;
 }
@@ -68,9 +71,9 @@ ResidentPin BlockIndex::ResideLocked(Copy& copy) {
 
 Pins BlockIndex::PinImages(const BlockName& name) {
   Pins pins;
-  const MutexLock lock(mutex_);
-  if (const Block* block = table_.FindFresh(name); block != nullptr) {
-    for (const ImageRef& ref : block->images) {
+  const Hold hold(*this);
+  if (Block* block = table_.FindFresh(name); block != nullptr) {
+    for (const ImageRef& ref : table_.Wake(block)) {
       table_.Pin(ref.image);
       pins.push_back(Pin(this, ref.image));
     }
@@ -80,7 +83,7 @@ Pins BlockIndex::PinImages(const BlockName& name) {
 
 Pin BlockIndex::PinImage(const ResidentPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.Pin(pin.copy_->image);
   return Pin(this, pin.copy_->image);
 }
@@ -93,12 +96,12 @@ ResidentPin BlockIndex::Reside(const Pin& pin, TierId tier) {
 }
 
 void BlockIndex::Unpin(Copy* copy) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.Unpin(copy);
 }
 
 void BlockIndex::Unpin(Image* image) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.Unpin(image);
 }
 
@@ -120,19 +123,19 @@ void BlockIndex::DropExpired(const BlockName& name) {
 }
 
 absl::StatusOr<ExpectedBlock> BlockIndex::Expect(const BlockClaim& claim) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   DropExpired(claim.name);
   CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
   return ExpectedBlock(this, table_.Expect(claim));
 }
 
 void BlockIndex::EndExpect(Block* block) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.EndExpect(block);
 }
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   DropExpired(image.claim.name);
   CAIRN_ASSIGN_OR_RETURN(const std::optional<uint64_t> covered, table_.Check(image.claim));
   if (covered.has_value()) {
@@ -162,7 +165,7 @@ void BlockIndex::Announce(const BlockName& name) {
 
 bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
   CAIRN_CHECK(pin.index_ == this);
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   if (!pin.copy_->is_linked) {
     return false;
   }
@@ -174,7 +177,7 @@ bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
 
 bool BlockIndex::Drop(const ResidentPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   if (!pin.copy_->is_linked) {
     return false;
   }
@@ -193,14 +196,14 @@ CopyWriter BlockIndex::BeginCopy(const ResidentPin& source, TierId tier) {
 
 bool BlockIndex::FinishCopy(CopyWriter writer, NewCopy copy) {
   CAIRN_CHECK(writer.index_ == this);
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   return CountLeased(copy.tenant, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return table_.FinishCopy(std::exchange(writer.image_, nullptr), writer.tier_, std::move(copy));
   });
 }
 
 void BlockIndex::GiveUp(Image* image, TierId tier) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.GiveUpCopy(image, tier);
 }
 
@@ -221,25 +224,25 @@ uint64_t BlockIndex::EvictOldest(TierId tier, EvictionReason reason, const Block
 
 bool BlockIndex::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                            EvictionReason reason) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   return table_.EvictCopy(tier, image, offset, reason);
 }
 
 Evictor::Moved BlockIndex::MoveCopy(TierId tier, const ImageFacts& image, uint64_t offset,
                                     TierExtent& to) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   return table_.MoveCopy(tier, image, offset, to);
 }
 
 void BlockIndex::LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset) {
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   table_.LoseCopy(tier, image, offset);
 }
 
 bool BlockIndex::EvictWindow(uint64_t bytes, const BlockName* newcomer, uint64_t* bytes_passed) {
   window_searches_.Add();
   mutex_.LetWaitersPass();
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   return table_.EvictWindow(tiers_.host().arena(), bytes, newcomer, bytes_passed);
 }
 

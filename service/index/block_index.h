@@ -152,6 +152,23 @@ class BlockIndex final : public Prefixes,
   friend class CopyWriter;
   friend class ExpectedBlock;
 
+  // The lock, and at the end of it the rest of those blocks that nobody uses any more.
+  class ABSL_SCOPED_LOCKABLE Hold {
+   public:
+    explicit Hold(BlockIndex& index) ABSL_EXCLUSIVE_LOCK_FUNCTION(index.mutex_) : index_(index) {
+      index_.mutex_.Lock();
+    }
+    ~Hold() ABSL_UNLOCK_FUNCTION() {
+      index_.table_.Rest();
+      index_.mutex_.Unlock();
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    BlockIndex& index_;
+  };
+
   void Unpin(Image* image);
   void Unpin(Copy* copy);
   void GiveUp(Image* image, TierId tier);
@@ -208,10 +225,11 @@ void BlockIndex::InHolds(Step step, absl::FunctionRef<void()> prepare) {
   for (bool is_over = false; !is_over;) {
     prepare();
     mutex_.LetWaitersPass();
-    const MutexLock lock(mutex_);
+    const Hold hold(*this);
     const absl::Time began = MonotonicNow();
     Visits visits;
     is_over = step(visits);
+    table_.Rest();
     hold_seconds_.Observe(MonotonicNow() - began);
     visits_ += visits.count();
     visits_max_ = std::max(visits_max_, visits.count());

@@ -16,9 +16,9 @@ constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBl
 constexpr uint32_t kSlotsPerStep = 4096;
 constexpr uint32_t kSlotsPerWalk = 64;
 
-bool IsComplete(const Block& block, absl::Span<const WantedGroup> wanted) {
-  return std::all_of(wanted.begin(), wanted.end(), [&block](const WantedGroup& group) {
-    return FindCover(block, group.group, group.slice, nullptr);
+bool IsComplete(absl::Span<const ImageRef> refs, absl::Span<const WantedGroup> wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [refs](const WantedGroup& group) {
+    return FindCover(refs, group.group, group.slice, nullptr);
   });
 }
 
@@ -28,13 +28,14 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
                                        absl::Span<const WantedGroup> wanted) const {
   std::vector<bool> answers;
   answers.reserve(keys.size());
+  ImageRefs scratch;
   while (answers.size() < keys.size()) {
     const size_t end = std::min(keys.size(), answers.size() + kKeysPerStep);
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = answers.size(); i < end; ++i) {
       const Block* block = table_.FindFresh({space_id, keys[i]});
-      answers.push_back(block != nullptr && IsComplete(*block, wanted));
+      answers.push_back(block != nullptr && IsComplete(table_.RefsOf(*block, &scratch), wanted));
     }
   }
   return answers;
@@ -44,7 +45,7 @@ uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey>
   uint32_t deleted = 0;
   for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
     mutex_.LetWaitersPass();
-    const MutexLock lock(mutex_);
+    const Hold hold(*this);
     for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
       if (Block* block = table_.Find({space_id, key}); block != nullptr) {
         table_.UnlinkBlock(block);
@@ -64,7 +65,7 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
   }
   for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
     mutex_.LetWaitersPass();
-    const MutexLock lock(mutex_);
+    const Hold hold(*this);
     for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
       Block* block = table_.AtSlot(slot);
       if (block != nullptr && block->name.space_id == space_id) {
@@ -78,7 +79,7 @@ uint64_t BlockIndex::Invalidate(uint64_t space_id) {
 
 bool BlockIndex::CollectExpired(uint64_t* cursor) {
   mutex_.LetWaitersPass();
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   if (table_.expiring_count() == 0) {
     return false;
   }
@@ -112,10 +113,10 @@ uint64_t BlockIndex::LoseIn(TierId tier, uint64_t begin, uint64_t end) {
   uint64_t count = 0;
   for (uint32_t first = 0; first < slot_end; first += kKeysPerStep) {
     mutex_.LetWaitersPass();
-    const MutexLock lock(mutex_);
+    const Hold hold(*this);
     for (uint32_t slot = first; slot < std::min<size_t>(slot_end, first + kKeysPerStep); ++slot) {
       Block* block = table_.AtSlot(slot);
-      if (block != nullptr && block->in[IndexOf(tier)].copy_count > 0) {
+      if (block != nullptr && table_.HasCopiesIn(*block, tier)) {
         table_.LoseIn(block, tier, begin, end);
         ++count;
       }
@@ -141,15 +142,15 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     }
     const TierId tier = *table_.lasting();
     taken.emplace();
-    const Block* parent = image->block->parent;
+    Block* parent = table_.ParentOf(*image->block);
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
     const Copy& source = *image->copies[IndexOf(TierId::kHost)];
     taken->is_used = image->block->last_use > source.linked_at;
     taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(table_.BeginCopy(image, tier));
     taken->writer = CopyWriter(this, image, tier);
-    if (parent != nullptr) {
-      for (const ImageRef& ref : parent->images) {
+    if (parent != nullptr && table_.HasCopiesIn(*parent, tier)) {
+      for (const ImageRef& ref : table_.Wake(parent)) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
           taken->beside = ResideLocked(*copy);
           break;
@@ -163,7 +164,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
 
 void BlockIndex::LetGo(CopyWriter writer) {
   {
-    const MutexLock lock(mutex_);
+    const Hold hold(*this);
     table_.LetGo(writer.image_);
   }
   writer.Reset();
@@ -180,10 +181,11 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
   const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kSlotsPerWalk);
   for (; *cursor < end; ++*cursor) {
     Block* block = table_.AtSlot(static_cast<uint32_t>(*cursor));
-    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id)) {
+    if (block == nullptr || block->is_resting() ||
+        (space_id != 0 && block->name.space_id != space_id)) {
       continue;
     }
-    for (const ImageRef& ref : block->images) {
+    for (const ImageRef& ref : block->awake->images) {
       if (Copy* copy = ref.image->copies[IndexOf(TierId::kHost)]; copy != nullptr) {
         pins->push_back(ResideLocked(*copy));
       }
@@ -194,17 +196,19 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
 
 bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) {
   pin->Reset();
-  const MutexLock lock(mutex_);
+  const Hold hold(*this);
   uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
   size_t place = *cursor % codecs::kImagesPerBlockMax;  // in the block's images
   const uint64_t end = std::min<uint64_t>(table_.slot_count(), slot + kSlotsPerWalk);
   for (; slot < end && pin->is_empty(); place = 0, ++slot) {
     Block* block = table_.AtSlot(static_cast<uint32_t>(slot));
-    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id)) {
+    if (block == nullptr || (space_id != 0 && block->name.space_id != space_id) ||
+        !table_.HasCopiesIn(*block, tier)) {
       continue;
     }
-    for (; place < block->images.size(); ++place) {
-      if (Copy* copy = block->images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
+    const ImageRefs& images = table_.Wake(block);
+    for (; place < images.size(); ++place) {
+      if (Copy* copy = images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
         *cursor = slot * codecs::kImagesPerBlockMax + place + 1;
         *pin = ResideLocked(*copy);
         return true;
@@ -224,10 +228,10 @@ ResidentPins BlockIndex::TakePending(size_t count) {
       pending_slot_ = 0;
     }
     Block* block = table_.AtSlot(pending_slot_++);
-    if (block == nullptr) {
+    if (block == nullptr || block->is_resting()) {
       continue;
     }
-    for (const ImageRef& ref : block->images) {
+    for (const ImageRef& ref : block->awake->images) {
       Copy* copy = ref.image->copies[IndexOf(TierId::kHost)];
       if (ref.image->is_encode_pending && copy != nullptr) {
         table_.ClearPending(ref.image);
@@ -250,10 +254,11 @@ std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const Block* block = pin.copy_->is_linked ? pin.copy_->image->block : nullptr;
-  if (block == nullptr || block->parent == nullptr) {
+  const Block* parent = block == nullptr ? nullptr : table_.ParentOf(*block);
+  if (parent == nullptr) {
     return std::nullopt;
   }
-  return block->parent->name;
+  return parent->name;
 }
 
 void BlockIndex::PutBackPending(const ResidentPin& pin) {
@@ -301,6 +306,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
   keys.resize(std::min(keys.size(), limit));
 
   std::vector<ListedBlock> blocks;
+  ImageRefs scratch;
   for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
@@ -309,23 +315,22 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
       if (block == nullptr) {
         continue;
       }
-      ListedBlock listed = {
-          .key = block->name.key,
-          .parent = block->parent == nullptr ? proto::BlockKey{} : block->parent->name.key,
-          .first_position = block->first_position,
-          .is_complete = IsComplete(*block, whole),
-          .child_count = block->child_count,
-          .idle = clock_.Now() - block->used_at,
-          .images = {}};
-      for (const ImageRef& ref : block->images) {
-        const Copy& copy = ref.image->best();
-        ListedImage image = {ref.image->facts, copy.facts, ref.image->pins + copy.pins,
-                             std::nullopt};
-        if (const SideObject* side = copy.side_object.get(); side != nullptr) {
-          image.side_object = side->id();
+      const Block* parent = table_.ParentOf(*block);
+      ListedBlock listed = {.key = block->name.key,
+                            .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
+                            .first_position = block->first_position,
+                            .is_complete = IsComplete(table_.RefsOf(*block, &scratch), whole),
+                            .child_count = block->child_count(),
+                            .idle = clock_.Now() - absl::FromUnixSeconds(block->used_at_s),
+                            .images = {}};
+      table_.Describe(*block, [&](const ImageFacts& facts, const CopyFacts& copy,
+                                  uint32_t pin_count, const SideObject* side_object) {
+        ListedImage& image =
+            listed.images.emplace_back(ListedImage{facts, copy, pin_count, std::nullopt});
+        if (side_object != nullptr) {
+          image.side_object = side_object->id();
         }
-        listed.images.push_back(image);
-      }
+      });
       blocks.push_back(std::move(listed));
     }
   }

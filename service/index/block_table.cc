@@ -18,8 +18,7 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
   CAIRN_CHECK(blocks_max > 0 && images_max > 0 &&
               codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
                   figures_by_recipe_.size());
-  by_name_.reserve(2 * blocks_max);  // each may name a parent that is not there
-  for (const CopyTier* tier : tiers) {
+  for (CopyTier* tier : tiers) {
     InTier& in = At(tier->id());
     in.exists = true;
     in.traits = tier->traits();
@@ -29,11 +28,13 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
     if (in.traits.is_lasting) {
       CAIRN_CHECK(!lasting_.has_value(), "one lasting tier");
       lasting_ = tier->id();
+      lasting_tier_ = tier;
       lasting_image_bytes_max_ = tier->image_bytes_max();
     }
     if (in.traits.is_leaf_first) {
       for (Order& order : in.orders) {
-        order.recency = std::make_unique<Recency>(IndexOf(tier->id()), blocks_max);
+        order.recency = std::make_unique<Recency>(
+            IndexOf(tier->id()), std::min(blocks_max, limits::BlocksMax(tier->capacity_bytes())));
       }
     }
   }
@@ -50,19 +51,21 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
                                                    ": the block is there with ",
                                                    block->first_position));
   }
-  if (claim.parent != proto::BlockKey{} && block->parent != nullptr &&
-      claim.parent != block->parent->name.key) {
+  const Block* parent = ParentOf(*block);
+  if (claim.parent != proto::BlockKey{} && parent != nullptr && claim.parent != parent->name.key) {
     return absl::InvalidArgumentError("parent is not the one that the block is there with");
   }
-  ImageList images;
-  if (FindCover(*block, claim.group, claim.slice, &images)) {
+  ImageRefs scratch;
+  const absl::Span<const ImageRef> refs = RefsOf(*block, &scratch);
+  ImagePlaces places;
+  if (FindCover(refs, claim.group, claim.slice, &places)) {
     uint64_t bytes = 0;
-    for (const Image* image : images) {
-      bytes += image->best().facts.image_bytes;
+    for (const uint8_t place : places) {
+      bytes += BriefOf(*block, place).image_bytes;
     }
     return bytes;
   }
-  if (block->images.size() >= codecs::kImagesPerBlockMax) {
+  if (refs.size() >= codecs::kImagesPerBlockMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the block has its ", codecs::kImagesPerBlockMax, " images"));
   }
@@ -138,7 +141,9 @@ void BlockTable::ClearPending(Image* image) {
 
 void BlockTable::Touch(Block* block, absl::Time now) {
   block->last_use = ++uses_;
-  block->used_at = now;
+  block->used_at_s =
+      static_cast<uint32_t>(std::clamp<int64_t>(absl::ToUnixSeconds(now), 0, UINT32_MAX));
+  block->is_used = true;
   if (block->has_let_go) {
     WantAgain(block);
   }

@@ -13,6 +13,9 @@
 //
 // Each tier has an order, child counts and figures of its own.
 //
+// A block that is in the lasting tier only and that nobody uses is at rest (block.h). To find it,
+// to compare its slices, to touch it and to follow its chain does not wake it.
+//
 // Thread-safety: Thread-compatible (the index's lock).
 // Locks:         gives extents back while that lock is held: index < arena.
 
@@ -24,16 +27,19 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
 #include "service/index/figures.h"
+#include "service/index/image_kinds.h"
 #include "service/index/image_queue.h"
+#include "service/index/name_table.h"
 #include "service/index/new_image.h"
 #include "service/index/recency.h"
 #include "service/index/slab.h"
@@ -58,7 +64,7 @@ struct Eviction {
 
 class BlockTable {
  public:
-  // Borrows the tiers for the call, and the clock.
+  // Borrows the tiers for the call, but for the lasting one, which outlives this as the clock does.
   BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
              const Clock& clock);
 
@@ -71,6 +77,36 @@ class BlockTable {
   void DropExpired(Block* block);
   // Blocks whose time will be over.
   uint64_t expiring_count() const { return expiring_count_; }
+  // Null: none is known.
+  const Block* ParentOf(const Block& block) const;
+  Block* ParentOf(Block& block) { return At(block.parent); }
+
+  // --- What may be asked of a block at rest. REQUIRES: linked.
+
+  // In the order published; of `scratch` where it is at rest.
+  absl::Span<const ImageRef> RefsOf(const Block& block, ImageRefs* scratch) const;
+  // Of its image at that place in RefsOf().
+  struct Brief {
+    TierId tier = TierId::kHost;  // of the best copy
+    uint64_t image_bytes = 0;     // of the best copy
+    uint64_t lease_bytes = 0;     // in the host tier, where the image is not leased yet
+  };
+  Brief BriefOf(const Block& block, size_t place) const;
+  // Of each image and its best copy.
+  using Described = absl::FunctionRef<void(const ImageFacts& facts, const CopyFacts& copy,
+                                           uint32_t pin_count, const SideObject* side_object)>;
+  void Describe(const Block& block, Described described) const;
+  bool HasCopiesIn(const Block& block, TierId tier) const;
+
+  // --- Sleep.
+
+  // Its images, as records: they stay while something needs them, else until the next Rest().
+  const ImageRefs& Wake(Block* block);
+  // What nobody uses any more goes to rest. REQUIRES: nobody has an Image or a Copy that is not
+  // pinned or otherwise kept. Cost: as many blocks as were woken or let go since the last call.
+  void Rest();
+
+  // ---
   // As BlockIndex::Check().
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const;
   // Adds an image, and its block if need be, evicting blocks when the table is full.
@@ -135,6 +171,9 @@ class BlockTable {
   void LoseCopy(TierId tier, const ImageFacts& image, uint64_t offset);
 
   uint64_t uses() const { return uses_; }
+  // Of all that it keeps in memory, what is free to be used again included.
+  uint64_t bytes() const;
+  uint64_t awake_count() const { return awake_count_; }
   uint32_t slot_count() const { return blocks_.slot_count(); }
   // Null where no linked block is.
   Block* AtSlot(uint32_t slot);
@@ -150,17 +189,6 @@ class BlockTable {
   void Report(MetricSink& sink) const;
 
  private:
-  struct NameHash {
-    using is_transparent = void;
-    size_t operator()(const BlockName& name) const { return absl::Hash<BlockName>{}(name); }
-    size_t operator()(const Block* block) const { return (*this)(block->name); }
-  };
-  struct NameEqual {
-    using is_transparent = void;
-    bool operator()(const Block* a, const Block* b) const { return a == b || a->name == b->name; }
-    bool operator()(const Block* a, const BlockName& b) const { return a->name == b; }
-    bool operator()(const BlockName& a, const Block* b) const { return a == b->name; }
-  };
   struct RecipeFigures {
     uint64_t image_count = 0, image_bytes = 0, source_bytes = 0;
   };
@@ -190,9 +218,12 @@ class BlockTable {
   // Blocks and chains.
   absl::Status CheckPlaceInChain(const BlockClaim& claim) const;
   // Linked or not; null: the name is not known.
-  Block* FindKnown(const BlockName& name) const;
+  Block* FindKnown(const BlockName& name) const { return names_.Find(name); }
+  Block* At(uint32_t slot) { return slot == kNoSlot ? nullptr : blocks_.At(slot); }
   Block* Know(const BlockName& name);  // as missing, if it is new
   void ForgetIfUnused(Block* block);
+  void JoinCircle(Block* parent, Block* child);
+  void LeaveCircle(Block* parent, Block* child);
   void TakePlace(Block* block, const BlockClaim& claim);
   void LosePlace(Block* block);
   absl::Status MakeRoom(Block* block, absl::Time now);
@@ -206,7 +237,26 @@ class BlockTable {
   // Into or out of the tier's order, as its copies and children are now.
   void Requeue(Block* block, TierId tier);
 
+  // Sleep. Makes it awake, as the only way to an AwakeBlock.
+  AwakeBlock& Awake(Block* block);
+  void WakeImage(Block* block, const RestingImage& resting);
+  // It may have come to rest: Rest() is to look at it.
+  void NoteIdle(Block* block);
+  void NoteIdle(const Image* image) {
+    if (image->block != nullptr) {
+      NoteIdle(image->block);
+    }
+  }
+  bool MayRest(const Block& block) const;
+  void PutToRest(Block* block);
+  uint64_t OffsetOf(const RestingImage& resting) const;
+  // It is at rest, and none of its offsets is from `begin` up to `end`.
+  bool RestsOutside(const Block& block, uint64_t begin, uint64_t end) const;
+
   // Images and copies.
+  // A record of each, which nothing counts yet.
+  Image* TakeImage(Block* block, const ImageFacts& facts);
+  Copy* TakeCopy(Image* image);
   Image* LinkImage(Block* block, const ImageFacts& facts);
   void LinkCopy(Image* image, NewCopy copy);
   // Returns the bytes that are free now. The image may be left without copies: Settle().
@@ -248,16 +298,15 @@ class BlockTable {
   bool IsCut(const BlockName* newcomer) const;
   // Whether the follower's chain passes the block; `if_spent` where `visits` do not suffice to
   // tell.
-  static bool IsBefore(const Block& block, const Block& follower, bool if_spent, Visits& visits);
+  bool IsBefore(const Block& block, const Block& follower, bool if_spent, Visits& visits) const;
   Block* OldestUnheld(Eviction& eviction, Visits& visits);
   Block* OldestLeaf(Order& order, TierId tier, Visits& visits);
   Block* PastHeldLeaves(Order& order, const Eviction& eviction, Visits& visits);
   // The nearest ancestor in the tier that is not held and may go for the newcomer; null: there is
   // none, or `visits` are spent. *is_being_put turns true where a put follows on it.
-  Block* UnheldAncestor(const Block& block, const Eviction& eviction, bool* is_being_put,
-                        Visits& visits);
+  Block* UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put, Visits& visits);
   // The linked copy at that place of a tier. Null: there is none.
-  Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) const;
+  Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
   // Drops a block's copies in a tier. Returns the bytes that are free now.
   uint64_t EvictFrom(Block* block, TierId tier, EvictionReason reason);
   // Drops a whole block, if one may go. False: none.
@@ -265,14 +314,20 @@ class BlockTable {
 
   const Clock& clock_;
   const uint64_t blocks_max_, images_max_;
-  Slab<Block> blocks_;
-  Slab<Image> images_;
-  Slab<Copy> copies_;
-  absl::flat_hash_set<Block*, NameHash, NameEqual> by_name_;
+  BlockSlab blocks_;
+  Slab<AwakeBlock, &AwakeBlock::next_free> awake_;
+  Slab<Image, &Image::next_free> images_;
+  Slab<Copy, &Copy::next_free> copies_;
+  NameTable names_{blocks_};
+  ImageKinds kinds_;
+  uint64_t awake_count_ = 0;
+  uint64_t resting_many_bytes_ = 0;
+  std::vector<uint32_t> idle_;            // slots that Rest() is to look at
   std::vector<Block*> unsettled_;         // those with children that may disagree
   uint32_t search_ = 0;                   // of the last search for a window
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   std::optional<TierId> lasting_;
+  CopyTier* lasting_tier_ = nullptr;
   uint64_t lasting_image_bytes_max_ = 0;
   ImageQueue uncopied_{&Image::is_uncopied};
   ImageQueue clean_{&Image::is_clean};  // in the host tier and in the lasting one

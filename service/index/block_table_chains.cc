@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chains: who follows whom, what is on its way, and which chains are broken.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "service/index/block_table.h"
@@ -8,33 +9,10 @@
 namespace cairn {
 namespace {
 
-// Far below what could overflow when a block's tokens are added.
-constexpr uint64_t kFirstPositionMax = uint64_t{1} << 48;
+// Far below what could overflow the 48 bits of a position when a block's tokens are added.
+constexpr uint64_t kFirstPositionMax = uint64_t{1} << 47;
 
 bool IsNone(const proto::BlockKey& key) { return key == proto::BlockKey{}; }
-
-void JoinCircle(Block* parent, Block* child) {
-  if (parent->first_child == nullptr) {
-    parent->first_child = child->next_sibling = child->previous_sibling = child;
-  } else {  // the last of them
-    child->next_sibling = parent->first_child;
-    child->previous_sibling = parent->first_child->previous_sibling;
-    child->previous_sibling->next_sibling = child;
-    child->next_sibling->previous_sibling = child;
-  }
-  ++parent->follower_count;
-}
-
-void LeaveCircle(Block* parent, Block* child) {
-  CAIRN_CHECK(parent->follower_count > 0);
-  --parent->follower_count;
-  if (parent->first_child == child) {
-    parent->first_child = parent->follower_count == 0 ? nullptr : child->next_sibling;
-  }
-  child->previous_sibling->next_sibling = child->next_sibling;
-  child->next_sibling->previous_sibling = child->previous_sibling;
-  child->next_sibling = child->previous_sibling = nullptr;
-}
 
 }  // namespace
 
@@ -70,12 +48,34 @@ absl::Status BlockTable::CheckPlaceInChain(const BlockClaim& claim) const {
   return absl::OkStatus();
 }
 
-// --- Names ---------------------------------------------------------------------------------------
+// --- Circles -------------------------------------------------------------------------------------
 
-Block* BlockTable::FindKnown(const BlockName& name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : *found;
+void BlockTable::JoinCircle(Block* parent, Block* child) {
+  if (parent->first_child == kNoSlot) {
+    parent->first_child = child->next_sibling = child->previous_sibling = child->slot;
+  } else {  // the last of them
+    Block* first = At(parent->first_child);
+    child->next_sibling = first->slot;
+    child->previous_sibling = first->previous_sibling;
+    At(child->previous_sibling)->next_sibling = child->slot;
+    first->previous_sibling = child->slot;
+  }
+  child->parent = parent->slot;
+  ++parent->follower_count;
 }
+
+void BlockTable::LeaveCircle(Block* parent, Block* child) {
+  CAIRN_CHECK(parent->follower_count > 0);
+  --parent->follower_count;
+  if (parent->first_child == child->slot) {
+    parent->first_child = parent->follower_count == 0 ? kNoSlot : child->next_sibling;
+  }
+  At(child->previous_sibling)->next_sibling = child->next_sibling;
+  At(child->next_sibling)->previous_sibling = child->previous_sibling;
+  child->parent = child->next_sibling = child->previous_sibling = kNoSlot;
+}
+
+// --- Names ---------------------------------------------------------------------------------------
 
 Block* BlockTable::Find(const BlockName& name) const {
   Block* block = FindKnown(name);
@@ -98,27 +98,35 @@ void BlockTable::DropExpired(Block* block) {
   }
 }
 
+const Block* BlockTable::ParentOf(const Block& block) const {
+  return block.parent == kNoSlot ? nullptr : blocks_.At(block.parent);
+}
+
 Block* BlockTable::Know(const BlockName& name) {
   if (Block* block = FindKnown(name); block != nullptr) {
     return block;
   }
   Block* block = blocks_.Take();
-  block->is_linked = false;
   block->name = name;
-  block->first_position = block->tokens = 0;
-  block->parent = block->first_child = block->next_sibling = block->previous_sibling = nullptr;
-  block->follower_count = block->child_count = block->child_put_count = block->put_count = 0;
+  block->parent = block->first_child = block->next_sibling = block->previous_sibling = kNoSlot;
+  block->follower_count = 0;
+  block->first_position = 0;
+  block->tokens = 0;
+  block->is_linked = block->is_used = false;
   block->is_cut = true;
-  block->unsettled = block->search = 0;
-  block->in = {};
-  block->images.clear();
-  by_name_.insert(block);
+  block->resting_count = 0;
+  block->awake = nullptr;
+  names_.Add(block);
   return block;
 }
 
 void BlockTable::ForgetIfUnused(Block* block) {
   if (!block->has_place() && block->follower_count == 0) {
-    by_name_.erase(block);
+    if (block->is_awake()) {
+      awake_.Return(std::exchange(block->awake, nullptr));
+      --awake_count_;
+    }
+    names_.Remove(block);
     blocks_.Return(block);
   }
 }
@@ -133,22 +141,25 @@ void BlockTable::TakePlace(Block* block, const BlockClaim& claim) {
     if (!parent->has_place()) {
       parent->first_position = claim.first_position;
     }
-    block->parent = parent;
     JoinCircle(parent, block);
+    ++Awake(parent).followers_on_their_way;
   }
-  SetCut(block, block->parent != nullptr && block->parent->is_cut);
+  const Block* parent = ParentOf(*block);
+  SetCut(block, parent != nullptr && parent->is_cut);
 }
 
 void BlockTable::LosePlace(Block* block) {
-  if (Block* parent = block->parent; parent != nullptr) {
+  if (Block* parent = ParentOf(*block); parent != nullptr) {
+    --Awake(parent).followers_on_their_way;
     LeaveCircle(parent, block);
-    SetUnsettled(parent, std::min(parent->unsettled, parent->follower_count));
-    block->parent = nullptr;
+    SetUnsettled(parent, std::min(parent->unsettled(), parent->follower_count));
+    NoteIdle(parent);
     ForgetIfUnused(parent);
   }
   block->first_position = block->end_position();
   block->tokens = 0;
   SetCut(block, true);
+  NoteIdle(block);
   ForgetIfUnused(block);
 }
 
@@ -157,21 +168,23 @@ Block* BlockTable::Expect(const BlockClaim& claim) {
   if (!block->has_place()) {
     TakePlace(block, claim);
   }
-  Block* parent = block->parent;
-  if (block->put_count++ == 0 && parent != nullptr && parent->child_put_count++ == 0) {
+  Block* parent = ParentOf(*block);
+  if (Awake(block).put_count++ == 0 && parent != nullptr && Awake(parent).child_put_count++ == 0) {
     RefreshHeld(parent);
   }
   return block;
 }
 
 void BlockTable::EndExpect(Block* block) {
-  CAIRN_CHECK(block->put_count > 0);
-  Block* parent = block->parent;
-  if (--block->put_count > 0) {
+  CAIRN_CHECK(block->put_count() > 0);
+  Block* parent = ParentOf(*block);
+  if (--block->awake->put_count > 0) {
     return;
   }
-  if (parent != nullptr && --parent->child_put_count == 0) {
+  NoteIdle(block);
+  if (parent != nullptr && --parent->awake->child_put_count == 0) {
     RefreshHeld(parent);
+    NoteIdle(parent);
   }
   if (!block->has_place()) {
     LosePlace(block);
@@ -186,19 +199,19 @@ void BlockTable::LinkBlock(Block* block, absl::Time now) {
   Touch(block, now);
   ++figures_.block_count;
   ++figures_by_space_[block->name.space_id].block_count;
-  if (block->parent != nullptr) {
-    ++block->parent->child_count;
+  if (Block* parent = ParentOf(*block); parent != nullptr) {
+    --Awake(parent).followers_on_their_way;
   }
 }
 
 void BlockTable::RemoveBlock(Block* block) {
-  CAIRN_CHECK(block->is_linked && block->images.empty());
+  CAIRN_CHECK(block->is_linked && block->is_awake() && block->awake->images.empty());
   block->is_linked = false;
   expiring_count_ -= block->expires_unix_s != 0 ? 1 : 0;
   block->expires_unix_s = 0;
   block->has_let_go = false;
-  if (block->parent != nullptr) {
-    --block->parent->child_count;
+  if (Block* parent = ParentOf(*block); parent != nullptr) {
+    ++Awake(parent).followers_on_their_way;
   }
   --figures_.block_count;
   const auto figures = figures_by_space_.find(block->name.space_id);
@@ -211,19 +224,21 @@ void BlockTable::RemoveBlock(Block* block) {
 }
 
 void BlockTable::CountChildIn(const Block& child, TierId tier, int sign) {
-  if (child.parent != nullptr) {
-    child.parent->in[IndexOf(tier)].child_count += static_cast<uint32_t>(sign);  // wraps
-    Requeue(child.parent, tier);
+  Block* parent = At(child.parent);
+  if (parent != nullptr && At(tier).traits.is_leaf_first) {
+    Awake(parent).in[IndexOf(tier)].child_count += static_cast<uint32_t>(sign);  // wraps
+    Requeue(parent, tier);
+    NoteIdle(parent);
   }
 }
 
 void BlockTable::Requeue(Block* block, TierId tier) {
   InTier& in_tier = At(tier);
-  if (!in_tier.traits.is_leaf_first) {
+  if (!in_tier.traits.is_leaf_first || !block->is_awake()) {
     return;
   }
   Order& order = in_tier.orders[block->is_cut ? kCut : kWhole];
-  const BlockInTier& in = block->in[IndexOf(tier)];
+  const BlockInTier& in = block->awake->in[IndexOf(tier)];
   const bool is_queued = in.queue_index != BlockInTier::kNotQueued;
   const bool is_leaf = in.copy_count > 0 && in.child_count == 0;
   if (is_leaf && !is_queued) {
@@ -242,7 +257,7 @@ void BlockTable::SetCut(Block* block, bool is_cut) {
     return;
   }
   for (const TierId tier : kReadOrder) {
-    const BlockInTier& in = block->in[IndexOf(tier)];
+    const BlockInTier in = block->in(IndexOf(tier));
     if (in.queue_index != BlockInTier::kNotQueued) {
       Order& order = At(tier).orders[block->is_cut ? kCut : kWhole];
       order.recency->Remove(block);
@@ -257,15 +272,20 @@ void BlockTable::SetCut(Block* block, bool is_cut) {
 }
 
 void BlockTable::SetUnsettled(Block* block, uint32_t count) {
-  if (count > 0 && block->unsettled == 0) {
-    block->unsettled_index = static_cast<uint32_t>(unsettled_.size());
-    unsettled_.push_back(block);
-  } else if (count == 0 && block->unsettled > 0) {
-    unsettled_[block->unsettled_index] = unsettled_.back();
-    unsettled_.back()->unsettled_index = block->unsettled_index;
-    unsettled_.pop_back();
+  if (count == block->unsettled()) {
+    return;
   }
-  block->unsettled = count;
+  AwakeBlock& awake = Awake(block);
+  if (awake.unsettled == 0) {
+    awake.unsettled_index = static_cast<uint32_t>(unsettled_.size());
+    unsettled_.push_back(block);
+  } else if (count == 0) {
+    unsettled_[awake.unsettled_index] = unsettled_.back();
+    unsettled_.back()->awake->unsettled_index = awake.unsettled_index;
+    unsettled_.pop_back();
+    NoteIdle(block);
+  }
+  awake.unsettled = count;
 }
 
 bool BlockTable::SettleCuts(Visits& visits) {
@@ -274,9 +294,9 @@ bool BlockTable::SettleCuts(Visits& visits) {
       return false;
     }
     Block* block = unsettled_.back();
-    Block* child = block->first_child;
+    Block* child = At(block->first_child);
     block->first_child = child->next_sibling;
-    SetUnsettled(block, block->unsettled - 1);
+    SetUnsettled(block, block->unsettled() - 1);
     SetCut(child, block->is_cut);
   }
   return true;

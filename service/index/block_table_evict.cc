@@ -20,7 +20,7 @@ bool IsOfIndex(EvictionReason reason) {
 uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason) {
   uint64_t freed = 0;
   ImageList images;
-  for (const ImageRef& ref : block->images) {
+  for (const ImageRef& ref : Wake(block)) {
     images.push_back(ref.image);
   }
   for (Image* image : images) {  // the block may go with the last
@@ -47,13 +47,13 @@ bool BlockTable::IsCut(const BlockName* newcomer) const {
 }
 
 bool BlockTable::IsBefore(const Block& block, const Block& follower, bool if_spent,
-                          Visits& visits) {
+                          Visits& visits) const {
   if (follower.name.space_id != block.name.space_id) {
     return false;
   }
-  for (const Block* before = follower.parent;
+  for (const Block* before = ParentOf(follower);
        before != nullptr && before->first_position >= block.first_position;
-       before = before->parent) {
+       before = ParentOf(*before)) {
     if (before == &block) {
       return true;
     }
@@ -119,7 +119,7 @@ Block* BlockTable::OldestUnheld(Eviction& eviction, Visits& visits) {
 Block* BlockTable::OldestLeaf(Order& order, TierId tier, Visits& visits) {
   for (;;) {  // ends: `visits`, or all leaves were looked at
     Block* leaf = order.recency->Oldest(visits);
-    if (leaf == nullptr || leaf->in[IndexOf(tier)].held_count == 0) {
+    if (leaf == nullptr || leaf->in(IndexOf(tier)).held_count == 0) {
       return leaf;
     }
     leaf->last_use = ++uses_;  // a held block counts as just used
@@ -157,14 +157,14 @@ Block* BlockTable::PastHeldLeaves(Order& order, const Eviction& eviction, Visits
   }
 }
 
-Block* BlockTable::UnheldAncestor(const Block& block, const Eviction& eviction, bool* is_being_put,
+Block* BlockTable::UnheldAncestor(Block& block, const Eviction& eviction, bool* is_being_put,
                                   Visits& visits) {
   const size_t tier = IndexOf(eviction.tier);
   const Block* newcomer = eviction.newcomer == nullptr ? nullptr : FindKnown(*eviction.newcomer);
-  for (const Block* last = &block; last->parent != nullptr;) {
-    *is_being_put |= last->child_put_count > 0;
-    Block* ancestor = last->parent;
-    if (ancestor->in[tier].copy_count > 0 && ancestor->in[tier].held_count == 0) {
+  for (Block* last = &block; last->parent != kNoSlot;) {
+    *is_being_put |= last->child_put_count() > 0;
+    Block* ancestor = ParentOf(*last);
+    if (ancestor->in(tier).copy_count > 0 && ancestor->in(tier).held_count == 0) {
       // A chain that is being put is cut for a block before it only.
       const bool may_go =
           *is_being_put
@@ -192,8 +192,8 @@ bool BlockTable::EvictAnywhere(EvictionReason reason, const BlockName& newcomer,
     const BlockName name = block->name;
     for (const TierId other : kReadOrder) {
       block = Find(name);
-      if (block != nullptr && block->in[IndexOf(other)].copy_count > 0 &&
-          block->in[IndexOf(other)].held_count == 0) {
+      if (block != nullptr && HasCopiesIn(*block, other) &&
+          block->in(IndexOf(other)).held_count == 0) {
         EvictFrom(block, other, reason);
       }
     }
@@ -211,24 +211,26 @@ bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newc
     return false;
   }
   const bool is_cut = IsCut(newcomer);
-  const Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
+  Block* block = newcomer == nullptr ? nullptr : FindKnown(*newcomer);
   ++search_;
   uint64_t unknown_below = 0;  // where a block of the space may be before the newcomer
-  for (Block* before = block == nullptr ? nullptr : block->parent; before != nullptr;
-       before = before->parent) {
+  for (Block* before = block == nullptr ? nullptr : ParentOf(*block); before != nullptr;
+       before = ParentOf(*before)) {
     if (!visits.Take()) {
       unknown_below = before->end_position();
       break;
     }
-    before->search = search_;
+    if (before->is_awake()) {  // others have nothing there
+      before->awake->search = search_;
+    }
   }
   const auto cost = [&](void* owner) -> uint64_t {
     const Copy& copy = *static_cast<const Copy*>(owner);
     const Block& owned = *copy.image->block;
-    const BlockInTier& in = owned.in[IndexOf(TierId::kHost)];
+    const BlockInTier& in = owned.awake->in[IndexOf(TierId::kHost)];
     const bool may_be_before = owned.first_position < unknown_below && owned.follower_count > 0 &&
                                owned.name.space_id == newcomer->space_id;
-    if (in.held_count > 0 || owned.search == search_ || may_be_before ||
+    if (in.held_count > 0 || owned.awake->search == search_ || may_be_before ||
         (is_cut && !owned.is_cut)) {
       return UINT64_MAX;
     }
@@ -253,12 +255,12 @@ bool BlockTable::EvictWindow(Arena& arena, uint64_t bytes, const BlockName* newc
   return !blocks.empty();
 }
 
-Copy* BlockTable::FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) const {
-  const Block* block = Find({image.space_id, image.key});
+Copy* BlockTable::FindCopy(TierId tier, const ImageFacts& image, uint64_t offset) {
+  Block* block = Find({image.space_id, image.key});
   if (block == nullptr) {
     return nullptr;
   }
-  for (const ImageRef& ref : block->images) {
+  for (const ImageRef& ref : Wake(block)) {
     Copy* copy = ref.image->copies[IndexOf(tier)];
     if (copy != nullptr && copy->extent.offset() == offset) {
       return copy;
@@ -282,7 +284,7 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   // What was used since goes back there, so that the next process has it.
   owner->is_let_go = in.traits.is_lasting && block->last_use <= copy->linked_at;
   in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
-  in.evicted_blocks[static_cast<size_t>(reason)] += block->in[IndexOf(tier)].copy_count == 0;
+  in.evicted_blocks[static_cast<size_t>(reason)] += block->in(IndexOf(tier)).copy_count == 0;
   Settle(owner);
   return true;
 }

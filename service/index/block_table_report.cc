@@ -16,6 +16,14 @@ void BlockTable::Report(MetricSink& sink) const {
   gauge("cairn_source_bytes",
         "Bytes that they decode to, each image once: the effective capacity in use.",
         figures_.source_bytes);
+  gauge("cairn_index_bytes",
+        "Memory of the records of blocks, images and copies, free ones that wait to be used again "
+        "included.",
+        bytes());
+  gauge("cairn_index_awake_blocks",
+        "Blocks with all their records: in memory, in use or in use until just now. Others are at "
+        "rest.",
+        awake_count_);
   uint64_t copies_source_bytes = 0, published = 0, unlinked = 0;
   for (const InTier& tier : tiers_) {
     copies_source_bytes += tier.figures.source_bytes;

@@ -37,10 +37,12 @@ void BlockTable::RefreshUncopied(Image* image) {
 }
 
 bool BlockTable::HasDirty(const Block& block) const {
-  return std::any_of(block.images.begin(), block.images.end(), [this](const ImageRef& ref) {
-    const Copy* copy = ref.image->copies[IndexOf(TierId::kHost)];
-    return copy != nullptr && IsDirty(*copy);
-  });
+  return block.is_awake() && std::any_of(block.awake->images.begin(), block.awake->images.end(),
+                                         [this](const ImageRef& ref) {
+                                           const Copy* copy =
+                                               ref.image->copies[IndexOf(TierId::kHost)];
+                                           return copy != nullptr && IsDirty(*copy);
+                                         });
 }
 
 Block* BlockTable::OldestClean(Visits& visits) {
@@ -48,13 +50,13 @@ Block* BlockTable::OldestClean(Visits& visits) {
   for (uint64_t left = clean_.count(); left > 0; --left) {
     Image* image = clean_.front();
     Block* block = image->block;
-    if (!visits.Take(block->images.size())) {
+    if (!visits.Take(block->awake->images.size())) {
       return nullptr;
     }
     Copy& copy = *image->copies[kHost];
     if (block->last_use > copy.linked_at) {  // used since: it comes round once more
       copy.linked_at = uses_;
-    } else if (block->in[kHost].held_count == 0 && !HasDirty(*block)) {
+    } else if (block->in(kHost).held_count == 0 && !HasDirty(*block)) {
       return block;
     }
     clean_.Remove(image);
@@ -64,7 +66,10 @@ Block* BlockTable::OldestClean(Visits& visits) {
 }
 
 Image* BlockTable::WaitsFor(const Block& parent) {
-  for (const ImageRef& ref : parent.images) {
+  if (!parent.is_awake()) {
+    return nullptr;
+  }
+  for (const ImageRef& ref : parent.awake->images) {
     Image* image = ref.image;
     if (!IsMissing(*image)) {
       continue;
@@ -80,13 +85,17 @@ Image* BlockTable::WaitsFor(const Block& parent) {
 
 void BlockTable::LetGo(Image* image) {
   if (image->block != nullptr) {
-    image->is_let_go = image->block->has_let_go = true;
+    image->is_let_go = true;
+    image->block->has_let_go = true;
   }
 }
 
 void BlockTable::WantAgain(Block* block) {
   block->has_let_go = false;
-  for (const ImageRef& ref : block->images) {
+  if (!block->is_awake()) {
+    return;
+  }
+  for (const ImageRef& ref : block->awake->images) {
     ref.image->is_let_go = false;
     RefreshUncopied(ref.image);
   }
@@ -103,8 +112,10 @@ Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
     if (image == nullptr || image->passed_over == round) {
       return nullptr;
     }
-    Block* parent = image->block->parent;
-    if (!visits.Take(1 + (parent == nullptr ? 0 : parent->images.size()))) {
+    Block* parent = ParentOf(*image->block);
+    const size_t looked_at =
+        parent == nullptr || !parent->is_awake() ? 0 : parent->awake->images.size();
+    if (!visits.Take(1 + looked_at)) {
       return nullptr;
     }
     const bool is_used = image->block->last_use > image->copies[IndexOf(TierId::kHost)]->linked_at;

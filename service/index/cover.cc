@@ -69,19 +69,23 @@ class Axis {
 
 }  // namespace
 
-bool FindCover(const Block& block, uint16_t group, const Slice& slice, ImageList* images) {
-  if (images != nullptr) {
-    images->clear();
+bool FindCover(absl::Span<const ImageRef> refs, uint16_t group, const Slice& slice,
+               ImagePlaces* places) {
+  const auto add = [&](const ImageRef& ref) {
+    if (places != nullptr) {
+      places->push_back(static_cast<uint8_t>(&ref - refs.data()));
+    }
+  };
+  if (places != nullptr) {
+    places->clear();
   }
   uint64_t tiles_seen = 0;
-  for (const ImageRef& ref : block.images) {
+  for (const ImageRef& ref : refs) {
     if (ref.group != group || !ref.slice.Overlaps(slice)) {
       continue;
     }
     if (ref.slice.Contains(slice)) {
-      if (images != nullptr) {
-        images->push_back(ref.image);
-      }
+      add(ref);
       return true;
     }
     tiles_seen += TilesInCommon(ref.slice, slice);
@@ -90,7 +94,7 @@ bool FindCover(const Block& block, uint16_t group, const Slice& slice, ImageList
     return false;
   }
   Axis layers(Layers(slice)), heads(Heads(slice));
-  for (const ImageRef& ref : block.images) {
+  for (const ImageRef& ref : refs) {
     if (ref.group == group && ref.slice.Overlaps(slice)) {
       layers.Cut(Common(Layers(ref.slice), Layers(slice)));
       heads.Cut(Common(Heads(ref.slice), Heads(slice)));
@@ -98,7 +102,7 @@ bool FindCover(const Block& block, uint16_t group, const Slice& slice, ImageList
   }
   std::array<Cells, kCellsMax> covered;  // by layer, of heads
   size_t missing = layers.cell_count() * heads.cell_count();
-  for (const ImageRef& ref : block.images) {
+  for (const ImageRef& ref : refs) {
     if (ref.group != group || !ref.slice.Overlaps(slice)) {
       continue;
     }
@@ -110,8 +114,8 @@ bool FindCover(const Block& block, uint16_t group, const Slice& slice, ImageList
       missing -= (mask & ~covered[row]).count();
       covered[row] |= mask;
     }
-    if (missing < missing_before && images != nullptr) {
-      images->push_back(ref.image);
+    if (missing < missing_before) {
+      add(ref);
     }
     if (missing == 0) {
       return true;

@@ -11,7 +11,11 @@ namespace cairn {
 namespace {
 
 // What looking at a block for one group costs.
-size_t WorkOf(const Block* block) { return 1 + (block == nullptr ? 0 : block->images.size()); }
+size_t WorkOf(absl::Span<const ImageRef> refs) { return 1 + refs.size(); }
+
+absl::Span<const ImageRef> RefsOf(const BlockTable& table, const Block* block, ImageRefs* scratch) {
+  return block == nullptr ? absl::Span<const ImageRef>() : table.RefsOf(*block, scratch);
+}
 
 // Makes room for `count` more, seldom.
 template <typename T>
@@ -49,7 +53,8 @@ MatchScan::MatchScan(const MatchQuery& query)
           query.wanted.begin(), query.wanted.end(),
           [](const WantedGroup& wanted) { return wanted.rule == WantedGroup::Rule::kEvery; })),
       leasable_(asked_) {
-  images_.reserve(codecs::kImagesPerBlockMax);
+  refs_.reserve(codecs::kImagesPerBlockMax);
+  places_.reserve(codecs::kImagesPerBlockMax);
 }
 
 MatchScan::~MatchScan() { CAIRN_CHECK(settled_ == held_.size(), "a match leaves pins behind"); }
@@ -64,22 +69,24 @@ void MatchScan::Reserve() {
 
 bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visits) {
   Block* block = nullptr;
+  absl::Span<const ImageRef> refs;
   bool is_found = false;
   while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
     const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
     if (!is_found) {
       block = table.FindFresh({query_.space_id, query_.keys[i]});
+      refs = RefsOf(table, block, &refs_);
       is_found = true;
     }
-    if (!visits.Take(WorkOf(block))) {
+    if (!visits.Take(WorkOf(refs))) {
       return false;
     }
-    work_ += WorkOf(block);
+    work_ += WorkOf(refs);
     const WantedGroup& wanted = query_.wanted[g];
     const bool is_complete =
-        block != nullptr && FindCover(*block, wanted.group, wanted.slice, &images_);
+        block != nullptr && FindCover(refs, wanted.group, wanted.slice, &places_);
     if (!is_complete) {
-      images_.clear();
+      places_.clear();
       if (wanted.rule == WantedGroup::Rule::kEvery) {
         break;
       }
@@ -98,9 +105,9 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
   return true;
 }
 
-void MatchScan::See(BlockTable& table, const Block* block, uint64_t lease_bytes_free) {
+void MatchScan::See(BlockTable& table, Block* block, uint64_t lease_bytes_free) {
   const size_t index = seen_.size();
-  const bool is_complete = !images_.empty();
+  const bool is_complete = !places_.empty();
   Seen seen;
   if (index >= group_count_) {
     const Seen& before = seen_[index - group_count_];
@@ -109,13 +116,11 @@ void MatchScan::See(BlockTable& table, const Block* block, uint64_t lease_bytes_
   }
   seen.run = is_complete ? seen.run + 1 : 0;
   uint64_t lease_bytes = 0;
-  for (const Image* image : images_) {
-    const CopyFacts& best = image->best().facts;
+  for (const uint8_t place : places_) {
+    const BlockTable::Brief best = table.BriefOf(*block, place);
     seen.image_bytes += best.image_bytes;
     seen.tier = Slower(seen.tier, best.tier);
-    const Copy* in_host = image->copies[IndexOf(TierId::kHost)];
-    lease_bytes +=
-        image->lease_pins == 0 && in_host != nullptr ? in_host->extent.rounded_bytes() : 0;
+    lease_bytes += best.lease_bytes;
   }
   seen.lease_bytes_upto += lease_bytes;
   seen_.push_back(seen);
@@ -128,8 +133,10 @@ void MatchScan::See(BlockTable& table, const Block* block, uint64_t lease_bytes_
       leasable_ = std::min(leasable_, index / group_count_);
     }
   }
-  if (block != nullptr && index / group_count_ < leasable_) {
-    for (Image* image : images_) {
+  if (is_complete && index / group_count_ < leasable_) {
+    const ImageRefs& images = table.Wake(block);
+    for (const uint8_t place : places_) {
+      Image* image = images[place].image;
       table.Pin(image);
       held_.push_back({image, static_cast<uint32_t>(index), false});
     }
@@ -271,6 +278,8 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
   const size_t asked = BlocksAsked(query_);
   for (; left_ > 0 && work_ < limits::kMatchWorkMax; --left_, group_ = 0) {
     const Block* block = nullptr;
+    absl::Span<const ImageRef> refs;
+    ImageRefs scratch;
     bool is_found = false;
     for (; group_ < query_.wanted.size(); ++group_) {
       const WantedGroup& wanted = query_.wanted[group_];
@@ -282,13 +291,14 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
       }
       if (!is_found) {
         block = table.FindFresh({query_.space_id, query_.keys[left_ - 1]});
+        refs = RefsOf(table, block, &scratch);
         is_found = true;
       }
-      if (!visits.Take(WorkOf(block))) {
+      if (!visits.Take(WorkOf(refs))) {
         return false;
       }
-      work_ += WorkOf(block);
-      if (block == nullptr || !FindCover(*block, wanted.group, wanted.slice, nullptr)) {
+      work_ += WorkOf(refs);
+      if (block == nullptr || !FindCover(refs, wanted.group, wanted.slice, nullptr)) {
         missing_ = left_ - 1;
         return true;
       }

@@ -11,6 +11,7 @@
 
 #include "proto/frame.h"
 #include "service/index/block_table.h"
+#include "service/index/cover.h"
 #include "service/index/visits.h"
 #include "service/index/wanted.h"
 
@@ -111,7 +112,7 @@ class MatchScan {
     bool is_leased = false;
   };
 
-  void See(BlockTable& table, const Block* block, uint64_t lease_bytes_free);
+  void See(BlockTable& table, Block* block, uint64_t lease_bytes_free);
   bool IsComplete(size_t block_count) const;
   uint64_t LeaseBytes(size_t block_count) const;
   // Whether the prefix needs what seen_[index] is of.
@@ -125,7 +126,8 @@ class MatchScan {
   std::vector<Seen> seen_;      // block by block, group by group
   std::vector<Held> held_;      // in the same order
   std::vector<Image*> leased_;
-  ImageList images_;
+  ImageRefs refs_;      // of the block that is looked at
+  ImagePlaces places_;  // of its images, those that serve the group
   size_t work_ = 0;
   uint64_t every_bytes_ = 0;  // not yet leased, of groups that need every block
   size_t leasable_;           // blocks that may be leased at most

@@ -7,7 +7,7 @@ namespace cairn {
 
 void Recency::Place(size_t index, const Entry& entry) {
   entries_[index] = entry;
-  entry.block->in[tier_].queue_index = static_cast<uint32_t>(index);
+  entry.block->awake->in[tier_].queue_index = static_cast<uint32_t>(index);
 }
 
 void Recency::SiftUp(size_t index) {
@@ -39,23 +39,23 @@ void Recency::SiftDown(size_t index) {
 }
 
 void Recency::Add(Block* block) {
-  CAIRN_CHECK(block->in[tier_].queue_index == BlockInTier::kNotQueued);
+  CAIRN_CHECK(block->awake->in[tier_].queue_index == BlockInTier::kNotQueued);
   entries_.push_back({block->last_use, block});
   SiftUp(entries_.size() - 1);
 }
 
 void Recency::Remove(Block* block) {
-  const uint32_t index = block->in[tier_].queue_index;
+  const uint32_t index = block->awake->in[tier_].queue_index;
   if (index == BlockInTier::kNotQueued) {
     return;
   }
-  block->in[tier_].queue_index = BlockInTier::kNotQueued;
+  block->awake->in[tier_].queue_index = BlockInTier::kNotQueued;
   const Entry last = entries_.back();
   entries_.pop_back();
   if (index < entries_.size()) {
     Place(index, last);
     SiftUp(index);
-    SiftDown(last.block->in[tier_].queue_index);
+    SiftDown(last.block->awake->in[tier_].queue_index);
   }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Values at stable addresses and stable slots, taken and returned without the heap once grown.
-// Grows by a chunk at a time up to what was ever needed at once; never shrinks.
+// Grows by 256 values at a time up to what was ever needed at once; never shrinks. What is free is
+// linked through the values themselves.
 //
 // Thread-safety: Thread-compatible.
 
@@ -13,22 +14,30 @@
 
 namespace cairn {
 
-// T has a member `uint32_t slot` that belongs to the slab and survives its use.
-template <typename T>
+inline constexpr uint32_t kNoSlot = UINT32_MAX;
+
+// T has a member `uint32_t slot` that belongs to the slab and survives its use, and one that is the
+// slab's while a value is not taken.
+template <typename T, uint32_t T::*kNextFree>
 class Slab {
  public:
   // In whatever state it was returned in; default-made at first.
   T* Take() {
-    if (free_.empty()) {
+    if (free_ == kNoSlot) {
       Grow();
     }
-    T* value = free_.back();
-    free_.pop_back();
+    T* value = At(free_);
+    free_ = value->*kNextFree;
     return value;
   }
-  void Return(T* value) { free_.push_back(value); }
+  void Return(T* value) {
+    value->*kNextFree = free_;
+    free_ = value->slot;
+  }
 
   uint32_t slot_count() const { return static_cast<uint32_t>(chunks_.size() * kChunk); }
+  // As allocated, taken or not.
+  uint64_t bytes() const { return uint64_t{slot_count()} * sizeof(T); }
   // Taken or not. REQUIRES: slot < slot_count().
   T* At(uint32_t slot) { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
   const T* At(uint32_t slot) const { return &(*chunks_[slot / kChunk])[slot % kChunk]; }
@@ -39,15 +48,15 @@ class Slab {
   void Grow() {
     const uint32_t first = slot_count();
     chunks_.push_back(std::make_unique<std::array<T, kChunk>>());
-    free_.reserve(chunks_.size() * kChunk);
     for (uint32_t i = kChunk; i-- > 0;) {
-      (*chunks_.back())[i].slot = first + i;
-      free_.push_back(&(*chunks_.back())[i]);
+      T& value = (*chunks_.back())[i];
+      value.slot = first + i;
+      Return(&value);
     }
   }
 
   std::vector<std::unique_ptr<std::array<T, kChunk>>> chunks_;
-  std::vector<T*> free_;
+  uint32_t free_ = kNoSlot;
 };
 
 }  // namespace cairn

@@ -36,6 +36,9 @@ class TierExtent {
   ~TierExtent() { Reset(); }
   // Gives the room back; empty afterwards.
   void Reset();
+  // The caller has noted the place and owns it from now on: it makes it an extent again. Empty
+  // afterwards. REQUIRES: not of the host tier.
+  void Forget() { tier_ = nullptr; }
 
   bool is_empty() const { return tier_ == nullptr && extent_.is_empty(); }
   // REQUIRES of the rest: not empty.

@@ -17,6 +17,9 @@ void SegmentMap::SetState(uint32_t slot, State state) {
   --counts_[static_cast<size_t>(segments_[slot].state)];
   ++counts_[static_cast<size_t>(state)];
   segments_[slot].state = state;
+  if (state == State::kSealed) {
+    segments_[slot].extents.shrink_to_fit();  // it gets no more
+  }
   if (open_ == slot && state != State::kOpen) {
     open_.reset();
   }

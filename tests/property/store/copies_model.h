@@ -149,6 +149,16 @@ class CopiesModel {
   bool IsLeaf(uint64_t block, size_t tier) const {
     return HasCopies(block, tier) && (IsRoot(block + 1) || !HasCopies(block + 1, tier));
   }
+  // Has copies in the tier, and none of them is held.
+  bool CanGo(uint64_t block, size_t tier) {
+    for (uint64_t i = 0; i < kImagesPerBlock; ++i) {
+      const Image* image = Find(block * kImagesPerBlock + i);
+      if (image != nullptr && IsResident(*image, tier) && IsHeld(*image, tier)) {
+        return false;
+      }
+    }
+    return HasCopies(block, tier);
+  }
 
   // --- What has to be true
   struct Figures {

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <set>
 #include <utility>
 #include <vector>
@@ -27,50 +26,48 @@ Tiles TilesOf(const Slice& slice) {
   return tiles;
 }
 
-// A block without a table.
+// Those of a block.
 class Images {
  public:
-  void Add(const Slice& slice, uint16_t group = 0) {
-    images_.emplace_back();
-    block_.images.push_back({group, slice, &images_.back()});
-  }
-  const Block& block() const { return block_; }
+  void Add(const Slice& slice, uint16_t group = 0) { refs_.push_back({group, slice, nullptr}); }
+  const std::vector<ImageRef>& refs() const { return refs_; }
 
   // The images to read, by the definition; empty: the slice is not covered.
-  ImageList Expected(uint16_t group, const Slice& slice) const {
-    for (const ImageRef& ref : block_.images) {
+  ImagePlaces Expected(uint16_t group, const Slice& slice) const {
+    for (const ImageRef& ref : refs_) {
       if (ref.group == group && ref.slice.Contains(slice)) {
-        return {ref.image};
+        return {PlaceOf(ref)};
       }
     }
-    ImageList images;
+    ImagePlaces places;
     Tiles missing = TilesOf(slice);
-    for (const ImageRef& ref : block_.images) {
+    for (const ImageRef& ref : refs_) {
       bool is_needed = false;
       for (const auto& tile : ref.group == group ? TilesOf(ref.slice) : Tiles()) {
         is_needed |= missing.erase(tile) > 0;
       }
       if (is_needed) {
-        images.push_back(ref.image);
+        places.push_back(PlaceOf(ref));
       }
       if (missing.empty()) {
-        return images;
+        return places;
       }
     }
     return {};
   }
 
  private:
-  std::deque<Image> images_;
-  Block block_;
+  uint8_t PlaceOf(const ImageRef& ref) const { return static_cast<uint8_t>(&ref - refs_.data()); }
+
+  std::vector<ImageRef> refs_;
 };
 
 void ExpectAsDefined(const Images& images, uint16_t group, const Slice& slice) {
-  const ImageList expected = images.Expected(group, slice);
-  ImageList found;
-  const bool is_covered = FindCover(images.block(), group, slice, &found);
+  const ImagePlaces expected = images.Expected(group, slice);
+  ImagePlaces found;
+  const bool is_covered = FindCover(images.refs(), group, slice, &found);
   ASSERT_EQ(is_covered, !expected.empty());
-  ASSERT_EQ(FindCover(images.block(), group, slice, nullptr), is_covered);
+  ASSERT_EQ(FindCover(images.refs(), group, slice, nullptr), is_covered);
   if (is_covered) {
     ASSERT_EQ(found, expected);
   }
@@ -113,11 +110,11 @@ TEST(CoverTest, AsManyCellsAsThereCanBe) {
     images.Add({first, static_cast<uint16_t>(2 * kImages - i), first, 2 * kImages});
   }
   for (uint16_t part = 0; part < 4; ++part) {
-    ASSERT_FALSE(FindCover(images.block(), 0, whole, nullptr));
+    ASSERT_FALSE(FindCover(images.refs(), 0, whole, nullptr));
     images.Add({static_cast<uint16_t>(part * kImages), kImages, 0, 4 * kImages});
   }
   ASSERT_NO_FATAL_FAILURE(ExpectAsDefined(images, 0, whole));
-  EXPECT_TRUE(FindCover(images.block(), 0, whole, nullptr));
+  EXPECT_TRUE(FindCover(images.refs(), 0, whole, nullptr));
 }
 
 TEST(CoverTest, SlicesSideBySide) {
@@ -130,7 +127,7 @@ TEST(CoverTest, SlicesSideBySide) {
   }
   ASSERT_NO_FATAL_FAILURE(ExpectAsDefined(images, 0, {0, 8, 0, 8}));
   ASSERT_NO_FATAL_FAILURE(ExpectAsDefined(images, 0, {2, 3, 1, 6}));
-  EXPECT_FALSE(FindCover(images.block(), 1, {0, 1, 0, 1}, nullptr));
+  EXPECT_FALSE(FindCover(images.refs(), 1, {0, 1, 0, 1}, nullptr));
 }
 
 }  // namespace

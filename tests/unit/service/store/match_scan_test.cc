@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "service/index/match.h"
 #include "tests/support/store_fixture.h"
@@ -25,7 +26,7 @@ class MatchScanTest : public ::testing::Test {
     CAIRN_CHECK_OK(made);
     host_ = *std::move(made);
     CopyTier* const tiers[] = {host_.get()};
-    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices);
+    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices, RealClock::Get());
   }
   ~MatchScanTest() override {
     for (uint32_t slot = 0; slot < table_->slot_count(); ++slot) {
@@ -195,7 +196,7 @@ TEST_F(MatchScanTest, LeasesTakenMeanwhileShortenThePrefix) {
   // Another match leases ten blocks.
   std::vector<Image*> rival;
   for (uint64_t block = 21; block <= 30; ++block) {
-    for (const ImageRef& ref : table_->Find({1, StoreFixture::Key(block)})->images) {
+    for (const ImageRef& ref : table_->Wake(table_->Find({1, StoreFixture::Key(block)}))) {
       table_->LeasePin(ref.image);
       rival.push_back(ref.image);
     }

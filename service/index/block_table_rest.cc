@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks at rest: how they get there and back, and what may be asked of them meanwhile.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "service/index/block_table.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kDeviceShift = 48, kPageShift = 12;
+constexpr uint64_t kPageBytes = uint64_t{1} << kPageShift;
+constexpr uint32_t kDevicesMax = 32;
+static_assert(codecs::kImageBytesMax < uint64_t{1} << 27);
+static_assert(codecs::kImagesPerBlockMax < 1 << 7);
+
+uint64_t RoundedBytes(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+// A RestingImage can say where it lies.
+bool FitsRestingImage(const TierExtent& extent) {
+  const uint64_t page = extent.offset() % (uint64_t{1} << kDeviceShift) >> kPageShift;
+  return extent.offset() % kPageBytes == 0 && page <= UINT32_MAX &&
+         extent.offset() >> kDeviceShift < kDevicesMax &&
+         extent.rounded_bytes() == RoundedBytes(extent.size_bytes());
+}
+
+ImageFacts FactsOf(const Block& block, const ImageKind& kind) {
+  return {.space_id = kind.space_id,
+          .key = block.name.key,
+          .first_position = block.first_position,
+          .tokens = kind.tokens,
+          .group = kind.group,
+          .slice = kind.slice,
+          .expires_unix_s = block.expires_unix_s,
+          .source_bytes = kind.source_bytes};
+}
+
+ImageKind KindOf(const Image& image, const Copy& copy) {
+  return {.space_id = image.facts.space_id,
+          .source_bytes = image.facts.source_bytes,
+          .side_object = copy.side_object.get(),
+          .recipe = copy.facts.recipe,
+          .slice = image.facts.slice,
+          .tokens = image.facts.tokens,
+          .group = image.facts.group};
+}
+
+}  // namespace
+
+// --- Waking --------------------------------------------------------------------------------------
+
+AwakeBlock& BlockTable::Awake(Block* block) {
+  if (block->is_awake()) {
+    return *block->awake;
+  }
+  AwakeBlock* awake = awake_.Take();
+  awake->put_count = awake->child_put_count = awake->followers_on_their_way = 0;
+  awake->unsettled = awake->search = 0;
+  awake->is_noted = false;
+  awake->in = {};
+  awake->images.clear();
+  ++awake_count_;
+  const size_t count = block->resting_count;
+  const RestingImage one = count == 1 ? block->resting_one : RestingImage{};
+  const std::unique_ptr<RestingImage[]> many(count > 1 ? block->resting_many : nullptr);
+  block->resting_count = 0;
+  block->awake = awake;
+  for (size_t i = 0; i < count; ++i) {
+    WakeImage(block, count == 1 ? one : many[i]);
+  }
+  resting_many_bytes_ -= count > 1 ? count * sizeof(RestingImage) : 0;
+  NoteIdle(block);
+  return *awake;
+}
+
+const ImageRefs& BlockTable::Wake(Block* block) { return Awake(block).images; }
+
+// As LinkImage() and LinkCopy() left them: no figure changes.
+void BlockTable::WakeImage(Block* block, const RestingImage& resting) {
+  const ImageKind& kind = kinds_.At(resting.kind);
+  const size_t lasting = IndexOf(*lasting_);
+  Image* image = TakeImage(block, FactsOf(*block, kind));
+  Copy* copy = TakeCopy(image);
+  copy->facts = {.tier = *lasting_,
+                 .recipe = kind.recipe,
+                 .image_bytes = resting.image_bytes,
+                 .directory_crc = resting.directory_crc};
+  copy->extent = TierExtent(*lasting_tier_, OffsetOf(resting), resting.image_bytes,
+                            RoundedBytes(resting.image_bytes));
+  copy->side_object = kinds_.SideObjectOf(resting.kind).Share();
+  copy->linked_at = block->last_use - (block->is_used ? 1 : 0);
+  image->copies[lasting] = copy;
+  ++block->awake->in[lasting].copy_count;
+  kinds_.Unref(resting.kind);
+}
+
+// --- Going to rest -------------------------------------------------------------------------------
+
+void BlockTable::NoteIdle(Block* block) {
+  if (block->is_awake() && !block->awake->is_noted && (lasting_.has_value() || !block->is_linked)) {
+    block->awake->is_noted = true;
+    idle_.push_back(block->slot);
+  }
+}
+
+void BlockTable::Rest() {
+  for (const uint32_t slot : idle_) {
+    Block* block = blocks_.At(slot);  // another one by now, or none, if it went
+    if (!block->is_awake()) {
+      continue;
+    }
+    block->awake->is_noted = false;
+    if (MayRest(*block)) {
+      PutToRest(block);
+    }
+  }
+  idle_.clear();
+}
+
+bool BlockTable::MayRest(const Block& block) const {
+  const AwakeBlock& awake = *block.awake;
+  if (awake.put_count > 0 || awake.child_put_count > 0 || awake.unsettled > 0) {
+    return false;
+  }
+  for (size_t i = 0; i < kTierCount; ++i) {
+    const bool is_lasting = lasting_.has_value() && i == IndexOf(*lasting_);
+    if (awake.in[i].child_count > 0 || (!is_lasting && awake.in[i].copy_count > 0)) {
+      return false;
+    }
+  }
+  if (!block.is_linked) {
+    return true;
+  }
+  return lasting_.has_value() &&
+         std::all_of(awake.images.begin(), awake.images.end(), [this](const ImageRef& ref) {
+           const Copy* copy = ref.image->copies[IndexOf(*lasting_)];
+           return copy != nullptr && copy->pins == 0 && ref.image->users == 1 &&
+                  !ref.image->is_encode_pending && FitsRestingImage(copy->extent);
+         });
+}
+
+void BlockTable::PutToRest(Block* block) {
+  AwakeBlock* awake = block->awake;
+  const size_t count = awake->images.size();
+  RestingImage* many = count > 1 ? new RestingImage[count] : nullptr;
+  block->is_used = false;
+  for (size_t i = 0; i < count; ++i) {
+    Image* image = awake->images[i].image;
+    Copy* copy = image->copies[IndexOf(*lasting_)];
+    const uint64_t offset = copy->extent.offset();
+    RestingImage resting;
+    resting.kind = kinds_.Ref(KindOf(*image, *copy), copy->side_object);
+    resting.directory_crc = copy->facts.directory_crc;
+    resting.page = static_cast<uint32_t>(offset % (uint64_t{1} << kDeviceShift) >> kPageShift);
+    resting.image_bytes = static_cast<uint32_t>(copy->facts.image_bytes);
+    resting.device = static_cast<uint32_t>(offset >> kDeviceShift);
+    block->is_used |= block->last_use > copy->linked_at;
+    copy->extent.Forget();
+    copy->side_object.Reset();
+    copies_.Return(copy);
+    images_.Return(image);
+    if (count == 1) {
+      block->resting_one = resting;
+    } else {
+      many[i] = resting;
+    }
+  }
+  awake->images.clear();
+  if (count != 1) {
+    block->awake = nullptr;
+  }
+  if (count > 1) {
+    block->resting_many = many;
+    resting_many_bytes_ += count * sizeof(RestingImage);
+  }
+  block->resting_count = count;
+  awake_.Return(awake);
+  --awake_count_;
+}
+
+// --- What may be asked of them -------------------------------------------------------------------
+
+uint64_t BlockTable::OffsetOf(const RestingImage& resting) const {
+  return uint64_t{resting.device} << kDeviceShift | uint64_t{resting.page} << kPageShift;
+}
+
+absl::Span<const ImageRef> BlockTable::RefsOf(const Block& block, ImageRefs* scratch) const {
+  if (!block.is_resting()) {
+    return block.awake->images;
+  }
+  scratch->clear();
+  for (size_t i = 0; i < block.resting_count; ++i) {
+    const ImageKind& kind = kinds_.At(block.resting()[i].kind);
+    scratch->push_back({kind.group, kind.slice, nullptr});
+  }
+  return *scratch;
+}
+
+BlockTable::Brief BlockTable::BriefOf(const Block& block, size_t place) const {
+  if (block.is_resting()) {
+    return {.tier = *lasting_, .image_bytes = block.resting()[place].image_bytes};
+  }
+  const Image& image = *block.awake->images[place].image;
+  const Copy* in_host = image.copies[IndexOf(TierId::kHost)];
+  const bool is_to_lease = image.lease_pins == 0 && in_host != nullptr;
+  return {.tier = image.best().facts.tier,
+          .image_bytes = image.best().facts.image_bytes,
+          .lease_bytes = is_to_lease ? in_host->extent.rounded_bytes() : 0};
+}
+
+void BlockTable::Describe(const Block& block, Described described) const {
+  for (size_t i = 0; i < block.resting_count; ++i) {
+    const RestingImage& resting = block.resting()[i];
+    const ImageKind& kind = kinds_.At(resting.kind);
+    described(FactsOf(block, kind),
+              {.tier = *lasting_,
+               .recipe = kind.recipe,
+               .image_bytes = resting.image_bytes,
+               .directory_crc = resting.directory_crc},
+              0, kind.side_object);
+  }
+  if (block.is_awake()) {
+    for (const ImageRef& ref : block.awake->images) {
+      const Copy& copy = ref.image->best();
+      described(ref.image->facts, copy.facts, ref.image->pins + copy.pins, copy.side_object.get());
+    }
+  }
+}
+
+bool BlockTable::RestsOutside(const Block& block, uint64_t begin, uint64_t end) const {
+  if (!block.is_resting()) {
+    return false;
+  }
+  const RestingImage* images = block.resting();
+  return std::none_of(images, images + block.resting_count, [&](const RestingImage& resting) {
+    const uint64_t offset = OffsetOf(resting);
+    return offset >= begin && offset < end;
+  });
+}
+
+bool BlockTable::HasCopiesIn(const Block& block, TierId tier) const {
+  return block.is_resting() ? tier == *lasting_ : block.in(IndexOf(tier)).copy_count > 0;
+}
+
+uint64_t BlockTable::bytes() const {
+  return blocks_.bytes() + awake_.bytes() + images_.bytes() + copies_.bytes() + names_.bytes() +
+         kinds_.bytes() + resting_many_bytes_ + idle_.capacity() * sizeof(uint32_t);
+}
+
+}  // namespace cairn
