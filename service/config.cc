@@ -52,8 +52,7 @@ struct Knob {
   std::string_view help;
 };
 
-// The order is that of --help and docs/operations.md; staging-bytes has a default that follows
-// host-bytes.
+// The order is that of --help and docs/operations.md; staging-bytes follows host-bytes.
 constexpr Knob kKnobs[] = {
     {"control", "127.0.0.1:50151",
      Text{
@@ -95,6 +94,11 @@ constexpr Knob kKnobs[] = {
      "what may be written to the SSD tier; when short, blocks are at their second sighting"},
     {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
      "how fast the SSD tier is read in the background to find what rots; auto: in ten days"},
+    {"index-bytes", "auto",
+     Text{&Config::index_bytes,
+          [](std::string_view text) { return ParseIndexBytes(text).status(); },
+          [] { return std::string_view("auto, or bytes from 16MiB to 1TiB"); }},
+     "memory of the index; past it the SSD tier drops its oldest; auto follows from both tiers"},
     {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
      "per lane: memory of broken transfers that are not over yet; above it receives are refused"},
     {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},

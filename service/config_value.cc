@@ -124,6 +124,15 @@ absl::StatusOr<std::optional<uint64_t>> ParseScrubRate(std::string_view text) {
   return std::optional<uint64_t>(bytes);
 }
 
+absl::StatusOr<std::optional<uint64_t>> ParseIndexBytes(std::string_view text) {
+  if (text == "auto") return std::optional<uint64_t>();
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text));
+  if (bytes < limits::kIndexBytesMin || bytes > limits::kIndexBytesMax) {
+    return absl::InvalidArgumentError("bytes out of range");
+  }
+  return std::optional<uint64_t>(bytes);
+}
+
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {
   uint64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -131,6 +140,13 @@ absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {
     return absl::InvalidArgumentError("expected a whole number");
   }
   return value;
+}
+
+std::string VariableOf(std::string_view name) {
+  std::string variable = "CAIRN_";
+  for (const char c : name)
+    variable += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return variable;
 }
 
 std::string PrintBytes(uint64_t bytes) {

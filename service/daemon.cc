@@ -54,6 +54,12 @@ uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
                                               : value->bytes;
 }
 
+std::optional<uint64_t> IndexBytesOf(const Config& config) {
+  absl::StatusOr<std::optional<uint64_t>> bytes = ParseIndexBytes(config.index_bytes);
+  CAIRN_CHECK_OK(bytes);  // a row checks it
+  return *bytes;
+}
+
 // Of all transports.
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
@@ -96,6 +102,10 @@ absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFo
   for (const SsdFolder& folder : folders) {
     options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
   }
+  if (const std::optional<uint64_t> bytes = IndexBytesOf(config_); bytes.has_value()) {
+    options.images_max =
+        (*bytes - limits::AwakeBytesMax(config_.host_bytes, *bytes)) / limits::kIndexBytesAtRest;
+  }
   return SsdTier::Make(options);
 }
 
@@ -120,11 +130,15 @@ absl::Status Daemon::StartStore() {
   tiers_ = std::make_unique<Tiers>(std::move(host), std::move(others));
   const uint64_t host_bytes = tiers_->host().capacity_bytes();
   const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
+  const uint64_t awake_max = limits::AwakeBytesMax(
+      config_.host_bytes, IndexBytesOf(config_).value_or(limits::kIndexBytesMax));
   index_ = std::make_unique<BlockIndex>(
       BlockIndex::Options{
           .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
           .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)) + extents_max,
-          .lease_bytes_max = leased_max},
+          .lease_bytes_max = leased_max,
+          .awake_bytes_max = awake_max,
+          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
   Recover();

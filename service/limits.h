@@ -106,6 +106,21 @@ inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
   return blocks_max * kImagesPerBlockMean;
 }
 
+// Its memory: at most so much of a block that is on a drive only, with one image, the drive's own
+// map included (docs/adr/0017-blocks-at-rest.md), and of one that is in memory
+// too, with four images.
+inline constexpr uint64_t kIndexBytesAtRest = 128;
+inline constexpr uint64_t kIndexBytesAwake = 2_KiB;
+inline constexpr uint64_t kIndexBytesMin = 16_MiB;
+inline constexpr uint64_t kIndexBytesMax = kTiB;
+// Of a budget, what blocks that are not at rest may take: half at most. Eviction begins at seven
+// eighths of that, so that leases can wake some.
+inline constexpr uint64_t AwakeBytesMax(uint64_t host_bytes, uint64_t index_bytes) {
+  const uint64_t bytes = BlocksMax(host_bytes) * kIndexBytesAwake;
+  return bytes < index_bytes / 2 ? bytes : index_bytes / 2;
+}
+inline constexpr uint64_t kAwakePercentBusy = 87;
+
 // --- Host memory
 // -------------------------------------------------------------------------------------
 inline constexpr uint64_t kHostBytesMin = 16_MiB;
@@ -153,6 +168,8 @@ inline constexpr uint32_t kDrainStallMs = 2'000;
 inline constexpr uint32_t kStopMs = 3'000;
 inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
+// Its ledger has room for no more images than one for each so many bytes.
+inline constexpr uint64_t kSsdBytesPerImageMin = 16_KiB;
 // A segment is the budget by that many, within these bounds: large ones are reclaimed in larger
 // steps, small ones take smaller images.
 inline constexpr uint64_t kSsdSegmentsMin = 64;

@@ -225,6 +225,9 @@ bool BlockTable::BeginCopy(Image* image, TierId tier) {
 bool BlockTable::FinishCopy(Image* image, TierId tier, NewCopy copy) {
   CAIRN_CHECK(image->is_writing[IndexOf(tier)] && copy.extent.tier() == tier);
   const bool is_taken = image->block != nullptr && !At(tier).is_out;
+  if (is_taken && tier == TierId::kHost) {
+    MakeRoomForAwake(image->block->name);
+  }
   if (is_taken) {
     LinkCopy(image, std::move(copy));
     if (image->lease_pins > 0) {

@@ -13,7 +13,8 @@ namespace cairn {
 BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : tiers_(tiers),
       clock_(clock),
-      table_(tiers.all(), options.blocks_max, options.images_max, clock),
+      bytes_max_(options.bytes_max),
+      table_(tiers.all(), options.blocks_max, options.images_max, clock, options.awake_bytes_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
@@ -310,6 +311,9 @@ void BlockIndex::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
                   static_cast<double>(visits_max_));
   }
+  sink.AddGauge("cairn_index_bytes_max",
+                "What it is to take at most, with 16 bytes an image for the maps of the SSD tier.",
+                {}, static_cast<double>(bytes_max_));
   sink.AddHistogram("cairn_index_hold_seconds",
                     "Holds of the index's lock by calls that look at many keys or images.", {},
                     hold_seconds_.Snapshot());

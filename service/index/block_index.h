@@ -66,9 +66,11 @@ class BlockIndex final : public Prefixes,
                          public Evictor {
  public:
   struct Options {
-    uint64_t blocks_max = 0;       // limits::BlocksMax(capacity)
-    uint64_t images_max = 0;       // limits::ImagesMax(blocks_max)
-    uint64_t lease_bytes_max = 0;  // pinned by all leases at once: half of the tier
+    uint64_t blocks_max = 0;                // limits::BlocksMax(capacity)
+    uint64_t images_max = 0;                // limits::ImagesMax(blocks_max)
+    uint64_t lease_bytes_max = 0;           // pinned by all leases at once: half of the tier
+    uint64_t awake_bytes_max = UINT64_MAX;  // limits::AwakeBytesMax(host_bytes, index_bytes)
+    uint64_t bytes_max = 0;                 // what all comes to, for the operator
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
@@ -204,6 +206,7 @@ class BlockIndex final : public Prefixes,
 
   Tiers& tiers_;
   const Clock& clock_;
+  const uint64_t bytes_max_;
   std::function<bool(uint64_t)> is_session_open_;
   std::function<void()> wake_;
 

@@ -12,9 +12,17 @@
 #include "service/limits.h"
 
 namespace cairn {
+
+static_assert(sizeof(AwakeBlock) + 4 * (sizeof(Image) + 2 * sizeof(Copy)) <=
+                  limits::kIndexBytesAwake,
+              "a block with four images");
+
 BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
-                       const Clock& clock)
-    : clock_(clock), blocks_max_(blocks_max), images_max_(images_max) {
+                       const Clock& clock, uint64_t awake_bytes_max)
+    : clock_(clock),
+      blocks_max_(blocks_max),
+      images_max_(images_max),
+      awake_bytes_max_(awake_bytes_max) {
   CAIRN_CHECK(blocks_max > 0 && images_max > 0 &&
               codecs::AllRecipes().size() + std::size(kRecipeFamilies) <=
                   figures_by_recipe_.size());
@@ -75,7 +83,13 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
 absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
   Visits settling, visits;
   SettleCuts(settling);  // what is left of it is for the next
-  for (;;) {             // ends: each turn evicts a block
+  MakeRoomForAwake(block->name);
+  if (is_full_of_awake()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("index: blocks in memory or in use take the ", awake_bytes_max_,
+                     " bytes that they may, and what could go is pinned or before it"));
+  }
+  for (;;) {  // ends: each turn evicts a block
     const bool is_of_images = figures_.image_count >= images_max_;
     if (!is_of_images && (block->is_linked || figures_.block_count < blocks_max_)) {
       return absl::OkStatus();
@@ -89,6 +103,19 @@ absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
           "index: ", is_of_images ? images_max_ : blocks_max_, is_of_images ? " images" : " blocks",
           " are there and what could go is pinned or before it"));
     }
+  }
+}
+
+void BlockTable::MakeRoomForAwake(const BlockName& newcomer) {
+  Visits visits;
+  while (awake_bytes() > awake_bytes_max_ / 100 * limits::kAwakePercentBusy) {
+    Eviction eviction = {.reason = EvictionReason::kIndex, .newcomer = &newcomer, .since = uses_};
+    Block* block = OldestUnheld(eviction, visits);
+    if (block == nullptr) {
+      return;
+    }
+    EvictFrom(block, TierId::kHost, EvictionReason::kIndex);
+    Rest();
   }
 }
 

@@ -66,7 +66,7 @@ class BlockTable {
  public:
   // Borrows the tiers for the call, but for the lasting one, which outlives this as the clock does.
   BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
-             const Clock& clock);
+             const Clock& clock, uint64_t awake_bytes_max = UINT64_MAX);
 
   // Null where it has no images.
   Block* Find(const BlockName& name) const;
@@ -173,7 +173,12 @@ class BlockTable {
   uint64_t uses() const { return uses_; }
   // Of all that it keeps in memory, what is free to be used again included.
   uint64_t bytes() const;
-  uint64_t awake_count() const { return awake_count_; }
+  // Of what blocks that are not at rest take beside the others.
+  uint64_t awake_bytes() const {
+    return awake_.taken_bytes() + images_.taken_bytes() + copies_.taken_bytes();
+  }
+  // Until then it may be woken for a lease.
+  bool is_full_of_awake() const { return awake_bytes() >= awake_bytes_max_; }
   uint32_t slot_count() const { return blocks_.slot_count(); }
   // Null where no linked block is.
   Block* AtSlot(uint32_t slot);
@@ -227,6 +232,9 @@ class BlockTable {
   void TakePlace(Block* block, const BlockClaim& claim);
   void LosePlace(Block* block);
   absl::Status MakeRoom(Block* block, absl::Time now);
+  // Blocks go from the host tier while those that are not at rest take too much. Nothing is lost of
+  // those that the lasting tier has.
+  void MakeRoomForAwake(const BlockName& newcomer);
   void LinkBlock(Block* block, absl::Time now);
   void RemoveBlock(Block* block);  // REQUIRES: no images
   void CountChildIn(const Block& child, TierId tier, int sign);
@@ -313,7 +321,7 @@ class BlockTable {
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
   const Clock& clock_;
-  const uint64_t blocks_max_, images_max_;
+  const uint64_t blocks_max_, images_max_, awake_bytes_max_;
   BlockSlab blocks_;
   Slab<AwakeBlock, &AwakeBlock::next_free> awake_;
   Slab<Image, &Image::next_free> images_;

@@ -133,6 +133,9 @@ void MatchScan::See(BlockTable& table, Block* block, uint64_t lease_bytes_free) 
       leasable_ = std::min(leasable_, index / group_count_);
     }
   }
+  if (is_complete && block->is_resting() && table.is_full_of_awake()) {
+    leasable_ = std::min(leasable_, index / group_count_);
+  }
   if (is_complete && index / group_count_ < leasable_) {
     const ImageRefs& images = table.Wake(block);
     for (const uint8_t place : places_) {

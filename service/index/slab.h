@@ -28,12 +28,14 @@ class Slab {
     }
     T* value = At(free_);
     free_ = value->*kNextFree;
+    ++taken_count_;
     return value;
   }
   void Return(T* value) {
-    value->*kNextFree = free_;
-    free_ = value->slot;
+    --taken_count_;
+    Free(value);
   }
+  uint64_t taken_bytes() const { return taken_count_ * sizeof(T); }
 
   uint32_t slot_count() const { return static_cast<uint32_t>(chunks_.size() * kChunk); }
   // As allocated, taken or not.
@@ -45,18 +47,23 @@ class Slab {
  private:
   static constexpr uint32_t kChunk = 256;
 
+  void Free(T* value) {
+    value->*kNextFree = free_;
+    free_ = value->slot;
+  }
   void Grow() {
     const uint32_t first = slot_count();
     chunks_.push_back(std::make_unique<std::array<T, kChunk>>());
     for (uint32_t i = kChunk; i-- > 0;) {
       T& value = (*chunks_.back())[i];
       value.slot = first + i;
-      Return(&value);
+      Free(&value);
     }
   }
 
   std::vector<std::unique_ptr<std::array<T, kChunk>>> chunks_;
   uint32_t free_ = kNoSlot;
+  uint64_t taken_count_ = 0;
 };
 
 }  // namespace cairn

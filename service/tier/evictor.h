@@ -18,8 +18,9 @@ enum class EvictionReason : uint8_t {
   kWatermark,  // upkeep, ahead of need
   kBlocks,     // the index holds its maximum of blocks
   kImages,     // the index holds its maximum of images
+  kIndex,      // the index holds its maximum of bytes
 };
-inline constexpr size_t kEvictionReasonCount = 5;
+inline constexpr size_t kEvictionReasonCount = 6;
 std::string_view Name(EvictionReason reason);
 
 // What goes, and in which order:

@@ -51,6 +51,8 @@ std::string_view Name(EvictionReason reason) {
       return "blocks";
     case EvictionReason::kImages:
       return "images";
+    case EvictionReason::kIndex:
+      return "index";
   }
   return "unknown";
 }

@@ -135,7 +135,7 @@ struct Store {
                             .images_max = records + 4096,
                             .lease_bytes_max = 2 * tiers->host().capacity_bytes()},
         *tiers, RealClock::Get());
-    restorer = std::make_unique<Restorer>(spaces, *index);
+    restorer = std::make_unique<Restorer>(spaces, *index, RealClock::Get());
     SpaceRecord record;
     record.identity = IdentityOf(tokens);
     record.fingerprint = proto::FingerprintOf(record.identity);

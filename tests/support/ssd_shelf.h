@@ -268,13 +268,14 @@ class SsdShelf final : public Evictor, public RecoverySink {
   SsdTier& tier() { return *tier_; }
   Options& options() { return options_; }
   uint64_t evicted() const { return evicted_; }
+  uint64_t evicted_for_index() const { return evicted_for_index_; }
   uint64_t moved() const { return moved_; }
   uint64_t lost() const { return lost_; }
 
   // Evictor.
   uint64_t EvictOldest(TierId, EvictionReason, const BlockName*) override { return 0; }
   bool EvictWindow(uint64_t, const BlockName*, uint64_t*) override { return false; }
-  bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason) override {
+  bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason reason) override {
     TierExtent gone;
     const MutexLock lock(mutex_);
     const auto found = Find(image, offset);
@@ -285,6 +286,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
       return false;
     }
     ++evicted_;
+    evicted_for_index_ += reason == EvictionReason::kIndex ? 1 : 0;
     Gone(found->first, false);
     gone = std::move(found->second);
     places_.erase(found);
@@ -374,7 +376,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, int> reading_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> evicted_{0}, moved_{0}, lost_{0};
+  std::atomic<uint64_t> evicted_{0}, evicted_for_index_{0}, moved_{0}, lost_{0};
 };
 
 }  // namespace cairn

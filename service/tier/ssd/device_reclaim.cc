@@ -84,9 +84,13 @@ bool SsdDevice::ReclaimOne() {
 
 void SsdDevice::Reclaim(uint32_t slot) {
   uint64_t seq = 0;
+  EvictionReason reason = EvictionReason::kCapacity;
   {
     const MutexLock lock(mutex_);
     seq = segments_->at(slot).seq;
+    if (segments_->spare_count() >= kSpareMin && segments_->is_crowded()) {
+      reason = EvictionReason::kIndex;
+    }
     if (segments_->at(slot).live == 0) {
       return;
     }
@@ -110,8 +114,7 @@ void SsdDevice::Reclaim(uint32_t slot) {
     }
     const ImageFacts facts = FactsOf(record);
     const bool is_kept = is_hit && carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
-    if (!is_kept &&
-        evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), EvictionReason::kCapacity)) {
+    if (!is_kept && evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), reason)) {
       continue;
     }
     const Carried result = Carry(slot, page, record, facts);

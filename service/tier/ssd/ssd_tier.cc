@@ -23,6 +23,21 @@ static_assert(limits::kSsdDevicesMax <= 1 << kTransferShift);
 // Between looks at devices that are out.
 constexpr absl::Duration kTendStep = absl::Seconds(1);
 
+// Of all devices' images, a device has what its budget is of theirs.
+uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& device) {
+  if (options.images_max == 0) {
+    return options.extents_max;
+  }
+  double all = 0;
+  for (const SsdTier::Device& one : options.devices) {
+    all += static_cast<double>(one.budget_bytes);
+  }
+  const double share = static_cast<double>(device.budget_bytes) / all;
+  return std::clamp<uint64_t>(
+      static_cast<uint64_t>(share * static_cast<double>(options.images_max)), 1,
+      std::max<uint64_t>(1, device.budget_bytes / limits::kSsdBytesPerImageMin));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
@@ -32,11 +47,12 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
   }
   std::unique_ptr<SsdTier> tier(new SsdTier(options));
   for (const Device& device : options.devices) {
+    const uint64_t extents_max = ExtentsMax(options, device);
     const SsdBay::Options of_bay = {
         .device = {.path = device.path,
                    .budget_bytes = device.budget_bytes,
                    .segment_bytes = options.segment_bytes,
-                   .extents_max = options.extents_max,
+                   .extents_max = extents_max,
                    .number = tier->bays_.size(),
                    .deletions = &tier->deletions_,
                    .lock_wait = options.lock_wait,
@@ -47,7 +63,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
           return MakeIoEngine(io, IoLimits());
         }};
     const absl::StatusOr<SsdBudget> budget =
-        ShareOut(device.budget_bytes, options.segment_bytes, options.extents_max);
+        ShareOut(device.budget_bytes, options.segment_bytes, extents_max);
     if (!budget.ok()) {
       return absl::Status(budget.status().code(),
                           absl::StrCat("ssd ", device.path, ": ", budget.status().message()));

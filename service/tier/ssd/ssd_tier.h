@@ -50,6 +50,7 @@ class SsdTier final : public CopyTier {
     IoChoice io = IoChoice::kAuto;
     SsdPlacement placement = SsdPlacement::kChain;
     uint64_t segment_bytes = 0, extents_max = 0;  // of a device; 0: what suits its budget
+    uint64_t images_max = 0;  // of all devices, by their budgets; 0: extents_max of each
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -152,6 +153,17 @@ TEST(Config, RatesOfTheSsdTier) {
   for (const char* wrong : {"", "1MiB", "0%", "10001%", "%", "1.5%", "2000TiB"}) {
     EXPECT_THAT(ErrorOf({"--ssd-write-budget", wrong}), HasSubstr("bytes a day")) << wrong;
   }
+}
+
+TEST_F(ConfigFile, TheIndexHasABudgetOrOneThatFollows) {
+  EXPECT_EQ(*ParseIndexBytes(Parse({})->config.index_bytes), std::nullopt);
+  EXPECT_EQ(*ParseIndexBytes(Parse({"--index-bytes", "1GiB"})->config.index_bytes), 1_GiB);
+  for (const char* wrong : {"", "much", "15MiB", "2TiB"}) {
+    EXPECT_THAT(ErrorOf({"--index-bytes", wrong}), HasSubstr("auto, or bytes from 16MiB to 1TiB"))
+        << wrong;
+  }
+  EXPECT_EQ(limits::AwakeBytesMax(16_GiB, 64_MiB), 32_MiB) << "half is for what is on drives only";
+  EXPECT_EQ(limits::AwakeBytesMax(16_MiB, 1_GiB), 1024 * limits::kIndexBytesAwake);
 }
 
 TEST(Config, WrongFlagsAreErrors) {

@@ -131,6 +131,7 @@ TEST(SsdTierTest, TheOldestGoWhenThereAreTooManyToo) {
     ASSERT_TRUE(shelf.Put(8 * number).ok()) << number;  // of one layer
   }
   EXPECT_GT(shelf.evicted(), kCount / 4);
+  EXPECT_EQ(shelf.evicted_for_index(), shelf.evicted()) << "not for want of bytes";
   EXPECT_GT(shelf.Numbers().size(), 200u);
   EXPECT_LT(shelf.tier().used_bytes(), shelf.tier().capacity_bytes() / 2);
   EXPECT_TRUE(shelf.Get(8 * kCount).ok());
