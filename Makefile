@@ -22,7 +22,7 @@ build: deps  ## build everything into build/release, binaries in build/release/b
 demo: build  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
 	$(PYTHON) client/examples/demo/run.py --transport $(TRANSPORT)
 
-demo-vllm: build  ## two vLLM engines share a cache (minutes; first 3 GB to download, 6 GB on disk)
+demo-vllm: build  ## two vLLM engines share a cache (6 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines client/examples/vllm/run.py
 
 wheel: build  ## the Python package as a wheel in build/wheel
@@ -42,7 +42,7 @@ test-ops: build  ## what takes programs for containers (root), or Prometheus for
 	.ci/ops
 	ctest --preset release -L "^ops$$" -j 1
 
-test-engines: build  ## the connector in a real vLLM (4 minutes; first 3 GB to download, 6 GB on disk)
+test-engines: build  ## the connector in a real vLLM (15 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines tests/engines/run.py
 
 soak: build  ## the long tests that `make test` leaves out
