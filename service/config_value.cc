@@ -142,13 +142,6 @@ absl::StatusOr<uint64_t> ParseInteger(std::string_view text) {
   return value;
 }
 
-std::string VariableOf(std::string_view name) {
-  std::string variable = "CAIRN_";
-  for (const char c : name)
-    variable += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
-  return variable;
-}
-
 std::string PrintBytes(uint64_t bytes) {
   std::string text = FormatBytes(bytes);
   const absl::StatusOr<uint64_t> back = ParseBytes(text);

@@ -65,7 +65,4 @@ std::string VariableOf(std::string_view name);
 // What ParseBytes of base/units.h reads back to the same number.
 std::string PrintBytes(uint64_t bytes);
 
-// The environment's name for a knob: CAIRN_SSD_IO is ssd-io.
-std::string VariableOf(std::string_view name);
-
 }  // namespace cairn
