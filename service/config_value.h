@@ -59,9 +59,6 @@ absl::StatusOr<std::optional<uint64_t>> ParseIndexBytes(std::string_view text);
 // Decimal digits only.
 absl::StatusOr<uint64_t> ParseInteger(std::string_view text);
 
-// "host-bytes": CAIRN_HOST_BYTES.
-std::string VariableOf(std::string_view name);
-
 // What ParseBytes of base/units.h reads back to the same number.
 std::string PrintBytes(uint64_t bytes);
 
