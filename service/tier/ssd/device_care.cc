@@ -129,15 +129,20 @@ void SsdDevice::LoseSegment(uint32_t slot) {
 
 bool SsdDevice::PrepareOne() {
   std::optional<uint32_t> slot;
-  bool is_absent = false;
+  bool is_absent = false, is_retry = false;
   {
     const MutexLock lock(mutex_);
-    if (!TakesImages() || segments_->count(SegmentState::kReady) >= kReadyMin) {
+    const bool may_grow = MonotonicNow() >= grow_again_;
+    // A device that found no room looks for it again, also where reclaim makes enough.
+    is_retry = state_ == State::kCapped && may_grow && segments_->count(SegmentState::kAbsent) > 0;
+    if (!TakesImages() || (segments_->count(SegmentState::kReady) >= kReadyMin && !is_retry)) {
       return false;
     }
-    slot = segments_->Any(SegmentState::kClean);
+    if (!is_retry) {
+      slot = segments_->Any(SegmentState::kClean);
+    }
     is_absent = !slot.has_value();
-    if (is_absent && MonotonicNow() >= grow_again_) {
+    if (is_absent && may_grow) {
       slot = segments_->Any(SegmentState::kAbsent);
     }
     if (!slot.has_value()) {
@@ -155,7 +160,7 @@ bool SsdDevice::PrepareOne() {
         LogWarn("ssd", "no room for all segments: goes on with those there are",
                 {{"path", options_.path}, {"error", status}});
       }
-      return false;
+      return is_retry;  // a clean one may be made ready
     }
     const MutexLock lock(mutex_);
     segments_->SetState(*slot, SegmentState::kClean);

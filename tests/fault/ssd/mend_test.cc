@@ -133,6 +133,24 @@ TEST_F(SsdMend, AFolderThatGoesAndComesBackHasWhatItHad) {
   ExpectAllRead();
 }
 
+TEST_F(SsdMend, AFullDiskIsGoneOnWithUntilThereIsRoom) {
+  FaultyCalls::Inject({.call = FaultyCalls::kAllocate, .path = "/segments/", .error = ENOSPC});
+  EXPECT_TRUE(WaitFor([&] {
+    EXPECT_TRUE(shelf_.Put(next_++).ok());
+    return Describe().state == DeviceState::kCapped;
+  }));
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_TRUE(shelf_.Put(next_++).ok()) << "what is oldest goes";
+  }
+  for (const uint64_t number : shelf_.Numbers()) {
+    const absl::Status status = shelf_.Get(number);
+    EXPECT_TRUE(status.ok() || absl::IsNotFound(status)) << number << " " << status;
+  }
+  FaultyCalls::Clear();
+  ASSERT_TRUE(shelf_.tier().SetRetired(shelf_.folder(), false).ok()) << "it is tried at once";
+  ExpectMended();
+}
+
 TEST_F(SsdMend, ASegmentThatFailsItsSyncIsLostAlone) {
   const uint64_t open = shelf_.OffsetOf(kImages) / shelf_.options().segment_bytes;
   FaultyCalls::Inject({.call = FaultyCalls::kSync,
