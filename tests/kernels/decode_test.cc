@@ -388,6 +388,9 @@ TEST_F(DecodeTest, StepsWithoutDivision) {
   CheckSteps<2>();
   CheckSteps<4>();
   CheckSteps<8>();
+  for (uint32_t range = 0; range < 0x10000; ++range) {
+    ASSERT_EQ(CheckParams(range << 16) == Fault::kNone, range < 0x7C00) << range;
+  }
 }
 
 }  // namespace
