@@ -62,4 +62,7 @@ absl::StatusOr<uint64_t> ParseInteger(std::string_view text);
 // What ParseBytes of base/units.h reads back to the same number.
 std::string PrintBytes(uint64_t bytes);
 
+// The environment's name for a knob: CAIRN_SSD_IO is ssd-io.
+std::string VariableOf(std::string_view name);
+
 }  // namespace cairn
