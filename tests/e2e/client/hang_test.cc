@@ -3,8 +3,10 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <vector>
 
 #include "base/clock.h"
 #include "client/cpp/admin.h"
@@ -136,6 +138,41 @@ TEST_F(HangTest, ADriveThatHoldsAReadDoesNotHoldTheEnd) {
   EXPECT_EQ(Matched(), kBlocks);
   ASSERT_TRUE(Get(0, &values).ok());
   EXPECT_EQ(values, SourceOf(0));
+}
+
+// Seconds of the stall. CAIRN_STALL_SECONDS=N replaces it.
+absl::Duration Stall() {
+  const char* given = std::getenv("CAIRN_STALL_SECONDS");
+  return absl::Seconds(given == nullptr ? 2 : std::atoi(given));
+}
+
+TEST_F(HangTest, AStallIsMissesInTimeAndHitsOnceItIsOver) {
+  constexpr absl::Duration kTimeout = absl::Milliseconds(200);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, kBlocks));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, kPatience));
+  End(0, absl::Seconds(20));
+  ASSERT_NO_FATAL_FAILURE(Start());  // all of it is on the drive alone
+  Hang();
+  std::vector<absl::Duration> late;
+  Bytes values;
+  const absl::Time until = MonotonicNow() + Stall();
+  for (uint32_t block = 0; MonotonicNow() < until; block = (block + 1) % kBlocks) {
+    const absl::Time began = MonotonicNow();
+    const absl::Status status = Get(block, &values, kTimeout);
+    EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    late.push_back(MonotonicNow() - began - kTimeout);
+    EXPECT_EQ(Matched(), kBlocks) << "the index waits for no drive";
+  }
+  std::ranges::sort(late);
+  RecordProperty("late_ms_max", static_cast<int>(absl::ToInt64Milliseconds(late.back())));
+  // One in ten for a machine that is busy with other tests.
+  EXPECT_LE(late[late.size() * 9 / 10], absl::Milliseconds(50));
+  GoOn();
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_TRUE(WaitFor([&] { return Get(block, &values).ok(); })) << block;
+    EXPECT_EQ(values, SourceOf(block));
+  }
 }
 
 TEST_F(HangTest, ADriveThatHoldsWritesDoesNotHoldTheEnd) {
