@@ -79,8 +79,6 @@ struct TierWrite {
   const SpaceRecord* space = nullptr;  // REQUIRES of a lasting tier: not null
   // Those that side_object and space name.
   std::span<const NamedSideObject> side_objects = {};
-  // The completion waits until the copy would be found after a loss of power.
-  bool is_durable = false;
 };
 
 // Names a transfer to Cancel(); 0: none.
@@ -132,6 +130,10 @@ class CopyTier {
   // Returns once what was freed and deleted before the call is gone for good: no restart brings it
   // back. False: not by the deadline, or no device is there to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
+  // The completion says OK once all that was written before, by its completion, would be found
+  // after a loss of power. Those that are asked at about the same time share the work. Unavailable:
+  // it is not known to be, or the tier is stopping.
+  virtual void Sync(TierDone done) { std::move(done)(absl::OkStatus()); }
   // What is freed from now on is kept for the next process. Transfers under way complete, and no
   // new ones begin. Idempotent.
   virtual void Stop() {}

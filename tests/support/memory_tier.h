@@ -141,6 +141,9 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     return freed_ == Freed::kGone;
   }
+  void Sync(TierDone done) override {
+    Submit([] {}, std::move(done));
+  }
   void Stop() override {
     const MutexLock lock(mutex_);
     is_stopped_ = true;

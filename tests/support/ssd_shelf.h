@@ -147,8 +147,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
     write.source = image;
     write.parent = KeyOf(number + 1'000'000);
     write.space = &space;
-    write.is_durable = is_durable;
     CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Write(write, std::move(done)); }));
+    if (is_durable) {
+      CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Sync(std::move(done)); }));
+    }
     const MutexLock lock(mutex_);
     places_.insert_or_assign(number, *std::move(place));
     return absl::OkStatus();

@@ -8,6 +8,7 @@
 // 1. A segment's number is greater than that of every segment before. Its old records are gone for
 //    good, and its new header is durable, before its first extent is written.
 // 2. An extent's record is written when all of its bytes are. Only then is the write complete.
+//    Sync() makes the bytes of all that is complete durable, then the records.
 // 3. A segment is sealed after its bytes are durable. What is not sealed is checked at the start.
 // 4. What reclaim carries along is durable in its new place before the old segment is dropped.
 //
@@ -112,6 +113,7 @@ class SsdDevice {
   void Cancel(IoId id) { engine_->Cancel(id); }
   void Free(uint64_t offset);
   bool AwaitFreed(absl::Time deadline);
+  void Sync(TierDone done);
 
   uint64_t capacity_bytes() const { return budget_.slot_count * budget_.segment_bytes; }
   uint64_t used_bytes() const;
@@ -138,7 +140,6 @@ class SsdDevice {
     const SpaceRecord* space = nullptr;
     uint64_t space_id = 0;
     std::span<const NamedSideObject> side_objects = {};
-    bool is_durable = false;
     TierDone done = nullptr;
   };
   struct SpaceNumber {
@@ -195,6 +196,13 @@ class SsdDevice {
   absl::Status Name(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
   absl::Status CommitNow(Written written);
+  void QueueSync(TierDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // So many have asked, or the first of them so long ago.
+  bool IsSyncDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunSyncs(std::vector<TierDone> syncs, uint64_t round);
+  // Makes the bytes of segments durable that are not sealed. Loses those that the device did not
+  // keep: false.
+  bool SyncUnsealed();
 
   // --- Care of segments (device_care.cc, device_reclaim.cc)
   void RunCare();
@@ -272,13 +280,18 @@ class SsdDevice {
   std::vector<Written> written_ ABSL_GUARDED_BY(mutex_);
   std::vector<ExtentPlace> freed_ ABSL_GUARDED_BY(mutex_);
   std::vector<Deletion> deleted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
+  absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // at the latest
   // Writes whose completions have not returned, by the order in which they began. One may still
   // free what it wrote.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Rounds of the commit thread: the one that takes what is queued now, and the last that is over.
+  // Rounds of the commit thread: the one that takes what is queued now, the last that is over,
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
+  // the last that recorded anything, and the last after which all was durable.
+  uint64_t recorded_round_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -5,15 +5,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/status.h"
 #include "service/tier/ssd/await_done.h"
 #include "service/tier/ssd/device.h"
 
 namespace cairn {
+namespace {
+
+// One makes durable what so many ask for, or what is asked for in so long.
+constexpr size_t kSyncsMax = 16;
+constexpr absl::Duration kSyncWait = absl::Milliseconds(2);
+
+}  // namespace
 
 void SsdDevice::RunCommits() {
   pthread_setname_np(pthread_self(), "ssd-commit");
@@ -21,23 +28,30 @@ void SsdDevice::RunCommits() {
     std::vector<Written> written;
     std::vector<ExtentPlace> freed;
     std::vector<Deletion> deleted;
+    std::vector<TierDone> syncs;
     uint64_t round = 0;
     {
       const MutexLock lock(mutex_);
-      while (is_mending_ ||
-             (written_.empty() && freed_.empty() && deleted_.empty() && !is_landed_)) {
-        commit_due_.WaitUntil(mutex_, absl::InfiniteFuture());
+      while (is_mending_ || (written_.empty() && freed_.empty() && deleted_.empty() &&
+                             !IsSyncDue() && !is_landed_)) {
+        commit_due_.WaitUntil(mutex_,
+                              is_mending_ || syncs_.empty() ? absl::InfiniteFuture() : sync_at_);
       }
-      if (written_.empty() && freed_.empty() && deleted_.empty()) {
+      if (written_.empty() && freed_.empty() && deleted_.empty() && !IsSyncDue()) {
         return;
       }
       written.swap(written_);
       freed.swap(freed_);
       deleted.swap(deleted_);
+      if (IsSyncDue()) {
+        syncs.swap(syncs_);
+      }
       is_committing_ = true;
       round = next_round_++;
+      recorded_round_ = written.empty() && freed.empty() ? recorded_round_ : round;
     }
     Commit(std::move(written), freed, deleted);
+    RunSyncs(std::move(syncs), round);
     const MutexLock lock(mutex_);
     is_committing_ = false;
     rounds_over_ = round;
@@ -49,7 +63,6 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
                        const std::vector<Deletion>& deleted) {
   Ledger::Batch batch;
   std::vector<absl::Status> results(written.size());
-  absl::flat_hash_set<uint32_t> to_sync;
   for (size_t i = 0; i < written.size(); ++i) {
     Written& write = written[i];
     results[i] = Name(write, batch);
@@ -59,21 +72,13 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
     const MutexLock lock(mutex_);
     const uint32_t slot = segments_->SlotOf(write.offset);
     batch.PutExtent(segments_->at(slot).seq, segments_->PageOf(write.offset), write.record);
-    if (write.is_durable) {
-      to_sync.insert(slot);
-    }
   }
   for (const ExtentPlace& place : freed) {
     batch.DeleteExtent(place.seq, place.page);
   }
   absl::Status status = Record(deleted, batch);
-  for (const uint32_t slot : to_sync) {
-    if (::fdatasync(files_[slot].get()) != 0) {
-      status = absl::ErrnoToStatus(errno, "fdatasync of a segment");
-    }
-  }
   if (status.ok()) {
-    status = ledger_->Write(batch, /*is_synced=*/!to_sync.empty());
+    status = ledger_->Write(batch, /*is_synced=*/false);
   }
   {
     const MutexLock lock(mutex_);
@@ -139,6 +144,76 @@ absl::Status SsdDevice::RecordAllDeletions(Ledger::Batch& batch) {
   CAIRN_RETURN_IF_ERROR(deletion_file_.Write(all));
   PutEpoch(all.epoch, batch);
   return absl::OkStatus();
+}
+
+// --- What is to outlive a loss of power ----------------------------------------------------------
+
+void SsdDevice::Sync(TierDone done) {
+  absl::Status status;
+  {
+    const MutexLock lock(mutex_);
+    if (state_ == State::kOut) {
+      // The index has nothing of it any more.
+    } else if (is_stopping_ || is_ledger_failed_) {
+      status = absl::UnavailableError(is_stopping_ ? "the tier is stopping" : why_);
+    } else if (recorded_round_ > synced_round_ || !syncs_.empty()) {
+      return QueueSync(std::move(done));
+    }
+  }
+  std::move(done)(std::move(status));
+}
+
+void SsdDevice::QueueSync(TierDone done) {
+  sync_at_ = syncs_.empty() ? MonotonicNow() + kSyncWait : sync_at_;
+  syncs_.push_back(std::move(done));
+  commit_due_.NotifyOne();
+}
+
+bool SsdDevice::IsSyncDue() const {
+  return !syncs_.empty() &&
+         (syncs_.size() >= kSyncsMax || is_landed_ || MonotonicNow() >= sync_at_);
+}
+
+void SsdDevice::RunSyncs(std::vector<TierDone> syncs, uint64_t round) {
+  if (syncs.empty()) {
+    return;
+  }
+  const absl::Status status =
+      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was not kept");
+  if (status.ok()) {
+    const MutexLock lock(mutex_);
+    synced_round_ = round;
+  } else if (!ledger_->health().ok()) {
+    LedgerFailed("records cannot be written", status);
+  }
+  for (TierDone& done : syncs) {
+    std::move(done)(status.ok() ? status : absl::UnavailableError(status.message()));
+  }
+}
+
+bool SsdDevice::SyncUnsealed() {
+  std::vector<uint32_t> slots;
+  {
+    const MutexLock lock(mutex_);
+    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
+      const SegmentMap::State state = segments_->at(i).state;
+      if (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull ||
+          (state == SegmentMap::State::kSetAside && segments_->at(i).live > 0)) {
+        slots.push_back(i);
+      }
+    }
+  }
+  bool are_kept = true;
+  for (const uint32_t slot : slots) {
+    if (::fdatasync(files_[slot].get()) != 0) {
+      // The kernel forgets what it could not write: it must not be asked again and believed.
+      CountError(slot, IoKind::kWrite,
+                 absl::DataLossError(absl::ErrnoToStatus(errno, "fdatasync").message()));
+      LoseSegment(slot);
+      are_kept = false;
+    }
+  }
+  return are_kept;
 }
 
 absl::Status SsdDevice::CommitNow(Written written) {

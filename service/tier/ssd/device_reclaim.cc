@@ -2,9 +2,6 @@
 // The oldest segment is used again. Images that were read since they were written are carried along
 // into the open segment, so that the order written becomes one of use; so are those that the index
 // holds. All others go.
-#include <unistd.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
@@ -193,7 +190,6 @@ SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRe
 
 bool SsdDevice::FinishReclaim(uint32_t slot) {
   uint64_t seq = 0;
-  std::vector<uint32_t> to_sync;
   {
     const MutexLock lock(mutex_);
     if (segments_->at(slot).live > 0 || segments_->at(slot).writes > 0) {
@@ -201,21 +197,8 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
       return false;
     }
     seq = segments_->at(slot).seq;
-    for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
-      const SegmentState state = segments_->at(i).state;
-      if (state == SegmentState::kOpen || state == SegmentState::kFull) {
-        to_sync.push_back(i);
-      }
-    }
   }
-  // What was carried along is there.
-  for (const uint32_t other : to_sync) {
-    if (::fdatasync(files_[other].get()) != 0) {
-      CountError(other, IoKind::kWrite,
-                 absl::DataLossError(absl::ErrnoToStatus(errno, "fdatasync").message()));
-      LoseSegment(other);
-    }
-  }
+  SyncUnsealed();  // what was carried along is there, or known to be lost
   Ledger::Batch batch;
   batch.DeleteExtentsOf(seq);
   batch.DeleteSegment(slot);

@@ -85,7 +85,6 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
   written.space = write.space;
   written.space_id = write.image.space_id;
   written.side_objects = write.side_objects;
-  written.is_durable = write.is_durable;
   written.done = std::move(done);
   IoTransfer transfer;
   transfer.kind = IoKind::kWrite;

@@ -204,6 +204,23 @@ bool SsdTier::AwaitFreed(absl::Time deadline) {
   return are_gone;
 }
 
+void SsdTier::SyncFrom(size_t number, TierDone done) {
+  std::shared_ptr<SsdDevice> device;
+  for (; number < bays_.size() && device == nullptr; ++number) {
+    device = bays_[number]->device();
+  }
+  if (device == nullptr) {
+    return std::move(done)(absl::OkStatus());
+  }
+  device->Sync([this, number, done = std::move(done)](absl::Status status) mutable {
+    if (status.ok()) {
+      SyncFrom(number, std::move(done));
+    } else {
+      std::move(done)(std::move(status));
+    }
+  });
+}
+
 void SsdTier::Stop() {
   {
     const MutexLock lock(mutex_);

@@ -79,6 +79,7 @@ class SsdTier final : public CopyTier {
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   bool AwaitFreed(absl::Time deadline) override;
+  void Sync(TierDone done) override { SyncFrom(0, std::move(done)); }
   void Stop() override;
 
   uint64_t capacity_bytes() const override;
@@ -100,6 +101,8 @@ class SsdTier final : public CopyTier {
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
   // The number of the device that is asked first.
   size_t FirstFor(const Placement& placement);
+  // One device after the other, from that one on. Those without anything new cost nothing.
+  void SyncFrom(size_t number, TierDone done);
   void RunTend(RecoverySink& sink);
 
   const SsdPlacement placement_;
