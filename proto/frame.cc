@@ -74,10 +74,13 @@ PutLayout LayOut(const Put& put) {
           static_cast<uint8_t>(put.form),
           static_cast<uint8_t>(put.is_derived ? 1 : 0),
           put.statistics.bits(),
-          0};
+          static_cast<uint8_t>(put.is_durable ? 1 : 0)};
 }
 PutReplyLayout LayOut(const PutReply& reply) {
-  return {static_cast<uint8_t>(reply.is_duplicate ? 1 : 0), {}, reply.image_bytes};
+  return {static_cast<uint8_t>(reply.is_duplicate ? 1 : 0),
+          static_cast<uint8_t>(reply.durability),
+          {},
+          reply.image_bytes};
 }
 
 // Writes the body after the head; answers its bytes.
@@ -146,7 +149,7 @@ absl::StatusOr<Body> ReadGetReply(std::span<const std::byte> bytes) {
 
 absl::StatusOr<Body> ReadPut(std::span<const std::byte> bytes) {
   const auto layout = Load<PutLayout>(bytes);
-  CAIRN_RETURN_IF_ERROR(CheckZero("put.reserved", layout.zero));
+  CAIRN_RETURN_IF_ERROR(CheckRange("put.is_durable", layout.is_durable, 0, 1));
   CAIRN_RETURN_IF_ERROR(CheckRange("put.is_derived", layout.is_derived, 0, 1));
   CAIRN_RETURN_IF_ERROR(CheckRange("put.aux", layout.aux, 0, StatisticSet::kBitsMax));
   return Put{layout.space_id,
@@ -158,6 +161,7 @@ absl::StatusOr<Body> ReadPut(std::span<const std::byte> bytes) {
              layout.tokens,
              static_cast<Form>(layout.form),
              layout.is_derived == 1,
+             layout.is_durable == 1,
              StatisticSet(layout.aux)};
 }
 
@@ -167,7 +171,10 @@ absl::StatusOr<Body> ReadPutReply(std::span<const std::byte> bytes) {
   for (const uint8_t zero : layout.zero) {
     CAIRN_RETURN_IF_ERROR(CheckZero("put_reply.reserved", zero));
   }
-  return PutReply{layout.is_duplicate == 1, layout.image_bytes};
+  CAIRN_RETURN_IF_ERROR(
+      CheckRange("put_reply.durability", layout.durability, 0, kDurabilityCount - 1));
+  return PutReply{layout.is_duplicate == 1, layout.image_bytes,
+                  static_cast<Durability>(layout.durability)};
 }
 
 struct KindRow {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/durability.h"
 #include "proto/statistics.h"
 
 namespace cairn::proto {
@@ -105,11 +106,13 @@ struct Put {
   uint16_t tokens = 0;
   Form form = Form::kSource;
   bool is_derived = false;    // computed on a lossy prefix
+  bool is_durable = false;    // the reply waits until it outlives a loss of power
   StatisticSet statistics{};  // that follow the slice in the payload: docs/formats/frame.md
 };
 struct PutReply {
   bool is_duplicate = false;  // the slice was there already; nothing moved
   uint64_t image_bytes = 0;   // held for this slice after the put
+  Durability durability = Durability::kNotAsked;
 };
 struct Ping {};
 struct Pong {};

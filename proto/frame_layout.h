@@ -72,13 +72,14 @@ struct PutLayout {
   uint16_t group, layer_first, layer_count, head_first, head_count;
   uint16_t tokens;
   uint8_t form, is_derived;
-  uint8_t aux, zero;
+  uint8_t aux, is_durable;
 };
 static_assert(sizeof(PutLayout) == 96);
 
 struct PutReplyLayout {
   uint8_t is_duplicate;
-  uint8_t zero[7];
+  uint8_t durability;
+  uint8_t zero[6];
   uint64_t image_bytes;
 };
 static_assert(sizeof(PutReplyLayout) == 16);

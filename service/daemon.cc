@@ -171,6 +171,7 @@ absl::Status Daemon::StartAll() {
       spaces_, *index_, *tiers_, clock_,
       Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_),
                       .write_budget_bytes = WriteBudgetOf(config_, *tiers_)});
+  put_->durable_waits = &upkeep_->durable_waits();
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());

@@ -195,6 +195,8 @@ inline constexpr int kIoWriteThreads = 2;
 // bytes, and at most this part of the host tier's, one in eight; one image at least.
 inline constexpr uint64_t kWriteDownBytesMax = 32_MiB;
 inline constexpr uint64_t kWriteDownShareOfHost = 8;
+// Puts that wait until they are durable; each is a request of a peer's window.
+inline constexpr size_t kDurableWaitsMax = 8192;
 
 // --- The scrubber
 // Without a rate of its own it reads the tier once in that many days, at these bytes a second at

@@ -16,7 +16,7 @@ void PutRequests::Start(transport::Lane& lane, const Request& request, const pro
   absl::StatusOr<OwnedPut> put = Admit(path_, request.session, frame, request.deadline);
   if (!put.ok()) return replies_.Refuse(lane, request, put.status());
   if (put->is_duplicate) {
-    return replies_.Send(lane, {.request = request, .frame = request.Reply(put->reply())});
+    return AnswerDuplicate(*std::move(put), Answer(request));
   }
   Receive(lane, request, *std::move(put), std::move(arrival));
 }
@@ -40,7 +40,8 @@ void PutRequests::Landed(transport::Lane& lane, const Request& request, OwnedPut
     path_.CountFailure(received.status);
     return replies_.Refuse(lane, request, received.status);
   }
-  put.keeps_raw = pool_.is_busy();
+  // What is kept raw is not written down until it is encoded.
+  put.keeps_raw = pool_.is_busy() && !put.put.is_durable;
   PathPool::Job job = [this, request, put = std::move(put), crc32c = received.crc32c]() mutable {
     Run(request, std::move(put), crc32c);
   };
@@ -53,10 +54,14 @@ void PutRequests::Landed(transport::Lane& lane, const Request& request, OwnedPut
 
 // On the path pool: service/put/put.cc. The reply goes back to the lane.
 void PutRequests::Run(const Request& request, OwnedPut put, uint32_t crc32c) {
-  Put(std::move(put), crc32c, [this, request](const absl::StatusOr<proto::PutReply>& reply) {
+  Put(std::move(put), crc32c, Answer(request));
+}
+
+PutDone PutRequests::Answer(const Request& request) {
+  return [this, request](const absl::StatusOr<proto::PutReply>& reply) {
     replies_.Post({.request = request,
                    .frame = reply.ok() ? request.Reply(*reply) : request.Error(reply.status())});
-  });
+  };
 }
 
 }  // namespace cairn

@@ -33,6 +33,8 @@ class PutRequests {
   void Landed(transport::Lane& lane, const Request& request, OwnedPut put,
               const transport::Received& received);
   void Run(const Request& request, OwnedPut put, uint32_t crc32c);
+  // What sends the answer, from whatever thread has it.
+  PutDone Answer(const Request& request);
 
   PutPath& path_;
   PathPool& pool_;

@@ -170,6 +170,15 @@ void BlockIndex::LetGo(CopyWriter writer) {
   writer.Reset();
 }
 
+WayDown BlockIndex::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
+  WayDown way;
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    way = table_.Expedite(name, group, slice, visits);
+    return true;
+  });
+  return way;
+}
+
 uint64_t BlockIndex::uncopied_count() const {
   const MutexLock lock(mutex_);
   return table_.uncopied_count();

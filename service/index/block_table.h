@@ -36,6 +36,7 @@
 #include "base/metric.h"
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
+#include "service/index/copies.h"
 #include "service/index/figures.h"
 #include "service/index/image_kinds.h"
 #include "service/index/image_queue.h"
@@ -160,6 +161,9 @@ class BlockTable {
   Image* NextUncopied(uint32_t round, Visits& visits);
   // It is none of them until its block is used.
   void LetGo(Image* image);
+  // As Copies::Expedite(), as far up as `visits` go.
+  WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
+                   Visits& visits);
   // Empty: there is no lasting tier.
   std::optional<TierId> lasting() const { return lasting_; }
 
@@ -290,6 +294,9 @@ class BlockTable {
   void RefreshUncopied(Image* image);
   // Those that were let go are to be there after all.
   void WantAgain(Block* block);
+  // Moves an image that the lasting tier lacks to the front of those that wait. False: it never
+  // takes it as it is.
+  bool Hurry(Image* image);
   // An image of a block that is to be in the lasting tier before its children. Null: none.
   Image* WaitsFor(const Block& parent);
   // The last copy but for tiers that do not last.

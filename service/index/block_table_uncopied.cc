@@ -101,6 +101,68 @@ void BlockTable::WantAgain(Block* block) {
   }
 }
 
+bool BlockTable::Hurry(Image* image) {
+  const Copy* source = image->copies[IndexOf(TierId::kHost)];
+  if (image->is_writing[IndexOf(*lasting_)] || image->is_encode_pending) {
+    return true;
+  }
+  if (source == nullptr || source->facts.image_bytes > lasting_image_bytes_max_) {
+    return false;
+  }
+  image->block->last_use = ++uses_;  // a short write budget is no reason to let it go
+  image->is_let_go = false;
+  RefreshUncopied(image);
+  uncopied_.Remove(image);
+  uncopied_.PushFront(image);
+  return true;
+}
+
+WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
+                             Visits& visits) {
+  using State = WayDown::State;
+  if (!lasting_.has_value() || At(*lasting_).is_out) {
+    return {.state = State::kNoTier, .block = {}};
+  }
+  const auto is_wanted = [&](const ImageRef& ref) {
+    return ref.group == group && ref.slice.Overlaps(slice);
+  };
+  const Block* block = Find(name);
+  if (block == nullptr) {
+    return {.state = State::kGone, .block = name};
+  }
+  if (block->is_awake() &&
+      std::none_of(block->awake->images.begin(), block->awake->images.end(), is_wanted)) {
+    return {.state = State::kGone, .block = name};
+  }
+  // Ends: a chain is no circle.
+  for (const Block* at = block; at != nullptr; at = ParentOf(*at)) {
+    const bool has_images = at->is_awake() && !at->awake->images.empty();
+    if (!visits.Take(1 + (has_images ? at->awake->images.size() : 0))) {
+      break;
+    }
+    if (at->is_resting()) {
+      continue;  // the lasting tier has all of it
+    }
+    if (!has_images) {
+      return {.state = State::kOnItsWay, .block = at->name};
+    }
+    bool is_missing = false;
+    for (const ImageRef& ref : at->awake->images) {
+      if (ref.image->copies[IndexOf(*lasting_)] != nullptr || (at == block && !is_wanted(ref))) {
+        continue;
+      }
+      is_missing = true;
+      if (!Hurry(ref.image)) {
+        return {.state = State::kTooLarge, .block = at->name};
+      }
+    }
+    if (is_missing) {
+      return {.state = State::kOnItsWay, .block = at->name};
+    }
+  }
+  return {.state = State::kThere, .block = name};
+}
+
 Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
   if (!lasting_.has_value() || At(*lasting_).is_out) {
     return nullptr;

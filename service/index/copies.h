@@ -26,6 +26,20 @@ struct Uncopied {
   bool is_used = false;      // somebody asked for the block since it is there
 };
 
+// How far an image, and the chain before it, are on the way into the lasting tier.
+struct WayDown {
+  enum class State : uint8_t {
+    kThere,     // all are there
+    kOnItsWay,  // `block` is not, or not all of it
+    kTooLarge,  // `block` has an image that the tier never takes
+    kGone,      // the image is nowhere
+    kNoTier,    // there is no lasting tier, or it is out
+  };
+  State state = State::kNoTier;
+  BlockName block;
+  friend bool operator==(const WayDown&, const WayDown&) = default;
+};
+
 class Copies {
  public:
   virtual ~Copies() = default;
@@ -46,6 +60,10 @@ class Copies {
   virtual uint64_t uncopied_count() const = 0;
   // The lasting tier is not to have it, until somebody uses its block or one that follows it.
   virtual void LetGo(CopyWriter writer) = 0;
+  // Makes the images of a slice the next that TakeUncopied() hands out, after their ancestors, or,
+  // where the lasting tier has them, the nearest ancestor that it has not. Looks at so many blocks
+  // before them as one hold of the lock may: those further up were begun long before.
+  virtual WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) = 0;
   // The tier's device is out: drops what it had, and takes nothing until PutBack(). Returns the
   // blocks that had copies there.
   virtual uint64_t TakeOut(TierId tier) = 0;

@@ -75,8 +75,8 @@ struct OwnedPut {
 absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const proto::Frame& frame,
                                absl::Time deadline);
 
-// Runs exactly once, on a thread of the path pool, with no lock held. The put's memory is free by
-// then.
+// Runs exactly once, with no lock held: on a thread of the path pool, or, where the put asked to be
+// durable, on any. The put's memory is free by then.
 using PutDone = absl::AnyInvocable<void(absl::StatusOr<proto::PutReply>)>;
 
 // Runs the rest of the path, on a thread of the path pool. `crc32c` is of what landed in
@@ -88,6 +88,13 @@ using PutDone = absl::AnyInvocable<void(absl::StatusOr<proto::PutReply>)>;
 // - ResourceExhausted: what is left in the tier is pinned or in flight.
 // - Unavailable: the session has ended. Nothing became visible.
 // - DeadlineExceeded: the put waited too long for its turn.
+//
+// One that asked to be durable is answered once it is, or is known not to become so: the reply says
+// which, and the block is stored in either case. It holds nothing while it waits.
 void Put(OwnedPut put, uint32_t crc32c, PutDone done);
+
+// Answers an admitted duplicate: reply(), or what it waits for where it asked to be durable. `done`
+// runs in this call, or on any thread.
+void AnswerDuplicate(OwnedPut put, PutDone done);
 
 }  // namespace cairn

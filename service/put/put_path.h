@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
+#include "service/durable_waits.h"
 #include "service/index/images.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -35,6 +36,8 @@ class PutPath {
   Tiers& tiers;
   const Clock& clock;
   const codecs::Backend& backend;
+  // Set once, before the first put that asks to be durable.
+  DurableWaits* durable_waits = nullptr;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
   // Counts a put that failed, by its status.

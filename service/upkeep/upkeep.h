@@ -54,6 +54,8 @@ class Upkeep {
   // runs; tests call it instead of Start().
   absl::Time RunOnce();
 
+  // For puts that are to be durable.
+  DurableWaits& durable_waits() { return write_down_.durable_puts(); }
   // Images that a restart would lose and upkeep has yet to write down.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }

@@ -60,6 +60,7 @@ WriteDown::WriteDown(Spaces& spaces, Copies& copies, Tiers& tiers, const Clock& 
       bytes_max_(std::min(limits::kWriteDownBytesMax,
                           tiers.host().capacity_bytes() / limits::kWriteDownShareOfHost)),
       began_(clock.Now()),
+      durable_puts_(copies, tier_, clock, [this] { Hurry(); }),
       rest_(kRestMin),
       budget_(budget_bytes, BlocksMax(tier_), began_) {}
 
@@ -73,8 +74,14 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
     return absl::InfiniteFuture();
   }
   CountCarried(now);
+  const absl::Time next = BeginSome(now);
+  return std::min(next, durable_puts_.AnswerLate(now));
+}
+
+absl::Time WriteDown::BeginSome(absl::Time now) {
   for (int writes = 0; writes < kWritesPerRound; ++writes) {
     WriteBudget::State budget = WriteBudget::State::kAmple;
+    absl::Time refilled_at;
     {
       const MutexLock lock(mutex_);
       if (is_stopping_ || bytes_ >= bytes_max_) {
@@ -84,9 +91,11 @@ absl::Time WriteDown::RunOnce(absl::Time now) {
         return again_;
       }
       budget = budget_.Look(now);
-      if (budget == WriteBudget::State::kSpent) {
-        return budget_.RefilledAt(now);
-      }
+      refilled_at = budget_.RefilledAt(now);
+    }
+    if (budget == WriteBudget::State::kSpent) {
+      durable_puts_.Refused(absl::ResourceExhaustedError("the write budget is spent"));
+      return refilled_at;
     }
     if (!BeginOne(budget)) {
       snapshot_.reset();  // with the side objects that it keeps
@@ -125,6 +134,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     if (!was_seen) {
       withheld_.Add();
       copies_.LetGo(std::move(taken->writer));
+      durable_puts_.Tried(NameOf(taken->source.facts()), absl::ResourceExhaustedError("withheld"));
       return true;
     }
   }
@@ -135,12 +145,20 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     return true;  // deleted meanwhile, and its space retired
   }
   write->space = *std::move(space);
+  const auto refuse = [&](const absl::Status& status) {
+    refused_.Add();
+    write.reset();  // it goes behind all others
+    Rest(status);
+    durable_puts_.Refused(status);
+    return false;
+  };
   if (const absl::Status made = MakeCopy(*write); absl::IsDataLoss(made)) {
+    const BlockName name = NameOf(write->image.source.facts());
+    write.reset();
+    durable_puts_.Tried(name, made);
     return true;
   } else if (!made.ok()) {
-    refused_.Add();
-    Rest(made);
-    return false;
+    return refuse(made);
   }
   write->way = WayOf(write->image);
   absl::StatusOr<TierExtent> place = tier_->Reserve(
@@ -148,9 +166,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
       {.beside = write->way.beside == nullptr ? nullptr : &write->way.beside->extent(),
        .hash = write->way.hash});
   if (!place.ok()) {
-    refused_.Add();
-    Rest(place.status());
-    return false;
+    return refuse(place.status());
   }
   write->place = *std::move(place);
   Submit(std::move(write));
@@ -301,6 +317,7 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
     }
     rest_ = status.ok() ? kRestMin : rest_;
   }
+  durable_puts_.Tried(name, status);
   if (is_room_wanted) {
     wake_();
   }
@@ -327,7 +344,16 @@ void WriteDown::Rest(const absl::Status& status) {
   }
 }
 
+void WriteDown::Hurry() {
+  {
+    const MutexLock lock(mutex_);
+    again_ = absl::InfinitePast();
+  }
+  wake_();
+}
+
 void WriteDown::Stop() {
+  durable_puts_.Stop();
   const MutexLock lock(mutex_);
   is_stopping_ = true;
   while (count_ > 0) {  // ends: a tier completes every transfer
@@ -363,6 +389,7 @@ void WriteDown::Report(MetricSink& sink) const {
   outcome("gone", gone_);
   outcome("refused", refused_);
   outcome("failed", failed_);
+  durable_puts_.Report(sink);
   sink.AddCounter("cairn_written_down_bytes_total", "Bytes of those written.", {},
                   written_bytes_.Value());
   sink.AddCounter(

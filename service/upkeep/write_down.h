@@ -34,6 +34,7 @@
 #include "service/memory/arena.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
+#include "service/upkeep/durable_puts.h"
 #include "service/upkeep/image_check.h"
 #include "service/upkeep/recode.h"
 #include "service/upkeep/write_budget.h"
@@ -60,6 +61,9 @@ class WriteDown {
   absl::Time RunOnce(absl::Time now);
   // No new writes; waits for those under way. Idempotent.
   void Stop();
+
+  // Puts that wait for what is written.
+  DurablePuts& durable_puts() { return durable_puts_; }
 
   // Images of the host tier that the lasting tier is to have and has not. 0: there is none.
   uint64_t left() const;
@@ -89,6 +93,7 @@ class WriteDown {
     }
   };
 
+  absl::Time BeginSome(absl::Time now);
   // False: there is no room now, or nothing to write.
   bool BeginOne(WriteBudget::State budget);
   // Counts in what reclaim has written, which wears the drives as well.
@@ -105,6 +110,8 @@ class WriteDown {
   absl::Status Finish(Write& write);
   void Began(const Write& write);
   void Rest(const absl::Status& status);
+  // Tries at once, though the tier rests.
+  void Hurry();
 
   Spaces& spaces_;
   Copies& copies_;
@@ -115,6 +122,7 @@ class WriteDown {
   CopyTier* const tier_;  // null: there is no lasting one
   const uint64_t bytes_max_;
   const absl::Time began_;
+  DurablePuts durable_puts_;
   // Of the thread that runs it.
   uint64_t carried_bytes_ = 0;
   absl::Time carried_at_ = absl::InfinitePast();

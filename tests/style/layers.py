@@ -60,6 +60,7 @@ UNITS = [
     ("service/tenant_policy", "service/state"),
     ("service/path_pool", "service/state"),
     ("service/recovery", "service/state"),
+    ("service/durable_waits", "service/state"),
     ("service/active_backend", "service/state"),
     ("service/step_timer", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),

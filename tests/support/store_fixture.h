@@ -64,6 +64,7 @@ class StoreFixture {
     put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, clock);
     get = std::make_unique<GetPath>(spaces, *index, *tiers, *pool, clock);
     upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
+    put->durable_waits = &upkeep->durable_waits();
     session = OpenSession("acme");
   }
 

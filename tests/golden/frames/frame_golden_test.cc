@@ -69,10 +69,12 @@ Body BodyOf(const std::string& kind, const YAML::Node& body) {
                body["tokens"].as<uint16_t>(),
                FormOf(body),
                body["is_derived"].as<int>() == 1,
+               body["is_durable"].as<int>(0) == 1,
                proto::StatisticSet(static_cast<uint8_t>(body["aux"].as<int>()))};
   }
   if (kind == "put_reply") {
-    return PutReply{body["is_duplicate"].as<int>() == 1, body["image_bytes"].as<uint64_t>()};
+    return PutReply{body["is_duplicate"].as<int>() == 1, body["image_bytes"].as<uint64_t>(),
+                    static_cast<Durability>(body["durability"].as<int>(0))};
   }
   if (kind == "ping") {
     return Ping{};

@@ -44,9 +44,9 @@ def body_bytes(kind, body):
     if kind == "put":
         return struct.pack("<Q32s32sQH4HHBBBB", body["space_id"], bytes.fromhex(body["key"]), bytes.fromhex(body["parent"]),
                            body["first_position"], body["group"], *slice_, body["tokens"], body["form"], body["is_derived"],
-                           body["aux"], 0)
+                           body["aux"], body.get("is_durable", 0))
     assert kind == "put_reply"
-    return struct.pack("<B7xQ", body["is_duplicate"], body["image_bytes"])
+    return struct.pack("<BB6xQ", body["is_duplicate"], body.get("durability", 0), body["image_bytes"])
 
 
 def frame_bytes(frame):
@@ -87,6 +87,9 @@ def frames():
                 seq=5, ticket=ticket, payload_bytes=limit, payload_crc32c=2**32 - 1, deadline_ms=60000)
     yield frame("put_reply", "put_reply", {"is_duplicate": 0, "image_bytes": 123456}, seq=4, ticket=ticket)
     yield frame("put_reply, duplicate", "put_reply", {"is_duplicate": 1, "image_bytes": last}, seq=4)
+    yield frame("put, durable", "put", dict(put, is_durable=1), seq=8, ticket=ticket, payload_bytes=9, payload_crc32c=0xE3069283)
+    yield frame("put_reply, durable", "put_reply", {"is_duplicate": 0, "image_bytes": 123456, "durability": 1}, seq=8)
+    yield frame("put_reply, stored but not durable", "put_reply", {"is_duplicate": 1, "image_bytes": 1, "durability": 9}, seq=8)
     yield frame("ping", "ping", seq=6, ticket=ticket, deadline_ms=100)
     yield frame("pong", "pong", seq=6, ticket=ticket)
     yield frame("goodbye", "goodbye", seq=7, ticket=ticket)

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The seam by which a put learns that what it published is durable. Upkeep implements it.
+//
+// Thread-safety: Thread-safe. Called with no lock held.
+
+#include <cstdint>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "codecs/types/shape.h"
+#include "proto/durability.h"
+#include "service/tier/block_name.h"
+
+namespace cairn {
+
+class DurableWaits {
+ public:
+  // A slice of a block.
+  struct Images {
+    BlockName block;
+    uint16_t group = 0;
+    codecs::Slice slice;
+  };
+  using Done = absl::AnyInvocable<void(proto::Durability)>;
+
+  virtual ~DurableWaits() = default;
+  // Has the images written before others, their ancestors before them. `done` runs exactly once,
+  // with no lock held, possibly before this returns: when all of them are durable, when they are
+  // known not to become so, or shortly before the deadline, so that the answer is in time.
+  virtual void AwaitDurable(const Images& images, absl::Time deadline, Done done) = 0;
+};
+
+}  // namespace cairn
