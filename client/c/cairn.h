@@ -46,6 +46,7 @@ enum {
   CAIRN_PERMISSION_DENIED = 7,   /* another tenant's */
   CAIRN_RESOURCE_EXHAUSTED = 8,  /* a limit is reached: back off */
   CAIRN_FAILED_PRECONDITION = 9, /* wrong state: after fork */
+  CAIRN_ABORTED = 10,            /* stored, but not durable as it asked to be: its durability */
   CAIRN_UNIMPLEMENTED = 12,      /* the daemon or this group's kind does not have it */
   CAIRN_INTERNAL = 13,           /* a bug of ours */
   CAIRN_UNAVAILABLE = 14, /* the daemon is gone or draining; the client reconnects by itself */
@@ -254,6 +255,20 @@ typedef struct cairn_memory {
 // ----------------------------------------------------------------------------------------- put
 enum { CAIRN_ENCODE_DAEMON = 0, CAIRN_ENCODE_CLIENT = 1 };
 
+/* What became of a put that asked to be durable. In all cases the block is stored. */
+enum {
+  CAIRN_DURABILITY_NOT_ASKED = 0,
+  CAIRN_DURABILITY_DURABLE = 1,   /* it is found again after a loss of power */
+  CAIRN_DURABILITY_NO_TIER = 2,   /* the daemon has no tier that lasts */
+  CAIRN_DURABILITY_READ_ONLY = 3, /* the tier takes no writes, or is out */
+  CAIRN_DURABILITY_NO_ROOM = 4,   /* the tier has no room now, or its write budget is spent */
+  CAIRN_DURABILITY_LATE = 5,      /* not within timeout_ms */
+  CAIRN_DURABILITY_ANCESTORS = 6, /* a block before it is not there, or is not durable itself */
+  CAIRN_DURABILITY_TOO_LARGE = 7, /* an image larger than the tier takes */
+  CAIRN_DURABILITY_GONE = 8,      /* deleted or evicted meanwhile */
+  CAIRN_DURABILITY_STOPPING = 9   /* the daemon is stopping */
+};
+
 typedef struct cairn_put_request {
   uint32_t struct_bytes;
   int32_t encode; /* CAIRN_ENCODE_…: who encodes VIEWS and SOURCE with the space's recipe */
@@ -277,6 +292,11 @@ typedef struct cairn_put_request {
   uint64_t query_magnitude_count;
   const float* token_scores; /* as cairn_token_scores() makes them */
   uint64_t token_score_count;
+  uint32_t durable; /* 1: wait until it outlives a loss of power, the blocks before it included */
+  /* Set by the call: CAIRN_DURABILITY_…. Else than DURABLE, where it was asked for and the status
+   * is that of the answer, the status is CAIRN_ABORTED, with duplicate and image_bytes set as well.
+   */
+  int32_t durability;
 } cairn_put_request;
 
 CAIRN_API int cairn_put(cairn_space* space, cairn_put_request* put, uint32_t timeout_ms);
@@ -333,51 +353,6 @@ CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], ui
 CAIRN_API int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind,
                                         uint32_t timeout_ms, uint8_t id[32]);
 
-// ------------------------------------------------------------------------------------- figures
-typedef struct cairn_tier_stats {
-  int32_t tier; /* CAIRN_TIER_… */
-  uint32_t reserved;
-  uint64_t capacity_bytes, used_bytes, pinned_bytes, staging_bytes, quarantine_bytes;
-} cairn_tier_stats;
-
-typedef struct cairn_stats {
-  uint32_t struct_bytes;
-  uint32_t tier_count;
-  cairn_tier_stats tiers[4];
-  uint64_t block_count, image_count, image_bytes, source_bytes;
-  uint64_t session_count, lease_count, uptime_ms;
-  uint32_t draining;
-  uint32_t reserved;
-  char daemon_version[32];
-} cairn_stats;
-
-/* The daemon's. */
-CAIRN_API int cairn_stats_get(cairn_client* client, uint32_t timeout_ms, cairn_stats* stats);
-
-typedef struct cairn_counters {
-  uint32_t struct_bytes;
-  uint32_t breaker_state;      /* 0 closed, 1 open, 2 half open */
-  uint64_t gets, hits, misses; /* hits + misses = gets that ended with either */
-  uint64_t corrupt;            /* misses because a checksum did not match */
-  uint64_t late;               /* gets and puts over their deadline */
-  uint64_t puts, duplicates;
-  uint64_t get_bytes, put_bytes; /* payload bytes on the wire */
-  uint64_t reconnects;           /* of the session */
-  uint64_t breaker_opened;
-} cairn_counters;
-
-/* This client's, since cairn_connect. */
-CAIRN_API int cairn_counters_get(const cairn_client* client, cairn_counters* counters);
-
-// --------------------------------------------------------------------------- fetch or recompute?
-/* Tells the breaker how fast the engine computes KV (prefill): `tokens` in `seconds`. */
-CAIRN_API int cairn_breaker_recomputed(cairn_client* client, uint64_t tokens, double seconds);
-/* *fetch becomes 1 when getting `wire_bytes` is expected to be done before recomputing `tokens`
- * would be, 0 when it is not or when the store is slow or failing. No call to the daemon. While the
- * breaker is open cairn_match answers 0 blocks at once, but for a probe now and then. */
-CAIRN_API int cairn_breaker_advise(cairn_client* client, uint64_t tokens, uint64_t wire_bytes,
-                                   int* fetch);
-
 // ------------------------------------------------------------------------------------- buffers
 /* Memory of a data connection: a put from it or a get into it in SOURCE or IMAGE form moves with
  * the fewest copies. CAIRN_RESOURCE_EXHAUSTED when the region is full. It stays readable after the
@@ -393,6 +368,7 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 }
 #endif
 
+#include "cairn_figures.h"
 #include "cairn_image.h"
 #include "cairn_paged.h"
 #include "cairn_tokens.h"

@@ -161,6 +161,7 @@ absl::StatusOr<PutRequest> FromPut(const cairn_put_request& put, const PlacedSli
   request.first_position = put.first_position;
   request.slice = FromSlice(put.slice);
   request.is_derived = put.derived != 0;
+  request.is_durable = put.durable != 0;
   request.encode = put.encode == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(put.source.data),
                                          put.source.bytes);

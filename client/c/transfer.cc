@@ -66,8 +66,11 @@ Read<Request> ReadAll(const Space& space, T* first, size_t count, const Convert&
 void Write(const absl::StatusOr<PutResult>& result, cairn_put_request* put) {
   cairn_put_request value = ReadStruct(static_cast<const cairn_put_request*>(put));
   value.status = Report(result.status());
-  value.duplicate = result.ok() && result->is_duplicate ? 1 : 0;
-  value.image_bytes = result.ok() ? result->image_bytes : 0;
+  const PutResult stored =
+      result.ok() ? *result : NotDurableOf(result.status()).value_or(PutResult());
+  value.duplicate = stored.is_duplicate ? 1 : 0;
+  value.image_bytes = stored.image_bytes;
+  value.durability = static_cast<int32_t>(stored.durability);
   WriteStruct(value, put);
 }
 

@@ -16,6 +16,7 @@ namespace {
 constexpr Flag kFlags[] = {
     {"--parent", "KEY", "the block before this one in its chain [none]"},
     {"--derived", "", "its KV was computed on a lossy prefix"},
+    {"--durable", "", "wait until it outlives a loss of power, and fail where it does not"},
 };
 
 absl::Status Run(const Arguments& arguments) {
@@ -36,6 +37,7 @@ absl::Status Run(const Arguments& arguments) {
                    .head_first = spec.slice.head_first,
                    .head_count = spec.slice.head_count};
   request.is_derived = arguments.Has("--derived");
+  request.is_durable = arguments.Has("--durable");
   request.source = ImageBytes{file.view.bytes()};
 
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
@@ -52,11 +54,13 @@ absl::Status Run(const Arguments& arguments) {
         .Field("space_id", info.space_id())
         .Field("duplicate", result.is_duplicate)
         .Field("image_bytes", result.image_bytes)
+        .Field("durable", result.durability == Durability::kDurable)
         .EndObject()
         .Print();
   } else {
-    absl::PrintF("%s: %s, %s\n", proto::Hex(request.key), FormatBytes(result.image_bytes),
-                 result.is_duplicate ? "was there already" : "stored");
+    absl::PrintF("%s: %s, %s%s\n", proto::Hex(request.key), FormatBytes(result.image_bytes),
+                 result.is_duplicate ? "was there already" : "stored",
+                 result.durability == Durability::kDurable ? ", durable" : "");
   }
   return absl::OkStatus();
 }

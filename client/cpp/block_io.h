@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/view.h"
 #include "codecs/image/image.h"
@@ -18,6 +20,7 @@
 namespace cairn {
 
 using proto::BlockKey;
+using proto::Durability;
 using proto::Fingerprint;
 using proto::LeaseToken;
 
@@ -57,6 +60,9 @@ struct PutRequest {
   uint64_t first_position = 0;
   GroupSlice slice{};
   bool is_derived = false;  // computed on a lossy prefix
+  // Wait until it outlives a loss of power, the blocks before it included. Aborted where it does
+  // not: NotDurableOf() says why.
+  bool is_durable = false;
   // Of views and source bytes, with the space's recipe. A block of ott that is not the first of its
   // chain is the daemon's to encode all the same: it has the block before.
   Side encode = Side::kDaemon;
@@ -76,7 +82,12 @@ struct PutRequest {
 struct PutResult {
   bool is_duplicate = false;  // was there already; nothing moved
   uint64_t image_bytes = 0;   // the daemon holds for the slice
+  Durability durability = Durability::kNotAsked;
 };
+
+// What a put came to that is stored, but not durable as it asked to be: of the status of its
+// failure. nullopt: of any other status. `durability` says why.
+std::optional<PutResult> NotDurableOf(const absl::Status& status);
 
 struct GetRequest {
   BlockKey key{};

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <optional>
+#include <string>
+#include <type_traits>
 #include <variant>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/cpp/transfer.h"
@@ -32,6 +37,18 @@ uint32_t CrcOf(std::span<const std::byte> bytes, proto::Form form) {
     return codecs::JoinCrc32c(view);
   }
   return codecs::Crc32c(bytes);
+}
+
+// Of the payload of a status: a PutResult, as it lies in memory.
+constexpr absl::string_view kNotDurableUrl = "cairn/not_durable";
+
+absl::Status NotDurable(const PutResult& result) {
+  static_assert(std::is_trivially_copyable_v<PutResult>);
+  absl::Status status = absl::AbortedError(
+      absl::StrCat("stored, but not durable: ", ToAbsl(Name(result.durability))));
+  status.SetPayload(kNotDurableUrl, absl::Cord(absl::string_view(
+                                        reinterpret_cast<const char*>(&result), sizeof(result))));
+  return status;
 }
 
 }  // namespace
@@ -205,6 +222,7 @@ absl::Status PutExchange::Prepare(Scratch& scratch, proto::Frame& request, trans
                             .tokens = slice_.tokens,
                             .form = payload.form,
                             .is_derived = request_.is_derived,
+                            .is_durable = request_.is_durable,
                             .statistics = kinds};
   call.payload = payload.bytes;
   wire_bytes_ = payload.bytes.size();
@@ -216,7 +234,25 @@ void PutExchange::Finish(const proto::Frame& reply, std::span<const std::byte> /
   if (put == nullptr) {
     return Fail(absl::InternalError("the daemon answered a put with another kind of frame"));
   }
-  result_ = PutResult{.is_duplicate = put->is_duplicate, .image_bytes = put->image_bytes};
+  const PutResult result = {.is_duplicate = put->is_duplicate,
+                            .image_bytes = put->image_bytes,
+                            .durability = put->durability};
+  stored_ = result;
+  if (request_.is_durable && result.durability != Durability::kDurable) {
+    return Fail(NotDurable(result));
+  }
+  result_ = result;
+}
+
+std::optional<PutResult> NotDurableOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kNotDurableUrl);  // of Abseil's optional
+  PutResult result;
+  if (!payload.has_value() || payload->size() != sizeof(result)) {
+    return std::nullopt;
+  }
+  const std::string bytes(*payload);
+  std::memcpy(&result, bytes.data(), sizeof(result));
+  return result;
 }
 
 }  // namespace cairn

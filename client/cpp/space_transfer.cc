@@ -60,9 +60,9 @@ void Space::Account(const std::deque<PutExchange>& puts, absl::Duration /*elapse
   for (const PutExchange& put : puts) {
     core_.puts.Add();
     core_.late.Add(absl::IsDeadlineExceeded(put.result().status()) ? 1 : 0);
-    if (put.result().ok()) {
-      core_.duplicates.Add(put.result()->is_duplicate ? 1 : 0);
-      core_.put_bytes.Add(put.result()->is_duplicate ? 0 : put.wire_bytes());
+    if (put.stored().has_value()) {
+      core_.duplicates.Add(put.stored()->is_duplicate ? 1 : 0);
+      core_.put_bytes.Add(put.stored()->is_duplicate ? 0 : put.wire_bytes());
     }
   }
 }

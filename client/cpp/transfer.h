@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/functional/function_ref.h"
@@ -45,6 +46,8 @@ class PutExchange final : public Exchange {
   const void* place() const override;
 
   const absl::StatusOr<PutResult>& result() const { return result_; }
+  // Durable or not. nullopt: it is not known to be.
+  const std::optional<PutResult>& stored() const { return stored_; }
   uint64_t wire_bytes() const { return wire_bytes_; }
 
  private:
@@ -72,6 +75,7 @@ class PutExchange final : public Exchange {
   uint64_t sent_bytes_ = 0;
   uint64_t wire_bytes_ = 0;
   absl::StatusOr<PutResult> result_ = absl::InternalError("the put never ended");
+  std::optional<PutResult> stored_;
 };
 
 class GetExchange final : public Exchange {

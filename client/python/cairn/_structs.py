@@ -162,6 +162,8 @@ class PutRequest(_Sized):
         ("query_magnitude_count", u64),
         ("token_scores", pointer),
         ("token_score_count", u64),
+        ("durable", u32),
+        ("durability", i32),
     ]
 
 

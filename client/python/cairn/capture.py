@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._model import write_model
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, NotDurableError
 from .tensors import Tensor, describe
 from .transfer import Part, Plane, Put, PutResult, plane_of, slots_of
 
@@ -98,7 +98,8 @@ class Capture:
             return
         try:
             for put, result in zip(puts, results, strict=True):
-                if result.error is None and put.part.group in self._boxes and put.image is None:
+                is_stored = result.error is None or isinstance(result.error, NotDurableError)
+                if is_stored and put.part.group in self._boxes and put.image is None:
                     self._record(put)
         except Exception as error:  # the worker's puts come before all that is recorded of them
             self.error = error

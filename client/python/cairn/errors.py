@@ -57,6 +57,15 @@ class FailedPreconditionError(Error):
     code = 9
 
 
+class NotDurableError(Error):
+    """Stored, but not durable as the put asked to be. `durability` says why: "no_tier" (the daemon
+    has no tier that lasts), "read_only", "no_room", "late", "ancestors" (a block before it is not
+    there, or not durable itself), "too_large", "gone", "stopping"."""
+
+    code = 10
+    durability = ""
+
+
 class UnimplementedError(Error, NotImplementedError):
     """The daemon, or a group of this kind, does not have it."""
 
@@ -90,6 +99,7 @@ _BY_CODE: dict[int, type[Error]] = {
         PermissionDeniedError,
         ResourceExhaustedError,
         FailedPreconditionError,
+        NotDurableError,
         UnimplementedError,
         InternalError,
         UnavailableError,

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 from . import _ffi, keys
 from ._handle import Handle
 from ._side_objects import SideObjects
-from .errors import Error, FailedPreconditionError, InvalidArgumentError, from_code
+from .errors import (
+    Error,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotDurableError,
+    from_code,
+)
 from .match import Match
 from .transfer import (
+    DURABILITIES,
     TIERS,
     Get,
     GetResult,
@@ -207,6 +214,7 @@ class Space(SideObjects):
         query_squares: Any = None,
         query_magnitudes: Any = None,
         token_scores: Any = None,
+        is_durable: bool = False,
         timeout: float | None = None,
     ) -> PutResult:
         """Puts one block, or the part of it that this rank has: k and v, or `source`, or `image`.
@@ -220,11 +228,15 @@ class Space(SideObjects):
         the head of K, of the squared queries after RoPE. Finite, not negative.
         query_magnitudes: for mixkvq, likewise of |q|. token_scores: for arkv, float32 or float16
         [layers, heads, tokens] of the part, as `cairn.arkv` makes them. Neither goes with `image`.
+
+        is_durable: return once it outlives a loss of power, the blocks before it included. Where it
+        is stored but does not, `NotDurableError` says why.
         """
         whole = part or Part()
         one = Put(key, k, v, parent, first_position, whole, is_derived, encode, source, image)
         one.query_squares, one.query_magnitudes = query_squares, query_magnitudes
         one.token_scores, one.slot_mapping = token_scores, slot_mapping
+        one.is_durable = is_durable
         result = self.put_batch([one], timeout=timeout)[0]
         if result.error is not None:
             raise result.error
@@ -243,16 +255,12 @@ class Space(SideObjects):
             request.slice = one.part.native()
             request.first_position = _ffi.unsigned("first_position", one.first_position, 64)
             request.derived = 1 if one.is_derived else 0
+            request.durable = 1 if one.is_durable else 0
             held.append(fill(request.source, self.spec, one))
             held.append(fill_statistics(request, self.spec, one))
         reason = self._run("put", requests, timeout)
         results = [
-            PutResult(
-                bool(request.duplicate),
-                request.image_bytes,
-                _failure("put", request.status, reason),
-            )
-            for request in requests
+            _put_result(request, _failure("put", request.status, reason)) for request in requests
         ]
         capture = self._capture
         if capture is not None:
@@ -330,6 +338,13 @@ class Space(SideObjects):
 
 def _join(wanted: Sequence[bytes]) -> bytes:
     return b"".join(check_key("a key", key) for key in wanted)
+
+
+def _put_result(request: Any, error: Error | None) -> PutResult:
+    durability = DURABILITIES[request.durability]
+    if isinstance(error, NotDurableError):
+        error.durability = durability
+    return PutResult(bool(request.duplicate), request.image_bytes, error, durability)
 
 
 def _failure(what: str, status: int, reason: str) -> Error | None:

@@ -17,6 +17,18 @@ _SKIPPED = -(2**63)  # of a token offset: left out
 _SLOT_TYPES = {"int64": ctypes.c_int64, "int32": ctypes.c_int32}
 
 TIERS = {0: "none", 1: "gpu", 2: "host", 3: "ssd"}
+DURABILITIES = (
+    "not_asked",
+    "durable",
+    "no_tier",
+    "read_only",
+    "no_room",
+    "late",
+    "ancestors",
+    "too_large",
+    "gone",
+    "stopping",
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,7 @@ class Put:
     query_magnitudes: Any = None
     token_scores: Any = None
     slot_mapping: Any = None
+    is_durable: bool = False
 
 
 @dataclass
@@ -80,11 +93,13 @@ class Get:
 
 @dataclass(frozen=True)
 class PutResult:
-    """is_duplicate: it was there already and nothing moved. image_bytes: what the daemon holds."""
+    """is_duplicate: it was there already and nothing moved. image_bytes: what the daemon holds.
+    durability: "durable" or "not_asked"; where `error` is a `NotDurableError`, why not."""
 
     is_duplicate: bool
     image_bytes: int
     error: Error | None = None
+    durability: str = "not_asked"
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,11 @@ static void check_put_get(cairn_space* space, const cairn_key* keys) {
   CHECK(puts[0].duplicate == 0 && puts[0].image_bytes > sizeof source);
   CHECK(puts[2].status == CAIRN_INVALID_ARGUMENT);
   CHECK(cairn_put(space, &puts[0], 0) == CAIRN_OK && puts[0].duplicate == 1);
+  CHECK(puts[0].durability == CAIRN_DURABILITY_NOT_ASKED);
+  puts[0].durable = 1; /* this daemon has no tier that lasts */
+  CHECK(cairn_put(space, &puts[0], 0) == CAIRN_ABORTED && puts[0].status == CAIRN_ABORTED);
+  CHECK(puts[0].durability == CAIRN_DURABILITY_NO_TIER);
+  CHECK(puts[0].duplicate == 1 && puts[0].image_bytes > sizeof source);
 
   for (int i = 0; i < 2; ++i) {
     for (int decode = 0; decode < 2; ++decode) {
@@ -260,7 +265,7 @@ static void check_figures(cairn_client* client) {
   memset(&counters, 0, sizeof counters);
   counters.struct_bytes = sizeof counters;
   CHECK(cairn_counters_get(client, &counters) == CAIRN_OK);
-  CHECK(counters.misses == 1 && counters.corrupt == 0 && counters.duplicates == 1);
+  CHECK(counters.misses == 1 && counters.corrupt == 0 && counters.duplicates == 2);
   CHECK(counters.hits + counters.misses == counters.gets);
   int fetch = 0;
   CHECK(cairn_breaker_recomputed(client, 1000, 1e-6) == CAIRN_OK);

@@ -40,7 +40,13 @@ STRUCTS = {
 HEADER = ROOT / "client" / "c" / "cairn.h"
 HEADERS = "".join(
     (HEADER.parent / name).read_text()
-    for name in ("cairn.h", "cairn_image.h", "cairn_paged.h", "cairn_tokens.h")
+    for name in (
+        "cairn.h",
+        "cairn_figures.h",
+        "cairn_image.h",
+        "cairn_paged.h",
+        "cairn_tokens.h",
+    )
 )
 PACKAGE = ROOT / "client" / "python" / "cairn"
 

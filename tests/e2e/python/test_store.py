@@ -42,6 +42,20 @@ def test_raw_is_bit_exact(client, dtype, bits):
     assert all(np.array_equal(a, b) for a, b in zip(kv, out, strict=True))
 
 
+def test_a_durable_put_says_why_it_is_not(client):
+    space = open_space(client)
+    (key,) = space.keys(range(TOKENS))
+    kv, out = make_kv(5), empty()
+    with pytest.raises(cairn.NotDurableError, match="not durable: no_tier") as raised:
+        space.put(key, *kv, is_durable=True)
+    assert raised.value.durability == "no_tier" and raised.value.code == 10
+    (result,) = space.put_batch([cairn.Put(key, *kv, is_durable=True)])
+    assert isinstance(result.error, cairn.NotDurableError) and result.durability == "no_tier"
+    assert result.is_duplicate and result.image_bytes > 0
+    assert space.get(key, *out), "it is stored"
+    assert space.put(key, *kv).durability == "not_asked"
+
+
 @pytest.mark.parametrize("encode", ["daemon", "client"])
 @pytest.mark.parametrize("decode", ["daemon", "client"])
 @pytest.mark.parametrize(
