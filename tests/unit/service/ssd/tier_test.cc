@@ -8,6 +8,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/metric_capture.h"
@@ -75,6 +77,30 @@ TEST(SsdTierTest, FindsAgainWhatItWrote) {
       EXPECT_TRUE(shelf.Get(number).ok()) << number;
     }
   }
+}
+
+TEST(SsdTierTest, ThoseThatWaitForASyncTogetherShareIt) {
+  SsdShelf shelf({.devices = 2});
+  std::vector<std::thread> threads;
+  for (uint64_t first = 0; first < 8; ++first) {
+    threads.emplace_back([&shelf, first] {
+      for (uint64_t number = 1 + first; number <= 64; number += 8) {
+        EXPECT_TRUE(shelf.Put(number, /*is_durable=*/true).ok()) << number;
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  // Nothing is new: nobody waits.
+  absl::Status synced = absl::UnknownError("");
+  shelf.tier().Sync([&](absl::Status status) { synced = std::move(status); });
+  EXPECT_TRUE(synced.ok()) << synced;
+  shelf.Crash();
+  EXPECT_EQ(shelf.Numbers(), Range(1, 64));
+  shelf.tier().Stop();
+  shelf.tier().Sync([&](absl::Status status) { synced = std::move(status); });
+  EXPECT_TRUE(absl::IsUnavailable(synced)) << "the tier is stopping";
 }
 
 TEST(SsdTierTest, WhatWasFreedStaysGone) {
