@@ -155,6 +155,14 @@ inline constexpr size_t kPathQueueBusy = 64;
 inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
+// Reads ahead of gets: those under way take at most so many bytes, one image at least, and begin
+// only while all reads together take at most half of that part.
+inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;
+inline constexpr size_t kPrefetchesMax = kKeysPerCallMax;  // slices that wait; all tenants
+// What a get of a leased block reads ahead: at most so many of the blocks that follow, one at
+// least.
+inline constexpr uint64_t kReadAheadBytesMax = 16_MiB;
+inline constexpr uint64_t kReadAheadBlocksMax = 16;
 
 // --- SSD tier. Of each device:
 

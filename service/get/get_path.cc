@@ -29,7 +29,9 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
                   .pool = pool,
                   .drop_damaged = [this](const ResidentPin& pin,
                                          std::string_view what) { return DropDamaged(pin, what); },
-                  .ended = [this](WaitingGets::Id get) { ResumeGet(get); }}),
+                  .ended = [this](WaitingGets::Id get) { ResumeGet(get); },
+                  .has_room = [this] { prefetches.Pump(); }}),
+      prefetches(spaces, index, promotions),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),
                Histogram(LatencyBounds())} {
   pool.SetDeadlines(*this);
@@ -109,6 +111,7 @@ void GetPath::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_waiting_gets", "Gets that wait for a colder tier.", {},
                 static_cast<double>(waiting.count()));
   promotions.Report(sink);
+  prefetches.Report(sink);
 }
 
 }  // namespace cairn

@@ -14,6 +14,7 @@
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
 #include "codecs/types/error.h"
+#include "service/get/prefetches.h"
 #include "service/get/promotions.h"
 #include "service/get/waiting_gets.h"
 #include "service/index/images.h"
@@ -45,6 +46,7 @@ class GetPath final : public PathPool::Deadlines {
   const codecs::Backend& backend;
   WaitingGets waiting;
   Promotions promotions;
+  Prefetches prefetches;
 
   // `tier`: where the bytes were, of a hit or of damaged ones.
   void Count(Outcome outcome, TierId tier = TierId::kHost);

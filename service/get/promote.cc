@@ -24,10 +24,12 @@ void Promote(std::unique_ptr<GetRun> run) {
   absl::Status joined =
       id != 0 ? absl::OkStatus() : absl::ResourceExhaustedError("too many gets wait for a tier");
   size_t reads = 0;
+  uint64_t bytes = 0;
   for (size_t i = 0; joined.ok() && i < run->pins.size(); ++i) {
     if (!run->pins[i].bytes().empty()) {
       continue;
     }
+    bytes += run->pins[i].copy().image_bytes;
     auto read = path.promotions.Join(std::move(run->pins[i]), run->space, id);
     joined = read.status();
     if (joined.ok()) {
@@ -40,12 +42,15 @@ void Promote(std::unique_ptr<GetRun> run) {
     return Finish(std::move(run), absl::NotFoundError(joined.message()));
   }
   const absl::Time deadline = run->get.deadline;
+  const proto::Get body = run->get.get;
+  const codecs::Slice slice = run->slice;
   std::unique_ptr<GetRun> ready = path.waiting.Wait(id, std::move(run), reads, deadline);
   if (ready != nullptr) {
     Resume(std::move(ready));
   } else {
     path.pool.Wake();  // for its deadline
   }
+  path.prefetches.ReadAhead({body.space_id, body.key}, body.group, slice, bytes);
 }
 
 void Resume(std::unique_ptr<GetRun> run) {

@@ -69,21 +69,68 @@ absl::Status Promotions::Allocate(Promotion& promotion) {
     copying_bytes_ += has_share ? bytes : 0;
   }
   if (has_share) {
-    promotion.writer_ = parts_.copies.BeginCopy(promotion.pin_, TierId::kHost);
-    const BlockName block = {promotion.pin_.facts().space_id, promotion.pin_.facts().key};
-    absl::StatusOr<Extent> room = promotion.writer_.is_empty()
-                                      ? absl::StatusOr<Extent>(absl::AlreadyExistsError(""))
-                                      : host.Allocate(bytes, &block);
-    if (room.ok()) {
-      promotion.memory_ = *std::move(room);
+    if (AllocateCopy(promotion)) {
       return absl::OkStatus();
     }
-    promotion.writer_.Reset();
     const MutexLock lock(mutex_);
     copying_bytes_ -= bytes;
   }
   CAIRN_ASSIGN_OR_RETURN(promotion.memory_, host.AllocateStaging(bytes));
   return absl::OkStatus();
+}
+
+bool Promotions::AllocateCopy(Promotion& promotion) {
+  promotion.writer_ = parts_.copies.BeginCopy(promotion.pin_, TierId::kHost);
+  const BlockName block = {promotion.pin_.facts().space_id, promotion.pin_.facts().key};
+  absl::StatusOr<Extent> room = promotion.writer_.is_empty()
+                                    ? absl::StatusOr<Extent>(absl::AlreadyExistsError(""))
+                                    : parts_.tiers.host().Allocate(promotion.bytes_, &block);
+  if (!room.ok()) {
+    promotion.writer_.Reset();
+    return false;
+  }
+  promotion.memory_ = *std::move(room);
+  return true;
+}
+
+Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& space) {
+  const Key key = KeyOf(pin);
+  const uint64_t bytes = pin.copy().image_bytes;
+  const uint64_t share = parts_.tiers.host().capacity_bytes() / limits::kPromotedShareOfHost / 2;
+  {
+    const MutexLock lock(mutex_);
+    if (promotions_.contains(key)) {
+      return Prefetched::kBegun;
+    }
+    if (is_stopping_ || bytes > share) {
+      return Prefetched::kNoRoom;
+    }
+    if (copying_bytes_ + bytes > share ||
+        (prefetching_bytes_ > 0 && prefetching_bytes_ + bytes > limits::kPrefetchBytesMax)) {
+      return Prefetched::kLater;
+    }
+    copying_bytes_ += bytes;
+    prefetching_bytes_ += bytes;
+  }
+  auto promotion = std::make_shared<Promotion>();
+  promotion->bytes_ = bytes;
+  promotion->is_prefetch_ = true;
+  promotion->space_ = space.Share();
+  promotion->pin_ = std::move(pin);
+  const bool is_allocated = AllocateCopy(*promotion);
+  {
+    const MutexLock lock(mutex_);
+    const bool is_read = promotions_.contains(key);  // a get was faster
+    if (!is_allocated || is_read) {
+      copying_bytes_ -= bytes;
+      prefetching_bytes_ -= bytes;
+      return is_read ? Prefetched::kBegun : Prefetched::kNoRoom;
+    }
+    promotions_.emplace(key, promotion);
+    ++under_way_;
+  }
+  Begin(promotion);
+  return Prefetched::kBegun;
 }
 
 void Promotions::Begin(const std::shared_ptr<Promotion>& promotion) {
@@ -153,6 +200,7 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
 
 void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status status) {
   const bool is_copy = !promotion->writer_.is_empty();
+  const bool is_prefetch = promotion->is_prefetch_;
   if (status.ok()) {
     status = CheckAndKeep(*promotion);
   } else if (absl::IsDataLoss(status)) {
@@ -165,12 +213,14 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
     promotion->status_ = std::move(status);
     gets.swap(promotion->gets_);
     copying_bytes_ -= is_copy ? promotion->bytes_ : 0;
+    prefetching_bytes_ -= is_prefetch ? promotion->bytes_ : 0;
     promotions_.erase(KeyOf(promotion->pin_));
   }
   promotion.reset();  // its pin is gone before Stop() returns, where no get has it
   for (const WaitingGets::Id get : gets) {
     parts_.ended(get);
   }
+  parts_.has_room();
   const MutexLock lock(mutex_);
   --under_way_;
   ended_.NotifyAll();

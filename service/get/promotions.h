@@ -58,6 +58,7 @@ class Promotion {
   Extent memory_;         // empty once it is a copy
   ResidentPin resident_;  // of that copy
   uint64_t bytes_ = 0;
+  bool is_prefetch_ = false;  // no get had asked for it when it began
   absl::Status status_;
   // Guarded by the lock of Promotions.
   std::vector<WaitingGets::Id> gets_;
@@ -79,6 +80,9 @@ class Promotions {
     // A read that the get joined is over. Runs on the path pool, or on a thread of the tier where
     // the pool takes no job: the read has failed then.
     std::function<void(WaitingGets::Id)> ended;
+    // A read is over, and no get is left to be told: there may be room for a prefetch. Runs where
+    // `ended` does.
+    std::function<void()> has_room = [] {};
   };
   explicit Promotions(Parts parts);
   ~Promotions();  // REQUIRES: Stop() has returned, or nothing was read
@@ -88,6 +92,14 @@ class Promotions {
   // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
   absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
                                                         WaitingGets::Id get);
+
+  enum class Prefetched : uint8_t {
+    kBegun,   // or somebody reads it already
+    kLater,   // has_room() will say when
+    kNoRoom,  // the host tier has none, or the daemon is stopping
+  };
+  // Starts a read that no get waits for, into the host tier.
+  Prefetched Prefetch(ResidentPin pin, const SpaceRef& space);
 
   // No new reads. Cancels those under way and waits until their completions have run. Idempotent.
   void Stop();
@@ -104,6 +116,8 @@ class Promotions {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Memory for promotion->bytes_: a copy to be in the host tier, or staging.
   absl::Status Allocate(Promotion& promotion);
+  // A copy to be in the host tier. False: there is no room for one, or one already.
+  bool AllocateCopy(Promotion& promotion);
   void Begin(const std::shared_ptr<Promotion>& promotion);
   // The completion, on any thread.
   void Completed(std::shared_ptr<Promotion> promotion, absl::Status status);
@@ -115,8 +129,9 @@ class Promotions {
   mutable Mutex mutex_;
   CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;        // until Finish() is about to return
-  uint64_t copying_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of copies to be, under way
+  size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // until Finish() is about to return
+  uint64_t copying_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of copies to be, under way
+  uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, that no get asked for
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);
   Counter copied_, staged_, failed_, refused_, shared_, read_bytes_;
 };

@@ -70,6 +70,12 @@ ResidentPin BlockIndex::ResideLocked(Copy& copy) {
   return ResidentPin(this, &copy);
 }
 
+std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t count) const {
+  const MutexLock lock(mutex_);
+  Visits visits;
+  return table_.LeasedAfter(name, count, visits);
+}
+
 Pins BlockIndex::PinImages(const BlockName& name) {
   Pins pins;
   const Hold hold(*this);

@@ -95,6 +95,7 @@ class BlockIndex final : public Prefixes,
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const override;
   ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const override;
   Pins PinImages(const BlockName& name) override;
   Pin PinImage(const ResidentPin& pin) override;
   ResidentPin Reside(const Pin& pin, TierId tier) override;

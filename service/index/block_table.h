@@ -78,6 +78,8 @@ class BlockTable {
   void DropExpired(Block* block);
   // Blocks whose time will be over.
   uint64_t expiring_count() const { return expiring_count_; }
+  // As Images::LeasedAfter(), as far as `visits` go.
+  std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count, Visits& visits) const;
   // Null: none is known.
   const Block* ParentOf(const Block& block) const;
   Block* ParentOf(Block& block) { return At(block.parent); }

@@ -102,6 +102,34 @@ const Block* BlockTable::ParentOf(const Block& block) const {
   return block.parent == kNoSlot ? nullptr : blocks_.At(block.parent);
 }
 
+std::vector<BlockName> BlockTable::LeasedAfter(const BlockName& name, size_t count,
+                                               Visits& visits) const {
+  const auto is_leased = [](const ImageRef& ref) { return ref.image->lease_pins > 0; };
+  std::vector<BlockName> names;
+  const Block* block = Find(name);
+  while (block != nullptr && names.size() < count) {  // ends: each turn adds one
+    const Block* next = nullptr;
+    uint32_t slot = block->first_child;
+    for (uint32_t i = 0; i < block->follower_count && next == nullptr; ++i) {
+      const Block* child = blocks_.At(slot);
+      slot = child->next_sibling;
+      const bool is_awake = child->is_awake();  // else nobody leases it
+      if (!visits.Take(1 + (is_awake ? child->awake->images.size() : 0))) {
+        return names;
+      }
+      if (is_awake &&
+          std::any_of(child->awake->images.begin(), child->awake->images.end(), is_leased)) {
+        next = child;
+      }
+    }
+    if (next != nullptr) {
+      names.push_back(next->name);
+    }
+    block = next;
+  }
+  return names;
+}
+
 Block* BlockTable::Know(const BlockName& name) {
   if (Block* block = FindKnown(name); block != nullptr) {
     return block;

@@ -28,6 +28,8 @@ class Images {
   // if one image does. Empty: a miss. Allocates only for more than four images.
   virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
                               const codecs::Slice& slice) = 0;
+  // Up to `count` blocks that follow one in its chain under a lease, the next one first.
+  virtual std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const = 0;
   // Pins of all images of the block; none where it is not there.
   virtual Pins PinImages(const BlockName& name) = 0;
   virtual Pin PinImage(const ResidentPin& pin) = 0;

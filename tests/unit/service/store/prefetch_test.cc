@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads ahead of gets: those that a client asked for, and those along a leased prefix.
+#include "service/get/prefetches.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/support/lasting_store.h"
+#include "tests/support/metric_capture.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+namespace {
+
+using Keys = std::vector<proto::BlockKey>;
+
+class PrefetchTest : public testing::Test {
+ protected:
+  ~PrefetchTest() override {
+    store_.lasting.HoldCompletions(false);
+    CompleteAll();
+    AwaitReads();
+    store_.upkeep->Stop();
+  }
+  // A chain that lies in the lasting tier alone.
+  Keys PutCold(uint64_t count, uint64_t first = 1) {
+    Keys keys = store_.PutChain(space_, count, first);
+    store_.WriteAllDown();
+    while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
+    }
+    return keys;
+  }
+  Prefetches::Answer Prefetch(const Keys& keys) {
+    return store_.get->prefetches.Begin(space_.id(), keys, space_.whole());
+  }
+  void CompleteAll() {
+    for (const TransferId id : store_.lasting.waiting()) {
+      store_.lasting.Complete(id, absl::OkStatus());
+    }
+  }
+  void AwaitReads() {
+    EXPECT_TRUE(WaitFor([&] { return store_.get->promotions.count() == 0; }));
+  }
+  size_t InMemory() const { return store_.index->figures(TierId::kHost).block_count; }
+  double Metric(const std::string& series) {
+    MetricCapture metrics;
+    store_.get->Report(metrics);
+    return metrics.Value(series);
+  }
+
+  const std::shared_ptr<MemoryDisk> disk_ = std::make_shared<MemoryDisk>();
+  LastingStore store_{disk_};
+  SpaceEntry& space_ = store_.OpenSpace("raw");
+};
+
+TEST_F(PrefetchTest, SaysAtOnceWhereTheBlocksAre) {
+  Keys keys = PutCold(3);
+  store_.PutChain(space_, 1, /*first=*/50);
+  keys.push_back(StoreFixture::Key(50));
+  keys.push_back(StoreFixture::Key(99));
+  store_.lasting.HoldCompletions(true);
+  Prefetches::Answer answer = Prefetch(keys);
+  EXPECT_EQ(answer.on_their_way, 3u);
+  EXPECT_EQ(answer.in_memory, 1u);
+  EXPECT_EQ(answer.absent, 1u);
+  EXPECT_EQ(answer.refused, 0u);
+  EXPECT_EQ(InMemory(), 1u) << "none is read yet";
+  EXPECT_EQ(store_.lasting.waiting().size(), 3u);
+  CompleteAll();
+  AwaitReads();
+  EXPECT_EQ(InMemory(), 4u);
+  answer = Prefetch(keys);
+  EXPECT_EQ(answer.in_memory, 4u);
+  EXPECT_EQ(answer.on_their_way, 0u);
+  EXPECT_EQ(store_.lasting.waiting().size(), 0u) << "nothing is read twice";
+}
+
+TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
+  const Keys keys = PutCold(200);
+  store_.lasting.HoldCompletions(true);
+  EXPECT_EQ(Prefetch(keys).on_their_way, 200u);
+  const uint64_t share = 16_MiB / limits::kPromotedShareOfHost / 2;
+  EXPECT_LE(Metric("cairn_promoting_bytes"), share);
+  EXPECT_GT(Metric("cairn_promoting_bytes"), share / 2);
+  const size_t first = store_.lasting.waiting().size();
+  EXPECT_LT(first, 200u);
+  EXPECT_EQ(Metric("cairn_waiting_prefetches"), 200 - static_cast<double>(first));
+  // One that ends makes room for the next.
+  store_.lasting.Complete(store_.lasting.waiting()[0], absl::OkStatus());
+  EXPECT_TRUE(WaitFor([&] { return store_.lasting.waiting().size() == first; }));
+  store_.lasting.HoldCompletions(false);
+  EXPECT_TRUE(WaitFor([&] {
+    CompleteAll();
+    return InMemory() == 200;
+  }));
+  EXPECT_EQ(Metric("cairn_prefetches_total{outcome=\"begun\"}"), 200);
+}
+
+TEST_F(PrefetchTest, AGetSharesTheRead) {
+  const Keys keys = PutCold(1);
+  store_.lasting.HoldCompletions(true);
+  Prefetch(keys);
+  std::atomic<bool> is_hit{false};
+  proto::Get body;
+  body.space_id = space_.id();
+  body.key = keys[0];
+  const auto whole = StoreFixture::Whole(space_);
+  body.slice = {whole.layer_first, whole.layer_count, whole.head_first, whole.head_count};
+  Get(*store_.get,
+      {.session = store_.session, .get = body, .target_bytes = limits::kTransferBytesMax},
+      [&](const absl::StatusOr<Answer>& answer) { is_hit = answer.ok(); });
+  EXPECT_EQ(store_.lasting.waiting().size(), 1u);
+  CompleteAll();
+  EXPECT_TRUE(WaitFor([&] { return is_hit.load(); }));
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"shared\"}"), 1);
+}
+
+TEST_F(PrefetchTest, NoRoomIsNoError) {
+  const Keys keys = PutCold(4);
+  std::vector<Extent> all;
+  for (auto room = store_.host->Allocate(64_KiB, nullptr); room.ok();
+       room = store_.host->Allocate(64_KiB, nullptr)) {
+    all.push_back(*std::move(room));
+  }
+  EXPECT_EQ(Prefetch(keys).on_their_way, 4u);
+  EXPECT_EQ(Metric("cairn_prefetches_total{outcome=\"dropped\"}"), 4);
+  all.clear();
+  Prefetch(keys);
+  EXPECT_TRUE(WaitFor([&] { return InMemory() == 4; }));
+}
+
+TEST_F(PrefetchTest, AGetOfALeasedBlockReadsThoseThatFollow) {
+  const Keys keys = PutCold(30);
+  const auto match = store_.index->Match(store_.Query(space_, keys, /*wants_lease=*/true));
+  ASSERT_TRUE(match.ok() && match->blocks.size() == 30);
+  store_.Fetch(space_, keys[2]);
+  EXPECT_TRUE(WaitFor([&] { return InMemory() == 1 + limits::kReadAheadBlocksMax; }));
+  const auto again = store_.index->Match(store_.Query(space_, keys));
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->blocks[1].tier, TierId::kSsd);
+  EXPECT_EQ(again->blocks[2].tier, TierId::kHost);
+  EXPECT_EQ(again->blocks[2 + limits::kReadAheadBlocksMax].tier, TierId::kHost);
+  EXPECT_EQ(again->blocks[3 + limits::kReadAheadBlocksMax].tier, TierId::kSsd);
+}
+
+TEST_F(PrefetchTest, WithoutALeaseNothingIsReadAhead) {
+  const Keys keys = PutCold(5);
+  store_.Fetch(space_, keys[0]);
+  AwaitReads();
+  EXPECT_EQ(InMemory(), 1u);
+}
+
+}  // namespace
+}  // namespace cairn
