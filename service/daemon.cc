@@ -255,7 +255,8 @@ void Daemon::StartServices() {
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(
-      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, clock_}, std::move(terms));
+      StoreService::Parts{spaces_, sessions_, *index_, *tiers_, get_->prefetches, clock_},
+      std::move(terms));
   admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
       spaces_, sessions_, *index_, *upkeep_, *tiers_, [this] { BeginDrain(); }});
   control_->Serve(*store_service_, *admin_service_);

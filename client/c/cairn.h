@@ -220,6 +220,27 @@ typedef struct cairn_match_result {
 CAIRN_API int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
                           const cairn_match_options* options, cairn_match_result* result,
                           cairn_matched_block* blocks);
+typedef struct cairn_prefetch_options {
+  uint32_t struct_bytes;
+  uint32_t timeout_ms;
+  const cairn_slice* slices; /* as in cairn_match_options */
+  uint32_t slice_count;
+  uint32_t groups_skipped_count;
+  const uint32_t* groups_skipped;
+} cairn_prefetch_options;
+
+/* Each key is counted once. */
+typedef struct cairn_prefetch_result {
+  uint32_t struct_bytes;
+  uint32_t in_memory_count, on_their_way_count; /* cairn_match() says when they are there */
+  uint32_t absent_count;                        /* something that is wanted of them is nowhere */
+  uint32_t refused_count;                       /* too many wait to be read: ask again later */
+} cairn_prefetch_result;
+
+/* Has blocks read into the daemon's memory, after all that gets wait for, and returns at once.
+ * `options` may be NULL. What there is no room for stays where it is. */
+CAIRN_API int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
+                             const cairn_prefetch_options* options, cairn_prefetch_result* result);
 /* Gives leases back. Unknown and all-zero ones are ignored. */
 CAIRN_API int cairn_release(cairn_client* client, const cairn_lease* leases, size_t lease_count,
                             uint32_t timeout_ms);

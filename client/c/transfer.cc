@@ -121,6 +121,7 @@ using cairn::GroupSlice;
 using cairn::InstalledSideObject;
 using cairn::LeaseToken;
 using cairn::MatchResult;
+using cairn::PrefetchResult;
 using cairn::SideObjectFigures;
 using cairn::SideObjectHandle;
 using cairn::SideObjectKind;
@@ -176,6 +177,39 @@ int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
     for (uint32_t i = 0; blocks != nullptr && i < match.block_count; ++i) {
       blocks[i] = {static_cast<int32_t>(match.blocks[i].tier), 0, match.blocks[i].image_bytes};
     }
+    return absl::OkStatus();
+  });
+}
+
+int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
+                   const cairn_prefetch_options* options, cairn_prefetch_result* result) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
+    CAIRN_RETURN_IF_ERROR(CheckStruct("result", result));
+    cairn_prefetch_options known{};
+    if (options != nullptr) {
+      CAIRN_RETURN_IF_ERROR(CheckStruct("options", options));
+      known = ReadStruct(options);
+    }
+    CAIRN_RETURN_IF_ERROR(CheckPointer("options.slices", known.slices, known.slice_count));
+    CAIRN_RETURN_IF_ERROR(
+        CheckPointer("options.groups_skipped", known.groups_skipped, known.groups_skipped_count));
+    std::vector<GroupSlice> slices;
+    for (uint32_t i = 0; i < known.slice_count; ++i) {
+      slices.push_back(FromSlice(known.slices[i]));
+    }
+    CAIRN_ASSIGN_OR_RETURN(const PrefetchResult prefetch,
+                           space->space->Prefetch({.keys = Keys(keys, key_count),
+                                                   .slices = slices,
+                                                   .groups_skipped = {known.groups_skipped,
+                                                                      known.groups_skipped_count},
+                                                   .timeout = Timeout(known.timeout_ms)}));
+    cairn_prefetch_result value{};
+    value.in_memory_count = prefetch.in_memory_count;
+    value.on_their_way_count = prefetch.on_their_way_count;
+    value.absent_count = prefetch.absent_count;
+    value.refused_count = prefetch.refused_count;
+    WriteStruct(value, result);
     return absl::OkStatus();
   });
 }

@@ -67,8 +67,8 @@ struct Command {
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
-extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kDelete, kVerify, kPolicy,
-    kProfile, kEvaluate, kReplay, kTier, kDrain, kVersion;
+extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kDelete, kVerify,
+    kPolicy, kProfile, kEvaluate, kReplay, kTier, kDrain, kVersion;
 
 // Flags that every command takes.
 std::span<const Flag> CommonFlags();

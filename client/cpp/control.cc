@@ -94,6 +94,10 @@ class GrpcControl final : public Control {
   absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) override {
     return Call<v1::MatchReply>(&v1::Store::Stub::Match, request, deadline);
   }
+  absl::StatusOr<v1::PrefetchReply> Prefetch(v1::PrefetchRequest request,
+                                             absl::Time deadline) override {
+    return Call<v1::PrefetchReply>(&v1::Store::Stub::Prefetch, request, deadline);
+  }
   absl::StatusOr<v1::ReleaseReply> Release(v1::ReleaseRequest request,
                                            absl::Time deadline) override {
     return Call<v1::ReleaseReply>(&v1::Store::Stub::Release, request, deadline);

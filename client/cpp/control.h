@@ -48,6 +48,8 @@ class Control {
   virtual absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
                                                        absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) = 0;
+  virtual absl::StatusOr<v1::PrefetchReply> Prefetch(v1::PrefetchRequest request,
+                                                     absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ReleaseReply> Release(v1::ReleaseRequest request,
                                                    absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ContainsReply> Contains(v1::ContainsRequest request,

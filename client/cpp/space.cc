@@ -28,8 +28,10 @@ void AddKeys(std::span<const BlockKey> keys, Request& request) {
   }
 }
 
-v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
-  v1::MatchRequest message;
+// Keys and what is wanted of them, of a match or a prefetch.
+template <typename Message, typename Request>
+Message Asking(const Request& request, uint64_t space_id) {
+  Message message;
   message.set_space_id(space_id);
   AddKeys(request.keys, message);
   for (const GroupSlice& slice : request.slices) {
@@ -43,6 +45,11 @@ v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
   for (const uint32_t group : request.groups_skipped) {
     message.add_groups_skipped(group);
   }
+  return message;
+}
+
+v1::MatchRequest ToMessage(const MatchRequest& request, uint64_t space_id) {
+  auto message = Asking<v1::MatchRequest>(request, space_id);
   message.set_token_limit(request.token_limit);
   message.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(request.wait)));
   message.set_lease(!request.is_counting);
@@ -174,6 +181,24 @@ absl::StatusOr<MatchResult> Space::Match(const MatchRequest& request) {
     core_.breaker.OnMatched(result.ok() && result->block_count > 0 && !request.is_counting);
   }
   return result;
+}
+
+absl::StatusOr<PrefetchResult> Space::Prefetch(const PrefetchRequest& request) {
+  CAIRN_RETURN_IF_ERROR(CheckKeyCount(request.keys.size()));
+  for (const GroupSlice& slice : request.slices) {
+    CAIRN_RETURN_IF_ERROR(PlaceSlice(shapes_, slice).status());
+  }
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline,
+                         core_.Begin(request.timeout, kControlTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  CAIRN_ASSIGN_OR_RETURN(
+      const v1::PrefetchReply reply,
+      core_.control->Prefetch(Asking<v1::PrefetchRequest>(request, bound.opened.space_id),
+                              deadline));
+  return PrefetchResult{.in_memory_count = reply.in_memory_count(),
+                        .on_their_way_count = reply.on_their_way_count(),
+                        .absent_count = reply.absent_count(),
+                        .refused_count = reply.refused_count()};
 }
 
 absl::StatusOr<std::vector<bool>> Space::Contains(std::span<const BlockKey> keys,

@@ -51,6 +51,21 @@ struct MatchResult {
   bool is_breaker_open = false;       // the daemon was not asked (breaker.h)
 };
 
+struct PrefetchRequest {
+  std::span<const BlockKey> keys{};            // of any blocks, the most urgent first
+  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
+  std::span<const uint32_t> groups_skipped{};  // not wanted at all
+  absl::Duration timeout = absl::ZeroDuration();
+};
+
+// Each key is counted once.
+struct PrefetchResult {
+  uint32_t in_memory_count = 0;
+  uint32_t on_their_way_count = 0;  // being read, or to be read; Match() says when they are there
+  uint32_t absent_count = 0;        // something that is wanted of them is nowhere
+  uint32_t refused_count = 0;       // too many wait to be read: ask again later
+};
+
 // Thread-safety: Thread-safe. The Client must outlive it.
 class Space {
  public:
@@ -81,6 +96,9 @@ class Space {
 
   // The longest prefix that is there, leased in the same call. A miss is OK with block_count 0.
   absl::StatusOr<MatchResult> Match(const MatchRequest& request);
+
+  // Has the daemon read blocks into memory, after all that gets wait for. Returns at once.
+  absl::StatusOr<PrefetchResult> Prefetch(const PrefetchRequest& request);
 
   absl::StatusOr<PutResult> Put(const PutRequest& request,
                                 absl::Duration timeout = absl::ZeroDuration());

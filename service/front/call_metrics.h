@@ -16,6 +16,7 @@ enum class Call : uint8_t {
   kMatch,
   kRelease,
   kContains,
+  kPrefetch,
   kDelete,
   kInvalidate,
   kStats,
@@ -31,7 +32,7 @@ enum class Call : uint8_t {
   kDrain,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 18;
+inline constexpr size_t kCallCount = 19;
 
 class CallMetrics {
  public:

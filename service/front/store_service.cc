@@ -30,6 +30,24 @@ void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   reply->set_shortened_by_pins(result.is_shortened_by_pins);
 }
 
+// What a request wants of each group: a MatchRequest or a PrefetchRequest.
+template <typename Request>
+absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const Request& request) {
+  if (static_cast<size_t>(request.slices_size()) > limits::kGroupsPerSpaceMax ||
+      static_cast<size_t>(request.groups_skipped_size()) > limits::kGroupsPerSpaceMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices, groups_skipped: at most ", limits::kGroupsPerSpaceMax, " of each"));
+  }
+  std::vector<SpaceEntry::Ask> asks;
+  for (const v1::GroupSlice& slice : request.slices()) {
+    asks.push_back({slice.group(), slice.layer_first(), slice.layer_count(), slice.head_first(),
+                    slice.head_count()});
+  }
+  const std::vector<uint32_t> skipped(request.groups_skipped().begin(),
+                                      request.groups_skipped().end());
+  return space.Want(asks, skipped);
+}
+
 constexpr RequestBound KeyList(int field) {
   return {.bulk_field = static_cast<uint32_t>(field), .bulk_count_max = limits::kKeysPerCallMax};
 }
@@ -69,6 +87,8 @@ void StoreService::AddTo(CallRouter& router) {
       &StoreService::Release);
   add("Contains", Call::kContains, KeyList(v1::ContainsRequest::kKeysFieldNumber),
       &StoreService::Contains);
+  add("Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
+      &StoreService::Prefetch);
   add("Stats", Call::kStats, kShort, &StoreService::Stats);
   add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
@@ -118,20 +138,8 @@ absl::StatusOr<MatchQuery> StoreService::QueryOf(const v1::MatchRequest& request
     return absl::InvalidArgumentError(
         absl::StrCat("wait_ms: ", request.wait_ms(), " is over ", limits::kWaitMsMax));
   }
-  if (static_cast<size_t>(request.slices_size()) > limits::kGroupsPerSpaceMax ||
-      static_cast<size_t>(request.groups_skipped_size()) > limits::kGroupsPerSpaceMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slices, groups_skipped: at most ", limits::kGroupsPerSpaceMax, " of each"));
-  }
-  std::vector<SpaceEntry::Ask> asks;
-  for (const v1::GroupSlice& slice : request.slices()) {
-    asks.push_back({slice.group(), slice.layer_first(), slice.layer_count(), slice.head_first(),
-                    slice.head_count()});
-  }
-  const std::vector<uint32_t> skipped(request.groups_skipped().begin(),
-                                      request.groups_skipped().end());
   MatchQuery query;
-  CAIRN_ASSIGN_OR_RETURN(query.wanted, space->Want(asks, skipped));
+  CAIRN_ASSIGN_OR_RETURN(query.wanted, WantedOf(*space, request));
   CAIRN_ASSIGN_OR_RETURN(query.keys, proto::FromKeyList(request.keys()));
   query.space_id = space->id();
   query.tokens_per_block = space->tokens_per_block();
@@ -183,6 +191,18 @@ absl::Status StoreService::Contains(const v1::ContainsRequest& request, v1::Cont
   for (const bool complete : parts_.index.Contains(space->id(), keys, whole)) {
     reply->add_complete(complete);
   }
+  return absl::OkStatus();
+}
+
+absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply) {
+  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, SpaceOf(request.ticket(), request.space_id()));
+  CAIRN_ASSIGN_OR_RETURN(const auto wanted, WantedOf(*space, request));
+  CAIRN_ASSIGN_OR_RETURN(const auto keys, proto::FromKeyList(request.keys()));
+  const Prefetches::Answer answer = parts_.prefetches.Begin(space->id(), keys, wanted);
+  reply->set_in_memory_count(answer.in_memory);
+  reply->set_on_their_way_count(answer.on_their_way);
+  reply->set_absent_count(answer.absent);
+  reply->set_refused_count(answer.refused);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "service/front/freed_calls.h"
 #include "service/front/session_stream.h"
 #include "service/front/side_object_upload.h"
+#include "service/get/prefetches.h"
 #include "service/index/block_index.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
@@ -28,6 +29,7 @@ class StoreService {
     Sessions& sessions;
     BlockIndex& index;
     Tiers& tiers;
+    Prefetches& prefetches;
     const Clock& clock;
   };
   StoreService(const Parts& parts, SessionTerms terms);
@@ -44,6 +46,7 @@ class StoreService {
   void Match(const ControlCall& call, const v1::MatchRequest& request,
              const ReplyDone<v1::MatchReply>& done);
   absl::Status Release(const v1::ReleaseRequest& request, v1::ReleaseReply* reply);
+  absl::Status Prefetch(const v1::PrefetchRequest& request, v1::PrefetchReply* reply);
   absl::Status Contains(const v1::ContainsRequest& request, v1::ContainsReply* reply);
   // Both are answered once a restart brings nothing back.
   void Delete(const ControlCall& call, const v1::DeleteRequest& request,

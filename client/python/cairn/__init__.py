@@ -34,7 +34,7 @@ from .errors import (
 from .keys import Group, KeyExtra, KvGroup, Rope, SpaceSpec
 from .match import Match
 from .space import Space
-from .transfer import Get, GetResult, MatchedBlock, Part, Put, PutResult
+from .transfer import Get, GetResult, MatchedBlock, Part, Prefetched, Put, PutResult
 
 __version__ = "0.1.0"
 
@@ -60,6 +60,7 @@ __all__ = [
     "NotFoundError",
     "Part",
     "PermissionDeniedError",
+    "Prefetched",
     "Put",
     "PutResult",
     "ResourceExhaustedError",

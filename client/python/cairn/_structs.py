@@ -120,6 +120,27 @@ class MatchResult(_Sized):
     ]
 
 
+class PrefetchOptions(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("timeout_ms", u32),
+        ("slices", POINTER(Slice)),
+        ("slice_count", u32),
+        ("groups_skipped_count", u32),
+        ("groups_skipped", POINTER(u32)),
+    ]
+
+
+class PrefetchResult(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("in_memory_count", u32),
+        ("on_their_way_count", u32),
+        ("absent_count", u32),
+        ("refused_count", u32),
+    ]
+
+
 class View(Structure):
     _fields_ = [
         ("data", pointer),

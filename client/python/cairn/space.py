@@ -24,6 +24,7 @@ from .transfer import (
     Get,
     GetResult,
     Part,
+    Prefetched,
     Put,
     PutResult,
     check_key,
@@ -131,6 +132,33 @@ class Space(SideObjects):
             )
         matched = list(wanted[: result.block_count])
         return Match(self, matched, part or Part(), result, blocks)
+
+    def prefetch(
+        self, wanted: Sequence[bytes], *, part: Part | None = None, timeout: float | None = None
+    ) -> Prefetched:
+        """Has the daemon read blocks into memory, the most urgent first, after all that gets wait
+        for. Returns at once; `match` says where a block is by then."""
+        options = _ffi.PrefetchOptions(timeout_ms=_ffi.milliseconds(timeout))
+        if part is not None:
+            options.slices = ctypes.pointer(part.native())
+            options.slice_count = 1
+        result = _ffi.PrefetchResult()
+        with self._handle.use() as space:
+            _ffi.check(
+                _ffi.library().cairn_prefetch(
+                    space,
+                    _join(wanted),
+                    len(wanted),
+                    ctypes.byref(options),
+                    ctypes.byref(result),
+                )
+            )
+        return Prefetched(
+            result.in_memory_count,
+            result.on_their_way_count,
+            result.absent_count,
+            result.refused_count,
+        )
 
     def get(
         self,

@@ -119,6 +119,17 @@ class GetResult:
 
 
 @dataclass(frozen=True)
+class Prefetched:
+    """Where blocks are, each counted once. absent: something that is wanted of them is nowhere.
+    refused: too many wait to be read; ask again later."""
+
+    in_memory: int
+    on_their_way: int
+    absent: int
+    refused: int
+
+
+@dataclass(frozen=True)
 class MatchedBlock:
     tier: str
     image_bytes: int

@@ -110,6 +110,12 @@ static void check_put_get(cairn_space* space, const cairn_key* keys) {
   CHECK(puts[0].durability == CAIRN_DURABILITY_NO_TIER);
   CHECK(puts[0].duplicate == 1 && puts[0].image_bytes > sizeof source);
 
+  cairn_prefetch_result found;
+  memset(&found, 0, sizeof found);
+  found.struct_bytes = sizeof found;
+  CHECK(cairn_prefetch(space, keys, 3, NULL, &found) == CAIRN_OK);
+  CHECK(found.in_memory_count == 2 && found.absent_count == 1 && found.on_their_way_count == 0);
+
   for (int i = 0; i < 2; ++i) {
     for (int decode = 0; decode < 2; ++decode) {
       cairn_get_request get = get_of(keys[i]);

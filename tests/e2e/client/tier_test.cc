@@ -3,13 +3,16 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "codecs/backend/backends.h"
 #include "codecs/image/image.h"
 #include "codecs/transform/demote.h"
+#include "proto/block_key.h"
 #include "tests/e2e/client/tier_fixture.h"
 #include "tests/support/run_command.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -68,6 +71,35 @@ TEST_F(TierCliTest, ShowsTiersAndTheirDevices) {
     EXPECT_THAT(ran.output, HasSubstr(shown));
   }
   EXPECT_THAT(Run("tier --help").output, HasSubstr("retire PATH | admit PATH"));
+}
+
+TEST_F(TierCliTest, PrefetchesWhatLiesOnADrive) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, 4));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
+  Disconnect();
+  daemon_->process().Signal(SIGKILL);
+  ASSERT_TRUE(daemon_->process().Wait(absl::Seconds(20)).has_value());
+  daemon_.reset();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::string words = "prefetch";
+  for (uint32_t block = 0; block < 5; ++block) {
+    absl::StrAppend(&words, " ", proto::Hex(keys_[block]));
+  }
+  const Ran ran = Run(words);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_EQ(ran.output, "0 in memory, 4 on their way, 1 not there, 0 refused\n");
+  const auto are_in_memory = [&] {
+    const auto match = space_->Match({.keys = keys_, .is_counting = true, .timeout = kPatience});
+    return match.ok() && match->block_count == 4 &&
+           std::ranges::all_of(match->blocks,
+                               [](const MatchedBlock& block) { return block.tier == Tier::kHost; });
+  };
+  EXPECT_TRUE(WaitFor(are_in_memory)) << "Match says when they are there";
+  EXPECT_THAT(Run(words + " --json").output, HasSubstr("\"in_memory\": 4"));
+  Bytes values;
+  ASSERT_TRUE(Get(3, &values).ok());
+  EXPECT_TRUE(values == SourceOf(3));
 }
 
 TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {

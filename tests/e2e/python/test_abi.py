@@ -21,6 +21,8 @@ STRUCTS = {
     "cairn_match_options": _ffi.MatchOptions,
     "cairn_matched_block": _ffi.MatchedBlock,
     "cairn_match_result": _ffi.MatchResult,
+    "cairn_prefetch_options": _ffi.PrefetchOptions,
+    "cairn_prefetch_result": _ffi.PrefetchResult,
     "cairn_view": _ffi.View,
     "cairn_memory": _ffi.Memory,
     "cairn_put_request": _ffi.PutRequest,

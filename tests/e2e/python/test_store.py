@@ -42,6 +42,16 @@ def test_raw_is_bit_exact(client, dtype, bits):
     assert all(np.array_equal(a, b) for a, b in zip(kv, out, strict=True))
 
 
+def test_prefetch_says_where_the_blocks_are(client):
+    space = open_space(client)
+    keys, _ = put_chain(space, 3)
+    found = space.prefetch([*keys, bytes(31) + b"x"])
+    assert found == cairn.Prefetched(in_memory=3, on_their_way=0, absent=1, refused=0)
+    assert space.prefetch(keys, part=cairn.Part(layers=range(1))).in_memory == 3
+    with pytest.raises(cairn.InvalidArgumentError):
+        space.prefetch([b"short"])
+
+
 def test_a_durable_put_says_why_it_is_not(client):
     space = open_space(client)
     (key,) = space.keys(range(TOKENS))

@@ -254,6 +254,7 @@ void MutateCalls(Attack& attack) {
       {"Store/Match", match},
       {"Store/Release", ticket + Field(2, std::string(16, 'l'))},
       {"Store/Contains", match},
+      {"Store/Prefetch", match},
       {"Store/Delete", match},
       {"Store/Invalidate", match.substr(0, 30)},
       {"Store/Stats", ticket},

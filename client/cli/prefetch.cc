@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+};
+
+absl::Status Run(const Arguments& arguments) {
+  std::vector<BlockKey> keys;
+  for (const std::string& text : arguments.positional()) {
+    CAIRN_ASSIGN_OR_RETURN(keys.emplace_back(), ParseKey(text));
+  }
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
+  CAIRN_ASSIGN_OR_RETURN(const PrefetchResult result,
+                         opened.space->Prefetch({.keys = keys, .timeout = timeout}));
+  if (arguments.is_json()) {
+    JsonWriter()
+        .BeginObject()
+        .Field("space_id", info.space_id())
+        .Field("in_memory", result.in_memory_count)
+        .Field("on_their_way", result.on_their_way_count)
+        .Field("absent", result.absent_count)
+        .Field("refused", result.refused_count)
+        .EndObject()
+        .Print();
+  } else {
+    absl::PrintF("%d in memory, %d on their way, %d not there, %d refused\n",
+                 result.in_memory_count, result.on_their_way_count, result.absent_count,
+                 result.refused_count);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Command kPrefetch{
+    .name = "prefetch",
+    .operands = "KEY …",
+    .summary = "Has blocks read into memory that lie on a drive",
+    .details = "Answers at once. What there is no room for stays where it is.\n",
+    .flags = kFlags,
+    .operands_min = 1,
+    .operands_max = 65536,
+    .run = Run,
+};
+
+}  // namespace cairn::cli
