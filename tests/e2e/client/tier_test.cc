@@ -79,7 +79,7 @@ TEST_F(TierCliTest, PrefetchesWhatLiesOnADrive) {
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
   Disconnect();
   daemon_->process().Signal(SIGKILL);
-  ASSERT_TRUE(daemon_->process().Wait(absl::Seconds(20)).has_value());
+  ASSERT_TRUE(daemon_->process().Wait(absl::Seconds(20)).ok());
   daemon_.reset();
   ASSERT_NO_FATAL_FAILURE(Start());
   std::string words = "prefetch";
