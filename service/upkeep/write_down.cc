@@ -91,7 +91,7 @@ absl::Time WriteDown::BeginSome(absl::Time now) {
         return again_;
       }
       budget = budget_.Look(now);
-      refilled_at = budget_.RefilledAt(now);
+      refilled_at = budget == WriteBudget::State::kSpent ? budget_.RefilledAt(now) : now;
     }
     if (budget == WriteBudget::State::kSpent) {
       durable_puts_.Refused(absl::ResourceExhaustedError("the write budget is spent"));

@@ -207,6 +207,30 @@ TEST_F(DurableTest, ATierThatTakesNoWritesAnswersAtOnce) {
   EXPECT_EQ(Of(third), Durability::kDurable) << "it is tried at once";
 }
 
+TEST_F(DurableTest, AShortWriteBudgetIsForItAndASpentOneIsNamed) {
+  Put(100);
+  Round();
+  const uint64_t image_bytes = disk_->copies.begin()->second.bytes.size();
+  store_.upkeep->Stop();
+  store_.upkeep = std::make_unique<Upkeep>(
+      store_.spaces, *store_.index, *store_.tiers, store_.clock,
+      Upkeep::Options{.write_budget_bytes = limits::kWriteBudgetStartShare * 4 * image_bytes});
+  store_.put->durable_waits = &store_.upkeep->durable_waits();
+  Put(200, 0, 0, /*is_durable=*/false);
+  std::vector<const Answered*> puts;
+  for (uint64_t number = 1; number <= 8; ++number) {
+    puts.push_back(&Put(number));
+    Round();
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(Of(*puts[i]), Durability::kDurable) << i;
+  }
+  EXPECT_FALSE(puts.back()->reply.has_value());
+  store_.clock.Advance(absl::Milliseconds(1900));
+  Round();
+  EXPECT_EQ(Of(*puts.back()), Durability::kNoRoom);
+}
+
 TEST_F(DurableTest, ASyncThatFailsIsNotDurable) {
   store_.lasting.HoldCompletions(true);
   const Answered& put = Put(1);
