@@ -152,9 +152,7 @@ void SsdDevice::Sync(TierDone done) {
   absl::Status status;
   {
     const MutexLock lock(mutex_);
-    if (state_ == State::kOut) {
-      // The index has nothing of it any more.
-    } else if (is_stopping_ || is_ledger_failed_) {
+    if (is_stopping_ || is_ledger_failed_ || state_ == State::kOut) {
       status = absl::UnavailableError(is_stopping_ ? "the tier is stopping" : why_);
     } else if (recorded_round_ > synced_round_ || !syncs_.empty()) {
       return QueueSync(std::move(done));
