@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the way down says of itself.
+#include <string_view>
+
+#include "service/upkeep/write_down.h"
+
+namespace cairn {
+
+uint64_t WriteDown::left() const {
+  if (tier_ == nullptr) {
+    return 0;
+  }
+  const uint64_t waiting = copies_.uncopied_count() + copies_.pending_count();
+  const MutexLock lock(mutex_);
+  return waiting + count_;
+}
+
+WriteReport WriteDown::Describe() const {
+  const MutexLock lock(mutex_);
+  return {.budget_bytes = budget_.bytes_per_day(),
+          .budget_left_bytes = budget_.left(),
+          .withheld_count = withheld_.Value(),
+          .uptime = clock_.Now() - began_};
+}
+
+void WriteDown::Report(MetricSink& sink) const {
+  const auto outcome = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"outcome", name}};
+    sink.AddCounter("cairn_write_downs_total",
+                    "Images on their way into the lasting tier, by how they ended.", labels,
+                    counter.Value());
+  };
+  outcome("written", written_);
+  outcome("gone", gone_);
+  outcome("refused", refused_);
+  outcome("failed", failed_);
+  durable_puts_.Report(sink);
+  sink.AddCounter("cairn_written_down_bytes_total", "Bytes of those written.", {},
+                  written_bytes_.Value());
+  sink.AddCounter(
+      "cairn_write_down_recoded_total",
+      "Of those written, the ones in the recipe that the policy names for the way down.", {},
+      recoded_.Value());
+  sink.AddCounter("cairn_write_down_recoded_bytes_total", "Their bytes there.", {},
+                  recoded_bytes_.Value());
+  sink.AddCounter("cairn_write_down_recode_failed_total",
+                  "Images written down as they are, for they could not be encoded so.", {},
+                  recode_failed_.Value());
+  sink.AddCounter("cairn_write_downs_withheld_total",
+                  "Images not written to the lasting tier while its write budget was short: nobody "
+                  "had asked for them or put them before.",
+                  {}, withheld_.Value());
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_write_budget_bytes",
+                "Bytes that may be written to the lasting tier a day; 0: any.", {},
+                static_cast<double>(budget_.bytes_per_day()));
+  sink.AddGauge("cairn_write_budget_left_bytes",
+                "What is left of them; below 0 nothing is written.", {}, budget_.left());
+  sink.AddGauge("cairn_writing_down_bytes", "Bytes on their way into the lasting tier.", {},
+                static_cast<double>(bytes_));
+}
+
+}  // namespace cairn
