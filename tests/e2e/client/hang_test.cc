@@ -160,7 +160,8 @@ TEST_F(HangTest, AStallIsMissesInTimeAndHitsOnceItIsOver) {
   for (uint32_t block = 0; MonotonicNow() < until; block = (block + 1) % kBlocks) {
     const absl::Time began = MonotonicNow();
     const absl::Status status = Get(block, &values, kTimeout);
-    EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    // A miss, or the client gave up first.
+    EXPECT_TRUE(absl::IsNotFound(status) || absl::IsDeadlineExceeded(status)) << status;
     late.push_back(MonotonicNow() - began - kTimeout);
     EXPECT_EQ(Matched(), kBlocks) << "the index waits for no drive";
   }
