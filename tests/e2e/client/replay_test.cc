@@ -304,7 +304,8 @@ TEST_F(ReplayTest, BlocksComeFromTheSsdTierAfterAKill) {
     EXPECT_EQ(played.Figure("wrong_bytes"), 0);
     EXPECT_EQ(played.Figure("lost_blocks"), 0);
     EXPECT_EQ(played.Figure("hits.all.blocks"), 600);
-    EXPECT_GT(played.Figure("hits.ssd.blocks"), 200) << "memory has room for less";
+    // The first of a session is read when it is asked for, those after it may be ahead of that.
+    EXPECT_GT(played.Figure("hits.ssd.blocks"), 40) << "memory has room for less";
   }
 }
 
