@@ -83,7 +83,7 @@ class Life {
     if (event < 35) return RunUpkeep(1 + Roll(4));
     if (event < 36) return Delete(Roll(kChains * kBlocksPerChain));
     if (event < 37) return Roll(4) == 0 ? CheckLeases() : void();
-    if (event < 38) return Roll(4) == 0 ? Settle() : void();
+    if (event < 38) return is_roomy_ && Roll(4) == 0 ? Settle() : void();
     if (event < 39) return fault_ == kNone ? BeginFault() : void();
     return Roll(25) == 0 ? Kill() : store_->clock.Advance(absl::Milliseconds(Roll(50)));
   }
