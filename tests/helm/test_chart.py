@@ -88,8 +88,9 @@ def check_memory(container, config):
     assert limits["memory"] == requests["memory"]
     devices = [part.split("=")[1] for part in config["ssd"].split(",")] if config["ssd"] != "off" else []
     index = 2048 * min(4 << 20, max(1024, mib("host-bytes") * 64))
-    index += sum(512 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
-    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + index // MIB
+    index += sum(128 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
+    given = mib("index-bytes") if config["index-bytes"] != "auto" else index // MIB
+    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given
     if "hugepages-2Mi" in limits:
         assert limits["hugepages-2Mi"] == requests["hugepages-2Mi"]
         assert mebibytes(limits["hugepages-2Mi"]) >= arena

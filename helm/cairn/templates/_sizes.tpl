@@ -7,7 +7,7 @@
 
 {{- /* What the daemon may take, in Mi, from docs/operations.md, Memory:
   arena  host and staging, the part that huge pages serve
-  index  2 KiB, a block with four images, for each 16 KiB of host (1,024 to 4 Mi of them), and 512 bytes for each image that an SSD has
+  index  2 KiB, a block with four images, for each 16 KiB of host (1,024 to 4 Mi of them), and 128 bytes for each image that an SSD has
          room for: one per 512 KiB, or per 32 KiB up to 2^19
   ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
   fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
@@ -19,9 +19,9 @@
 {{- $index := mul 2048 (min 4194304 (max 1024 (mul $host 64))) -}}
 {{- range .Values.ssd.devices -}}
 {{- $size := include "cairn.mi" .size | int64 -}}
-{{- $index = add $index (mul 512 (max (mul $size 2) (min 524288 (mul $size 32)))) -}}
+{{- $index = add $index (mul 128 (max (mul $size 2) (min 524288 (mul $size 32)))) -}}
 {{- end -}}
-{{- $index = div (add $index 1048575) 1048576 -}}
+{{- $index = max 16 (div (add $index 1048575) 1048576) -}}
 {{- with .Values.memory.index }}{{ $index = include "cairn.mi" . | int64 }}{{ end -}}
 {{- $arena := mul (div (add $host $staging 1) 2) 2 -}}
 {{- $ssd := mul 128 (len .Values.ssd.devices) -}}
@@ -35,6 +35,7 @@
 {{- end -}}
 host: {{ $host }}
 staging: {{ $staging }}
+index: {{ $index }}
 arena: {{ $arena }}
 limit: {{ $limit }}
 {{- end -}}
