@@ -17,6 +17,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/hand_over.h"
 #include "base/mutex.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
@@ -31,6 +32,7 @@ class OpenCalls final : public grpc::CallbackGenericService {
       grpc::GenericCallbackServerContext* context) override {
     const MutexLock lock(mutex_);
     calls_.push_back({context, new Reactor(), context->peer()});
+    HandOver(calls_.back().reactor);
     return calls_.back().reactor;
   }
   size_t count() const {
@@ -54,7 +56,10 @@ class OpenCalls final : public grpc::CallbackGenericService {
  private:
   class Reactor final : public grpc::ServerGenericBidiReactor {
    public:
-    void OnDone() override { delete this; }
+    void OnDone() override {
+      TakeOver(this);
+      delete this;
+    }
   };
   struct Call {
     grpc::GenericCallbackServerContext* context = nullptr;
