@@ -30,10 +30,10 @@ wheel: build  ## the Python package as a wheel in build/wheel
 
 image: build  ## a container image in build/image
 	.ci/ops
-	packaging/image/build build/release/bin
+	cmake/packaging/image/build build/release/bin
 
 package: build  ## a Debian package in build/deb
-	packaging/deb/build build/release/bin
+	cmake/packaging/deb/build build/release/bin
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)

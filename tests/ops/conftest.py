@@ -24,7 +24,7 @@ def make_image():
         pytest.skip(f"needs root, and {', '.join(NEEDED)} (.ci/ops); missing: {missing}")
 
     def call():
-        run(ROOT / "packaging" / "image" / "build", BIN)
+        run(ROOT / "cmake" / "packaging" / "image" / "build", BIN)
         return json.loads((IMAGE / "index.json").read_text())["manifests"][0]["digest"]
 
     return call

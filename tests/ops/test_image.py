@@ -19,7 +19,7 @@ def test_it_holds_no_shell_and_nothing_setuid(image):
 
 
 def test_scanners_find_its_packages(image):
-    lock = [line.split() for line in (ROOT / "packaging" / "image" / "packages.lock").read_text().splitlines()]
+    lock = [line.split() for line in (ROOT / "cmake" / "packaging" / "image" / "packages.lock").read_text().splitlines()]
     found = image[1] / "rootfs" / "var" / "lib" / "dpkg" / "status.d"
     assert {path.name for path in found.iterdir()} == {name for name, *_ in lock}
     for name, version, _ in lock:

@@ -20,7 +20,7 @@ LEFT = {"/etc/passwd", "/etc/passwd-", "/etc/group", "/etc/group-", "/etc/shadow
 
 
 def build():
-    run(ROOT / "packaging" / "deb" / "build", BIN)
+    run(ROOT / "cmake" / "packaging" / "deb" / "build", BIN)
     (found,) = PACKAGE.glob("*.deb")
     return found
 
