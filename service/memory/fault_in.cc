@@ -26,13 +26,13 @@ constexpr int kMadvisePopulateWrite = 23;  // Linux 5.14; EINVAL before
 
 // Zero, or the error.
 int TakePages(std::span<std::byte> pages) {
-  while (::madvise(pages.data(), pages.size(), kMadvisePopulateWrite) != 0) {  // ends: no EINTR
-    if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno != EINVAL) return errno;
-    for (uint64_t i = 0; i < pages.size(); i += kSmallPageBytes) {
-      *reinterpret_cast<volatile std::byte*>(&pages[i]) = std::byte{0};
-    }
-    return 0;
+  int error = 0;
+  do {  // ends: a signal interrupts it now and then at most
+    error = ::madvise(pages.data(), pages.size(), kMadvisePopulateWrite) == 0 ? 0 : errno;
+  } while (error == EINTR || error == EAGAIN);
+  if (error != EINVAL) return error;
+  for (uint64_t i = 0; i < pages.size(); i += kSmallPageBytes) {
+    *reinterpret_cast<volatile std::byte*>(&pages[i]) = std::byte{0};
   }
   return 0;
 }
