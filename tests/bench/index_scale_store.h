@@ -22,6 +22,7 @@
 #include "service/spaces.h"
 #include "service/tier/ssd/segment_map.h"
 #include "tests/bench/bench.h"
+#include "tests/support/store_fixture.h"
 
 namespace cairn::bench {
 
@@ -98,18 +99,8 @@ class NoSideObjects final : public SideObjectSource {
 };
 
 inline proto::SpaceIdentity IdentityOf(uint16_t tokens) {
-  proto::SpaceIdentity identity;
-  identity.tenant = "bench";
-  identity.model = "model";
-  identity.weights_revision = "1";
-  identity.dtype = codecs::DType::kBf16;
+  proto::SpaceIdentity identity = StoreFixture::Identity("bench");
   identity.tokens_per_block = tokens;
-  proto::GroupGeometry group;
-  group.layers = {0, 1};
-  group.kv_heads = 4;
-  group.k_dim = 32;
-  group.v_dim = 32;
-  identity.groups = {group};
   return identity;
 }
 

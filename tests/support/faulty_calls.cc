@@ -56,6 +56,12 @@ bool Fails(FaultyCalls::Call call, int fd) {
   return bytes > 0 && Fails(call, std::string_view(path.data(), static_cast<size_t>(bytes)));
 }
 
+// The system's call `number`, or its failure.
+template <typename... Rest>
+long Do(FaultyCalls::Call call, long number, int fd, Rest... rest) {
+  return Fails(call, fd) ? -1 : ::syscall(number, fd, rest...);
+}
+
 int Open(const char* path, int flags, mode_t mode) {
   if (TheFaults().count.load(std::memory_order_relaxed) > 0 && Fails(FaultyCalls::kOpen, path)) {
     return -1;
@@ -106,59 +112,46 @@ CAIRN_INSTEAD int open64(const char* path, int flags, ...) {
 }
 
 CAIRN_INSTEAD ssize_t read(int fd, void* to, size_t bytes) {
-  return cairn::Fails(cairn::FaultyCalls::kRead, fd) ? -1 : ::syscall(SYS_read, fd, to, bytes);
+  return cairn::Do(cairn::FaultyCalls::kRead, SYS_read, fd, to, bytes);
 }
 CAIRN_INSTEAD ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
-  return cairn::Fails(cairn::FaultyCalls::kRead, fd)
-             ? -1
-             : ::syscall(SYS_pread64, fd, to, bytes, offset);
+  return cairn::Do(cairn::FaultyCalls::kRead, SYS_pread64, fd, to, bytes, offset);
 }
 CAIRN_INSTEAD ssize_t pread64(int fd, void* to, size_t bytes, off64_t offset) {
   return pread(fd, to, bytes, offset);
 }
 CAIRN_INSTEAD ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
-  return cairn::Fails(cairn::FaultyCalls::kRead, fd)
-             ? -1
-             : ::syscall(SYS_preadv, fd, parts, count, offset, 0);
+  return cairn::Do(cairn::FaultyCalls::kRead, SYS_preadv, fd, parts, count, offset, 0);
 }
 CAIRN_INSTEAD ssize_t preadv64(int fd, const iovec* parts, int count, off64_t offset) {
   return preadv(fd, parts, count, offset);
 }
 
 CAIRN_INSTEAD ssize_t write(int fd, const void* from, size_t bytes) {
-  return cairn::Fails(cairn::FaultyCalls::kWrite, fd) ? -1 : ::syscall(SYS_write, fd, from, bytes);
+  return cairn::Do(cairn::FaultyCalls::kWrite, SYS_write, fd, from, bytes);
 }
 CAIRN_INSTEAD ssize_t pwrite(int fd, const void* from, size_t bytes, off_t offset) {
-  return cairn::Fails(cairn::FaultyCalls::kWrite, fd)
-             ? -1
-             : ::syscall(SYS_pwrite64, fd, from, bytes, offset);
+  return cairn::Do(cairn::FaultyCalls::kWrite, SYS_pwrite64, fd, from, bytes, offset);
 }
 CAIRN_INSTEAD ssize_t pwrite64(int fd, const void* from, size_t bytes, off64_t offset) {
   return pwrite(fd, from, bytes, offset);
 }
 CAIRN_INSTEAD ssize_t pwritev(int fd, const iovec* parts, int count, off_t offset) {
-  return cairn::Fails(cairn::FaultyCalls::kWrite, fd)
-             ? -1
-             : ::syscall(SYS_pwritev, fd, parts, count, offset, 0);
+  return cairn::Do(cairn::FaultyCalls::kWrite, SYS_pwritev, fd, parts, count, offset, 0);
 }
 CAIRN_INSTEAD ssize_t pwritev64(int fd, const iovec* parts, int count, off64_t offset) {
   return pwritev(fd, parts, count, offset);
 }
 
 CAIRN_INSTEAD int fdatasync(int fd) {
-  return cairn::Fails(cairn::FaultyCalls::kSync, fd)
-             ? -1
-             : static_cast<int>(::syscall(SYS_fdatasync, fd));
+  return static_cast<int>(cairn::Do(cairn::FaultyCalls::kSync, SYS_fdatasync, fd));
 }
 CAIRN_INSTEAD int fsync(int fd) {
-  return cairn::Fails(cairn::FaultyCalls::kSync, fd) ? -1
-                                                     : static_cast<int>(::syscall(SYS_fsync, fd));
+  return static_cast<int>(cairn::Do(cairn::FaultyCalls::kSync, SYS_fsync, fd));
 }
 CAIRN_INSTEAD int posix_fallocate(int fd, off_t offset, off_t bytes) {
-  if (cairn::Fails(cairn::FaultyCalls::kAllocate, fd)) {
-    return errno;
-  }
-  return ::syscall(SYS_fallocate, fd, 0, offset, bytes) == 0 ? 0 : errno;
+  const long done = cairn::Do(cairn::FaultyCalls::kAllocate, SYS_fallocate, fd, 0, offset, bytes);
+  return done == 0 ? 0 : errno;
 }
 CAIRN_INSTEAD int posix_fallocate64(int fd, off64_t offset, off64_t bytes) {
   return posix_fallocate(fd, offset, bytes);

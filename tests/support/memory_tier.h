@@ -34,6 +34,13 @@ struct MemoryDisk {
   std::map<proto::Fingerprint, SpaceRecord> spaces;
   std::map<codecs::Digest, std::vector<std::byte>> side_objects;
   std::map<uint64_t, Kept> copies;  // by offset
+
+  // A copy of the block; null: there is none.
+  const Kept* Find(const proto::BlockKey& key) const {
+    const auto found = std::ranges::find_if(
+        copies, [&](const auto& copy) { return copy.second.image.key == key; });
+    return found == copies.end() ? nullptr : &found->second;
+  }
 };
 
 class MemoryTier final : public CopyTier, private SideObjectSource {
@@ -180,15 +187,19 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     std::move(done)(status);
   }
+  // Ends those that wait now; what follows on them, as the sync of a write, waits on.
+  void CompleteAll(const absl::Status& status = absl::OkStatus()) {
+    for (const TransferId id : waiting()) {
+      Complete(id, status);
+    }
+  }
   // The device is out: its transfers, and those to come, fail; or it is back, empty.
   void SetOut(bool is_out) {
     {
       const MutexLock lock(mutex_);
       is_out_ = is_out;
     }
-    for (const TransferId id : waiting()) {
-      Complete(id, absl::UnavailableError("the device is out"));
-    }
+    CompleteAll(absl::UnavailableError("the device is out"));
   }
   // Flips a bit of what lies at `offset` of the tier.
   void Damage(uint64_t offset) {

@@ -17,7 +17,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -219,17 +218,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   }
   // REQUIRES: the folders are its own.
   void Crash() {
-    std::unique_ptr<TempDir> copies;
-    // A file may go while it is copied: then once more.
-    CAIRN_CHECK(WaitFor([&] {
-      std::error_code error;
-      copies = std::make_unique<TempDir>(std::filesystem::current_path());
-      std::filesystem::copy(
-          options_.folder, copies->path(),
-          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks,
-          error);
-      return !error;
-    }));
+    std::unique_ptr<TempDir> copies = folders_->Copy();
     Close();
     folders_ = std::move(copies);
     options_.folder = folders_->path().string();

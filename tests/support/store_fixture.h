@@ -261,6 +261,12 @@ class StoreFixture {
     return result;
   }
 
+  // All that may leave memory.
+  void EvictHost() {
+    while (index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
+    }
+  }
+
   MatchQuery Query(const SpaceEntry& space, std::vector<proto::BlockKey> keys,
                    bool wants_lease = false, uint32_t token_limit = 0) const {
     return {.space_id = space.id(),

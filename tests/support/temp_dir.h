@@ -7,10 +7,12 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 
 #include "base/check.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 
@@ -22,6 +24,21 @@ class TempDir {
     std::string pattern = (where / "cairn-XXXXXX").string();
     CAIRN_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
+  }
+  // Another, in the same folder, with what is in this one now: what a kill of the process that
+  // writes here would leave. A file may go while it is copied: then once more.
+  std::unique_ptr<TempDir> Copy() const {
+    std::unique_ptr<TempDir> copy;
+    CAIRN_CHECK(WaitFor([&] {
+      std::error_code error;
+      copy = std::make_unique<TempDir>(path_.parent_path());
+      std::filesystem::copy(
+          path_, copy->path(),
+          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks,
+          error);
+      return !error;
+    }));
+    return copy;
   }
   ~TempDir() {
     std::error_code ignored;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,6 +14,8 @@
 
 #include "tests/property/store/life_store.h"
 #include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {

@@ -5,10 +5,8 @@
 //
 // Thread-safety: as StoreFixture; upkeep runs when it is told to.
 
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,7 +17,6 @@
 #include "tests/support/faulty_io_engine.h"
 #include "tests/support/store_fixture.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/wait.h"
 
 namespace cairn {
 
@@ -77,20 +74,7 @@ class LifeStore : public StoreFixture {
   }
 
   // The folder as a kill would leave it now.
-  std::unique_ptr<TempDir> CopyOfFolder() const {
-    std::unique_ptr<TempDir> copy;
-    // A file may go while it is copied: then once more.
-    CAIRN_CHECK(WaitFor([&] {
-      std::error_code error;
-      copy = std::make_unique<TempDir>(std::filesystem::current_path());
-      std::filesystem::copy(folder_->path(), copy->path(),
-                            std::filesystem::copy_options::recursive |
-                                std::filesystem::copy_options::overwrite_existing,
-                            error);
-      return !error;
-    }));
-    return copy;
-  }
+  std::unique_ptr<TempDir> CopyOfFolder() const { return folder_->Copy(); }
 
   FaultyIoEngine* drive = nullptr;
   CopyTier& ssd;

@@ -34,12 +34,8 @@ class ColdRecipeTest : public testing::Test {
     return {pins[0].bytes().begin(), pins[0].bytes().end()};
   }
   std::vector<std::byte> ColdImage(const proto::BlockKey& key) const {
-    for (const auto& [offset, kept] : disk_->copies) {
-      if (kept.image.key == key) {
-        return kept.bytes;
-      }
-    }
-    return {};
+    const MemoryDisk::Kept* kept = disk_->Find(key);
+    return kept == nullptr ? std::vector<std::byte>() : kept->bytes;
   }
   static std::vector<std::byte> Demoted(const std::vector<std::byte>& image,
                                         std::string_view recipe) {
@@ -55,8 +51,7 @@ class ColdRecipeTest : public testing::Test {
     return target;
   }
   void EvictHost() {
-    while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
+    store_.EvictHost();
     ASSERT_EQ(store_.index->figures(TierId::kHost).copy_count, 0u);
   }
   std::string RecipeIn(const SpaceEntry& space, const proto::BlockKey& key, TierId tier) {

@@ -52,12 +52,6 @@ class DurableTest : public testing::Test {
     return answered;
   }
   void Round() { store_.upkeep->RunOnce(); }
-  // Ends what the tier was asked for so far: writes, then the syncs that follow on them.
-  void CompleteAll(const absl::Status& status = absl::OkStatus()) {
-    for (const TransferId id : store_.lasting.waiting()) {
-      store_.lasting.Complete(id, status);
-    }
-  }
   static Durability Of(const Answered& answered) {
     return answered.reply.has_value() ? answered.reply->durability : Durability::kNotAsked;
   }
@@ -81,10 +75,10 @@ TEST_F(DurableTest, AnsweredOnceWrittenAndSynced) {
   Round();
   ASSERT_EQ(store_.lasting.waiting().size(), 1u) << "the write";
   EXPECT_EQ(Metric("cairn_waiting_durable_puts"), 1);
-  CompleteAll();
+  store_.lasting.CompleteAll();
   EXPECT_FALSE(put.reply.has_value()) << "written is not durable yet";
   ASSERT_EQ(store_.lasting.waiting().size(), 1u) << "the sync";
-  CompleteAll();
+  store_.lasting.CompleteAll();
   ASSERT_TRUE(put.reply.has_value());
   EXPECT_EQ(put.reply->durability, Durability::kDurable);
   EXPECT_FALSE(put.reply->is_duplicate);
@@ -113,7 +107,7 @@ TEST_F(DurableTest, GoesBeforeAllThatWasPutBefore) {
   ASSERT_EQ(store_.lasting.waiting().size(), 21u);
   store_.lasting.Complete(store_.lasting.waiting().back(), absl::OkStatus());  // its sync
   EXPECT_EQ(Of(put), Durability::kDurable);
-  CompleteAll();
+  store_.lasting.CompleteAll();
 }
 
 TEST_F(DurableTest, AncestorsComeFirst) {
@@ -137,7 +131,7 @@ TEST_F(DurableTest, AncestorsComeFirst) {
   ASSERT_EQ(store_.lasting.waiting().size(), 2u);
   store_.lasting.Complete(store_.lasting.waiting().back(), absl::OkStatus());
   EXPECT_EQ(Of(tail), Durability::kDurable);
-  CompleteAll();
+  store_.lasting.CompleteAll();
 }
 
 TEST_F(DurableTest, AnAncestorOnItsWayIsWaitedFor) {
@@ -168,14 +162,14 @@ TEST_F(DurableTest, ADuplicateWaitsForTheImageThatIsThere) {
   const Answered& again = Put(1);
   EXPECT_FALSE(again.reply.has_value());
   Round();
-  CompleteAll();
-  CompleteAll();
+  store_.lasting.CompleteAll();
+  store_.lasting.CompleteAll();
   ASSERT_TRUE(again.reply.has_value());
   EXPECT_TRUE(again.reply->is_duplicate);
   EXPECT_EQ(again.reply->durability, Durability::kDurable);
   const Answered& third = Put(1);
   EXPECT_EQ(store_.lasting.waiting().size(), 1u) << "written before: it is synced alone";
-  CompleteAll();
+  store_.lasting.CompleteAll();
   EXPECT_EQ(Of(third), Durability::kDurable);
 }
 
@@ -235,8 +229,8 @@ TEST_F(DurableTest, ASyncThatFailsIsNotDurable) {
   store_.lasting.HoldCompletions(true);
   const Answered& put = Put(1);
   Round();
-  CompleteAll();
-  CompleteAll(absl::UnavailableError("EIO"));
+  store_.lasting.CompleteAll();
+  store_.lasting.CompleteAll(absl::UnavailableError("EIO"));
   EXPECT_EQ(Of(put), Durability::kReadOnly);
 }
 
@@ -244,7 +238,7 @@ TEST_F(DurableTest, AWriteThatFailsIsTriedAgainUntilTheDeadline) {
   store_.lasting.HoldCompletions(true);
   const Answered& put = Put(1);
   Round();
-  CompleteAll(absl::DataLossError("EIO"));
+  store_.lasting.CompleteAll(absl::DataLossError("EIO"));
   store_.lasting.HoldCompletions(false);
   EXPECT_FALSE(put.reply.has_value());
   Round();
@@ -261,8 +255,8 @@ TEST_F(DurableTest, LateIsAnsweredInTime) {
   store_.clock.Advance(kDeadline - absl::Milliseconds(100));
   Round();
   EXPECT_EQ(Of(put), Durability::kLate);
-  CompleteAll();  // it becomes durable all the same, and nobody hears of it
-  CompleteAll();
+  store_.lasting.CompleteAll();  // it becomes durable all the same, and nobody hears of it
+  store_.lasting.CompleteAll();
 }
 
 TEST_F(DurableTest, WhatIsDeletedMeanwhileIsNotWaitedForAnyMore) {
@@ -270,7 +264,7 @@ TEST_F(DurableTest, WhatIsDeletedMeanwhileIsNotWaitedForAnyMore) {
   const Answered& put = Put(1);
   Round();
   store_.index->Delete(space_.id(), {Key(1)});
-  CompleteAll();
+  store_.lasting.CompleteAll();
   EXPECT_EQ(Of(put), Durability::kGone);
 }
 

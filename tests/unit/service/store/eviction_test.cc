@@ -64,8 +64,7 @@ TEST(EvictionTest, LeasedBlocksOutliveAllOthers) {
     EXPECT_TRUE(std::ranges::equal(answer->payload, source));
   }
   store.sessions.End(store.session.id);
-  while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-  }
+  store.EvictHost();
   EXPECT_EQ(store.index->figures().block_count, 0u);
 }
 
@@ -111,8 +110,7 @@ TEST(EvictionTest, AParentStaysWhileItsChildIsBeingPut) {
   {
     const auto put = Admit(*store.put, store.session, frame, absl::InfiniteFuture());
     ASSERT_TRUE(put.ok()) << put.status();
-    while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
+    store.EvictHost();
     EXPECT_EQ(store.index->Contains(space.id(), keys, space.whole()),
               (std::vector<bool>{true, true}))
         << "nor do those before it";

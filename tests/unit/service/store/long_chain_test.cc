@@ -63,10 +63,6 @@ class LongChainTest : public testing::Test {
   bool IsThere(uint64_t number) {
     return store_.index->Contains(space_.id(), {StoreFixture::Key(number)}, space_.whole())[0];
   }
-  void EvictAll() {
-    while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
-  }
   void Delete(uint64_t number) {
     EXPECT_EQ(store_.index->Delete(space_.id(), {StoreFixture::Key(number)}), 1u);
   }
@@ -244,8 +240,7 @@ TEST_F(LongChainTest, WideAndDeepChainsAreSettledInSteps) {
   EXPECT_GT(store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
   EXPECT_EQ(store.index->Delete(7, {StoreFixture::Key(30'000)}), 0u) << "the one orphan went";
   EXPECT_EQ(store.index->figures().block_count, kBlocks + 2);
-  while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-  }
+  store.EvictHost();
   EXPECT_EQ(store.index->figures().block_count, 0u);
   EXPECT_EQ(store.host->used_bytes(), 0u);
 }

@@ -20,7 +20,7 @@ class PrefetchTest : public testing::Test {
  protected:
   ~PrefetchTest() override {
     store_.lasting.HoldCompletions(false);
-    CompleteAll();
+    store_.lasting.CompleteAll();
     AwaitReads();
     store_.upkeep->Stop();
   }
@@ -28,17 +28,11 @@ class PrefetchTest : public testing::Test {
   Keys PutCold(uint64_t count, uint64_t first = 1) {
     Keys keys = store_.PutChain(space_, count, first);
     store_.WriteAllDown();
-    while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
+    store_.EvictHost();
     return keys;
   }
   Prefetches::Answer Prefetch(const Keys& keys) {
     return store_.get->prefetches.Begin(space_.id(), keys, space_.whole());
-  }
-  void CompleteAll() {
-    for (const TransferId id : store_.lasting.waiting()) {
-      store_.lasting.Complete(id, absl::OkStatus());
-    }
   }
   void AwaitReads() {
     EXPECT_TRUE(WaitFor([&] { return store_.get->promotions.count() == 0; }));
@@ -68,7 +62,7 @@ TEST_F(PrefetchTest, SaysAtOnceWhereTheBlocksAre) {
   EXPECT_EQ(answer.refused, 0u);
   EXPECT_EQ(InMemory(), 1u) << "none is read yet";
   EXPECT_EQ(store_.lasting.waiting().size(), 3u);
-  CompleteAll();
+  store_.lasting.CompleteAll();
   AwaitReads();
   EXPECT_EQ(InMemory(), 4u);
   answer = Prefetch(keys);
@@ -92,7 +86,7 @@ TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
   EXPECT_TRUE(WaitFor([&] { return store_.lasting.waiting().size() == first; }));
   store_.lasting.HoldCompletions(false);
   EXPECT_TRUE(WaitFor([&] {
-    CompleteAll();
+    store_.lasting.CompleteAll();
     return InMemory() == 200;
   }));
   EXPECT_EQ(Metric("cairn_prefetches_total{outcome=\"begun\"}"), 200);
@@ -112,7 +106,7 @@ TEST_F(PrefetchTest, AGetSharesTheRead) {
       {.session = store_.session, .get = body, .target_bytes = limits::kTransferBytesMax},
       [&](const absl::StatusOr<Answer>& answer) { is_hit = answer.ok(); });
   EXPECT_EQ(store_.lasting.waiting().size(), 1u);
-  CompleteAll();
+  store_.lasting.CompleteAll();
   EXPECT_TRUE(WaitFor([&] { return is_hit.load(); }));
   EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"shared\"}"), 1);
 }

@@ -100,8 +100,7 @@ class PromoteTest : public ::testing::Test {
     CAIRN_CHECK(store.index->FinishCopy(std::move(writer), std::move(copy)));
   }
   void EvictHost() {
-    while (store.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
+    store.EvictHost();
     CAIRN_CHECK(store.host->used_bytes() == 0);
   }
   // Blocks 1 to `count`.

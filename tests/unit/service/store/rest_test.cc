@@ -34,8 +34,7 @@ class RestTest : public testing::Test {
   }
   void LeaveMemory() {
     store_.WriteAllDown();
-    while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-    }
+    store_.EvictHost();
     ASSERT_EQ(store_.index->figures(TierId::kHost).copy_count, 0u);
   }
   std::vector<ListedBlock> List(const SpaceEntry& space) const {
@@ -246,8 +245,7 @@ TEST_F(RestTest, BlocksOfSeveralImagesSleepToo) {
   EXPECT_EQ(AwakeCount(), 0);
   EXPECT_EQ(store_.Fetch(space, key),
             StoreFixture::Source(space, key, 0, StoreFixture::Whole(space)));
-  while (store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity) > 0) {
-  }
+  store_.EvictHost();
   EXPECT_EQ(AwakeCount(), 0);
   const auto duplicate = store_.PutSource(space, key, {0, 2, 3, 1});
   ASSERT_TRUE(duplicate.ok());

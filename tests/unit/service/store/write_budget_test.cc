@@ -72,14 +72,7 @@ class BudgetedWriteDown : public testing::Test {
       store_.upkeep->RunOnce();
     }
   }
-  bool IsDown(uint64_t number) const {
-    for (const auto& [offset, kept] : disk_->copies) {
-      if (kept.image.key == StoreFixture::Key(number)) {
-        return true;
-      }
-    }
-    return false;
-  }
+  bool IsDown(uint64_t number) const { return disk_->Find(StoreFixture::Key(number)) != nullptr; }
   double Metric(const std::string& series) {
     MetricCapture metrics;
     store_.upkeep->Report(metrics);

@@ -44,14 +44,7 @@ class WriteDownTest : public testing::Test {
     }
     return numbers;
   }
-  bool IsDown(uint64_t number) {
-    for (const auto& [offset, kept] : disk_->copies) {
-      if (kept.image.key == Key(number)) {
-        return true;
-      }
-    }
-    return false;
-  }
+  bool IsDown(uint64_t number) const { return disk_->Find(Key(number)) != nullptr; }
   double Metric(const std::string& series) {
     MetricCapture metrics;
     store_.upkeep->Report(metrics);
