@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/encode_plan.h"
 
-#include <array>
 #include <cstring>
 
 #include "codecs/format/image_header.h"
@@ -26,25 +25,15 @@ Error Check(const EncodeJob& job) {
   const codecs::ImageSpec& spec = *job.spec;
   if (const Error error = codecs::Validate(spec); error != Error::kOk) return error;
   if (!IsEncodable(spec)) return Error::kUnknownRecipe;
-  if (job.slots == nullptr || reinterpret_cast<uintptr_t>(job.slots) % kUnitMax != 0) {
-    return Error::kInvalidShape;
-  }
-  for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-    const Error error = CheckView(job.source, spec.slice, codecs::GeometryOf(spec, plane), plane);
-    if (error != Error::kOk) return error;
-  }
-  return Error::kOk;
+  return CheckView(spec, spec.slice, job.source, job.slots);
 }
 
 EncodeTask TaskOf(const EncodeJob& job, uint32_t job_index, uint32_t index) {
   const codecs::ImageSpec& spec = *job.spec;
   const codecs::TileArea area = codecs::TilingOf(spec).AreaOf(index);
-  const PagedPlane& plane = job.source.At(area.plane_first);
-  std::byte* layer = plane.layers[area.slice.layer_first - spec.slice.layer_first];
-  const uint64_t head = area.slice.head_first - spec.slice.head_first;
   EncodeTask task{};
   task.slot = codecs::U8(job.slots + SlotOffset(spec, index));
-  task.source = codecs::U8(layer + head * plane.head_stride);
+  task.source = BaseOf(job.source, spec.slice, area);
   task.plane = kPlanesOfImage * job_index + area.plane_first;
   return task;
 }
@@ -90,11 +79,7 @@ Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffe
   std::byte* next = buffer.data() + header.tasks_at;
   for (uint32_t i = 0; i < jobs.size(); ++i) {
     const codecs::ImageSpec& spec = *jobs[i].spec;
-    std::array<PlaneRecord, kPlanesOfImage> planes{};
-    for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-      planes[plane] = RecordOf(jobs[i].source, spec.slice, spec.recipe,
-                               codecs::GeometryOf(spec, plane), plane, i);
-    }
+    const PlaneRecords planes = RecordsOf(spec, spec.slice, jobs[i].source, i);
     std::memcpy(buffer.data() + header.planes_at + i * sizeof(planes), planes.data(),
                 sizeof(planes));
     for (uint32_t tile = 0; tile < TileCount(spec); ++tile, next += sizeof(EncodeTask)) {

@@ -45,7 +45,8 @@ struct PlacedTile {
   TileGeometry geometry;
   codecs::TileEntry entry;
   codecs::TileLayout layout;
-  uint32_t layer, head, plane;  // in the job's slice
+  uint32_t plane;
+  uint8_t* target;  // BaseOf()
 };
 
 // Whether 8 channels of a thread share what the fast kernel takes them to.
@@ -108,8 +109,7 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
     const codecs::TileArea area = tiling.AreaOf(index);
     PlacedTile tile{};
     tile.plane = area.plane_first;
-    tile.layer = static_cast<uint32_t>(area.slice.layer_first - job.slice.layer_first);
-    tile.head = static_cast<uint32_t>(area.slice.head_first - job.slice.head_first);
+    tile.target = BaseOf(job.target, job.slice, area);
     tile.geometry = codecs::GeometryOf(spec, tile.plane);
     tile.entry = prefix.Tile(index);
     // Parsing found that there is one.
@@ -120,11 +120,9 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
 }
 
 TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
-  const PagedPlane& target = job.target.At(tile.plane);
-  const auto* source = reinterpret_cast<const uint8_t*>(job.image) + tile.entry.offset;
   TileTask task{};
-  task.source = source;
-  task.target = codecs::U8(target.layers[tile.layer]) + tile.head * target.head_stride;
+  task.source = codecs::U8(job.image) + tile.entry.offset;
+  task.target = tile.target;
   task.bytes = tile.entry.bytes;
   task.crc = tile.entry.crc;
   const bool has_scales = codecs::LayoutIdOf(tile.entry.form) == TileLayoutId::kFp8;
@@ -141,25 +139,14 @@ Error Check(const DecodeJob& job) {
   const codecs::ImageSpec& spec = job.prefix->spec();
   if (!IsDecodable(*job.prefix)) return Error::kUnknownRecipe;
   if (job.slice.IsEmpty() || !spec.slice.Contains(job.slice)) return Error::kInvalidSlice;
-  if (job.image == nullptr || reinterpret_cast<uintptr_t>(job.image) % kUnitMax != 0) {
-    return Error::kInvalidShape;
-  }
-  for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-    const Error error = CheckView(job.target, job.slice, codecs::GeometryOf(spec, plane), plane);
-    if (error != Error::kOk) return error;
-  }
-  return Error::kOk;
+  return CheckView(spec, job.slice, job.target, job.image);
 }
 
 class PlanMaker {
  public:
   PlanMaker(std::span<const DecodeJob> jobs, Verify verify) : jobs_(jobs), verify_(verify) {
     for (uint32_t i = 0; i < jobs.size(); ++i) {
-      const codecs::ImageSpec& spec = jobs[i].prefix->spec();
-      for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
-        planes_[kPlanesOfImage * i + plane] = RecordOf(jobs[i].target, jobs[i].slice, spec.recipe,
-                                                       codecs::GeometryOf(spec, plane), plane, i);
-      }
+      planes_[i] = RecordsOf(jobs[i].prefix->spec(), jobs[i].slice, jobs[i].target, i);
     }
   }
 
@@ -168,9 +155,8 @@ class PlanMaker {
   Error ForEachTask(Visit visit) const {
     for (uint32_t i = 0; i < jobs_.size(); ++i) {
       const Error error = ForEachTile(jobs_[i], [&](const PlacedTile& tile) {
-        const uint32_t plane = kPlanesOfImage * i + tile.plane;
-        const Choice choice = ChoiceOf(planes_[plane], tile.entry.form);
-        TileTask task = TaskOf(jobs_[i], tile, plane);
+        const Choice choice = ChoiceOf(planes_[i][tile.plane], tile.entry.form);
+        TileTask task = TaskOf(jobs_[i], tile, kPlanesOfImage * i + tile.plane);
         const bool is_placed =
             verify_ == Verify::kNo || visit(static_cast<uint32_t>(DecodeList::kVerify), task);
         if (!is_placed) return Error::kTooLarge;
@@ -215,8 +201,7 @@ class PlanMaker {
  private:
   void Write(const PlanHeader& header, std::byte* buffer) const {
     std::memcpy(buffer, &header, sizeof(header));
-    std::memcpy(buffer + header.planes_at, planes_.data(),
-                kPlanesOfImage * jobs_.size() * sizeof(PlaneRecord));
+    std::memcpy(buffer + header.planes_at, planes_.data(), jobs_.size() * sizeof(PlaneRecords));
     std::array<uint32_t, kDecodeLists> next{};
     for (uint32_t list = 0; list < kDecodeLists; ++list) next[list] = header.lists[list].first;
     const Error error = ForEachTask([&](uint32_t list, const TileTask& task) {
@@ -228,7 +213,7 @@ class PlanMaker {
 
   std::span<const DecodeJob> jobs_;
   Verify verify_;
-  std::array<PlaneRecord, kPlanesOfImage * kPlanImagesMax> planes_{};
+  std::array<PlaneRecords, kPlanImagesMax> planes_{};
 };
 
 static_assert(sizeof(PlanHeader) % 16 == 0 && sizeof(PlaneRecord) % 8 == 0);

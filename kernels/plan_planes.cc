@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "codecs/format/tile_layout.h"
 #include "codecs/stages/select/log_rows.h"
+#include "codecs/types/bytes.h"
 
 namespace cairn::kernels {
 
@@ -24,10 +26,8 @@ uint8_t UnitOf(const PagedView& view, const codecs::Slice& slice, const PagedPla
   return static_cast<uint8_t>(all & -all);
 }
 
-}  // namespace
-
-Error CheckView(const PagedView& view, const codecs::Slice& slice, const TileGeometry& geometry,
-                uint32_t plane_index) {
+Error CheckPlane(const PagedView& view, const codecs::Slice& slice, const TileGeometry& geometry,
+                 uint32_t plane_index) {
   const PagedPlane& plane = view.At(plane_index);
   const auto is_null = [](const std::byte* layer) { return layer == nullptr; };
   if (plane.layers.size() != slice.layer_count || std::ranges::any_of(plane.layers, is_null) ||
@@ -85,6 +85,37 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
   record.dtype = geometry.dtype;
   record.bits = tile.bits;
   return record;
+}
+
+}  // namespace
+
+Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice, const PagedView& view,
+                const std::byte* tiles) {
+  if (tiles == nullptr || reinterpret_cast<uintptr_t>(tiles) % kUnitMax != 0) {
+    return Error::kInvalidShape;
+  }
+  for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
+    const Error error = CheckPlane(view, slice, codecs::GeometryOf(spec, plane), plane);
+    if (error != Error::kOk) return error;
+  }
+  return Error::kOk;
+}
+
+PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
+                       const PagedView& view, uint32_t image) {
+  PlaneRecords records{};
+  for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
+    const TileGeometry geometry = codecs::GeometryOf(spec, plane);
+    records[plane] = RecordOf(view, slice, spec.recipe, geometry, plane, image);
+  }
+  return records;
+}
+
+uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area) {
+  const PagedPlane& plane = view.At(area.plane_first);
+  std::byte* layer = plane.layers[area.slice.layer_first - slice.layer_first];
+  const auto head = static_cast<uint64_t>(area.slice.head_first - slice.head_first);
+  return codecs::U8(layer) + head * plane.head_stride;
 }
 
 }  // namespace cairn::kernels

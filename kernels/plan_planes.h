@@ -4,10 +4,12 @@
 //
 // Thread-safety: pure functions.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
-#include "codecs/format/tile_layout.h"
-#include "codecs/recipe/recipe.h"
+#include "codecs/format/image_spec.h"
+#include "codecs/format/tiling.h"
 #include "codecs/types/error.h"
 #include "codecs/types/shape.h"
 #include "kernels/records.h"
@@ -18,15 +20,21 @@ namespace cairn::kernels {
 inline constexpr uint32_t kPlanesOfImage = 2;
 inline constexpr uint32_t kUnitMax = 16;  // bytes that are stored at once, at most
 
-// Every page below page_count lies in its layer, every slot of the block in the table, and rows at
-// multiples of an element: else kInvalidShape or kTargetTooSmall.
-codecs::Error CheckView(const PagedView& view, const codecs::Slice& slice,
-                        const codecs::TileGeometry& geometry, uint32_t plane_index);
+// Of one image.
+using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
+
+// Every page below page_count lies in its layer, every slot of the block in the table, rows at
+// multiples of an element, and `tiles`, of the device, at one of kUnitMax: else kInvalidShape or
+// kTargetTooSmall.
+codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
+                        const PagedView& view, const std::byte* tiles);
 
 // REQUIRES: CheckView() is kOk.
 //   image  whose status it is
-PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
-                     const codecs::Recipe& recipe, const codecs::TileGeometry& geometry,
-                     uint32_t plane_index, uint32_t image);
+PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
+                       const PagedView& view, uint32_t image);
+
+// Where the layer and head of a tile start in page 0.
+uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area);
 
 }  // namespace cairn::kernels

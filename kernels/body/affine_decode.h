@@ -136,25 +136,14 @@ CAIRN_DEVICE void DecodeCodes(const TileTask& task, const PlaneRecord& plane,
 template <uint32_t kBits, codecs::DType kDType, bool kIsV>
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeAffine(DecodeArgs args) {
   CAIRN_SHARED(AffineShared, shared);
-  const PlanReader reader(args.plan, args.list);
-  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    AskForCodes(task, plane.dim / 8 * kBits, shared.codes);
-    FindPlaces(task, plane, &shared.places, &fault);
-    if (task.rows != 0) {
-      SyncBlock();
-      MarkRows(task, plane, &shared.places, &fault);
-    }
-    CopyWait<0>();
-    if (!SyncBlockOr(fault != Fault::kNone)) {
-      DecodeCodes<kBits, kDType, kIsV>(task, plane, shared, &fault);
-      StoreRows(task, plane, shared.places);
-    }
-    ReportFault(fault, plane, args.status);
-    SyncBlock();  // shared memory is of the next task
-  }
+  DecodeTasks(
+      args, &shared.places,
+      [&](const TileTask& task, const PlaneRecord& plane) {
+        AskForCodes(task, plane.dim / 8 * kBits, shared.codes);
+      },
+      [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
+        DecodeCodes<kBits, kDType, kIsV>(task, plane, shared, fault);
+      });
 }
 
 CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel, float value) {
@@ -172,7 +161,6 @@ CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel
 CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
                                  const TokenPlaces& places, Fault* fault) {
   const uint32_t code_row_bytes = codecs::CodeRowBytes(plane.dim, plane.bits);
-  const uint32_t groups = (plane.dim + plane.group - 1) / plane.group;
   for (uint32_t i = ThreadIndex(); i < task.token_count * plane.dim; i += kBlockThreads) {
     const uint32_t at = i / plane.dim, channel = i % plane.dim, token = task.token_first + at;
     if (places.of[at] == nullptr || IsRowAt(places, at)) continue;
@@ -180,9 +168,8 @@ CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
     const uint64_t byte_at = static_cast<uint64_t>(token) * code_row_bytes + bit / 8;
     const uint32_t code =
         LoadGlobal<uint8_t>(task.source + byte_at) >> bit % 8 & ((1U << plane.bits) - 1);
-    const uint32_t group = plane.is_v ? token * groups + channel / plane.group
-                                      : token / plane.group * plane.dim + channel;
-    const uint32_t pair = LoadGlobal<uint32_t>(task.source + task.params_at + 4 * group);
+    const uint32_t pair_at = task.params_at + 4 * PairOf(plane, token, channel);
+    const uint32_t pair = LoadGlobal<uint32_t>(task.source + pair_at);
     *fault = Worse(*fault, CheckParams(pair));
     const float step = codecs::Step(plane.bits, HalfToFloat(pair >> 16));
     const float value =
@@ -192,22 +179,8 @@ CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeAffineAny(DecodeArgs args) {
-  CAIRN_SHARED(TokenPlaces, places);
-  const PlanReader reader(args.plan, args.list);
-  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    FindPlaces(task, plane, &places, &fault);
-    SyncBlock();
-    MarkRows(task, plane, &places, &fault);
-    if (!SyncBlockOr(fault != Fault::kNone)) {
-      DecodeElements(task, plane, places, &fault);
-      StoreRows(task, plane, places);
-    }
-    ReportFault(fault, plane, args.status);
-    SyncBlock();  // places are of the next task
-  }
+  DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
+                       Fault* fault) { DecodeElements(task, plane, places, fault); });
 }
 
 }  // namespace cairn::kernels

@@ -62,26 +62,18 @@ struct Extremes {
   }
 };
 
-CAIRN_DEVICE Extremes ExtremesOfChannel(const EncodeTile& tile, const EncodeShared& shared,
-                                        uint32_t group, uint32_t channel) {
+// Of a group: tokens of a channel of K, channels of a token of V.
+CAIRN_DEVICE Extremes ExtremesOf(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
+                                 uint32_t across) {
+  const PlaneRecord& plane = tile.plane;
   Extremes extremes;
-  const uint32_t first = group * tile.plane.group, left = tile.plane.tokens - first;
-  const uint32_t count = left < tile.plane.group ? left : tile.plane.group;
-  for (uint32_t token = first; token < first + count; ++token) {
+  const uint32_t first = group * plane.group,
+                 left = (plane.is_v ? plane.dim : plane.tokens) - first;
+  const uint32_t end = first + (left < plane.group ? left : plane.group);
+  for (uint32_t along = first; along < end; ++along) {
+    const uint32_t token = plane.is_v ? across : along, channel = plane.is_v ? along : across;
     if (IsMarked(shared.is_row, token)) continue;
-    extremes.Add(LoadValue(tile.plane.dtype, shared.places[token], channel));
-  }
-  extremes.MakeZerosPositive();
-  return extremes;
-}
-
-CAIRN_DEVICE Extremes ExtremesOfToken(const EncodeTile& tile, const EncodeShared& shared,
-                                      uint32_t token, uint32_t group) {
-  Extremes extremes;
-  const uint32_t first = group * tile.plane.group, left = tile.plane.dim - first;
-  const uint32_t count = left < tile.plane.group ? left : tile.plane.group;
-  for (uint32_t channel = first; channel < first + count; ++channel) {
-    extremes.Add(LoadValue(tile.plane.dtype, shared.places[token], channel));
+    extremes.Add(LoadValue(plane.dtype, shared.places[token], channel));
   }
   extremes.MakeZerosPositive();
   return extremes;
@@ -107,8 +99,7 @@ CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShar
   const uint32_t groups = (tile.plane.tokens + tile.plane.group - 1) / tile.plane.group;
   bool is_raw = false;
   for (uint32_t pair = ThreadIndex(); pair < groups * tile.plane.dim; pair += kBlockThreads) {
-    const Extremes of =
-        ExtremesOfChannel(tile, shared, pair / tile.plane.dim, pair % tile.plane.dim);
+    const Extremes of = ExtremesOf(tile, shared, pair / tile.plane.dim, pair % tile.plane.dim);
     is_raw |= codecs::IsInexactConstant(of.low, of.high);
     StorePair(tile, pair, codecs::MakeParams(of.low, of.high, 0.0F));
   }
@@ -122,7 +113,7 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
   for (uint32_t pair = ThreadIndex(); pair < pairs; pair += kBlockThreads) {
     const uint32_t token = pair / groups;
     if (IsMarked(shared->is_row, token)) continue;
-    const Extremes of = ExtremesOfToken(tile, *shared, token, pair % groups);
+    const Extremes of = ExtremesOf(tile, *shared, pair % groups, token);
     if (codecs::IsInexactConstant(of.low, of.high)) {
       AtomicOrShared(&shared->is_constant[token / 32], 1U << token % 32);
     }
@@ -142,10 +133,8 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
 CAIRN_DEVICE uint32_t CodeAt(const EncodeTile& tile, const uint8_t* row, uint32_t token,
                              uint32_t channel) {
   const PlaneRecord& plane = tile.plane;
-  const uint32_t groups = (plane.dim + plane.group - 1) / plane.group;
-  const uint32_t pair = plane.is_v ? token * groups + channel / plane.group
-                                   : token / plane.group * plane.dim + channel;
-  const auto params = LoadRecord<uint32_t>(tile.slot + tile.params_at + 4 * pair);
+  const uint32_t pair_at = tile.params_at + 4 * PairOf(plane, token, channel);
+  const auto params = LoadRecord<uint32_t>(tile.slot + pair_at);
   const float min = codecs::Fp16ToFloat(static_cast<uint16_t>(params));
   const float range = codecs::Fp16ToFloat(static_cast<uint16_t>(params >> 16));
   const float value = LoadValue(plane.dtype, row, channel);
@@ -269,7 +258,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeAffineAny(EncodeArgs args) {
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
   CAIRN_SHARED(CrcShared, shared);
   const auto header = LoadRecord<EncodeHeader>(args.plan);
-  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
+  const uint32_t warp = WarpOfBlock();
   if (BlockIndex() * kBlockWarps >= header.task_count) return;  // nothing for the whole block
   FillWeights(&shared);
   for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < header.task_count;

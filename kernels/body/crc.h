@@ -154,7 +154,7 @@ CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcSh
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {
   CAIRN_SHARED(CrcShared, shared);
   const PlanReader reader(args.plan, args.list);
-  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
+  const uint32_t warp = WarpOfBlock();
   const uint32_t step = GridBlocks() * kBlockWarps;
   if (BlockIndex() * kBlockWarps >= reader.list.count) return;  // nothing for the whole block
   FillWeights(&shared);

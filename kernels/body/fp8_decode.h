@@ -57,23 +57,14 @@ CAIRN_DEVICE void DecodeFp8Codes(const TileTask& task, const PlaneRecord& plane,
 template <codecs::DType kDType>
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
   CAIRN_SHARED(AffineShared, shared);
-  const PlanReader reader(args.plan, args.list);
-  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    AskForCodes(task, plane.dim, shared.codes);
-    FindPlaces(task, plane, &shared.places, &fault);
-    SyncBlock();
-    MarkRows(task, plane, &shared.places, &fault);
-    CopyWait<0>();
-    if (!SyncBlockOr(fault != Fault::kNone)) {
-      DecodeFp8Codes<kDType>(task, plane, shared, &fault);
-      StoreRows(task, plane, shared.places);
-    }
-    ReportFault(fault, plane, args.status);
-    SyncBlock();  // shared memory is of the next task
-  }
+  DecodeTasks(
+      args, &shared.places,
+      [&](const TileTask& task, const PlaneRecord& plane) {
+        AskForCodes(task, plane.dim, shared.codes);
+      },
+      [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
+        DecodeFp8Codes<kDType>(task, plane, shared, fault);
+      });
 }
 
 CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& plane,
@@ -90,22 +81,8 @@ CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& pla
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeFp8Any(DecodeArgs args) {
-  CAIRN_SHARED(TokenPlaces, places);
-  const PlanReader reader(args.plan, args.list);
-  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    FindPlaces(task, plane, &places, &fault);
-    SyncBlock();
-    MarkRows(task, plane, &places, &fault);
-    if (!SyncBlockOr(fault != Fault::kNone)) {
-      DecodeFp8Elements(task, plane, places, &fault);
-      StoreRows(task, plane, places);
-    }
-    ReportFault(fault, plane, args.status);
-    SyncBlock();  // places are of the next task
-  }
+  DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
+                       Fault* fault) { DecodeFp8Elements(task, plane, places, fault); });
 }
 
 }  // namespace cairn::kernels

@@ -24,34 +24,25 @@ CAIRN_DEVICE void CopyTokens(const TileTask& task, const PlaneRecord& plane,
   }
 }
 
-CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRaw(DecodeArgs args) {
-  CAIRN_SHARED(TokenPlaces, places);
-  const PlanReader reader(args.plan, args.list);
-  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    FindPlaces(task, plane, &places, &fault);
-    SyncBlock();
-    switch (plane.unit) {
-      case 16:
-        CopyTokens<Words4>(task, plane, places);
-        break;
-      case 8:
-        CopyTokens<Words2>(task, plane, places);
-        break;
-      case 4:
-        CopyTokens<uint32_t>(task, plane, places);
-        break;
-      case 2:
-        CopyTokens<uint16_t>(task, plane, places);
-        break;
-      default:
-        CopyTokens<uint8_t>(task, plane, places);
-    }
-    ReportFault(fault, plane, args.status);
-    SyncBlock();  // places are of the next task
+CAIRN_DEVICE void CopyAnyTokens(const TileTask& task, const PlaneRecord& plane,
+                                const TokenPlaces& places) {
+  switch (plane.unit) {
+    case 16:
+      return CopyTokens<Words4>(task, plane, places);
+    case 8:
+      return CopyTokens<Words2>(task, plane, places);
+    case 4:
+      return CopyTokens<uint32_t>(task, plane, places);
+    case 2:
+      return CopyTokens<uint16_t>(task, plane, places);
+    default:
+      return CopyTokens<uint8_t>(task, plane, places);
   }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 6) DecodeRaw(DecodeArgs args) {
+  DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
+                       Fault*) { CopyAnyTokens(task, plane, places); });
 }
 
 }  // namespace cairn::kernels

@@ -217,36 +217,18 @@ CAIRN_DEVICE bool DecodeAnyStrip(const FoundStrip& strip, const StripTables& tab
   }
 }
 
-// Where the tokens of a strip go. The warp has to meet before anybody reads them.
-CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane, uint8_t** places,
-                                 Fault* fault) {
-  for (uint32_t at = ThreadIndex() % kWarpLanes; at < task.token_count; at += kWarpLanes) {
-    places[at] = PlaceOf(plane, task.target, task.token_first + at, fault);
-  }
-}
-
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeStripsAny(DecodeArgs args) {
   CAIRN_SHARED(StripsShared, shared);
   FillTables(&shared.tables);
   SyncBlock();
-  const PlanReader reader(args.plan, args.list);
-  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
-  const uint32_t step = GridBlocks() * kBlockWarps;
-  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
-       index += step) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    FindWarpPlaces(task, plane, shared.places[warp], &fault);
-    SyncWarp();
-    FoundStrip strip;
-    strip.places = shared.places[warp];
-    const bool is_right =
-        FindStrip(task, plane, &strip) && DecodeAnyStrip(strip, shared.tables, plane.row_bytes);
-    if (!is_right) fault = Fault::kBadTile;
-    ReportFault(fault, plane, args.status);
-    SyncWarp();  // places are of the next task
-  }
+  const uint32_t warp = WarpOfBlock();
+  DecodeWarpTasks(args, warp, shared.places[warp],
+                  [&](const TileTask& task, const PlaneRecord& plane) {
+                    FoundStrip strip;
+                    strip.places = shared.places[warp];
+                    return FindStrip(task, plane, &strip) &&
+                           DecodeAnyStrip(strip, shared.tables, plane.row_bytes);
+                  });
 }
 
 }  // namespace cairn::kernels

@@ -232,26 +232,13 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) DecodeStripsFast(DecodeArgs args) {
   CAIRN_SHARED(FastShared, shared);
   FillTables(&shared.tables);
   SyncBlock();
-  const PlanReader reader(args.plan, args.list);
-  // Through a shuffle, so that the compiler knows that a warp's lanes go the same way.
-  const uint32_t warp = Uniform(ThreadIndex() / kWarpLanes);
+  const uint32_t warp = WarpOfBlock();
   FastWarp* own = &shared.warps[warp];
-  const uint32_t step = GridBlocks() * kBlockWarps;
-  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
-       index += step) {
-    const TileTask task = reader.Task(index);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    Fault fault = Fault::kNone;
-    FindWarpPlaces(task, plane, own->places, &fault);
-    SyncWarp();
+  DecodeWarpTasks(args, warp, own->places, [&](const TileTask& task, const PlaneRecord& plane) {
     FoundStrip strip;
     strip.places = own->places;
-    const bool is_right =
-        FindStrip(task, plane, &strip) && DecodeOneFast(strip, plane, shared.tables, own);
-    if (!is_right) fault = Fault::kBadTile;
-    ReportFault(fault, plane, args.status);
-    SyncWarp();  // shared memory is of the next task
-  }
+    return FindStrip(task, plane, &strip) && DecodeOneFast(strip, plane, shared.tables, own);
+  });
 }
 
 }  // namespace cairn::kernels

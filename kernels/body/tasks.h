@@ -20,6 +20,9 @@ struct TokenPlaces {
   uint32_t is_row[kTaskTokensMax / 32];
 };
 
+// Through a shuffle, so that the compiler knows that a warp's lanes go the same way.
+CAIRN_DEVICE uint32_t WarpOfBlock() { return Uniform(ThreadIndex() / kWarpLanes); }
+
 struct PlanReader {
   const uint8_t* plan;
   TaskList list;
@@ -37,6 +40,12 @@ struct PlanReader {
     return LoadRecord<PlaneRecord>(plan + planes_at + index * sizeof(PlaneRecord));
   }
 };
+
+// The (min, range) of an element, of those that a tile has.
+CAIRN_DEVICE uint32_t PairOf(const PlaneRecord& plane, uint32_t token, uint32_t channel) {
+  if (!plane.is_v) return token / plane.group * plane.dim + channel;
+  return token * ((plane.dim + plane.group - 1) / plane.group) + channel / plane.group;
+}
 
 CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }
 
@@ -130,6 +139,73 @@ CAIRN_DEVICE void StoreRows(const TileTask& task, const PlaneRecord& plane,
 
 CAIRN_DEVICE void ReportFault(Fault fault, const PlaneRecord& plane, uint32_t* status) {
   if (fault != Fault::kNone) AtomicMax(status + plane.image, static_cast<uint32_t>(fault));
+}
+
+// The tasks of a list, a block a task.
+//   places            in shared memory
+//   ask(task, plane)  asks for what of the tile is to be in shared memory
+//   decode(task, plane, fault)
+//                     when that and places are there: stores tokens that are no rows
+template <typename Ask, typename Decode>
+CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask ask, Decode decode) {
+  const PlanReader reader(args.plan, args.list);
+  for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    ask(task, plane);
+    FindPlaces(task, plane, places, &fault);
+    if (task.rows != 0) {
+      SyncBlock();
+      MarkRows(task, plane, places, &fault);
+    }
+    CopyWait<0>();
+    if (!SyncBlockOr(fault != Fault::kNone)) {
+      decode(task, plane, &fault);
+      StoreRows(task, plane, *places);
+    }
+    ReportFault(fault, plane, args.status);
+    SyncBlock();  // shared memory is of the next task
+  }
+}
+
+// The same of kernels that read the tile where it is.
+template <typename Decode>
+CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
+  CAIRN_SHARED(TokenPlaces, places);
+  DecodeTasks(
+      args, &places, [](const TileTask&, const PlaneRecord&) {},
+      [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
+        decode(task, plane, places, fault);
+      });
+}
+
+// FindPlaces() for the lanes of a warp, which has to meet before anybody reads them.
+CAIRN_DEVICE void FindWarpPlaces(const TileTask& task, const PlaneRecord& plane, uint8_t** places,
+                                 Fault* fault) {
+  for (uint32_t at = ThreadIndex() % kWarpLanes; at < task.token_count; at += kWarpLanes) {
+    places[at] = PlaceOf(plane, task.target, task.token_first + at, fault);
+  }
+}
+
+// The tasks of a list that `warp` has, a warp a task.
+//   decode(task, plane)  with places, which are the warp's: false where the tile is none
+template <typename Decode>
+CAIRN_DEVICE void DecodeWarpTasks(const DecodeArgs& args, uint32_t warp, uint8_t** places,
+                                  Decode decode) {
+  const PlanReader reader(args.plan, args.list);
+  const uint32_t step = GridBlocks() * kBlockWarps;
+  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
+       index += step) {
+    const TileTask task = reader.Task(index);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    FindWarpPlaces(task, plane, places, &fault);
+    SyncWarp();
+    if (!decode(task, plane)) fault = Fault::kBadTile;
+    ReportFault(fault, plane, args.status);
+    SyncWarp();  // shared memory is of the next task
+  }
 }
 
 }  // namespace cairn::kernels

@@ -23,6 +23,15 @@
 
 namespace cairn::kernels {
 
+// Runs a kernel in blocks that do several tasks, or in one more than there are tasks; what went
+// wrong.
+template <auto kKernel, typename Arguments>
+std::string LaunchTasks(uint32_t tasks, uint32_t shared_bytes, const Arguments& args,
+                        const emulated::Options& options) {
+  const uint32_t blocks = options.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
+  return emulated::Launch<kKernel>(blocks, kBlockThreads, shared_bytes, args, options).fault;
+}
+
 // Runs the kernels of a plan that have something to do.
 struct EmulatedLaunch {
   const DecodePlan& plan;
@@ -35,10 +44,7 @@ struct EmulatedLaunch {
     const uint32_t tasks = plan.counts[shape.list];
     if (tasks == 0 || !fault.empty()) return;
     args.list = shape.list;
-    // Blocks that do several tasks, and one more than there are tasks.
-    const uint32_t blocks = options.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
-    fault =
-        emulated::Launch<kKernel>(blocks, kBlockThreads, shape.shared_bytes, args, options).fault;
+    fault = LaunchTasks<kKernel>(tasks, shape.shared_bytes, args, options);
   }
 };
 
@@ -56,6 +62,26 @@ struct ImageOf {
 
 class DecodeFixture : public testing::Test {
  protected:
+  // Of a cache that lies in any way, without holes.
+  CacheShape AnyWholeShape() {
+    constexpr uint32_t kPages[] = {1, 2, 3, 16, 32, 64, 100, 128, 256};
+    CacheShape shape;
+    shape.page_tokens = kPages[random_() % std::size(kPages)];
+    shape.order = random_() % 2 == 0 ? HeadOrder::kNhd : HeadOrder::kHnd;
+    shape.packing = static_cast<Packing>(random_() % 4);
+    shape.first_slot = static_cast<uint32_t>(random_() % 3 == 0 ? random_() % 40 : 0);
+    shape.has_table = random_() % 4 != 0;
+    return shape;
+  }
+  CacheShape AnyShape() {
+    CacheShape shape = AnyWholeShape();
+    if (shape.has_table && random_() % 3 == 0) shape.hole_every = 2 + random_() % 3;
+    return shape;
+  }
+  codecs::Content AnyContent() {
+    return static_cast<codecs::Content>(random_() % static_cast<uint32_t>(codecs::Content::kCount));
+  }
+
   // An image of so many tokens in a few layers and heads.
   ImageOf MakeImage(std::string_view recipe, const codecs::TileShape& shape, uint16_t tokens,
                     codecs::Content content) {

@@ -31,23 +31,7 @@ TileShape Kv(DType dtype, uint32_t k_dim, uint32_t v_dim) {
   return {GroupKind::kKv, dtype, k_dim, v_dim};
 }
 
-class DecodeTest : public DecodeFixture {
- protected:
-  CacheShape AnyShape() {
-    constexpr uint32_t kPages[] = {1, 2, 3, 16, 32, 64, 100, 128, 256};
-    CacheShape shape;
-    shape.page_tokens = kPages[random_() % std::size(kPages)];
-    shape.order = random_() % 2 == 0 ? HeadOrder::kNhd : HeadOrder::kHnd;
-    shape.packing = static_cast<Packing>(random_() % 4);
-    shape.first_slot = static_cast<uint32_t>(random_() % 3 == 0 ? random_() % 40 : 0);
-    shape.has_table = random_() % 4 != 0;
-    if (shape.has_table && random_() % 3 == 0) shape.hole_every = 2 + random_() % 3;
-    return shape;
-  }
-  Content AnyContent() {
-    return static_cast<Content>(random_() % static_cast<uint32_t>(Content::kCount));
-  }
-};
+using DecodeTest = DecodeFixture;
 
 bool IsKernelRecipe(const ImageOf& image) { return IsDecodable(image.View()); }
 

@@ -7,17 +7,15 @@ static CUDA runtime that needs no libcuda to start.
 usage: nvcc_test.py COMPILER ARCHITECTURE…       nvcc_test.py g++ sm_90
 """
 
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# What codecs/numbers/math.h asks for.
-STRICT = ["--fmad=false", "-ftz=false", "-prec-div=true", "-Xcompiler", "-ffp-contract=off,-Wall,-Wextra"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from nvcc import ROOT, command, run  # noqa: E402
+
 THREADS, REGISTERS = 256, 65536  # of a block, and of a multiprocessor
 # kernel -> blocks of it that a multiprocessor has to have registers for
 RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4,
@@ -35,19 +33,6 @@ int main() {
   std::printf("%d %d %s\\n", found.is_available ? 1 : 0, is_refused ? 1 : 0, found.reason.data());
 }
 """
-
-
-def find_nvcc():
-    named = os.environ.get("CUDACXX")
-    return named if named else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-
-
-def run(command, **options):
-    done = subprocess.run(command, text=True, capture_output=True, **options)
-    if done.returncode != 0:
-        print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
-        sys.exit(1)
-    return done.stdout + done.stderr
 
 
 def kernels_of(text):
@@ -83,21 +68,17 @@ def check(kernels, filt):
 
 
 def main():
-    nvcc, compiler = find_nvcc(), sys.argv[1]
-    if nvcc is None:
-        print("skipped: no nvcc (CUDACXX, PATH, /usr/local/cuda/bin)")
-        return 77
+    compiler = command(sys.argv[1])
     wrong = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        common = [nvcc, "-std=c++20", "-ccbin", compiler, *STRICT, "-I", ROOT]
         for architecture in sys.argv[2:]:
-            text = run([*common, f"-arch={architecture}", "-Xptxas", "-v", "--Werror", "cross-execution-space-call",
+            text = run([*compiler, f"-arch={architecture}", "-Xptxas", "-v",
                         "-c", ROOT / "kernels/backend_cuda.cu", "-o", folder / "kernels.o"])
             print(architecture)
             wrong += check(kernels_of(text), shutil.which("c++filt"))
         (folder / "probe.cc").write_text(PROBE)
-        run([*common, folder / "probe.cc", folder / "kernels.o", "-cudart", "static", "-o", folder / "probe"])
+        run([*compiler, folder / "probe.cc", folder / "kernels.o", "-cudart", "static", "-o", folder / "probe"])
         if "libcuda" in run(["ldd", folder / "probe"]):
             wrong.append("the program needs libcuda or libcudart to start")
         said = run([folder / "probe"]).strip()

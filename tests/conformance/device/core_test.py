@@ -7,31 +7,14 @@ where there is one, it has to print the same.
 usage: core_test.py COMPILER
 """
 
-import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-# What codecs/numbers/math.h asks for.
-STRICT = ["--fmad=false", "-ftz=false", "-prec-div=true", "-Xcompiler", "-ffp-contract=off"]
-
-
-def find_nvcc():
-    named = os.environ.get("CUDACXX")
-    return named if named else shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-
-
-def run(command, **options):
-    done = subprocess.run(command, text=True, capture_output=True, **options)
-    if done.returncode != 0:
-        print(" ".join(map(str, command)), done.stdout, done.stderr, sep="\n")
-        sys.exit(1)
-    return done.stdout
+sys.path.insert(0, str(HERE.parents[1] / "support"))
+import nvcc  # noqa: E402
 
 
 def digests(text):
@@ -43,18 +26,14 @@ def digests(text):
 
 
 def main():
-    nvcc = find_nvcc()
-    if nvcc is None:
-        print("skipped: no nvcc (CUDACXX, PATH, /usr/local/cuda/bin)")
-        return 77
+    compiler = nvcc.command(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        run([sys.argv[1], "-std=c++20", "-O1", "-ffp-contract=off", "-I", ROOT, "-x", "c++", HERE / "core.cu", "-o", folder / "plain"])
-        run([nvcc, "-std=c++20", "-arch=sm_90", "-ccbin", sys.argv[1], *STRICT, "--keep", "--keep-dir", folder, "-I", ROOT,
-             "--Werror", "cross-execution-space-call", HERE / "core.cu", "-o", folder / "core"])
+        nvcc.run([sys.argv[1], "-std=c++20", "-O1", "-ffp-contract=off", "-I", nvcc.ROOT, "-x", "c++", HERE / "core.cu", "-o", folder / "plain"])
+        nvcc.run([*compiler, "-arch=sm_90", "--keep", "--keep-dir", folder, HERE / "core.cu", "-o", folder / "core"])
         ptx = (folder / "core.ptx").read_text()
-        plain = digests(run([folder / "plain"]))
-        both = digests(run([folder / "core"]))
+        plain = digests(nvcc.run([folder / "plain"]))
+        both = digests(nvcc.run([folder / "core"]))
     loose = sorted(set(re.findall(r"\b(?:fma\.\S*f32|\S+\.ftz\S*|div\.(?:approx|full)\S*)", ptx)))
     wrong = [f"host of nvcc: {of}" for of in plain["host"] if both["host"].get(of) != plain["host"][of]]
     wrong += [f"device: {of}" for of, digest in both["device"].items() if digest != plain["host"][of]]
