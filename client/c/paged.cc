@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: blocks from and into an engine's paged cache.
+#include <cstdint>
 #include <vector>
 
 #include "base/status.h"
@@ -89,46 +90,56 @@ void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PagedG
   WriteStruct(value, target);
 }
 
-absl::Status GetPaged(cairn_space* space, const cairn_paged_cache* cache,
-                      cairn_paged_request* request) {
-  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
-                         ReadPaged(space, cache, request, ViewUse::kTarget));
+void Fill(const PagedGiven& given, size_t i, GetRequest* get) {
+  get->lease = Bytes<LeaseToken>(given.request.lease);
+  get->decode = given.request.code == CAIRN_DECODE_DAEMON ? Side::kDaemon : Side::kClient;
+  get->target = given.views.At(i);
+}
+
+void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
+  put->parent = Bytes<BlockKey>(i == 0 ? given.request.parent : given.request.keys[i - 1]);
+  put->first_position = given.request.first_position + i * given.slice.tokens;
+  put->is_derived = given.request.derived != 0;
+  put->encode = given.request.code == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
+  put->source = given.views.At(i);
+}
+
+// `run` gets or puts all requests at once.
+template <typename Request, typename Run, typename BytesOf>
+absl::Status MovePaged(cairn_space* space, const cairn_paged_cache* cache,
+                       cairn_paged_request* request, ViewUse use, const Run& run,
+                       const BytesOf& bytes_of) {
+  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given, ReadPaged(space, cache, request, use));
   CAIRN_RETURN_IF_ERROR(CheckPagedKeys(given));
   const auto keys = Keys(given.request.keys, given.request.key_count);
-  std::vector<GetRequest> gets(keys.size());
+  std::vector<Request> requests(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    gets[i].key = keys[i];
-    gets[i].lease = Bytes<LeaseToken>(given.request.lease);
-    gets[i].slice = FromSlice(given.request.slice);
-    gets[i].decode = given.request.code == CAIRN_DECODE_DAEMON ? Side::kDaemon : Side::kClient;
-    gets[i].target = given.views.At(i);
+    requests[i].key = keys[i];
+    requests[i].slice = FromSlice(given.request.slice);
+    Fill(given, i, &requests[i]);
   }
-  const auto results = space->space->GetBatch(gets, Timeout(given.request.timeout_ms));
-  WritePaged(
-      results, given, [](const GetResult& got) { return got.wire_bytes; }, request);
+  WritePaged(run(requests, Timeout(given.request.timeout_ms)), given, bytes_of, request);
   return absl::OkStatus();
+}
+
+absl::Status GetPaged(cairn_space* space, const cairn_paged_cache* cache,
+                      cairn_paged_request* request) {
+  return MovePaged<GetRequest>(
+      space, cache, request, ViewUse::kTarget,
+      [space](const auto& gets, absl::Duration timeout) {
+        return space->space->GetBatch(gets, timeout);
+      },
+      [](const GetResult& got) { return got.wire_bytes; });
 }
 
 absl::Status PutPaged(cairn_space* space, const cairn_paged_cache* cache,
                       cairn_paged_request* request) {
-  CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
-                         ReadPaged(space, cache, request, ViewUse::kSource));
-  CAIRN_RETURN_IF_ERROR(CheckPagedKeys(given));
-  const auto keys = Keys(given.request.keys, given.request.key_count);
-  std::vector<PutRequest> puts(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) {
-    puts[i].key = keys[i];
-    puts[i].parent = i == 0 ? Bytes<BlockKey>(given.request.parent) : keys[i - 1];
-    puts[i].first_position = given.request.first_position + i * given.slice.tokens;
-    puts[i].slice = FromSlice(given.request.slice);
-    puts[i].is_derived = given.request.derived != 0;
-    puts[i].encode = given.request.code == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
-    puts[i].source = given.views.At(i);
-  }
-  const auto results = space->space->PutBatch(puts, Timeout(given.request.timeout_ms));
-  WritePaged(
-      results, given, [](const PutResult& put) { return put.image_bytes; }, request);
-  return absl::OkStatus();
+  return MovePaged<PutRequest>(
+      space, cache, request, ViewUse::kSource,
+      [space](const auto& puts, absl::Duration timeout) {
+        return space->space->PutBatch(puts, timeout);
+      },
+      [](const PutResult& put) { return put.image_bytes; });
 }
 
 absl::Status GatherPaged(cairn_space* space, const cairn_paged_cache* cache,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: match, put, get, and the other calls of a space.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -17,6 +19,36 @@ namespace {
 absl::Status CheckKeys(const cairn_space* space, const cairn_key* keys, size_t key_count) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
   return CheckPointer("keys", keys, key_count);
+}
+
+// What a match and a prefetch are asked, read and checked.
+template <typename Options>
+struct Wanted {
+  Options options{};
+  std::vector<GroupSlice> slices;
+  std::span<const uint32_t> groups_skipped;
+};
+
+template <typename Options, typename Result>
+absl::StatusOr<Wanted<Options>> ReadWanted(const cairn_space* space, const cairn_key* keys,
+                                           size_t key_count, const Options* options,
+                                           const Result* result) {
+  CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
+  CAIRN_RETURN_IF_ERROR(CheckStruct("result", result));
+  Wanted<Options> wanted;
+  if (options != nullptr) {
+    CAIRN_RETURN_IF_ERROR(CheckStruct("options", options));
+    wanted.options = ReadStruct(options);
+  }
+  const Options& known = wanted.options;
+  CAIRN_RETURN_IF_ERROR(CheckPointer("options.slices", known.slices, known.slice_count));
+  CAIRN_RETURN_IF_ERROR(
+      CheckPointer("options.groups_skipped", known.groups_skipped, known.groups_skipped_count));
+  for (uint32_t i = 0; i < known.slice_count; ++i) {
+    wanted.slices.push_back(FromSlice(known.slices[i]));
+  }
+  wanted.groups_skipped = {known.groups_skipped, known.groups_skipped_count};
+  return wanted;
 }
 
 // Elements of a caller's array of structs, which may be of another version than ours.
@@ -117,7 +149,6 @@ absl::StatusOr<SideObjectKind> FromSideObjectKind(int32_t kind) {
 
 // What follows is in no namespace: C.
 using cairn::Digest;
-using cairn::GroupSlice;
 using cairn::InstalledSideObject;
 using cairn::LeaseToken;
 using cairn::MatchResult;
@@ -128,14 +159,12 @@ using cairn::SideObjectKind;
 using cairn::c::Bytes;
 using cairn::c::CheckKeys;
 using cairn::c::CheckPointer;
-using cairn::c::CheckStruct;
 using cairn::c::FromSideObjectKind;
-using cairn::c::FromSlice;
 using cairn::c::GetAll;
 using cairn::c::Guard;
 using cairn::c::Keys;
 using cairn::c::PutAll;
-using cairn::c::ReadStruct;
+using cairn::c::ReadWanted;
 using cairn::c::Timeout;
 using cairn::c::WriteStruct;
 
@@ -143,29 +172,15 @@ int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
                 const cairn_match_options* options, cairn_match_result* result,
                 cairn_matched_block* blocks) {
   return Guard([&]() -> absl::Status {
-    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
-    CAIRN_RETURN_IF_ERROR(CheckStruct("result", result));
-    cairn_match_options known{};
-    if (options != nullptr) {
-      CAIRN_RETURN_IF_ERROR(CheckStruct("options", options));
-      known = ReadStruct(options);
-    }
-    CAIRN_RETURN_IF_ERROR(CheckPointer("options.slices", known.slices, known.slice_count));
-    CAIRN_RETURN_IF_ERROR(
-        CheckPointer("options.groups_skipped", known.groups_skipped, known.groups_skipped_count));
-    std::vector<GroupSlice> slices;
-    for (uint32_t i = 0; i < known.slice_count; ++i) {
-      slices.push_back(FromSlice(known.slices[i]));
-    }
-    CAIRN_ASSIGN_OR_RETURN(
-        const MatchResult match,
-        space->space->Match({.keys = Keys(keys, key_count),
-                             .slices = slices,
-                             .groups_skipped = {known.groups_skipped, known.groups_skipped_count},
-                             .token_limit = known.token_limit,
-                             .wait = absl::Milliseconds(known.wait_ms),
-                             .is_counting = known.no_lease != 0,
-                             .timeout = Timeout(known.timeout_ms)}));
+    CAIRN_ASSIGN_OR_RETURN(const auto wanted, ReadWanted(space, keys, key_count, options, result));
+    CAIRN_ASSIGN_OR_RETURN(const MatchResult match,
+                           space->space->Match({.keys = Keys(keys, key_count),
+                                                .slices = wanted.slices,
+                                                .groups_skipped = wanted.groups_skipped,
+                                                .token_limit = wanted.options.token_limit,
+                                                .wait = absl::Milliseconds(wanted.options.wait_ms),
+                                                .is_counting = wanted.options.no_lease != 0,
+                                                .timeout = Timeout(wanted.options.timeout_ms)}));
     cairn_match_result value{};
     value.block_count = match.block_count;
     value.token_count = match.token_count;
@@ -184,26 +199,12 @@ int cairn_match(cairn_space* space, const cairn_key* keys, size_t key_count,
 int cairn_prefetch(cairn_space* space, const cairn_key* keys, size_t key_count,
                    const cairn_prefetch_options* options, cairn_prefetch_result* result) {
   return Guard([&]() -> absl::Status {
-    CAIRN_RETURN_IF_ERROR(CheckKeys(space, keys, key_count));
-    CAIRN_RETURN_IF_ERROR(CheckStruct("result", result));
-    cairn_prefetch_options known{};
-    if (options != nullptr) {
-      CAIRN_RETURN_IF_ERROR(CheckStruct("options", options));
-      known = ReadStruct(options);
-    }
-    CAIRN_RETURN_IF_ERROR(CheckPointer("options.slices", known.slices, known.slice_count));
-    CAIRN_RETURN_IF_ERROR(
-        CheckPointer("options.groups_skipped", known.groups_skipped, known.groups_skipped_count));
-    std::vector<GroupSlice> slices;
-    for (uint32_t i = 0; i < known.slice_count; ++i) {
-      slices.push_back(FromSlice(known.slices[i]));
-    }
+    CAIRN_ASSIGN_OR_RETURN(const auto wanted, ReadWanted(space, keys, key_count, options, result));
     CAIRN_ASSIGN_OR_RETURN(const PrefetchResult prefetch,
                            space->space->Prefetch({.keys = Keys(keys, key_count),
-                                                   .slices = slices,
-                                                   .groups_skipped = {known.groups_skipped,
-                                                                      known.groups_skipped_count},
-                                                   .timeout = Timeout(known.timeout_ms)}));
+                                                   .slices = wanted.slices,
+                                                   .groups_skipped = wanted.groups_skipped,
+                                                   .timeout = Timeout(wanted.options.timeout_ms)}));
     cairn_prefetch_result value{};
     value.in_memory_count = prefetch.in_memory_count;
     value.on_their_way_count = prefetch.on_their_way_count;

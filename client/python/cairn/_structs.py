@@ -89,14 +89,20 @@ class KeyExtra(Structure):
     _fields_ = [("kind", text), ("offset", u32), ("value_bytes", u32), ("value", pointer)]
 
 
+# What the options of a match and of a prefetch begin with.
+_WANTED = [
+    ("struct_bytes", u32),
+    ("timeout_ms", u32),
+    ("slices", POINTER(Slice)),
+    ("slice_count", u32),
+    ("groups_skipped_count", u32),
+    ("groups_skipped", POINTER(u32)),
+]
+
+
 class MatchOptions(_Sized):
     _fields_ = [
-        ("struct_bytes", u32),
-        ("timeout_ms", u32),
-        ("slices", POINTER(Slice)),
-        ("slice_count", u32),
-        ("groups_skipped_count", u32),
-        ("groups_skipped", POINTER(u32)),
+        *_WANTED,
         ("token_limit", u32),
         ("wait_ms", u32),
         ("no_lease", u32),
@@ -121,14 +127,7 @@ class MatchResult(_Sized):
 
 
 class PrefetchOptions(_Sized):
-    _fields_ = [
-        ("struct_bytes", u32),
-        ("timeout_ms", u32),
-        ("slices", POINTER(Slice)),
-        ("slice_count", u32),
-        ("groups_skipped_count", u32),
-        ("groups_skipped", POINTER(u32)),
-    ]
+    _fields_ = _WANTED
 
 
 class PrefetchResult(_Sized):

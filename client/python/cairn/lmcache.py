@@ -155,25 +155,29 @@ class CairnL2:
         os.eventfd_write(self._event, 1)
 
     def _set(self, items: list[tuple[str, memoryview]]) -> list[bool]:
-        results = [False] * len(items)
-        for space, places in self._by_space(items):
-            puts = [
-                Put(_key(space, items[i][0]), source=items[i][1].cast("B")) for i in places
-            ]
-            for i, result in zip(places, space.put_batch(puts, timeout=self._timeout), strict=True):
-                results[i] = result.error is None
-                if result.error is not None:
-                    raise result.error
-        return results
+        results = self._move(items, Put, Space.put_batch)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+        return [True] * len(items)
 
     def _get(self, items: list[tuple[str, memoryview]]) -> list[bool]:
-        results = [False] * len(items)
-        for space, places in self._by_space(items):
-            gets = [
-                Get(_key(space, items[i][0]), source=items[i][1].cast("B")) for i in places
-            ]
-            for i, result in zip(places, space.get_batch(gets, timeout=self._timeout), strict=True):
-                results[i] = bool(result)
+        return [bool(result) for result in self._move(items, Get, Space.get_batch)]
+
+    def _move(
+        self, items: list[tuple[str, memoryview]], request: Any, run: Callable[..., list[Any]]
+    ) -> list[Any]:
+        """What came of each object. Those of one length are in one space."""
+        places: dict[int, list[int]] = {}
+        for i, (_, view) in enumerate(items):
+            places.setdefault(view.nbytes, []).append(i)
+        results: list[Any] = [None] * len(items)
+        for object_bytes, of in places.items():
+            space = self._space(object_bytes)
+            named = [(items[i][0], items[i][1].cast("B")) for i in of]
+            requests = [request(_key(space, name), source=view) for name, view in named]
+            for i, result in zip(of, run(space, requests, timeout=self._timeout), strict=True):
+                results[i] = result
         return results
 
     def _exists(self, keys: list[str]) -> list[bool]:
@@ -193,13 +197,6 @@ class CairnL2:
         return deleted
 
     # ------------------------------------------------------------------------------- of spaces
-
-    def _by_space(self, items: list[tuple[str, memoryview]]) -> list[tuple[Space, list[int]]]:
-        """Objects of one length are in one space."""
-        places: dict[int, list[int]] = {}
-        for i, (_, view) in enumerate(items):
-            places.setdefault(view.nbytes, []).append(i)
-        return [(self._space(count), of) for count, of in places.items()]
 
     def _known_spaces(self) -> list[Space]:
         with self._lock:

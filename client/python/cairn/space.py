@@ -109,27 +109,15 @@ class Space(SideObjects):
         call; None is `wait` and half a second. A miss is not an error: `block_count` is then 0.
         """
         options = _ffi.MatchOptions(
-            timeout_ms=_ffi.milliseconds(timeout),
+            **_wanted_of(part, timeout),
             token_limit=_ffi.unsigned("token_limit", token_limit),
             wait_ms=_ffi.wait_milliseconds(wait),
             no_lease=0 if lease else 1,
         )
-        if part is not None:
-            options.slices = ctypes.pointer(part.native())
-            options.slice_count = 1
         result = _ffi.MatchResult()
         blocks = (_ffi.MatchedBlock * max(1, len(wanted)))()
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_match(
-                    space,
-                    _join(wanted),
-                    len(wanted),
-                    ctypes.byref(options),
-                    ctypes.byref(result),
-                    blocks,
-                )
-            )
+        call = _ffi.library().cairn_match
+        self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result), blocks)
         matched = list(wanted[: result.block_count])
         return Match(self, matched, part or Part(), result, blocks)
 
@@ -138,21 +126,10 @@ class Space(SideObjects):
     ) -> Prefetched:
         """Has the daemon read blocks into memory, the most urgent first, after all that gets wait
         for. Returns at once; `match` says where a block is by then."""
-        options = _ffi.PrefetchOptions(timeout_ms=_ffi.milliseconds(timeout))
-        if part is not None:
-            options.slices = ctypes.pointer(part.native())
-            options.slice_count = 1
+        options = _ffi.PrefetchOptions(**_wanted_of(part, timeout))
         result = _ffi.PrefetchResult()
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_prefetch(
-                    space,
-                    _join(wanted),
-                    len(wanted),
-                    ctypes.byref(options),
-                    ctypes.byref(result),
-                )
-            )
+        call = _ffi.library().cairn_prefetch
+        self._ask(call, wanted, ctypes.byref(options), ctypes.byref(result))
         return Prefetched(
             result.in_memory_count,
             result.on_their_way_count,
@@ -178,8 +155,9 @@ class Space(SideObjects):
         `image`, the latter at least `image_bytes_max()` long.
 
         True where it was there; then the arrays hold it, verified. After False (a miss) or an
-        exception their content is unspecified. lease: of a match. Daemons do not
-        look at it today: while the match is held, the block is not evicted. decode: "client" moves the image, "daemon" the source bytes.
+        exception their content is unspecified. lease: of a match. Daemons do not look at it today:
+        while the match is held, the block is not evicted. decode: "client" moves the image,
+        "daemon" the source bytes.
         """
         one = Get(key, k, v, lease, part or Part(), decode, source, image, slot_mapping)
         result = self.get_batch([one], timeout=timeout)[0]
@@ -215,12 +193,7 @@ class Space(SideObjects):
     def contains(self, wanted: Sequence[bytes], *, timeout: float | None = None) -> list[bool]:
         """Which blocks are there, whole. Takes no lease."""
         present = (ctypes.c_uint8 * max(1, len(wanted)))()
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_contains(
-                    space, _join(wanted), len(wanted), _ffi.milliseconds(timeout), present
-                )
-            )
+        self._ask(_ffi.library().cairn_contains, wanted, _ffi.milliseconds(timeout), present)
         return [bool(there) for there in present[: len(wanted)]]
 
     # -------------------------------------------------------------------------------- writing
@@ -298,16 +271,8 @@ class Space(SideObjects):
     def delete(self, unwanted: Sequence[bytes], *, timeout: float | None = None) -> int:
         """Unlinks blocks; returns how many there were."""
         count = ctypes.c_uint64()
-        with self._handle.use() as space:
-            _ffi.check(
-                _ffi.library().cairn_delete(
-                    space,
-                    _join(unwanted),
-                    len(unwanted),
-                    _ffi.milliseconds(timeout),
-                    ctypes.byref(count),
-                )
-            )
+        call = _ffi.library().cairn_delete
+        self._ask(call, unwanted, _ffi.milliseconds(timeout), ctypes.byref(count))
         return count.value
 
     def invalidate(self, *, timeout: float | None = None) -> int:
@@ -332,6 +297,12 @@ class Space(SideObjects):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _ask(self, call: Any, wanted: Sequence[bytes], *more: Any) -> None:
+        """A call about keys."""
+        joined = b"".join(check_key("a key", key) for key in wanted)
+        with self._handle.use() as space:
+            _ffi.check(call(space, joined, len(wanted), *more))
 
     def _bytes_of(self, question: Any, part: Part | None) -> int:
         count = ctypes.c_uint64()
@@ -364,8 +335,12 @@ class Space(SideObjects):
             _ffi.check(_ffi.library().cairn_release(client, lease, 1, 0))
 
 
-def _join(wanted: Sequence[bytes]) -> bytes:
-    return b"".join(check_key("a key", key) for key in wanted)
+def _wanted_of(part: Part | None, timeout: float | None) -> dict[str, Any]:
+    """What the options of a match and of a prefetch begin with."""
+    fields: dict[str, Any] = {"timeout_ms": _ffi.milliseconds(timeout)}
+    if part is not None:
+        fields |= {"slices": ctypes.pointer(part.native()), "slice_count": 1}
+    return fields
 
 
 def _put_result(request: Any, error: Error | None) -> PutResult:

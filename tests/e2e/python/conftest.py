@@ -38,6 +38,16 @@ def client(daemon):
         yield connected
 
 
+@pytest.fixture
+def settings(daemon):
+    """What an engine's adapter is told, of weights that no other test has."""
+    return {
+        "control": daemon.control,
+        "data": daemon.data,
+        "weights_revision": f"engine {next(_revisions)}",
+    }
+
+
 def open_space(client, recipe="raw", dtype="bf16", **changed):
     """A space that no other test has."""
     group = cairn.KvGroup(LAYERS, HEADS, DIM, rope=cairn.Rope("half", DIM, 10000.0))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client of LMCache's native_plugin adapter, as that adapter calls it."""
 
-import itertools
 import os
 import select
 
@@ -10,17 +9,11 @@ from cairn import InvalidArgumentError
 from cairn.lmcache import CairnL2
 
 OBJECT = 1 << 20
-_revisions = itertools.count()
 
 
 @pytest.fixture
-def parameters(daemon):
-    return {
-        "control": daemon.control,
-        "data": daemon.data,
-        "weights_revision": f"lmcache {next(_revisions)}",
-        "connections": 2,
-    }
+def parameters(settings):
+    return settings | {"connections": 2}
 
 
 @pytest.fixture

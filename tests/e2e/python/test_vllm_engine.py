@@ -2,7 +2,6 @@
 """The vLLM connector, driven as vLLM drives it, against a real cairnd: what is loaded is what was
 computed, whatever fails."""
 
-import itertools
 import random
 import signal
 import threading
@@ -18,18 +17,11 @@ from cairn.vllm import CairnConnector  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 STORE = 128
-_revisions = itertools.count()
 
 
 @pytest.fixture
-def settings(daemon):
-    """Of a space that no other test has."""
-    return {
-        "control": daemon.control,
-        "data": daemon.data,
-        "weights_revision": f"engine {next(_revisions)}",
-        "recipe": "exact",
-    }
+def settings(settings):
+    return settings | {"recipe": "exact"}
 
 
 @pytest.fixture
