@@ -15,9 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/image.h"
@@ -25,6 +22,7 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/random.h"
 #include "tests/support/ssd_shelf.h"
+#include "tests/support/tier_folder.h"
 
 namespace cairn {
 namespace {
@@ -58,8 +56,9 @@ class SsdFolder : public testing::Test {
   }
 
   uint64_t segment_bytes() { return shelf_.options().segment_bytes; }
-  std::string File(const std::string& name) { return absl::StrCat(shelf_.folder(), "/", name); }
-  std::string Segment(uint64_t slot) { return File(absl::StrFormat("segments/%06d", slot)); }
+  TierFolder folder() { return TierFolder(shelf_.folder()); }
+  std::string File(const std::string& name) { return folder().File(name); }
+  std::string Segment(uint64_t slot) { return folder().Segment(slot); }
   uint64_t SlotOf(uint64_t number) const { return slots_[number - 1]; }
   uint64_t OffsetIn(uint64_t number) const { return offsets_[number - 1]; }
   Numbers Segments() const { return {slots_.begin(), slots_.end()}; }
@@ -75,39 +74,6 @@ class SsdFolder : public testing::Test {
     std::erase_if(in, [&](uint64_t number) { return SlotOf(number) != slot; });
     return in;
   }
-  // Files of the ledger whose name begins or ends so.
-  std::vector<std::string> Index(const std::string& kind) {
-    std::vector<std::string> paths;
-    for (const auto& entry : fs::directory_iterator(File("index"))) {
-      const std::string name = entry.path().filename();
-      if (absl::StartsWith(name, kind) || absl::EndsWith(name, kind)) {
-        paths.push_back(entry.path());
-      }
-    }
-    EXPECT_FALSE(paths.empty()) << kind;
-    return paths;
-  }
-  static void RemoveAll(const std::vector<std::string>& paths) {
-    for (const std::string& path : paths) {
-      fs::remove(path);
-    }
-  }
-  static void Flip(const std::string& path, uint64_t at) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(at));
-    const int byte = file.get();
-    file.seekp(static_cast<std::streamoff>(at));
-    file.put(static_cast<char>(byte ^ 0x10));
-    EXPECT_TRUE(file.good()) << path;
-  }
-  static void Zero(const std::string& path, uint64_t at, uint64_t bytes) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(at));
-    const std::string zeros(bytes, '\0');
-    file.write(zeros.data(), static_cast<std::streamsize>(bytes));
-    EXPECT_TRUE(file.good()) << path;
-  }
-
   // As a get does: the image is whole, and of that block.
   static bool IsTaken(uint64_t number, std::span<const std::byte> bytes) {
     codecs::ImageView view;
@@ -156,17 +122,17 @@ class SsdFolder : public testing::Test {
 TEST_F(SsdFolder, WholeLosesNothing) { ExpectLost({}); }
 
 TEST_F(SsdFolder, AFlippedBitCostsItsImage) {
-  Flip(Segment(SlotOf(3)), OffsetIn(3) + 9000);
+  TierFolder::Flip(Segment(SlotOf(3)), OffsetIn(3) + 9000);
   ExpectLost({3});
 }
 
 TEST_F(SsdFolder, ATornTailCostsWhatItTore) {
-  Zero(Segment(SlotOf(kImages)), OffsetIn(kImages) + 4096, 8192);
+  TierFolder::Zero(Segment(SlotOf(kImages)), OffsetIn(kImages) + 4096, 8192);
   ExpectLost({kImages});
 }
 
 TEST_F(SsdFolder, ADamagedHeaderCostsItsSegment) {
-  Flip(Segment(SlotOf(1)), 33);
+  TierFolder::Flip(Segment(SlotOf(1)), 33);
   ExpectLost(In(SlotOf(1)));
 }
 
@@ -181,16 +147,14 @@ TEST_F(SsdFolder, AMissingSegmentIsMadeAnew) {
 }
 
 TEST_F(SsdFolder, AnErasedSegmentIsUsedAgain) {
-  Zero(Segment(SlotOf(30)), 0, segment_bytes());
+  TierFolder::Zero(Segment(SlotOf(30)), 0, segment_bytes());
   ExpectLost(In(SlotOf(30)));
 }
 
 TEST_F(SsdFolder, SwappedSegmentsAreNotMistaken) {
   const uint64_t a = SlotOf(1), b = SlotOf(30);
   ASSERT_NE(a, b);
-  fs::rename(Segment(a), File("aside"));
-  fs::rename(Segment(b), Segment(a));
-  fs::rename(File("aside"), Segment(b));
+  folder().Swap(Segment(a), Segment(b));
   Numbers lost = In(a);
   lost.merge(In(b));
   ExpectLost(lost);
@@ -214,7 +178,7 @@ TEST_F(SsdFolder, OldBytesUnderACurrentHeaderAreNotMistaken) {
 TEST_F(SsdFolder, AnUnreadableLedgerStartsEmpty) {
   for (const std::string kind : {"CURRENT", "MANIFEST-", ".sst"}) {
     const std::string before = ReadFile(File(kTierMetaFile), 4096).value();
-    RemoveAll(Index(kind));
+    TierFolder::RemoveAll(folder().Index(kind));
     shelf_.Open();
     EXPECT_TRUE(shelf_.Numbers().empty()) << kind;
     EXPECT_NE(ReadFile(File(kTierMetaFile), 4096).value(), before) << "another tier";
@@ -228,14 +192,14 @@ TEST_F(SsdFolder, AnUnreadableLedgerStartsEmpty) {
 }
 
 TEST_F(SsdFolder, ALedgerCutShortStartsEmpty) {
-  for (const std::string& path : Index(".sst")) {
+  for (const std::string& path : folder().Index(".sst")) {
     fs::resize_file(path, fs::file_size(path) / 2);
   }
   ExpectLost(All());
 }
 
 TEST_F(SsdFolder, AMissingLogCostsWhatWasInIt) {
-  RemoveAll(Index(".log"));
+  TierFolder::RemoveAll(folder().Index(".log"));
   shelf_.Open();
   const Numbers there = Read();
   for (uint64_t number = 1; number <= kFirstLife; ++number) {
@@ -254,7 +218,7 @@ TEST_F(SsdFolder, WithoutItsLogNothingThatWasDeletedComesBack) {
   ASSERT_TRUE(shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
   shelf_.Crash();  // so that no end of a process makes a table of it
   shelf_.Close();
-  RemoveAll(Index(".log"));
+  TierFolder::RemoveAll(folder().Index(".log"));
   shelf_.Open();
   const Numbers there = Read();
   for (uint64_t number = 1; number <= kFirstLife; ++number) {
@@ -273,7 +237,7 @@ TEST_F(SsdFolder, WithoutItsDeletionsItGoesOn) {
 }
 
 TEST_F(SsdFolder, ALogCutShortLeavesWhatCameBefore) {
-  for (const std::string& path : Index(".log")) {
+  for (const std::string& path : folder().Index(".log")) {
     fs::resize_file(path, fs::file_size(path) / 2);
   }
   shelf_.Open();
@@ -290,8 +254,7 @@ TEST_F(SsdFolder, AnotherTiersLedgerStartsEmpty) {
       ASSERT_TRUE(other.Put(number + 100).ok());
     }
     other.Close();
-    fs::remove_all(File("index"));
-    fs::copy(other.folder() + "/index", File("index"));
+    folder().TakeIndexOf(TierFolder(other.folder()));
   }
   ExpectLost(All());
 }
@@ -315,7 +278,7 @@ TEST_F(SsdFolder, WithoutTierMetaItStartsEmpty) {
 }
 
 TEST_F(SsdFolder, ADamagedTierMetaStartsEmpty) {
-  Flip(File(kTierMetaFile), 17);
+  TierFolder::Flip(File(kTierMetaFile), 17);
   ExpectLost(All());
 }
 
@@ -351,7 +314,7 @@ TEST_F(SsdFolder, BitsFlippedAnywhereShowNothingWrong) {
     std::ranges::sort(files);
     for (int i = 0; i < 4; ++i) {
       const std::string& path = files[random() % files.size()];
-      Flip(path, random() % fs::file_size(path));
+      TierFolder::Flip(path, random() % fs::file_size(path));
     }
     shelf_.Open();
     Read();

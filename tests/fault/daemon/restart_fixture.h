@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Daemons over the same devices, one after the other, each killed while clients work.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/cpp/admin.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/fault/daemon/keeper.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tier_folder.h"
+#include "tests/support/wait.h"
+
+namespace cairn {
+
+// CAIRN_KILLS, which a soak sets, or what is cheap.
+inline int Rounds(int cheap) {
+  const char* given = std::getenv("CAIRN_KILLS");
+  return given == nullptr ? cheap : std::atoi(given);
+}
+
+class RestartFixture : public testing::Test {
+ protected:
+  static constexpr size_t kDevices = 3;
+  static constexpr uint64_t kDeviceBytes = 256_MiB;
+
+  RestartFixture() {
+    for (size_t i = 0; i < kDevices; ++i) {
+      devices_.emplace_back(disk_.File(absl::StrCat("device", i)));
+    }
+    for (const char* recipe : {"raw", "exact", "raw"}) {
+      keepers_.push_back(std::make_unique<Keeper>(Keeper::Options{
+          .name = absl::StrCat("keeper-", keepers_.size()), .recipe = recipe, .seed = random_()}));
+    }
+  }
+
+  void Start() {
+    std::vector<std::string> flags = {"--ssd-io=" + io_};
+    for (const TierFolder& device : devices_) {
+      flags.push_back(absl::StrCat("--ssd=", device.path(), "=", kDeviceBytes));
+    }
+    auto started = DaemonProcess::Start(flags);
+    ASSERT_TRUE(started.ok()) << started.status();
+    daemon_ = *std::move(started);
+    for (const auto& keeper : keepers_) {
+      const absl::Status connected = keeper->Connect(daemon_->endpoint("control"));
+      ASSERT_TRUE(connected.ok()) << connected;
+    }
+  }
+
+  // A start, a look at what is there, work, and the kill. `is_damaged`: blocks may have gone.
+  void Round(const Keeper::Expected& expected, bool is_damaged) {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    for (const auto& keeper : keepers_) {
+      keeper->Check(expected);
+    }
+    CheckAccounts(is_damaged);
+    if (HasFailure()) {
+      FAIL() << daemon_->ReadLog();
+    }
+    WorkAndKill();
+    ++kills_;
+  }
+
+  // The index, the tier and its devices tell the same, and none holds more than it may.
+  void CheckAccounts(bool is_damaged) {
+    uint64_t there = 0;
+    for (const auto& keeper : keepers_) {
+      there += keeper->CountThere();
+    }
+    const auto stats = keepers_[0]->client().GetStats(kPatience);
+    ASSERT_TRUE(stats.ok()) << stats.status();
+    EXPECT_EQ(stats->block_count, there);
+    EXPECT_EQ(stats->image_count, there);
+    EXPECT_EQ(stats->session_count, keepers_.size());
+    EXPECT_EQ(stats->lease_count, 0u);
+    const auto admin = AdminClient::Open(daemon_->endpoint("control"));
+    ASSERT_TRUE(admin.ok()) << admin.status();
+    std::string told;
+    const bool agree = WaitFor(
+        [&] {
+          const auto tiers = (*admin)->ListTiers(MonotonicNow() + kPatience);
+          uint64_t images = 0, used = 0, tier_images = 0, tier_used = 0;
+          for (const v1::TierInfo& tier : tiers->tiers()) {
+            if (tier.devices().empty()) continue;
+            tier_images += tier.image_count();
+            tier_used += tier.used_bytes();
+            for (const v1::DeviceInfo& device : tier.devices()) {
+              images += device.image_count();
+              used += device.used_bytes();
+              EXPECT_LE(device.used_bytes(), kDeviceBytes);
+            }
+          }
+          told = absl::StrCat(there, " blocks; tier ", tier_images, " images, ", tier_used,
+                              " bytes; devices ", images, " images, ", used, " bytes");
+          return images == there && tier_images == there && used == tier_used;
+        },
+        absl::Seconds(10), absl::Milliseconds(20));
+    // What rests of damaged copies is freed as it is found.
+    EXPECT_TRUE(agree || is_damaged) << told;
+    EXPECT_TRUE(daemon_->AwaitMetric("cairn_tier_pinned_bytes", 0, absl::Seconds(10)));
+    for (const TierFolder& device : devices_) {
+      if (std::filesystem::is_directory(device.path())) {
+        EXPECT_LE(device.AllocatedBytes(), kDeviceBytes) << device.path();
+      }
+    }
+  }
+
+  void WorkAndKill() {
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> workers;
+    for (const auto& keeper : keepers_) {
+      workers.emplace_back([&keeper, &is_over] {
+        while (keeper->Step()) {  // ends: the daemon is killed
+        }
+        EXPECT_TRUE(is_over) << "it did not answer before it was killed";
+      });
+    }
+    absl::SleepFor(absl::Milliseconds(100 + random_() % 700));
+    has_evicted_ = daemon_->Metric("cairn_evictions_total{tier=\"ssd\"") > 0;
+    EXPECT_TRUE(daemon_->process().is_running()) << "it ended by itself";
+    is_over = true;
+    daemon_->process().Signal(SIGKILL);
+    for (std::thread& worker : workers) {
+      worker.join();
+    }
+    for (const auto& keeper : keepers_) {
+      keeper->Disconnect();
+    }
+    EXPECT_EQ(daemon_->process().Wait(kPatience).value_or(-1), 128 + SIGKILL);
+    daemon_.reset();
+  }
+
+  void Print() const {
+    Keeper::Counts sum;
+    for (const auto& keeper : keepers_) {
+      const Keeper::Counts& counts = keeper->counts();
+      sum.puts += counts.puts;
+      sum.durable_puts += counts.durable_puts;
+      sum.deleted += counts.deleted;
+      sum.hits += counts.hits;
+      sum.hits_from_ssd += counts.hits_from_ssd;
+      sum.leases += counts.leases;
+      sum.checked += counts.checked;
+      sum.lost += counts.lost;
+      sum.came_back += counts.came_back;
+    }
+    std::cout << kills_ << " kills (" << evicting_ << " of a daemon that evicted), " << sum.puts
+              << " puts (" << sum.durable_puts << " durable), " << sum.deleted << " deleted, "
+              << sum.leases << " leases, " << sum.hits << " gets with the right bytes ("
+              << sum.hits_from_ssd << " from SSD); " << sum.checked
+              << " times a durable block had to be there and was, " << sum.lost
+              << " went with what was damaged or away, " << sum.came_back << " came back\n";
+  }
+
+  // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
+  const TempDir disk_{std::filesystem::path(CAIRN_TEST_DISK)};
+  std::mt19937_64 random_ = SeededRandom();
+  std::vector<TierFolder> devices_;
+  std::vector<std::unique_ptr<Keeper>> keepers_;
+  std::string io_ = "auto";
+  std::unique_ptr<DaemonProcess> daemon_;
+  bool has_evicted_ = false;  // the last daemon, from the drives
+  int kills_ = 0, evicting_ = 0;
+};
+
+}  // namespace cairn
