@@ -92,10 +92,16 @@ absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& a
 absl::StatusOr<OpenedSpace> Open(const Arguments& arguments, const v1::SpaceInfo& info) {
   CAIRN_ASSIGN_OR_RETURN(const proto::SpaceIdentity identity, proto::FromSpec(info.spec()));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
-  OpenedSpace opened;
+  OpenedSpace opened{.info = info, .client = nullptr, .space = nullptr};
   CAIRN_ASSIGN_OR_RETURN(opened.client, Connect(arguments, identity.tenant));
   CAIRN_ASSIGN_OR_RETURN(opened.space, opened.client->OpenSpace(identity, "", timeout));
   return opened;
+}
+
+absl::StatusOr<OpenedSpace> OpenChosen(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
+  return Open(arguments, info);
 }
 
 absl::StatusOr<BlockKey> ParseKey(std::string_view text) {
@@ -106,6 +112,14 @@ absl::StatusOr<BlockKey> ParseKey(std::string_view text) {
         absl::StrCat("'", ToAbsl(text), "' is no key: a key has 64 hexadecimal digits"));
   }
   return proto::FromKeyBytes(absl::HexStringToBytes(ToAbsl(text)), "key");
+}
+
+absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> texts) {
+  std::vector<BlockKey> keys;
+  for (const std::string& text : texts) {
+    CAIRN_ASSIGN_OR_RETURN(keys.emplace_back(), ParseKey(text));
+  }
+  return keys;
 }
 
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,

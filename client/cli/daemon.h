@@ -3,8 +3,10 @@
 // What several commands ask of the daemon.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -25,6 +27,8 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
 
+inline constexpr Flag kSpaceFlag = {
+    "--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"};
 // The space that --space names by its number or by the start of its fingerprint; without --space,
 // the only one there is. NotFound lists what there is.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
@@ -35,13 +39,17 @@ absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& a
 // A client of the space's tenant with the space open. The client owns nothing of the space: keep
 // both.
 struct OpenedSpace {
+  v1::SpaceInfo info;
   std::unique_ptr<Client> client;
   std::unique_ptr<Space> space;
 };
 absl::StatusOr<OpenedSpace> Open(const Arguments& arguments, const v1::SpaceInfo& info);
+// The space that ChooseSpace() finds.
+absl::StatusOr<OpenedSpace> OpenChosen(const Arguments& arguments);
 
 // 64 hexadecimal digits.
 absl::StatusOr<BlockKey> ParseKey(std::string_view text);
+absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> texts);
 // The block of that key in a space, as the daemon lists it. NotFound.
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key);

@@ -10,7 +10,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
     {"--all", "", "every block of the space, instead of KEYs; wants --space"},
 };
 
@@ -22,20 +22,15 @@ absl::Status Run(const Arguments& arguments) {
   if (is_all && !arguments.Has("--space")) {
     return absl::InvalidArgumentError("--all wants a --space, even where there is only one");
   }
-  std::vector<BlockKey> keys;
-  for (const std::string& text : arguments.positional()) {
-    CAIRN_ASSIGN_OR_RETURN(keys.emplace_back(), ParseKey(text));
-  }
-  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(arguments.positional()));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const uint64_t deleted, is_all ? opened.space->Invalidate(timeout)
                                                         : opened.space->Delete(keys, timeout));
   if (arguments.is_json()) {
     JsonWriter()
         .BeginObject()
-        .Field("space_id", info.space_id())
+        .Field("space_id", opened.info.space_id())
         .Field("deleted", deleted)
         .EndObject()
         .Print();

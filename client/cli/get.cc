@@ -16,7 +16,7 @@ namespace {
 
 constexpr Flag kFlags[] = {
     {"--out", "FILE", "where to write; required"},
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
     {"--group", "INDEX", "group of the space [0]"},
     {"--layers", "FIRST:PAST", "layers within the group [all]"},
     {"--heads", "FIRST:PAST", "KV heads [all]"},
@@ -49,9 +49,7 @@ absl::Status Run(const Arguments& arguments) {
     return absl::InvalidArgumentError("--out FILE is required");
   }
   CAIRN_ASSIGN_OR_RETURN(const GroupSlice slice, SliceOf(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   const bool wants_source = arguments.Has("--source");
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, wants_source ? opened.space->SourceBytes(slice)
@@ -67,7 +65,8 @@ absl::Status Run(const Arguments& arguments) {
   const absl::StatusOr<GetResult> got = opened.space->Get(request, timeout);
   if (absl::IsNotFound(got.status()) && got.status().message().empty()) {  // a plain miss
     return absl::NotFoundError(absl::StrCat("no block ", proto::Hex(key), " in space ",
-                                            info.space_id(), ", or not all of what was asked"));
+                                            opened.info.space_id(),
+                                            ", or not all of what was asked"));
   }
   CAIRN_RETURN_IF_ERROR(got.status());
   const GetResult& result = *got;

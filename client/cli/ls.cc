@@ -16,7 +16,7 @@ constexpr uint64_t kLimitMax = 1'000'000;
 constexpr uint32_t kPageBlocks = 1000;
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
     {"--limit", "COUNT", "list at most that many [1000]"},
     {"--after", "KEY", "list the keys after this one"},
 };

@@ -10,7 +10,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
     {"--recipe", "NAME", "of blocks that are put from now on"},
     {"--cold-recipe", "NAME", "of their copies in the SSD tier; off: as they are"},
     {"--ttl", "SECONDS", "since a block is first put: then it is gone; 0: never"},

@@ -9,24 +9,19 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
 };
 
 absl::Status Run(const Arguments& arguments) {
-  std::vector<BlockKey> keys;
-  for (const std::string& text : arguments.positional()) {
-    CAIRN_ASSIGN_OR_RETURN(keys.emplace_back(), ParseKey(text));
-  }
-  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(arguments.positional()));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const PrefetchResult result,
                          opened.space->Prefetch({.keys = keys, .timeout = timeout}));
   if (arguments.is_json()) {
     JsonWriter()
         .BeginObject()
-        .Field("space_id", info.space_id())
+        .Field("space_id", opened.info.space_id())
         .Field("in_memory", result.in_memory_count)
         .Field("on_their_way", result.on_their_way_count)
         .Field("absent", result.absent_count)

@@ -13,7 +13,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"},
+    kSpaceFlag,
     {"--group", "INDEX", "of install: the group of layers that it is of [0]"},
 };
 
@@ -83,9 +83,7 @@ absl::Status Run(const Arguments& arguments) {
   if ((!is_install && words[0] != "show") || words.size() != (is_install ? 2 : 1)) {
     return absl::InvalidArgumentError("say 'profile install FILE' or 'profile show'");
   }
-  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo info, ChooseSpace(arguments, *admin));
-  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, Open(arguments, info));
+  CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   return is_install ? Install(arguments, *opened.space, timeout)
                     : Show(arguments, *opened.space, timeout);

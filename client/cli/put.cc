@@ -51,7 +51,7 @@ absl::Status Run(const Arguments& arguments) {
     JsonWriter()
         .BeginObject()
         .Field("key", proto::Hex(request.key))
-        .Field("space_id", info.space_id())
+        .Field("space_id", opened.info.space_id())
         .Field("duplicate", result.is_duplicate)
         .Field("image_bytes", result.image_bytes)
         .Field("durable", result.durability == Durability::kDurable)

@@ -24,10 +24,21 @@ def ratio(over, under):
     return f"{over} / ({under} > 0)"
 
 
+def chosen(matchers):
+    return "$I" + (f",{matchers}" if matchers else "")
+
+
+def total(metric, by, matchers=""):
+    return f"sum by ({by}) ({metric}{{{chosen(matchers)}}})"
+
+
+def rate(metric, by, matchers=""):
+    return f"sum by ({by}) (rate({metric}{{{chosen(matchers)}}}[$R]))"
+
+
 def quantile(share, metric, by, matchers=""):
     labels = ",".join(["le", *by])
-    chosen = "$I" + (f",{matchers}" if matchers else "")
-    return f"histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket{{{chosen}}}[$R])))"
+    return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels, matchers)})"
 
 
 def steps(metric, what):
@@ -44,50 +55,42 @@ USEFUL = [
         "Hit rate",
         "Blocks found of those asked for, at lookup: what of the prompts was not computed again.",
         "percentunit",
-        [
-            (
-                ratio(
-                    "sum by (instance) (rate(cairn_match_found_blocks_total{$I}[$R]))",
-                    "sum by (instance) (rate(cairn_match_asked_blocks_total{$I}[$R]))",
-                ),
-                "{{instance}}",
-            )
-        ],
+        [(ratio(rate("cairn_match_found_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")), "{{instance}}")],
     ),
     Panel(
         "Gets by outcome",
         "Corrupt ones are faults; refused ones met a limit.",
         "ops",
-        [("sum by (outcome) (rate(cairn_gets_total{$I}[$R]))", "{{outcome}}")],
+        [(rate("cairn_gets_total", "outcome"), "{{outcome}}")],
         stacked=True,
     ),
     Panel(
         "Hits by tier",
         "Where the bytes were.",
         "ops",
-        [('sum by (tier) (rate(cairn_gets_total{$I,outcome="hit",tier!="none"}[$R]))', "{{tier}}")],
+        [(rate("cairn_gets_total", "tier", 'outcome="hit",tier!="none"'), "{{tier}}")],
         stacked=True,
     ),
     Panel(
         "Effective capacity",
         "Source bytes that a stored byte stands for.",
         "none",
-        [(ratio("sum by (instance) (cairn_source_bytes{$I})", "sum by (instance) (cairn_image_bytes{$I})"), "{{instance}}")],
+        [(ratio(total("cairn_source_bytes", "instance"), total("cairn_image_bytes", "instance")), "{{instance}}")],
     ),
     Panel(
         "Bytes in and out",
         "Payloads that the transports moved.",
         "Bps",
         [
-            ("sum by (transport) (rate(cairn_transport_received_bytes_total{$I}[$R]))", "in, {{transport}}"),
-            ("sum by (transport) (rate(cairn_transport_sent_bytes_total{$I}[$R]))", "out, {{transport}}"),
+            (rate("cairn_transport_received_bytes_total", "transport"), "in, {{transport}}"),
+            (rate("cairn_transport_sent_bytes_total", "transport"), "out, {{transport}}"),
         ],
     ),
     Panel(
         "Puts by outcome",
         "Duplicates are blocks that were there already.",
         "ops",
-        [("sum by (outcome) (rate(cairn_puts_total{$I}[$R]))", "{{outcome}}")],
+        [(rate("cairn_puts_total", "outcome"), "{{outcome}}")],
         stacked=True,
     ),
 ]
@@ -98,8 +101,8 @@ MEMORY = [
         "As allocated. A full tier is a cache at work.",
         "bytes",
         [
-            ("sum by (tier) (cairn_tier_used_bytes{$I})", "{{tier}}"),
-            ("sum by (tier) (cairn_tier_capacity_bytes{$I})", "{{tier}}, of"),
+            (total("cairn_tier_used_bytes", "tier"), "{{tier}}"),
+            (total("cairn_tier_capacity_bytes", "tier"), "{{tier}}, of"),
         ],
     ),
     Panel(
@@ -107,8 +110,8 @@ MEMORY = [
         "What eviction cannot take.",
         "bytes",
         [
-            ("sum by (tier) (cairn_tier_pinned_bytes{$I})", "{{tier}}, pinned"),
-            ("sum by (tier) (cairn_tier_leased_bytes{$I})", "{{tier}}, leased"),
+            (total("cairn_tier_pinned_bytes", "tier"), "{{tier}}, pinned"),
+            (total("cairn_tier_leased_bytes", "tier"), "{{tier}}, leased"),
         ],
     ),
     Panel(
@@ -116,11 +119,11 @@ MEMORY = [
         "Payloads and answers in flight.",
         "bytes",
         [
-            ("sum by (instance) (cairn_staging_used_bytes{$I})", "{{instance}}"),
-            ("sum by (instance) (cairn_staging_capacity_bytes{$I})", "{{instance}}, of"),
+            (total("cairn_staging_used_bytes", "instance"), "{{instance}}"),
+            (total("cairn_staging_capacity_bytes", "instance"), "{{instance}}, of"),
         ],
     ),
-    Panel("Blocks by tier", "With a copy in it.", "short", [("sum by (tier) (cairn_tier_blocks{$I})", "{{tier}}")]),
+    Panel("Blocks by tier", "With a copy in it.", "short", [(total("cairn_tier_blocks", "tier"), "{{tier}}")]),
     Panel(
         "Stored by recipe",
         "Bytes of the images published.",
@@ -162,16 +165,16 @@ LATENCY = [
         "Jobs that run and wait, of the threads that there are.",
         "short",
         [
-            ("sum by (instance) (cairn_path_jobs_running{$I})", "{{instance}}, running"),
-            ("sum by (instance) (cairn_path_jobs_waiting{$I})", "{{instance}}, waiting"),
-            ("sum by (instance) (cairn_path_threads{$I})", "{{instance}}, threads"),
+            (total("cairn_path_jobs_running", "instance"), "{{instance}}, running"),
+            (total("cairn_path_jobs_waiting", "instance"), "{{instance}}, waiting"),
+            (total("cairn_path_threads", "instance"), "{{instance}}, threads"),
         ],
     ),
     Panel(
         "Processors",
         "Busy ones.",
         "short",
-        [("sum by (instance) (rate(cairn_process_cpu_seconds{$I}[$R]))", "{{instance}}")],
+        [(rate("cairn_process_cpu_seconds", "instance"), "{{instance}}")],
     ),
 ]
 
@@ -180,19 +183,19 @@ LOSSES = [
         "Evictions by reason",
         "Blocks. A full cache evicts.",
         "ops",
-        [("sum by (tier,reason) (rate(cairn_evictions_total{$I}[$R]))", "{{tier}}, {{reason}}")],
+        [(rate("cairn_evictions_total", "tier,reason"), "{{tier}}, {{reason}}")],
     ),
     Panel(
         "Evicted before they were written down",
         "Images that the SSD tier did not get in time.",
         "ops",
-        [("sum by (instance) (rate(cairn_dirty_evictions_total{$I}[$R]))", "{{instance}}")],
+        [(rate("cairn_dirty_evictions_total", "instance"), "{{instance}}")],
     ),
     Panel(
         "Refused by code",
         "Requests of the data plane that did not go through.",
         "ops",
-        [('sum by (code) (rate(cairn_data_requests_total{$I,code!~"ok|not_found"}[$R]))', "{{code}}")],
+        [(rate("cairn_data_requests_total", "code", 'code!~"ok|not_found"'), "{{code}}")],
     ),
     Panel(
         "Corrupt tiles",
@@ -204,35 +207,35 @@ LOSSES = [
         "Tenants at their share",
         "Refusals by limit.",
         "ops",
-        [("sum by (limit) (rate(cairn_limit_refusals_total{$I}[$R]))", "{{limit}}")],
+        [(rate("cairn_limit_refusals_total", "limit"), "{{limit}}")],
     ),
     Panel(
         "Broken peers and late transfers",
         "Clients that broke the rules, and transfers that were not over in time.",
         "ops",
         [
-            ("sum by (transport) (rate(cairn_data_peers_broken_total{$I}[$R]))", "broken, {{transport}}"),
-            ("sum by (transport) (rate(cairn_transport_late_transfers_total{$I}[$R]))", "late, {{transport}}"),
+            (rate("cairn_data_peers_broken_total", "transport"), "broken, {{transport}}"),
+            (rate("cairn_transport_late_transfers_total", "transport"), "late, {{transport}}"),
         ],
     ),
 ]
 
 CLIENTS = [
-    Panel("Sessions", "Open ones.", "short", [("sum by (instance) (cairn_sessions{$I})", "{{instance}}")]),
+    Panel("Sessions", "Open ones.", "short", [(total("cairn_sessions", "instance"), "{{instance}}")]),
     Panel(
         "Leases and waiters",
         "Leases keep blocks; waiters are calls of Match that wait for some.",
         "short",
         [
-            ("sum by (instance) (cairn_leases{$I})", "{{instance}}, leases"),
-            ("sum by (instance) (cairn_waiters{$I})", "{{instance}}, waiters"),
+            (total("cairn_leases", "instance"), "{{instance}}, leases"),
+            (total("cairn_waiters", "instance"), "{{instance}}, waiters"),
         ],
     ),
     Panel(
         "In flight",
         "Requests of the data plane that have arrived and are not over.",
         "short",
-        [("sum by (transport) (cairn_data_requests_in_flight{$I})", "{{transport}}")],
+        [(total("cairn_data_requests_in_flight", "transport"), "{{transport}}")],
     ),
 ]
 
@@ -271,7 +274,7 @@ DRIVES = [
         "Devices by state",
         "Anything but ok wants a look.",
         "none",
-        [('sum by (state) (cairn_ssd_state{$I})', "{{state}}")],
+        [(total("cairn_ssd_state", "state"), "{{state}}")],
         stacked=True,
     ),
     Panel(
@@ -279,8 +282,8 @@ DRIVES = [
         "Images for the first time, and those that reclaim wrote again.",
         "Bps",
         [
-            ("sum by (instance,device) (rate(cairn_ssd_written_bytes_total{$I}[$R]))", "{{instance}} {{device}}"),
-            ("sum by (instance,device) (rate(cairn_ssd_carried_bytes_total{$I}[$R]))", "{{instance}} {{device}}, carried"),
+            (rate("cairn_ssd_written_bytes_total", "instance,device"), "{{instance}} {{device}}"),
+            (rate("cairn_ssd_carried_bytes_total", "instance,device"), "{{instance}} {{device}}, carried"),
         ],
     ),
     Panel(
@@ -290,8 +293,8 @@ DRIVES = [
         [
             (
                 ratio(
-                    'sum by (instance,device) (rate(cairn_ssd_io_bytes_total{$I,op="write"}[$R]))',
-                    "sum by (instance,device) (rate(cairn_ssd_written_bytes_total{$I}[$R]))",
+                    rate("cairn_ssd_io_bytes_total", "instance,device", 'op="write"'),
+                    rate("cairn_ssd_written_bytes_total", "instance,device"),
                 ),
                 "{{instance}} {{device}}",
             )
@@ -307,7 +310,7 @@ DRIVES = [
         "Read from the drives",
         "Images, for gets.",
         "Bps",
-        [("sum by (instance,device) (rate(cairn_ssd_read_bytes_total{$I}[$R]))", "{{instance}} {{device}}")],
+        [(rate("cairn_ssd_read_bytes_total", "instance,device"), "{{instance}} {{device}}")],
     ),
     Panel(
         "Transfers, p99",
@@ -320,35 +323,35 @@ DRIVES = [
         "A drive that fails shows here before it is out.",
         "ops",
         [
-            ("sum by (instance,device,op) (rate(cairn_ssd_io_errors_total{$I}[$R]))", "{{instance}} {{device}}, {{op}} failed"),
-            ("sum by (instance,device,op) (rate(cairn_ssd_io_late_total{$I}[$R]))", "{{instance}} {{device}}, {{op}} late"),
+            (rate("cairn_ssd_io_errors_total", "instance,device,op"), "{{instance}} {{device}}, {{op}} failed"),
+            (rate("cairn_ssd_io_late_total", "instance,device,op"), "{{instance}} {{device}}, {{op}} late"),
         ],
     ),
     Panel(
         "Segments by state",
         "Too few ready ones, and reclaim does not keep up.",
         "short",
-        [("sum by (state) (cairn_ssd_segments{$I})", "{{state}}")],
+        [(total("cairn_ssd_segments", "state"), "{{state}}")],
         stacked=True,
     ),
     Panel(
         "Waiting to be written",
         "Images that are in memory alone and are to be on a drive.",
         "short",
-        [("sum by (instance) (cairn_images_uncopied{$I})", "{{instance}}")],
+        [(total("cairn_images_uncopied", "instance"), "{{instance}}")],
     ),
     Panel(
         "Write-downs",
         "By how they ended.",
         "ops",
-        [("sum by (outcome) (rate(cairn_write_downs_total{$I}[$R]))", "{{outcome}}")],
+        [(rate("cairn_write_downs_total", "outcome"), "{{outcome}}")],
         stacked=True,
     ),
     Panel(
         "Promotions",
         "Reads of the tier that gets asked for, by how they ended.",
         "ops",
-        [("sum by (outcome) (rate(cairn_promotions_total{$I}[$R]))", "{{outcome}}")],
+        [(rate("cairn_promotions_total", "outcome"), "{{outcome}}")],
         stacked=True,
     ),
     Panel(
@@ -356,8 +359,8 @@ DRIVES = [
         "What may be written a day, where there is a budget, and what is left of it.",
         "bytes",
         [
-            ("sum by (instance) (cairn_write_budget_bytes{$I})", "{{instance}}, a day"),
-            ("sum by (instance) (cairn_write_budget_left_bytes{$I})", "{{instance}}, left"),
+            (total("cairn_write_budget_bytes", "instance"), "{{instance}}, a day"),
+            (total("cairn_write_budget_left_bytes", "instance"), "{{instance}}, left"),
         ],
     ),
     Panel(
@@ -365,15 +368,15 @@ DRIVES = [
         "Read in the background to find what rots, and what that may read.",
         "Bps",
         [
-            ("sum by (instance) (rate(cairn_scrubbed_bytes_total{$I}[$R]))", "{{instance}}"),
-            ("sum by (instance) (cairn_scrub_rate_bytes{$I})", "{{instance}}, at most"),
+            (rate("cairn_scrubbed_bytes_total", "instance"), "{{instance}}"),
+            (total("cairn_scrub_rate_bytes", "instance"), "{{instance}}, at most"),
         ],
     ),
     Panel(
         "Found again at the start",
         "Images that outlived the process before.",
         "short",
-        [("sum by (instance) (cairn_recovered_images_total{$I})", "{{instance}}")],
+        [(total("cairn_recovered_images_total", "instance"), "{{instance}}")],
     ),
 ]
 

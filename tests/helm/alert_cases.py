@@ -26,6 +26,11 @@ def one(name, values, labels=""):
     return {f"{name}{{{joined}}}": values}
 
 
+def both(name, fires, silent, labels=""):
+    """One series that fires by its values alone."""
+    return one(name, fires, labels), one(name, silent, labels)
+
+
 def grows(step, begin=0):
     return f"{begin}+{step}x{MINUTES}"
 
@@ -39,8 +44,7 @@ CASES = {
         "critical",
     ),
     "CairnCorruptTiles": Case(
-        one("cairn_corrupt_tiles_total", "0x30 1x10", 'where="ssd"'),
-        one("cairn_corrupt_tiles_total", "0 1x39", 'where="ssd"'),
+        *both("cairn_corrupt_tiles_total", "0x30 1x10", "0 1x39", 'where="ssd"'),
         {"where": "ssd"},
         "n1 found damaged bytes: ssd",
         "critical",
@@ -53,8 +57,7 @@ CASES = {
         "critical",
     ),
     "CairnDeviceErrors": Case(
-        one("cairn_ssd_io_errors_total", "0x30 2x10", 'device="0",op="write"'),
-        one("cairn_ssd_io_errors_total", "0 2x39", 'device="0",op="write"'),
+        *both("cairn_ssd_io_errors_total", "0x30 2x10", "0 2x39", 'device="0",op="write"'),
         {"device": "0"},
         "device 0 of n1 failed transfers",
     ),
@@ -75,8 +78,7 @@ CASES = {
         "n1 evicts images that its SSD tier did not get",
     ),
     "CairnRefusesMemory": Case(
-        one("cairn_arena_refused_total", grows(60), 'use="placed"'),
-        one("cairn_arena_refused_total", grows(3), 'use="placed"'),
+        *both("cairn_arena_refused_total", grows(60), grows(3), 'use="placed"'),
         {},
         "n1 has no room that it may evict",
     ),
@@ -104,14 +106,12 @@ CASES = {
         "one get in a hundred of n1 takes 475ms",
     ),
     "CairnStuckTransfers": Case(
-        one("cairn_transport_stuck_transfers_total", "0x30 1x10", 'transport="ucx"'),
-        one("cairn_transport_stuck_transfers_total", "0 1x39", 'transport="ucx"'),
+        *both("cairn_transport_stuck_transfers_total", "0x30 1x10", "0 1x39", 'transport="ucx"'),
         {"transport": "ucx"},
         "n1 lost memory to a transfer over ucx",
     ),
     "CairnDrainingLong": Case(
-        one("cairn_draining_state", "0x20 1x20"),
-        one("cairn_draining_state", "0x30 1x10"),
+        *both("cairn_draining_state", "0x20 1x20", "0x30 1x10"),
         {},
         "n1 drains and does not end",
     ),
@@ -122,8 +122,7 @@ CASES = {
         "clients of n1 do not give their leases back",
     ),
     "CairnRestarts": Case(
-        one("cairn_uptime_seconds", "0 60 0 60 0 60 0+60x34"),
-        one("cairn_uptime_seconds", "0 60 0 60 0+60x36"),
+        *both("cairn_uptime_seconds", "0 60 0 60 0 60 0+60x34", "0 60 0 60 0+60x36"),
         {},
         "n1 began 3 times anew within an hour",
     ),
