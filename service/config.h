@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an operator can set. Each knob is one row of the table in config.cc: name, default, limits,
-// help. From that row come the flag (--name VALUE), the environment variable (CAIRN_NAME, dashes as
-// underscores), the key of the YAML file, --help and --print-config. A flag wins over the
+// What an operator can set. Each knob is one row of the table in config_knobs.cc: name, default,
+// limits, help. From that row come the flag (--name VALUE), the environment variable (CAIRN_NAME,
+// dashes as underscores), the key of the YAML file, --help and --print-config. A flag wins over the
 // environment, that over the file, that over the default.
 //
 // Everything is validated here, once, before anything starts. Errors are InvalidArgument with a
@@ -21,7 +21,7 @@
 
 namespace cairn {
 
-// Meaning and limits of each field: the row of the same name in config.cc.
+// Meaning and limits of each field: the row of the same name in config_knobs.cc.
 struct Config {
   std::string control;  // ParseControlAddress() takes it
   HostPort data, http;
@@ -32,7 +32,7 @@ struct Config {
   std::string ssd;  // ParseSsd() takes it
   std::string ssd_io, ssd_placement, ssd_scrub_rate, ssd_write_budget, index_bytes, recipe;
   uint64_t drain_ms = 0;
-  std::string log_level;
+  std::string huge_pages, log_level;
 };
 
 enum class Action { kRun, kHelp, kVersion, kCheckConfig, kPrintConfig };

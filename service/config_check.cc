@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "codecs/recipe/recipe.h"
 #include "service/config_value.h"
 
@@ -42,12 +41,6 @@ absl::Status CheckRecipe(std::string_view text) {
              : absl::InvalidArgumentError("not a recipe");
 }
 
-absl::Status CheckSsdIo(std::string_view text) {
-  return text == "auto" || text == "uring" || text == "threads"
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError("not a way to move bytes");
-}
-
 absl::Status CheckWriteBudget(std::string_view text) { return ParseWriteBudget(text).status(); }
 
 absl::Status CheckScrubRate(std::string_view text) { return ParseScrubRate(text).status(); }
@@ -57,16 +50,5 @@ std::string_view WriteBudgetForm() {
 }
 
 std::string_view ScrubRateForm() { return "auto, or bytes a second, at most 1GiB; 0: off"; }
-
-absl::Status CheckSsdPlacement(std::string_view text) {
-  return text == "chain" || text == "stripe" ? absl::OkStatus()
-                                             : absl::InvalidArgumentError("not a placement");
-}
-
-absl::Status CheckLogLevel(std::string_view text) {
-  LogLevel level = LogLevel::kInfo;
-  return ParseLogLevel(text, &level).ok() ? absl::OkStatus()
-                                          : absl::InvalidArgumentError("not a level");
-}
 
 }  // namespace cairn

@@ -12,13 +12,10 @@ absl::Status CheckSocketPath(
     std::string_view text);  // fits sockaddr_un, absolute, printable, or "off"
 absl::Status CheckPortRange(std::string_view text);
 absl::Status CheckRecipe(std::string_view text);
-absl::Status CheckSsdIo(std::string_view text);
-absl::Status CheckSsdPlacement(std::string_view text);
 absl::Status CheckWriteBudget(std::string_view text);
 absl::Status CheckScrubRate(std::string_view text);
 // What they take.
 std::string_view WriteBudgetForm();
 std::string_view ScrubRateForm();
-absl::Status CheckLogLevel(std::string_view text);
 
 }  // namespace cairn

@@ -115,11 +115,13 @@ absl::Status Daemon::StartStore() {
       std::unique_ptr<HostTier> host,
       HostTier::Make({.capacity_bytes = config_.host_bytes,
                       .staging_bytes = config_.staging_bytes,
-                      .on_faulted_in = [this](uint64_t done) {
-                        SetStep(
-                            absl::StrCat("making the host tier: ", FormatBytes(done), " of ",
-                                         FormatBytes(config_.host_bytes + config_.staging_bytes)));
-                      }}));
+                      .on_faulted_in =
+                          [this](uint64_t done) {
+                            SetStep(absl::StrCat(
+                                "making the host tier: ", FormatBytes(done), " of ",
+                                FormatBytes(config_.host_bytes + config_.staging_bytes)));
+                          },
+                      .needs_hugetlb = config_.huge_pages == "required"}));
   std::vector<std::unique_ptr<CopyTier>> others;
   uint64_t extents_max = 0;  // of the other tiers
   if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {

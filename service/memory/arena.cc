@@ -20,6 +20,10 @@ constexpr uint64_t kHugePageBytes = 2_MiB;
 
 uint64_t RoundUpTo(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
 
+void* Map(uint64_t bytes, int flags) {
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
 uint32_t RoundedPages(uint64_t bytes) {
   const uint64_t pages = (bytes + RangeMap::kPageBytes - 1) / RangeMap::kPageBytes;
   return static_cast<uint32_t>(std::min<uint64_t>(RangeMap::RoundUp(pages), UINT32_MAX));
@@ -76,44 +80,73 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
         "arena of ", bytes, " bytes: 1 to ", uint64_t{RangeMap::kPagesMax} * RangeMap::kPageBytes));
   }
   std::unique_ptr<Arena> arena(new Arena);
-  const int protection = PROT_READ | PROT_WRITE;
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
-  void* base = mmap(nullptr, bytes, protection, flags | MAP_HUGETLB, -1, 0);
-  if (base != MAP_FAILED) {
-    arena->pages_ = Pages::kHugetlb;
-    arena->mapping_ = {static_cast<std::byte*>(base), bytes};
-    arena->aligned_ = arena->mapping_;
-  } else {
-    // One huge page more, so that the part in use starts on a boundary.
-    const uint64_t mapped = bytes + kHugePageBytes;
-    base = mmap(nullptr, mapped, protection, flags, -1, 0);
-    if (base == MAP_FAILED) {
+  if (const absl::Status huge = arena->TakeHugetlb(bytes, options); !huge.ok()) {
+    if (options.needs_hugetlb) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("cannot map ", FormatBytes(bytes), " of host memory: ", strerror(errno)));
+          absl::StrCat("no huge pages for the host tier and staging: ", huge.message(),
+                       "; vm.nr_hugepages sets them aside, and a container has its own limit"));
     }
-    arena->mapping_ = {static_cast<std::byte*>(base), mapped};
-    const uint64_t address = reinterpret_cast<uintptr_t>(base);
-    arena->aligned_ = arena->mapping_.subspan(RoundUpTo(address, kHugePageBytes) - address, bytes);
-    if (madvise(arena->aligned_.data(), bytes, MADV_HUGEPAGE) == 0) {
-      arena->pages_ = Pages::kTransparent;
-    } else {
-      LogWarn("memory", "no 2 MiB pages for the arena: transfers cost more CPU",
-              {{"error", strerror(errno)}});
-    }
+    CAIRN_RETURN_IF_ERROR(arena->TakeOrdinary(bytes, options));
   }
   arena->budget_bytes_ = options.budget_bytes;
-  {
-    const MutexLock lock(arena->mutex_);
-    arena->ranges_ = RangeMap(static_cast<uint32_t>(bytes / RangeMap::kPageBytes));
-  }
-  if (options.fault_in) {
-    CAIRN_RETURN_IF_ERROR(FaultIn(arena->aligned_, [&](uint64_t done) {
-      LogInfo("memory", "faulting the arena in",
-              {{"done", FormatBytes(done)}, {"of", FormatBytes(bytes)}});
-      if (options.on_faulted_in != nullptr) options.on_faulted_in(done);
-    }));
-  }
+  const MutexLock lock(arena->mutex_);
+  arena->ranges_ = RangeMap(static_cast<uint32_t>(bytes / RangeMap::kPageBytes));
   return arena;
+}
+
+void* Arena::MapHugetlb(uint64_t bytes) { return Map(bytes, MAP_HUGETLB); }
+
+absl::Status Arena::TakeHugetlb(uint64_t bytes, const Options& options) {
+  void* base = options.map_hugetlb(bytes);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", FormatBytes(bytes), " of them: ", strerror(errno)));
+  }
+  pages_ = Pages::kHugetlb;
+  mapping_ = {static_cast<std::byte*>(base), bytes};
+  aligned_ = mapping_;
+  const absl::Status taken = TakePages(options);
+  if (!taken.ok() && !options.needs_hugetlb) {
+    LogWarn("memory", "huge pages were promised and are refused: the arena takes others",
+            {{"error", taken}});
+  }
+  return taken;
+}
+
+absl::Status Arena::TakeOrdinary(uint64_t bytes, const Options& options) {
+  // One huge page more, so that the part in use starts on a boundary.
+  const uint64_t mapped = bytes + kHugePageBytes;
+  void* base = Map(mapped, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", FormatBytes(bytes), " of host memory: ", strerror(errno)));
+  }
+  mapping_ = {static_cast<std::byte*>(base), mapped};
+  const uint64_t address = reinterpret_cast<uintptr_t>(base);
+  aligned_ = mapping_.subspan(RoundUpTo(address, kHugePageBytes) - address, bytes);
+  const bool is_huge = madvise(aligned_.data(), bytes, MADV_HUGEPAGE) == 0;
+  pages_ = is_huge ? Pages::kTransparent : Pages::kSmall;
+  if (!is_huge) {
+    LogWarn("memory", "no 2 MiB pages for the arena: transfers cost more CPU",
+            {{"error", strerror(errno)}});
+  }
+  return TakePages(options);
+}
+
+absl::Status Arena::TakePages(const Options& options) {
+  if (!options.fault_in) return absl::OkStatus();
+  absl::Status taken = FaultIn(aligned_, [&](uint64_t done) {
+    LogInfo("memory", "faulting the arena in",
+            {{"done", FormatBytes(done)}, {"of", FormatBytes(aligned_.size())}});
+    if (options.on_faulted_in != nullptr) options.on_faulted_in(done);
+  });
+  if (!taken.ok()) Unmap();
+  return taken;
+}
+
+void Arena::Unmap() {
+  if (!mapping_.empty()) munmap(mapping_.data(), mapping_.size());
+  mapping_ = aligned_ = {};
 }
 
 Arena::~Arena() {
@@ -123,9 +156,7 @@ Arena::~Arena() {
       CAIRN_CHECK(used == 0, "an extent outlives its arena");
     }
   }
-  if (!mapping_.empty()) {
-    munmap(mapping_.data(), mapping_.size());
-  }
+  Unmap();
 }
 
 Extent Arena::Allocate(uint64_t bytes, Use use, Refusal* refusal) {

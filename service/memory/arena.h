@@ -77,11 +77,16 @@ class Arena {
     std::array<uint64_t, kUseCount> budget_bytes{};
     bool fault_in = true;  // false: pages are taken at first touch (tests)
     FaultInProgress on_faulted_in = nullptr;
+    bool needs_hugetlb = false;  // fails where other pages would be taken
+    // As mmap(): memory of hugetlb pages.
+    void* (*map_hugetlb)(uint64_t bytes) = MapHugetlb;
   };
   enum class Pages : uint8_t { kHugetlb, kTransparent, kSmall };
 
   // ResourceExhausted if the kernel refuses the memory. Faults every page in before it returns
-  // (FaultIn()), with a log line a second; warns when there are no 2 MiB pages.
+  // (FaultIn()), with a log line a second. Hugetlb pages that were promised and are refused when
+  // they are touched, as a cgroup does, are given up for others, with a warning; there is one too
+  // when there are no 2 MiB pages at all.
   static absl::StatusOr<std::unique_ptr<Arena>> Make(const Options& options);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -120,6 +125,12 @@ class Arena {
  private:
   friend class Extent;
   Arena() = default;
+  static void* MapHugetlb(uint64_t bytes);
+  // Both leave nothing mapped where they fail.
+  absl::Status TakeHugetlb(uint64_t bytes, const Options& options);
+  absl::Status TakeOrdinary(uint64_t bytes, const Options& options);
+  absl::Status TakePages(const Options& options);
+  void Unmap();
   void SetOwner(uint64_t offset, void* owner);
   void Free(uint64_t offset);
   void Shrink(uint64_t offset, uint64_t bytes);

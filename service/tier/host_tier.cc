@@ -2,6 +2,7 @@
 #include "service/tier/host_tier.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -32,7 +33,8 @@ absl::StatusOr<std::unique_ptr<HostTier>> HostTier::Make(const Options& options)
   CAIRN_ASSIGN_OR_RETURN(
       tier->arena_, Arena::Make({.budget_bytes = {options.capacity_bytes, options.staging_bytes},
                                  .fault_in = options.fault_in,
-                                 .on_faulted_in = options.on_faulted_in}));
+                                 .on_faulted_in = options.on_faulted_in,
+                                 .needs_hugetlb = options.needs_hugetlb}));
   return tier;
 }
 
@@ -167,6 +169,18 @@ void HostTier::Report(MetricSink& sink) const {
                   {}, arena_->allocated_bytes_total());
   sink.AddCounter("cairn_arena_freed_bytes_total", "Bytes given back to the arena.", {},
                   arena_->freed_bytes_total());
+  constexpr std::pair<Arena::Pages, std::string_view> kPages[] = {
+      {Arena::Pages::kHugetlb, "hugetlb"},
+      {Arena::Pages::kTransparent, "transparent"},
+      {Arena::Pages::kSmall, "small"}};
+  for (const auto& [pages, name] : kPages) {
+    const MetricLabel labels[] = {{"pages", name}};
+    sink.AddGauge(
+        "cairn_arena_pages_state",
+        "1 for the kind of pages that the arena has: huge ones set aside, huge ones where "
+        "the kernel finds them, or small ones.",
+        labels, arena_->pages() == pages ? 1 : 0);
+  }
   constexpr std::string_view kUseNames[kUseCount] = {"placed", "staging"};
   for (size_t use = 0; use < kUseCount; ++use) {
     const MetricLabel labels[] = {{"use", kUseNames[use]}};

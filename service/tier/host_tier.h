@@ -31,6 +31,7 @@ class HostTier final : public CopyTier {
     uint64_t staging_bytes = 0;
     bool fault_in = true;
     FaultInProgress on_faulted_in = nullptr;
+    bool needs_hugetlb = false;
   };
 
   // Errors: as Arena::Make.

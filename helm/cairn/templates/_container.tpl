@@ -19,6 +19,9 @@ unix:/run/cairn/control.sock
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB
 - --staging-bytes={{ $sizes.staging | int64 }}MiB
+{{- if .Values.memory.hugepages }}
+- --huge-pages=required
+{{- end }}
 - --index-bytes={{ if .Values.memory.index }}{{ $sizes.index | int64 }}MiB{{ else }}auto{{ end }}
 {{- range .Values.ssd.devices }}
 - --ssd=/var/lib/cairn/{{ .name }}/tier={{ include "cairn.mi" .size }}MiB

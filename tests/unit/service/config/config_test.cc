@@ -108,6 +108,9 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--control", "unix:off"}), HasSubstr("control"));
   EXPECT_THAT(ErrorOf({"--control", "unix:here/control.sock"}), HasSubstr("unix:PATH"));
   EXPECT_THAT(ErrorOf({"--socket", "relative"}), HasSubstr("socket"));
+  EXPECT_THAT(ErrorOf({"--huge-pages", "off"}),
+              HasSubstr("huge-pages (from flag): 'off': not one of them; takes auto or required"));
+  EXPECT_THAT(ErrorOf({"--ssd-io", ""}), HasSubstr("takes auto, uring or threads"));
   EXPECT_THAT(ErrorOf({"--log-level", "loud\n"}), HasSubstr("'loud\\n'"));
 }
 

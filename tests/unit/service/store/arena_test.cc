@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/memory/arena.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -61,6 +64,32 @@ TEST(ArenaTest, CountsEveryByteByUse) {
   EXPECT_EQ(arena->used_bytes(Use::kPlaced), 0u);
   EXPECT_EQ(arena->allocated_bytes_total(), arena->freed_bytes_total());
   EXPECT_EQ(arena->largest_free_bytes(), 4_MiB);
+}
+
+// Promised and refused when they are touched, as by a cgroup.
+void* MapHugetlbUnreserved(uint64_t bytes) {
+  return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+}
+
+TEST(ArenaTest, TakesOtherPagesWhereHugeOnesAreRefused) {
+  auto arena = Arena::Make({.budget_bytes = {2_MiB, 2_MiB}, .map_hugetlb = MapHugetlbUnreserved});
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  if ((*arena)->pages() == Arena::Pages::kHugetlb) GTEST_SKIP() << "this machine has huge pages";
+  EXPECT_EQ((*arena)->capacity_bytes(), 4_MiB);
+  Extent image = Take(**arena, 2_MiB);
+  ASSERT_EQ(image.bytes().size(), 2_MiB);
+  std::ranges::fill(image.bytes(), std::byte{7});
+  EXPECT_EQ(image.bytes().back(), std::byte{7});
+}
+
+TEST(ArenaTest, FailsWithoutTheHugePagesThatItNeeds) {
+  const auto arena = Arena::Make(
+      {.budget_bytes = {2_MiB, 2_MiB}, .needs_hugetlb = true, .map_hugetlb = MapHugetlbUnreserved});
+  if (arena.ok()) GTEST_SKIP() << "this machine has huge pages";
+  EXPECT_EQ(arena.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(arena.status().message()),
+              ::testing::HasSubstr("does not give 4MiB of memory: Bad address; vm.nr_hugepages"));
 }
 
 TEST(ArenaTest, BudgetsDoNotLendToEachOther) {

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/config_knobs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "codecs/recipe/recipe.h"
+#include "service/config_check.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+using Number = Knob::Number;
+using Bytes = Knob::Bytes;
+using Address = Knob::Address;
+using Choice = Knob::Choice;
+using Text = Knob::Text;
+
+constexpr uint64_t kMinuteMs = 60'000;
+constexpr size_t kValueBytesMax = 4096;
+
+constexpr std::string_view kHugePages[] = {"auto", "required"};
+constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
+constexpr std::string_view kPlacements[] = {"chain", "stripe"};
+constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
+
+// The order is that of --help and docs/operations.md; staging-bytes follows host-bytes.
+constexpr Knob kTable[] = {
+    {"control", "127.0.0.1:50151",
+     Text{
+         &Config::control, [](std::string_view text) { return ParseControlAddress(text).status(); },
+         [] { return std::string_view("HOST:PORT, [IPV6]:PORT or unix:PATH, the path absolute"); }},
+     "gRPC: sessions, spaces, match, admin"},
+    {"http", "127.0.0.1:50152", Address{&Config::http}, "/metrics, /healthz, /readyz"},
+    {"socket", "",
+     Text{&Config::socket, CheckSocketPath,
+          [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
+     "unix socket of the local data plane"},
+    {"data", "off", Address{&Config::data},
+     "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
+    {"data-port-range", "any",
+     Text{&Config::data_port_range, CheckPortRange,
+          [] { return std::string_view("FIRST-LAST, ports 1024 to 65535, or any"); }},
+     "ports of the UCX connections behind that one, for firewalls"},
+    {"host-bytes", "4GiB", Bytes{&Config::host_bytes, limits::kHostBytesMin, limits::kHostBytesMax},
+     "host tier: its arena is taken and faulted in at start"},
+    {"staging-bytes", "",
+     Bytes{&Config::staging_bytes, limits::kStagingBytesMin, limits::kHostBytesMax},
+     "beside the host tier: payloads on their way in, answers being made"},
+    {"huge-pages", "auto", Choice{&Config::huge_pages, kHugePages},
+     "pages set aside for the host tier and staging: taken where there are, or no start without"},
+    {"ssd", "off",
+     Text{&Config::ssd, [](std::string_view text) { return ParseSsd(text).status(); },
+          [] {
+            return std::string_view(
+                "PATH=BYTES, the path absolute, 256MiB to 256TiB; up to 16, with commas between "
+                "or in a flag each; or off");
+          }},
+     "SSD tier: folders on disks, with what each may take; what is there outlives the process"},
+    {"ssd-io", "auto", Choice{&Config::ssd_io, kIoChoices},
+     "what moves the bytes of the SSD tier; auto is io_uring where the system allows it"},
+    {"ssd-placement", "chain", Choice{&Config::ssd_placement, kPlacements},
+     "several folders: each chain in one of them, or its blocks in all, one after another"},
+    {"ssd-write-budget", "off", Text{&Config::ssd_write_budget, CheckWriteBudget, WriteBudgetForm},
+     "what may be written to the SSD tier; when short, blocks are at their second sighting"},
+    {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
+     "how fast the SSD tier is read in the background to find what rots; auto: in ten days"},
+    {"index-bytes", "auto",
+     Text{&Config::index_bytes,
+          [](std::string_view text) { return ParseIndexBytes(text).status(); },
+          [] { return std::string_view("auto, or bytes from 16MiB to 1TiB"); }},
+     "memory of the index; past it the SSD tier drops its oldest; auto follows from both tiers"},
+    {"quarantine-bytes", "256MiB", Bytes{&Config::quarantine_bytes, 64 * kMiB, 1 * kTiB},
+     "per lane: memory of broken transfers that are not over yet; above it receives are refused"},
+    {"region-bytes", "1GiB", Bytes{&Config::region_bytes, 64 * kKiB, 1 * kTiB},
+     "client memory mapped per local connection"},
+    {"regions-bytes", "8GiB", Bytes{&Config::regions_bytes, 64 * kKiB, 16 * kTiB},
+     "client memory mapped by all local connections"},
+    {"lanes", "2", Number{&Config::lanes, 1, 64}, "threads per transport that move bytes"},
+    {"path-threads", "2", Number{&Config::path_threads, 1, limits::kPathThreadsMax},
+     "threads that run the steps of put and get"},
+    {"recipe", "exact", Text{&Config::recipe, CheckRecipe, codecs::PolicyRecipes},
+     "recipe of spaces whose first client names none"},
+    {"connections", "512", Number{&Config::connections, 1, 4096},
+     "data-plane connections per transport; of all of them a tenant alone may hold half"},
+    {"window", "32", Number{&Config::window, 1, 256}, "requests in flight per connection"},
+    {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
+     "after SIGTERM: time for requests in flight to finish, and for blocks to reach the SSD tier"},
+    {"log-level", "info", Choice{&Config::log_level, kLogLevels}, "least severe level logged"},
+};
+
+}  // namespace
+
+std::span<const Knob> Knobs() { return kTable; }
+
+const Knob* FindKnob(std::string_view name) {
+  const auto* knob = std::ranges::find(kTable, name, &Knob::name);
+  return knob == std::end(kTable) ? nullptr : knob;
+}
+
+std::string Expects(const Knob& knob) {
+  if (const auto* number = std::get_if<Number>(&knob.kind)) {
+    return absl::StrCat("a whole number from ", number->min, " to ", number->max);
+  }
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) {
+    return absl::StrCat("bytes from ", PrintBytes(bytes->min), " to ", PrintBytes(bytes->max));
+  }
+  if (const auto* choice = std::get_if<Choice>(&knob.kind)) {
+    const auto add = [](std::string* text, std::string_view word) { text->append(word); };
+    return absl::StrCat(absl::StrJoin(choice->words.first(choice->words.size() - 1), ", ", add),
+                        " or ", ToAbsl(choice->words.back()));
+  }
+  if (std::holds_alternative<Address>(knob.kind)) return "HOST:PORT, [IPV6]:PORT or off";
+  return std::string(std::get<Text>(knob.kind).expects());
+}
+
+namespace {
+
+template <typename Field>
+absl::Status SetNumber(const Field& kind, absl::StatusOr<uint64_t> value, Config* config) {
+  CAIRN_RETURN_IF_ERROR(value.status());
+  if (*value < kind.min || *value > kind.max) return absl::InvalidArgumentError("out of range");
+  config->*kind.field = *value;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SetValue(const Knob& knob, std::string_view text, Config* config) {
+  if (text.size() > kValueBytesMax) return absl::InvalidArgumentError("too long");
+  if (const auto* number = std::get_if<Number>(&knob.kind)) {
+    return SetNumber(*number, ParseInteger(text), config);
+  }
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) {
+    return SetNumber(*bytes, ParseBytes(text), config);
+  }
+  if (const auto* address = std::get_if<Address>(&knob.kind)) {
+    CAIRN_ASSIGN_OR_RETURN(HostPort value, ParseHostPort(text));
+    config->*address->field = std::move(value);
+    return absl::OkStatus();
+  }
+  if (const auto* choice = std::get_if<Choice>(&knob.kind)) {
+    if (std::ranges::find(choice->words, text) == choice->words.end()) {
+      return absl::InvalidArgumentError("not one of them");
+    }
+    config->*choice->field = text;
+    return absl::OkStatus();
+  }
+  const Text& kind = std::get<Text>(knob.kind);
+  CAIRN_RETURN_IF_ERROR(kind.check(text));
+  config->*kind.field = text;
+  return absl::OkStatus();
+}
+
+std::string Print(const Knob& knob, const Config& config) {
+  if (const auto* number = std::get_if<Number>(&knob.kind))
+    return absl::StrCat(config.*number->field);
+  if (const auto* bytes = std::get_if<Bytes>(&knob.kind)) return PrintBytes(config.*bytes->field);
+  if (const auto* address = std::get_if<Address>(&knob.kind)) {
+    return (config.*address->field).ToString();
+  }
+  if (const auto* choice = std::get_if<Choice>(&knob.kind)) return config.*choice->field;
+  return config.*std::get<Text>(knob.kind).field;
+}
+
+std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far) {
+  if (knob.name == "staging-bytes") return PrintBytes(limits::StagingBytes(so_far.host_bytes));
+  if (knob.name != "socket") return std::string(knob.fallback);
+  const auto runtime = environment.find("XDG_RUNTIME_DIR");
+  if (runtime != environment.end() && runtime->second.starts_with('/') &&
+      runtime->second.size() <= 80) {
+    return absl::StrCat(runtime->second, "/cairn/cairnd.sock");
+  }
+  return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
+}
+
+}  // namespace cairn

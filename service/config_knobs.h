@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The table of what an operator can set, and how one row of it is read, printed and explained.
+// Pure. Immutable.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "service/config.h"
+
+namespace cairn {
+
+struct Knob {
+  struct Number {
+    uint64_t Config::*field;
+    uint64_t min, max;
+  };
+  struct Bytes {
+    uint64_t Config::*field;
+    uint64_t min, max;
+  };
+  struct Address {
+    HostPort Config::*field;
+  };
+  struct Choice {
+    std::string Config::*field;
+    std::span<const std::string_view> words;
+  };
+  struct Text {
+    std::string Config::*field;
+    absl::Status (*check)(std::string_view);
+    std::string_view (*expects)();
+  };
+
+  std::string_view name, fallback;
+  std::variant<Number, Bytes, Address, Choice, Text> kind;
+  std::string_view help;
+};
+
+std::span<const Knob> Knobs();
+// Null: there is none.
+const Knob* FindKnob(std::string_view name);
+// What it takes, for people.
+std::string Expects(const Knob& knob);
+absl::Status SetValue(const Knob& knob, std::string_view text, Config* config);
+std::string Print(const Knob& knob, const Config& config);
+// `so_far` has the values of the rows before.
+std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far);
+
+}  // namespace cairn
