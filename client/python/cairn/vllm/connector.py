@@ -14,13 +14,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from .._session import Session
 from .. import keys
 from .layout import Shape, paged_cache
 from .lookup import Lookups
 from .model import layer_index, model_of, part_of
 from .plan import Plan
 from .scheduler import Scheduler
-from .session import Session
 from .settings import Settings
 from .stats import CairnPromMetrics, CairnStats
 from .worker import Worker

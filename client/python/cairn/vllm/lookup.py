@@ -8,8 +8,8 @@ import queue
 import threading
 from dataclasses import dataclass
 
+from .._session import Session
 from ..errors import Error
-from .session import Session
 
 
 @dataclass(frozen=True)

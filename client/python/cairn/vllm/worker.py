@@ -12,11 +12,11 @@ import time
 from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from .._session import Session
 from .. import paged
 from ..errors import Error
 from ..transfer import Part, Put
 from .plan import Load, Plan, Save
-from .session import Session
 from .settings import Settings
 
 LOAD_THREADS = 2

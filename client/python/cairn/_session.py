@@ -6,11 +6,11 @@ from __future__ import annotations
 import logging
 import threading
 
-from ..client import Client, connect
-from ..errors import Error, InvalidArgumentError
-from ..keys import SpaceSpec
-from ..space import Space
-from .settings import Settings
+from ._settings import Place
+from .client import Client, connect
+from .errors import Error, InvalidArgumentError
+from .keys import SpaceSpec
+from .space import Space
 
 _BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -20,7 +20,7 @@ LOSSLESS = ("raw", "exact")
 class Session:
     """`space` is None until the daemon answers. Once open, the client reconnects by itself."""
 
-    def __init__(self, settings: Settings, spec: SpaceSpec, name: str, log: logging.Logger) -> None:
+    def __init__(self, settings: Place, spec: SpaceSpec, name: str, log: logging.Logger) -> None:
         self._settings, self._spec, self._name, self._log = settings, spec, name, log
         self._ended = threading.Event()
         self._client: Client | None = None

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How SGLang's pool of host memory holds pages, and how they move. Takes its objects, and imports
+nothing of it: pools are told by their type's name, shape and layout.
+
+Pools of plain K and V, or of a latent, are described as they lie, so that recipes apply. Any other
+is asked for its pages one by one, and these are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import paged
+from .errors import InvalidArgumentError
+from .keys import Group, KvGroup, SpaceSpec
+from .space import Space
+from .tensors import describe
+from .transfer import Get, Part, Put
+
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+# The axes of a page: layer, token, head, dim. Where "p" precedes them, a pool has an axis of pages;
+# else its axis of tokens runs over all pages.
+_AXES = {
+    "layer_first": "lthd",
+    "page_first": "tlhd",
+    "page_first_direct": "plthd",
+    "page_head": "phtld",
+}
+_KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
+
+
+def pages_of(pool: Any, config: Any, revision: str) -> KnownPages | OpaquePages:
+    """Describes a pool. config: a HiCacheStorageConfig. InvalidArgumentError says what such a pool
+    cannot do."""
+    if config.attn_cp_size > 1:  # each rank has other tokens of a page
+        revision += f", context rank {config.attn_cp_rank} of {config.attn_cp_size}"
+    if _is_known(pool):
+        return KnownPages(pool, config, revision)
+    return OpaquePages(pool, config, revision)
+
+
+def _is_known(pool: Any) -> bool:
+    """Whether a pool holds what this module describes, and nothing else."""
+    kind = type(pool).__name__
+    if kind not in (_KV, _LATENT) or pool.layout not in _AXES or str(pool.dtype) not in _DTYPES:
+        return False
+    if pool.storage_format_tag is not None or pool.dcp_size != 1:
+        return False
+    if kind == _KV and pool.v_head_dim != pool.head_dim:
+        return False
+    extents = {"k": 2, "l": pool.layer_num, "h": 1, "p": pool.page_num}
+    extents["t"] = pool.page_size if "p" in _axes(pool) else pool.size
+    if kind == _KV:
+        extents |= {"h": pool.head_num, "d": pool.head_dim}
+    else:
+        extents["d"] = pool.kv_cache_dim
+    wanted = tuple(extents[axis] for axis in _axes(pool))
+    return tuple(getattr(pool.kv_buffer, "shape", ())) == wanted
+
+
+def _axes(pool: Any) -> str:
+    """Of the whole pool; "k" is that of K and V."""
+    return ("k" if type(pool).__name__ == _KV else "") + _AXES[pool.layout]
+
+
+class KnownPages:
+    """Pages of K and V, or of a latent. Ranks of one model share a space, each with its heads."""
+
+    reason = ""  # why recipes do not apply: they do
+
+    def __init__(self, pool: Any, config: Any, revision: str) -> None:
+        self._pool = pool
+        first, count = pool.start_layer or 0, pool.layer_num
+        layers = tuple(range(first, first + count))
+        is_latent = type(pool).__name__ == _LATENT
+        if is_latent:
+            self._part, group = Part(), Group("latent", layers, kv_heads=1, k_dim=pool.kv_cache_dim)
+        else:
+            heads = pool.head_num
+            rank_first = config.tp_rank * heads
+            self._part = Part(heads=range(rank_first, rank_first + heads))
+            group = KvGroup(layers, heads * config.tp_size, pool.head_dim)
+        dtype = _DTYPES[str(pool.dtype)]
+        self.spec = SpaceSpec(config.model_name or "", revision, (group,), dtype, pool.page_size)
+        self._cache = self._describe(is_latent)
+
+    def _describe(self, is_latent: bool) -> paged.PagedCache:
+        pool, axes = self._pool, _axes(self._pool)
+        strides = dict(zip(axes, describe("the host pool", pool.kv_buffer).strides, strict=True))
+        block = strides["p"] if "p" in axes else pool.page_size * strides["t"]
+        k = paged.Placement(block, strides["h"], strides["t"], strides["d"])
+        v = None
+        if not is_latent:
+            v = paged.Placement(block, k.head, k.token, k.dim, offset=strides["k"])
+        before = (slice(None),) * axes.index("l")
+        layers = [pool.kv_buffer[(*before, i)] for i in range(pool.layer_num)]
+        return paged.PagedCache(
+            layers, tokens_per_block=pool.page_size, block_count=pool.page_num, k=k, v=v
+        )
+
+    @property
+    def part(self) -> Part:
+        return self._part
+
+    def load(
+        self, space: Space, keys: Sequence[bytes], pages: Sequence[int], timeout: float
+    ) -> list[bool]:
+        moved = paged.get(space, self._cache, keys, pages, part=self._part, timeout=timeout)
+        return [status == paged.OK for status in moved.statuses]
+
+    def store(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        pages: Sequence[int],
+        timeout: float,
+        **chain: Any,
+    ) -> list[bool]:
+        """chain: what `paged.put` is told of it."""
+        moved = paged.put(
+            space, self._cache, keys, pages, part=self._part, timeout=timeout, **chain
+        )
+        return [status == paged.OK for status in moved.statuses]
+
+    def arrays(self, page: Any) -> dict[str, Any]:
+        """What a put or get says of a page that lies apart, flat and in the pool's order."""
+        pool, axes = self._pool, _axes(self._pool).replace("p", "")
+        extents = dict(zip(_axes(pool), pool.kv_buffer.shape, strict=True)) | {"t": pool.page_size}
+        shaped = page.reshape([extents[axis] for axis in axes])
+        planes = (shaped[0], shaped[1]) if "k" in axes else (shaped, None)
+        order = [axes.replace("k", "").index(axis) for axis in "lhtd"]
+        k, v = (None if p is None else _in_order(p, order) for p in planes)
+        return {"k": k, "v": v}
+
+
+class OpaquePages:
+    """Pages as the pool hands them out. They are told apart by all that a page's bytes depend on."""
+
+    part = Part()
+
+    def __init__(self, pool: Any, config: Any, revision: str) -> None:
+        self._pool = pool
+        kind = type(pool).__name__
+        self.reason = f"the layout of {kind} ({pool.layout}, {pool.dtype}) is not known"
+        try:
+            count = describe("a page", _as_bytes(pool.get_dummy_flat_data_page())).bytes
+        except (NotImplementedError, ValueError, RuntimeError) as error:
+            raise InvalidArgumentError(f"{self.reason}, and it hands out no pages") from error
+        if count != pool.page_size * pool.get_size_per_token():
+            raise InvalidArgumentError(f"{self.reason}, and its pages are not all that it holds")
+        rank = "" if config.is_mla_model else f", rank {config.tp_rank} of {config.tp_size}"
+        rank += f", stage {config.pp_rank} of {config.pp_size}"
+        revision += f", {kind} {pool.layout} {pool.dtype}{rank}"
+        group = Group("state", 1, state_bytes=count)
+        self.spec = SpaceSpec(
+            config.model_name or "", revision, (group,), tokens_per_block=pool.page_size
+        )
+
+    def load(
+        self, space: Space, keys: Sequence[bytes], pages: Sequence[int], timeout: float
+    ) -> list[bool]:
+        flat = [self._pool.get_dummy_flat_data_page() for _ in keys]
+        gets = [Get(key, **self.arrays(page)) for key, page in zip(keys, flat, strict=True)]
+        results = [bool(got) for got in space.get_batch(gets, timeout=timeout)]
+        for is_there, index, page in zip(results, pages, flat, strict=True):
+            if is_there:
+                self._pool.set_from_flat_data_page(index * self._pool.page_size, page)
+        return results
+
+    def store(
+        self,
+        space: Space,
+        keys: Sequence[bytes],
+        pages: Sequence[int],
+        timeout: float,
+        *,
+        parent: bytes | None = None,
+        first_position: int = 0,
+        is_derived: bool = False,
+    ) -> list[bool]:
+        puts = []
+        for i, (key, index) in enumerate(zip(keys, pages, strict=True)):
+            page = self._pool.get_data_page(index * self._pool.page_size, flat=True)
+            position = first_position + i * self._pool.page_size
+            puts.append(
+                Put(
+                    key,
+                    parent=keys[i - 1] if i else parent,
+                    first_position=position,
+                    is_derived=is_derived,
+                    **self.arrays(page),
+                )
+            )
+        return [result.error is None for result in space.put_batch(puts, timeout=timeout)]
+
+    def arrays(self, page: Any) -> dict[str, Any]:
+        return {"source": _as_bytes(page)}
+
+
+def _as_bytes(page: Any) -> Any:
+    """A flat page as bytes, whatever its elements are: some of torch's have no other name."""
+    if hasattr(page, "__array_interface__"):
+        return page
+    import torch
+
+    return page.view(torch.uint8)
+
+
+def _in_order(plane: Any, order: list[int]) -> Any:
+    return plane.permute(order) if hasattr(plane, "permute") else plane.transpose(order)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for SGLang 0.5.23: the base class that its backends have, and pools of host memory with
+the attributes, the layouts and the methods that were read of the real ones, in numpy. The check
+against the installed package is tests/engines/sglang_contract.py."""
+
+import abc
+import sys
+import types
+from types import SimpleNamespace
+
+import numpy as np
+
+
+class HiCacheStorage(abc.ABC):
+    def register_mem_pool_host(self, mem_pool_host):
+        self.mem_pool_host = mem_pool_host
+
+    def register_mem_host_pool_v2(self, host_pool, host_pool_name):
+        if not hasattr(self, "registered_pools"):
+            self.registered_pools = {}
+        self.registered_pools[host_pool_name] = host_pool
+
+    def on_host_pools_registered(self):
+        pass
+
+    @abc.abstractmethod
+    def get(self, key, target_location=None, target_sizes=None): ...
+
+    @abc.abstractmethod
+    def batch_get(self, keys, target_locations=None, target_sizes=None): ...
+
+    @abc.abstractmethod
+    def set(self, key, value=None, target_location=None, target_sizes=None): ...
+
+    @abc.abstractmethod
+    def batch_set(self, keys, values=None, target_locations=None, target_sizes=None): ...
+
+    @abc.abstractmethod
+    def exists(self, key): ...
+
+
+def install():
+    """Puts the module where `import sglang…` finds it."""
+    path = "sglang.srt.mem_cache.hicache_storage"
+    parts = path.split(".")
+    for i in range(1, len(parts) + 1):
+        name = ".".join(parts[:i])
+        sys.modules.setdefault(name, types.ModuleType(name))
+    sys.modules[path].HiCacheStorage = HiCacheStorage
+
+
+def config(extra, **changed):
+    """A HiCacheStorageConfig as SGLang makes it of one rank."""
+    fields = {
+        "tp_rank": 0,
+        "tp_size": 1,
+        "pp_rank": 0,
+        "pp_size": 1,
+        "attn_cp_rank": 0,
+        "attn_cp_size": 1,
+        "is_mla_model": False,
+        "enable_storage_metrics": False,
+        "is_page_first_layout": False,
+        "model_name": "fake-model",
+        "extra_config": {
+            "backend_name": "cairn",
+            "module_path": "cairn.sglang",
+            "class_name": "CairnHiCache",
+            "interface_v1": 1,
+        }
+        | extra,
+    }
+    return SimpleNamespace(**(fields | changed))
+
+
+class _Pool:
+    storage_format_tag, dcp_size = None, 1
+    start_layer, layer_num, page_size, page_num = 0, 3, 32, 6
+    dtype = "torch.bfloat16"
+
+    def __init__(self, layout, **changed):
+        self.layout = layout
+        for name, value in changed.items():
+            setattr(self, name, value)
+        self.size = self.page_size * self.page_num
+        self.kv_buffer = np.zeros(self._dims(), np.uint16)
+
+    def _page(self, index):
+        """Where a page is in the buffer, as the layout has it."""
+        page = index // self.page_size
+        cuts = {
+            "layer_first": (slice(None), slice(index, index + self.page_size)),
+            "page_first": (slice(index, index + self.page_size),),
+            "page_first_direct": (slice(page, page + 1),),
+            "page_head": (slice(page, page + 1),),
+        }[self.layout]
+        return (*self._before, *cuts)
+
+    def get_data_page(self, index, flat=True):
+        page = self.kv_buffer[self._page(index)]
+        return page.flatten() if flat else page
+
+    def get_dummy_flat_data_page(self):
+        return np.zeros(self.page_size * self.get_size_per_token() // 2, np.uint16)
+
+    def set_from_flat_data_page(self, index, data_page):
+        place = self.kv_buffer[self._page(index)]
+        place[...] = data_page.reshape(place.shape)
+
+
+class MHATokenToKVPoolHost(_Pool):
+    head_num, head_dim, v_head_dim = 2, 64, 64
+    _before = (slice(None),)
+
+    def _dims(self):
+        layers, heads, dim = self.layer_num, self.head_num, self.head_dim
+        return {
+            "layer_first": (2, layers, self.size, heads, dim),
+            "page_first": (2, self.size, layers, heads, dim),
+            "page_first_direct": (2, self.page_num, layers, self.page_size, heads, dim),
+            "page_head": (2, self.page_num, heads, self.page_size, layers, dim),
+        }[self.layout]
+
+    def get_size_per_token(self):
+        return (self.head_dim + self.v_head_dim) * self.head_num * self.layer_num * 2
+
+
+class MLATokenToKVPoolHost(_Pool):
+    kv_cache_dim = 128
+    _before = ()
+
+    def _dims(self):
+        layers, dim = self.layer_num, self.kv_cache_dim
+        return {
+            "layer_first": (layers, self.size, 1, dim),
+            "page_first": (self.size, layers, 1, dim),
+            "page_first_direct": (self.page_num, layers, self.page_size, 1, dim),
+        }[self.layout]
+
+    def get_size_per_token(self):
+        return self.kv_cache_dim * self.layer_num * 2
+
+
+class SomeNewPoolHost(MHATokenToKVPoolHost):
+    """One that no version of ours has seen."""

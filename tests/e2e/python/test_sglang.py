@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HiCache backend as SGLang's storage threads call it, against a real cairnd."""
+
+import itertools
+import logging
+
+import fake_sglang
+import numpy as np
+import pytest
+from fake_sglang import MHATokenToKVPoolHost, MLATokenToKVPoolHost, SomeNewPoolHost, config
+
+fake_sglang.install()
+
+from cairn import InvalidArgumentError  # noqa: E402
+from cairn.sglang import CairnHiCache  # noqa: E402
+from daemon import Daemon  # noqa: E402
+
+LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
+_chains = itertools.count()
+
+
+@pytest.fixture
+def make(request, settings):
+    """Backends that are closed at the end, each with its pool registered and its session open."""
+
+    def build(pool, extra=None, is_open=True, **changed):
+        backend = CairnHiCache(config(settings | (extra or {}), **changed), {})
+        request.addfinalizer(backend.close)
+        backend.register_mem_pool_host(pool)
+        backend.register_mem_host_pool_v2(pool, "kv")
+        backend.on_host_pools_registered()
+        assert backend._session.wait(10) == is_open
+        return backend
+
+    return build
+
+
+def names(count):
+    """Hashes of a chain of pages as SGLang names them."""
+    chain = next(_chains)
+    return [f"{chain:08x}{i:056x}" for i in range(count)]
+
+
+def fill(pool, seed=0):
+    """As bf16 that recipes are made for."""
+    values = np.random.default_rng(seed).standard_normal(pool.kv_buffer.shape, np.float32)
+    pool.kv_buffer[...] = (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def tokens_of(pool, pages):
+    """host_indices of pages of a pool."""
+    count = pool.page_size
+    return np.concatenate([np.arange(page * count, (page + 1) * count) for page in pages])
+
+
+def logical(pool, page):
+    """A page as [plane, layer, head, token, dim], by the pool's own reading."""
+    flat = pool.get_data_page(page * pool.page_size)
+    axes = {"layer_first": "lthd", "page_first": "tlhd", "page_first_direct": "lthd"}
+    order = axes.get(pool.layout, "htld")
+    is_latent = isinstance(pool, MLATokenToKVPoolHost)
+    extents = {"l": pool.layer_num, "t": pool.page_size}
+    extents["h"] = 1 if is_latent else pool.head_num
+    extents["d"] = pool.kv_cache_dim if is_latent else pool.head_dim
+    shaped = flat.reshape(1 if is_latent else 2, *(extents[axis] for axis in order))
+    return shaped.transpose(0, *(1 + order.index(axis) for axis in "lhtd"))
+
+
+def assert_same(first, first_page, second, second_page):
+    assert np.array_equal(logical(first, first_page), logical(second, second_page))
+
+
+@pytest.mark.parametrize("kind", [MHATokenToKVPoolHost, MLATokenToKVPoolHost, SomeNewPoolHost])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_come_back_into_another_pool(make, kind, layout):
+    if layout == "page_head" and kind is MLATokenToKVPoolHost:
+        pytest.skip("SGLang has no such pool")
+    pool, other = kind(layout), kind(layout)
+    fill(pool)
+    is_latent = kind is MLATokenToKVPoolHost
+    first = make(pool, is_mla_model=is_latent)
+    keys, pages = names(3), [4, 1, 2]
+    assert first.batch_exists(keys) == 0
+    assert first.batch_get_v1(keys, tokens_of(pool, pages)) == [False] * 3
+    assert first.batch_set_v1(keys, tokens_of(pool, pages)) == [True] * 3
+    second = make(other, is_mla_model=is_latent)
+    assert second.batch_exists(keys) == 3
+    places = [0, 5, 3]
+    assert second.batch_get_v1(keys, tokens_of(other, places)) == [True] * 3
+    for page, place in zip(pages, places, strict=True):
+        assert_same(pool, page, other, place)
+    assert not other.kv_buffer[other._page(other.page_size)].any()  # page 1: nobody's
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_that_lie_apart_are_the_same_pages(make, layout):
+    pool = MHATokenToKVPoolHost(layout)
+    fill(pool)
+    backend, keys = make(pool), names(2)
+    pages = [pool.get_data_page(i * pool.page_size) for i in range(2)]
+    assert backend.batch_set(keys, pages)
+    assert backend.batch_get_v1(keys, tokens_of(pool, [4, 5])) == [True, True]
+    for i in range(2):
+        assert_same(pool, i, pool, 4 + i)
+    targets = [pool.get_dummy_flat_data_page() for _ in range(3)]
+    got = backend.batch_get([*keys, *names(1)], targets)
+    assert got[2] is None and got[0] is targets[0]
+    assert np.array_equal(got[1], pages[1])
+    assert backend.set(names(1)[0], pages[0]) and not backend.exists(names(1)[0])
+
+
+def test_layouts_share_what_they_know(make):
+    pools = [MHATokenToKVPoolHost(layout) for layout in LAYOUTS]
+    fill(pools[0])
+    keys = names(1)
+    assert make(pools[0]).batch_set_v1(keys, tokens_of(pools[0], [2])) == [True]
+    for pool in pools[1:]:
+        assert make(pool).batch_get_v1(keys, tokens_of(pool, [1])) == [True]
+        assert_same(pools[0], 2, pool, 1)
+
+
+def test_recipes_apply_where_the_layout_is_known(make, client, caplog):
+    pool = MHATokenToKVPoolHost("page_first")
+    fill(pool)
+    backend = make(pool, {"recipe": "kivi:4"})
+    assert backend._session.space.recipe == "kivi:4"
+    before = client.stats().image_bytes
+    assert backend.batch_set_v1(names(2), tokens_of(pool, [0, 1])) == [True, True]
+    kept = client.stats().image_bytes - before
+    assert kept < 0.5 * 2 * pool.page_size * pool.get_size_per_token()
+    assert "recipes do not apply" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        SomeNewPoolHost("page_first"),
+        MHATokenToKVPoolHost("layer_first", dtype="torch.float8_e4m3fn"),
+        MHATokenToKVPoolHost("layer_first", storage_format_tag="own"),
+    ],
+)
+def test_other_pools_are_bytes_and_the_log_says_so_once(make, pool, caplog):
+    backend = make(pool, {"recipe": "kivi:4"})
+    assert backend._session.space.recipe == "raw"
+    assert caplog.text.count("recipes do not apply") == 1
+
+
+def test_a_chain_is_one(make):
+    """What comes before is named, so that the store knows a chain, and where its tokens are."""
+    pool = MHATokenToKVPoolHost("page_first")
+    fill(pool)
+    backend, keys = make(pool), names(4)
+    backend.batch_set_v1(keys[:2], tokens_of(pool, [0, 1]))
+    more = fake_sglang.SimpleNamespace(prefix_keys=keys[:2], extra_info=None)
+    assert backend.batch_set_v1(keys[2:], tokens_of(pool, [2, 3]), more) == [True, True]
+    space = backend._session.space
+    out = np.zeros(space.source_bytes(), np.uint8)
+    got = space.get(space.opaque_key(keys[3].encode()), source=out)
+    assert got and got.first_position == 3 * pool.page_size
+    assert backend.batch_exists([keys[0], *names(1), keys[2]]) == 1
+
+
+def test_ranks_have_their_heads_of_one_space(make):
+    pools = [MHATokenToKVPoolHost("layer_first") for _ in range(2)]
+    ranks = [make(pool, tp_rank=i, tp_size=2) for i, pool in enumerate(pools)]
+    keys = names(1)
+    for seed, (rank, pool) in enumerate(zip(ranks, pools, strict=True)):
+        fill(pool, seed)
+        assert rank.batch_exists(keys) == 0
+        assert rank.batch_set_v1(keys, tokens_of(pool, [0])) == [True]
+        assert rank.batch_exists(keys) == 1
+    whole = MHATokenToKVPoolHost("page_head", head_num=4)
+    assert make(whole).batch_get_v1(keys, tokens_of(whole, [0])) == [True]
+    both = np.concatenate([logical(pool, 0) for pool in pools], axis=2)
+    assert np.array_equal(logical(whole, 0), both)
+
+
+def test_ranks_of_bytes_are_apart(make):
+    pool, keys = SomeNewPoolHost("layer_first"), names(1)
+    assert make(pool, tp_size=2).batch_set_v1(keys, tokens_of(pool, [0])) == [True]
+    assert make(pool, tp_size=2).batch_exists(keys) == 1
+    assert make(pool, tp_size=2, tp_rank=1).batch_exists(keys) == 0
+
+
+def test_other_weights_are_apart(make):
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(1)
+    assert make(pool).batch_set_v1(keys, tokens_of(pool, [0])) == [True]
+    assert make(pool, {"weights_revision": "other"}).batch_exists(keys) == 0
+
+
+def test_clear_forgets_all_pages(make):
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
+    backend = make(pool)
+    backend.batch_set_v1(keys, tokens_of(pool, [0, 1]))
+    backend.clear()
+    assert backend.batch_exists(keys) == 0
+
+
+def test_without_a_daemon_every_call_is_a_miss(make):
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
+    backend = CairnHiCache(config({"control": "127.0.0.1:1", "weights_revision": "r"}), {})
+    backend.register_mem_pool_host(pool)
+    assert backend.batch_exists(keys) == 0
+    assert backend.batch_get_v1(keys, tokens_of(pool, [0, 1])) == [False, False]
+    assert backend.batch_set_v1(keys, tokens_of(pool, [0, 1])) == [False, False]
+    page = pool.get_dummy_flat_data_page()
+    assert backend.batch_get(keys, [page, page]) == [None, None]
+    assert not backend.batch_set(keys, [page, page])
+    backend.close()
+
+
+def test_a_daemon_that_goes_is_a_miss_and_comes_back(bin_dir, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
+    with Daemon(bin_dir, "local", tmp_path, "64MiB") as daemon:
+        given = {"control": daemon.control, "data": daemon.data, "weights_revision": "r"}
+        backend = CairnHiCache(config(given | {"timeout": 1.0}), {})
+        backend.register_mem_pool_host(pool)
+        assert backend._session.wait(10)
+        assert backend.batch_set_v1(keys, tokens_of(pool, [0, 1])) == [True, True]
+    for _ in range(3):
+        assert backend.batch_get_v1(keys, tokens_of(pool, [0, 1])) == [False, False]
+        assert backend.batch_exists(keys) == 0
+    assert 1 <= caplog.text.count("SGLang goes on without") <= 3
+    backend.close()
+
+
+def test_what_cannot_be_kept_is_refused_by_name(make, settings):
+    for extra, named in (
+        ({"control": None}, "no 'control', the address"),
+        ({"weights_revision": ""}, "no 'weights_revision', which tells apart"),
+        ({"timeout": 0}, "timeout is 0, expected float above 0"),
+        ({"colour": 1}, "'colour', expected some of control"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=named):
+            CairnHiCache(config(settings | extra), {})
+    backend = make(MHATokenToKVPoolHost("layer_first"))
+    with pytest.raises(InvalidArgumentError, match="'mamba', too"):
+        backend.register_mem_host_pool_v2(object(), "mamba")
+    silent = SomeNewPoolHost("layer_first")
+    silent.get_dummy_flat_data_page = _refuse
+    with pytest.raises(InvalidArgumentError, match="it hands out no pages"):
+        make(silent)
+
+
+def _refuse():
+    raise ValueError("Unsupported layout")
+
+
+def test_places_that_do_not_fit_are_a_miss(make, caplog):
+    pool = MHATokenToKVPoolHost("layer_first")
+    backend = make(pool)
+    assert backend.batch_set_v1(names(2), tokens_of(pool, [0])) == [False, False]
+    assert "32 places of tokens for 2 pages of 32" in caplog.text

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HiCache backend against the installed SGLang, of `make test-engines`: its factory loads it, and
+pages of its own pools of host memory come back. Without an engine, whose kernels need a GPU: of
+SGLang there is the package alone, beside vLLM's torch.
+"""
+
+import argparse
+import importlib
+import os
+import pathlib
+import sys
+import tempfile
+import types
+import warnings
+from unittest.mock import MagicMock
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+for path in ("client/python", "client/examples/demo", "client/examples/vllm", "tests/engines"):
+    sys.path.insert(0, str(ROOT / path))
+
+MEM_CACHE = "sglang.srt.mem_cache"
+LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
+LAYERS, HEADS, DIM, PAGE, PAGES = 3, 2, 64, 32, 5
+
+
+def use_package(folder):
+    """Makes `sglang…` importable without the servers that its top module brings along, and without
+    what those need and this environment has not."""
+    sys.path.append(str(folder))
+    top = types.ModuleType("sglang")
+    top.__path__ = [str(folder / "sglang")]
+    sys.modules["sglang"] = top
+    warnings.simplefilter("ignore")
+    for _ in range(20):
+        try:
+            return importlib.import_module(f"{MEM_CACHE}.pool_host.mha")
+        except ModuleNotFoundError as error:
+            absent = MagicMock(__path__=[], __spec__=None)
+            sys.modules[error.name] = absent
+            print(f"       | without {error.name}", flush=True)
+    raise SystemExit("SGLang's pools cannot be imported")
+
+
+def pool_of(module, layout, dtype):
+    import torch
+    from sglang.srt.mem_cache import device_pool_info as info
+
+    def buffers():
+        shape = ((PAGES - 1) * PAGE, HEADS, DIM)
+        return tuple(torch.zeros(shape, dtype=dtype) for _ in range(LAYERS))
+
+    k, v = buffers(), buffers()
+    pointers = torch.zeros(LAYERS, dtype=torch.uint64)
+    described = info.MHABufferInfo(
+        buffers=info.KVBuffers(
+            k=k, v=v, k_data_ptrs=pointers, v_data_ptrs=pointers, layout=info.KVBufferLayout.NHD
+        ),
+        page_size=PAGE,
+        head_num=HEADS,
+        head_dim=DIM,
+        v_head_dim=DIM,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+    pool = module.MHATokenToKVPoolHost(
+        described,
+        1.0,
+        0,
+        PAGE,
+        layout,
+        pin_memory=False,
+        device_capacity_tokens=(PAGES - 1) * PAGE,
+        start_layer=0,
+        end_layer=LAYERS - 1,
+    )
+    pool.kv_buffer.copy_(torch.randn(pool.kv_buffer.shape).to(dtype))
+    return pool
+
+
+def backend_of(pool, daemon, **extra):
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
+
+    given = {
+        "backend_name": "cairn",
+        "module_path": "cairn.sglang",
+        "class_name": "CairnHiCache",
+        "interface_v1": 1,
+        "control": daemon.control,
+        "weights_revision": f"contract {pool.layout} {pool.dtype}",
+    }
+    config = HiCacheStorageConfig(
+        0, 1, 0, 1, 0, 1, False, False, False, "synthetic", extra_config=given | extra
+    )
+    backend = StorageBackendFactory.create_backend("dynamic", config, pool)
+    backend.register_mem_pool_host(pool)
+    backend.on_host_pools_registered()
+    return backend
+
+
+def check_layout(check, module, daemon, layout, dtype):
+    import torch
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo
+
+    pool = pool_of(module, layout, dtype)
+    backend = backend_of(pool, daemon)
+    what = f"{layout} {dtype}"
+    if not backend._session.wait(10):
+        return check(f"{what}: a session", False)
+    keys = [f"{i:064x}" for i in range(4)]
+    given = [pool.get_data_page(i * PAGE).clone() for i in range(4)]
+    places = torch.arange(4 * PAGE)
+    check(f"{what}: stores", all(backend.batch_set_v1(keys[:2], places[: 2 * PAGE])))
+    more = HiCacheStorageExtraInfo(prefix_keys=keys[:2])
+    check(f"{what}: goes on", all(backend.batch_set_v1(keys[2:], places[2 * PAGE :], more)))
+    check(f"{what}: finds", backend.batch_exists([*keys, "f" * 64]) == 4)
+    pool.kv_buffer.zero_()
+    check(f"{what}: loads", all(backend.batch_get_v1(keys, places)))
+    same = [torch.equal(pool.get_data_page(i * PAGE), page) for i, page in enumerate(given)]
+    check(f"{what}: bit for bit", all(same))
+    apart = backend.batch_get(keys, [pool.get_dummy_flat_data_page() for _ in keys])
+    check(f"{what}: apart", all(torch.equal(*pair) for pair in zip(apart, given, strict=True)))
+    backend.close()
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sglang", type=pathlib.Path, default=ROOT / "build/engines/sglang")
+    parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin")
+    arguments = parser.parse_args()
+    bin_dir = arguments.bin_dir.resolve()
+    os.environ.setdefault("CAIRN_LIBRARY", str(bin_dir.parent / "lib" / "libcairn.so"))
+    if not (arguments.sglang / "sglang").is_dir():
+        raise SystemExit(f"{arguments.sglang} has no SGLang: make test-engines")
+    module = use_package(arguments.sglang.resolve())
+    import torch
+    from daemon import Daemon
+    from run import Checks
+
+    check = Checks()
+    with tempfile.TemporaryDirectory(prefix="cairn-sglang-") as folder:
+        with Daemon(bin_dir, "local", pathlib.Path(folder), "64MiB") as daemon:
+            for layout in LAYOUTS:
+                check_layout(check, module, daemon, layout, torch.bfloat16)
+            check_layout(check, module, daemon, "page_first", torch.float8_e4m3fn)
+    if check.failed:
+        raise SystemExit(f"{check.failed} of the checks failed")
+
+
+if __name__ == "__main__":
+    main()
