@@ -8,8 +8,10 @@
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
 #include "codecs/forms/form.h"
+#include "codecs/image/settle.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pack/strip.h"
+#include "codecs/side/bank.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
 
@@ -26,17 +28,16 @@ static_assert(static_cast<uint32_t>(Fault::kBadChecksum) ==
               static_cast<uint32_t>(Error::kBadChecksum));
 static_assert(static_cast<uint32_t>(Fault::kBadTile) == static_cast<uint32_t>(Error::kBadTile));
 static_assert(kTaskTokensMax == codecs::kStripTokens);
+static_assert(kTileTokensMax == codecs::kTokensPerBlockMax && kMixedDimMax == codecs::kDimMax);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
 
 bool IsFormDecodable(uint16_t form) {
   switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kRaw:
-    case TileLayoutId::kAffine:
-    case TileLayoutId::kStrips:
-    case TileLayoutId::kFp8:
-      return true;
-    default:
+    case TileLayoutId::kStepStrips:
+    case TileLayoutId::kHot:
       return false;
+    default:
+      return true;
   }
 }
 
@@ -45,6 +46,7 @@ struct PlacedTile {
   TileGeometry geometry;
   codecs::TileEntry entry;
   codecs::TileLayout layout;
+  codecs::ProfileHead at;
   uint32_t plane;
   uint8_t* target;  // BaseOf()
 };
@@ -78,25 +80,30 @@ struct Choice {
 };
 
 Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
+  const auto whole = [](DecodeList list) {
+    return Choice{static_cast<uint32_t>(list), kTaskTokensMax};
+  };
+  const uint32_t tokens = FastTokens(plane);
   switch (codecs::LayoutIdOf(form)) {
     case TileLayoutId::kRaw:
-      return {static_cast<uint32_t>(DecodeList::kRaw), kTaskTokensMax};
+      return whole(DecodeList::kRaw);
     case TileLayoutId::kStrips:
-      return {static_cast<uint32_t>(HasFastStrips(plane) ? DecodeList::kStripsFast
-                                                         : DecodeList::kStripsAny),
-              kTaskTokensMax};
+      return whole(HasFastStrips(plane) ? DecodeList::kStripsFast : DecodeList::kStripsAny);
+    case TileLayoutId::kPatterned:
+      return whole(DecodeList::kPatternedAny);
+    case TileLayoutId::kMixed:
+      return whole(DecodeList::kMixedAny);
+    case TileLayoutId::kKept:
+      return whole(DecodeList::kKeptAny);
+    case TileLayoutId::kFp8:
+      if (tokens == 0) return whole(DecodeList::kFp8Any);
+      return {static_cast<uint32_t>(plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16
+                                                                        : DecodeList::kFp8Fp16),
+              tokens};
     default:
-      break;
+      if (tokens == 0) return whole(DecodeList::kAffineAny);
+      return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
   }
-  const uint32_t tokens = FastTokens(plane);
-  if (codecs::LayoutIdOf(form) == TileLayoutId::kFp8) {
-    const DecodeList fast =
-        plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16 : DecodeList::kFp8Fp16;
-    return {static_cast<uint32_t>(tokens != 0 ? fast : DecodeList::kFp8Any),
-            tokens != 0 ? tokens : kTaskTokensMax};
-  }
-  if (tokens != 0) return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
-  return {static_cast<uint32_t>(DecodeList::kAffineAny), kTaskTokensMax};
 }
 
 // Calls visit(tile) for every tile of the job.
@@ -108,6 +115,7 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
   return tiling.ForEach(job.slice, [&](uint32_t index) {
     const codecs::TileArea area = tiling.AreaOf(index);
     PlacedTile tile{};
+    tile.at = {area.slice.layer_first, area.slice.head_first};
     tile.plane = area.plane_first;
     tile.target = BaseOf(job.target, job.slice, area);
     tile.geometry = codecs::GeometryOf(spec, tile.plane);
@@ -119,17 +127,31 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
   });
 }
 
+// Where on the device that part of the job's side object lies that is the tile's.
+const uint8_t* SideOf(const DecodeJob& job, const PlacedTile& tile) {
+  if (!job.prefix->spec().recipe.NeedsBank()) return nullptr;
+  const codecs::Bank& bank = *job.side.bank;
+  const uint8_t* patterns = bank.PatternsOf(tile.geometry.PlaneIndex(), tile.at);
+  return codecs::U8(job.side_object) + (patterns - codecs::U8(bank.bytes().data()));
+}
+
 TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   TileTask task{};
   task.source = codecs::U8(job.image) + tile.entry.offset;
   task.target = tile.target;
   task.bytes = tile.entry.bytes;
   task.crc = tile.entry.crc;
-  const bool has_scales = codecs::LayoutIdOf(tile.entry.form) == TileLayoutId::kFp8;
-  const codecs::TilePart& params = has_scales ? tile.layout.scales : tile.layout.params;
+  const codecs::TilePart& map =
+      tile.layout.kept_map.bytes != 0 ? tile.layout.kept_map : tile.layout.pattern_index;
+  const codecs::TilePart& params =
+      tile.layout.params.bytes != 0 ? tile.layout.params : tile.layout.scales;
   task.params_at = static_cast<uint32_t>(params.offset);
   task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
   task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
+  task.side = SideOf(job, tile);
+  task.map_at = static_cast<uint32_t>(map.offset);
+  task.gate_at = tile.layout.gate.bytes == 0 ? 0 : static_cast<uint32_t>(tile.layout.gate.offset);
+  task.coded_tokens = static_cast<uint32_t>(tile.layout.scales.bytes / codecs::kScaleBytes);
   task.rows = tile.entry.rows;
   task.plane = static_cast<uint16_t>(plane);
   return task;
@@ -138,6 +160,10 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
 Error Check(const DecodeJob& job) {
   const codecs::ImageSpec& spec = job.prefix->spec();
   if (!IsDecodable(*job.prefix)) return Error::kUnknownRecipe;
+  if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
+    return error;
+  }
+  if (spec.recipe.NeedsSideObject() && !IsAligned(job.side_object)) return Error::kInvalidShape;
   if (job.slice.IsEmpty() || !spec.slice.Contains(job.slice)) return Error::kInvalidSlice;
   return CheckView(spec, job.slice, job.target, job.image);
 }

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "codecs/image/image.h"
+#include "codecs/side/decode_inputs.h"
 #include "codecs/types/error.h"
 #include "codecs/types/shape.h"
 #include "kernels/records.h"
@@ -28,6 +29,8 @@ struct DecodeJob {
   const std::byte* image = nullptr;             // on the device, at a multiple of 16
   codecs::Slice slice;                          // inside the image's
   PagedView target;                             // of the slice
+  codecs::DecodeInputs side = {};               // what the recipe needs, parsed on the host
+  const std::byte* side_object = nullptr;       // its bytes on the device, at a multiple of 16
 };
 
 struct DecodePlan {
@@ -45,8 +48,9 @@ enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
 // kTooLarge: more than kPlanImagesMax images or kPlanTasksMax tasks. kUnknownRecipe: not
-// IsDecodable(). kInvalidSlice; kInvalidShape: a view's tables or strides; kTargetTooSmall: a page
-// below page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
+// IsDecodable(). kNoBank: none, or one for other images. kInvalidSlice; kInvalidShape: a view's
+// tables or strides, or the place of a job's bytes; kTargetTooSmall: a page below page_count
+// reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
 codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,
                              std::span<std::byte> buffer, DecodePlan* plan);
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "codecs/format/tile_layout.h"
+#include "codecs/numbers/mixed.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
 
@@ -82,8 +83,11 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
   record.unit = UnitOf(view, slice, plane, row_bytes);
   record.is_v = !geometry.IsPerChannel();
   record.is_fast = recipe.is_fast;
+  record.has_budget =
+      static_cast<codecs::MixedVariant>(recipe.variant) == codecs::MixedVariant::kBudget;
   record.dtype = geometry.dtype;
   record.bits = tile.bits;
+  record.patterns = recipe.patterns;
   return record;
 }
 
@@ -91,9 +95,7 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
 
 Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice, const PagedView& view,
                 const std::byte* tiles) {
-  if (tiles == nullptr || reinterpret_cast<uintptr_t>(tiles) % kUnitMax != 0) {
-    return Error::kInvalidShape;
-  }
+  if (!IsAligned(tiles)) return Error::kInvalidShape;
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
     const Error error = CheckPlane(view, slice, codecs::GeometryOf(spec, plane), plane);
     if (error != Error::kOk) return error;

@@ -20,11 +20,16 @@ namespace cairn::kernels {
 inline constexpr uint32_t kPlanesOfImage = 2;
 inline constexpr uint32_t kUnitMax = 16;  // bytes that are stored at once, at most
 
+// Bytes of the device are there, at a multiple of kUnitMax.
+[[nodiscard]] inline bool IsAligned(const std::byte* bytes) {
+  return bytes != nullptr && reinterpret_cast<uintptr_t>(bytes) % kUnitMax == 0;
+}
+
 // Of one image.
 using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
 
 // Every page below page_count lies in its layer, every slot of the block in the table, rows at
-// multiples of an element, and `tiles`, of the device, at one of kUnitMax: else kInvalidShape or
+// multiples of an element, and `tiles` aligned: else kInvalidShape or
 // kTargetTooSmall.
 codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                         const PagedView& view, const std::byte* tiles);

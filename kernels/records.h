@@ -11,7 +11,9 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kTaskTokensMax = 128;  // that one block of threads does at once
+inline constexpr uint32_t kTaskTokensMax = 128;   // that one block of threads does at once
+inline constexpr uint32_t kTileTokensMax = 1024;  // of a tile
+inline constexpr uint32_t kMixedDimMax = 4096;    // of a task of DecodeList::kMixedAny
 
 // Of a task of DecodeList::kAffineFast.
 inline constexpr uint32_t kAffineCodesMax = 16384;  // bytes
@@ -32,6 +34,9 @@ enum class DecodeList : uint8_t {
   kFp8Any,                        // bytes of E4M3 with a scale a token
   kFp8Bf16,                       // the same, as kAffineFast has it
   kFp8Fp16,
+  kPatternedAny,  // as kAffineAny, of what patterns of a bank leave
+  kMixedAny,      // channels in classes, of K
+  kKeptAny,       // as kFp8Any, of tokens that were not evicted
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
@@ -61,19 +66,25 @@ struct alignas(16) PlaneRecord {
   uint16_t token_bits;  // of a stored position of a row that are its token
   uint8_t unit;         // bytes that can be stored at once: 16, 8, 4, 2 or 1
   bool is_v;
-  bool is_fast;  // exact:fast
+  bool is_fast;     // exact:fast
+  bool has_budget;  // mixkvq: a quarter of the channels has 4 bits, all others 2
   codecs::DType dtype;
-  uint8_t bits;  // of a code
+  uint8_t bits;       // of a code
+  uint16_t patterns;  // of each head, in the bank
 };
 
 // Some tokens of a tile.
 struct TileTask {
   const uint8_t* source;  // the tile's first byte, at a multiple of 16
   uint8_t* target;        // its layer and head in page 0, token 0
+  const uint8_t* side;    // what is its head's of a side object: patterns
   uint32_t bytes;         // of the tile
   uint32_t crc;           // of those bytes
   // Of its parts; of fp8 params are scales.
   uint32_t params_at, row_bits_at, positions_at;
+  uint32_t map_at;        // patterns of tokens, or which tokens are kept
+  uint32_t gate_at;       // which tokens of V have theirs; 0: all
+  uint32_t coded_tokens;  // kept ones that are no rows
   uint16_t rows;
   uint16_t plane;        // its PlaneRecord
   uint16_t token_first;  // a multiple of 16, and of kTaskTokensMax for strips

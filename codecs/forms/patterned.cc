@@ -2,7 +2,6 @@
 // Tiles of the recipe `patternkv`: codes between a (min, range) a group, of what patterns of a bank
 // leave. docs/recipes/patternkv.md draws them.
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "codecs/forms/affine.h"
@@ -14,11 +13,6 @@
 
 namespace cairn::codecs {
 namespace {
-
-// Of a pattern's number: the least that tells the recipe's patterns apart.
-uint32_t PatternBits(const Recipe& recipe) {
-  return static_cast<uint32_t>(std::bit_width(recipe.patterns - 1U));
-}
 
 // Number `index` of those of `bits` bits each, at most 8, that stand one after another.
 uint32_t LoadBits(const uint8_t* source, uint32_t index, uint32_t bits) {
@@ -42,7 +36,7 @@ void StoreBits(uint8_t* target, uint32_t index, uint32_t bits, uint32_t value) {
 std::optional<TileLayout> Layout(const TileGeometry& geometry, const Recipe& recipe, uint32_t rows,
                                  uint64_t) {
   TileLayout layout = LayoutOfGroups(geometry, recipe, rows);
-  layout.pattern_index.bytes = (uint64_t{geometry.rows} * PatternBits(recipe) + 7) / 8;
+  layout.pattern_index.bytes = (uint64_t{geometry.rows} * NumberBits(recipe.patterns) + 7) / 8;
   layout.gate.bytes = geometry.IsPerChannel() ? 0 : (geometry.rows + 7) / 8;
   return PlaceParts(layout, geometry);
 }
@@ -52,7 +46,7 @@ void StorePatterns(const TilePlan& plan, const Recipe& recipe, const TileLayout&
                    uint8_t* tile) {
   std::memset(tile + layout.pattern_index.offset, 0, layout.pattern_index.bytes);
   std::memset(tile + layout.gate.offset, 0, layout.gate.bytes);
-  const uint32_t bits = PatternBits(recipe);
+  const uint32_t bits = NumberBits(recipe.patterns);
   for (uint32_t token = 0; token < plan.affine.tokens; ++token) {
     if (!plan.IsPredicted(token)) continue;
     StoreBits(tile + layout.pattern_index.offset, token, bits, plan.pattern[token]);
@@ -71,7 +65,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
   const uint8_t* content = U8(stored.content.data());
   std::array<uint64_t, kRowWords> is_predicted{};
   std::array<uint8_t, kTokensPerBlockMax> pattern{};
-  const uint32_t bits = PatternBits(*stored.recipe);
+  const uint32_t bits = NumberBits(stored.recipe->patterns);
   for (uint32_t token = 0; token < geometry.rows; ++token) {
     const bool passes =
         layout.gate.bytes == 0 || LoadBits(content + layout.gate.offset, token, 1) != 0;
@@ -93,7 +87,7 @@ bool Decode(const DecodeWork& work, const StoredTile& stored, uint8_t* target) {
 // Numbers are below recipe.patterns, unused bits are zero.
 bool HasValidPatterns(const TileGeometry& geometry, const Recipe& recipe, const TileLayout& layout,
                       const uint8_t* content) {
-  const uint32_t bits = PatternBits(recipe);
+  const uint32_t bits = NumberBits(recipe.patterns);
   const uint8_t* numbers = content + layout.pattern_index.offset;
   bool is_valid = AreCodeRowsClean(numbers, 1, geometry.rows, bits) &&
                   AreCodeRowsClean(content + layout.gate.offset, layout.gate.bytes == 0 ? 0 : 1,

@@ -15,6 +15,13 @@ CAIRN_HD constexpr uint32_t CodeRowBytes(uint32_t dim, uint32_t bits) {
   return (dim * bits + 7) / 8;
 }
 
+// Of a number that tells `count` things apart. REQUIRES: 1 <= count <= 256.
+CAIRN_HD constexpr uint32_t NumberBits(uint32_t count) {
+  uint32_t bits = 0;
+  while (1U << bits < count) ++bits;
+  return bits;
+}
+
 // REQUIRES: bits is 8, 4 or 2.
 CAIRN_HD constexpr uint8_t UnpackCode(const uint8_t* row, uint32_t channel, uint32_t bits) {
   const uint32_t bit = channel * bits;

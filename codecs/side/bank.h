@@ -33,6 +33,8 @@ class Bank {
   [[nodiscard]] uint32_t heads() const { return head_.heads; }
   // REQUIRES of both: what is asked for is there.
   [[nodiscard]] uint32_t Dim(uint32_t plane) const { return head_.dims[plane]; }
+  // What was parsed. Borrowed.
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   // patterns() * Dim(plane) fp16, pattern after pattern. Borrowed like the bank's bytes.
   [[nodiscard]] const uint8_t* PatternsOf(uint32_t plane, ProfileHead at) const;
 

@@ -138,7 +138,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeAffine(DecodeArgs args) {
   CAIRN_SHARED(AffineShared, shared);
   DecodeTasks(
       args, &shared.places,
-      [&](const TileTask& task, const PlaneRecord& plane) {
+      [&](TileTask& task, const PlaneRecord& plane, Fault*) {
         AskForCodes(task, plane.dim / 8 * kBits, shared.codes);
       },
       [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
@@ -157,9 +157,21 @@ CAIRN_DEVICE void StoreValue(codecs::DType dtype, uint8_t* row, uint32_t channel
   }
 }
 
+// What a code of `bits` stands for, by pair `pair` of the tile.
+CAIRN_DEVICE float LoadAndDequantize(const TileTask& task, uint32_t pair, uint32_t code,
+                                     uint32_t bits, Fault* fault) {
+  const uint32_t params = LoadGlobal<uint32_t>(task.source + task.params_at + 4 * pair);
+  *fault = Worse(*fault, CheckParams(params));
+  return codecs::Dequantize(static_cast<uint8_t>(code),
+                            codecs::Step(bits, HalfToFloat(params >> 16)),
+                            HalfToFloat(params & 0xFFFF));
+}
+
 // Element by element, all that a plan may ask.
+//   pattern_at(at)  fp16 that are added to a token of the task; null: none are
+template <typename PatternAt>
 CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
-                                 const TokenPlaces& places, Fault* fault) {
+                                 const TokenPlaces& places, PatternAt pattern_at, Fault* fault) {
   const uint32_t code_row_bytes = codecs::CodeRowBytes(plane.dim, plane.bits);
   for (uint32_t i = ThreadIndex(); i < task.token_count * plane.dim; i += kBlockThreads) {
     const uint32_t at = i / plane.dim, channel = i % plane.dim, token = task.token_first + at;
@@ -168,19 +180,20 @@ CAIRN_DEVICE void DecodeElements(const TileTask& task, const PlaneRecord& plane,
     const uint64_t byte_at = static_cast<uint64_t>(token) * code_row_bytes + bit / 8;
     const uint32_t code =
         LoadGlobal<uint8_t>(task.source + byte_at) >> bit % 8 & ((1U << plane.bits) - 1);
-    const uint32_t pair_at = task.params_at + 4 * PairOf(plane, token, channel);
-    const uint32_t pair = LoadGlobal<uint32_t>(task.source + pair_at);
-    *fault = Worse(*fault, CheckParams(pair));
-    const float step = codecs::Step(plane.bits, HalfToFloat(pair >> 16));
-    const float value =
-        codecs::Dequantize(static_cast<uint8_t>(code), step, HalfToFloat(pair & 0xFFFF));
+    float value = LoadAndDequantize(task, PairOf(plane, token, channel), code, plane.bits, fault);
+    if (const uint8_t* pattern = pattern_at(at)) {
+      value = codecs::Add(value, HalfToFloat(LoadGlobal<uint16_t>(pattern + 2 * channel)));
+    }
     StoreValue(plane.dtype, places.of[at], channel, value);
   }
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeAffineAny(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
-                       Fault* fault) { DecodeElements(task, plane, places, fault); });
+                       Fault* fault) {
+    const auto no_pattern = [](uint32_t) -> const uint8_t* { return nullptr; };
+    DecodeElements(task, plane, places, no_pattern, fault);
+  });
 }
 
 }  // namespace cairn::kernels

@@ -13,11 +13,10 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kEncodeTokensMax = 1024;
-inline constexpr uint32_t kRowWordsMax = kEncodeTokensMax / 32;
+inline constexpr uint32_t kRowWordsMax = kTileTokensMax / 32;
 
 struct EncodeShared {
-  const uint8_t* places[kEncodeTokensMax];
+  const uint8_t* places[kTileTokensMax];
   uint32_t is_row[kRowWordsMax];
   uint32_t is_constant[kRowWordsMax];  // V: a group of the token has no code that brings it back
 };
@@ -30,7 +29,6 @@ struct EncodeTile {
   uint32_t params_at, row_bits_at, positions_at, content_bytes;
 };
 
-CAIRN_DEVICE uint32_t Align16(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
   return (words[token / 32] >> token % 32 & 1) != 0;
 }

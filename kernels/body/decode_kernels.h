@@ -9,6 +9,9 @@
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/crc.h"
 #include "kernels/body/fp8_decode.h"
+#include "kernels/body/kept_decode.h"
+#include "kernels/body/mixed_decode.h"
+#include "kernels/body/patterned_decode.h"
 #include "kernels/body/raw_decode.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
@@ -47,6 +50,12 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kFp8Bf16), sizeof(AffineShared)});
   launch.template Kernel<&DecodeFp8<DType::kFp16>>(
       KernelShape{static_cast<uint32_t>(DecodeList::kFp8Fp16), sizeof(AffineShared)});
+  launch.template Kernel<&DecodePatternedAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kPatternedAny), sizeof(PatternedShared)});
+  launch.template Kernel<&DecodeMixedAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kMixedAny), sizeof(MixedShared)});
+  launch.template Kernel<&DecodeKeptAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kKeptAny), sizeof(KeptShared)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast>(

@@ -23,9 +23,8 @@ CAIRN_DEVICE bool HasE4m3Nan(uint32_t codes) {
 }
 
 // A scale is finite and not negative.
-CAIRN_DEVICE float LoadScale(const TileTask& task, uint32_t at, Fault* fault) {
-  const uint32_t scale =
-      LoadGlobal<uint16_t>(task.source + task.params_at + 2 * (task.token_first + at));
+CAIRN_DEVICE float LoadScale(const TileTask& task, uint32_t number, Fault* fault) {
+  const uint32_t scale = LoadGlobal<uint16_t>(task.source + task.params_at + 2 * number);
   if (scale >= 0x7C00) *fault = Worse(*fault, Fault::kBadTile);
   return HalfToFloat(scale);
 }
@@ -39,7 +38,7 @@ CAIRN_DEVICE void DecodeFp8Codes(const TileTask& task, const PlaneRecord& plane,
   for (uint32_t at = first; at < task.token_count; at += step) {
     uint8_t* place = shared.places.of[at];
     if (place == nullptr || IsRowAt(shared.places, at)) continue;
-    const float scale = LoadScale(task, at, fault);
+    const float scale = LoadScale(task, task.token_first + at, fault);
     const auto* codes = reinterpret_cast<const uint32_t*>(shared.codes + (at * parts + part) * 8);
     const uint32_t of[2] = {codes[0], codes[1]};
     if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault = Worse(*fault, Fault::kBadTile);
@@ -59,7 +58,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
   CAIRN_SHARED(AffineShared, shared);
   DecodeTasks(
       args, &shared.places,
-      [&](const TileTask& task, const PlaneRecord& plane) {
+      [&](TileTask& task, const PlaneRecord& plane, Fault*) {
         AskForCodes(task, plane.dim, shared.codes);
       },
       [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
@@ -67,22 +66,33 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 5) DecodeFp8(DecodeArgs args) {
       });
 }
 
+inline constexpr uint32_t kNoCodes = 0xFFFFFFFF;
+
+//   number_of(token)  which of the tile's codes are the token's, and its scale; kNoCodes: zeros
+template <typename NumberOf>
 CAIRN_DEVICE void DecodeFp8Elements(const TileTask& task, const PlaneRecord& plane,
-                                    const TokenPlaces& places, Fault* fault) {
+                                    const TokenPlaces& places, NumberOf number_of, Fault* fault) {
   for (uint32_t i = ThreadIndex(); i < task.token_count * plane.dim; i += kBlockThreads) {
     const uint32_t at = i / plane.dim, channel = i % plane.dim;
     if (places.of[at] == nullptr || IsRowAt(places, at)) continue;
-    const uint64_t element = static_cast<uint64_t>(task.token_first) * plane.dim + i;
-    const uint8_t code = LoadGlobal<uint8_t>(task.source + element);
-    if (codecs::IsE4m3Nan(code)) *fault = Worse(*fault, Fault::kBadTile);
-    const float value = codecs::Multiply(E4m3Value(code), LoadScale(task, at, fault));
+    const uint32_t number = number_of(task.token_first + at);
+    float value = 0.0F;
+    if (number != kNoCodes) {
+      const uint8_t code =
+          LoadGlobal<uint8_t>(task.source + static_cast<uint64_t>(number) * plane.dim + channel);
+      if (codecs::IsE4m3Nan(code)) *fault = Worse(*fault, Fault::kBadTile);
+      value = codecs::Multiply(E4m3Value(code), LoadScale(task, number, fault));
+    }
     StoreValue(plane.dtype, places.of[at], channel, value);
   }
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodeFp8Any(DecodeArgs args) {
   DecodeTasks(args, [](const TileTask& task, const PlaneRecord& plane, const TokenPlaces& places,
-                       Fault* fault) { DecodeFp8Elements(task, plane, places, fault); });
+                       Fault* fault) {
+    const auto number_of = [](uint32_t token) { return token; };
+    DecodeFp8Elements(task, plane, places, number_of, fault);
+  });
 }
 
 }  // namespace cairn::kernels

@@ -31,7 +31,7 @@ struct PlanReader {
     list = LoadGlobal<TaskList>(from + number * sizeof(TaskList));
   }
   CAIRN_DEVICE_MEMBER TileTask Task(uint32_t index) const {
-    static_assert(sizeof(TileTask) == 48);
+    static_assert(sizeof(TileTask) == 64);
     const uint32_t tasks_at = LoadGlobal<uint32_t>(plan + offsetof(PlanHeader, tasks_at));
     return LoadRecord<TileTask>(plan + tasks_at + (list.first + index) * sizeof(TileTask));
   }
@@ -46,6 +46,8 @@ CAIRN_DEVICE uint32_t PairOf(const PlaneRecord& plane, uint32_t token, uint32_t 
   if (!plane.is_v) return token / plane.group * plane.dim + channel;
   return token * ((plane.dim + plane.group - 1) / plane.group) + channel / plane.group;
 }
+
+CAIRN_DEVICE uint32_t Align16(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 
 CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }
 
@@ -142,18 +144,20 @@ CAIRN_DEVICE void ReportFault(Fault fault, const PlaneRecord& plane, uint32_t* s
 }
 
 // The tasks of a list, a block a task.
-//   places            in shared memory
-//   ask(task, plane)  asks for what of the tile is to be in shared memory
+//   places  in shared memory
+//   ask(task, plane, fault)
+//           asks for what of the tile is to be in shared memory, and finds what the plan does not
+//           say
 //   decode(task, plane, fault)
-//                     when that and places are there: stores tokens that are no rows
+//           when that and places are there: stores tokens that are no rows
 template <typename Ask, typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, TokenPlaces* places, Ask ask, Decode decode) {
   const PlanReader reader(args.plan, args.list);
   for (uint32_t index = BlockIndex(); index < reader.list.count; index += GridBlocks()) {
-    const TileTask task = reader.Task(index);
+    TileTask task = reader.Task(index);
     const PlaneRecord plane = reader.Plane(task.plane);
     Fault fault = Fault::kNone;
-    ask(task, plane);
+    ask(task, plane, &fault);
     FindPlaces(task, plane, places, &fault);
     if (task.rows != 0) {
       SyncBlock();
@@ -174,7 +178,7 @@ template <typename Decode>
 CAIRN_DEVICE void DecodeTasks(const DecodeArgs& args, Decode decode) {
   CAIRN_SHARED(TokenPlaces, places);
   DecodeTasks(
-      args, &places, [](const TileTask&, const PlaneRecord&) {},
+      args, &places, [](TileTask&, const PlaneRecord&, Fault*) {},
       [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
         decode(task, plane, places, fault);
       });

@@ -13,13 +13,19 @@
 #include <vector>
 
 #include "codecs/backend/backends.h"
+#include "codecs/checksum/checksum.h"
+#include "codecs/format/image_header.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/image.h"
+#include "codecs/image/settle.h"
+#include "codecs/pack/elements.h"
+#include "codecs/types/bytes.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/plan.h"
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/kernels/paged_cache.h"
+#include "tests/support/bank_bytes.h"
 
 namespace cairn::kernels {
 
@@ -48,8 +54,16 @@ struct EmulatedLaunch {
   }
 };
 
+// What images code with, as the host and as the device has it.
+struct SideObject {
+  std::vector<std::byte> bytes;
+  codecs::Bank bank;
+  std::unique_ptr<DeviceBytes> on_device;
+};
+
 struct ImageOf {
   codecs::ImageSpec spec;
+  std::shared_ptr<SideObject> side;
   std::vector<std::byte> source;
   std::vector<std::byte> bytes;
 
@@ -58,7 +72,32 @@ struct ImageOf {
     EXPECT_EQ(codecs::ParseImage(bytes, &view), codecs::Error::kOk);
     return view;
   }
+  [[nodiscard]] codecs::DecodeInputs Inputs() const {
+    return side == nullptr ? codecs::DecodeInputs{} : codecs::DecodeInputs{.bank = &side->bank};
+  }
 };
+
+inline constexpr const char* kRecipes[] = {
+    "raw",        "kivi:8", "kivi:4",       "kivi:2",          "kivi:2+",
+    "ott:4",      "ott:2",  "logquant:4",   "logquant:2/log",  "arkv",
+    "arkv:paper", "mixkvq", "mixkvq:paper", "mixkvq:paper/7b", "exact",
+    "exact:fast", "fp8",    "patternkv:4",  "patternkv:2",     "patternkv:2:l2"};
+
+inline codecs::TileShape Kv(codecs::DType dtype, uint32_t k_dim, uint32_t v_dim) {
+  return {codecs::GroupKind::kKv, dtype, k_dim, v_dim};
+}
+
+// Makes directory and header vouch for tile `index` as it now is.
+inline void Vouch(uint32_t index, ImageOf* image) {
+  codecs::ImagePrefix prefix;
+  ASSERT_EQ(codecs::ParseImagePrefix(image->bytes, &prefix), codecs::Error::kOk);
+  const codecs::TileEntry tile = prefix.Tile(index);
+  const std::span<const std::byte> all(image->bytes);
+  codecs::Store(image->bytes.data() + codecs::PrefixBytes(index) + codecs::directory::kCrc,
+                codecs::Crc32c(all.subspan(tile.offset, tile.bytes)));
+  codecs::Store(image->bytes.data() + codecs::header::kCrc,
+                codecs::PrefixCrc(all.first(codecs::PrefixBytes(prefix.tile_count()))));
+}
 
 class DecodeFixture : public testing::Test {
  protected:
@@ -90,7 +129,8 @@ class DecodeFixture : public testing::Test {
     image.spec.tokens = tokens;
     image.spec.slice = {3, 2, 1,
                         static_cast<uint16_t>(shape.kind == codecs::GroupKind::kKv ? 2 : 1)};
-    EXPECT_EQ(codecs::ParseRecipe(recipe, &image.spec.recipe), codecs::Error::kOk);
+    if (recipe.starts_with("patternkv")) image.side = MakeBank(shape);
+    EXPECT_EQ(codecs::SetRecipe(recipe, image.Inputs(), {1}, &image.spec), codecs::Error::kOk);
     uint64_t source_bytes = 0;
     EXPECT_EQ(codecs::SourceBytes(shape, image.spec.slice, tokens, &source_bytes),
               codecs::Error::kOk);
@@ -108,8 +148,9 @@ class DecodeFixture : public testing::Test {
             at[b] = static_cast<std::byte>(random_());
           }
         } else {
-          maker.Fill(tile, content, reinterpret_cast<uint8_t*>(at));
+          maker.Fill(tile, content, codecs::U8(at));
         }
+        if (image.side != nullptr) AddPatterns(tile, image.side->bank, i, codecs::U8(at));
         at += codecs::TileBytes(shape, plane, tokens);
       }
     }
@@ -117,8 +158,16 @@ class DecodeFixture : public testing::Test {
     EXPECT_EQ(codecs::MaxImageBytes(image.spec, &bytes_max), codecs::Error::kOk);
     image.bytes.resize(bytes_max);
     size_t bytes = 0;
-    EXPECT_EQ(codecs::Encode(codecs::ReferenceBackend(), image.spec, source, image.bytes, &bytes),
-              codecs::Error::kOk);
+    codecs::EncodeInputs inputs = codecs::EncodeWith(image.Inputs());
+    // By the recipe arkv:paper alone.
+    std::vector<uint8_t> states(size_t{image.spec.slice.layer_count} * image.spec.slice.head_count *
+                                tokens);
+    const uint64_t kept_in = 1 + random_() % 4;
+    for (uint8_t& state : states) state = random_() % kept_in == 0 ? random_() % 3 : 1;
+    inputs.token_states = states;
+    EXPECT_EQ(
+        codecs::Encode(codecs::ReferenceBackend(), image.spec, source, image.bytes, &bytes, inputs),
+        codecs::Error::kOk);
     image.bytes.resize(bytes);
     return image;
   }
@@ -140,6 +189,9 @@ class DecodeFixture : public testing::Test {
       EXPECT_EQ(codecs::ParseImagePrefix(images[i].bytes, &prefixes[i]), codecs::Error::kOk);
       on_device.push_back(std::make_unique<DeviceBytes>(images[i].bytes, false));
       jobs.push_back({&prefixes[i], on_device.back()->data(), slices[i], targets[i]});
+      if (images[i].side == nullptr) continue;
+      jobs.back().side = images[i].Inputs();
+      jobs.back().side_object = images[i].side->on_device->data();
     }
     Decoded decoded;
     std::vector<std::byte> room(DecodePlanBytesMax() + 16);
@@ -173,14 +225,52 @@ class DecodeFixture : public testing::Test {
     EXPECT_EQ(cache.Compare(Payload(image, slice)), "");
   }
 
+  // What becomes of an image whose tile `index` was changed.
+  uint32_t StatusOf(uint32_t index, ImageOf* image) {
+    Vouch(index, image);
+    const codecs::Slice slice = image->spec.slice;
+    PagedCache cache(image->spec, slice, AnyShape(), random_);
+    const PagedView target = cache.view();
+    const Decoded decoded = Run({image, 1}, {&slice, 1}, {&target, 1});
+    EXPECT_EQ(decoded.error, codecs::Error::kOk);
+    EXPECT_EQ(decoded.fault, "");
+    return decoded.status.empty() ? 0 : decoded.status[0];
+  }
+
   static std::vector<std::byte> Payload(const ImageOf& image, const codecs::Slice& slice) {
     uint64_t bytes = 0;
     EXPECT_EQ(codecs::SourceBytes(image.spec.tile, slice, image.spec.tokens, &bytes),
               codecs::Error::kOk);
     std::vector<std::byte> payload(bytes);
-    EXPECT_EQ(codecs::Decode(codecs::ReferenceBackend(), image.View(), slice, payload),
-              codecs::Error::kOk);
+    EXPECT_EQ(
+        codecs::Decode(codecs::ReferenceBackend(), image.View(), slice, payload, image.Inputs()),
+        codecs::Error::kOk);
     return payload;
+  }
+
+  // For the slice of MakeImage().
+  std::shared_ptr<SideObject> MakeBank(const codecs::TileShape& shape) {
+    constexpr uint32_t kPatterns[] = {1, 2, 9, 37, 256};
+    auto side = std::make_shared<SideObject>();
+    side->bytes = codecs::BankBytes(
+        {5, 3, kPatterns[random_() % std::size(kPatterns)], shape.k_dim, shape.v_dim}, random_);
+    EXPECT_EQ(codecs::ParseBank(side->bytes, &side->bank), codecs::Error::kOk);
+    side->on_device = std::make_unique<DeviceBytes>(side->bytes, false);
+    return side;
+  }
+
+  // Adds patterns of some head to every other token, so that some of V pass their gate.
+  void AddPatterns(const codecs::AffineTile& tile, const codecs::Bank& bank, uint32_t plane,
+                   uint8_t* elements) {
+    for (uint32_t token = 0; token < tile.tokens; token += 2) {
+      const uint8_t* pattern = bank.PatternsOf(plane, {3, 1});
+      for (uint32_t c = 0; c < tile.dim; ++c) {
+        const uint64_t index = uint64_t{token} * tile.dim + c;
+        const float value = codecs::LoadElement(tile.dtype, elements, index);
+        codecs::StoreElement(tile.dtype, elements, index,
+                             value + codecs::LoadPatternValue(pattern, c));
+      }
+    }
   }
 
   std::mt19937_64 random_{20261122};

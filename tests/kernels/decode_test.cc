@@ -20,37 +20,23 @@ using codecs::Error;
 using codecs::GroupKind;
 using codecs::TileShape;
 
-constexpr const char* kRecipes[] = {
-    "raw",        "kivi:8",         "kivi:4", "kivi:2", "kivi:2+", "ott:4",      "ott:2",
-    "logquant:4", "logquant:2/log", "arkv",   "mixkvq", "exact",   "exact:fast", "fp8"};
-
 constexpr uint16_t kTokens[] = {1,  7,   16,  31,  32,  33,  63,  64,
                                 97, 100, 127, 128, 129, 200, 256, 500};
 
-TileShape Kv(DType dtype, uint32_t k_dim, uint32_t v_dim) {
-  return {GroupKind::kKv, dtype, k_dim, v_dim};
-}
-
 using DecodeTest = DecodeFixture;
 
-bool IsKernelRecipe(const ImageOf& image) { return IsDecodable(image.View()); }
-
 TEST_F(DecodeTest, EveryTailOfEveryRecipe) {
-  uint32_t images = 0;
   for (const char* recipe : kRecipes) {
     for (const uint16_t tokens : kTokens) {
       for (const DType dtype : {DType::kBf16, DType::kFp16}) {
         SCOPED_TRACE(testing::Message()
                      << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
         const ImageOf image = MakeImage(recipe, Kv(dtype, 64, 128), tokens, AnyContent());
-        if (!IsKernelRecipe(image)) continue;
-        ++images;
         Check(image, AnyShape());
         if (HasFailure()) return;
       }
     }
   }
-  EXPECT_GT(images, 200U);
 }
 
 TEST_F(DecodeTest, EveryContentOfEveryShape) {
@@ -73,11 +59,11 @@ TEST_F(DecodeTest, EveryContentOfEveryShape) {
   for (const Shape& shape : kShapes) {
     for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
       const char* recipe = kRecipes[random_() % std::size(kRecipes)];
+      if (shape.tile.k_dim > codecs::kBankDimMax) recipe = "kivi:2";
       const auto tokens = static_cast<uint16_t>(1 + random_() % 160);
       SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
                                       << shape.tile.k_dim << ", content " << content);
       const ImageOf image = MakeImage(recipe, shape.tile, tokens, static_cast<Content>(content));
-      if (!IsKernelRecipe(image)) continue;
       CacheShape cache = AnyShape();
       cache.misalignment = shape.misalignment;
       Check(image, cache);
@@ -257,68 +243,6 @@ TEST_F(DecodeTest, RefusesPagesThatAreNone) {
   }
 }
 
-// Makes directory and header vouch for tile `index` as it now is.
-void Vouch(uint32_t index, std::vector<std::byte>* image) {
-  codecs::ImagePrefix prefix;
-  ASSERT_EQ(codecs::ParseImagePrefix(*image, &prefix), Error::kOk);
-  const codecs::TileEntry tile = prefix.Tile(index);
-  const std::span<const std::byte> all(*image);
-  codecs::Store(image->data() + codecs::PrefixBytes(index) + codecs::directory::kCrc,
-                codecs::Crc32c(all.subspan(tile.offset, tile.bytes)));
-  codecs::Store(image->data() + codecs::header::kCrc,
-                codecs::PrefixCrc(all.first(codecs::PrefixBytes(prefix.tile_count()))));
-}
-
-// Tiles are any bytes; header and directory say the truth of them.
-TEST_F(DecodeTest, StaysInBoundsWhateverTilesHold) {
-  uint32_t refused = 0, equal = 0;
-  for (uint32_t round = 0; round < 300; ++round) {
-    const char* recipe = kRecipes[random_() % std::size(kRecipes)];
-    const DType dtype = round % 3 == 0 ? DType::kFp32 : DType::kBf16;
-    const auto tokens = static_cast<uint16_t>(16 + random_() % 150);
-    ImageOf image = MakeImage(recipe, Kv(dtype, 64, 64), tokens, Content::kFewRows);
-    if (!IsKernelRecipe(image)) continue;
-    const auto index = static_cast<uint32_t>(random_() % image.View().tile_count());
-    const codecs::TileEntry tile = image.View().Tile(index);
-    // Strips say what they are at their start, rows and params are behind the codes.
-    const bool is_start = codecs::LayoutIdOf(tile.form) == codecs::TileLayoutId::kStrips;
-    for (uint32_t i = 0; i < 1 + round % 4; ++i) {
-      uint64_t at = random_() % std::min<uint64_t>(tile.bytes, is_start ? 160 : 700);
-      const std::byte* strip = image.bytes.data() + tile.offset;
-      if (is_start && round % 2 == 0 && strip[0] == std::byte{2}) {
-        // The last bytes of the stream decide the last states, and seldom how much of it is read.
-        const auto stream_bytes = codecs::Load<uint32_t>(strip + codecs::strip::kStream);
-        at = codecs::strip::kPar + 64 + (stream_bytes - 1 - random_() % 8) % (tile.bytes - 80);
-      }
-      std::byte& byte = image.bytes[tile.offset + (is_start ? at : tile.bytes - 1 - at)];
-      byte = random_() % 2 == 0 ? static_cast<std::byte>(random_()) : byte ^ std::byte{1};
-    }
-    Vouch(index, &image.bytes);
-    const codecs::Slice slice = image.spec.slice;
-    PagedCache cache(image.spec, slice, AnyShape(), random_);
-    const PagedView target = cache.view();
-    const Decoded decoded = Run({&image, 1}, {&slice, 1}, {&target, 1});
-    ASSERT_EQ(decoded.error, Error::kOk);
-    ASSERT_EQ(decoded.fault, "") << recipe;
-    std::vector<std::byte> payload(codecs::TileBytes(image.spec.tile, codecs::Plane::kK, tokens) *
-                                   image.View().tile_count());
-    const bool is_decoded =
-        codecs::Decode(codecs::ReferenceBackend(), image.View(), slice, payload) == Error::kOk;
-    if (decoded.status[0] == 0) {
-      // Padding is not looked at here, nor the order of rows.
-      ASSERT_TRUE(is_decoded) << recipe;
-      EXPECT_EQ(cache.Compare(payload), "") << recipe;
-      ++equal;
-    } else {
-      EXPECT_EQ(decoded.status[0], static_cast<uint32_t>(Error::kBadTile));
-      EXPECT_FALSE(is_decoded && codecs::VerifyTiles(image.View()) == Error::kOk) << recipe;
-      ++refused;
-    }
-  }
-  EXPECT_GT(refused, 20U);
-  EXPECT_GT(equal, 20U);
-}
-
 TEST_F(DecodeTest, PlansRefuseWhatIsNot) {
   const ImageOf image = MakeImage("kivi:2", Kv(DType::kBf16, 64, 64), 100, Content::kBell);
   const codecs::Slice slice = image.spec.slice;
@@ -346,6 +270,21 @@ TEST_F(DecodeTest, PlansRefuseWhatIsNot) {
             Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { v.v.layers = v.v.layers.first(1); }),
             Error::kInvalidShape);
+}
+
+TEST_F(DecodeTest, PlansRefuseSideObjectsThatAreNone) {
+  ImageOf image = MakeImage("patternkv:2", Kv(DType::kBf16, 64, 64), 40, Content::kBell);
+  const codecs::Slice slice = image.spec.slice;
+  PagedCache cache(image.spec, slice, CacheShape{}, random_);
+  const PagedView view = cache.view();
+  const auto error = [&] { return Run({&image, 1}, {&slice, 1}, {&view, 1}).error; };
+  EXPECT_EQ(error(), Error::kOk);
+  image.side->on_device = std::make_unique<DeviceBytes>(image.side->bytes.size(), false, 8);
+  EXPECT_EQ(error(), Error::kInvalidShape);
+  image.side = MakeBank({GroupKind::kKv, DType::kBf16, 32, 64});
+  EXPECT_EQ(error(), Error::kNoBank);
+  image.side = nullptr;
+  EXPECT_EQ(error(), Error::kNoBank);
 }
 
 // What codecs::Step() divides, without division, for every range that params can hold.

@@ -18,9 +18,11 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
+PASSED = "the tests pass"
 RACES_FILTER = "*StripsOfEvery*"  # what the thread sanitizer runs
 
-DECODE = "tests/kernels/decode_test.cc"
+HOSTILE = ["tests/kernels/hostile_test.cc"]
+DECODE = ["tests/kernels/decode_test.cc", *HOSTILE]
 TASKS = "kernels/body/tasks.h"
 AFFINE = "kernels/body/affine_decode.h"
 RAW = "kernels/body/raw_decode.h"
@@ -28,10 +30,13 @@ STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
 CRC = "kernels/body/crc.h"
 FP8 = "kernels/body/fp8_decode.h"
-ENCODE = "tests/kernels/encode_test.cc"
+KEPT = "kernels/body/kept_decode.h"
+MIXED = "kernels/body/mixed_decode.h"
+PATTERNED = "kernels/body/patterned_decode.h"
+ENCODE = ["tests/kernels/encode_test.cc"]
 AFFINE_ENCODE = "kernels/body/affine_encode.h"
 
-# name: (test, file, text, what stands there instead)
+# name: (tests of which one has to fail, file, text, what stands there instead)
 MUTATIONS = {
     "page_bound": (DECODE, TASKS, "static_cast<uint32_t>(page) >= plane.page_count", "static_cast<uint32_t>(page) > plane.page_count"),
     "hole_is_page": (DECODE, TASKS, "if (page < 0) return nullptr;", ""),
@@ -80,8 +85,24 @@ MUTATIONS = {
     "fast_tail": (DECODE, FAST, "if (token >= strip.shape.tokens) continue;", "if (token > strip.shape.tokens) continue;"),
     "fast_top": (DECODE, FAST, "^ (~tops & 0x80808080U)", "^ 0x80808080U"),
     "fast_end": (DECODE, FAST, "is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||", "is_wrong |="),
-    "fp8_scale": (DECODE, FP8, "2 * (task.token_first + at)", "2 * at"),
+    "fp8_scale": (DECODE, FP8, "LoadScale(task, task.token_first + at, fault)", "LoadScale(task, at, fault)"),
     "fp8_nan": (DECODE, FP8, "if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault", "if (HasE4m3Nan(of[0])) *fault"),
+    "pattern_number": (HOSTILE, PATTERNED, "if (number >= plane.patterns) *fault", "if (number > 255) *fault"),
+    "pattern_gate": (DECODE, PATTERNED, "task.gate_at == 0 || LoadBits(", "task.gate_at != 1 || LoadBits("),
+    "pattern_token": (DECODE, PATTERNED, "token * bits, bits)", "at * bits, bits)"),
+    "pattern_straddles": (DECODE, PATTERNED, "if (bit % 8 + bits > 8)", "if (bit % 8 + bits > 16)"),
+    "pattern_rounded": (DECODE, AFFINE, "value = codecs::Add(value, HalfToFloat(LoadGlobal", "value = codecs::Add(codecs::Fp16ToFloat(codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven)), HalfToFloat(LoadGlobal"),
+    "mixed_budget": (HOSTILE, MIXED, "(is_budget || !plane.has_budget) &&", ""),
+    "mixed_bytes": (HOSTILE, MIXED, "Align16(task->positions_at + 2 * task->rows) == task->bytes", "task->positions_at <= task->bytes"),
+    "mixed_no_sync": (DECODE, MIXED, "        FindClasses(task, plane, &shared);\n        SyncBlock();", "        FindClasses(task, plane, &shared);"),
+    "mixed_pair": (DECODE, MIXED, "(is_four ? number : four + number)", "(is_four ? number : number)"),
+    "mixed_source_token": (DECODE, MIXED, "token * source + number", "at * source + number"),
+    "mixed_tail": (DECODE, MIXED, "                            : 4;", "                            : 0;"),
+    "kept_count": (HOSTILE, KEPT, "all != task.coded_tokens", "all > task.coded_tokens + 9999"),
+    "kept_row_twice": (DECODE, KEPT, "if (!is_kept || (AtomicOr", "if (!is_kept && (AtomicOr"),
+    "kept_not": (DECODE, KEPT, "return (kept & bit) == 0 ? kNoCodes", "return kept == 0 ? kNoCodes"),
+    "kept_rows_count": (DECODE, KEPT, "CountBits(kept & ~shared.rows[token / 32] & (bit - 1))", "CountBits(kept & (bit - 1))"),
+    "kept_no_sync": (DECODE, KEPT, "    shared->rows[thread] = 0;\n  }\n  SyncBlock();", "    shared->rows[thread] = 0;\n  }"),
     "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile.row_bits_at) >=", "bool is_raw = Align16(tile.row_bits_at) == 1 +"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
@@ -131,15 +152,23 @@ def words_of(build, source):
 
 def run(build, name):
     """None where the mutation was caught; else what happened."""
-    test, file, old, new = (MUTATIONS | RACES)[name]
+    tests, file, old, new = (MUTATIONS | RACES)[name]
     text = (ROOT / file).read_text()
     if text.count(old) != 1:
         return f"its text stands {text.count(old)} times in {file}"
+    for test in tests:
+        if (result := run_test(build, name, test, file, text.replace(old, new))) != PASSED:
+            return result
+    return PASSED
+
+
+def run_test(build, name, test, file, mutated_text):
+    """PASSED, None where the test fails, or what happened else."""
     compile_words, link_words, made = words_of(build, test)
     with tempfile.TemporaryDirectory() as folder:
         mutated = pathlib.Path(folder) / file
         mutated.parent.mkdir(parents=True)
-        mutated.write_text(text.replace(old, new))
+        mutated.write_text(mutated_text)
         program, compiled = pathlib.Path(folder) / "test", f"{folder}/test.o"
         # The folder stands before the tree among those that are searched.
         line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", compiled]
@@ -154,7 +183,7 @@ def run(build, name):
                                   env=os.environ | tsan)
         except subprocess.TimeoutExpired:
             return f"the tests take more than {SECONDS_MAX} s"
-        return "the tests pass" if done.returncode == 0 else None
+        return PASSED if done.returncode == 0 else None
 
 
 def check_texts():

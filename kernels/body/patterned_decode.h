@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Codes between a (min, range) a group, of what patterns of a bank leave: patternkv. A token's
+// pattern is added in fp32 before its values are rounded.
+
+#include <cstdint>
+
+#include "codecs/pack/dense.h"
+#include "kernels/body/affine_decode.h"
+
+namespace cairn::kernels {
+
+struct PatternedShared {
+  TokenPlaces places;
+  const uint8_t* patterns[kTaskTokensMax];  // of the task's tokens; null: none
+};
+
+// `bits` of them, at most 8, from bit `bit` on.
+CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bits) {
+  uint32_t value = LoadGlobal<uint8_t>(source + bit / 8);
+  if (bit % 8 + bits > 8)
+    value |= static_cast<uint32_t>(LoadGlobal<uint8_t>(source + bit / 8 + 1)) << 8;
+  return value >> bit % 8 & ((1U << bits) - 1);
+}
+
+CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,
+                               const uint8_t** patterns, Fault* fault) {
+  const uint32_t at = ThreadIndex();
+  if (at >= task.token_count) return;
+  const uint32_t token = task.token_first + at, bits = codecs::NumberBits(plane.patterns);
+  const uint32_t number = bits == 0 ? 0 : LoadBits(task.source + task.map_at, token * bits, bits);
+  if (number >= plane.patterns) *fault = Worse(*fault, Fault::kBadTile);
+  const bool has_pattern = task.gate_at == 0 || LoadBits(task.source + task.gate_at, token, 1) != 0;
+  patterns[at] = has_pattern ? task.side + 2 * number * plane.dim : nullptr;
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodePatternedAny(DecodeArgs args) {
+  CAIRN_SHARED(PatternedShared, shared);
+  DecodeTasks(
+      args, &shared.places,
+      [&](TileTask& task, const PlaneRecord& plane, Fault* fault) {
+        FindPatterns(task, plane, shared.patterns, fault);
+      },
+      [&](const TileTask& task, const PlaneRecord& plane, Fault* fault) {
+        const auto pattern_at = [&](uint32_t at) { return shared.patterns[at]; };
+        DecodeElements(task, plane, shared.places, pattern_at, fault);
+      });
+}
+
+}  // namespace cairn::kernels

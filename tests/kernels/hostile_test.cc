@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that decode stay in bounds whatever tiles hold, and refuse what the CPU refuses.
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "codecs/image/tiles.h"
+#include "codecs/pack/strip.h"
+#include "tests/kernels/decode_fixture.h"
+
+namespace cairn::kernels {
+namespace {
+
+using codecs::Content;
+using codecs::DType;
+using codecs::Error;
+
+using HostileTest = DecodeFixture;
+
+// Tiles are any bytes; header and directory say the truth of them.
+TEST_F(HostileTest, StaysInBoundsWhateverTilesHold) {
+  uint32_t refused = 0, equal = 0;
+  for (uint32_t round = 0; round < 300; ++round) {
+    const char* recipe = kRecipes[random_() % std::size(kRecipes)];
+    const DType dtype = round % 3 == 0 ? DType::kFp32 : DType::kBf16;
+    const auto tokens = static_cast<uint16_t>(16 + random_() % 150);
+    ImageOf image = MakeImage(recipe, Kv(dtype, 64, 64), tokens, Content::kFewRows);
+    const auto index = static_cast<uint32_t>(random_() % image.View().tile_count());
+    const codecs::TileEntry tile = image.View().Tile(index);
+    // Strips say what they are at their start, rows and params are behind the codes.
+    const bool is_start = codecs::LayoutIdOf(tile.form) == codecs::TileLayoutId::kStrips;
+    for (uint32_t i = 0; i < 1 + round % 4; ++i) {
+      uint64_t at = random_() % std::min<uint64_t>(tile.bytes, is_start ? 160 : 700);
+      const std::byte* strip = image.bytes.data() + tile.offset;
+      if (is_start && round % 2 == 0 && strip[0] == std::byte{2}) {
+        // The last bytes of the stream decide the last states, and seldom how much of it is read.
+        const auto stream_bytes = codecs::Load<uint32_t>(strip + codecs::strip::kStream);
+        at = codecs::strip::kPar + 64 + (stream_bytes - 1 - random_() % 8) % (tile.bytes - 80);
+      }
+      std::byte& byte = image.bytes[tile.offset + (is_start ? at : tile.bytes - 1 - at)];
+      byte = random_() % 2 == 0 ? static_cast<std::byte>(random_()) : byte ^ std::byte{1};
+    }
+    Vouch(index, &image);
+    const codecs::Slice slice = image.spec.slice;
+    PagedCache cache(image.spec, slice, AnyShape(), random_);
+    const PagedView target = cache.view();
+    const Decoded decoded = Run({&image, 1}, {&slice, 1}, {&target, 1});
+    ASSERT_EQ(decoded.error, Error::kOk);
+    ASSERT_EQ(decoded.fault, "") << recipe;
+    std::vector<std::byte> payload(codecs::TileBytes(image.spec.tile, codecs::Plane::kK, tokens) *
+                                   image.View().tile_count());
+    const bool is_decoded = codecs::Decode(codecs::ReferenceBackend(), image.View(), slice, payload,
+                                           image.Inputs()) == Error::kOk;
+    if (decoded.status[0] == 0) {
+      // Padding is not looked at here, nor the order of rows.
+      ASSERT_TRUE(is_decoded) << recipe;
+      EXPECT_EQ(cache.Compare(payload), "") << recipe;
+      ++equal;
+    } else {
+      EXPECT_EQ(decoded.status[0], static_cast<uint32_t>(Error::kBadTile));
+      EXPECT_FALSE(is_decoded && codecs::VerifyTiles(image.View()) == Error::kOk) << recipe;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 20U);
+  EXPECT_GT(equal, 20U);
+}
+
+// Where a part of tile `index` lies, as its layout has it.
+std::byte* PartOf(ImageOf* image, uint32_t index, codecs::TilePart codecs::TileLayout::*part) {
+  const codecs::ImageView view = image->View();
+  const codecs::StoredTile tile = codecs::StoredTileOf(view, index);
+  return image->bytes.data() + tile.entry.offset + (tile.layout.*part).offset;
+}
+
+TEST_F(HostileTest, PatternsThatAreNone) {
+  uint32_t tiles = 0;
+  for (uint32_t round = 0; round < 40; ++round) {
+    ImageOf image = MakeImage("patternkv:2", Kv(DType::kBf16, 64, 64), 150, Content::kBell);
+    if (std::has_single_bit(image.spec.recipe.patterns)) continue;  // there are no such numbers
+    const uint32_t index = round % 2;
+    if (image.View().Tile(index).form == codecs::kRawForm) continue;
+    // The highest number, of a token or two.
+    *(PartOf(&image, index, &codecs::TileLayout::pattern_index) + random_() % 70) = std::byte{0xFF};
+    EXPECT_EQ(StatusOf(index, &image), static_cast<uint32_t>(Error::kBadTile));
+    ++tiles;
+  }
+  EXPECT_GT(tiles, 5U);
+}
+
+// Maps of classes that the recipe does not make, or that come to other bytes.
+TEST_F(HostileTest, ClassesThatAreNone) {
+  for (const char* recipe : {"mixkvq", "mixkvq:paper"}) {
+    for (uint32_t round = 0; round < 20; ++round) {
+      // Of 61 channels a map with another class for one can come to the same bytes.
+      ImageOf image = MakeImage(recipe, Kv(DType::kBf16, 61, 64), 150, Content::kBell);
+      if (image.View().Tile(0).form != codecs::kMixedForm) continue;
+      std::byte* map = image.bytes.data() + image.View().Tile(0).offset;
+      std::byte& byte = map[random_() % 16];
+      byte = round % 2 == 0 ? byte | std::byte{3} : byte ^ std::byte{1};
+      EXPECT_EQ(StatusOf(0, &image), static_cast<uint32_t>(Error::kBadTile));
+    }
+  }
+}
+
+// Tokens that are kept, and yet have no codes; and the other way round.
+TEST_F(HostileTest, MapsThatAreNone) {
+  uint32_t tiles = 0;
+  for (uint32_t round = 0; round < 20; ++round) {
+    ImageOf image = MakeImage("arkv:paper", Kv(DType::kBf16, 64, 64), 150, Content::kFewRows);
+    const uint32_t index = round % 2;
+    if (image.View().Tile(index).form != codecs::kKeptForm) continue;
+    std::byte* map = PartOf(&image, index, &codecs::TileLayout::kept_map);
+    map[random_() % 18] ^= static_cast<std::byte>(1U << random_() % 8);
+    EXPECT_EQ(StatusOf(index, &image), static_cast<uint32_t>(Error::kBadTile));
+    ++tiles;
+  }
+  EXPECT_GT(tiles, 5U);
+}
+
+}  // namespace
+}  // namespace cairn::kernels
