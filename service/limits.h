@@ -155,6 +155,13 @@ inline constexpr size_t kPathQueueBusy = 64;
 inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
+// Slices of images that are read alone (service/get/slice_reads.h): of images so large at least,
+// which take as long to read as one read more.
+inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
+inline constexpr uint64_t kSlicePageBytes = 4_KiB;     // what a read is a multiple of
+inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;  // what is read rather than two parts
+inline constexpr size_t kSlicePartsMax = 16;           // of one image, that are read at a time
+inline constexpr size_t kSlicedCopiesMax = 4096;       // remembered, of 16 bytes
 // Reads ahead of gets: those under way take at most so many bytes, one image at least, and begin
 // only while all reads together take at most half of that part.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;

@@ -85,7 +85,7 @@ void ImageWriter::Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t f
 Error ImageWriter::Copy(const TileEntry& entry, std::span<const std::byte> content) {
   const std::span<std::byte> tile = Reserve(entry.bytes);
   if (tile.size() != entry.bytes) return Error::kTargetTooSmall;
-  std::memcpy(tile.data(), content.data(), entry.bytes);
+  std::memmove(tile.data(), content.data(), entry.bytes);
   Commit(entry.bytes, entry.crc, entry.rows, entry.form);
   return Error::kOk;
 }

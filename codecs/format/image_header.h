@@ -92,7 +92,8 @@ class ImageWriter {
   // Adds the tile that was written into Reserve() or Rest().
   // REQUIRES: bytes is a multiple of 16 and at most what was reserved.
   void Commit(uint64_t bytes, uint32_t crc, uint32_t rows, uint16_t form);
-  // Adds a copy of a tile of another image. kTargetTooSmall.
+  // Adds a copy of a tile of another image, which may lie further on in the target.
+  // kTargetTooSmall.
   Error Copy(const TileEntry& entry, std::span<const std::byte> content);
   // REQUIRES: every tile of the spec was committed. Returns the image's bytes.
   size_t Finish();

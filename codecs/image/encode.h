@@ -63,4 +63,24 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
 // The bytes Gather() will write. Errors as Gather().
 Error GatheredBytes(std::span<const ImageView> sources, const Slice& slice, uint64_t* bytes);
 
+// A run of an image's bytes, and where a reader has put them.
+struct ImagePart {
+  uint64_t offset = 0;  // in the image
+  uint64_t bytes = 0;
+  uint64_t at = 0;  // in the reader's buffer
+};
+
+// What Gather() makes of one image, for who has read no more of it than header and directory, and
+// parts with the tiles of `slice`. It is made where the parts lie, over their bytes.
+//
+// - source: header and directory. They may not overlap target.
+// - parts: ascending by both offsets, and none overlaps the next. Together they have every tile,
+//   each whole in one of them (else kIncomplete).
+// - target: the parts lie in it, the first behind the header and directory of an image of `slice`
+//   (else kTargetTooSmall).
+//
+// Errors besides: kInvalidSlice.
+Error GatherParts(const ImagePrefix& source, const Slice& slice, std::span<const ImagePart> parts,
+                  std::span<std::byte> target, size_t* bytes);
+
 }  // namespace cairn::codecs

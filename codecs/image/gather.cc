@@ -74,4 +74,33 @@ Error Gather(std::span<const ImageView> sources, const Slice& slice, std::span<s
   return Error::kOk;
 }
 
+Error GatherParts(const ImagePrefix& source, const Slice& slice, std::span<const ImagePart> parts,
+                  std::span<std::byte> target, size_t* bytes) {
+  if (slice.IsEmpty() || !source.spec().slice.Contains(slice)) return Error::kInvalidSlice;
+  ImageSpec spec = source.spec();
+  spec.slice = slice;
+  uint64_t end = PrefixBytes(TilingOf(spec).count());  // of what may be written over
+  for (const ImagePart& part : parts) {
+    if (part.at < end || part.at > target.size() || part.bytes > target.size() - part.at) {
+      return Error::kTargetTooSmall;
+    }
+    end = part.at + part.bytes;
+  }
+  // Each tile moves to a place before its own, behind those that have moved already.
+  ImageWriter writer(spec, target);
+  auto part = parts.begin();
+  const Error error = source.tiling().ForEach(slice, [&](uint32_t index) {
+    const TileEntry tile = source.Tile(index);
+    while (part != parts.end() && tile.offset >= part->offset + part->bytes) ++part;
+    if (part == parts.end() || tile.offset < part->offset ||
+        tile.bytes > part->offset + part->bytes - tile.offset) {
+      return Error::kIncomplete;
+    }
+    return writer.Copy(tile, target.subspan(part->at + tile.offset - part->offset, tile.bytes));
+  });
+  if (error != Error::kOk) return error;
+  *bytes = writer.Finish();
+  return Error::kOk;
+}
+
 }  // namespace cairn::codecs

@@ -24,17 +24,18 @@ void Promote(std::unique_ptr<GetRun> run) {
   absl::Status joined =
       id != 0 ? absl::OkStatus() : absl::ResourceExhaustedError("too many gets wait for a tier");
   size_t reads = 0;
-  uint64_t bytes = 0;
+  uint64_t whole_bytes = 0;
   for (size_t i = 0; joined.ok() && i < run->pins.size(); ++i) {
     if (!run->pins[i].bytes().empty()) {
       continue;
     }
-    bytes += run->pins[i].copy().image_bytes;
-    auto read = path.promotions.Join(std::move(run->pins[i]), run->space, id);
+    const codecs::Slice wanted = WantedOf(*run, run->pins[i].facts().slice);
+    auto read = path.promotions.Join(std::move(run->pins[i]), run->space, wanted, id);
     joined = read.status();
     if (joined.ok()) {
       run->reads[i] = *std::move(read);
       ++reads;
+      whole_bytes += run->reads[i]->is_whole() ? run->reads[i]->pin().copy().image_bytes : 0;
     }
   }
   if (!joined.ok()) {  // reads that it has joined go on without it
@@ -50,7 +51,9 @@ void Promote(std::unique_ptr<GetRun> run) {
   } else {
     path.pool.Wake();  // for its deadline
   }
-  path.prefetches.ReadAhead({body.space_id, body.key}, body.group, slice, bytes);
+  if (whole_bytes > 0) {  // who reads slices alone has no use for whole images
+    path.prefetches.ReadAhead({body.space_id, body.key}, body.group, slice, whole_bytes);
+  }
 }
 
 void Resume(std::unique_ptr<GetRun> run) {

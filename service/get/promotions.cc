@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which reads there are, what memory they have, and their end. How they go: promotion_reads.cc.
 #include "service/get/promotions.h"
+
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "codecs/image/image.h"
-#include "service/index/pinned_image.h"
 #include "service/limits.h"
 
 namespace cairn {
+namespace {
+
+codecs::GroupKind KindOf(const ResidentPin& pin, const SpaceRef& space) {
+  return space->groups()[pin.facts().group].tile.kind;
+}
+
+}  // namespace
+
 Promotions::Promotions(Parts parts) : parts_(std::move(parts)) {}
 
 Promotions::~Promotions() { CAIRN_CHECK(count() == 0, "a read outlives the store"); }
@@ -25,19 +34,28 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
 
 absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
                                                                   const SpaceRef& space,
+                                                                  const codecs::Slice& slice,
                                                                   WaitingGets::Id get) {
-  const Key key = KeyOf(pin);
+  codecs::Slice to_read = pin.facts().slice;
   {
     const MutexLock lock(mutex_);
     if (is_stopping_) {
       return absl::UnavailableError("the daemon is stopping");
     }
-    if (std::shared_ptr<const Promotion> shared = JoinLocked(key, get)) {
+    std::shared_ptr<const Promotion> shared = JoinLocked(KeyOf(pin, to_read), get);
+    if (shared == nullptr && slice != to_read) {
+      shared = JoinLocked(KeyOf(pin, slice), get);
+    }
+    if (shared != nullptr) {
       return shared;
     }
+    if (slice_reads_.Take(KindOf(pin, space), pin, slice)) {
+      to_read = slice;
+    }
   }
+  const Key key = KeyOf(pin, to_read);
   auto promotion = std::make_shared<Promotion>();
-  promotion->bytes_ = pin.copy().image_bytes;
+  promotion->slice_ = to_read;
   promotion->space_ = space.Share();
   promotion->pin_ = std::move(pin);
   promotion->gets_.push_back(get);
@@ -45,10 +63,11 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pi
   {
     const MutexLock lock(mutex_);
     if (std::shared_ptr<const Promotion> shared = JoinLocked(key, get)) {  // another was faster
-      copying_bytes_ -= promotion->writer_.is_empty() ? 0 : promotion->bytes_;
+      GiveShareBack(*promotion);
       return shared;
     }
     if (!allocated.ok()) {
+      GiveShareBack(*promotion);
       refused_.Add();
       return allocated;
     }
@@ -59,42 +78,80 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pi
   return promotion;
 }
 
+bool Promotions::TakeShare(Promotion& promotion, uint64_t bytes) {
+  const uint64_t share = parts_.tiers.host().capacity_bytes() / limits::kPromotedShareOfHost;
+  const MutexLock lock(mutex_);
+  if (share_bytes_ + bytes > share) {
+    return false;
+  }
+  share_bytes_ += bytes;
+  promotion.share_bytes_ += bytes;
+  return true;
+}
+
+void Promotions::GiveShareBack(Promotion& promotion) {
+  share_bytes_ -= std::exchange(promotion.share_bytes_, 0);
+}
+
 absl::Status Promotions::Allocate(Promotion& promotion) {
-  HostTier& host = parts_.tiers.host();
-  const uint64_t bytes = promotion.bytes_;
-  bool has_share = false;
-  {
-    const MutexLock lock(mutex_);
-    has_share = copying_bytes_ + bytes <= host.capacity_bytes() / limits::kPromotedShareOfHost;
-    copying_bytes_ += has_share ? bytes : 0;
+  const ResidentPin& pin = promotion.pin_;
+  uint64_t bytes = pin.copy().image_bytes;
+  if (!promotion.is_whole()) {
+    bytes = PrefixReadBytes(KindOf(pin, promotion.space_), pin);
+    CAIRN_ASSIGN_OR_RETURN(promotion.prefix_, AllocateForSlice(promotion, bytes));
+    SetParts(promotion, {{.bytes = bytes}}, promotion.prefix_.bytes());
+    return absl::OkStatus();
   }
-  if (has_share) {
-    if (AllocateCopy(promotion)) {
-      return absl::OkStatus();
+  bool is_copy = false;
+  if (TakeShare(promotion, bytes)) {
+    is_copy = AllocateCopy(promotion);
+    if (!is_copy) {
+      const MutexLock lock(mutex_);
+      GiveShareBack(promotion);
     }
-    const MutexLock lock(mutex_);
-    copying_bytes_ -= bytes;
   }
-  CAIRN_ASSIGN_OR_RETURN(promotion.memory_, host.AllocateStaging(bytes));
+  if (!is_copy) {
+    CAIRN_ASSIGN_OR_RETURN(promotion.memory_, parts_.tiers.host().AllocateStaging(bytes));
+    SetParts(promotion, {{.bytes = bytes}}, promotion.memory_.bytes());
+  }
   return absl::OkStatus();
 }
 
 bool Promotions::AllocateCopy(Promotion& promotion) {
+  const uint64_t bytes = promotion.pin_.copy().image_bytes;
   promotion.writer_ = parts_.copies.BeginCopy(promotion.pin_, TierId::kHost);
   const BlockName block = {promotion.pin_.facts().space_id, promotion.pin_.facts().key};
   absl::StatusOr<Extent> room = promotion.writer_.is_empty()
                                     ? absl::StatusOr<Extent>(absl::AlreadyExistsError(""))
-                                    : parts_.tiers.host().Allocate(promotion.bytes_, &block);
+                                    : parts_.tiers.host().Allocate(bytes, &block);
   if (!room.ok()) {
     promotion.writer_.Reset();
     return false;
   }
   promotion.memory_ = *std::move(room);
+  SetParts(promotion, {{.bytes = bytes}}, promotion.memory_.bytes());
   return true;
 }
 
+absl::StatusOr<Extent> Promotions::AllocateForSlice(Promotion& promotion, uint64_t bytes) {
+  if (!TakeShare(promotion, bytes)) {
+    return absl::ResourceExhaustedError("reads of colder tiers take their share of memory");
+  }
+  return parts_.tiers.host().AllocateStaging(bytes);
+}
+
+void Promotions::SetParts(Promotion& promotion, std::vector<codecs::ImagePart> parts,
+                          std::span<std::byte> target) {
+  const MutexLock lock(mutex_);
+  promotion.parts_ = std::move(parts);
+  promotion.target_ = target;
+  promotion.begun_ = promotion.ended_ = 0;
+}
+
 Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& space) {
-  const Key key = KeyOf(pin);
+  auto promotion = std::make_shared<Promotion>();
+  promotion->slice_ = pin.facts().slice;
+  const Key key = KeyOf(pin, promotion->slice_);
   const uint64_t bytes = pin.copy().image_bytes;
   const uint64_t share = parts_.tiers.host().capacity_bytes() / limits::kPromotedShareOfHost / 2;
   {
@@ -105,15 +162,14 @@ Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& spa
     if (is_stopping_ || bytes > share) {
       return Prefetched::kNoRoom;
     }
-    if (copying_bytes_ + bytes > share ||
+    if (share_bytes_ + bytes > share ||
         (prefetching_bytes_ > 0 && prefetching_bytes_ + bytes > limits::kPrefetchBytesMax)) {
       return Prefetched::kLater;
     }
-    copying_bytes_ += bytes;
+    share_bytes_ += bytes;
     prefetching_bytes_ += bytes;
   }
-  auto promotion = std::make_shared<Promotion>();
-  promotion->bytes_ = bytes;
+  promotion->share_bytes_ = bytes;
   promotion->is_prefetch_ = true;
   promotion->space_ = space.Share();
   promotion->pin_ = std::move(pin);
@@ -122,7 +178,7 @@ Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& spa
     const MutexLock lock(mutex_);
     const bool is_read = promotions_.contains(key);  // a get was faster
     if (!is_allocated || is_read) {
-      copying_bytes_ -= bytes;
+      GiveShareBack(*promotion);
       prefetching_bytes_ -= bytes;
       return is_read ? Prefetched::kBegun : Prefetched::kNoRoom;
     }
@@ -133,106 +189,16 @@ Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& spa
   return Prefetched::kBegun;
 }
 
-void Promotions::Begin(const std::shared_ptr<Promotion>& promotion) {
-  CopyTier* tier = parts_.tiers.Find(promotion->pin_.copy().tier);
-  CAIRN_CHECK(tier != nullptr);
-  const TransferId transfer =
-      tier->Read({.place = &promotion->pin_.extent(), .target = promotion->memory_.bytes()},
-                 [this, promotion = promotion](absl::Status status) mutable {
-                   Completed(std::move(promotion), std::move(status));
-                 });
-  bool is_late = false;
-  {
-    const MutexLock lock(mutex_);
-    promotion->transfer_ = transfer;
-    is_late = is_stopping_;
-  }
-  if (is_late) {
-    tier->Cancel(transfer);
-  }
-}
-
-void Promotions::Completed(std::shared_ptr<Promotion> promotion, absl::Status status) {
-  PathPool::Job job = [this, promotion, status = std::move(status)]() mutable {
-    Finish(std::move(promotion), std::move(status));
-  };
-  const absl::Status submitted = parts_.pool.Submit(std::move(job));
-  if (!submitted.ok()) {
-    job = nullptr;
-    Finish(std::move(promotion), submitted);
-  }
-}
-
-absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
-  codecs::ImageView view;
-  codecs::Error error = ParsePinned(promotion.pin_, promotion.memory_.bytes(),
-                                    promotion.space_->fingerprint(), &view);
-  if (error == codecs::Error::kOk) {
-    error = codecs::VerifyTiles(view);
-  }
-  if (error != codecs::Error::kOk) {
-    return parts_.drop_damaged(promotion.pin_, codecs::Name(error));
-  }
-  read_bytes_.Add(promotion.bytes_);
-  if (promotion.writer_.is_empty()) {
-    staged_.Add();
-    return absl::OkStatus();
-  }
-  NewCopy copy;
-  copy.recipe = promotion.pin_.copy().recipe;
-  copy.directory_crc = promotion.pin_.copy().directory_crc;
-  if (view.spec().side_object_count > 0) {
-    copy.side_object = promotion.space_->coding().Find(view.spec().side_objects[0]);
-  }
-  copy.extent = std::move(promotion.memory_);
-  copy.tenant = promotion.space_->tenant();
-  const Pin image = parts_.images.PinImage(promotion.pin_);
-  if (!image.is_empty() &&
-      parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
-    promotion.resident_ = parts_.images.Reside(image, TierId::kHost);
-  }
-  if (promotion.resident_.is_empty()) {
-    return absl::NotFoundError("deleted or evicted meanwhile");
-  }
-  copied_.Add();
-  return absl::OkStatus();
-}
-
-void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status status) {
-  const bool is_copy = !promotion->writer_.is_empty();
-  const bool is_prefetch = promotion->is_prefetch_;
-  if (status.ok()) {
-    status = CheckAndKeep(*promotion);
-  } else if (absl::IsDataLoss(status)) {
-    status = parts_.drop_damaged(promotion->pin_, "the tier cannot read it");
-  }
-  failed_.Add(status.ok() ? 0 : 1);
-  std::vector<WaitingGets::Id> gets;
-  {
-    const MutexLock lock(mutex_);
-    promotion->status_ = std::move(status);
-    gets.swap(promotion->gets_);
-    copying_bytes_ -= is_copy ? promotion->bytes_ : 0;
-    prefetching_bytes_ -= is_prefetch ? promotion->bytes_ : 0;
-    promotions_.erase(KeyOf(promotion->pin_));
-  }
-  promotion.reset();  // its pin is gone before Stop() returns, where no get has it
-  for (const WaitingGets::Id get : gets) {
-    parts_.ended(get);
-  }
-  parts_.has_room();
-  const MutexLock lock(mutex_);
-  --under_way_;
-  ended_.NotifyAll();
-}
-
 void Promotions::Stop() {
   std::vector<std::pair<CopyTier*, TransferId>> transfers;
   {
     const MutexLock lock(mutex_);
     is_stopping_ = true;
     for (const auto& [key, promotion] : promotions_) {
-      transfers.emplace_back(parts_.tiers.Find(key.first), promotion->transfer_);
+      CopyTier* const tier = parts_.tiers.Find(std::get<TierId>(key));
+      for (const TransferId transfer : promotion->transfers_) {
+        transfers.emplace_back(tier, transfer);
+      }
     }
   }
   for (const auto& [tier, transfer] : transfers) {
@@ -258,15 +224,22 @@ void Promotions::Report(MetricSink& sink) const {
   };
   outcome("copied", copied_);
   outcome("staged", staged_);
+  outcome("sliced", sliced_);
   outcome("failed", failed_);
   outcome("refused", refused_);
   outcome("shared", shared_);
-  sink.AddCounter("cairn_promoted_bytes_total", "Bytes of images read out of colder tiers.", {},
-                  read_bytes_.Value());
+  const auto bytes = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"kind", name}};
+    sink.AddCounter("cairn_promoted_bytes_total",
+                    "Bytes read out of colder tiers, of whole images and of slices read alone.",
+                    labels, counter.Value());
+  };
+  bytes("whole", whole_bytes_);
+  bytes("slice", slice_bytes_);
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_promoting_bytes",
-                "Bytes of the host tier that reads of colder tiers under way take.", {},
-                static_cast<double>(copying_bytes_));
+                "Bytes that reads of colder tiers under way take of their share of the host tier.",
+                {}, static_cast<double>(share_bytes_));
 }
 
 }  // namespace cairn

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reads of copies out of tiers whose bytes cannot be addressed. There is one read at a time of one
-// copy: gets that want the same copy meanwhile share it.
+// copy, or of one slice of it: gets that want the same meanwhile share it.
 //
-// What is read becomes a copy in the host tier. Where the host tier has no room for it, or the
-// reads under way take limits::kPromotedShareOfHost of it, the bytes lie in staging and are no
-// copy. Where staging has no room either, the read is refused.
+// An image that is read whole becomes a copy in the host tier. Where the host tier has no room for
+// it, or the reads under way take limits::kPromotedShareOfHost of it, the bytes lie in staging and
+// are no copy. Where staging has no room either, the read is refused.
+//
+// A slice that is worth it (slice_reads.h) is read alone: header and directory first, then the
+// parts of the image that have its tiles. The bytes lie in staging, as an image of that slice, and
+// are no copy. They count as bytes of the host tier too: past its share, the read is refused.
 //
 // A read goes on whoever still waits for it, and owns its memory and its place until its
 // completion has run (ADR 0006).
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,6 +29,10 @@
 #include "absl/status/statusor.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "codecs/image/encode.h"
+#include "codecs/image/image.h"
+#include "codecs/types/shape.h"
+#include "service/get/slice_reads.h"
 #include "service/get/waiting_gets.h"
 #include "service/index/copies.h"
 #include "service/index/images.h"
@@ -35,18 +44,18 @@
 
 namespace cairn {
 
-// One read of one copy. Thread-safety: Immutable, once it is over.
+// One read of one copy, or of one slice of it. Thread-safety: Immutable, once it is over.
 class Promotion {
  public:
   // How it went.
-  //   OK         bytes() are the image, verified
+  //   OK         view() is the image, verified
   //   DataLoss   they are damaged or another's, or the tier cannot read them: the copy is dropped
   //   else       the tier, or the path pool, did not do it
-  // REQUIRES of all: it is over.
+  // REQUIRES of this and view(): it is over.
   const absl::Status& status() const { return status_; }
-  std::span<const std::byte> bytes() const {
-    return resident_.is_empty() ? std::as_bytes(memory_.bytes()) : resident_.bytes();
-  }
+  // Of the slice alone, where it is not whole.
+  const codecs::ImageView& view() const { return view_; }
+  bool is_whole() const { return slice_ == pin_.facts().slice; }
   // Of the copy that was read.
   const ResidentPin& pin() const { return pin_; }
 
@@ -54,15 +63,25 @@ class Promotion {
   friend class Promotions;
   ResidentPin pin_;
   SpaceRef space_;
-  CopyWriter writer_;     // empty: memory_ is staging
-  Extent memory_;         // empty once it is a copy
-  ResidentPin resident_;  // of that copy
-  uint64_t bytes_ = 0;
+  codecs::Slice slice_;         // what is read of the image
+  Extent prefix_;               // of a slice alone: header and directory of the whole image
+  codecs::ImagePrefix parsed_;  // that
+  CopyWriter writer_;           // empty: memory_ is staging
+  Extent memory_;               // empty once it is a copy, and until parsed_ says what is needed
+  ResidentPin resident_;        // of that copy
+  codecs::ImageView view_;
+  uint64_t share_bytes_ = 0;  // of what reads may take of the host tier
   bool is_prefetch_ = false;  // no get had asked for it when it began
   absl::Status status_;
-  // Guarded by the lock of Promotions.
+  // Guarded by the lock of Promotions, as what is not over:
   std::vector<WaitingGets::Id> gets_;
-  TransferId transfer_ = 0;
+  // What is read now, and into which memory.
+  std::vector<codecs::ImagePart> parts_;
+  std::span<std::byte> target_;
+  size_t begun_ = 0, ended_ = 0;  // of the parts
+  bool is_beginning_ = false;     // a thread begins parts
+  absl::Status read_;             // the first failure: no further part is begun
+  std::vector<TransferId> transfers_;
 };
 
 // Thread-safety: Thread-safe.
@@ -87,10 +106,11 @@ class Promotions {
   explicit Promotions(Parts parts);
   ~Promotions();  // REQUIRES: Stop() has returned, or nothing was read
 
-  // Joins the read of the pinned copy, or starts it. ended(get) runs once unless this fails,
-  // possibly before it returns.
+  // Joins a read that brings the slice of the pinned copy, or starts one. ended(get) runs once
+  // unless this fails, possibly before it returns. REQUIRES: the image has the slice.
   // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
   absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
+                                                        const codecs::Slice& slice,
                                                         WaitingGets::Id get);
 
   enum class Prefetched : uint8_t {
@@ -108,20 +128,39 @@ class Promotions {
   void Report(MetricSink& sink) const;
 
  private:
-  using Key = std::pair<TierId, uint64_t>;  // the copy's place, which is its own while it is pinned
+  // The copy's place, which is its own while it is pinned, and what is read of it.
+  using Key = std::tuple<TierId, uint64_t, uint64_t>;
 
-  static Key KeyOf(const ResidentPin& pin) { return {pin.copy().tier, pin.extent().offset()}; }
+  static Key KeyOf(const ResidentPin& pin, const codecs::Slice& slice) {
+    return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
+  }
   // Null: nobody reads it.
   std::shared_ptr<Promotion> JoinLocked(const Key& key, WaitingGets::Id get)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Memory for promotion->bytes_: a copy to be in the host tier, or staging.
+  // Of what reads may take of the host tier. False: it is taken.
+  bool TakeShare(Promotion& promotion, uint64_t bytes);
+  void GiveShareBack(Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Memory for what is read first, and says that it is.
   absl::Status Allocate(Promotion& promotion);
   // A copy to be in the host tier. False: there is no room for one, or one already.
   bool AllocateCopy(Promotion& promotion);
+  // Staging, within the share.
+  absl::StatusOr<Extent> AllocateForSlice(Promotion& promotion, uint64_t bytes);
+  void SetParts(Promotion& promotion, std::vector<codecs::ImagePart> parts,
+                std::span<std::byte> target);
+
+  // --- promotion_reads.cc
+  // Begins parts, as many as may be read at a time.
   void Begin(const std::shared_ptr<Promotion>& promotion);
-  // The completion, on any thread.
+  // The completion of one, on any thread.
   void Completed(std::shared_ptr<Promotion> promotion, absl::Status status);
+  // They are read, or will not be.
   void Finish(std::shared_ptr<Promotion> promotion, absl::Status status);
+  void Leave();  // of what Stop() waits for
+  // Verifies header and directory, and makes room for the parts that they lead to.
+  absl::Status FindParts(Promotion& promotion);
+  // Verifies what was read, and makes an image of the slice of it.
+  absl::Status CheckSlice(Promotion& promotion);
   // Verifies what was read, and publishes the copy.
   absl::Status CheckAndKeep(Promotion& promotion);
 
@@ -130,10 +169,12 @@ class Promotions {
   CondVar ended_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;            // until Finish() is about to return
-  uint64_t copying_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of copies to be, under way
+  uint64_t share_bytes_ ABSL_GUARDED_BY(mutex_) = 0;        // of reads under way
   uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, that no get asked for
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);
-  Counter copied_, staged_, failed_, refused_, shared_, read_bytes_;
+  SliceReads slice_reads_ ABSL_GUARDED_BY(mutex_);
+  Counter copied_, staged_, sliced_, failed_, refused_, shared_;
+  Counter whole_bytes_, slice_bytes_;
 };
 
 }  // namespace cairn

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -32,10 +31,6 @@ struct GetRun {
   absl::Time promoted_at = absl::InfinitePast();
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
-  // REQUIRES of both: pins[i] is addressable, or its read is over.
-  std::span<const std::byte> BytesOf(size_t i) const {
-    return IsRead(i) ? reads[i]->bytes() : pins[i].bytes();
-  }
   const ResidentPin& PinOf(size_t i) const { return IsRead(i) ? reads[i]->pin() : pins[i]; }
 };
 
@@ -45,6 +40,9 @@ bool NeedsPromotion(const GetRun& run);
 // miss at its deadline.
 void Promote(std::unique_ptr<GetRun> run);
 void Resume(std::unique_ptr<GetRun> run);
+
+// What the get wants of an image that has `whole`.
+codecs::Slice WantedOf(const GetRun& run, const codecs::Slice& whole);
 
 // Makes the answer, and takes of the run what keeps its payload.
 absl::StatusOr<Answer> Transcode(GetRun& run);

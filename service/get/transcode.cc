@@ -19,32 +19,22 @@ namespace {
 using codecs::ImageView;
 using codecs::Slice;
 
-Slice Intersection(const Slice& a, const Slice& b) {
-  const auto overlap = [](uint32_t first_a, uint32_t count_a, uint32_t first_b, uint32_t count_b) {
-    const uint32_t first = std::max(first_a, first_b);
-    const uint32_t end = std::min(first_a + count_a, first_b + count_b);
-    return std::pair(static_cast<uint16_t>(first),
-                     static_cast<uint16_t>(end > first ? end - first : 0));
-  };
-  const auto [layer_first, layer_count] =
-      overlap(a.layer_first, a.layer_count, b.layer_first, b.layer_count);
-  const auto [head_first, head_count] =
-      overlap(a.head_first, a.head_count, b.head_first, b.head_count);
-  return {layer_first, layer_count, head_first, head_count};
-}
-
 // Parses every image, checks that it is the one asked for, and checks those of its tiles that the
-// answer is made of.
+// answer is made of. What was read for this has been verified by that.
 absl::StatusOr<Views> Verify(GetRun& run) {
   Views views(run.pins.size());
   for (size_t i = 0; i < run.pins.size(); ++i) {
-    codecs::Error error =
-        ParsePinned(run.PinOf(i), run.BytesOf(i), run.space->fingerprint(), &views[i]);
+    if (run.IsRead(i)) {
+      views[i] = run.reads[i]->view();
+      continue;
+    }
+    const ResidentPin& pin = run.pins[i];
+    codecs::Error error = ParsePinned(pin, pin.bytes(), run.space->fingerprint(), &views[i]);
     if (error == codecs::Error::kOk) {
-      error = codecs::VerifyTiles(views[i], Intersection(run.slice, views[i].spec().slice));
+      error = codecs::VerifyTiles(views[i], WantedOf(run, views[i].spec().slice));
     }
     if (error != codecs::Error::kOk) {
-      return run.path.DropDamaged(run.PinOf(i), codecs::Name(error));
+      return run.path.DropDamaged(pin, codecs::Name(error));
     }
   }
   return views;
@@ -247,6 +237,21 @@ absl::StatusOr<Answer> ToImage(GetRun& run, const Views& views) {
 }
 
 }  // namespace
+
+Slice WantedOf(const GetRun& run, const Slice& whole) {
+  const auto overlap = [](uint32_t first_a, uint32_t count_a, uint32_t first_b, uint32_t count_b) {
+    const uint32_t first = std::max(first_a, first_b);
+    const uint32_t end = std::min(first_a + count_a, first_b + count_b);
+    return std::pair(static_cast<uint16_t>(first),
+                     static_cast<uint16_t>(end > first ? end - first : 0));
+  };
+  const Slice& slice = run.slice;
+  const auto [layer_first, layer_count] =
+      overlap(slice.layer_first, slice.layer_count, whole.layer_first, whole.layer_count);
+  const auto [head_first, head_count] =
+      overlap(slice.head_first, slice.head_count, whole.head_first, whole.head_count);
+  return {layer_first, layer_count, head_first, head_count};
+}
 
 absl::StatusOr<Answer> Transcode(GetRun& run) {
   const StepTimer timer(run.path.seconds(GetPath::Step::kTranscode));

@@ -24,16 +24,23 @@ bool NamesItsSideObject(const codecs::ImageSpec& spec, const SideObject* side) {
 
 }  // namespace
 
+codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& prefix,
+                          const proto::Fingerprint& space) {
+  const CopyFacts& copy = pin.copy();
+  if (!IsImageOf(prefix.spec(), pin.facts(), space) || prefix.image_bytes() != copy.image_bytes ||
+      prefix.directory_crc() != copy.directory_crc) {
+    return codecs::Error::kMismatch;
+  }
+  return NamesItsSideObject(prefix.spec(), pin.side_object()) ? codecs::Error::kOk
+                                                              : codecs::Error::kNoProfile;
+}
+
 codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view) {
   if (const codecs::Error error = codecs::ParseImage(bytes, view); error != codecs::Error::kOk) {
     return error;
   }
-  if (!IsImageOf(view->spec(), pin.facts(), space)) {
-    return codecs::Error::kMismatch;
-  }
-  return NamesItsSideObject(view->spec(), pin.side_object()) ? codecs::Error::kOk
-                                                             : codecs::Error::kNoProfile;
+  return CheckPinned(pin, *view, space);
 }
 
 }  // namespace cairn

@@ -14,10 +14,15 @@
 
 namespace cairn {
 
+// Whether header and directory are those of the pinned copy. Errors as ParsePinned().
+codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& prefix,
+                          const proto::Fingerprint& space);
+
 // Parses the image; its tiles are not checked. `bytes` are what was read of the pinned copy: where
 // they can be addressed, pin.bytes(). `space` is the fingerprint of the pin's space.
 // Errors: as codecs::ParseImage(); kMismatch where the header names another space, key, group,
-//         slice, token count or position than the pin's facts; kNoProfile where it names another
+//         slice, token count or position than the pin's facts, or with its directory is another
+//         than the copy's; kNoProfile where it names another
 //         side object than the one that it was published with.
 codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);

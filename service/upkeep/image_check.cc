@@ -18,10 +18,6 @@ bool ImageCheck::Check(const ResidentPin& pin, std::span<const std::byte> bytes)
     return true;  // nobody can ask for it any more
   }
   codecs::Error error = ParsePinned(pin, bytes, (*space)->fingerprint(), &view);
-  // A whole image of the same block, but an earlier one.
-  if (error == codecs::Error::kOk && codecs::PeekDirectoryCrc(bytes) != pin.copy().directory_crc) {
-    error = codecs::Error::kMismatch;
-  }
   if (error == codecs::Error::kOk) {
     error = codecs::VerifyTiles(view);
   }

@@ -46,7 +46,10 @@ class LastingStore : public StoreFixture {
 
   // A get, which may wait for the tier.
   std::vector<std::byte> Fetch(const SpaceEntry& space, const proto::BlockKey& key) {
-    const codecs::Slice slice = Whole(space);
+    return Fetch(space, key, Whole(space));
+  }
+  std::vector<std::byte> Fetch(const SpaceEntry& space, const proto::BlockKey& key,
+                               const codecs::Slice& slice) {
     proto::Get body;
     body.space_id = space.id();
     body.key = key;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,10 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   }
 
   TransferId Read(const TierRead& read, TierDone done) override {
+    {
+      const MutexLock lock(mutex_);
+      reads_.push_back({read.place->offset(), read.offset, read.target.size()});
+    }
     return Submit(
         [this, read] {
           const std::vector<std::byte>& bytes = extents_.at(read.place->offset());
@@ -201,10 +206,21 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     CompleteAll(absl::UnavailableError("the device is out"));
   }
-  // Flips a bit of what lies at `offset` of the tier.
-  void Damage(uint64_t offset) {
+  // Flips a bit of what lies at `offset` of the tier, in its last byte or that of `at`.
+  void Damage(uint64_t offset, std::optional<size_t> at = std::nullopt) {
     const MutexLock lock(mutex_);
-    extents_.at(offset).back() ^= std::byte{1};
+    std::vector<std::byte>& bytes = extents_.at(offset);
+    bytes[at.value_or(bytes.size() - 1)] ^= std::byte{1};
+  }
+  // What it was asked to read since the last call.
+  struct Asked {
+    uint64_t place = 0;   // in the tier
+    uint64_t offset = 0;  // in the image
+    uint64_t bytes = 0;
+  };
+  std::vector<Asked> TakeReads() {
+    const MutexLock lock(mutex_);
+    return std::exchange(reads_, {});
   }
 
  private:
@@ -313,6 +329,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::vector<std::byte>> extents_;  // by offset
   std::deque<Written> written_;
+  std::vector<Asked> reads_ ABSL_GUARDED_BY(mutex_);
   std::map<TransferId, Transfer> waiting_;
 };
 

@@ -4,7 +4,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <numeric>
 
 #include "codecs/backend/backends.h"
 #include "codecs/image/image.h"
@@ -100,6 +102,68 @@ TEST_F(TierCliTest, PrefetchesWhatLiesOnADrive) {
   Bytes values;
   ASSERT_TRUE(Get(3, &values).ok());
   EXPECT_TRUE(values == SourceOf(3));
+}
+
+// Blocks of 512 KiB, of which each reader wants one head: the others stay on the drive.
+TEST_F(TierCliTest, ASliceIsReadWithoutTheRestOfItsImage) {
+  constexpr uint32_t kLargeTokens = 256;
+  constexpr char kSliceBytes[] = "cairn_promoted_bytes_total{kind=\"slice\"}";
+  proto::SpaceIdentity identity = ToyIdentity(kBf16, "large");
+  identity.tokens_per_block = kLargeTokens;
+  const auto open = [&] {
+    auto space = client_->OpenSpace(identity, "raw", kPatience);
+    ASSERT_TRUE(space.ok()) << space.status();
+    space_ = *std::move(space);
+    std::vector<uint32_t> tokens(2 * kLargeTokens);
+    std::iota(tokens.begin(), tokens.end(), 7U);
+    keys_ = space_->DeriveChain(tokens);
+  };
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(open());
+  for (uint32_t block = 0; block < 2; ++block) {
+    const Bytes source = SourceOf(block);
+    const auto put = space_->Put({.key = keys_[block],
+                                  .parent = block == 0 ? BlockKey{} : keys_[0],
+                                  .first_position = block * kLargeTokens,
+                                  .source = SourceBytes{source}},
+                                 kPatience);
+    ASSERT_TRUE(put.ok()) << put.status();
+  }
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 2, kPatience));
+  Disconnect();
+  daemon_->process().Signal(SIGKILL);
+  ASSERT_TRUE(daemon_->process().Wait(kPatience).ok());
+  daemon_.reset();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(open());
+
+  const GroupSlice head = {.head_first = 2, .head_count = 1};
+  const size_t head_bytes = *space_->SourceBytes(head);  // of K and V, side by side in each layer
+  const size_t part_bytes = head_bytes / kLayers;
+  const Bytes source = SourceOf(0);
+  Bytes values(head_bytes);
+  const auto get = [&](const BlockKey& key) {
+    return space_->Get({.key = key, .slice = head, .target = SourceTarget{values}}, kPatience);
+  };
+  const auto got = get(keys_[0]);
+  ASSERT_TRUE(got.ok()) << got.status();
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(std::memcmp(&values[layer * part_bytes], &source[(layer * kHeads + 2) * part_bytes],
+                          part_bytes),
+              0)
+        << layer;
+  }
+  // Pages before and behind each part, and those of header and directory.
+  EXPECT_GE(daemon_->Metric(kSliceBytes), head_bytes);
+  EXPECT_LE(daemon_->Metric(kSliceBytes), head_bytes + (2 * kLayers + 1) * 4096);
+  EXPECT_EQ(daemon_->Metric("cairn_ssd_read_bytes_total{device=\"0\"}"),
+            daemon_->Metric(kSliceBytes));
+  EXPECT_EQ(daemon_->Metric("cairn_promoted_bytes_total{kind=\"whole\"}"), 0);
+  EXPECT_EQ(daemon_->Metric("cairn_tier_copies{tier=\"host\"}"), 0);
+  values.resize(*space_->SourceBytes({}));
+  ASSERT_TRUE(Get(0, &values).ok());
+  EXPECT_TRUE(values == source);
+  EXPECT_EQ(daemon_->Metric("cairn_tier_copies{tier=\"host\"}"), 1);
 }
 
 TEST_F(TierCliTest, RetiresADeviceAndTakesItBack) {

@@ -3,6 +3,8 @@
 #include "codecs/image/image.h"
 #include "codecs/format/image_header.h"
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "codecs/backend/backends.h"
@@ -182,6 +184,65 @@ TEST(ImageTest, PeekTellsHowMuchToRead) {
 TEST(ImageTest, ErrorsHaveNames) {
   EXPECT_EQ(Name(Error::kBadChecksum), "bad checksum");
   EXPECT_EQ(Name(Error{200}), "unknown error");
+}
+
+// An image of which header, directory and the tiles of one head were read: K and V in either layer,
+// and 16 bytes before them.
+class GatherPartsTest : public testing::Test {
+ protected:
+  GatherPartsTest() {
+    EXPECT_EQ(ParseImage(image_, &whole_), Error::kOk);
+    const uint64_t prefix_bytes = whole_.Tile(0).offset;
+    EXPECT_EQ(ParseImagePrefix(std::span(image_).first(prefix_bytes), &prefix_), Error::kOk);
+    for (const uint16_t layer : {uint16_t{7}, uint16_t{8}}) {
+      const TileEntry k = whole_.Tile(whole_.IndexOf({layer, 6, 0}));
+      const TileEntry v = whole_.Tile(whole_.IndexOf({layer, 6, 1}));
+      const uint64_t begin = k.offset - 16, bytes = v.offset + v.bytes - begin;
+      const uint64_t at = parts_.empty() ? PrefixBytes(4) : read_.size() + 7;
+      parts_.push_back({.offset = begin, .bytes = bytes, .at = at});
+      read_.resize(at + bytes, std::byte{0xEE});
+      std::copy_n(image_.begin() + static_cast<ptrdiff_t>(begin), bytes,
+                  read_.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+  // Of what was read, without its last bytes.
+  Error Gather(const Slice& slice, std::span<const ImagePart> parts, size_t missing_bytes = 0) {
+    gathered_.assign(read_.begin(), read_.end() - static_cast<ptrdiff_t>(missing_bytes));
+    size_t bytes = 0;
+    const Error error = GatherParts(prefix_, slice, parts, gathered_, &bytes);
+    gathered_.resize(bytes);
+    return error;
+  }
+
+  const std::vector<std::byte> image_ = EncodeSmall();
+  const Slice slice_ = {7, 2, 6, 1};
+  ImageView whole_;
+  ImagePrefix prefix_;
+  std::vector<ImagePart> parts_;
+  std::vector<std::byte> read_, gathered_;
+};
+
+TEST_F(GatherPartsTest, IsWhatTheWholeImageGives) {
+  std::vector<std::byte> expected(image_.size());
+  size_t bytes = 0;
+  ASSERT_EQ(codecs::Gather({&whole_, 1}, slice_, expected, &bytes), Error::kOk);
+  expected.resize(bytes);
+  ASSERT_EQ(Gather(slice_, parts_), Error::kOk);
+  EXPECT_EQ(gathered_, expected);
+}
+
+TEST_F(GatherPartsTest, RefusesWhatIsNotThere) {
+  EXPECT_EQ(Gather({7, 2, 4, 1}, parts_), Error::kInvalidSlice);
+  EXPECT_EQ(Gather({7, 0, 6, 1}, parts_), Error::kInvalidSlice);
+  EXPECT_EQ(Gather({7, 2, 7, 1}, parts_), Error::kIncomplete);
+  EXPECT_EQ(Gather(slice_, std::span(parts_).first(1)), Error::kIncomplete);
+  EXPECT_EQ(Gather(slice_, parts_, /*missing_bytes=*/1), Error::kTargetTooSmall);
+  std::vector<ImagePart> wrong = parts_;
+  --wrong[1].bytes;
+  EXPECT_EQ(Gather(slice_, wrong), Error::kIncomplete);
+  wrong = parts_;
+  --wrong[0].at;  // where the directory comes
+  EXPECT_EQ(Gather(slice_, wrong), Error::kTargetTooSmall);
 }
 
 }  // namespace

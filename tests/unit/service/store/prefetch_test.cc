@@ -146,5 +146,25 @@ TEST_F(PrefetchTest, WithoutALeaseNothingIsReadAhead) {
   EXPECT_EQ(InMemory(), 1u);
 }
 
+TEST_F(PrefetchTest, ASliceThatIsReadAloneReadsNothingAhead) {
+  proto::SpaceIdentity identity = StoreFixture::Identity();
+  identity.tokens_per_block = 512;
+  SpaceEntry& space = store_.OpenSpace("raw", identity);
+  const Keys keys = store_.PutChain(space, 3);
+  store_.WriteAllDown();
+  store_.EvictHost();
+  const auto match = store_.index->Match(store_.Query(space, keys, /*wants_lease=*/true));
+  ASSERT_TRUE(match.ok() && match->blocks.size() == 3);
+  constexpr codecs::Slice kHead = {0, 2, 1, 1};
+  EXPECT_EQ(store_.Fetch(space, keys[0], kHead), StoreFixture::Source(space, keys[0], 0, kHead));
+  AwaitReads();
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"sliced\"}"), 1);
+  EXPECT_EQ(InMemory(), 0u);
+  // The lease holds on to it: the whole of it comes as any other block does, and what follows.
+  EXPECT_EQ(store_.Fetch(space, keys[0]),
+            StoreFixture::Source(space, keys[0], 0, StoreFixture::Whole(space)));
+  EXPECT_TRUE(WaitFor([&] { return InMemory() == 3; }));
+}
+
 }  // namespace
 }  // namespace cairn

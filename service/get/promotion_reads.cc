@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a read goes: its parts, and what becomes of their bytes.
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "service/get/promotions.h"
+#include "service/index/pinned_image.h"
+#include "service/limits.h"
+
+namespace cairn {
+
+void Promotions::Begin(const std::shared_ptr<Promotion>& promotion) {
+  CopyTier* tier = parts_.tiers.Find(promotion->pin_.copy().tier);
+  CAIRN_CHECK(tier != nullptr);
+  bool is_beginner = false;
+  for (;;) {  // ends: each turn begins a part
+    TierRead read;
+    read.place = &promotion->pin_.extent();
+    {
+      const MutexLock lock(mutex_);
+      if (promotion->is_beginning_ && !is_beginner) {
+        return;  // somebody does, who comes by here again: this may run within its Read()
+      }
+      is_beginner = promotion->begun_ < promotion->parts_.size() && promotion->read_.ok() &&
+                    promotion->begun_ - promotion->ended_ < limits::kSlicePartsMax;
+      promotion->is_beginning_ = is_beginner;
+      if (!is_beginner) {
+        return;
+      }
+      const codecs::ImagePart& part = promotion->parts_[promotion->begun_++];
+      read.offset = part.offset;
+      read.target = promotion->target_.subspan(part.at, part.bytes);
+    }
+    const TransferId transfer =
+        tier->Read(read, [this, promotion = promotion](absl::Status status) mutable {
+          Completed(std::move(promotion), std::move(status));
+        });
+    bool is_late = false;
+    {
+      const MutexLock lock(mutex_);
+      promotion->transfers_.push_back(transfer);
+      is_late = is_stopping_;
+    }
+    if (is_late) {
+      tier->Cancel(transfer);
+    }
+  }
+}
+
+void Promotions::Completed(std::shared_ptr<Promotion> promotion, absl::Status status) {
+  bool is_over = false;
+  {
+    const MutexLock lock(mutex_);
+    ++promotion->ended_;
+    const bool is_last = promotion->begun_ == promotion->parts_.size();
+    if (status.ok() && is_stopping_ && !is_last) {
+      status = absl::UnavailableError("the daemon is stopping");
+    }
+    promotion->read_.Update(std::move(status));
+    is_over = promotion->ended_ == promotion->begun_ && (is_last || !promotion->read_.ok());
+    status = promotion->read_;
+    under_way_ += is_over ? 0 : 1;  // Stop() waits for this thread, which has the pin
+  }
+  if (!is_over) {
+    Begin(promotion);
+    promotion.reset();
+    return Leave();
+  }
+  PathPool::Job job = [this, promotion, status = std::move(status)]() mutable {
+    Finish(std::move(promotion), std::move(status));
+  };
+  const absl::Status submitted = parts_.pool.Submit(std::move(job));
+  if (!submitted.ok()) {
+    job = nullptr;
+    Finish(std::move(promotion), submitted);
+  }
+}
+
+void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status status) {
+  if (absl::IsDataLoss(status)) {
+    status = parts_.drop_damaged(promotion->pin_, "the tier cannot read it");
+  } else if (status.ok() && promotion->is_whole()) {
+    status = CheckAndKeep(*promotion);
+  } else if (status.ok() && promotion->memory_.is_empty()) {
+    status = FindParts(*promotion);
+    if (status.ok()) {
+      return Begin(promotion);
+    }
+  } else if (status.ok()) {
+    status = CheckSlice(*promotion);
+  }
+  failed_.Add(status.ok() ? 0 : 1);
+  std::vector<WaitingGets::Id> gets;
+  {
+    const MutexLock lock(mutex_);
+    promotion->status_ = std::move(status);
+    gets.swap(promotion->gets_);
+    prefetching_bytes_ -= promotion->is_prefetch_ ? promotion->share_bytes_ : 0;
+    GiveShareBack(*promotion);
+    promotions_.erase(KeyOf(promotion->pin_, promotion->slice_));
+  }
+  promotion.reset();  // its pin is gone before Stop() returns, where no get has it
+  for (const WaitingGets::Id get : gets) {
+    parts_.ended(get);
+  }
+  parts_.has_room();
+  Leave();
+}
+
+void Promotions::Leave() {
+  const MutexLock lock(mutex_);
+  if (--under_way_ == 0) {
+    ended_.NotifyAll();
+  }
+}
+
+absl::Status Promotions::FindParts(Promotion& promotion) {
+  codecs::Error error = codecs::ParseImagePrefix(promotion.prefix_.bytes(), &promotion.parsed_);
+  if (error == codecs::Error::kOk) {
+    error = CheckPinned(promotion.pin_, promotion.parsed_, promotion.space_->fingerprint());
+  }
+  if (error != codecs::Error::kOk) {
+    return parts_.drop_damaged(promotion.pin_, codecs::Name(error));
+  }
+  SliceParts found = PartsOf(promotion.parsed_, promotion.slice_);
+  CAIRN_ASSIGN_OR_RETURN(promotion.memory_, AllocateForSlice(promotion, found.bytes));
+  SetParts(promotion, std::move(found.parts), promotion.memory_.bytes());
+  return absl::OkStatus();
+}
+
+absl::Status Promotions::CheckSlice(Promotion& promotion) {
+  uint64_t read_bytes = promotion.prefix_.size_bytes();
+  for (const codecs::ImagePart& part : promotion.parts_) {
+    read_bytes += part.bytes;
+  }
+  const std::span<std::byte> memory = promotion.memory_.bytes();
+  size_t bytes = 0;
+  CAIRN_CHECK(codecs::GatherParts(promotion.parsed_, promotion.slice_, promotion.parts_, memory,
+                                  &bytes) == codecs::Error::kOk);
+  codecs::Error error = codecs::ParseImage(memory.first(bytes), &promotion.view_);
+  if (error == codecs::Error::kOk) {
+    error = codecs::VerifyTiles(promotion.view_);
+  }
+  if (error != codecs::Error::kOk) {
+    return parts_.drop_damaged(promotion.pin_, codecs::Name(error));
+  }
+  promotion.prefix_.Reset();
+  promotion.memory_.ShrinkTo(bytes);
+  slice_bytes_.Add(read_bytes);
+  sliced_.Add();
+  return absl::OkStatus();
+}
+
+absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
+  codecs::ImageView& view = promotion.view_;
+  codecs::Error error = ParsePinned(promotion.pin_, promotion.memory_.bytes(),
+                                    promotion.space_->fingerprint(), &view);
+  if (error == codecs::Error::kOk) {
+    error = codecs::VerifyTiles(view);
+  }
+  if (error != codecs::Error::kOk) {
+    return parts_.drop_damaged(promotion.pin_, codecs::Name(error));
+  }
+  whole_bytes_.Add(view.bytes().size());
+  if (promotion.writer_.is_empty()) {
+    staged_.Add();
+    return absl::OkStatus();
+  }
+  NewCopy copy;
+  copy.recipe = promotion.pin_.copy().recipe;
+  copy.directory_crc = promotion.pin_.copy().directory_crc;
+  if (view.spec().side_object_count > 0) {
+    copy.side_object = promotion.space_->coding().Find(view.spec().side_objects[0]);
+  }
+  copy.extent = std::move(promotion.memory_);
+  copy.tenant = promotion.space_->tenant();
+  const Pin image = parts_.images.PinImage(promotion.pin_);
+  if (!image.is_empty() &&
+      parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
+    promotion.resident_ = parts_.images.Reside(image, TierId::kHost);
+  }
+  if (promotion.resident_.is_empty()) {
+    return absl::NotFoundError("deleted or evicted meanwhile");
+  }
+  copied_.Add();
+  return absl::OkStatus();
+}
+
+}  // namespace cairn
