@@ -213,6 +213,8 @@ std::string HelpText() {
     std::string_view fallback = knob.fallback;
     if (knob.name == "socket")
       fallback = "$XDG_RUNTIME_DIR/cairn/cairnd.sock, else /tmp/cairn-UID/cairnd.sock";
+    if (knob.name == "admin")
+      fallback = "unix:PATH beside that of control, else of socket, as in cairnd.admin.sock";
     if (knob.name == "staging-bytes")
       fallback = "an eighth of host-bytes, at least 192MiB, at most 1GiB";
     absl::StrAppend(&text, "\n  --", ToAbsl(knob.name), " (", VariableOf(knob.name), ")\n      ",

@@ -24,6 +24,7 @@ namespace cairn {
 // Meaning and limits of each field: the row of the same name in config_knobs.cc.
 struct Config {
   std::string control;  // ParseControlAddress() takes it
+  std::string admin;    // as `control`, or "off"
   HostPort data, http;
   std::string socket, data_port_range;
   uint64_t host_bytes = 0, staging_bytes = 0, quarantine_bytes = 0;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
@@ -39,12 +40,19 @@ constexpr Knob kTable[] = {
      Text{
          &Config::control, [](std::string_view text) { return ParseControlAddress(text).status(); },
          [] { return std::string_view("HOST:PORT, [IPV6]:PORT or unix:PATH, the path absolute"); }},
-     "gRPC: sessions, spaces, match, admin"},
+     "gRPC: sessions, spaces, match"},
     {"http", "127.0.0.1:50152", Address{&Config::http}, "/metrics, /healthz, /readyz"},
     {"socket", "",
      Text{&Config::socket, CheckSocketPath,
           [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},
      "unix socket of the local data plane"},
+    {"admin", "",
+     Text{&Config::admin,
+          [](std::string_view text) {
+            return text == "off" ? absl::OkStatus() : ParseControlAddress(text).status();
+          },
+          [] { return std::string_view("HOST:PORT, [IPV6]:PORT, unix:PATH or off"); }},
+     "gRPC: operators, whom nothing but its reach limits; as control is: both at one address"},
     {"data", "off", Address{&Config::data},
      "UCX data plane; whoever reaches this port can crash the daemon: trusted networks only"},
     {"data-port-range", "any",
@@ -125,6 +133,25 @@ std::string Expects(const Knob& knob) {
 
 namespace {
 
+std::string DefaultSocket(const Environment& environment) {
+  const auto runtime = environment.find("XDG_RUNTIME_DIR");
+  if (runtime != environment.end() && runtime->second.starts_with('/') &&
+      runtime->second.size() <= 80) {
+    return absl::StrCat(runtime->second, "/cairn/cairnd.sock");
+  }
+  return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
+}
+
+// Beside the socket that there is, so that daemons which share a folder do not meet.
+std::string DefaultAdmin(const Environment& environment, const Config& so_far) {
+  constexpr absl::string_view kUnix = "unix:";
+  absl::string_view beside = so_far.control;
+  const std::string socket = so_far.socket == "off" ? DefaultSocket(environment) : so_far.socket;
+  if (!absl::ConsumePrefix(&beside, kUnix)) beside = socket;
+  absl::ConsumeSuffix(&beside, ".sock");
+  return absl::StrCat(kUnix, beside, ".admin.sock");
+}
+
 template <typename Field>
 absl::Status SetNumber(const Field& kind, absl::StatusOr<uint64_t> value, Config* config) {
   CAIRN_RETURN_IF_ERROR(value.status());
@@ -174,13 +201,9 @@ std::string Print(const Knob& knob, const Config& config) {
 
 std::string DefaultOf(const Knob& knob, const Environment& environment, const Config& so_far) {
   if (knob.name == "staging-bytes") return PrintBytes(limits::StagingBytes(so_far.host_bytes));
-  if (knob.name != "socket") return std::string(knob.fallback);
-  const auto runtime = environment.find("XDG_RUNTIME_DIR");
-  if (runtime != environment.end() && runtime->second.starts_with('/') &&
-      runtime->second.size() <= 80) {
-    return absl::StrCat(runtime->second, "/cairn/cairnd.sock");
-  }
-  return absl::StrCat("/tmp/cairn-", ::geteuid(), "/cairnd.sock");
+  if (knob.name == "socket") return DefaultSocket(environment);
+  if (knob.name == "admin") return DefaultAdmin(environment, so_far);
+  return std::string(knob.fallback);
 }
 
 }  // namespace cairn

@@ -8,7 +8,7 @@
 #include "base/log_drops.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "codecs/recipe/recipe.h"
+#include "service/daemon_options.h"
 #include "service/limits.h"
 #include "service/process.h"
 #include "service/tier/ssd/ssd_tier.h"
@@ -19,51 +19,6 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
-
-codecs::Recipe RecipeOf(const Config& config) {
-  codecs::Recipe recipe;
-  CAIRN_CHECK(codecs::ParsePolicyRecipe(config.recipe, &recipe) ==
-              codecs::Error::kOk);  // a row checks it
-  return recipe;
-}
-
-std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
-  absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
-  CAIRN_CHECK_OK(folders);  // a row checks it
-  return *std::move(folders);
-}
-
-IoChoice IoOf(const Config& config) {
-  return config.ssd_io == "uring"     ? IoChoice::kUring
-         : config.ssd_io == "threads" ? IoChoice::kThreads
-                                      : IoChoice::kAuto;
-}
-
-std::optional<uint64_t> ScrubRateOf(const Config& config) {
-  absl::StatusOr<std::optional<uint64_t>> rate = ParseScrubRate(config.ssd_scrub_rate);
-  CAIRN_CHECK_OK(rate);  // a row checks it
-  return *rate;
-}
-
-// Bytes a day; 0: any.
-uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
-  const absl::StatusOr<WriteBudgetValue> value = ParseWriteBudget(config.ssd_write_budget);
-  CAIRN_CHECK_OK(value);  // a row checks it
-  const CopyTier* ssd = tiers.Find(TierId::kSsd);
-  return value->percent > 0 && ssd != nullptr ? ssd->capacity_bytes() / 100 * value->percent
-                                              : value->bytes;
-}
-
-std::optional<uint64_t> IndexBytesOf(const Config& config) {
-  absl::StatusOr<std::optional<uint64_t>> bytes = ParseIndexBytes(config.index_bytes);
-  CAIRN_CHECK_OK(bytes);  // a row checks it
-  return *bytes;
-}
-
-// Of all transports.
-uint64_t PeersMax(const Config& config) {
-  return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
-}
 
 }  // namespace
 
@@ -190,11 +145,15 @@ absl::Status Daemon::StartProbes() {
                                             .readiness = [this] { return Readiness(); },
                                             .remarks = [this] { return Remarks(); }}));
   }
-  CAIRN_ASSIGN_OR_RETURN(const ControlAddress address, ParseControlAddress(config_.control));
-  if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
-  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(address));
+  const ControlAddress control = ControlOf(config_);
+  const std::optional<ControlAddress> admin = AdminOf(config_);
+  for (const ControlAddress& address : {control, admin.value_or(control)}) {
+    if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
+  }
+  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, admin));
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
+           {"admin", control_->admin_address()},
            {"http", metrics_ == nullptr ? "off" : metrics_->address().ToString()}});
   return absl::OkStatus();
 }
@@ -254,6 +213,8 @@ void Daemon::StartServices() {
     if (!address.empty()) terms.data_addresses.push_back(address);
   }
   terms.daemon_version = DaemonVersion();
+  if (metrics_ != nullptr) terms.http_address = metrics_->address().ToString();
+  if (AdminOf(config_).has_value()) terms.admin_address = control_->admin_address();
   terms.payload_bytes_max = limits::kTransferBytesMax;
   terms.is_draining = [this] { return is_draining(); };
   store_service_ = std::make_unique<StoreService>(
@@ -311,7 +272,8 @@ std::string Daemon::ReadyLine() const {
       local_address_.starts_with(kUnix) ? local_address_.substr(kUnix.size()) : local_address_;
   return absl::StrCat("cairnd ready control=", control_->address().ToString(),
                       " http=", metrics_ == nullptr ? "off" : metrics_->address().ToString(),
-                      " socket=", shown(socket), " data=", shown(ucx_address_));
+                      " socket=", shown(socket), " data=", shown(ucx_address_),
+                      " admin=", control_->admin_address());
 }
 
 void Daemon::BeginDrain() {

@@ -50,8 +50,8 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config);
   ~Daemon() { Stop(); }
 
-  // "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT"; "off" for what is
-  // off.
+  // "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
+  // admin=unix:PATH"; "off" for what is off.
   std::string ReadyLine() const;
 
   // From now on no new sessions and puts; readiness and health say so. Idempotent.

@@ -52,7 +52,8 @@ inline constexpr uint32_t kCallGraceMs = 250;
 inline constexpr size_t kCallsMax = 4096;  // that hold something
 inline constexpr int kCallsPerConnectionMax = 128;
 inline constexpr size_t kControlConnectionsMax = 1280;
-inline constexpr int kReflectionThreadsMax = 8;  // each serves one stream of reflection
+inline constexpr size_t kAdminConnectionsMax = 64;  // beside those, at a listener of their own
+inline constexpr int kReflectionThreadsMax = 8;     // each serves one stream of reflection
 
 // --- Match, leases, waiters
 // --------------------------------------------------------------------------

@@ -20,6 +20,7 @@ constexpr uint64_t kTimeoutSeconds = 10;
 constexpr Flag kCommonFlags[] = {
     {"--control", "TARGET",
      "HOST:PORT or unix:PATH of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]"},
+    {"--admin", "TARGET", "unix:PATH or HOST:PORT of operators' calls [what the daemon names]"},
     {"--data", "TARGET", "unix:PATH or HOST:PORT of the data plane [what the daemon names]"},
     {"--timeout", "SECONDS", "of the whole command, 1 to 60 [10]"},
     {"--json", "", "print JSON"},

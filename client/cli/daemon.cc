@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
 }
 
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments) {
-  return AdminClient::Open(arguments.control());
+  return AdminClient::Open(arguments.control(), arguments.Get("--admin"));
 }
 
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin) {

@@ -15,7 +15,13 @@ constexpr int kBarCells = 24;
 
 std::string NameOf(Tier tier) { return std::string(TierName(static_cast<v1::Tier>(tier))); }
 
-void PrintJson(const Arguments& arguments, const Stats& stats, const v1::ListTiersReply& tiers) {
+// Whether it is for operators alone, and we are none.
+bool IsClosed(const absl::Status& status) {
+  return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
+}
+
+void PrintJson(const Arguments& arguments, const Stats& stats,
+               const absl::StatusOr<v1::ListTiersReply>& tiers) {
   JsonWriter json;
   json.BeginObject()
       .Field("control", arguments.control())
@@ -40,8 +46,13 @@ void PrintJson(const Arguments& arguments, const Stats& stats, const v1::ListTie
         .Field("quarantine_bytes", tier.quarantine_bytes)
         .EndObject();
   }
-  json.EndArray().Key("devices").BeginArray();
-  for (const v1::TierInfo& tier : tiers.tiers()) {
+  json.EndArray();
+  if (!tiers.ok()) {
+    json.Field("devices_unknown", std::string(tiers.status().message())).EndObject().Print();
+    return;
+  }
+  json.Key("devices").BeginArray();
+  for (const v1::TierInfo& tier : tiers->tiers()) {
     for (const v1::DeviceInfo& device : tier.devices()) {
       json.BeginObject()
           .Field("path", device.path())
@@ -58,8 +69,8 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   CAIRN_ASSIGN_OR_RETURN(const Stats stats, client->GetStats(timeout));
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::ListTiersReply tiers,
-                         admin->ListTiers(MonotonicNow() + timeout));
+  const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(MonotonicNow() + timeout);
+  if (!tiers.ok() && !IsClosed(tiers.status())) return tiers.status();
   if (arguments.is_json()) {
     PrintJson(arguments, stats, tiers);
     return absl::OkStatus();
@@ -81,7 +92,11 @@ absl::Status Run(const Arguments& arguments) {
                     FormatBytes(tier.staging_bytes), FormatBytes(tier.quarantine_bytes)});
   }
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
-  PrintDevicesInTrouble(tiers);
+  if (tiers.ok()) {
+    PrintDevicesInTrouble(*tiers);
+  } else {
+    absl::PrintF("\ndevices not asked after: %s\n", tiers.status().message());
+  }
   return absl::OkStatus();
 }
 

@@ -1,50 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/admin.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cairn/v1/admin.grpc.pb.h"
+#include "cairn/v1/store.grpc.pb.h"
 #include "client/cpp/options.h"
 #include "client/cpp/rpc.h"
 
 namespace cairn {
 namespace {
 
+// Where the daemon answers operators.
+absl::StatusOr<std::string> AskWhere(const std::string& control, absl::Time deadline) {
+  const absl::StatusOr<DaemonAbout> about = AskAbout(control, deadline);
+  if (absl::IsUnimplemented(about.status())) return control;  // as daemons did before there was one
+  CAIRN_RETURN_IF_ERROR(about.status());
+  const std::string& address = about->admin_address;
+  if (address.empty()) {
+    return absl::FailedPreconditionError(
+        "the daemon answers no operators: it runs with --admin off");
+  }
+  absl::string_view path = address;
+  if (!absl::ConsumePrefix(&path, "unix:") || ::access(std::string(path).c_str(), W_OK) == 0) {
+    return address;
+  }
+  const bool is_closed = errno == EACCES;
+  const std::string text = absl::StrCat("the daemon answers operators at ", address, ", which ",
+                                        is_closed ? "only its own user and root enter"
+                                                  : "is not here: ask on its host or in its pod");
+  return is_closed ? absl::PermissionDeniedError(text) : absl::FailedPreconditionError(text);
+}
+
 class GrpcAdmin final : public AdminClient {
  public:
-  explicit GrpcAdmin(const std::string& control)
-      : stub_(v1::Admin::NewStub(OpenChannel(control))) {}
+  GrpcAdmin(const std::string& control, const std::string& admin)
+      : control_(control), admin_(admin) {}
 
   absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::ListSpaces, v1::ListSpacesRequest(), deadline);
+    return Run(&v1::Admin::Stub::ListSpaces, v1::ListSpacesRequest(), deadline);
   }
   absl::StatusOr<v1::ListBlocksReply> ListBlocks(const v1::ListBlocksRequest& request,
                                                  absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::ListBlocks, request, deadline);
+    return Run(&v1::Admin::Stub::ListBlocks, request, deadline);
   }
   absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
                                                absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::SetPolicy, request, deadline);
+    return Run(&v1::Admin::Stub::SetPolicy, request, deadline);
   }
   absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::ListTiers, v1::ListTiersRequest(), deadline);
+    return Run(&v1::Admin::Stub::ListTiers, v1::ListTiersRequest(), deadline);
   }
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::SetDevice, request, deadline);
+    return Run(&v1::Admin::Stub::SetDevice, request, deadline);
   }
   absl::StatusOr<v1::DrainReply> Drain(absl::Time deadline) override {
-    return RunRpc(*stub_, &v1::Admin::Stub::Drain, v1::DrainRequest(), deadline);
+    return Run(&v1::Admin::Stub::Drain, v1::DrainRequest(), deadline);
   }
 
   absl::Status Verify(uint64_t space_id, absl::Time deadline,
                       const std::function<void(const v1::VerifyProgress&)>& report) override {
+    CAIRN_ASSIGN_OR_RETURN(v1::Admin::Stub * stub, Stub(deadline));
     grpc::ClientContext context;
     context.set_deadline(RpcDeadline(deadline));
     v1::VerifyRequest request;
     request.set_space_id(space_id);
-    auto reader = stub_->Verify(&context, request);
+    auto reader = stub->Verify(&context, request);
     v1::VerifyProgress progress;
     while (reader->Read(&progress)) {  // ends with the stream, at the deadline at the latest
       report(progress);
@@ -53,16 +82,53 @@ class GrpcAdmin final : public AdminClient {
   }
 
  private:
-  const std::unique_ptr<v1::Admin::Stub> stub_;
+  template <typename Request, typename Reply>
+  absl::StatusOr<Reply> Run(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                    const Request&, Reply*),
+                            const Request& request, absl::Time deadline) {
+    CAIRN_ASSIGN_OR_RETURN(v1::Admin::Stub * stub, Stub(deadline));
+    return RunRpc(*stub, method, request, deadline);
+  }
+
+  absl::StatusOr<v1::Admin::Stub*> Stub(absl::Time deadline) {
+    {
+      const MutexLock lock(mutex_);
+      if (stub_ != nullptr) return stub_.get();
+    }
+    std::string address = admin_;
+    if (address.empty()) {
+      CAIRN_ASSIGN_OR_RETURN(address, AskWhere(control_, deadline));
+    }
+    auto stub = v1::Admin::NewStub(OpenChannel(address));
+    const MutexLock lock(mutex_);
+    if (stub_ == nullptr) stub_ = std::move(stub);  // else another thread asked too
+    return stub_.get();
+  }
+
+  const std::string control_, admin_;
+  Mutex mutex_;
+  std::unique_ptr<v1::Admin::Stub> stub_ ABSL_GUARDED_BY(mutex_);  // set once
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(const std::string& control) {
+absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline) {
+  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
+  const auto store = v1::Store::NewStub(OpenChannel(control));
+  CAIRN_ASSIGN_OR_RETURN(const v1::AboutReply reply,
+                         RunRpc(*store, &v1::Store::Stub::About, v1::AboutRequest(), deadline));
+  return DaemonAbout{.version = reply.daemon_version(),
+                     .admin_address = reply.admin_address(),
+                     .http_address = reply.http_address()};
+}
+
+absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(const std::string& control,
+                                                               const std::string& admin) {
   ConnectOptions options;
   options.control = control;
   CAIRN_RETURN_IF_ERROR(Validate(options));
-  return std::make_unique<GrpcAdmin>(control);
+  if (!admin.empty()) CAIRN_RETURN_IF_ERROR(ValidateAddress("admin", admin));
+  return std::make_unique<GrpcAdmin>(control, admin);
 }
 
 }  // namespace cairn

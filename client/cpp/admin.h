@@ -15,10 +15,22 @@
 
 namespace cairn {
 
+struct DaemonAbout {
+  std::string version;
+  // As its host has them; empty: nowhere. admin: HOST:PORT or unix:PATH, http: HOST:PORT.
+  std::string admin_address, http_address;
+};
+// Which daemon answers at `control`, and where else. Needs no session. Unimplemented: one that is
+// older than this call.
+absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
+
 class AdminClient {
  public:
-  // `control` is HOST:PORT or unix:PATH. Does not connect yet.
-  static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control);
+  // Both are HOST:PORT or unix:PATH. Where `admin` is empty, the first call asks the daemon at
+  // `control` where it answers operators; PermissionDenied where that is a socket that is not for
+  // us, FailedPrecondition where it is none of this host, or nowhere. Does not connect yet.
+  static absl::StatusOr<std::unique_ptr<AdminClient>> Open(const std::string& control,
+                                                           const std::string& admin = "");
   virtual ~AdminClient() = default;
 
   virtual absl::StatusOr<v1::ListSpacesReply> ListSpaces(absl::Time deadline) = 0;

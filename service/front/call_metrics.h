@@ -19,6 +19,7 @@ enum class Call : uint8_t {
   kPrefetch,
   kDelete,
   kInvalidate,
+  kAbout,
   kStats,
   kPutSideObject,
   kGetSideObject,
@@ -32,7 +33,7 @@ enum class Call : uint8_t {
   kDrain,
   kHealthCheck,
 };
-inline constexpr size_t kCallCount = 19;
+inline constexpr size_t kCallCount = 20;
 
 class CallMetrics {
  public:

@@ -24,12 +24,17 @@ grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
 }
 
 ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) {
-  const CallPlace place{*context, budget_, identify_(context->peer())};
+  const ControlListener::Peer peer = identify_(context->peer());
+  const CallPlace place{*context, budget_, peer.identity};
   if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
     return probe->second(place);
   }
   if (!is_open_.load(std::memory_order_acquire)) {
     return RefuseCall(place, absl::UnavailableError("the daemon starts; /readyz says how far"));
+  }
+  if (!peer.is_operator && context->method().starts_with("/cairn.v1.Admin/")) {
+    return RefuseCall(place, absl::PermissionDeniedError(absl::StrCat(
+                                 "calls of cairn.v1.Admin are answered ", operators_at_)));
   }
   const auto method = methods_.find(context->method());
   if (method != methods_.end()) return method->second(place);

@@ -2,7 +2,8 @@
 #pragma once
 // Which method a call of the control plane asks for.
 //
-// Until Open() every call is refused as UNAVAILABLE, but for probes.
+// Until Open() every call is refused as UNAVAILABLE, but for probes. Calls of cairn.v1.Admin are
+// refused to peers that are no operators.
 //
 // Thread-safety: AddProbe() before the server starts. Add() before Open(), by the thread that calls
 //                it. All else Thread-safe.
@@ -15,15 +16,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "service/front/call_budget.h"
 #include "service/front/control_call.h"
+#include "service/front/control_listener.h"
 
 namespace cairn {
 
 class CallRouter final : public grpc::CallbackGenericService {
  public:
   // Who is behind a gRPC peer.
-  using Identify = std::function<std::optional<PeerIdentity>(std::string_view peer)>;
-  CallRouter(CallBudget& budget, Identify identify)
-      : budget_(budget), identify_(std::move(identify)) {}
+  using Identify = std::function<ControlListener::Peer(std::string_view peer)>;
+  // `operators_at` is where operators come in, for those who ask elsewhere.
+  CallRouter(CallBudget& budget, Identify identify, std::string operators_at)
+      : budget_(budget), identify_(std::move(identify)), operators_at_(std::move(operators_at)) {}
 
   // Makes the call, which deletes itself.
   using Start = std::function<ControlCall*(const CallPlace& place)>;
@@ -60,6 +63,7 @@ class CallRouter final : public grpc::CallbackGenericService {
 
   CallBudget& budget_;
   const Identify identify_;
+  const std::string operators_at_;
   absl::flat_hash_map<std::string, Start> probes_;
   absl::flat_hash_map<std::string, Start> methods_;  // read once is_open_
   std::atomic<bool> is_open_{false};

@@ -29,6 +29,7 @@
 namespace cairn {
 namespace {
 
+constexpr mode_t kModeOfAll = 0660, kModeOfOurs = 0600;
 constexpr int kBackoffMs = 10;
 constexpr int kAcceptedPerTurnMax = 64;
 constexpr absl::Duration kSweepPause = absl::Milliseconds(100);
@@ -49,22 +50,35 @@ bool Await(int socket, short events, absl::Time deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
-    const ControlAddress& address) {
+    const ControlAddress& control, const std::optional<ControlAddress>& admin) {
   auto listener = std::unique_ptr<ControlListener>(new ControlListener());
-  listener->address_ = address;
-  if (address.is_unix()) {
-    CAIRN_ASSIGN_OR_RETURN(transport::SocketFile file,
-                           transport::SocketFile::Listen(address.path, SOCK_STREAM));
-    listener->file_.emplace(std::move(file));
-    listener->acceptor_.emplace(Acceptor::Borrow(listener->file_->get()));
-  } else {
-    CAIRN_ASSIGN_OR_RETURN(Acceptor acceptor, Acceptor::Listen(address.tcp));
-    listener->acceptor_.emplace(std::move(acceptor));
-    listener->address_.tcp.port = listener->acceptor_->port();
+  const bool is_one = admin.has_value() && admin->ToString() == control.ToString();
+  CAIRN_RETURN_IF_ERROR(
+      Annotate(listener->Open(control, /*is_admin=*/is_one, kModeOfAll), "control"));
+  if (admin.has_value() && !is_one) {
+    CAIRN_RETURN_IF_ERROR(
+        Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs), "admin"));
   }
   listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->wake_.is_valid()) return absl::UnavailableError("no eventfd");
   return listener;
+}
+
+absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin, mode_t mode) {
+  Door& door = doors_.emplace_back();
+  door.address = address;
+  door.is_admin = is_admin;
+  if (address.is_unix()) {
+    CAIRN_ASSIGN_OR_RETURN(transport::SocketFile file,
+                           transport::SocketFile::Listen(address.path, SOCK_STREAM, mode));
+    door.file.emplace(std::move(file));
+    door.acceptor.emplace(Acceptor::Borrow(door.file->get()));
+  } else {
+    CAIRN_ASSIGN_OR_RETURN(Acceptor acceptor, Acceptor::Listen(address.tcp));
+    door.acceptor.emplace(std::move(acceptor));
+    door.address.tcp.port = door.acceptor->port();
+  }
+  return absl::OkStatus();
 }
 
 void ControlListener::Start(std::function<void(Fd socket)> take) {
@@ -77,31 +91,37 @@ void ControlListener::Stop() {
   const uint64_t one = 1;
   CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
   thread_.join();
-  acceptor_.reset();
-  file_.reset();
+  for (Door& door : doors_) {
+    door.acceptor.reset();
+    door.file.reset();
+  }
 }
 
 void ControlListener::Run() {
   ::pthread_setname_np(::pthread_self(), "control");
   bool waits = false;
   while (true) {  // ends: Stop() wakes it
-    pollfd polled[] = {{wake_.get(), POLLIN, 0}, {acceptor_->get(), POLLIN, 0}};
-    const int ready = ::poll(polled, waits ? 1 : 2, waits ? kBackoffMs : -1);
+    std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
+    for (const Door& door : doors_) {
+      if (!waits) polled.push_back({door.acceptor->get(), POLLIN, 0});
+    }
+    const int ready = ::poll(polled.data(), polled.size(), waits ? kBackoffMs : -1);
     if (ready < 0 && errno != EINTR) {
       LogError("control", "poll failed", {{"errno", errno}});
       return;
     }
     if (ready > 0 && polled[0].revents != 0) return;
-    waits = AcceptAll();
+    waits = false;
+    for (Door& door : doors_) waits = AcceptAll(door) || waits;
   }
 }
 
-bool ControlListener::AcceptAll() {
+bool ControlListener::AcceptAll(Door& door) {
   for (int i = 0; i < kAcceptedPerTurnMax; ++i) {
     Fd socket;
-    switch (acceptor_->Accept(&socket)) {
+    switch (door.acceptor->Accept(&socket)) {
       case Acceptor::Outcome::kPeer:
-        TakeIn(std::move(socket));
+        TakeIn(door, std::move(socket));
         break;
       case Acceptor::Outcome::kGone:
         break;
@@ -116,18 +136,22 @@ bool ControlListener::AcceptAll() {
   return false;
 }
 
-void ControlListener::TakeIn(Fd socket) {
+void ControlListener::TakeIn(const Door& door, Fd socket) {
   struct stat facts {};
   if (::fstat(socket.get(), &facts) != 0) return;
-  const Connection connection{.inode = facts.st_ino, .identity = PeerIdentityOf(socket.get())};
-  if (!address_.is_unix()) {
+  const Connection connection{
+      .inode = facts.st_ino,
+      .peer = {.identity = PeerIdentityOf(socket.get()), .is_operator = door.is_admin}};
+  // Whoever fills the control address does not keep operators out.
+  const size_t reserve = &door != &doors_.front() ? limits::kAdminConnectionsMax : 0;
+  if (!door.address.is_unix()) {
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
   {
     const MutexLock lock(mutex_);
     connections_.erase(socket.get());  // of an earlier connection
-    if (!HasRoom()) {
+    if (!HasRoom(limits::kControlConnectionsMax + reserve)) {
       refused_.Add();
       return;
     }
@@ -137,8 +161,8 @@ void ControlListener::TakeIn(Fd socket) {
   take_(std::move(socket));
 }
 
-bool ControlListener::HasRoom() {
-  if (connections_.size() < limits::kControlConnectionsMax) return true;
+bool ControlListener::HasRoom(size_t connections_max) {
+  if (connections_.size() < connections_max) return true;
   const absl::Time now = MonotonicNow();
   if (now < swept_ + kSweepPause) return false;
   swept_ = now;
@@ -147,18 +171,18 @@ bool ControlListener::HasRoom() {
     return ::fstat(entry.first, &facts) != 0 || !S_ISSOCK(facts.st_mode) ||
            facts.st_ino != entry.second.inode;
   });
-  return connections_.size() < limits::kControlConnectionsMax;
+  return connections_.size() < connections_max;
 }
 
-std::optional<PeerIdentity> ControlListener::IdentityOf(std::string_view peer) const {
+ControlListener::Peer ControlListener::PeerOf(std::string_view peer) const {
   constexpr std::string_view kPrefix = "fd:";
   int fd = 0;
   if (!peer.starts_with(kPrefix) || !absl::SimpleAtoi(ToAbsl(peer.substr(kPrefix.size())), &fd)) {
-    return std::nullopt;
+    return {};
   }
   const MutexLock lock(mutex_);
   const auto found = connections_.find(fd);
-  return found == connections_.end() ? std::nullopt : found->second.identity;
+  return found == connections_.end() ? Peer() : found->second.peer;
 }
 
 absl::Status ControlListener::Probe() {
@@ -180,7 +204,8 @@ absl::Status ControlListener::Connect() const {
   };
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
-  if (::getsockname(acceptor_->get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+  if (::getsockname(doors_.front().acceptor->get(), reinterpret_cast<sockaddr*>(&address),
+                    &bytes) != 0) {
     return failure("is closed");
   }
   const Fd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

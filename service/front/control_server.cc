@@ -95,12 +95,12 @@ ControlServer::ControlServer(std::unique_ptr<ControlListener> listener)
               RealClock::Get()),
       names_(Names()) {}
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlAddress& address) {
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
+    const ControlAddress& control, const std::optional<ControlAddress>& admin) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto listener = ControlListener::Bind(address);
-  if (!listener.ok()) return Annotate(listener.status(), "control");
-  auto server = std::unique_ptr<ControlServer>(new ControlServer(*std::move(listener)));
+  CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin));
+  auto server = std::unique_ptr<ControlServer>(new ControlServer(std::move(listener)));
   server->AddHealth();
   grpc::ServerBuilder builder;
   for (const auto& name : server->names_) builder.RegisterService(name.get());

@@ -12,6 +12,8 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,13 +30,20 @@ class ControlServer {
  public:
   // Listens. Health answers, NOT_SERVING, and every other call is refused as UNAVAILABLE until
   // Serve(). Unavailable when the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlAddress& address);
+  // Without `admin`, or where it is not `control`, calls of Admin are refused at `control`.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
+      const ControlAddress& control, const std::optional<ControlAddress>& admin);
   // The services, which outlive the server, answer from now on. Once.
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
 
   // With the port really bound.
   const ControlAddress& address() const { return listener_->address(); }
+  // "off": nowhere.
+  std::string admin_address() const {
+    const ControlAddress* address = listener_->admin_address();
+    return address == nullptr ? "off" : address->ToString();
+  }
   // OK: a client that connects now is answered. May take half a second.
   absl::Status Probe() { return listener_->Probe(); }
   // What the health service answers.
@@ -51,8 +60,9 @@ class ControlServer {
   std::atomic<bool> is_serving_{false};
   const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
-  CallRouter router_{budget_,
-                     [this](std::string_view peer) { return listener_->IdentityOf(peer); }};
+  CallRouter router_{budget_, [this](std::string_view peer) { return listener_->PeerOf(peer); },
+                     admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
+                                              : "at " + admin_address()};
   CallMetrics calls_{Call::kHealthCheck, Call::kHealthCheck};
   const std::vector<std::unique_ptr<grpc::Service>> names_;  // what reflection lists
   std::unique_ptr<grpc::Server> server_;

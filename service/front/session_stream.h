@@ -16,6 +16,7 @@ namespace cairn {
 struct SessionTerms {  // what every session is told
   std::vector<std::string> data_addresses;
   std::string daemon_version;
+  std::string admin_address, http_address;  // of About; empty: none
   uint64_t payload_bytes_max = 0;
   std::function<bool()> is_draining;
 };

@@ -89,6 +89,7 @@ void StoreService::AddTo(CallRouter& router) {
       &StoreService::Contains);
   add("Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
       &StoreService::Prefetch);
+  add("About", Call::kAbout, kShort, &StoreService::About);
   add("Stats", Call::kStats, kShort, &StoreService::Stats);
   add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
@@ -236,6 +237,13 @@ void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateReque
   reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
   (*space)->coding().ForgetQuerySquares();
   AnswerOnceFreed(call, std::move(reply), done);
+}
+
+absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply) {
+  reply->set_daemon_version(terms_.daemon_version);
+  reply->set_admin_address(terms_.admin_address);
+  reply->set_http_address(terms_.http_address);
+  return absl::OkStatus();
 }
 
 absl::Status StoreService::Stats(const v1::StatsRequest& request, v1::StatsReply* reply) {

@@ -55,6 +55,7 @@ class StoreService {
                   const ReplyDone<v1::InvalidateReply>& done);
   template <typename Reply>
   void AnswerOnceFreed(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done);
+  absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
   absl::Status Stats(const v1::StatsRequest& request, v1::StatsReply* reply);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;
   absl::StatusOr<v1::PutSideObjectReply> Install(const v1::PutSideObjectRequest& first,

@@ -83,6 +83,8 @@ def check_serves(root):
         control = ["--control", "unix:/run/cairn/control.sock"]
         assert "64MiB" in chroot(root, "cairnctl", "status", *control, user="cairn:cairn")
         assert chroot(root, "cairnctl", "status", *control, user="nobody:nogroup", code=4) == ""
+        assert "host" in chroot(root, "cairnctl", "tier", *control, user="cairn:cairn")
+        chroot(root, "cairnctl", "tier", *control, user="nobody:cairn", code=1)  # no operator
         daemon.terminate()
         assert daemon.wait(30) == 0, log.read_text()
     finally:

@@ -21,7 +21,6 @@
 namespace cairn::transport {
 namespace {
 
-constexpr mode_t kMode = 0660;
 constexpr int kBacklog = 128;
 // Anybody who may read a folder may hold its lock, so it is not waited for longer than another
 // daemon's start.
@@ -91,14 +90,14 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address, in
 
 }  // namespace
 
-absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type) {
+absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type, mode_t mode) {
   CAIRN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   CAIRN_ASSIGN_OR_RETURN(const Fd lock, LockFolderOf(path));
   CAIRN_RETURN_IF_ERROR(RemoveStale(path, address, type));
   Fd socket = MakeSocket(type);
   // The file takes the mode of the socket, less the umask: never wider than it should be, not even
   // for a moment. chmod() then undoes a narrow umask.
-  if (!socket.is_valid() || fchmod(socket.get(), kMode) != 0 ||
+  if (!socket.is_valid() || fchmod(socket.get(), mode) != 0 ||
       bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoStatus("cannot bind", path);
   }
@@ -108,7 +107,7 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type)
     file.device_ = made.st_dev;
     file.inode_ = made.st_ino;
   }
-  if (chmod(path.c_str(), kMode) != 0 || listen(file.get(), kBacklog) != 0) {
+  if (chmod(path.c_str(), mode) != 0 || listen(file.get(), kBacklog) != 0) {
     return ErrnoStatus("cannot listen at", path);
   }
   return file;

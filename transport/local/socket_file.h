@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A listening socket at a path, mode 0660. The daemon's are SOCK_SEQPACKET for the data plane,
+// A listening socket at a path. The daemon's are SOCK_SEQPACKET for the data plane,
 // SOCK_STREAM for the control plane.
 //
 // Thread-safety: Thread-compatible. Move-only; destroying it removes the file if it is still ours.
@@ -17,10 +17,12 @@ namespace cairn::transport {
 
 class SocketFile {
  public:
-  // Replaces a socket file that nobody listens at, and nothing else. Errors: InvalidArgument (path
+  // With that mode, 0660 unless only our own user may come in. Replaces a socket file that nobody
+  // listens at, and nothing else. Errors: InvalidArgument (path
   // too long or empty), FailedPrecondition (somebody listens there, or the path is no socket),
   // Unavailable (as errno says).
-  static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET);
+  static absl::StatusOr<SocketFile> Listen(const std::string& path, int type = SOCK_SEQPACKET,
+                                           mode_t mode = 0660);
 
   SocketFile(SocketFile&& source) noexcept = default;
   SocketFile& operator=(SocketFile&&) = delete;

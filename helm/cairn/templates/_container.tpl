@@ -15,6 +15,7 @@ unix:/run/cairn/control.sock
 {{- define "cairn.args" -}}
 {{- $sizes := include "cairn.sizes" . | fromYaml -}}
 - --control={{ include "cairn.control" . }}
+- --admin=unix:/run/cairn/admin.sock
 - --socket=/run/cairn/cairnd.sock
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon as a process: how it starts, what it answers besides work, how it ends.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cairn/v1/admin.grpc.pb.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/support/temp_dir.h"
@@ -68,7 +71,7 @@ TEST(DaemonLife, TheReadinessLineNamesEveryEndpoint) {
   ASSERT_NE(daemon, nullptr);
   EXPECT_THAT(daemon->ready_line(),
               MatchesRegex("cairnd ready control=127.0.0.1:[0-9]+ http=127.0.0.1:[0-9]+ "
-                           "socket=/.*/cairnd.sock data=off"));
+                           "socket=/.*/cairnd.sock data=off admin=unix:/.*/cairnd.admin.sock"));
 }
 
 TEST(DaemonLife, ProbesHealthAndReflectionAnswer) {
@@ -117,6 +120,53 @@ TEST(DaemonLife, TheControlPlaneMayBeAUnixSocket) {
   daemon->process().Signal(SIGTERM);
   EXPECT_EQ(daemon->process().Wait(absl::Seconds(20)).value_or(-1), 0);
   EXPECT_NE(::stat(path.c_str(), &facts), 0) << "removed at the end";
+}
+
+grpc::Status ListSpaces(v1::Admin::Stub& admin) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::ListSpacesReply reply;
+  return admin.ListSpaces(&context, v1::ListSpacesRequest(), &reply);
+}
+
+TEST(DaemonLife, OperatorsComeInBySocketsOfTheirOwn) {
+  const TempDir folder;
+  for (const std::string& control :
+       {std::string("127.0.0.1:0"), "unix:" + folder.File("control.sock")}) {
+    const auto daemon = StartDaemon({"--control=" + control});
+    ASSERT_NE(daemon, nullptr);
+    const std::string admin = daemon->endpoint("admin");
+    EXPECT_EQ(admin, control.starts_with("unix:")
+                         ? "unix:" + folder.File("control.admin.sock")
+                         : "unix:" + daemon->folder() + "/cairnd.admin.sock");
+    struct stat facts {};
+    ASSERT_EQ(::stat(admin.substr(5).c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0600u);
+    const auto stub = v1::Admin::NewStub(
+        grpc::CreateChannel(daemon->endpoint("control"), grpc::InsecureChannelCredentials()));
+    const grpc::Status refused = ListSpaces(*stub);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_EQ(refused.error_message(), "calls of cairn.v1.Admin are answered at " + admin);
+    // Of one address, the daemon says the other.
+    const auto client = RawClient::Open(daemon->endpoint("control"));
+    ASSERT_TRUE(client.ok()) << client.status();
+    EXPECT_TRUE(ListSpaces((*client)->admin()).ok());
+  }
+}
+
+TEST(DaemonLife, OperatorsComeInWithEverybodyOrNowhereWhereThatIsAsked) {
+  const auto shared = StartDaemon({"--admin=127.0.0.1:0"});  // as --control
+  ASSERT_NE(shared, nullptr);
+  EXPECT_EQ(shared->endpoint("admin"), shared->endpoint("control"));
+  const auto client = RawClient::Open(shared->endpoint("control"));
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(ListSpaces((*client)->admin()).ok());
+  const auto closed = StartDaemon({"--admin=off"});
+  ASSERT_NE(closed, nullptr);
+  EXPECT_EQ(closed->endpoint("admin"), "off");
+  const auto stub = v1::Admin::NewStub(
+      grpc::CreateChannel(closed->endpoint("control"), grpc::InsecureChannelCredentials()));
+  EXPECT_EQ(ListSpaces(*stub).error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST(DaemonLife, FlagsThatStartNothing) {

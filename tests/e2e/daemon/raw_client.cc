@@ -96,7 +96,6 @@ absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(const std::string& co
   client->channel_ =
       grpc::CreateCustomChannel(control, grpc::InsecureChannelCredentials(), arguments);
   client->store_ = v1::Store::NewStub(client->channel_);
-  client->admin_ = v1::Admin::NewStub(client->channel_);
   v1::OpenSessionRequest request;
   request.set_tenant(tenant);
   request.set_client_name("raw");
@@ -104,6 +103,13 @@ absl::StatusOr<std::unique_ptr<RawClient>> RawClient::Open(const std::string& co
   v1::SessionEvent event;
   if (!client->stream_->Read(&event)) return FromGrpc(client->stream_->Finish());
   client->opened_ = event.opened();
+  grpc::ClientContext about_context;
+  v1::AboutReply about;
+  const grpc::Status told = client->store_->About(&about_context, v1::AboutRequest(), &about);
+  if (!told.ok()) return FromGrpc(told);
+  client->admin_channel_ = grpc::CreateCustomChannel(about.admin_address(),
+                                                     grpc::InsecureChannelCredentials(), arguments);
+  client->admin_ = v1::Admin::NewStub(client->admin_channel_);
   CAIRN_ASSIGN_OR_RETURN(client->ticket_, proto::FromTicketBytes(client->opened_.ticket()));
   client->reader_ = std::thread([stream = client->stream_.get()] {
     v1::SessionEvent heartbeat;

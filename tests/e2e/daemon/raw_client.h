@@ -69,6 +69,7 @@ class RawClient {
   ~RawClient();
 
   v1::Store::Stub& store() { return *store_; }
+  // Where the daemon says that operators come in.
   v1::Admin::Stub& admin() { return *admin_; }
   const proto::Ticket& ticket() const { return ticket_; }
   std::string ticket_bytes() const { return opened_.ticket(); }
@@ -106,7 +107,7 @@ class RawClient {
   RawClient() = default;
   proto::Frame HelloFrame(const proto::Ticket& ticket);
 
-  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> channel_, admin_channel_;
   std::unique_ptr<v1::Store::Stub> store_;
   std::unique_ptr<v1::Admin::Stub> admin_;
   grpc::ClientContext stream_context_;

@@ -26,7 +26,7 @@ namespace {
 class ControlTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto daemon = DaemonProcess::Start();
+    auto daemon = DaemonProcess::Start({"--admin=127.0.0.1:0"});  // all calls at one port
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
     auto victim = RawClient::Open(daemon_->endpoint("control"));

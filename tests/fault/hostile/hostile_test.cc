@@ -68,7 +68,7 @@ class HostileTest : public ::testing::Test {
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &ours), 0);
     its = {kDaemonDescriptors, ours.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &its), 0);
-    auto daemon = DaemonProcess::Start({"--host-bytes=256MiB"});
+    auto daemon = DaemonProcess::Start({"--host-bytes=256MiB", "--admin=127.0.0.1:0"});
     ours.rlim_cur = ours.rlim_max;
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &ours), 0);
     ASSERT_TRUE(daemon.ok()) << daemon.status();

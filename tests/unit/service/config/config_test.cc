@@ -68,6 +68,22 @@ TEST(Config, SocketDefaultsToTheRuntimeFolder) {
   EXPECT_THAT(without->config.socket, HasSubstr("/tmp/cairn-"));
 }
 
+TEST(Config, OperatorsComeInBesideTheSocketThatThereIs) {
+  const auto admin = [](std::vector<std::string> flags) {
+    const auto line = Parse(std::move(flags), {{"XDG_RUNTIME_DIR", "/run/user/1000"}});
+    return line.ok() ? line->config.admin : std::string(line.status().message());
+  };
+  EXPECT_EQ(admin({}), "unix:/run/user/1000/cairn/cairnd.admin.sock");
+  EXPECT_EQ(admin({"--socket=/run/a"}), "unix:/run/a.admin.sock");
+  EXPECT_EQ(admin({"--control=unix:/run/c/control.sock", "--socket=/run/d.sock"}),
+            "unix:/run/c/control.admin.sock");
+  EXPECT_EQ(admin({"--socket=off", "--data=10.0.0.1:7"}),
+            "unix:/run/user/1000/cairn/cairnd.admin.sock");
+  EXPECT_EQ(admin({"--admin=off"}), "off");
+  EXPECT_EQ(admin({"--admin=[::1]:7"}), "[::1]:7");
+  EXPECT_THAT(admin({"--admin=unix:here"}), HasSubstr("admin (from flag): 'unix:here'"));
+}
+
 TEST_F(ConfigFile, FlagWinsOverEnvironmentOverFile) {
   const std::string path = Write("lanes: 3\npath-threads: 3\nwindow: 3\n# comment\n");
   const auto line =

@@ -106,8 +106,8 @@ class Caller {
 
 class ControlListenerTest : public ::testing::Test {
  protected:
-  void Start(const ControlAddress& address) {
-    auto listener = ControlListener::Bind(address);
+  void Start(const ControlAddress& address, const std::optional<ControlAddress>& admin = {}) {
+    auto listener = ControlListener::Bind(address, admin);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
@@ -143,10 +143,10 @@ TEST_F(ControlListenerTest, APeerOfAUnixSocketIsKnown) {
     const Caller caller(listener_->address().ToString());
     ASSERT_TRUE(AwaitCalls(1));
     const PeerIdentity ours{.uid = ::geteuid(), .gid = ::getegid()};
-    EXPECT_EQ(listener_->IdentityOf(calls_.peer(0)), ours) << calls_.peer(0);
+    EXPECT_EQ(listener_->PeerOf(calls_.peer(0)).identity, ours) << calls_.peer(0);
   }
-  EXPECT_EQ(listener_->IdentityOf("fd:99999"), std::nullopt);
-  EXPECT_EQ(listener_->IdentityOf("ipv4:127.0.0.1:1"), std::nullopt);
+  EXPECT_EQ(listener_->PeerOf("fd:99999").identity, std::nullopt);
+  EXPECT_EQ(listener_->PeerOf("ipv4:127.0.0.1:1").identity, std::nullopt);
   EXPECT_EQ(listener_->Probe(), absl::OkStatus());
   listener_->Stop();
   EXPECT_NE(::stat(UnixAddress().path.c_str(), &facts), 0) << "the file is removed";
@@ -158,7 +158,30 @@ TEST_F(ControlListenerTest, APeerOfTcpIsNobody) {
   const Caller caller(listener_->address().ToString());
   ASSERT_TRUE(AwaitCalls(1));
   EXPECT_TRUE(calls_.peer(0).starts_with("fd:")) << calls_.peer(0);
-  EXPECT_EQ(listener_->IdentityOf(calls_.peer(0)), std::nullopt);
+  EXPECT_EQ(listener_->PeerOf(calls_.peer(0)).identity, std::nullopt);
+}
+
+TEST_F(ControlListenerTest, OperatorsAreThoseWhoComeInByTheirOwnSocket) {
+  const ControlAddress admin = {.tcp = {}, .path = folder_.File("admin.sock")};
+  Start(UnixAddress(), admin);
+  struct stat facts {};
+  ASSERT_EQ(::stat(admin.path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600u);
+  const Caller anybody(listener_->address().ToString());
+  ASSERT_TRUE(AwaitCalls(1));
+  EXPECT_FALSE(listener_->PeerOf(calls_.peer(0)).is_operator);
+  const Caller one(listener_->admin_address()->ToString());
+  ASSERT_TRUE(AwaitCalls(2));
+  EXPECT_TRUE(listener_->PeerOf(calls_.peer(1)).is_operator);
+  EXPECT_FALSE(listener_->PeerOf("fd:99999").is_operator);
+}
+
+TEST_F(ControlListenerTest, EverybodyIsAnOperatorWhereTheAddressIsOne) {
+  Start(UnixAddress(), UnixAddress());
+  EXPECT_EQ(listener_->admin_address()->ToString(), listener_->address().ToString());
+  const Caller anybody(listener_->address().ToString());
+  ASSERT_TRUE(AwaitCalls(1));
+  EXPECT_TRUE(listener_->PeerOf(calls_.peer(0)).is_operator);
 }
 
 // A call's identity is looked up by its descriptor: the number must not name another connection

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/daemon_options.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace cairn {
+
+ControlAddress ControlOf(const Config& config) {
+  absl::StatusOr<ControlAddress> address = ParseControlAddress(config.control);
+  CAIRN_CHECK_OK(address);  // a row checks it
+  return *std::move(address);
+}
+
+std::optional<ControlAddress> AdminOf(const Config& config) {
+  if (config.admin == "off") return std::nullopt;
+  absl::StatusOr<ControlAddress> address = ParseControlAddress(config.admin);
+  CAIRN_CHECK_OK(address);  // a row checks it
+  return *std::move(address);
+}
+
+codecs::Recipe RecipeOf(const Config& config) {
+  codecs::Recipe recipe;
+  CAIRN_CHECK(codecs::ParsePolicyRecipe(config.recipe, &recipe) ==
+              codecs::Error::kOk);  // a row checks it
+  return recipe;
+}
+
+std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
+  absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
+  CAIRN_CHECK_OK(folders);  // a row checks it
+  return *std::move(folders);
+}
+
+IoChoice IoOf(const Config& config) {
+  return config.ssd_io == "uring"     ? IoChoice::kUring
+         : config.ssd_io == "threads" ? IoChoice::kThreads
+                                      : IoChoice::kAuto;
+}
+
+std::optional<uint64_t> ScrubRateOf(const Config& config) {
+  absl::StatusOr<std::optional<uint64_t>> rate = ParseScrubRate(config.ssd_scrub_rate);
+  CAIRN_CHECK_OK(rate);  // a row checks it
+  return *rate;
+}
+
+uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers) {
+  const absl::StatusOr<WriteBudgetValue> value = ParseWriteBudget(config.ssd_write_budget);
+  CAIRN_CHECK_OK(value);  // a row checks it
+  const CopyTier* ssd = tiers.Find(TierId::kSsd);
+  return value->percent > 0 && ssd != nullptr ? ssd->capacity_bytes() / 100 * value->percent
+                                              : value->bytes;
+}
+
+std::optional<uint64_t> IndexBytesOf(const Config& config) {
+  absl::StatusOr<std::optional<uint64_t>> bytes = ParseIndexBytes(config.index_bytes);
+  CAIRN_CHECK_OK(bytes);  // a row checks it
+  return *bytes;
+}
+
+uint64_t PeersMax(const Config& config) {
+  return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
+}
+
+}  // namespace cairn

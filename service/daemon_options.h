@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The configuration in the types of the parts that it is for. Pure.
+// REQUIRES: ParseCommandLine() made it.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codecs/recipe/recipe.h"
+#include "service/config.h"
+#include "service/tier/ssd/ssd_tier.h"
+#include "service/tier/tiers.h"
+
+namespace cairn {
+
+ControlAddress ControlOf(const Config& config);
+// Absent: off.
+std::optional<ControlAddress> AdminOf(const Config& config);
+codecs::Recipe RecipeOf(const Config& config);
+std::vector<SsdFolder> SsdFoldersOf(const Config& config);
+IoChoice IoOf(const Config& config);
+std::optional<uint64_t> ScrubRateOf(const Config& config);
+// Bytes a day; 0: any.
+uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
+std::optional<uint64_t> IndexBytesOf(const Config& config);
+// Of all transports.
+uint64_t PeersMax(const Config& config);
+
+}  // namespace cairn
