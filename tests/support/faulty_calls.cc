@@ -2,6 +2,8 @@
 #include "tests/support/faulty_calls.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -10,40 +12,90 @@
 #include <atomic>
 #include <climits>
 #include <cstdarg>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace cairn {
 namespace {
 
-struct Faults {
-  std::atomic<size_t> count{0};  // without it the calls cost nothing
-  std::mutex mutex;
-  std::vector<FaultyCalls::Fault> faults;
-  uint64_t met = 0;
+constexpr size_t kFaultsMax = 16;
+constexpr useconds_t kHangStepMicroseconds = 2000;
+
+struct Slot {
+  FaultyCalls::Call call = FaultyCalls::kWrite;
+  int error = 0;
+  uint64_t calls_max = 0;
+  std::array<char, 256> path{};
 };
 
+// Memory of one process or of several: zero is a good beginning.
+struct Faults {
+  std::atomic<size_t> count;  // without it the calls cost nothing
+  std::atomic<bool> is_locked;
+  std::array<Slot, kFaultsMax> slots;
+  uint64_t met;
+
+  void lock() {
+    while (is_locked.exchange(true, std::memory_order_acquire)) {  // pairs with unlock()
+      ::sched_yield();
+    }
+  }
+  void unlock() { is_locked.store(false, std::memory_order_release); }
+};
+
+// By the system's own calls: those below need it. Null: it cannot be had.
+Faults* Map(const char* path, int flags) {
+  const long fd = ::syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | flags, 0600);
+  if (fd < 0 || ::ftruncate(static_cast<int>(fd), sizeof(Faults)) != 0) {
+    return nullptr;
+  }
+  void* const memory =
+      ::mmap(nullptr, sizeof(Faults), PROT_READ | PROT_WRITE, MAP_SHARED, static_cast<int>(fd), 0);
+  ::close(static_cast<int>(fd));
+  return memory == MAP_FAILED ? nullptr : static_cast<Faults*>(memory);
+}
+
 // Never destroyed: the process calls to its end.
-Faults& TheFaults() {
-  static auto* const faults = new Faults;
-  return *faults;
+std::atomic<Faults*>& TheFaultsPointer() {
+  static std::atomic<Faults*> faults = [] {
+    const char* const path = std::getenv(FaultyCalls::kFileVariable);
+    Faults* const shared = path == nullptr ? nullptr : Map(path, 0);
+    return shared != nullptr ? shared : new Faults{};
+  }();
+  return faults;
+}
+Faults& TheFaults() { return *TheFaultsPointer().load(); }
+
+// The error of the call; 0: none. `is_first`: it is counted.
+int ErrorOf(FaultyCalls::Call call, std::string_view path, bool is_first) {
+  Faults& all = TheFaults();
+  const std::scoped_lock lock(all);
+  for (size_t i = 0; i < all.count; ++i) {
+    Slot& fault = all.slots[i];
+    if (fault.call == call && fault.calls_max > 0 && path.find(fault.path.data()) != path.npos) {
+      if (is_first) {
+        --fault.calls_max;
+        ++all.met;
+      }
+      return fault.error;
+    }
+  }
+  return 0;
 }
 
 // True, and errno: it fails.
 bool Fails(FaultyCalls::Call call, std::string_view path) {
-  Faults& all = TheFaults();
-  const std::scoped_lock lock(all.mutex);
-  for (FaultyCalls::Fault& fault : all.faults) {
-    if (fault.call == call && fault.calls_max > 0 && path.find(fault.path) != path.npos) {
-      --fault.calls_max;
-      ++all.met;
-      errno = fault.error;
-      return true;
-    }
+  int error = ErrorOf(call, path, /*is_first=*/true);
+  while (error == FaultyCalls::kHang) {  // ends: with Clear()
+    ::usleep(kHangStepMicroseconds);
+    error = ErrorOf(call, path, /*is_first=*/false);
   }
-  return false;
+  if (error != 0) {
+    errno = error;
+  }
+  return error != 0;
 }
 
 bool Fails(FaultyCalls::Call call, int fd) {
@@ -71,24 +123,34 @@ int Open(const char* path, int flags, mode_t mode) {
 
 }  // namespace
 
-void FaultyCalls::Inject(Fault fault) {
+void FaultyCalls::Share(const std::string& path) {
+  Faults* const shared = Map(path.c_str(), O_CREAT);
+  if (shared == nullptr) {
+    std::abort();
+  }
+  TheFaultsPointer() = shared;
+}
+
+void FaultyCalls::Inject(const Fault& fault) {
   Faults& all = TheFaults();
-  const std::scoped_lock lock(all.mutex);
-  all.faults.push_back(std::move(fault));
-  all.count = all.faults.size();
+  const std::scoped_lock lock(all);
+  Slot& slot = all.slots.at(all.count);
+  slot = {.call = fault.call, .error = fault.error, .calls_max = fault.calls_max};
+  fault.path.copy(slot.path.data(), slot.path.size() - 1);
+  ++all.count;
 }
 
 void FaultyCalls::Clear() {
   Faults& all = TheFaults();
-  const std::scoped_lock lock(all.mutex);
-  all.faults.clear();
+  const std::scoped_lock lock(all);
   all.count = 0;
   all.met = 0;
 }
 
 uint64_t FaultyCalls::met() {
-  const std::scoped_lock lock(TheFaults().mutex);
-  return TheFaults().met;
+  Faults& all = TheFaults();
+  const std::scoped_lock lock(all);
+  return all.met;
 }
 
 }  // namespace cairn

@@ -8,7 +8,13 @@
 //   …
 //   FaultyCalls::Clear();
 //
-// Thread-safety: Thread-safe.
+// A daemon that a test starts has them too, where these calls are loaded ahead of its C library
+// (cairn_faulty_calls, by LD_PRELOAD) and both share a file:
+//
+//   FaultyCalls::Share(folder.File("faults"));
+//   ::setenv(FaultyCalls::kFileVariable, folder.File("faults").c_str(), 1);
+//
+// Thread-safety: Thread-safe; Share() before all others.
 
 #include <cerrno>
 #include <cstdint>
@@ -19,18 +25,23 @@ namespace cairn {
 
 class FaultyCalls {
  public:
+  static constexpr char kFileVariable[] = "CAIRN_TEST_FAULTS";
   enum Call { kOpen, kRead, kWrite, kSync, kAllocate };
+  // In the place of an error: the call does not return before Clear().
+  static constexpr int kHang = -1;
   // Fails calls of a file whose path has `path` in it.
   struct Fault {
     Call call = kWrite;
-    std::string path;
+    std::string path;  // short: 255 bytes at most
     int error = EIO;
     uint64_t calls_max = std::numeric_limits<uint64_t>::max();
   };
 
-  static void Inject(Fault fault);
+  // Makes the file. From now on the faults are those of all processes that share it.
+  static void Share(const std::string& path);
+  static void Inject(const Fault& fault);
   static void Clear();
-  // Calls that failed since the last Clear().
+  // Calls that failed or hung since the last Clear().
   static uint64_t met();
 };
 

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <vector>
 
 #include "base/clock.h"
 #include "client/cpp/admin.h"
 #include "tests/e2e/client/tier_fixture.h"
 #include "tests/e2e/daemon/raw_client.h"
+#include "tests/support/faulty_calls.h"
 #include "tests/support/wait.h"
 
 namespace cairn {
@@ -25,18 +25,21 @@ constexpr int kExitHung = 3;
 
 class HangTest : public TierTest {
  protected:
-  void SetUp() override {
-    ::setenv("LD_PRELOAD", CAIRN_HANG_CALLS, 1);
-    ::setenv("CAIRN_TEST_HANG_FLAG", flag_.c_str(), 1);
-    ::setenv("CAIRN_TEST_HANG_FOLDER", (path_ + "/segments").c_str(), 1);
+  HangTest() {
+    FaultyCalls::Share(faults_);
+    ::setenv(FaultyCalls::kFileVariable, faults_.c_str(), 1);
+    ::setenv("LD_PRELOAD", CAIRN_FAULTY_CALLS, 1);
   }
-  void TearDown() override {
-    for (const char* name : {"LD_PRELOAD", "CAIRN_TEST_HANG_FLAG", "CAIRN_TEST_HANG_FOLDER"}) {
-      ::unsetenv(name);
+  ~HangTest() override {
+    ::unsetenv("LD_PRELOAD");
+    ::unsetenv(FaultyCalls::kFileVariable);
+  }
+  void Hang() const {
+    for (const auto call : {FaultyCalls::kRead, FaultyCalls::kWrite}) {
+      FaultyCalls::Inject({.call = call, .path = path_ + "/segments", .error = FaultyCalls::kHang});
     }
   }
-  void Hang() const { std::ofstream(flag_) << "1"; }
-  void GoOn() const { std::filesystem::remove(flag_); }
+  static void GoOn() { FaultyCalls::Clear(); }
   void Launch() {
     auto launched = DaemonProcess::Launch(Flags());
     ASSERT_TRUE(launched.ok()) << launched.status();
@@ -67,7 +70,7 @@ class HangTest : public TierTest {
   }
 
   const TempDir folder_;
-  const std::string flag_ = folder_.File("hang");
+  const std::string faults_ = folder_.File("faults");
 };
 
 TEST_F(HangTest, ProbesAreAnsweredWhileItRecovers) {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `cairnctl replay` against a real cairnd: what it hits is what a model of the store hits.
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-
 #include <signal.h>
 
 #include <algorithm>
@@ -14,68 +11,20 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/replay/content.h"
 #include "tests/e2e/client/client_fixture.h"
-#include "tests/support/random.h"
+#include "tests/e2e/client/replay_fixture.h"
 #include "tests/support/run_command.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
 
-using google::protobuf::Struct;
-using google::protobuf::Value;
 using replay::Content;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr uint64_t kTraceTokens = 512;  // of a block
 constexpr char kSmallBlocks[] = " --block-bytes 16KiB";
-
-struct Asked {
-  std::vector<uint64_t> ids;
-  uint64_t tokens = 0;
-};
-
-// Sessions under a few system prompts: a turn asks for all of its session so far and some blocks
-// more, then others have their turn, and some sessions never come back.
-std::vector<Asked> Sessions(size_t turns, size_t session_count = 12) {
-  constexpr uint64_t kPrompts = 3, kPromptBlocks = 4;
-  std::mt19937_64 random = SeededRandom();
-  std::vector<std::vector<uint64_t>> sessions;
-  uint64_t next_id = 1000;
-  std::vector<Asked> asked;
-  for (size_t turn = 0; turn < turns; ++turn) {
-    const size_t which = random() % session_count;
-    if (which >= sessions.size()) {
-      sessions.emplace_back();
-      for (uint64_t i = 0; i < kPromptBlocks; ++i) {
-        sessions.back().push_back(random() % kPrompts * 100 + i);
-        if (i > 0) sessions.back().back() = sessions.back().front() + i;
-      }
-    } else if (random() % 8 == 0) {
-      sessions.erase(sessions.begin() + static_cast<ptrdiff_t>(which));
-      continue;
-    }
-    auto& session = sessions[std::min(which, sessions.size() - 1)];
-    for (uint64_t i = random() % 4; i > 0; --i) session.push_back(next_id++);
-    asked.push_back({session, session.size() * kTraceTokens - random() % kTraceTokens});
-  }
-  return asked;
-}
-
-std::string TraceOf(const std::vector<Asked>& asked, uint64_t step_ms) {
-  std::string text;
-  uint64_t time_ms = 0;
-  for (const Asked& one : asked) {
-    absl::StrAppend(&text, "{\"timestamp\": ", time_ms, ", \"input_length\": ", one.tokens,
-                    ", \"output_length\": 10, \"hash_ids\": [", absl::StrJoin(one.ids, ", "),
-                    "]}\n");
-    time_ms += step_ms;
-  }
-  return text;
-}
 
 struct Modelled {
   uint64_t blocks = 0, hit_blocks = 0, hit_tokens = 0, distinct = 0;
@@ -102,51 +51,13 @@ Modelled ModelOf(const std::vector<Asked>& asked) {
   return model;
 }
 
-struct Played {
-  int code = -1;
-  std::string output;
-  Struct figures;
-
-  // "hits.host.blocks"
-  double Figure(const std::string& path) const {
-    const Struct* at = &figures;
-    std::stringstream names(path);
-    std::string name;
-    while (std::getline(names, name, '.')) {
-      const auto found = at->fields().find(name);
-      if (found == at->fields().end()) {
-        ADD_FAILURE() << "no " << path << " in " << output;
-        return -1;
-      }
-      if (found->second.has_number_value()) return found->second.number_value();
-      at = &found->second.struct_value();
-    }
-    ADD_FAILURE() << path << " is no number";
-    return -1;
-  }
-};
-
 class ReplayTest : public ClientTest {
  protected:
   std::string TracePath() const { return folder_.File("trace.jsonl"); }
 
   Played Play(const std::string& trace, const std::string& flags,
               const DaemonProcess& daemon = *daemon_) const {
-    std::ofstream(TracePath()) << trace;
-    Played played;
-    const Ran ran =
-        RunCommand(absl::StrCat(CAIRNCTL_PATH, " replay ", TracePath(), " --json --control ",
-                                daemon.endpoint("control"), " --deadline-ms 20000 ", flags));
-    played.code = ran.code;
-    played.output = ran.output;
-    // What went wrong is said beside the figures.
-    const size_t start = played.output.find("{\n");
-    const size_t end = played.output.rfind('}');
-    if (start != std::string::npos && end != std::string::npos) {
-      const std::string json = played.output.substr(start, end + 1 - start);
-      EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &played.figures).ok()) << json;
-    }
-    return played;
+    return PlayTrace(daemon, TracePath(), trace, "--deadline-ms 20000 " + flags);
   }
 
   TempDir folder_;

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A daemon with three devices loses power while clients work: it is killed, and of what it wrote
+// and had not synced, pages at random are as they were before (tests/fault/ssd/cut_log.h).
+#include <cstdlib>
+
+#include "tests/fault/daemon/restart_fixture.h"
+#include "tests/fault/ssd/cut_log.h"
+
+namespace cairn {
+namespace {
+
+class DaemonPowerCut : public RestartFixture {
+ protected:
+  DaemonPowerCut() {
+    io_ = "threads";  // whose calls are the C library's
+    ::setenv("LD_PRELOAD", CAIRN_CUT_CALLS, 1);
+    ::setenv(kCutRootVariable, disk_.path().c_str(), 1);
+    ::setenv(kCutLogVariable, Log().c_str(), 1);
+  }
+  ~DaemonPowerCut() override {
+    for (const char* name : {"LD_PRELOAD", kCutRootVariable, kCutLogVariable}) {
+      ::unsetenv(name);
+    }
+  }
+  std::string Log() const { return outside_.File("log"); }
+  // A round that ends with the cut. `unbelieved`: syncs of files with it in their path do nothing.
+  void CutRound(const Keeper::Expected& expected, const std::string& unbelieved = "") {
+    ASSERT_NO_FATAL_FAILURE(Round(expected, /*is_damaged=*/true));
+    const CutFigures cut = RevertUnsynced(Log(), random_, [&](const std::string& path) {
+      return unbelieved.empty() || path.find(unbelieved) == std::string::npos;
+    });
+    std::filesystem::remove(Log());
+    writes_ += cut.writes;
+    pages_ += cut.pages;
+  }
+
+  const TempDir outside_{std::filesystem::path(CAIRN_TEST_DISK)};
+  uint64_t writes_ = 0, pages_ = 0;
+};
+
+TEST_F(DaemonPowerCut, LosesNothingThatIsDurable) {
+  for (int round = 0; round <= Rounds(2); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    evicting_ += has_evicted_ ? 1 : 0;
+    ASSERT_NO_FATAL_FAILURE(
+        CutRound({.is_whole = !has_evicted_, .is_closed = false, .spared = {}}));
+  }
+  Print();
+  std::cout << writes_ << " writes, " << pages_ << " pages taken back\n";
+  EXPECT_GT(pages_, 0u);
+}
+
+// A daemon that did not sync what it has to would lose durable blocks: the test above would see it.
+TEST_F(DaemonPowerCut, ThatTakesBackSegmentsIsSeen) {
+  const auto lost = [this] {
+    uint64_t sum = 0;
+    for (const auto& keeper : keepers_) sum += keeper->counts().lost;
+    return sum;
+  };
+  for (int round = 0; round < 20 && lost() == 0; ++round) {
+    ASSERT_NO_FATAL_FAILURE(
+        CutRound({.is_whole = false, .is_closed = false, .spared = {}}, "/segments/"));
+  }
+  EXPECT_GT(lost(), 0u);
+}
+
+}  // namespace
+}  // namespace cairn
