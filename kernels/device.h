@@ -131,7 +131,7 @@ CAIRN_DEVICE T LoadGlobal(const void* from) {
     return __ldg(static_cast<const T*>(from));
   }
 }
-// A record of the host's, likewise.
+// A record of the host's, or what the block has stored and met behind, likewise.
 template <typename T>
 CAIRN_DEVICE T LoadRecord(const void* from) {
   return *static_cast<const T*>(from);

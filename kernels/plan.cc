@@ -11,9 +11,9 @@
 #include "codecs/image/settle.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pack/strip.h"
-#include "codecs/side/bank.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
+#include "kernels/plan_side.h"
 
 namespace cairn::kernels {
 namespace {
@@ -33,7 +33,6 @@ static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max()
 
 bool IsFormDecodable(uint16_t form) {
   switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kStepStrips:
     case TileLayoutId::kHot:
       return false;
     default:
@@ -95,6 +94,8 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
       return whole(DecodeList::kMixedAny);
     case TileLayoutId::kKept:
       return whole(DecodeList::kKeptAny);
+    case TileLayoutId::kStepStrips:
+      return whole(DecodeList::kStepsAny);
     case TileLayoutId::kFp8:
       if (tokens == 0) return whole(DecodeList::kFp8Any);
       return {static_cast<uint32_t>(plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16
@@ -127,14 +128,6 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
   });
 }
 
-// Where on the device that part of the job's side object lies that is the tile's.
-const uint8_t* SideOf(const DecodeJob& job, const PlacedTile& tile) {
-  if (!job.prefix->spec().recipe.NeedsBank()) return nullptr;
-  const codecs::Bank& bank = *job.side.bank;
-  const uint8_t* patterns = bank.PatternsOf(tile.geometry.PlaneIndex(), tile.at);
-  return codecs::U8(job.side_object) + (patterns - codecs::U8(bank.bytes().data()));
-}
-
 TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   TileTask task{};
   task.source = codecs::U8(job.image) + tile.entry.offset;
@@ -148,7 +141,7 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   task.params_at = static_cast<uint32_t>(params.offset);
   task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
   task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
-  task.side = SideOf(job, tile);
+  if (job.prefix->spec().recipe.NeedsSideObject()) task.head = HeadNumber(job.side, tile.at);
   task.map_at = static_cast<uint32_t>(map.offset);
   task.gate_at = tile.layout.gate.bytes == 0 ? 0 : static_cast<uint32_t>(tile.layout.gate.offset);
   task.coded_tokens = static_cast<uint32_t>(tile.layout.scales.bytes / codecs::kScaleBytes);
@@ -172,7 +165,10 @@ class PlanMaker {
  public:
   PlanMaker(std::span<const DecodeJob> jobs, Verify verify) : jobs_(jobs), verify_(verify) {
     for (uint32_t i = 0; i < jobs.size(); ++i) {
-      planes_[i] = RecordsOf(jobs[i].prefix->spec(), jobs[i].slice, jobs[i].target, i);
+      const codecs::ImageSpec& spec = jobs[i].prefix->spec();
+      planes_[i] = RecordsOf(spec, jobs[i].slice, jobs[i].target, i);
+      AddSide(spec, jobs[i].side, jobs[i].side_object, &planes_[i]);
+      if (spec.recipe.NeedsProfile()) AddTables(*jobs[i].side.profile, &planes_[i]);
     }
   }
 
@@ -207,11 +203,13 @@ class PlanMaker {
       return ++tasks <= kPlanTasksMax;
     });
     if (error != Error::kOk) return error;
+    if (profile_count_ > kPlanProfilesMax) return Error::kTooLarge;
     made.image_count = static_cast<uint32_t>(jobs_.size());
     PlanHeader header{};
     header.image_count = made.image_count;
     header.planes_at = sizeof(PlanHeader);
-    header.tasks_at = header.planes_at + kPlanesOfImage * made.image_count * sizeof(PlaneRecord);
+    header.tables_at = header.planes_at + made.image_count * sizeof(PlaneRecords);
+    header.tasks_at = header.tables_at + kPlanesOfImage * profile_count_ * sizeof(StepTables);
     made.bytes = header.tasks_at + tasks * sizeof(TileTask);
     if (made.bytes > buffer.size()) return Error::kTargetTooSmall;
     uint32_t first = 0;
@@ -225,9 +223,30 @@ class PlanMaker {
   }
 
  private:
+  // Images of one profile share its tables.
+  void AddTables(const codecs::Profile& profile, PlaneRecords* planes) {
+    const auto known = std::span(profiles_).first(std::min(profile_count_, kPlanProfilesMax));
+    const auto found = static_cast<uint32_t>(std::ranges::find(known, &profile) - known.begin());
+    if (found == known.size() && profile_count_++ < kPlanProfilesMax) profiles_[found] = &profile;
+    for (uint32_t plane = 0; plane < kPlanesOfImage; ++plane) {
+      (*planes)[plane].tables = static_cast<uint16_t>(kPlanesOfImage * found + plane);
+    }
+  }
+
+  void WriteTables(std::byte* buffer) const {
+    StepTables tables{};
+    for (uint32_t i = 0; i < kPlanesOfImage * profile_count_; ++i, buffer += sizeof(tables)) {
+      const codecs::Profile& profile = *profiles_[i / kPlanesOfImage];
+      const uint32_t plane = i % kPlanesOfImage;
+      if (plane < profile.planes()) MakeStepTables(profile, plane, &tables);
+      std::memcpy(buffer, &tables, sizeof(tables));
+    }
+  }
+
   void Write(const PlanHeader& header, std::byte* buffer) const {
     std::memcpy(buffer, &header, sizeof(header));
     std::memcpy(buffer + header.planes_at, planes_.data(), jobs_.size() * sizeof(PlaneRecords));
+    WriteTables(buffer + header.tables_at);
     std::array<uint32_t, kDecodeLists> next{};
     for (uint32_t list = 0; list < kDecodeLists; ++list) next[list] = header.lists[list].first;
     const Error error = ForEachTask([&](uint32_t list, const TileTask& task) {
@@ -239,6 +258,8 @@ class PlanMaker {
 
   std::span<const DecodeJob> jobs_;
   Verify verify_;
+  uint32_t profile_count_ = 0;  // past kPlanProfilesMax where there are too many
+  std::array<const codecs::Profile*, kPlanProfilesMax> profiles_{};
   std::array<PlaneRecords, kPlanImagesMax> planes_{};
 };
 
@@ -264,7 +285,8 @@ Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify, std::span<s
 }
 
 uint64_t DecodePlanBytesMax() {
-  return sizeof(PlanHeader) + kPlanesOfImage * kPlanImagesMax * sizeof(PlaneRecord) +
+  return sizeof(PlanHeader) + kPlanImagesMax * sizeof(PlaneRecords) +
+         kPlanesOfImage * kPlanProfilesMax * sizeof(StepTables) +
          uint64_t{kPlanTasksMax} * sizeof(TileTask);
 }
 

@@ -22,6 +22,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kPlanImagesMax = 64;
 inline constexpr uint32_t kPlanTasksMax = 32768;
+inline constexpr uint32_t kPlanProfilesMax = 4;
 
 // Part of an image that lies on the device, and where it is to go.
 struct DecodeJob {
@@ -47,10 +48,11 @@ struct DecodePlan {
 enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
-// kTooLarge: more than kPlanImagesMax images or kPlanTasksMax tasks. kUnknownRecipe: not
-// IsDecodable(). kNoBank: none, or one for other images. kInvalidSlice; kInvalidShape: a view's
-// tables or strides, or the place of a job's bytes; kTargetTooSmall: a page below page_count
-// reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
+// kTooLarge: more than kPlanImagesMax images, kPlanTasksMax tasks or kPlanProfilesMax profiles.
+// kUnknownRecipe: not
+// IsDecodable(). kNoBank, kNoProfile: none, or one for other images. kInvalidSlice; kInvalidShape:
+// a view's tables or strides, or the place of a job's bytes; kTargetTooSmall: a page below
+// page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
 codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,
                              std::span<std::byte> buffer, DecodePlan* plan);
 

@@ -87,6 +87,8 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
       static_cast<codecs::MixedVariant>(recipe.variant) == codecs::MixedVariant::kBudget;
   record.dtype = geometry.dtype;
   record.bits = tile.bits;
+  record.level = recipe.level;
+  record.multiplier = recipe.multiplier;
   record.patterns = recipe.patterns;
   return record;
 }
@@ -109,6 +111,7 @@ PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
     const TileGeometry geometry = codecs::GeometryOf(spec, plane);
     records[plane] = RecordOf(view, slice, spec.recipe, geometry, plane, image);
+    records[plane].first_position = spec.first_position;
   }
   return records;
 }

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "codecs/pack/lanes32.h"
+#include "codecs/side/profile_channel.h"
 #include "codecs/types/dtype.h"
 
 namespace cairn::kernels {
@@ -37,6 +39,7 @@ enum class DecodeList : uint8_t {
   kPatternedAny,  // as kAffineAny, of what patterns of a bank leave
   kMixedAny,      // channels in classes, of K
   kKeptAny,       // as kFp8Any, of tokens that were not evicted
+  kStepsAny,      // entropy-coded codes by the steps of a profile
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
@@ -48,6 +51,30 @@ inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCoun
          (dtype == codecs::DType::kFp16 ? 2 : 0) + (is_v ? 1 : 0);
 }
 
+// Channels of K that turn with position: pair i has first + step * i, and that + distance.
+struct TurningPairs {
+  const uint8_t* turns;  // u64 each, 2^-64 turn a token
+  uint16_t count, first, step, distance;
+};
+
+inline constexpr uint32_t kEscapeFlag = 0x10;  // in the symbol of an entry
+
+// A slot of a coder's table: bytes 0, frequency, slot - start, symbol and, with the escape,
+// kEscapeFlag.
+CAIRN_HD uint32_t CoderEntry(const codecs::CoderTable& table, uint32_t slot) {
+  const uint32_t symbol = codecs::SymbolOfSlot(table, slot);
+  const uint32_t flag = symbol == codecs::kEscapeSymbol ? kEscapeFlag : 0;
+  return static_cast<uint32_t>(table.frequency[symbol]) << 8 | (slot - table.start[symbol]) << 16 |
+         (symbol | flag) << 24;
+}
+
+// What the codes of one plane of a profile have in common: of its tables, and offsets of the codes
+// of magnitude 1 and 2, also of codes with low bits.
+struct alignas(16) StepTables {
+  uint32_t entries[codecs::kProfileTables * codecs::kCoderSlots];
+  float offsets[codecs::kProfileTables + 1][2];
+};
+
 // One plane of an image and of where it goes. Pages are those of an engine's paged cache: token t
 // of the image has slot first_slot + t; slot s lies in page pages[s / page_tokens], or in that page
 // itself where there is no table.
@@ -55,6 +82,11 @@ struct alignas(16) PlaneRecord {
   const int32_t* pages;  // on the device; a negative one is a hole: its tokens are left out
   uint64_t page_stride;  // bytes
   uint64_t token_stride;
+  const uint8_t* side;            // of a side object, of its first head: patterns or channels
+  const uint8_t* vectors;         // of a profile with a basis, likewise: K's; else null
+  const uint8_t* scale_inverses;  // likewise
+  TurningPairs pairs;             // none but in K
+  uint64_t first_position;        // of token 0 in the chain
   uint32_t page_count;  // pages from this on are refused: the host knows that those before it fit
   uint32_t page_tokens;
   uint32_t first_slot;
@@ -69,7 +101,10 @@ struct alignas(16) PlaneRecord {
   bool is_fast;     // exact:fast
   bool has_budget;  // mixkvq: a quarter of the channels has 4 bits, all others 2
   codecs::DType dtype;
-  uint8_t bits;       // of a code
+  uint8_t bits;   // of a code
+  uint8_t level;  // of the steps of a profile
+  int16_t multiplier;
+  uint16_t tables;    // its StepTables
   uint16_t patterns;  // of each head, in the bank
 };
 
@@ -77,7 +112,6 @@ struct alignas(16) PlaneRecord {
 struct TileTask {
   const uint8_t* source;  // the tile's first byte, at a multiple of 16
   uint8_t* target;        // its layer and head in page 0, token 0
-  const uint8_t* side;    // what is its head's of a side object: patterns
   uint32_t bytes;         // of the tile
   uint32_t crc;           // of those bytes
   // Of its parts; of fp8 params are scales.
@@ -85,6 +119,7 @@ struct TileTask {
   uint32_t map_at;        // patterns of tokens, or which tokens are kept
   uint32_t gate_at;       // which tokens of V have theirs; 0: all
   uint32_t coded_tokens;  // kept ones that are no rows
+  uint32_t head;          // its number in the side object
   uint16_t rows;
   uint16_t plane;        // its PlaneRecord
   uint16_t token_first;  // a multiple of 16, and of kTaskTokensMax for strips
@@ -97,7 +132,7 @@ struct TaskList {
 
 struct alignas(16) PlanHeader {
   TaskList lists[kDecodeLists];
-  uint32_t planes_at, tasks_at;  // bytes from the header; multiples of 16
+  uint32_t planes_at, tables_at, tasks_at;  // bytes from the header; multiples of 16
   uint32_t image_count;
 };
 

@@ -6,19 +6,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
-
-StepChannel ChannelOf(const ProfileChannel& known, int32_t multiplier, float power_of_3,
-                      int32_t log_of_power) {
-  const int32_t log = known.step_log + multiplier;
-  StepChannel channel;
-  channel.mean = known.mean;
-  channel.step = Multiply(Exp2(log), power_of_3);
-  channel.step_inverse = Exp2(-log);
-  channel.shape = StepShapeOf(known.spread_log - log - log_of_power);
-  return channel;
-}
-
 // Both members of each pair, then what does not turn.
 void OrderByPairs(StepTile* tile) {
   bool turns[kProfileDimMax];
@@ -60,10 +47,8 @@ void MakeStepTile(const Profile& profile, ProfileHead at, uint32_t plane, StepRa
     tile->basis = {profile.Scales(at), profile.ScaleInverses(at), profile.Vectors(at)};
   }
   const std::byte* channels = profile.Channels(plane, at);
-  const auto power_of_3 = static_cast<float>(PowerOf3(rate.level));
   for (uint32_t i = 0; i < tile->dim; ++i) {
-    tile->channels[i] = ChannelOf(Profile::LoadChannel(channels, i), rate.multiplier, power_of_3,
-                                  kLogOf3 * rate.level);
+    tile->channels[i] = StepChannelOf(Profile::LoadChannel(channels, i), rate);
     tile->planes += tile->channels[i].shape.low_bits;
     tile->order[i] = static_cast<uint16_t>(i);
   }

@@ -30,6 +30,17 @@ struct StepChannel {
   StepShape shape;
 };
 
+CAIRN_HD StepChannel StepChannelOf(const ProfileChannel& known, StepRate rate) {
+  constexpr int32_t kLogOf3 = 406;  // 256 * log2(3), to nearest
+  const int32_t log = known.step_log + rate.multiplier;
+  StepChannel channel;
+  channel.mean = known.mean;
+  channel.step = Multiply(Exp2(log), static_cast<float>(PowerOf3(rate.level)));
+  channel.step_inverse = Exp2(-log);
+  channel.shape = StepShapeOf(known.spread_log - log - kLogOf3 * rate.level);
+  return channel;
+}
+
 // Channels that turn together: pair i has first + step * i, and that + distance.
 struct StepPairs {
   uint32_t count;  // 0 but in K

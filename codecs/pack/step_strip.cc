@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codecs/pack/step_strip.h"
 
-#include "codecs/numbers/static_step.h"
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
-
-bool HasValidCounts(const StripShape& shape, const StepStripParts& parts) {
-  if (parts.mode == StepStripMode::kRaw) {
-    return parts.rows == 0 && parts.planes == 0 && parts.stream_bytes == 0 && parts.escapes == 0;
-  }
-  return parts.rows <= shape.tokens && parts.planes <= kStepLowBitsMax * shape.dim &&
-         parts.stream_bytes >= kCoderStatesBytes &&
-         parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
-         parts.escapes <= ElementCount(shape);
-}
 
 bool ArePositions(const StripShape& shape, const uint8_t* positions, uint32_t count) {
   int32_t previous = -1;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "codecs/numbers/static_step.h"
 #include "codecs/pack/lanes32.h"
 #include "codecs/pack/strip.h"
 
@@ -63,6 +64,17 @@ CAIRN_HD void PlaceStepParts(const StripShape& shape, StepStripParts* parts) {
     parts->end = parts->stream + parts->stream_bytes;
   }
   parts->bytes = AlignStrip(parts->end);
+}
+
+// Counts that an encoder writes.
+CAIRN_HD bool HasValidCounts(const StripShape& shape, const StepStripParts& parts) {
+  if (parts.mode == StepStripMode::kRaw) {
+    return parts.rows == 0 && parts.planes == 0 && parts.stream_bytes == 0 && parts.escapes == 0;
+  }
+  return parts.rows <= shape.tokens && parts.planes <= kStepLowBitsMax * shape.dim &&
+         parts.stream_bytes >= kCoderStatesBytes &&
+         parts.stream_bytes <= StreamBytesMax(shape.tokens, shape.dim) &&
+         parts.escapes <= ElementCount(shape);
 }
 
 // Reads the strip that starts at `bytes`, of which `room` can be read; assumes malice. True where

@@ -47,6 +47,8 @@ struct RotaryPairs {
 class Profile {
  public:
   [[nodiscard]] const SideObjectHead& head() const { return head_; }
+  // What was parsed. Borrowed.
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] uint32_t planes() const { return head_.planes; }
   [[nodiscard]] uint32_t layers() const { return head_.layers; }
   [[nodiscard]] uint32_t heads() const { return head_.heads; }

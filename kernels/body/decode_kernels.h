@@ -13,6 +13,7 @@
 #include "kernels/body/mixed_decode.h"
 #include "kernels/body/patterned_decode.h"
 #include "kernels/body/raw_decode.h"
+#include "kernels/body/step_decode.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
 #include "kernels/records.h"
@@ -56,6 +57,8 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kMixedAny), sizeof(MixedShared)});
   launch.template Kernel<&DecodeKeptAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kKeptAny), sizeof(KeptShared)});
+  launch.template Kernel<&DecodeStepsAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kStepsAny), sizeof(StepShared)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast>(

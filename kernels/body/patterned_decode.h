@@ -31,7 +31,8 @@ CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,
   const uint32_t number = bits == 0 ? 0 : LoadBits(task.source + task.map_at, token * bits, bits);
   if (number >= plane.patterns) *fault = Worse(*fault, Fault::kBadTile);
   const bool has_pattern = task.gate_at == 0 || LoadBits(task.source + task.gate_at, token, 1) != 0;
-  patterns[at] = has_pattern ? task.side + 2 * number * plane.dim : nullptr;
+  const uint64_t index = static_cast<uint64_t>(task.head) * plane.patterns + number;
+  patterns[at] = has_pattern ? plane.side + 2 * index * plane.dim : nullptr;
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodePatternedAny(DecodeArgs args) {

@@ -13,9 +13,8 @@
 namespace cairn::kernels {
 
 inline constexpr uint32_t kStripTableWords = codecs::kExponentTables * codecs::kCoderSlots;
-inline constexpr uint32_t kEscapeFlag = 0x10;  // in the symbol of an entry
 
-// Slot of a table -> bytes 0, frequency, slot - start, symbol and, with the escape, kEscapeFlag.
+// CoderEntry() of every slot of every table.
 struct StripTables {
   uint32_t of[kStripTableWords];
 };
@@ -29,11 +28,7 @@ struct StripsShared {
 CAIRN_DEVICE void FillTables(StripTables* tables) {
   for (uint32_t i = ThreadIndex(); i < kStripTableWords; i += kBlockThreads) {
     const codecs::CoderTable& table = codecs::kExponentCoderTables.of[i / codecs::kCoderSlots];
-    const uint32_t slot = i % codecs::kCoderSlots;
-    const uint32_t symbol = codecs::SymbolOfSlot(table, slot);
-    const uint32_t flag = symbol == codecs::kEscapeSymbol ? kEscapeFlag : 0;
-    tables->of[i] = static_cast<uint32_t>(table.frequency[symbol]) << 8 |
-                    (slot - table.start[symbol]) << 16 | (symbol | flag) << 24;
+    tables->of[i] = CoderEntry(table, i % codecs::kCoderSlots);
   }
 }
 
@@ -69,19 +64,32 @@ CAIRN_DEVICE codecs::StripShape ShapeOfStrip(const PlaneRecord& plane, uint32_t 
           plane.is_fast};
 }
 
-// Finds the strip of a task behind those before it, and checks it. All lanes have the same answer.
-CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, FoundStrip* found) {
+inline constexpr uint32_t kNoStrip = 0xFFFFFFFF;
+
+// Where the strip of a task starts, behind those before it; kNoStrip where one of them is none.
+//   parse(strip, room, shape)  its bytes; 0 where it is none
+template <typename Parse>
+CAIRN_DEVICE uint32_t OffsetOfStrip(const TileTask& task, const PlaneRecord& plane, Parse parse) {
   uint32_t at = 0;
-  for (uint32_t first = 0; first < task.token_first; first += codecs::kStripTokens) {
-    const codecs::StripShape shape = ShapeOfStrip(plane, first);
-    if (!ParseHead(task.source + at, task.bytes - at, shape, &found->parts)) return false;
-    at += static_cast<uint32_t>(found->parts.bytes);
+  for (uint32_t first = 0;; first += codecs::kStripTokens) {
+    const uint64_t bytes = parse(task.source + at, task.bytes - at, ShapeOfStrip(plane, first));
+    if (bytes == 0) return kNoStrip;
+    if (first == task.token_first) return at;
+    at += static_cast<uint32_t>(bytes);
   }
+}
+
+// Finds the strip of a task, and checks it. All lanes have the same answer.
+CAIRN_DEVICE bool FindStrip(const TileTask& task, const PlaneRecord& plane, FoundStrip* found) {
+  const uint32_t at = OffsetOfStrip(
+      task, plane, [&](const uint8_t* strip, uint32_t room, const codecs::StripShape& shape) {
+        return ParseHead(strip, room, shape, &found->parts) ? found->parts.bytes : 0;
+      });
+  if (at == kNoStrip) return false;
   found->shape = ShapeOfStrip(plane, task.token_first);
   found->bytes = task.source + at;
   found->readable = task.bytes - at;
   found->unit = plane.unit;
-  if (!ParseHead(found->bytes, found->readable, found->shape, &found->parts)) return false;
   const bool is_last = task.token_first + found->shape.tokens == plane.tokens;
   bool is_wrong = is_last && found->parts.bytes != found->readable;
   if (found->parts.mode != codecs::StripMode::kRaw) {
@@ -119,12 +127,13 @@ CAIRN_DEVICE void StoreJoined(const FoundStrip& strip, uint32_t token, uint32_t 
   StoreGlobal(place + 2 * channel, static_cast<uint16_t>(codecs::Join(strip.shape.dtype, fields)));
 }
 
-CAIRN_DEVICE void CopyRawStrip(const FoundStrip& strip, uint32_t row_bytes) {
-  const uint32_t lane = ThreadIndex() % kWarpLanes;
-  for (uint32_t token = 0; token < strip.shape.tokens; ++token) {
-    if (strip.places[token] == nullptr) continue;
-    const uint8_t* row = strip.bytes + strip.parts.coded + token * row_bytes;
-    CopyRow(row, strip.places[token], row_bytes, strip.unit, lane, kWarpLanes);
+// Source bits of tokens, one behind another, to where they go; by a warp.
+CAIRN_DEVICE void CopyTokensOfWarp(const uint8_t* bits, uint32_t tokens, uint8_t* const* places,
+                                   uint32_t row_bytes, uint32_t unit) {
+  for (uint32_t token = 0; token < tokens; ++token) {
+    if (places[token] == nullptr) continue;
+    CopyRow(bits + token * row_bytes, places[token], row_bytes, unit, ThreadIndex() % kWarpLanes,
+            kWarpLanes);
   }
 }
 
@@ -165,30 +174,49 @@ CAIRN_DEVICE bool DecodePlanes(const FoundStrip& strip) {
   return escapes == parts.escapes && raws == parts.raws;
 }
 
-// Mode lanes32, element by element. False where the stream does not end as it must.
+// The coder lanes32, a lane of it a lane of a warp.
+struct LaneCoder {
+  const uint8_t* stream;
+  uint32_t bytes;
+  uint32_t state, cursor = codecs::kCoderStatesBytes;
+  bool is_wrong;
+
+  CAIRN_DEVICE_MEMBER LaneCoder(const uint8_t* from, uint32_t count) : stream(from), bytes(count) {
+    const uint8_t* own = from + 2 * (ThreadIndex() % kWarpLanes);
+    state = LoadGlobal<uint8_t>(own) | static_cast<uint32_t>(LoadGlobal<uint8_t>(own + 1)) << 8;
+    is_wrong = state < codecs::kCoderStateMin;
+  }
+  [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Slot() const { return state & 0xFF; }
+  // Goes on behind a symbol, by the CoderEntry() of Slot().
+  CAIRN_DEVICE_MEMBER void Pass(uint32_t entry) {
+    const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
+    state = (entry >> 8 & 0xFF) * (state >> 8) + (entry >> 16 & 0xFF);
+    const bool lacks = state < codecs::kCoderStateMin;
+    const uint32_t lacking = Ballot(lacks);
+    const uint32_t at = cursor + CountBits(lacking & below);
+    if (lacks) state = state << 8 | (at < bytes ? LoadGlobal<uint8_t>(stream + at) : 0);
+    cursor += CountBits(lacking);
+  }
+  [[nodiscard]] CAIRN_DEVICE_MEMBER bool HasEnded() const {
+    return !Any(is_wrong || state != codecs::kCoderStateMin || cursor != bytes);
+  }
+};
+
+// Mode lanes32. False where the stream does not end as it must, or escapes are not as many as
+// stated.
 CAIRN_DEVICE bool DecodeLanes(const FoundStrip& strip, const StripTables& tables) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
   const codecs::StripParts& parts = strip.parts;
-  const uint8_t* stream = strip.bytes + parts.coded;
   const uint8_t* escapes = strip.bytes + parts.escape;
-  uint32_t state = LoadGlobal<uint8_t>(stream + 2 * lane) |
-                   static_cast<uint32_t>(LoadGlobal<uint8_t>(stream + 2 * lane + 1)) << 8;
-  bool is_wrong = state < codecs::kCoderStateMin;
-  uint32_t cursor = codecs::kCoderStatesBytes, escape = 0;
+  LaneCoder coder(strip.bytes + parts.coded, parts.stream_bytes);
+  uint32_t escape = 0;
   for (uint32_t channel = 0; channel < strip.shape.dim; ++channel) {
     const uint8_t par = LoadGlobal<uint8_t>(strip.bytes + codecs::strip::kPar + channel);
     const uint32_t top = codecs::TopOf(parts.top, par);
     const uint32_t* table = tables.of + (par >> 4) * codecs::kCoderSlots;
     for (uint32_t first = 0; first < strip.shape.tokens; first += kWarpLanes) {
-      const uint32_t entry = table[state & 0xFF];
-      state = (entry >> 8 & 0xFF) * (state >> 8) + (entry >> 16 & 0xFF);
-      const bool lacks = state < codecs::kCoderStateMin;
-      const uint32_t lacking = Ballot(lacks);
-      const uint32_t at = cursor + CountBits(lacking & below);
-      if (lacks) {
-        state = state << 8 | (at < parts.stream_bytes ? LoadGlobal<uint8_t>(stream + at) : 0);
-      }
-      cursor += CountBits(lacking);
+      const uint32_t entry = table[coder.Slot()];
+      coder.Pass(entry);
       const uint32_t token = first + lane;
       uint32_t exponent = top - (entry >> 24 & 15);
       const bool is_escape = (entry >> 24 & kEscapeFlag) != 0 && token < strip.shape.tokens;
@@ -199,16 +227,15 @@ CAIRN_DEVICE bool DecodeLanes(const FoundStrip& strip, const StripTables& tables
       if (token < strip.shape.tokens) StoreJoined(strip, token, channel, exponent);
     }
   }
-  is_wrong |=
-      state != codecs::kCoderStateMin || cursor != parts.stream_bytes || escape != parts.escapes;
-  return !Any(is_wrong);
+  return coder.HasEnded() && escape == parts.escapes;
 }
 
 CAIRN_DEVICE bool DecodeAnyStrip(const FoundStrip& strip, const StripTables& tables,
                                  uint32_t row_bytes) {
   switch (strip.parts.mode) {
     case codecs::StripMode::kRaw:
-      CopyRawStrip(strip, row_bytes);
+      CopyTokensOfWarp(strip.bytes + strip.parts.coded, strip.shape.tokens, strip.places, row_bytes,
+                       strip.unit);
       return true;
     case codecs::StripMode::kPlanes:
       return DecodePlanes(strip);

@@ -15,10 +15,12 @@
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
 #include "codecs/image/decode.h"
 #include "codecs/image/encode.h"
 #include "codecs/image/image.h"
 #include "codecs/image/settle.h"
+#include "codecs/numbers/static_step.h"
 #include "codecs/pack/elements.h"
 #include "codecs/types/bytes.h"
 #include "kernels/body/decode_kernels.h"
@@ -26,6 +28,7 @@
 #include "tests/conformance/codecs/tiles.h"
 #include "tests/kernels/paged_cache.h"
 #include "tests/support/bank_bytes.h"
+#include "tests/support/profile_bytes.h"
 
 namespace cairn::kernels {
 
@@ -58,6 +61,7 @@ struct EmulatedLaunch {
 struct SideObject {
   std::vector<std::byte> bytes;
   codecs::Bank bank;
+  codecs::Profile profile;
   std::unique_ptr<DeviceBytes> on_device;
 };
 
@@ -73,15 +77,17 @@ struct ImageOf {
     return view;
   }
   [[nodiscard]] codecs::DecodeInputs Inputs() const {
-    return side == nullptr ? codecs::DecodeInputs{} : codecs::DecodeInputs{.bank = &side->bank};
+    if (side == nullptr) return {};
+    if (side->bank.patterns() != 0) return {.bank = &side->bank};
+    return {.profile = &side->profile};
   }
 };
 
 inline constexpr const char* kRecipes[] = {
-    "raw",        "kivi:8", "kivi:4",       "kivi:2",          "kivi:2+",
-    "ott:4",      "ott:2",  "logquant:4",   "logquant:2/log",  "arkv",
-    "arkv:paper", "mixkvq", "mixkvq:paper", "mixkvq:paper/7b", "exact",
-    "exact:fast", "fp8",    "patternkv:4",  "patternkv:2",     "patternkv:2:l2"};
+    "raw",          "kivi:8",          "kivi:4",         "kivi:2",     "kivi:2+",    "ott:4",
+    "ott:2",        "logquant:4",      "logquant:2/log", "arkv",       "arkv:paper", "mixkvq",
+    "mixkvq:paper", "mixkvq:paper/7b", "exact",          "exact:fast", "fp8",        "patternkv:4",
+    "patternkv:2",  "patternkv:2:l2",  "cairn:2.3",      "cairn:4.3",  "cairn:4.3*9"};
 
 inline codecs::TileShape Kv(codecs::DType dtype, uint32_t k_dim, uint32_t v_dim) {
   return {codecs::GroupKind::kKv, dtype, k_dim, v_dim};
@@ -130,6 +136,10 @@ class DecodeFixture : public testing::Test {
     image.spec.slice = {3, 2, 1,
                         static_cast<uint16_t>(shape.kind == codecs::GroupKind::kKv ? 2 : 1)};
     if (recipe.starts_with("patternkv")) image.side = MakeBank(shape);
+    if (recipe.starts_with("cairn")) {
+      image.side = MakeProfile(shape);
+      image.spec.first_position = random_() % 2 == 0 ? 0 : random_() % 100000;
+    }
     EXPECT_EQ(codecs::SetRecipe(recipe, image.Inputs(), {1}, &image.spec), codecs::Error::kOk);
     uint64_t source_bytes = 0;
     EXPECT_EQ(codecs::SourceBytes(shape, image.spec.slice, tokens, &source_bytes),
@@ -137,6 +147,7 @@ class DecodeFixture : public testing::Test {
     std::vector<std::byte>& source = image.source;
     source.resize(source_bytes);
     codecs::TileMaker maker(random_);
+    uint32_t tile_index = 0;
     for (std::byte* at = source.data(); at < source.data() + source_bytes;) {
       for (uint32_t i = 0; i < codecs::PlaneCount(shape.kind); ++i) {
         const codecs::Plane plane = codecs::PlaneAt(shape.kind, i);
@@ -150,7 +161,8 @@ class DecodeFixture : public testing::Test {
         } else {
           maker.Fill(tile, content, codecs::U8(at));
         }
-        if (image.side != nullptr) AddPatterns(tile, image.side->bank, i, codecs::U8(at));
+        if (image.side != nullptr) Resemble(image, tile, tile_index, codecs::U8(at));
+        ++tile_index;
         at += codecs::TileBytes(shape, plane, tokens);
       }
     }
@@ -259,17 +271,35 @@ class DecodeFixture : public testing::Test {
     return side;
   }
 
-  // Adds patterns of some head to every other token, so that some of V pass their gate.
-  void AddPatterns(const codecs::AffineTile& tile, const codecs::Bank& bank, uint32_t plane,
-                   uint8_t* elements) {
-    for (uint32_t token = 0; token < tile.tokens; token += 2) {
-      const uint8_t* pattern = bank.PatternsOf(plane, {3, 1});
-      for (uint32_t c = 0; c < tile.dim; ++c) {
-        const uint64_t index = uint64_t{token} * tile.dim + c;
-        const float value = codecs::LoadElement(tile.dtype, elements, index);
-        codecs::StoreElement(tile.dtype, elements, index,
-                             value + codecs::LoadPatternValue(pattern, c));
+  std::shared_ptr<SideObject> MakeProfile(const codecs::TileShape& shape) {
+    auto side = std::make_shared<SideObject>();
+    codecs::ProfileShape of = codecs::AnyProfileShape(shape.k_dim, random_);
+    of.layers = 5;
+    of.heads = 3;
+    of.v_dim = shape.v_dim;
+    side->bytes = codecs::ProfileBytes(of, std::mt19937_64(random_())).bytes();
+    EXPECT_EQ(codecs::ParseProfile(side->bytes, &side->profile), codecs::Error::kOk);
+    side->on_device = std::make_unique<DeviceBytes>(side->bytes, false);
+    return side;
+  }
+
+  // Makes values what the side object expects: with a pattern in every other token, so that some of
+  // V pass their gate; or with a channel's mean and spread.
+  void Resemble(const ImageOf& image, const codecs::AffineTile& tile, uint32_t index,
+                uint8_t* elements) {
+    const codecs::ProfileHead at = codecs::HeadOf(image.spec, index);
+    const uint32_t plane = index % codecs::PlaneCount(image.spec.tile.kind);
+    const codecs::DecodeInputs side = image.Inputs();
+    for (uint64_t i = 0; i < uint64_t{tile.tokens} * tile.dim; ++i) {
+      const auto channel = static_cast<uint32_t>(i % tile.dim);
+      float value = codecs::LoadElement(tile.dtype, elements, i);
+      if (side.profile != nullptr) {
+        const codecs::ProfileChannel known = side.profile->Channel(plane, at, channel);
+        value = known.mean + value * codecs::Exp2(known.spread_log);
+      } else if (i / tile.dim % 2 == 0) {
+        value += codecs::LoadPatternValue(side.bank->PatternsOf(plane, at), channel);
       }
+      codecs::StoreElement(tile.dtype, elements, i, value);
     }
   }
 

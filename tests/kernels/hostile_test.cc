@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "codecs/image/tiles.h"
+#include "codecs/pack/step_strip.h"
 #include "codecs/pack/strip.h"
 #include "tests/kernels/decode_fixture.h"
 
@@ -28,7 +29,7 @@ TEST_F(HostileTest, StaysInBoundsWhateverTilesHold) {
     const auto index = static_cast<uint32_t>(random_() % image.View().tile_count());
     const codecs::TileEntry tile = image.View().Tile(index);
     // Strips say what they are at their start, rows and params are behind the codes.
-    const bool is_start = codecs::LayoutIdOf(tile.form) == codecs::TileLayoutId::kStrips;
+    const bool is_start = tile.form == codecs::kStripsForm || tile.form == codecs::kStepStripsForm;
     for (uint32_t i = 0; i < 1 + round % 4; ++i) {
       uint64_t at = random_() % std::min<uint64_t>(tile.bytes, is_start ? 160 : 700);
       const std::byte* strip = image.bytes.data() + tile.offset;
@@ -116,6 +117,36 @@ TEST_F(HostileTest, MapsThatAreNone) {
     ++tiles;
   }
   EXPECT_GT(tiles, 5U);
+}
+
+// A coded strip of `cairn` with rows, changed in one place.
+TEST_F(HostileTest, StepsThatAreNone) {
+  constexpr uint32_t kTokens = 100, kDim = 64;
+  uint32_t strips = 0, with_rows = 0;
+  for (uint32_t round = 0; round < 24; ++round) {
+    ImageOf image = MakeImage("cairn:4.3", Kv(DType::kBf16, kDim, kDim), kTokens,
+                              round % 2 == 0 ? Content::kFewRows : Content::kBell);
+    const codecs::TileEntry tile = image.View().Tile(0);
+    uint8_t* strip = codecs::U8(image.bytes.data() + tile.offset);
+    codecs::StepStripParts parts{};
+    if (tile.form != codecs::kStepStripsForm ||
+        !codecs::ParseStepStrip({kTokens, kDim, DType::kBf16, false}, strip, tile.bytes, &parts) ||
+        parts.mode != codecs::StepStripMode::kCoded) {
+      continue;
+    }
+    ++strips;
+    if (parts.rows != 0 && round % 4 == 0) {
+      strip[parts.position + random_() % parts.rows] = kTokens + random_() % 28;
+      ++with_rows;
+    } else if (parts.rows > 1) {
+      strip[parts.position] = strip[parts.position + 1];
+    } else {
+      strip[parts.end - 1 - random_() % 4] ^= 0x10;  // the stream does not end as it must
+    }
+    EXPECT_EQ(StatusOf(0, &image), static_cast<uint32_t>(Error::kBadTile));
+  }
+  EXPECT_GT(strips, 10U);
+  EXPECT_GT(with_rows, 2U);
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
 CRC = "kernels/body/crc.h"
 FP8 = "kernels/body/fp8_decode.h"
+STEPS = "kernels/body/step_decode.h"
+VALUES = "kernels/body/step_values.h"
 KEPT = "kernels/body/kept_decode.h"
 MIXED = "kernels/body/mixed_decode.h"
 PATTERNED = "kernels/body/patterned_decode.h"
@@ -62,7 +64,7 @@ MUTATIONS = {
     "v_token": (DECODE, AFFINE, "const uint32_t pair = (task.token_first + at) * groups + own;", "const uint32_t pair = at * groups + own;"),
     "rows_decoded": (DECODE, AFFINE, "(has_rows && IsRowAt(shared.places, at))) continue;", "(has_rows && at > 999 && IsRowAt(shared.places, at))) continue;"),
     "any_group": (DECODE, TASKS, "token / plane.group * plane.dim + channel;", "channel;"),
-    "strip_walk": (DECODE, STRIPS, "at += static_cast<uint32_t>(found->parts.bytes);", "at += 16;"),
+    "strip_walk": (DECODE, STRIPS, "at += static_cast<uint32_t>(bytes);", "at += 16;"),
     "strip_room": (DECODE, STRIPS, "if (parts->bytes > room) return false;", ""),
     "strip_par": (DECODE, STRIPS, "is_wrong |= !codecs::IsValidPar(", "is_wrong |= is_wrong && !codecs::IsValidPar("),
     "planes_raws": (DECODE, STRIPS, "raws += CountBits(raw);", "raws += raw != 0 ? 1 : 0;"),
@@ -103,6 +105,17 @@ MUTATIONS = {
     "kept_not": (DECODE, KEPT, "return (kept & bit) == 0 ? kNoCodes", "return kept == 0 ? kNoCodes"),
     "kept_rows_count": (DECODE, KEPT, "CountBits(kept & ~shared.rows[token / 32] & (bit - 1))", "CountBits(kept & (bit - 1))"),
     "kept_no_sync": (DECODE, KEPT, "    shared->rows[thread] = 0;\n  }\n  SyncBlock();", "    shared->rows[thread] = 0;\n  }"),
+    "steps_order": (DECODE, VALUES, "index / 2 * pairs.step", "index / 2"),
+    "steps_other": (DECODE, VALUES, "return other < pairs.first ? other : index;", "return index;"),
+    "steps_position": (DECODE, VALUES, "plane.first_position + token);", "token);"),
+    "steps_basis": (DECODE, VALUES, "value = codecs::Multiply(value, codecs::BitsFloat(inverse));", ""),
+    "steps_mean": (DECODE, VALUES, "codecs::Add(value, LoadChannel(plane, head, channel).mean)", "codecs::Add(value, LoadChannel(plane, 0, channel).mean)"),
+    "steps_no_sync": (DECODE, STEPS, "    CentreToken(plane, strip, own->places[token], &own->centred);\n    SyncWarp();", "    CentreToken(plane, strip, own->places[token], &own->centred);"),
+    "steps_low_plane": (DECODE, STEPS, "LoadLowBits(low + first / 8,", "LoadLowBits(low,"),
+    "steps_escape_row": (DECODE, STEPS, "const bool is_escape = is_coded && (entry", "const bool is_escape = token < strip.shape.tokens && (entry"),
+    "steps_offsets": (DECODE, STEPS, "channel.shape.low_bits == 0 ? channel.shape.table : codecs::kProfileTables", "channel.shape.table"),
+    "steps_end": (HOSTILE, STEPS, "return coder.HasEnded() && planes", "return planes"),
+    "steps_row_past": (HOSTILE, STEPS, "token >= strip.shape.tokens ||", "token >= 128 ||"),
     "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile.row_bits_at) >=", "bool is_raw = Align16(tile.row_bits_at) == 1 +"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What codes by a profile stand for: out of its basis, with its mean, and turned to where the token
+// stands. As codecs/backend/step_token.h has it, a warp a token.
+
+#include <cstdint>
+
+#include "codecs/numbers/static_step.h"
+#include "codecs/side/profile_channel.h"
+#include "kernels/body/affine_decode.h"
+
+namespace cairn::kernels {
+
+// Of a token, before means. In shared memory.
+struct CentredToken {
+  float of[codecs::kProfileDimMax];
+};
+
+CAIRN_DEVICE codecs::ProfileChannel LoadChannel(const PlaneRecord& plane, uint32_t head,
+                                                uint32_t channel) {
+  const uint64_t index = static_cast<uint64_t>(head) * plane.dim + channel;
+  const auto entry = LoadGlobal<Words2>(plane.side + codecs::kProfileChannelBytes * index);
+  return {codecs::BitsFloat(entry.x), static_cast<int16_t>(entry.y & 0xFFFF),
+          static_cast<int16_t>(entry.y >> 16)};
+}
+
+// Turning channels come first, two by two; then the others, ascending.
+CAIRN_DEVICE uint32_t ChannelInPairs(const PlaneRecord& plane, uint32_t index) {
+  const TurningPairs& pairs = plane.pairs;
+  if (index < 2 * pairs.count) {
+    return pairs.first + index / 2 * pairs.step + index % 2 * pairs.distance;
+  }
+  const uint32_t other = index - 2 * pairs.count;
+  return other < pairs.first ? other : index;
+}
+
+// The value of a channel before it is turned.
+CAIRN_DEVICE float ValueBeforeTurn(const PlaneRecord& plane, uint32_t head, uint32_t channel,
+                                   const CentredToken& centred) {
+  float value = centred.of[channel];
+  if (plane.vectors != nullptr) {
+    const uint64_t row = static_cast<uint64_t>(head) * plane.dim + channel;
+    const uint8_t* vector = plane.vectors + 2 * row * plane.dim;
+    value = 0.0F;
+    CAIRN_NO_UNROLL
+    for (uint32_t i = 0; i < plane.dim; ++i) {
+      const float component = HalfToFloat(LoadGlobal<uint16_t>(vector + 2 * i));
+      value = codecs::Add(value, codecs::Multiply(component, centred.of[i]));
+    }
+    const auto inverse = LoadGlobal<uint32_t>(plane.scale_inverses + 4 * row);
+    value = codecs::Multiply(value, codecs::BitsFloat(inverse));
+  }
+  return codecs::Add(value, LoadChannel(plane, head, channel).mean);
+}
+
+// Stores a token, by the lanes of a warp that have met since it was centred.
+CAIRN_DEVICE void StoreTurned(const PlaneRecord& plane, uint32_t head, uint32_t token,
+                              const CentredToken& centred, uint8_t* place) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;
+  for (uint32_t pair = lane; pair < pairs; pair += kWarpLanes) {
+    const uint32_t first = ChannelInPairs(plane, 2 * pair);
+    const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
+    const codecs::Rotation by = codecs::RotationAt(
+        LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
+    const codecs::Pair turned = codecs::TurnForth({ValueBeforeTurn(plane, head, first, centred),
+                                                   ValueBeforeTurn(plane, head, second, centred)},
+                                                  by);
+    StoreValue(plane.dtype, place, first, turned.first);
+    StoreValue(plane.dtype, place, second, turned.second);
+  }
+  for (uint32_t index = 2 * pairs + lane; index < plane.dim; index += kWarpLanes) {
+    const uint32_t channel = ChannelInPairs(plane, index);
+    StoreValue(plane.dtype, place, channel, ValueBeforeTurn(plane, head, channel, centred));
+  }
+}
+
+}  // namespace cairn::kernels
