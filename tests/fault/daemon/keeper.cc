@@ -103,8 +103,24 @@ bool Keeper::Step() {
   return Get(chain[random_() % chain.size()]);
 }
 
+// Forgets what was evicted: a durable put would wait for the blocks before it.
+bool Keeper::Refresh(Chain& chain) {
+  std::vector<BlockKey> keys;
+  for (const Block& block : chain) {
+    keys.push_back(block.key);
+  }
+  const auto match = space_->Match({.keys = keys, .is_counting = true, .timeout = kPatience});
+  for (size_t i = 0; i < chain.size(); ++i) {
+    chain[i].is_there = match.ok() && i < match->block_count;
+  }
+  return match.ok() || IsAllowed(match.status(), "match");
+}
+
 // The first block of the chain that is not there.
 bool Keeper::Put(Chain& chain) {
+  if (!options_.is_roomy && !Refresh(chain)) {
+    return false;
+  }
   const auto block = std::ranges::find(chain, false, &Block::is_there);
   if (block == chain.end()) {
     return true;

@@ -75,6 +75,7 @@ class Keeper {
   };
   using Chain = std::vector<Block>;
 
+  bool Refresh(Chain& chain);
   bool Put(Chain& chain);
   bool Delete(Chain& chain);
   bool Match(Chain& chain);

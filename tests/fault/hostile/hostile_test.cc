@@ -9,20 +9,17 @@
 #include <sys/resource.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
 #include "tests/fault/hostile/attacks.h"
 #include "tests/fault/hostile/victim.h"
+#include "tests/support/process_weight.h"
 #include "tests/support/random.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/wait.h"
@@ -37,29 +34,6 @@ constexpr rlim_t kDaemonDescriptors = 1024;
 // Allocators keep some of what they had; the arenas of gRPC's threads are a few MiB each.
 constexpr uint64_t kMemorySlackBytes = uint64_t{64} << 20;
 constexpr uint64_t kThreadSlack = 8, kDescriptorSlack = 16;
-
-// What a process holds.
-struct Weight {
-  uint64_t bytes = 0, threads = 0, descriptors = 0;
-};
-
-Weight WeightOf(pid_t pid) {
-  Weight weight;
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    const std::vector<std::string> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
-    uint64_t value = 0;
-    if (words.size() < 2 || !absl::SimpleAtoi(words[1], &value)) continue;
-    if (words[0] == "VmRSS:") weight.bytes = value * 1024;
-    if (words[0] == "Threads:") weight.threads = value;
-  }
-  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-  for ([[maybe_unused]] const auto& fd : std::filesystem::directory_iterator(folder)) {
-    ++weight.descriptors;
-  }
-  return weight;
-}
 
 class HostileTest : public ::testing::Test {
  protected:
@@ -110,7 +84,7 @@ class HostileTest : public ::testing::Test {
 
   static void ExpectBackToBase() {
     const pid_t pid = daemon_->process().pid();
-    Weight now;
+    ProcessWeight now;
     const bool is_back = WaitFor(
         [&] {
           now = WeightOf(pid);
@@ -126,7 +100,7 @@ class HostileTest : public ::testing::Test {
 
   static inline std::unique_ptr<DaemonProcess> daemon_;
   static inline std::unique_ptr<Victim> victim_;
-  static inline Weight base_;
+  static inline ProcessWeight base_;
 };
 
 // The victim alone: what its times are compared with.
