@@ -53,9 +53,16 @@ def steps(metric, what):
 USEFUL = [
     Panel(
         "Hit rate",
-        "Blocks found of those asked for, at lookup: what of the prompts was not computed again.",
+        "Blocks found of those asked for, at lookup: what of the prompts was not computed again. Beside it, what a cache "
+        "without bounds would have found of them since the daemon started: the most that more memory can win.",
         "percentunit",
-        [(ratio(rate("cairn_match_found_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")), "{{instance}}")],
+        [
+            (ratio(rate("cairn_match_found_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")), "{{instance}}"),
+            (
+                "1 - " + ratio(rate("cairn_match_first_missed_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")),
+                "{{instance}}, without bounds",
+            ),
+        ],
     ),
     Panel(
         "Gets by outcome",

@@ -333,6 +333,9 @@ void BlockIndex::Report(MetricSink& sink) const {
                   asked_blocks_.Value());
   sink.AddCounter("cairn_match_found_blocks_total", "Blocks that Match calls found.", {},
                   matched_blocks_.Value());
+  sink.AddCounter("cairn_match_first_missed_blocks_total",
+                  "Blocks that Match did not find when they were first asked for, as estimated.",
+                  {}, asked_keys_.first_misses());
   sink.AddCounter("cairn_match_shortened_total",
                   "Match calls answered shorter because too much of the tier is leased.", {},
                   shortened_matches_.Value());

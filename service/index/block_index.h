@@ -44,6 +44,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "service/index/asked_keys.h"
 #include "service/index/block_table.h"
 #include "service/index/copies.h"
 #include "service/index/images.h"
@@ -223,6 +224,7 @@ class BlockIndex final : public Prefixes,
   size_t visits_max_ ABSL_GUARDED_BY(mutex_) = 0;  // of one of them
   Histogram match_seconds_, hold_seconds_;
   Counter asked_blocks_, matched_blocks_, shortened_matches_, window_searches_;
+  AskedKeys asked_keys_;
 };
 
 template <typename Step>

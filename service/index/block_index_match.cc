@@ -68,7 +68,9 @@ void BlockIndex::CheckLease(const MatchQuery& query, absl::StatusOr<MatchAnswer>
   if (!result.ok()) {
     return;
   }
-  asked_blocks_.Add(BlocksAsked(query));
+  const auto asked = absl::MakeConstSpan(query.keys).first(BlocksAsked(query));
+  asked_blocks_.Add(asked.size());
+  asked_keys_.Add(query.space_id, asked, result->blocks.size());
   matched_blocks_.Add(result->blocks.size());
   shortened_matches_.Add(result->is_shortened_by_pins ? 1 : 0);
   if (result->lease.has_value() && is_session_open_ && !is_session_open_(query.session_id)) {

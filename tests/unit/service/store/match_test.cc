@@ -120,6 +120,21 @@ double IndexMetric(const StoreFixture& store, const char* name) {
   return metrics.Value(name);
 }
 
+TEST(MatchTest, CountsWhatWasMissedTheFirstTime) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 4);
+  auto longer = store.Query(space, keys);
+  longer.keys.push_back(Keys(9)[8]);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(store.index->Match(longer)->blocks.size(), 4u);
+  }
+  store.index->Delete(space.id(), keys);
+  ASSERT_EQ(store.index->Match(longer)->blocks.size(), 0u);
+  EXPECT_EQ(IndexMetric(store, "cairn_match_asked_blocks_total"), 4 * 5);
+  EXPECT_EQ(IndexMetric(store, "cairn_match_first_missed_blocks_total"), 1);
+}
+
 TEST(MatchTest, NoCallHoldsTheIndexForManyImages) {
   constexpr uint64_t kBlocks = 100;
   StoreFixture store(256_MiB);
