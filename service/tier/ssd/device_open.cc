@@ -2,10 +2,8 @@
 // Taking a folder: lock, format, ledger. What is damaged makes the tier start empty; what cannot be
 // read now changes nothing.
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "base/direct_io.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
@@ -38,38 +37,6 @@ absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
-}
-
-// InvalidArgument where the file system lies in memory, or does not take O_DIRECT: its pages would
-// be held twice, and a write that is complete would not be on its way to the device.
-absl::Status CheckDirectIo(const std::string& folder) {
-  struct statfs file_system = {};
-  if (::statfs(folder.c_str(), &file_system) != 0) {
-    return absl::ErrnoToStatus(errno, folder);
-  }
-  if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC) {
-    return absl::InvalidArgumentError("its file system is memory (tmpfs): name a folder on a disk");
-  }
-  if (file_system.f_type == OVERLAYFS_SUPER_MAGIC) {
-    return absl::InvalidArgumentError(
-        "its file system is a container's own (overlayfs): mount a disk there");
-  }
-  const std::string path = absl::StrCat(folder, "/probe");
-  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
-  const int open_error = errno;
-  PageMemory page(kPageBytes);
-  std::fill(page.bytes().begin(), page.bytes().end(), std::byte{0});
-  const bool is_written = file.is_valid() && ::pwrite(file.get(), page.bytes().data(), kPageBytes,
-                                                      0) == static_cast<ssize_t>(kPageBytes);
-  const int error = file.is_valid() ? errno : open_error;
-  ::unlink(path.c_str());
-  if (is_written) {
-    return absl::OkStatus();
-  }
-  if (error == EINVAL || error == EOPNOTSUPP) {
-    return absl::InvalidArgumentError("its file system takes no O_DIRECT: name a folder on a disk");
-  }
-  return absl::ErrnoToStatus(error, path);
 }
 
 absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cairnctl against a real cairnd.
+#include <atomic>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/block_key.h"
@@ -59,6 +62,76 @@ TEST_F(CliTest, StatusAndSpacesShowWhatIsThere) {
   EXPECT_THAT(ran.output, HasSubstr("acme"));
   EXPECT_THAT(ran.output, HasSubstr("kv 4x4x(32+32)"));
   EXPECT_THAT(Run("spaces --json").output, HasSubstr(proto::Hex(space_->fingerprint())));
+}
+
+TEST_F(CliTest, DoctorLooksAtTheMachineAndTheDaemon) {
+  const Ran ran = Run("doctor");
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  for (const char* check :
+       {"processor", "huge pages", "shared memory", "io_uring", "clock", "ucx"}) {
+    EXPECT_THAT(ran.output, HasSubstr(check));
+  }
+  EXPECT_THAT(ran.output, testing::ContainsRegex("ok    daemon +cairnd [0-9.]+ at 127"));
+  const Ran failed = Run("doctor --json /dev/shm");
+  EXPECT_EQ(failed.code, 1) << failed.output;
+  EXPECT_THAT(failed.output, HasSubstr("\"verdict\": \"fail\""));
+  EXPECT_THAT(failed.output, HasSubstr("folder /dev/shm"));
+  // Without a daemon it looks at the machine; one that was named has to answer.
+  const std::string alone = absl::StrCat("env -u CAIRN_CONTROL ", CAIRNCTL_PATH, " doctor");
+  EXPECT_THAT(RunCommand(alone).output, HasSubstr("processor"));
+  EXPECT_EQ(RunCommand(absl::StrCat(CAIRNCTL_PATH, " doctor --control 127.0.0.1:1")).code, 1);
+}
+
+TEST_F(CliTest, WhoIsNoOperatorIsToldSo) {
+  const std::string other =
+      absl::StrCat("setpriv --reuid=65534 --regid=65534 --clear-groups ", CAIRNCTL_PATH, " ");
+  if (RunCommand(other + "version").code != 0) GTEST_SKIP() << "cannot be another user here";
+  const std::string control = " --control " + daemon_->endpoint("control");
+  const Ran refused = RunCommand(other + "tier" + control);
+  EXPECT_EQ(refused.code, 1) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("which only its own user and root enter"));
+  const Ran status = RunCommand(other + "status" + control);
+  EXPECT_EQ(status.code, 0) << status.output;
+  EXPECT_THAT(status.output, HasSubstr("devices not asked after: the daemon answers operators at"));
+  // Named, the address is not asked for.
+  const Ran named = Run("tier --admin " + daemon_->endpoint("admin"));
+  EXPECT_EQ(named.code, 0) << named.output;
+}
+
+TEST_F(CliTest, BashCompletesCommandsAndFlags) {
+  const auto completed = [](const std::string& words, int at) {
+    return RunCommand(absl::StrCat("bash -c 'source <(", CAIRNCTL_PATH,
+                                   " completion); COMP_WORDS=(cairnctl ", words,
+                                   "); COMP_CWORD=", at, "; _cairnctl; echo ${COMPREPLY[@]}'"))
+        .output;
+  };
+  EXPECT_EQ(completed("dr", 1), "drain\n");
+  EXPECT_EQ(completed("get --o", 2), "--out\n");
+  EXPECT_EQ(completed("drain --con", 2), "--control\n");
+  EXPECT_EQ(completed("get some", 2), "\n");
+}
+
+TEST_F(CliTest, TopShowsRatesOfAnInterval) {
+  std::atomic<bool> is_over = false;
+  std::thread load([&] {
+    std::vector<std::byte> target(source_.size());
+    while (!is_over) {  // ends: the test says so
+      EXPECT_TRUE(space_->Get({.key = keys_[0], .target = SourceTarget{target}}).ok());
+      EXPECT_TRUE(space_->Match({.keys = keys_, .is_counting = true}).ok());
+    }
+  });
+  const Ran text = Run("top --once --interval 1");
+  const Ran json = Run("top --once --interval 1 --json");
+  is_over = true;
+  load.join();
+  EXPECT_EQ(text.code, 0) << text.output;
+  for (const char* part : {"cairnd ", "100.0 % of them found", "HITS/S", "acme", "MORE/S"}) {
+    EXPECT_THAT(text.output, HasSubstr(part));
+  }
+  EXPECT_EQ(json.code, 0) << json.output;
+  EXPECT_THAT(json.output, HasSubstr("\"hit_ratio\": 1"));
+  EXPECT_THAT(json.output, testing::ContainsRegex("\"gets_per_second\": [1-9]"));
+  EXPECT_THAT(json.output, testing::ContainsRegex("\"sent_bytes_per_second\": [1-9]"));
 }
 
 TEST_F(CliTest, LsAndInspectShowBlocks) {

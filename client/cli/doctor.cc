@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/cli/command.h"
+#include "client/cli/daemon.h"
+#include "client/cli/machine.h"
+#include "client/cli/output.h"
+
+namespace cairn::cli {
+namespace {
+
+std::string_view Name(Verdict verdict) {
+  constexpr std::string_view kNames[] = {"ok", "warn", "FAIL"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+// Whether the user said where a daemon is.
+bool IsNamed(const Arguments& arguments) {
+  return arguments.Has("--control") || std::getenv("CAIRN_CONTROL") != nullptr;
+}
+
+Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbout>& about) {
+  constexpr std::string_view kOurs = CAIRN_VERSION_TEXT;
+  const std::string at = absl::StrCat(" at ", arguments.control());
+  if (absl::IsUnavailable(about.status()) && !IsNamed(arguments)) {
+    return {"daemon", Verdict::kOk, absl::StrCat("none answers", at, "; none was named"), ""};
+  }
+  if (!about.ok()) {
+    return {"daemon", Verdict::kFail,
+            absl::StrCat("none answers", at, ": ", about.status().message()),
+            "is cairnd running, and is that its address (--control, $CAIRN_CONTROL)?"};
+  }
+  const std::string found =
+      absl::StrCat("cairnd ", about->version, at, ", cairnctl ", ToAbsl(kOurs));
+  return about->version == kOurs
+             ? Finding{"daemon", Verdict::kOk, found, ""}
+             : Finding{"daemon", Verdict::kWarn, found, "upgrade the older of the two"};
+}
+
+// What the daemon says of its devices, where we may ask.
+void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<Finding>* findings) {
+  const auto admin = OpenAdmin(arguments);
+  const absl::StatusOr<v1::ListTiersReply> tiers =
+      admin.ok() ? (*admin)->ListTiers(deadline) : admin.status();
+  if (!tiers.ok()) {
+    findings->push_back({"operators", Verdict::kWarn, std::string(tiers.status().message()),
+                         "as another user, or there, the daemon's devices are looked at too"});
+    return;
+  }
+  for (const v1::TierInfo& tier : tiers->tiers()) {
+    for (const v1::DeviceInfo& device : tier.devices()) {
+      const bool is_ok = device.state() == v1::DEVICE_STATE_OK;
+      findings->push_back(
+          {absl::StrCat("device ", device.path()), is_ok ? Verdict::kOk : Verdict::kFail,
+           absl::StrCat(ToAbsl(DeviceStateName(device.state())), ", ", device.engine(),
+                        device.reason().empty() ? "" : ": ", device.reason()),
+           is_ok ? "" : "docs/operations.md says what each state means"});
+    }
+  }
+}
+
+void PrintJson(const std::vector<Finding>& findings) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const Finding& finding : findings) {
+    json.BeginObject()
+        .Field("check", finding.check)
+        .Field("verdict", finding.verdict == Verdict::kFail ? "fail" : Name(finding.verdict))
+        .Field("found", finding.found)
+        .Field("advice", finding.advice)
+        .EndObject();
+  }
+  json.EndArray().Print();
+}
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  std::vector<Finding> findings = CheckMachine();
+  for (const std::string& folder : arguments.positional()) {
+    findings.push_back(CheckSsdFolder(folder));
+  }
+  const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
+  findings.push_back(CheckVersions(arguments, about));
+  if (about.ok()) CheckDevices(arguments, deadline, &findings);
+  if (arguments.is_json()) {
+    PrintJson(findings);
+  } else {
+    for (const Finding& finding : findings) {
+      absl::PrintF("%-4s  %-14s  %s\n", ToAbsl(Name(finding.verdict)), finding.check,
+                   finding.found);
+      if (!finding.advice.empty()) absl::PrintF("%22s%s\n", "", finding.advice);
+    }
+  }
+  const auto failed = std::ranges::count(findings, Verdict::kFail, &Finding::verdict);
+  return failed == 0 ? absl::OkStatus()
+                     : absl::FailedPreconditionError(
+                           absl::StrCat(failed, " of ", findings.size(), " checks failed"));
+}
+
+}  // namespace
+
+const Command kDoctor{
+    .name = "doctor",
+    .operands = "[FOLDER …]",
+    .summary = "Checks what this machine, or container, has of what a daemon wants",
+    .details =
+        "Each line says what was found and, where it is not as it should be, what to change. It\n"
+        "holds for who runs it: ask as the daemon's user, in its container. FOLDERs are such as\n"
+        "--ssd of cairnd names. A daemon that answers is asked for its version and devices.\n"
+        "What only warns is no failure.\n",
+    .flags = {},
+    .operands_min = 0,
+    .operands_max = 16,
+    .run = Run,
+};
+
+}  // namespace cairn::cli
