@@ -12,7 +12,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/log_drops.h"
+#include "base/log_format.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 
@@ -27,6 +29,7 @@ Sink* sink ABSL_GUARDED_BY(log_mutex) = nullptr;
 LogLimiter limiter ABSL_GUARDED_BY(log_mutex);
 Counter limited, unwritten;
 std::atomic<LogLevel> level_max{LogLevel::kInfo};
+std::atomic<LogFormat> format{LogFormat::kText};
 
 constexpr std::string_view kNames[] = {"error", "warn", "info", "debug"};
 constexpr std::string_view kTags[] = {"ERROR", "WARN", "INFO", "DEBUG"};
@@ -52,7 +55,56 @@ void AppendValue(std::string_view value, std::string* line) {
   }
 }
 
+struct Record {
+  LogLevel level;
+  std::string_view component, text;
+  std::initializer_list<LogField> fields;
+  uint64_t suppressed;
+};
+
+std::string Now() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+std::string TextLine(const Record& record) {
+  std::string line = absl::StrCat(ToAbsl(kTags[static_cast<int>(record.level)]), " ", Now(), " ",
+                                  ToAbsl(record.component), ": ", ToAbsl(record.text));
+  for (const LogField& field : record.fields) {
+    absl::StrAppend(&line, " ", ToAbsl(field.key), "=");
+    AppendValue(field.value, &line);
+  }
+  if (record.suppressed > 0) absl::StrAppend(&line, " suppressed=", record.suppressed);
+  return line;
+}
+
+std::string JsonLine(const Record& record) {
+  std::string line;
+  const auto add = [&line](std::string_view key, std::string_view value) {
+    if (line.back() != '{') line.push_back(',');
+    AppendJsonString(key, &line);
+    line.push_back(':');
+    AppendJsonString(value, &line);
+  };
+  line.push_back('{');
+  add("time", Now());
+  add("level", LogLevelName(record.level));
+  add("component", record.component);
+  add("message", record.text);
+  if (record.suppressed > 0) absl::StrAppend(&line, ",\"suppressed\":", record.suppressed);
+  const size_t head = line.size();
+  line.append(",\"fields\":{");
+  for (const LogField& field : record.fields) add(field.key, field.value);
+  line.append("}}");
+  if (line.size() > kLogLineBytesMax) {
+    line.resize(head);
+    line.append(",\"cut\":true}");
+  }
+  return line;
+}
+
 }  // namespace
+
+void SetLogFormat(LogFormat chosen) { format.store(chosen, std::memory_order_relaxed); }
 
 std::string_view LogLevelName(LogLevel level) { return kNames[static_cast<int>(level)]; }
 
@@ -84,17 +136,10 @@ void Log(LogLevel level, std::string_view component, std::string_view text,
     limited.Add();
     return;
   }
-  std::string line =
-      absl::StrCat(ToAbsl(kTags[static_cast<int>(level)]), " ",
-                   absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-                   ToAbsl(component), ": ", ToAbsl(text));
-  for (const LogField& field : fields) {
-    absl::StrAppend(&line, " ", ToAbsl(field.key), "=");
-    AppendValue(field.value, &line);
-  }
-  if (verdict.suppressed > 0) {
-    absl::StrAppend(&line, " suppressed=", verdict.suppressed);
-  }
+  const Record record{level, component, text, fields, verdict.suppressed};
+  const std::string line = format.load(std::memory_order_relaxed) == LogFormat::kJson
+                               ? JsonLine(record)
+                               : TextLine(record);
   const MutexLock lock(log_mutex);  // over the write, which does not block: lines stay whole
   if (sink != nullptr) {
     (*sink)(level, line);

@@ -13,7 +13,6 @@ namespace cairn {
 namespace {
 
 // A pipe that poll() calls writable has room for as much at once.
-constexpr size_t kLineBytesMax = 4096;
 
 }  // namespace
 
@@ -36,8 +35,8 @@ LogLimiter::Verdict LogLimiter::Admit(std::string_view component, std::string_vi
 }
 
 bool WriteLogLine(int fd, std::string_view line) {
-  std::string_view rest = line.substr(0, kLineBytesMax - 1);
-  std::array<char, kLineBytesMax> bytes;
+  std::string_view rest = line.substr(0, kLogLineBytesMax);
+  std::array<char, kLogLineBytesMax + 1> bytes;
   *std::copy(rest.begin(), rest.end(), bytes.begin()) = '\n';
   rest = {bytes.data(), rest.size() + 1};
   while (!rest.empty()) {  // ends: each turn writes something, or gives up

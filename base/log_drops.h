@@ -43,8 +43,11 @@ class LogLimiter {
   std::array<Bucket, kBuckets> buckets_;
 };
 
+inline constexpr size_t kLogLineBytesMax = 4095;  // a page, with the newline
+
 // Writes `line` to `fd` unless that could block. False: all of it, or its end, is lost. A line of
-// more than 4 KiB is cut to that. Blocks only if another process fills a pipe that both write to.
+// more than kLogLineBytesMax is cut to that. Blocks only if another process fills a pipe that both
+// write to.
 [[nodiscard]] bool WriteLogLine(int fd, std::string_view line);
 
 // The counts of this process.

@@ -32,6 +32,7 @@ constexpr size_t kValueBytesMax = 4096;
 constexpr std::string_view kHugePages[] = {"auto", "required"};
 constexpr std::string_view kIoChoices[] = {"auto", "uring", "threads"};
 constexpr std::string_view kPlacements[] = {"chain", "stripe"};
+constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 
 // The order is that of --help and docs/operations.md; staging-bytes follows host-bytes.
@@ -104,6 +105,8 @@ constexpr Knob kTable[] = {
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for requests in flight to finish, and for blocks to reach the SSD tier"},
     {"log-level", "info", Choice{&Config::log_level, kLogLevels}, "least severe level logged"},
+    {"log-format", "text", Choice{&Config::log_format, kLogFormats},
+     "of a record: a line to read, or an object of JSON a line"},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_format.h"
 #include "base/status.h"
 #include "codecs/backend/backends.h"
 #include "service/config.h"
@@ -50,6 +51,7 @@ int Serve(const CommandLine& line) {
   LogLevel level = LogLevel::kInfo;
   CAIRN_CHECK_OK(ParseLogLevel(line.config.log_level, &level));
   SetLogLevel(level);
+  if (line.config.log_format == "json") SetLogFormat(LogFormat::kJson);
   for (const std::string& variable : line.unknown_variables) {
     LogWarn("config", "environment variable is no knob", {{"name", variable}});
   }

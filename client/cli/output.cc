@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "base/units.h"
 
@@ -67,18 +68,7 @@ JsonWriter& JsonWriter::Key(std::string_view key) {
 
 JsonWriter& JsonWriter::String(std::string_view value) {
   Separate();
-  text_.push_back('"');
-  for (const char c : value) {
-    if (c == '"' || c == '\\') {
-      text_.push_back('\\');
-      text_.push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&text_, "\\u%04x", static_cast<unsigned char>(c));
-    } else {
-      text_.push_back(c);
-    }
-  }
-  text_.push_back('"');
+  AppendJsonString(value, &text_);
   return *this;
 }
 

@@ -44,6 +44,7 @@ unix:/run/cairn/control.sock
 - --recipe={{ .Values.recipe }}
 - --drain-ms={{ mul 1000 (.Values.drainSeconds | int) }}
 - --log-level={{ .Values.logLevel }}
+- --log-format={{ .Values.logFormat }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/log_drops.h"
+#include "base/log_format.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 
@@ -34,6 +35,24 @@ TEST(Log, OneLinePerRecord) {
   EXPECT_THAT(log.Lines()[0],
               MatchesRegex("WARN ....-..-..T..:..:..\\....Z get: tile checksum does not match "
                            "place=host tile=7 ok=false after=3ms"));
+}
+
+TEST(Log, ARecordMayBeAnObjectOfJson) {
+  const LogCapture log;
+  SetLogFormat(LogFormat::kJson);
+  LogWarn("get", "tile checksum does not match", {{"place", "host"}, {"tile", 7}});
+  LogInfo("daemon", "ready");
+  LogInfo("session", "opened", {{"name", std::string("a\"\n\xc3\xa9\xff\\", 7)}});
+  LogInfo("session", "opened", {{"name", std::string(5000, 'x')}});
+  SetLogFormat(LogFormat::kText);
+  ASSERT_EQ(log.Lines().size(), 4);
+  EXPECT_THAT(log.Lines()[0],
+              MatchesRegex("\\{\"time\":\"....-..-..T..:..:..\\....Z\",\"level\":\"warn\","
+                           "\"component\":\"get\",\"message\":\"tile checksum does not match\","
+                           "\"fields\":\\{\"place\":\"host\",\"tile\":\"7\"\\}\\}"));
+  EXPECT_THAT(log.Lines()[1], EndsWith("\"message\":\"ready\",\"fields\":{}}"));
+  EXPECT_THAT(log.Lines()[2], EndsWith("{\"name\":\"a\\\"\\u000a\xc3\xa9\\ufffd\\\\\"}}"));
+  EXPECT_THAT(log.Lines()[3], EndsWith("\"message\":\"opened\",\"cut\":true}"));
 }
 
 TEST(Log, ValuesCannotForgeARecord) {
