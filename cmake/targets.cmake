@@ -11,7 +11,7 @@
 #   cairn_proto_library(NAME cairn_proto_messages PROTOS cairn/v1/store.proto … [GRPC])
 
 function(_cairn_link target visibility)
-  target_include_directories(${target} ${visibility} ${PROJECT_SOURCE_DIR})
+  target_include_directories(${target} ${visibility} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${target} ${visibility} ${ARGN})
 endfunction()
 
@@ -164,7 +164,8 @@ function(cairn_proto_library)
   endforeach()
   add_library(${ARG_NAME} STATIC ${message_sources})
   target_compile_options(${ARG_NAME} PRIVATE -w)
-  target_include_directories(${ARG_NAME} SYSTEM PUBLIC ${out})
+  target_include_directories(${ARG_NAME} SYSTEM PUBLIC
+    $<BUILD_INTERFACE:${out}> $<INSTALL_INTERFACE:include/cairn>)  # as cmake/install.cmake has it
   target_link_libraries(${ARG_NAME} PUBLIC protobuf::libprotobuf)
   if(ARG_GRPC)
     add_library(${ARG_NAME}_grpc STATIC ${service_sources})
