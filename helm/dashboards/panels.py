@@ -41,6 +41,10 @@ def quantile(share, metric, by, matchers=""):
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels, matchers)})"
 
 
+def of_asked(what, by="instance"):
+    return ratio(rate(f"cairn_match_{what}_blocks_total", by), rate("cairn_match_asked_blocks_total", by))
+
+
 def steps(metric, what):
     return Panel(
         f"Steps of a {what}, p99",
@@ -57,11 +61,8 @@ USEFUL = [
         "without bounds would have found of them since the daemon started: the most that more memory can win.",
         "percentunit",
         [
-            (ratio(rate("cairn_match_found_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")), "{{instance}}"),
-            (
-                "1 - " + ratio(rate("cairn_match_first_missed_blocks_total", "instance"), rate("cairn_match_asked_blocks_total", "instance")),
-                "{{instance}}, without bounds",
-            ),
+            (of_asked("found"), "{{instance}}"),
+            ("1 - " + of_asked("first_missed"), "{{instance}}, without bounds"),
         ],
     ),
     Panel(
@@ -252,14 +253,7 @@ SUMMARY = [
         "Hit rate",
         "Of all daemons together.",
         "percentunit",
-        [
-            (
-                ratio(
-                    "sum(rate(cairn_match_found_blocks_total{$I}[$R]))", "sum(rate(cairn_match_asked_blocks_total{$I}[$R]))"
-                ),
-                "",
-            )
-        ],
+        [(of_asked("found", by=""), "")],
         "stat",
         4,
     ),
