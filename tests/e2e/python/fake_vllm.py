@@ -136,6 +136,8 @@ class Engine:
             {f"model.layers.{i}.attn": layer for i, layer in enumerate(self.layers)}
         )
         self.scheduler = connector_class(config, "scheduler", cache_config)
+        self.is_failing = config.kv_transfer_config.kv_load_failure_policy == "fail"
+        self.errors = []  # requests that ended with one, under that policy
         self.free, self.budget = list(range(1, block_count)), budget
         self.waiting, self.running, self.done = [], [], {}
         self.questions, self.steps, self.counts = 0, 0, {}
@@ -258,11 +260,15 @@ class Engine:
                     request.num_computed_tokens = min(
                         request.num_computed_tokens, bad[0] * ENGINE
                     )
+                    if self.is_failing:
+                        self.errors.append(request.request_id)
         self.scheduler.update_connector_output(output)
         for request in list(self.waiting):
             if request.request_id in (output.finished_recving or ()):
                 request.is_loading, request.is_loaded = False, True
-                if request.num_computed_tokens == 0 or request.request_id in self.done:
+                if request.request_id in self.errors:
+                    self.abort(request)
+                elif request.num_computed_tokens == 0 or request.request_id in self.done:
                     self._release(request)
         for request in list(self.running):
             if request.num_computed_tokens == request.num_tokens:

@@ -232,6 +232,19 @@ def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make, settings)
     assert run_one(make(settings), "whole again", tokens).external == 4 * STORE
 
 
+def test_under_the_policy_fail_a_request_ends_and_others_go_on(make, settings, caplog):
+    tokens = prompt(21, 3 * STORE + 1)
+    run_one(make(settings), "cold", tokens)
+    engine = make(settings, kv_transfer_config__kv_load_failure_policy="fail")
+    assert caplog.text.count("kv_load_failure_policy is 'fail'") == 1
+    _lose(engine, tokens, 1)
+    engine.add(Request("ends", tokens))
+    engine.run()
+    assert engine.errors == ["ends"] and "ends" not in engine.done
+    assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
+    assert run_one(engine, "goes on", prompt(22, STORE + 1)).external == 0
+
+
 def test_an_abort_in_mid_load_gives_everything_back(make, settings):
     tokens = prompt(13, 2 * STORE + 1)
     run_one(make(settings), "cold", tokens)
