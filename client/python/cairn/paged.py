@@ -104,6 +104,18 @@ class PagedCache:
     def layer_count(self) -> int:
         return len(self._layers)
 
+    def layers(self, first: int, count: int) -> PagedCache:
+        """Some of its layers, as a cache."""
+        some = object.__new__(PagedCache)
+        some.__dict__.update(self.__dict__)
+        some._layers = self._layers[first : first + count]
+        some.native = _ffi.PagedCache.from_buffer_copy(self.native)
+        some._pointers = []
+        for plane, pointers in zip((some.native.k, some.native.v), self._pointers, strict=False):
+            some._pointers.append((ctypes.c_void_p * count)(*pointers[first : first + count]))
+            plane.layers = some._pointers[-1]
+        return some
+
     def _pointers_of(self, placement: Placement) -> Any:
         addresses = [layer.address + placement.offset for layer in self._layers]
         return (ctypes.c_void_p * len(addresses))(*addresses)
@@ -169,6 +181,18 @@ def put(
     request.first_position = _ffi.unsigned("first_position", first_position, 64)
     request.derived = 1 if is_derived else 0
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
+
+
+def check_table(
+    space: Space, cache: PagedCache, wanted: Sequence[bytes], blocks: Sequence[int]
+) -> None:
+    """Raises unless `blocks` has as many of the cache's blocks as the keys need."""
+    ratio = space.spec.tokens_per_block // cache.tokens_per_block
+    if not wanted or len(blocks) != ratio * len(wanted):
+        raise InvalidArgumentError(
+            f"there are {len(wanted)} keys and {len(blocks)} blocks of the engine, expected"
+            f" {ratio} for each key"
+        )
 
 
 def gather(
