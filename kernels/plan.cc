@@ -31,15 +31,6 @@ static_assert(kTaskTokensMax == codecs::kStripTokens);
 static_assert(kTileTokensMax == codecs::kTokensPerBlockMax && kMixedDimMax == codecs::kDimMax);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
 
-bool IsFormDecodable(uint16_t form) {
-  switch (codecs::LayoutIdOf(form)) {
-    case TileLayoutId::kHot:
-      return false;
-    default:
-      return true;
-  }
-}
-
 // Where a tile stands, and what of it is decoded at once.
 struct PlacedTile {
   TileGeometry geometry;
@@ -96,6 +87,8 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
       return whole(DecodeList::kKeptAny);
     case TileLayoutId::kStepStrips:
       return whole(DecodeList::kStepsAny);
+    case TileLayoutId::kHot:
+      return whole(DecodeList::kHotAny);
     case TileLayoutId::kFp8:
       if (tokens == 0) return whole(DecodeList::kFp8Any);
       return {static_cast<uint32_t>(plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16
@@ -134,8 +127,10 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   task.target = tile.target;
   task.bytes = tile.entry.bytes;
   task.crc = tile.entry.crc;
-  const codecs::TilePart& map =
-      tile.layout.kept_map.bytes != 0 ? tile.layout.kept_map : tile.layout.pattern_index;
+  // A form has one of them at most.
+  const codecs::TilePart& map = tile.layout.kept_map.bytes != 0      ? tile.layout.kept_map
+                                : tile.layout.corrections.bytes != 0 ? tile.layout.corrections
+                                                                     : tile.layout.pattern_index;
   const codecs::TilePart& params =
       tile.layout.params.bytes != 0 ? tile.layout.params : tile.layout.scales;
   task.params_at = static_cast<uint32_t>(params.offset);
@@ -143,6 +138,7 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
   task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
   if (job.prefix->spec().recipe.NeedsSideObject()) task.head = HeadNumber(job.side, tile.at);
   task.map_at = static_cast<uint32_t>(map.offset);
+  task.code_row_bytes = static_cast<uint32_t>(tile.layout.codes_bytes / tile.geometry.rows);
   task.gate_at = tile.layout.gate.bytes == 0 ? 0 : static_cast<uint32_t>(tile.layout.gate.offset);
   task.coded_tokens = static_cast<uint32_t>(tile.layout.scales.bytes / codecs::kScaleBytes);
   task.rows = tile.entry.rows;
@@ -152,7 +148,6 @@ TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
 
 Error Check(const DecodeJob& job) {
   const codecs::ImageSpec& spec = job.prefix->spec();
-  if (!IsDecodable(*job.prefix)) return Error::kUnknownRecipe;
   if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
     return error;
   }
@@ -168,7 +163,7 @@ class PlanMaker {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       planes_[i] = RecordsOf(spec, jobs[i].slice, jobs[i].target, i);
       AddSide(spec, jobs[i].side, jobs[i].side_object, &planes_[i]);
-      if (spec.recipe.NeedsProfile()) AddTables(*jobs[i].side.profile, &planes_[i]);
+      if (spec.recipe.id == codecs::RecipeId::kCairn) AddTables(*jobs[i].side.profile, &planes_[i]);
     }
   }
 
@@ -266,13 +261,6 @@ class PlanMaker {
 static_assert(sizeof(PlanHeader) % 16 == 0 && sizeof(PlaneRecord) % 8 == 0);
 
 }  // namespace
-
-bool IsDecodable(const codecs::ImagePrefix& prefix) {
-  for (uint32_t i = 0; i < prefix.tile_count(); ++i) {
-    if (!IsFormDecodable(prefix.Tile(i).form)) return false;
-  }
-  return true;
-}
 
 Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify, std::span<std::byte> buffer,
                      DecodePlan* plan) {

@@ -40,17 +40,13 @@ struct DecodePlan {
   std::array<uint32_t, kDecodeLists> counts{};  // of tasks
 };
 
-// The forms that kernels decode. Of others the host decodes.
-[[nodiscard]] bool IsDecodable(const codecs::ImagePrefix& prefix);
-
 // Whether kernels check the CRCs of tiles. Bytes that were copied under their CRC, or that the host
 // has checked, need no second look.
 enum class Verify : uint8_t { kNo, kYes };
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk.
 // kTooLarge: more than kPlanImagesMax images, kPlanTasksMax tasks or kPlanProfilesMax profiles.
-// kUnknownRecipe: not
-// IsDecodable(). kNoBank, kNoProfile: none, or one for other images. kInvalidSlice; kInvalidShape:
+// kNoBank, kNoProfile: none, or one for other images. kInvalidSlice; kInvalidShape:
 // a view's tables or strides, or the place of a job's bytes; kTargetTooSmall: a page below
 // page_count reaches past layer_bytes, a slot past the table, or the plan past `buffer`.
 codecs::Error MakeDecodePlan(std::span<const DecodeJob> jobs, Verify verify,

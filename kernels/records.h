@@ -40,6 +40,7 @@ enum class DecodeList : uint8_t {
   kMixedAny,      // channels in classes, of K
   kKeptAny,       // as kFp8Any, of tokens that were not evicted
   kStepsAny,      // entropy-coded codes by the steps of a profile
+  kHotAny,        // codes of a width that a profile comes to
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
@@ -116,10 +117,11 @@ struct TileTask {
   uint32_t crc;           // of those bytes
   // Of its parts; of fp8 params are scales.
   uint32_t params_at, row_bits_at, positions_at;
-  uint32_t map_at;        // patterns of tokens, or which tokens are kept
-  uint32_t gate_at;       // which tokens of V have theirs; 0: all
-  uint32_t coded_tokens;  // kept ones that are no rows
-  uint32_t head;          // its number in the side object
+  uint32_t code_row_bytes;  // of a token, of cairn-hot
+  uint32_t map_at;          // patterns of tokens, which tokens are kept, or corrections
+  uint32_t gate_at;         // which tokens of V have theirs; 0: all
+  uint32_t coded_tokens;    // kept ones that are no rows
+  uint32_t head;            // its number in the side object
   uint16_t rows;
   uint16_t plane;        // its PlaneRecord
   uint16_t token_first;  // a multiple of 16, and of kTaskTokensMax for strips

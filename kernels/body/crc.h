@@ -134,7 +134,7 @@ CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcShared& shared)
   return mine;
 }
 
-// REQUIRES: bytes >= 4, a multiple of 4.
+// REQUIRES: bytes is a multiple of 4.
 CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcShared& shared) {
   const uint32_t slices = (bytes + kCrcSlice - 1) / kCrcSlice;
   const uint32_t lead = slices * kCrcSlice - bytes;
@@ -148,7 +148,7 @@ CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcSh
     }
     crc ^= round;
   }
-  return ~crc;
+  return bytes == 0 ? 0 : ~crc;  // the first four bytes are inverted, where there are any
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {

@@ -9,6 +9,7 @@
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/crc.h"
 #include "kernels/body/fp8_decode.h"
+#include "kernels/body/hot_decode.h"
 #include "kernels/body/kept_decode.h"
 #include "kernels/body/mixed_decode.h"
 #include "kernels/body/patterned_decode.h"
@@ -59,6 +60,8 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kKeptAny), sizeof(KeptShared)});
   launch.template Kernel<&DecodeStepsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStepsAny), sizeof(StepShared)});
+  launch.template Kernel<&DecodeHotAny>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kHotAny), sizeof(HotShared)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast>(

@@ -15,14 +15,6 @@ struct PatternedShared {
   const uint8_t* patterns[kTaskTokensMax];  // of the task's tokens; null: none
 };
 
-// `bits` of them, at most 8, from bit `bit` on.
-CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bits) {
-  uint32_t value = LoadGlobal<uint8_t>(source + bit / 8);
-  if (bit % 8 + bits > 8)
-    value |= static_cast<uint32_t>(LoadGlobal<uint8_t>(source + bit / 8 + 1)) << 8;
-  return value >> bit % 8 & ((1U << bits) - 1);
-}
-
 CAIRN_DEVICE void FindPatterns(const TileTask& task, const PlaneRecord& plane,
                                const uint8_t** patterns, Fault* fault) {
   const uint32_t at = ThreadIndex();

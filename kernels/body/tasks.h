@@ -47,6 +47,14 @@ CAIRN_DEVICE uint32_t PairOf(const PlaneRecord& plane, uint32_t token, uint32_t 
   return token * ((plane.dim + plane.group - 1) / plane.group) + channel / plane.group;
 }
 
+// `bits` of them, at most 8, from bit `bit` on.
+CAIRN_DEVICE uint32_t LoadBits(const uint8_t* source, uint32_t bit, uint32_t bits) {
+  uint32_t value = LoadGlobal<uint8_t>(source + bit / 8);
+  if (bit % 8 + bits > 8)
+    value |= static_cast<uint32_t>(LoadGlobal<uint8_t>(source + bit / 8 + 1)) << 8;
+  return value >> bit % 8 & ((1U << bits) - 1);
+}
+
 CAIRN_DEVICE uint32_t Align16(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 
 CAIRN_DEVICE Fault Worse(Fault a, Fault b) { return a < b ? b : a; }

@@ -149,5 +149,31 @@ TEST_F(HostileTest, StepsThatAreNone) {
   EXPECT_GT(with_rows, 2U);
 }
 
+// Whose widths and low bits come to others than the tile's.
+TEST_F(HostileTest, AnotherProfile) {
+  uint32_t refused = 0;
+  for (uint32_t round = 0; round < 40; ++round) {
+    const codecs::TileShape shape = Kv(DType::kBf16, 40, 24);
+    const char* recipe = round % 2 == 0 ? "cairn-hot:2.4" : "cairn:2.3";
+    ImageOf image = MakeImage(recipe, shape, 40, Content::kBell);
+    image.side = MakeProfile(shape);
+    const codecs::Slice slice = image.spec.slice;
+    PagedCache cache(image.spec, slice, AnyShape(), random_);
+    const PagedView target = cache.view();
+    const Decoded decoded = Run({&image, 1}, {&slice, 1}, {&target, 1});
+    if (decoded.error == Error::kNoProfile) continue;  // of another domain
+    ASSERT_EQ(decoded.fault, "");
+    std::vector<std::byte> payload(image.source.size());
+    const Error error =
+        codecs::Decode(codecs::ReferenceBackend(), image.View(), slice, payload, image.Inputs());
+    ASSERT_EQ(decoded.status[0], static_cast<uint32_t>(error));
+    if (error == Error::kOk) {
+      EXPECT_EQ(cache.Compare(payload), "");
+    }
+    refused += error == Error::kBadTile ? 1 : 0;
+  }
+  EXPECT_GT(refused, 5U);
+}
+
 }  // namespace
 }  // namespace cairn::kernels

@@ -32,6 +32,7 @@ CRC = "kernels/body/crc.h"
 FP8 = "kernels/body/fp8_decode.h"
 STEPS = "kernels/body/step_decode.h"
 VALUES = "kernels/body/step_values.h"
+HOT = "kernels/body/hot_decode.h"
 KEPT = "kernels/body/kept_decode.h"
 MIXED = "kernels/body/mixed_decode.h"
 PATTERNED = "kernels/body/patterned_decode.h"
@@ -92,7 +93,7 @@ MUTATIONS = {
     "pattern_number": (HOSTILE, PATTERNED, "if (number >= plane.patterns) *fault", "if (number > 255) *fault"),
     "pattern_gate": (DECODE, PATTERNED, "task.gate_at == 0 || LoadBits(", "task.gate_at != 1 || LoadBits("),
     "pattern_token": (DECODE, PATTERNED, "token * bits, bits)", "at * bits, bits)"),
-    "pattern_straddles": (DECODE, PATTERNED, "if (bit % 8 + bits > 8)", "if (bit % 8 + bits > 16)"),
+    "pattern_straddles": (DECODE, TASKS, "if (bit % 8 + bits > 8)", "if (bit % 8 + bits > 16)"),
     "pattern_rounded": (DECODE, AFFINE, "value = codecs::Add(value, HalfToFloat(LoadGlobal", "value = codecs::Add(codecs::Fp16ToFloat(codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven)), HalfToFloat(LoadGlobal"),
     "mixed_budget": (HOSTILE, MIXED, "(is_budget || !plane.has_budget) &&", ""),
     "mixed_bytes": (HOSTILE, MIXED, "Align16(task->positions_at + 2 * task->rows) == task->bytes", "task->positions_at <= task->bytes"),
@@ -116,6 +117,14 @@ MUTATIONS = {
     "steps_offsets": (DECODE, STEPS, "channel.shape.low_bits == 0 ? channel.shape.table : codecs::kProfileTables", "channel.shape.table"),
     "steps_end": (HOSTILE, STEPS, "return coder.HasEnded() && planes", "return planes"),
     "steps_row_past": (HOSTILE, STEPS, "token >= strip.shape.tokens ||", "token >= 128 ||"),
+    "hot_fill": (DECODE, HOT, "for (; bits % 8 != 0 && bits <", "for (; bits % 8 > 8 && bits <"),
+    "hot_first": (DECODE, HOT, "const bool is_first = gain == best_gain && channel < best;", "const bool is_first = gain == best_gain && channel > best;"),
+    "hot_correction": (DECODE, HOT, "if (!plane.is_v) {", "if (plane.dim == 0) {"),
+    "hot_strip": (DECODE, HOT, "task.source + task.map_at + strip *", "task.source + task.map_at + 0 * strip *"),
+    "hot_bits": (DECODE, HOT, "for (uint32_t i = 0; i < 3; ++i) {", "for (uint32_t i = 0; i < 2; ++i) {"),
+    "hot_no_sync": (DECODE, HOT, "        FindScales(task, plane, &shared);\n        SyncBlock();", "        FindScales(task, plane, &shared);"),
+    "hot_no_sync_token": (DECODE, HOT, "    SyncWarp();\n    StoreTurned", "    StoreTurned"),
+    "hot_row_bytes": (HOSTILE, HOT, "if (shared.row_bytes != task.code_row_bytes) *fault", "if (shared.row_bytes > task.code_row_bytes) *fault"),
     "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile.row_bits_at) >=", "bool is_raw = Align16(tile.row_bits_at) == 1 +"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
@@ -126,6 +135,7 @@ MUTATIONS = {
     "encode_no_sync": (ENCODE, AFFINE_ENCODE, "  MarkUncodable(tile, shared);\n  SyncBlock();", "  MarkUncodable(tile, shared);"),
     "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
     "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
+    "crc_empty": (DECODE, CRC, "return bytes == 0 ? 0 : ~crc;", "return ~crc;"),
     "crc_join": (DECODE, CRC, "round.count - 1 - lane : 0", "round.count - lane : 0"),
     "crc_rounds": (DECODE, CRC, "for (uint32_t k = 0; k < 5; ++k) {", "for (uint32_t k = 0; k < 4; ++k) {"),
     "fast_no_sync_exponents": (DECODE, FAST, "    SyncWarp();\n    StorePass", "    StorePass"),
