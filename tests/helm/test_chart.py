@@ -176,6 +176,9 @@ def test_the_sidecar_in_another_chart(helm, render, example):
     (engine,) = pod["containers"]
     environment = {v["name"]: v.get("value") for v in engine["env"]}
     assert f"--control={environment['CAIRN_CONTROL']}" in container["args"]
+    # Operators come in by a folder that the engine does not have.
+    assert "--admin=unix:/run/cairn-admin/admin.sock" in container["args"]
+    assert {m["mountPath"] for m in container["volumeMounts"]} - {m["mountPath"] for m in engine["volumeMounts"]} >= {"/run/cairn-admin"}
     (given,) = [json.loads(w.split("=", 1)[1]) for w in engine["args"] if w.startswith("--kv-transfer-config=")]
     assert given["kv_connector_extra_config"]["control"] == environment["CAIRN_CONTROL"]
     documented = json.loads(re.search(r"--kv-transfer-config '(\{.*?\})'", VLLM_PAGE.read_text(), re.DOTALL).group(1))

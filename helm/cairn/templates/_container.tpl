@@ -15,7 +15,7 @@ unix:/run/cairn/control.sock
 {{- define "cairn.args" -}}
 {{- $sizes := include "cairn.sizes" . | fromYaml -}}
 - --control={{ include "cairn.control" . }}
-- --admin=unix:/run/cairn/admin.sock
+- --admin=unix:/run/cairn-admin/admin.sock
 - --socket=/run/cairn/cairnd.sock
 - --http={{ include "cairn.podIp" . }}:{{ .Values.ports.http }}
 - --host-bytes={{ $sizes.host | int64 }}MiB
@@ -120,6 +120,8 @@ terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
   - name: cairn-sockets
     mountPath: /run/cairn
+  - name: cairn-admin # of this container alone: an engine that runs as root enters every socket that it sees
+    mountPath: /run/cairn-admin
   {{- range .Values.ssd.devices }}
   - name: cairn-ssd-{{ .name }}
     mountPath: /var/lib/cairn/{{ .name }}
@@ -238,6 +240,9 @@ spec:
       emptyDir:
         sizeLimit: 1Mi
       {{- end }}
+    - name: cairn-admin
+      emptyDir:
+        sizeLimit: 1Mi
     {{- if eq .Values.form "daemonset" }}
     {{- range .Values.ssd.devices }}
     - name: cairn-ssd-{{ .name }}

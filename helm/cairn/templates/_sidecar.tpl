@@ -41,9 +41,11 @@
 {{- end -}}
 
 {{- define "cairn.sidecar.volumes" -}}
-- name: cairn-sockets
+{{- range list "cairn-sockets" "cairn-admin" }}
+- name: {{ . }}
   emptyDir:
     sizeLimit: 1Mi
+{{- end }}
 {{- range .Values.ssd.devices }}
 - name: cairn-ssd-{{ .name }}
   {{- include "cairn.ephemeral" . | nindent 2 }}
