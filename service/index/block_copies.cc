@@ -103,6 +103,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   RefreshHeld(image);
   RefreshUncopied(image);
   if (copy->pins > 0) {
+    copy->extent.Unlist();
     SetHeld(copy, true);
     return 0;
   }

@@ -82,6 +82,12 @@ void TierExtent::Reset() {
   }
 }
 
+void TierExtent::Unlist() {
+  if (tier_ != nullptr) {
+    tier_->Unlist(offset_);
+  }
+}
+
 TierId TierExtent::tier() const {
   CAIRN_DCHECK(!is_empty());
   return tier_ == nullptr ? TierId::kHost : tier_->id();

@@ -150,6 +150,9 @@ class CopyTier {
 
  private:
   friend class TierExtent;
+  // The image there is gone for good, but somebody still reads it: no restart is to find it. Memory
+  // work only, as Free().
+  virtual void Unlist(uint64_t) {}
   // Nothing reads the place any more, and no index knows it.
   virtual void Free(uint64_t offset, uint64_t rounded_bytes) = 0;
 };

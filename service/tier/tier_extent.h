@@ -36,6 +36,8 @@ class TierExtent {
   ~TierExtent() { Reset(); }
   // Gives the room back; empty afterwards.
   void Reset();
+  // No restart finds what lies there any more; the room stays taken until it is given back.
+  void Unlist();
   // The caller has noted the place and owns it from now on: it makes it an extent again. Empty
   // afterwards. REQUIRES: not of the host tier.
   void Forget() { tier_ = nullptr; }

@@ -305,11 +305,18 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     return found->second;
   }
-  void Free(uint64_t offset, uint64_t rounded_bytes) override {
+  void Unlist(uint64_t offset) override {
     const MutexLock lock(mutex_);
+    UnlistLocked(offset);
+  }
+  void UnlistLocked(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (disk_ != nullptr && !is_stopped_) {
       disk_->copies.erase(offset);
     }
+  }
+  void Free(uint64_t offset, uint64_t rounded_bytes) override {
+    const MutexLock lock(mutex_);
+    UnlistLocked(offset);
     CAIRN_CHECK(extents_.erase(offset) == 1);
     used_bytes_ -= rounded_bytes;
   }

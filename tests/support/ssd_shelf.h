@@ -186,6 +186,13 @@ class SsdShelf final : public Evictor, public RecoverySink {
     tier_->Deleted(Space().fingerprint, {&key, 1});
     Drop(number);
   }
+  // Likewise, but that somebody still reads it: Drop() is when it has been read.
+  void DeleteWhileRead(uint64_t number) {
+    const proto::BlockKey key = KeyOf(number);
+    tier_->Deleted(Space().fingerprint, {&key, 1});
+    const MutexLock lock(mutex_);
+    places_.at(number).Unlist();
+  }
   // It leaves, as what is evicted.
   void Drop(uint64_t number) {
     TierExtent place;

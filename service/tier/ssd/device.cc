@@ -93,16 +93,26 @@ absl::StatusOr<TierExtent> SsdDevice::Reserve(uint64_t bytes) {
 void SsdDevice::Free(uint64_t tier_offset) {
   const uint64_t offset = DeviceOffset(tier_offset);
   const MutexLock lock(mutex_);
-  const bool is_recorded = segments_->Find(offset).is_recorded;
-  const uint32_t slot = segments_->SlotOf(offset);
-  const bool is_emptied = segments_->Free(offset);
   // What a segment under reclaim still has goes with it.
-  if (is_recorded && !is_stopping_ && segments_->at(slot).state != SegmentMap::State::kReclaiming) {
-    freed_.push_back({segments_->at(slot).seq, segments_->PageOf(offset)});
-    commit_due_.NotifyOne();
+  if (segments_->at(segments_->SlotOf(offset)).state != SegmentMap::State::kReclaiming) {
+    UnlistLocked(offset);
   }
-  if (is_emptied) {
+  if (segments_->Free(offset)) {
     care_due_.NotifyOne();
+  }
+}
+
+void SsdDevice::Unlist(uint64_t tier_offset) {
+  const MutexLock lock(mutex_);
+  UnlistLocked(DeviceOffset(tier_offset));
+}
+
+void SsdDevice::UnlistLocked(uint64_t offset) {
+  SegmentMap::Extent& extent = segments_->Find(offset);
+  if (extent.is_recorded && !is_stopping_) {
+    extent.is_recorded = false;
+    freed_.push_back({segments_->at(segments_->SlotOf(offset)).seq, segments_->PageOf(offset)});
+    commit_due_.NotifyOne();
   }
 }
 

@@ -112,6 +112,7 @@ class SsdDevice {
   IoId Write(const TierWrite& write, TierDone done);
   void Cancel(IoId id) { engine_->Cancel(id); }
   void Free(uint64_t offset);
+  void Unlist(uint64_t offset);
   bool AwaitFreed(absl::Time deadline);
   void Sync(TierDone done);
 
@@ -242,6 +243,9 @@ class SsdDevice {
   absl::Status ReopenLedger();
   // What is not in the map of segments goes from the ledger; what the ledger lost, from the index.
   absl::Status CompareLedger(Ledger::Batch& batch);
+
+  // Its record goes with the next batch, if the ledger has one.
+  void UnlistLocked(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::string SegmentPath(uint32_t slot) const;
   uint64_t TierOffset(uint64_t offset) const { return options_.number << kNumberShift | offset; }

@@ -97,6 +97,7 @@ class SsdTier final : public CopyTier {
         probe_after_(options.probe_after),
         deletions_(options.deletions_max) {}
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
+  void Unlist(uint64_t offset) override { DeviceOf(offset)->Unlist(offset); }
   std::shared_ptr<SsdDevice> DeviceOf(uint64_t offset) const;
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
   // The number of the device that is asked first.

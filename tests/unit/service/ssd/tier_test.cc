@@ -117,6 +117,26 @@ TEST(SsdTierTest, WhatWasFreedStaysGone) {
   EXPECT_THAT(shelf.Numbers(), Not(Contains(20u)));
 }
 
+TEST(SsdTierTest, WhatIsDeletedWhileItIsReadStaysGone) {
+  SsdShelf shelf;
+  for (const uint64_t number : {1, 2}) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  const uint64_t used_bytes = shelf.tier().used_bytes();
+  shelf.DeleteWhileRead(1);
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
+  EXPECT_EQ(shelf.tier().used_bytes(), used_bytes) << "nobody else gets its place";
+  EXPECT_TRUE(shelf.Get(1).ok());
+  shelf.Crash();
+  EXPECT_THAT(shelf.Numbers(), testing::ElementsAre(2));
+  shelf.DeleteWhileRead(2);
+  shelf.Drop(2);
+  EXPECT_EQ(shelf.tier().used_bytes(), 0u);
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
+  shelf.Crash();
+  EXPECT_TRUE(shelf.Numbers().empty());
+}
+
 TEST(SsdTierTest, WhatIsFreedByAnEndIsKept) {
   SsdShelf shelf;
   ASSERT_TRUE(shelf.Put(1).ok());

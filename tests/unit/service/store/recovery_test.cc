@@ -61,6 +61,28 @@ TEST(RecoveryTest, DeletedBlocksStayGone) {
   EXPECT_EQ(store.restorer.image_count(), 3u);
 }
 
+TEST(RecoveryTest, ABlockThatIsDeletedWhileItIsReadStaysGone) {
+  const auto disk = std::make_shared<MemoryDisk>();
+  {
+    LastingStore store(disk);
+    const SpaceEntry& space = store.OpenSpace();
+    const auto keys = store.PutChain(space, 2);
+    store.WriteAllDown();
+    const codecs::Slice whole = store.Whole(space);
+    store.EvictHost();
+    ResidentPins reader = store.index->Lookup({space.id(), keys[1]}, 0, whole);
+    ASSERT_EQ(reader.size(), 1u);
+    const uint64_t used_bytes = store.lasting.used_bytes();
+    store.index->Delete(space.id(), {keys[1]});
+    EXPECT_EQ(store.lasting.used_bytes(), used_bytes) << "its place is read";
+    store.Kill();
+    reader.clear();
+    EXPECT_LT(store.lasting.used_bytes(), used_bytes);
+  }
+  LastingStore store(disk);
+  EXPECT_EQ(store.restorer.image_count(), 1u);
+}
+
 class RecoveredSideObjects : public testing::TestWithParam<SideObjectCase> {};
 INSTANTIATE_TEST_SUITE_P(, RecoveredSideObjects, testing::Values(kProfileCase, kBankCase),
                          NameOfCase);
