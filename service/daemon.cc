@@ -220,8 +220,9 @@ void Daemon::StartServices() {
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, get_->prefetches, clock_},
       std::move(terms));
-  admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
-      spaces_, sessions_, *index_, *upkeep_, *tiers_, [this] { BeginDrain(); }});
+  admin_service_ = std::make_unique<AdminService>(
+      AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
+                          [this] { BeginDrain(); }});
   control_->Serve(*store_service_, *admin_service_);
   is_started_.store(true, std::memory_order_release);
 }

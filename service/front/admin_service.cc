@@ -115,8 +115,13 @@ void AdminService::AddTo(CallRouter& router) {
   };
   add("ListSpaces", Call::kListSpaces, &AdminService::ListSpaces);
   add("ListBlocks", Call::kListBlocks, &AdminService::ListBlocks);
-  add("SetPolicy", Call::kSetPolicy, &AdminService::SetPolicy);
   add("ListTiers", Call::kListTiers, &AdminService::ListTiers);
+  router.AddUnary(
+      "/cairn.v1.Admin/SetPolicy",
+      UnaryMethod<v1::SetPolicyRequest, v1::SetPolicyReply>{
+          calls_, Call::kSetPolicy, RequestBound(),
+          [this](const ControlCall& call, const v1::SetPolicyRequest& request,
+                 const ReplyDone<v1::SetPolicyReply>& done) { SetPolicy(call, request, done); }});
   router.AddUnary(
       "/cairn.v1.Admin/SetDevice",
       UnaryMethod<v1::SetDeviceRequest, v1::SetDeviceReply>{
@@ -213,13 +218,17 @@ void AdminService::RunVerify(VerifyStream& stream, uint64_t space_id) {
   is_verifying_ = false;
 }
 
-absl::Status AdminService::SetPolicy(const v1::SetPolicyRequest& request,
-                                     v1::SetPolicyReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SpacePolicy policy, FromPolicy(parts_.spaces, request.policy()));
-  CAIRN_ASSIGN_OR_RETURN(const SpaceRef space, parts_.spaces.Find(request.space_id()));
-  CAIRN_RETURN_IF_ERROR(space->coding().SetPolicy(policy));
-  *reply->mutable_policy() = ToPolicy(space->coding().policy());
-  return absl::OkStatus();
+void AdminService::SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
+                             const ReplyDone<v1::SetPolicyReply>& done) {
+  const absl::StatusOr<SpacePolicy> policy = FromPolicy(parts_.spaces, request.policy());
+  if (!policy.ok()) return done(policy.status());
+  const absl::StatusOr<SpaceRef> space = parts_.spaces.Find(request.space_id());
+  if (!space.ok()) return done(space.status());
+  if (const absl::Status set = (*space)->coding().SetPolicy(*policy); !set.ok()) return done(set);
+  parts_.tiers.PolicyChanged((*space)->Describe().record);
+  v1::SetPolicyReply reply;
+  *reply.mutable_policy() = ToPolicy((*space)->coding().policy());
+  parts_.freed.Answer(call, std::move(reply), done);
 }
 
 absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersReply* reply) {

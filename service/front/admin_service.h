@@ -15,6 +15,7 @@
 #include "cairn/v1/admin.pb.h"
 #include "service/front/call_metrics.h"
 #include "service/front/call_router.h"
+#include "service/front/freed_calls.h"
 #include "service/front/verify_stream.h"
 #include "service/index/index_report.h"
 #include "service/sessions.h"
@@ -32,6 +33,7 @@ class AdminService {
     IndexReport& index;
     Upkeep& upkeep;
     Tiers& tiers;
+    FreedCalls& freed;
     std::function<void()> drain;
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
@@ -48,7 +50,9 @@ class AdminService {
  private:
   absl::Status ListSpaces(const v1::ListSpacesRequest& request, v1::ListSpacesReply* reply);
   absl::Status ListBlocks(const v1::ListBlocksRequest& request, v1::ListBlocksReply* reply);
-  absl::Status SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyReply* reply);
+  // Answered once a restart keeps it.
+  void SetPolicy(const ControlCall& call, const v1::SetPolicyRequest& request,
+                 const ReplyDone<v1::SetPolicyReply>& done);
   absl::Status ListTiers(const v1::ListTiersRequest& request, v1::ListTiersReply* reply);
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const ControlCall& call,
                                                const v1::SetDeviceRequest& request);

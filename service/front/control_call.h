@@ -27,6 +27,9 @@
 
 namespace cairn {
 
+// What a call that waits leaves for its answer to travel in.
+inline constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
+
 // Where a call comes from. Borrowed for the call's life.
 struct CallPlace {
   grpc::GenericCallbackServerContext& context;

@@ -20,7 +20,7 @@ constexpr absl::Duration kStep = absl::Milliseconds(100);
 
 absl::Status NotYetGone(absl::StatusCode code, std::string_view why) {
   return absl::Status(code,
-                      absl::StrCat(ToAbsl(why), ": deleted, but a restart may bring it back"));
+                      absl::StrCat(ToAbsl(why), ": done, but a restart may bring back what was"));
 }
 
 }  // namespace

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Answers calls that deleted something once no restart brings it back. A tier makes whoever waits
-// for that wait, so a thread of its own does, for all calls that came meanwhile at once.
+// Answers calls that deleted something, or changed a policy, once no restart brings back what was.
+// A tier makes whoever waits for that wait, so a thread of its own does, for all calls that came
+// meanwhile at once.
 //
 // Thread-safety: Thread-safe. The thread is named "freed"; there is none without a lasting tier.
 
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "service/front/control_call.h"
 #include "service/tier/tiers.h"
 
 namespace cairn {
@@ -22,9 +26,17 @@ class FreedCalls {
   ~FreedCalls() { Stop(); }
 
   // Runs once: in the call, or later on the thread.
-  // - DeadlineExceeded, Unavailable: it is deleted, but a restart may bring it back.
+  // - DeadlineExceeded, Unavailable: it is done, but a restart may bring back what was.
   using Done = absl::AnyInvocable<void(absl::Status status) &&>;
   void Await(absl::Time deadline, Done done);
+  // Answers the call then, or at its deadline.
+  template <typename Reply>
+  void Answer(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done) {
+    Await(call.deadline() - kAnswerTime,
+          [done, reply = std::move(reply)](const absl::Status& status) mutable {
+            done(status.ok() ? absl::StatusOr<Reply>(std::move(reply)) : status);
+          });
+  }
 
   // Answers those that wait, within a second, and those to come at once. Idempotent.
   void Stop();

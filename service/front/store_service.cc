@@ -12,9 +12,6 @@
 namespace cairn {
 namespace {
 
-// What a waiting Match leaves for its answer to travel in.
-constexpr absl::Duration kAnswerTime = absl::Milliseconds(50);
-
 void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   reply->set_block_count(static_cast<uint32_t>(result.blocks.size()));
   reply->set_token_count(result.token_count);
@@ -207,15 +204,6 @@ absl::Status StoreService::Prefetch(const v1::PrefetchRequest& request, v1::Pref
   return absl::OkStatus();
 }
 
-template <typename Reply>
-void StoreService::AnswerOnceFreed(const ControlCall& call, Reply reply,
-                                   const ReplyDone<Reply>& done) {
-  freed_.Await(call.deadline() - kAnswerTime,
-               [done, reply = std::move(reply)](const absl::Status& status) mutable {
-                 done(status.ok() ? absl::StatusOr<Reply>(std::move(reply)) : status);
-               });
-}
-
 void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& request,
                           const ReplyDone<v1::DeleteReply>& done) {
   const absl::StatusOr<SpaceRef> space = SpaceOf(request.ticket(), request.space_id());
@@ -225,7 +213,7 @@ void StoreService::Delete(const ControlCall& call, const v1::DeleteRequest& requ
   parts_.tiers.Deleted((*space)->fingerprint(), *keys);
   v1::DeleteReply reply;
   reply.set_deleted_count(parts_.index.Delete((*space)->id(), *keys));
-  AnswerOnceFreed(call, std::move(reply), done);
+  freed_.Answer(call, std::move(reply), done);
 }
 
 void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
@@ -236,7 +224,7 @@ void StoreService::Invalidate(const ControlCall& call, const v1::InvalidateReque
   v1::InvalidateReply reply;
   reply.set_deleted_count(parts_.index.Invalidate((*space)->id()));
   (*space)->coding().ForgetQuerySquares();
-  AnswerOnceFreed(call, std::move(reply), done);
+  freed_.Answer(call, std::move(reply), done);
 }
 
 absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply) {

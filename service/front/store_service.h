@@ -39,6 +39,7 @@ class StoreService {
 
   // Answers calls that wait for a disk. Idempotent.
   void Stop() { freed_.Stop(); }
+  FreedCalls& freed() { return freed_; }
   void Report(MetricSink& sink) const { calls_.Report(sink); }
 
  private:
@@ -53,8 +54,6 @@ class StoreService {
               const ReplyDone<v1::DeleteReply>& done);
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
-  template <typename Reply>
-  void AnswerOnceFreed(const ControlCall& call, Reply reply, const ReplyDone<Reply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
   absl::Status Stats(const v1::StatsRequest& request, v1::StatsReply* reply);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;

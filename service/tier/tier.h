@@ -127,8 +127,10 @@ class CopyTier {
   // These blocks of the space, or all where there are no keys, are about to leave the index because
   // somebody deleted them: no device that is away now may bring them back.
   virtual void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey>) {}
-  // Returns once what was freed and deleted before the call is gone for good: no restart brings it
-  // back. False: not by the deadline, or no device is there to record it.
+  // The policy of a space is another now: a record of it is written anew.
+  virtual void PolicyChanged(const SpaceRecord&) {}
+  // Returns once what was freed, deleted and changed before the call is so for good: no restart
+  // brings back what was. False: not by the deadline, or no device is there to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
   // The completion says OK once all that was written before, by its completion, would be found
   // after a loss of power. Those that are asked at about the same time share the work. Unavailable:

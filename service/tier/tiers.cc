@@ -62,6 +62,12 @@ void Tiers::Deleted(const proto::Fingerprint& space, std::span<const proto::Bloc
   }
 }
 
+void Tiers::PolicyChanged(const SpaceRecord& space) {
+  for (CopyTier* tier : all_) {
+    tier->PolicyChanged(space);
+  }
+}
+
 bool Tiers::AwaitFreed(absl::Time deadline) {
   bool are_gone = true;
   for (CopyTier* tier : all_) {

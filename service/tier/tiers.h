@@ -38,6 +38,7 @@ class Tiers {
 
   // Of every tier.
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
+  void PolicyChanged(const SpaceRecord& space);
   bool AwaitFreed(absl::Time deadline);
   void Stop();
   void Report(MetricSink& sink) const;

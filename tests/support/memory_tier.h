@@ -140,6 +140,12 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     sink.FoundImages(std::move(images), *this);
     return absl::OkStatus();
   }
+  void PolicyChanged(const SpaceRecord& space) override {
+    const MutexLock lock(mutex_);
+    if (disk_ != nullptr && disk_->spaces.contains(space.fingerprint)) {
+      disk_->spaces[space.fingerprint] = space;
+    }
+  }
   // Whether what was freed is gone for good: it is, or not before the deadline, or nobody knows.
   enum class Freed : uint8_t { kGone, kLate, kOut };
   void SetFreed(Freed freed) {

@@ -265,6 +265,8 @@ class SsdShelf final : public Evictor, public RecoverySink {
   std::string folder(size_t device = 0) const { return absl::StrCat(options_.folder, "/", device); }
   SsdTier& tier() { return *tier_; }
   Options& options() { return options_; }
+  // Of the space, as it was last found.
+  const std::string& recipe() const { return recipe_; }
   uint64_t evicted() const { return evicted_; }
   uint64_t evicted_for_index() const { return evicted_for_index_; }
   uint64_t moved() const { return moved_; }
@@ -321,7 +323,8 @@ class SsdShelf final : public Evictor, public RecoverySink {
 
   // RecoverySink.
   uint64_t FoundSpace(const SpaceRecord& space, SideObjectSource&) override {
-    CAIRN_CHECK(space.fingerprint == Space().fingerprint && space.recipe == "raw");
+    CAIRN_CHECK(space.fingerprint == Space().fingerprint);
+    recipe_ = space.recipe;
     return kSpaceId;
   }
   void Deleted(const proto::Fingerprint&, std::span<const proto::BlockKey> keys) override {
@@ -370,6 +373,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   Options options_;
   std::unique_ptr<TempDir> folders_;  // null: they are the test's
   std::unique_ptr<SsdTier> tier_;
+  std::string recipe_;
   Mutex mutex_;
   std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, int> reading_ ABSL_GUARDED_BY(mutex_);

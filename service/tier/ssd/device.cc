@@ -111,14 +111,21 @@ void SsdDevice::UnlistLocked(uint64_t offset) {
   SegmentMap::Extent& extent = segments_->Find(offset);
   if (extent.is_recorded && !is_stopping_) {
     extent.is_recorded = false;
-    freed_.push_back({segments_->at(segments_->SlotOf(offset)).seq, segments_->PageOf(offset)});
+    queued_.freed.push_back(
+        {segments_->at(segments_->SlotOf(offset)).seq, segments_->PageOf(offset)});
     commit_due_.NotifyOne();
   }
 }
 
 void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
   const MutexLock lock(mutex_);
-  deleted_.insert(deleted_.end(), deletions.begin(), deletions.end());
+  queued_.deleted.insert(queued_.deleted.end(), deletions.begin(), deletions.end());
+  commit_due_.NotifyOne();
+}
+
+void SsdDevice::PolicyChanged(const SpaceRecord& space) {
+  const MutexLock lock(mutex_);
+  queued_.changed.push_back(space);
   commit_due_.NotifyOne();
 }
 
@@ -143,7 +150,7 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     return false;
   }
   // What is being recorded now may hold some, what is queued the rest.
-  const uint64_t last_round = freed_.empty() && deleted_.empty() ? next_round_ - 1 : next_round_;
+  const uint64_t last_round = queued_.is_empty() ? next_round_ - 1 : next_round_;
   // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
   return await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; });
 }
@@ -202,8 +209,8 @@ bool SsdDevice::is_out() const {
 
 bool SsdDevice::is_idle() const {
   const MutexLock lock(mutex_);
-  return segments_->live_count() == 0 && writes_.empty() && written_.empty() && !is_committing_ &&
-         engine_->transfer_count() == 0;
+  return segments_->live_count() == 0 && writes_.empty() && queued_.written.empty() &&
+         !is_committing_ && engine_->transfer_count() == 0;
 }
 
 SsdDevice::State SsdDevice::ShownState() const {

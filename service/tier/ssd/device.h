@@ -103,6 +103,7 @@ class SsdDevice {
   const std::optional<DeletionHistory>& history() const { return history_; }
   // One more of the tier's.
   void Tell(const std::vector<Deletion>& deletions);
+  void PolicyChanged(const SpaceRecord& space);
   // It can: neither is it out, nor has its ledger failed.
   bool RecordsDeletions() const;
 
@@ -143,9 +144,19 @@ class SsdDevice {
     std::span<const NamedSideObject> side_objects = {};
     TierDone done = nullptr;
   };
+  // What the commit thread records at once.
+  struct Round {
+    std::vector<Written> written;
+    std::vector<ExtentPlace> freed;
+    std::vector<Deletion> deleted;
+    std::vector<SpaceRecord> changed;
+    bool is_empty() const {
+      return written.empty() && freed.empty() && deleted.empty() && changed.empty();
+    }
+  };
   struct SpaceNumber {
     uint32_t number = 0;
-    uint64_t version = 0;  // of the record that the ledger has; 0: of a process before
+    uint64_t version = 0;  // of the record that the ledger has; 0: none, or of a process before
   };
   // Segments that failed a write, until the device is only read.
   static constexpr size_t kSetAsideMax = 3;
@@ -187,12 +198,14 @@ class SsdDevice {
 
   // --- Records (device_commit.cc)
   void RunCommits();
-  void Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed,
-              const std::vector<Deletion>& deleted);
+  void Commit(Round round);
   // Writes them to their file, durable, and adds to the batch that they are done.
   absl::Status Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch);
   absl::Status RecordAllDeletions(Ledger::Batch& batch);
   static void PutEpoch(uint64_t epoch, Ledger::Batch& batch);
+  // Adds the record of a space, where the ledger has none so new.
+  void PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the record the number of its space, and adds what the ledger does not know yet.
   absl::Status Name(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
@@ -281,9 +294,7 @@ class SsdDevice {
   bool is_landed_ ABSL_GUARDED_BY(mutex_) = false;  // no write comes any more
   std::unique_ptr<SegmentMap> segments_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<Written> written_ ABSL_GUARDED_BY(mutex_);
-  std::vector<ExtentPlace> freed_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Deletion> deleted_ ABSL_GUARDED_BY(mutex_);
+  Round queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
   absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // at the latest
   // Writes whose completions have not returned, by the order in which they began. One may still

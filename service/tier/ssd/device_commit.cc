@@ -25,42 +25,39 @@ constexpr absl::Duration kSyncWait = absl::Milliseconds(2);
 void SsdDevice::RunCommits() {
   pthread_setname_np(pthread_self(), "ssd-commit");
   for (;;) {
-    std::vector<Written> written;
-    std::vector<ExtentPlace> freed;
-    std::vector<Deletion> deleted;
+    Round round;
     std::vector<TierDone> syncs;
-    uint64_t round = 0;
+    uint64_t number = 0;
     {
       const MutexLock lock(mutex_);
-      while (is_mending_ || (written_.empty() && freed_.empty() && deleted_.empty() &&
-                             !IsSyncDue() && !is_landed_)) {
+      while (is_mending_ || (queued_.is_empty() && !IsSyncDue() && !is_landed_)) {
         commit_due_.WaitUntil(mutex_,
                               is_mending_ || syncs_.empty() ? absl::InfiniteFuture() : sync_at_);
       }
-      if (written_.empty() && freed_.empty() && deleted_.empty() && !IsSyncDue()) {
+      if (queued_.is_empty() && !IsSyncDue()) {
         return;
       }
-      written.swap(written_);
-      freed.swap(freed_);
-      deleted.swap(deleted_);
+      round = std::exchange(queued_, {});
       if (IsSyncDue()) {
         syncs.swap(syncs_);
       }
       is_committing_ = true;
-      round = next_round_++;
-      recorded_round_ = written.empty() && freed.empty() ? recorded_round_ : round;
+      number = next_round_++;
+      const bool is_recording =
+          !round.written.empty() || !round.freed.empty() || !round.changed.empty();
+      recorded_round_ = is_recording ? number : recorded_round_;
     }
-    Commit(std::move(written), freed, deleted);
-    RunSyncs(std::move(syncs), round);
+    Commit(std::move(round));
+    RunSyncs(std::move(syncs), number);
     const MutexLock lock(mutex_);
     is_committing_ = false;
-    rounds_over_ = round;
+    rounds_over_ = number;
     committed_.NotifyAll();
   }
 }
 
-void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPlace>& freed,
-                       const std::vector<Deletion>& deleted) {
+void SsdDevice::Commit(Round round) {
+  std::vector<Written>& written = round.written;
   Ledger::Batch batch;
   std::vector<absl::Status> results(written.size());
   for (size_t i = 0; i < written.size(); ++i) {
@@ -73,10 +70,17 @@ void SsdDevice::Commit(std::vector<Written> written, const std::vector<ExtentPla
     const uint32_t slot = segments_->SlotOf(write.offset);
     batch.PutExtent(segments_->at(slot).seq, segments_->PageOf(write.offset), write.record);
   }
-  for (const ExtentPlace& place : freed) {
+  for (const ExtentPlace& place : round.freed) {
     batch.DeleteExtent(place.seq, place.page);
   }
-  absl::Status status = Record(deleted, batch);
+  for (const SpaceRecord& space : round.changed) {
+    const MutexLock lock(mutex_);
+    // A space that the ledger does not know has nothing on the device.
+    if (const auto found = spaces_.find(space.fingerprint); found != spaces_.end()) {
+      PutSpace(found->second, space, batch);
+    }
+  }
+  absl::Status status = Record(round.deleted, batch);
   if (status.ok()) {
     status = ledger_->Write(batch, /*is_synced=*/false);
   }
@@ -118,13 +122,18 @@ absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
   if (is_new) {
     space.number = ++last_space_;
   }
-  if (is_new || space.version != written.space->version) {
-    batch.PutSpace(space.number, *written.space);
-    space.version = written.space->version;
-  }
+  PutSpace(space, *written.space, batch);
   space_ids_[space.number] = written.space_id;
   written.record.space = space.number;
   return absl::OkStatus();
+}
+
+void SsdDevice::PutSpace(SpaceNumber& space, const SpaceRecord& record, Ledger::Batch& batch) {
+  // A write that began before a change may end after it.
+  if (space.version == 0 || space.version < record.version) {
+    batch.PutSpace(space.number, record);
+    space.version = record.version;
+  }
 }
 
 absl::Status SsdDevice::Record(const std::vector<Deletion>& deleted, Ledger::Batch& batch) {

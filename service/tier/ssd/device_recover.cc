@@ -56,7 +56,7 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
   std::vector<Deletion> since;
   {
     const MutexLock lock(mutex_);
-    since = deleted_;
+    since = queued_.deleted;
   }
   for (const Deletion& deletion : since) {  // what was found may have come after it
     TellSink(sink, deletion);

@@ -126,7 +126,7 @@ void SsdDevice::Landed(Written written, absl::Status status) {
     slot = segments_->SlotOf(written.offset);
     if (status.ok()) {
       (written.space == nullptr ? carried_bytes_ : written_bytes_).Add(bytes);
-      written_.push_back(std::move(written));
+      queued_.written.push_back(std::move(written));
       commit_due_.NotifyOne();
       return;
     }

@@ -190,6 +190,12 @@ void SsdTier::Deleted(const proto::Fingerprint& space, std::span<const proto::Bl
   }
 }
 
+void SsdTier::PolicyChanged(const SpaceRecord& space) {
+  for (const auto& device : Present()) {
+    device->PolicyChanged(space);
+  }
+}
+
 bool SsdTier::AwaitFreed(absl::Time deadline) {
   std::vector<std::shared_ptr<SsdDevice>> devices = Present();
   // One that cannot record it now learns it from the others when it can.

@@ -78,6 +78,7 @@ class SsdTier final : public CopyTier {
   // Always OK. The share of a device that is missing goes to the others.
   absl::Status Recover(RecoverySink& sink) override;
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
+  void PolicyChanged(const SpaceRecord& space) override;
   bool AwaitFreed(absl::Time deadline) override;
   void Sync(TierDone done) override { SyncFrom(0, std::move(done)); }
   void Stop() override;

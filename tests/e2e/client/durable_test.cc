@@ -23,12 +23,6 @@ class DurableTest : public TierTest {
                         .source = SourceBytes{source}},
                        kPatience);
   }
-  void Kill() {
-    Disconnect();
-    daemon_->process().Signal(SIGKILL);
-    ASSERT_EQ(daemon_->process().Wait(absl::Seconds(20)).value_or(-1), 128 + SIGKILL);
-    daemon_.reset();
-  }
   void ExpectWhole(uint32_t blocks) {
     EXPECT_GE(Matched(), blocks);
     for (uint32_t block = 0; block < blocks; ++block) {

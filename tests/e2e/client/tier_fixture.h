@@ -2,6 +2,8 @@
 #pragma once
 // Daemons over one folder of the SSD tier, one after the other, and blocks to put there.
 
+#include <signal.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -52,6 +54,12 @@ class TierTest : public testing::Test {
   void Disconnect() {
     space_.reset();
     client_.reset();
+  }
+  void Kill() {
+    Disconnect();
+    daemon_->process().Signal(SIGKILL);
+    ASSERT_EQ(daemon_->process().Wait(kPatience).value_or(-1), 128 + SIGKILL);
+    daemon_.reset();
   }
   Bytes SourceOf(uint32_t block) const {
     return ToyValues(kBf16, *space_->SourceBytes({}), block + 1);

@@ -79,10 +79,7 @@ TEST_F(TierCliTest, PrefetchesWhatLiesOnADrive) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Put(0, 4));
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 4, kPatience));
-  Disconnect();
-  daemon_->process().Signal(SIGKILL);
-  ASSERT_TRUE(daemon_->process().Wait(absl::Seconds(20)).ok());
-  daemon_.reset();
+  ASSERT_NO_FATAL_FAILURE(Kill());
   ASSERT_NO_FATAL_FAILURE(Start());
   std::string words = "prefetch";
   for (uint32_t block = 0; block < 5; ++block) {
@@ -130,10 +127,7 @@ TEST_F(TierCliTest, ASliceIsReadWithoutTheRestOfItsImage) {
     ASSERT_TRUE(put.ok()) << put.status();
   }
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 2, kPatience));
-  Disconnect();
-  daemon_->process().Signal(SIGKILL);
-  ASSERT_TRUE(daemon_->process().Wait(kPatience).ok());
-  daemon_.reset();
+  ASSERT_NO_FATAL_FAILURE(Kill());
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(open());
 
@@ -204,9 +198,7 @@ TEST_F(TierCliTest, ADeviceThatIsNotThereIsOutUntilItComes) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(Put(0, kBlocks));
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, kPatience));
-  Disconnect();
-  daemon_->process().Signal(SIGKILL);
-  EXPECT_EQ(daemon_->process().Wait(absl::Seconds(20)).value_or(-1), 128 + SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(Kill());
   // As a disk that is not mounted.
   const std::string aside = path_ + ".aside";
   std::filesystem::rename(path_, aside);
@@ -268,22 +260,21 @@ TEST_F(TierCliTest, ColderCopiesAreTheDemotionOfWhatWasPut) {
   for (uint32_t block = 0; block < 4; ++block) {
     put.push_back(Image(block));
   }
-  Disconnect();
-  daemon_->process().Signal(SIGKILL);
-  ASSERT_TRUE(daemon_->process().Wait(kPatience).ok());
-  daemon_.reset();
+  ASSERT_NO_FATAL_FAILURE(Kill());
 
-  auto started = DaemonProcess::Start(Flags());
-  ASSERT_TRUE(started.ok()) << started.status();
-  daemon_ = *std::move(started);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  Disconnect();
   Connect("cold", "");
   for (uint32_t block = 0; block < 4; ++block) {
     EXPECT_EQ(Image(block), Demoted(put[block])) << block;
   }
-  EXPECT_THAT(Run("policy --space " + proto::Hex(space_->fingerprint()).substr(0, 12)).output,
-              HasSubstr("recipe kivi:8, cold recipe kivi:4"));
-  EXPECT_THAT(Run("ls --space " + proto::Hex(space_->fingerprint()).substr(0, 12)).output,
-              HasSubstr("kivi:4"));
+  EXPECT_THAT(Run("policy" + cold).output, HasSubstr("recipe kivi:8, cold recipe kivi:4"));
+  EXPECT_THAT(Run("ls" + cold).output, HasSubstr("kivi:4"));
+  // It is kept as it was set last, though nothing else is written.
+  EXPECT_EQ(Run("policy --ttl 600" + cold).code, 0);
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(Run("policy" + cold).output, HasSubstr("cold recipe kivi:4, ttl 600 s"));
 }
 
 TEST_F(TierCliTest, BlocksGoWhenTheirTimeIsOver) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/tier/ssd/deletions.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "tests/support/ssd_shelf.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -92,6 +95,26 @@ TEST(DeletionsTest, LearnsWhatOneBringsThatComesLater) {
   EXPECT_EQ(known.Join({.base = 0, .epoch = 8, .deletions = {At(4, 1), At(8, 2)}}),
             (std::vector<Deletion>{At(8, 2)}));
   EXPECT_EQ(known.epoch(), 8U);
+}
+
+TEST(DeletionsTest, WhatIsDeletedWhileItIsReadStaysGone) {
+  SsdShelf shelf;
+  for (const uint64_t number : {1, 2}) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  const uint64_t used_bytes = shelf.tier().used_bytes();
+  shelf.DeleteWhileRead(1);
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
+  EXPECT_EQ(shelf.tier().used_bytes(), used_bytes) << "nobody else gets its place";
+  EXPECT_TRUE(shelf.Get(1).ok());
+  shelf.Crash();
+  EXPECT_THAT(shelf.Numbers(), testing::ElementsAre(2));
+  shelf.DeleteWhileRead(2);
+  shelf.Drop(2);
+  EXPECT_EQ(shelf.tier().used_bytes(), 0u);
+  ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
+  shelf.Crash();
+  EXPECT_TRUE(shelf.Numbers().empty());
 }
 
 }  // namespace

@@ -117,24 +117,23 @@ TEST(SsdTierTest, WhatWasFreedStaysGone) {
   EXPECT_THAT(shelf.Numbers(), Not(Contains(20u)));
 }
 
-TEST(SsdTierTest, WhatIsDeletedWhileItIsReadStaysGone) {
+TEST(SsdTierTest, APolicyIsKeptAsItWasSetLast) {
   SsdShelf shelf;
-  for (const uint64_t number : {1, 2}) {
-    ASSERT_TRUE(shelf.Put(number).ok());
-  }
-  const uint64_t used_bytes = shelf.tier().used_bytes();
-  shelf.DeleteWhileRead(1);
+  SpaceRecord space = SsdShelf::Space();
+  space.version = 7;
+  space.recipe = "exact";
+  shelf.tier().PolicyChanged(space);
   ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
-  EXPECT_EQ(shelf.tier().used_bytes(), used_bytes) << "nobody else gets its place";
-  EXPECT_TRUE(shelf.Get(1).ok());
+  ASSERT_TRUE(shelf.Put(1).ok());
   shelf.Crash();
-  EXPECT_THAT(shelf.Numbers(), testing::ElementsAre(2));
-  shelf.DeleteWhileRead(2);
-  shelf.Drop(2);
-  EXPECT_EQ(shelf.tier().used_bytes(), 0u);
+  EXPECT_EQ(shelf.recipe(), "raw") << "a space that the tier does not know comes with its images";
+  ASSERT_TRUE(shelf.Put(2).ok());
+  shelf.tier().PolicyChanged(space);
+  ASSERT_TRUE(shelf.Put(3).ok()) << "begun before the change, as its version says";
   ASSERT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(20)));
   shelf.Crash();
-  EXPECT_TRUE(shelf.Numbers().empty());
+  EXPECT_EQ(shelf.recipe(), "exact");
+  EXPECT_THAT(shelf.Numbers(), testing::ElementsAre(1, 2, 3));
 }
 
 TEST(SsdTierTest, WhatIsFreedByAnEndIsKept) {
