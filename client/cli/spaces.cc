@@ -54,6 +54,7 @@ void PrintJson(const v1::ListSpacesReply& reply) {
         .Field("blocks", space.block_count())
         .Field("image_bytes", space.image_bytes())
         .Field("source_bytes", space.source_bytes())
+        .Field("copies_source_bytes", space.copies_source_bytes())
         .EndObject();
   }
   json.EndArray().Print();
@@ -69,12 +70,13 @@ absl::Status Run(const Arguments& arguments) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const v1::SpaceInfo& space : reply.spaces()) {
-    rows.push_back(
-        {absl::StrCat(space.space_id()), HexOf(space.fingerprint()).substr(0, 12),
-         space.spec().tenant(), space.spec().model(), std::string(DTypeName(space.spec().dtype())),
-         absl::StrCat(space.spec().tokens_per_block()), Geometry(space.spec()),
-         space.policy().recipe(), absl::StrCat(space.block_count()),
-         FormatBytes(space.image_bytes()), Ratio(space.source_bytes(), space.image_bytes())});
+    rows.push_back({absl::StrCat(space.space_id()), HexOf(space.fingerprint()).substr(0, 12),
+                    space.spec().tenant(), space.spec().model(),
+                    std::string(DTypeName(space.spec().dtype())),
+                    absl::StrCat(space.spec().tokens_per_block()), Geometry(space.spec()),
+                    space.policy().recipe(), absl::StrCat(space.block_count()),
+                    FormatBytes(space.image_bytes()),
+                    Ratio(space.copies_source_bytes(), space.image_bytes())});
   }
   PrintTable({"ID", "FINGERPRINT", "TENANT", "MODEL", "DTYPE", "TOKENS", "GEOMETRY", "RECIPE",
               "BLOCKS", "BYTES", "RATIO"},

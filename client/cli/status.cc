@@ -34,6 +34,7 @@ void PrintJson(const Arguments& arguments, const Stats& stats,
       .Field("images", stats.image_count)
       .Field("image_bytes", stats.image_bytes)
       .Field("source_bytes", stats.source_bytes)
+      .Field("copies_source_bytes", stats.copies_source_bytes)
       .Key("tiers")
       .BeginArray();
   for (const TierFigures& tier : stats.tiers) {
@@ -80,9 +81,9 @@ absl::Status Run(const Arguments& arguments) {
                    ? "0s"
                    : absl::FormatDuration(absl::Trunc(stats.uptime, absl::Seconds(1))),
                stats.is_draining ? ", DRAINING" : "");
-  absl::PrintF("%d blocks, %d images: %s hold %s of KV (%s)\n", stats.block_count,
-               stats.image_count, FormatBytes(stats.image_bytes), FormatBytes(stats.source_bytes),
-               Ratio(stats.source_bytes, stats.image_bytes));
+  absl::PrintF("%d blocks, %d images: %s of KV; copies in all tiers take %s (%s)\n",
+               stats.block_count, stats.image_count, FormatBytes(stats.source_bytes),
+               FormatBytes(stats.image_bytes), Ratio(stats.copies_source_bytes, stats.image_bytes));
   absl::PrintF("%d sessions, %d leases\n\n", stats.session_count, stats.lease_count);
   std::vector<std::vector<std::string>> rows;
   for (const TierFigures& tier : stats.tiers) {

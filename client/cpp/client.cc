@@ -84,6 +84,7 @@ absl::StatusOr<Stats> Client::GetStats(absl::Duration timeout) {
               .image_count = reply.image_count(),
               .image_bytes = reply.image_bytes(),
               .source_bytes = reply.source_bytes(),
+              .copies_source_bytes = reply.copies_source_bytes(),
               .session_count = reply.session_count(),
               .lease_count = reply.lease_count(),
               .tiers = {},

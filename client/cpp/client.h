@@ -46,8 +46,9 @@ struct TierFigures {
 // Of the daemon.
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
-  uint64_t image_bytes = 0;   // published
-  uint64_t source_bytes = 0;  // what they decode to
+  uint64_t image_bytes = 0;          // of the copies in all tiers
+  uint64_t source_bytes = 0;         // what the images decode to, each once
+  uint64_t copies_source_bytes = 0;  // what the copies decode to
   uint64_t session_count = 0, lease_count = 0;
   std::vector<TierFigures> tiers;
   std::string daemon_version;

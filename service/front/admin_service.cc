@@ -144,6 +144,7 @@ absl::Status AdminService::ListSpaces(const v1::ListSpacesRequest&, v1::ListSpac
     info.set_block_count(figures.block_count);
     info.set_image_bytes(figures.image_bytes);
     info.set_source_bytes(figures.source_bytes);
+    info.set_copies_source_bytes(figures.copies_source_bytes);
   }
   return absl::OkStatus();
 }

@@ -246,6 +246,7 @@ void StoreService::Figures(v1::StatsReply* reply) const {
   reply->set_image_count(figures.image_count);
   reply->set_image_bytes(figures.image_bytes);
   reply->set_source_bytes(figures.source_bytes);
+  reply->set_copies_source_bytes(figures.copies_source_bytes);
   reply->set_session_count(parts_.sessions.count());
   reply->set_lease_count(parts_.index.lease_count());
   for (const CopyTier* tier : parts_.tiers.all()) {

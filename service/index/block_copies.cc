@@ -376,8 +376,10 @@ void BlockTable::Count(const Copy& copy, int sign) {
   const uint64_t one = static_cast<uint64_t>(sign);  // wraps: adds or takes away
   const ImageFacts& facts = copy.image->facts;
   const uint64_t bytes = one * copy.facts.image_bytes, source_bytes = one * facts.source_bytes;
-  figures_.image_bytes += bytes;
-  figures_by_space_[facts.space_id].image_bytes += bytes;
+  for (IndexFigures* figures : {&figures_, &figures_by_space_[facts.space_id]}) {
+    figures->image_bytes += bytes;
+    figures->copies_source_bytes += source_bytes;
+  }
   CopyFigures& tier = At(copy.facts.tier).figures;
   tier.copy_count += one;
   tier.image_bytes += bytes;

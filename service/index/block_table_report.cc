@@ -24,16 +24,15 @@ void BlockTable::Report(MetricSink& sink) const {
         "Blocks with all their records: in memory, in use or in use until just now. Others are at "
         "rest.",
         awake_count_);
-  uint64_t copies_source_bytes = 0, published = 0, unlinked = 0;
+  uint64_t published = 0, unlinked = 0;
   for (const InTier& tier : tiers_) {
-    copies_source_bytes += tier.figures.source_bytes;
     published += tier.published_bytes_total;
     unlinked += tier.unlinked_bytes_total;
   }
   sink.AddGauge("cairn_compression_ratio",
                 "What the copies in all tiers decode to, over their bytes; 0 when empty.", {},
                 figures_.image_bytes == 0 ? 0.0
-                                          : static_cast<double>(copies_source_bytes) /
+                                          : static_cast<double>(figures_.copies_source_bytes) /
                                                 static_cast<double>(figures_.image_bytes));
   sink.AddCounter("cairn_image_published_bytes_total",
                   "Image bytes published; less cairn_image_unlinked_bytes_total they are "

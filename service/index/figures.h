@@ -10,8 +10,9 @@ namespace cairn {
 struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
-  uint64_t image_bytes = 0;   // of their copies
-  uint64_t source_bytes = 0;  // what they decode to, each image once
+  uint64_t source_bytes = 0;         // what they decode to, each image once
+  uint64_t image_bytes = 0;          // of their copies in all tiers
+  uint64_t copies_source_bytes = 0;  // what those decode to
 };
 
 // Of the copies in one tier.

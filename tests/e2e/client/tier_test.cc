@@ -72,6 +72,13 @@ TEST_F(TierCliTest, ShowsTiersAndTheirDevices) {
                             "\"faults\": 0", "\"open\": 1", "\"retired\": false"}) {
     EXPECT_THAT(ran.output, HasSubstr(shown));
   }
+  // Each image has two copies by now.
+  const uint64_t source_bytes = 4 * *space_->SourceBytes({});
+  for (const char* words : {"status --json", "spaces --json"}) {
+    const std::string output = Run(words).output;
+    EXPECT_THAT(output, HasSubstr(absl::StrCat("\"source_bytes\": ", source_bytes)));
+    EXPECT_THAT(output, HasSubstr(absl::StrCat("\"copies_source_bytes\": ", 2 * source_bytes)));
+  }
   EXPECT_THAT(Run("tier --help").output, HasSubstr("retire PATH | admit PATH"));
 }
 
