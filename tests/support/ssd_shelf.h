@@ -46,6 +46,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     uint64_t chain_blocks = 1;  // so many numbers after each other are a chain
     std::string folder = "";    // empty: one of its own
     IoChoice io = IoChoice::kThreads;
+    std::string fstab = "";  // none
     SsdPlacement placement = SsdPlacement::kChain;
     absl::Duration probe_after = absl::Seconds(30);
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
@@ -252,6 +253,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
                                 .extents_max = options_.extents_max,
                                 .keep_free_bytes = 0,
                                 .lock_wait = absl::Milliseconds(200),
+                                .fstab = options_.fstab,
                                 .probe_after = options_.probe_after,
                                 .deletions_max = options_.deletions_max,
                                 .make_engine = options_.make_engine};

@@ -74,6 +74,7 @@ class SsdDevice {
     uint64_t segment_bytes = 0, extents_max = 0;  // 0: what suits the budget
     uint64_t number = 0;                          // in the tier
     Deletions* deletions = nullptr;               // of the tier; outlives it
+    std::string fstab = "/etc/fstab";             // what is to be mounted
     // Space that the file system is to keep for others.
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the process before to end

@@ -19,6 +19,7 @@
 #include "base/random_bytes.h"
 #include "base/status.h"
 #include "service/tier/ssd/device.h"
+#include "service/tier/ssd/mounts.h"
 
 namespace cairn {
 namespace {
@@ -86,6 +87,7 @@ absl::StatusOr<std::unique_ptr<SsdDevice>> SsdDevice::Open(Options options,
 }
 
 absl::Status SsdDevice::OpenFolder() {
+  CAIRN_RETURN_IF_ERROR(CheckMounted(options_.path, options_.fstab));
   struct stat there = {};
   if (::stat(options_.path.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
     return absl::InvalidArgumentError("it is no folder");

@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
                    .extents_max = extents_max,
                    .number = tier->bays_.size(),
                    .deletions = &tier->deletions_,
+                   .fstab = options.fstab,
                    .lock_wait = options.lock_wait,
                    .probe_after = options.probe_after,
                    .on_step = options.on_step},

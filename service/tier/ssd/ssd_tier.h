@@ -54,6 +54,8 @@ class SsdTier final : public CopyTier {
     // Space that each file system keeps for others. Unset: the larger of 1 GiB and 2 %.
     std::optional<uint64_t> keep_free_bytes;
     absl::Duration lock_wait = absl::Seconds(30);
+    std::string fstab =
+        "/etc/fstab";  // a folder of a disk that is to be mounted is missing until then
     // Hears what Make() is at, from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     // How long a device that failed is left alone at most before it is tried again.

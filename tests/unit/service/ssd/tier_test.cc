@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -19,7 +18,6 @@ namespace cairn {
 namespace {
 
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::set<uint64_t> Range(uint64_t first, uint64_t last) {
@@ -340,55 +338,6 @@ TEST(SsdTierTest, AnotherBudgetKeepsWhatFits) {
   for (uint64_t number = 1000; number <= 1200; ++number) {
     ASSERT_TRUE(shelf.Put(number).ok());
   }
-}
-
-TEST(SsdTierTest, RefusesFoldersThatItCannotUse) {
-  const auto error_of = [](const std::string& path, uint64_t bytes) {
-    return std::string(SsdTier::Make({.devices = {{path, bytes}},
-                                      .io = IoChoice::kThreads,
-                                      .keep_free_bytes = 0,
-                                      .lock_wait = absl::ZeroDuration()})
-                           .status()
-                           .ToString());
-  };
-  SsdShelf shelf;
-  EXPECT_THAT(error_of(shelf.folder(), 1_GiB), HasSubstr("another process has it"));
-  EXPECT_THAT(error_of(shelf.folder(7), 1_MiB), HasSubstr("at least 256MiB"));
-  EXPECT_TRUE(absl::IsInvalidArgument(SsdTier::Make({}).status()));
-}
-
-TEST(SsdTierTest, RefusesAFileSystemInMemory) {
-  const TempDir folder;
-  const std::string path = folder.path().string();
-  if (::mount("tmpfs", path.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    GTEST_SKIP() << "mounting a tmpfs is not permitted here";
-  }
-  SsdTier::Options options;
-  options.devices.push_back({path, 1_GiB});
-  const auto tier = SsdTier::Make(options);
-  EXPECT_EQ(::umount(path.c_str()), 0);
-  EXPECT_TRUE(absl::IsInvalidArgument(tier.status()));
-  EXPECT_THAT(std::string(tier.status().message()), HasSubstr("is memory"));
-}
-
-TEST(SsdTierTest, RefusesTheFileSystemOfAContainer) {
-  const TempDir folder;
-  const std::string root = folder.path().string();
-  for (const char* name : {"/lower", "/upper", "/work", "/merged"}) {
-    std::filesystem::create_directory(root + name);
-  }
-  const std::string options =
-      absl::StrCat("lowerdir=", root, "/lower,upperdir=", root, "/upper,workdir=", root, "/work");
-  const std::string path = root + "/merged";
-  if (::mount("overlay", path.c_str(), "overlay", 0, options.c_str()) != 0) {
-    GTEST_SKIP() << "mounting an overlayfs is not permitted here";
-  }
-  SsdTier::Options tier_options;
-  tier_options.devices.push_back({path, 1_GiB});
-  const auto tier = SsdTier::Make(tier_options);
-  EXPECT_EQ(::umount(path.c_str()), 0);
-  EXPECT_TRUE(absl::IsInvalidArgument(tier.status()));
-  EXPECT_THAT(std::string(tier.status().message()), HasSubstr("overlayfs"));
 }
 
 }  // namespace
