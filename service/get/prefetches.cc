@@ -30,11 +30,15 @@ Prefetches::Answer Prefetches::Begin(uint64_t space_id, absl::Span<const proto::
       ++answer.in_memory;
     } else {
       const MutexLock lock(mutex_);
+      std::erase_if(to_read, [&](const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return waiting_.contains(item);
+      });
       const bool is_taken = items_.size() + to_read.size() <= limits::kPrefetchesMax;
       ++(is_taken ? answer.on_their_way : answer.refused);
       refused_.Add(is_taken ? 0 : 1);
       if (is_taken) {
         items_.insert(items_.end(), to_read.begin(), to_read.end());
+        waiting_.insert(to_read.begin(), to_read.end());
       }
     }
   }
@@ -55,10 +59,16 @@ void Prefetches::ReadAhead(const BlockName& block, uint16_t group, const codecs:
     const MutexLock lock(mutex_);
     for (auto name = next.rbegin(); name != next.rend() && items_.size() < limits::kPrefetchesMax;
          ++name) {
-      items_.push_front({*name, group, slice});
+      AddFirst({*name, group, slice});
     }
   }
   Pump();
+}
+
+void Prefetches::AddFirst(const Item& item) {
+  if (waiting_.insert(item).second) {
+    items_.push_front(item);
+  }
 }
 
 Prefetches::Outcome Prefetches::Start(const Item& item) {
@@ -103,13 +113,14 @@ void Prefetches::Pump() {
       }
       item = items_.front();
       items_.pop_front();
+      waiting_.erase(item);
     }
     const Outcome outcome = Start(item);
     begun_.Add(outcome == Outcome::kBegun ? 1 : 0);
     dropped_.Add(outcome == Outcome::kDropped ? 1 : 0);
     if (outcome == Outcome::kLater) {
       const MutexLock lock(mutex_);
-      items_.push_front(item);
+      AddFirst(item);
       if (!std::exchange(has_room_come_, false)) {
         is_pumping_ = false;
         return;

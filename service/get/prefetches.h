@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "base/metric.h"
 #include "base/mutex.h"
@@ -53,16 +55,24 @@ class Prefetches {
     BlockName block;
     uint16_t group = 0;
     codecs::Slice slice;
+    friend bool operator==(const Item&, const Item&) = default;
+    template <typename H>
+    friend H AbslHashValue(H state, const Item& item) {  // of what tells most apart
+      return H::combine(std::move(state), item.block, item.group);
+    }
   };
   enum class Outcome : uint8_t { kBegun, kLater, kDropped };
 
   Outcome Start(const Item& item);
+  // Nothing if it waits already.
+  void AddFirst(const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
   Images& images_;
   Promotions& promotions_;
   mutable Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // those, each once
   bool is_pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // while it pumps
   Counter begun_, dropped_, refused_;

@@ -92,6 +92,19 @@ TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
   EXPECT_EQ(Metric("cairn_prefetches_total{outcome=\"begun\"}"), 200);
 }
 
+TEST_F(PrefetchTest, WhatWaitsIsNotQueuedAgain) {
+  const Keys keys = PutCold(200);
+  store_.lasting.HoldCompletions(true);
+  Prefetch(keys);
+  const double waiting = Metric("cairn_waiting_prefetches");
+  EXPECT_GT(waiting, 100);
+  EXPECT_EQ(Prefetch(keys).on_their_way, 200u) << "asked again, as who looks how far it is does";
+  // Those that are being read are found out when it is their turn.
+  EXPECT_LE(Metric("cairn_waiting_prefetches"), 200);
+  EXPECT_EQ(Prefetch(keys).on_their_way, 200u);
+  EXPECT_LE(Metric("cairn_waiting_prefetches"), 200);
+}
+
 TEST_F(PrefetchTest, AGetSharesTheRead) {
   const Keys keys = PutCold(1);
   store_.lasting.HoldCompletions(true);
