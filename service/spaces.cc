@@ -67,6 +67,15 @@ absl::StatusOr<uint16_t> CountOf(std::string_view name, uint32_t first, uint32_t
   return static_cast<uint16_t>(count == 0 ? whole - first : count);
 }
 
+absl::StatusOr<codecs::Recipe> ParseRecipe(std::string_view field, std::string_view name) {
+  codecs::Recipe recipe;
+  if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToAbsl(field), ": one of ", ToAbsl(codecs::PolicyRecipes())));
+  }
+  return recipe;
+}
+
 }  // namespace
 
 SpaceEntry::SpaceEntry(uint64_t id, const proto::Fingerprint& fingerprint,
@@ -192,15 +201,7 @@ Spaces::~Spaces() {
 }
 
 absl::StatusOr<codecs::Recipe> Spaces::RecipeOf(std::string_view name) const {
-  if (name.empty()) {
-    return default_recipe_;
-  }
-  codecs::Recipe recipe;
-  if (codecs::ParsePolicyRecipe(name, &recipe) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe: one of ", ToAbsl(codecs::PolicyRecipes())));
-  }
-  return recipe;
+  return name.empty() ? default_recipe_ : ParseRecipe("recipe", name);
 }
 
 absl::StatusOr<SpacePolicy> Spaces::PolicyOf(std::string_view recipe, std::string_view cold_recipe,
@@ -211,11 +212,7 @@ absl::StatusOr<SpacePolicy> Spaces::PolicyOf(std::string_view recipe, std::strin
   if (cold_recipe.empty()) {
     return policy;
   }
-  codecs::Recipe cold;
-  if (codecs::ParsePolicyRecipe(cold_recipe, &cold) != codecs::Error::kOk) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cold_recipe: one of ", ToAbsl(codecs::PolicyRecipes())));
-  }
+  CAIRN_ASSIGN_OR_RETURN(const codecs::Recipe cold, ParseRecipe("cold_recipe", cold_recipe));
   if (policy.recipe.IsLossless() && !cold.IsLossless()) {
     return absl::InvalidArgumentError(
         absl::StrCat("cold_recipe: ", ToAbsl(cold_recipe), " loses bits, and the space's recipe, ",

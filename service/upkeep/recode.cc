@@ -36,33 +36,32 @@ absl::Status Recoder::CheckStaging(uint64_t bytes) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Extent> Recoder::Demote(const codecs::ImageView& view,
-                                       const codecs::Recipe& recipe) const {
-  const uint64_t bytes_max = codecs::DemoteBytesMax(view, recipe);
+absl::StatusOr<Extent> Recoder::Make(std::string_view step, uint64_t bytes_max, Step make) const {
   CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
   CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
   size_t bytes = 0;
-  const codecs::Error error = codecs::Demote(backend_, view, recipe, image.bytes(), &bytes);
-  if (error != codecs::Error::kOk) {
-    return absl::InternalError(absl::StrCat("demote: ", ToAbsl(codecs::Name(error))));
+  if (const codecs::Error error = make(image.bytes(), &bytes); error != codecs::Error::kOk) {
+    return absl::InternalError(absl::StrCat(ToAbsl(step), ": ", ToAbsl(codecs::Name(error))));
   }
   image.ShrinkTo(bytes);
   return image;
+}
+
+absl::StatusOr<Extent> Recoder::Demote(const codecs::ImageView& view,
+                                       const codecs::Recipe& recipe) const {
+  return Make("demote", codecs::DemoteBytesMax(view, recipe),
+              [&](std::span<std::byte> image, size_t* bytes) {
+                return codecs::Demote(backend_, view, recipe, image, bytes);
+              });
 }
 
 absl::StatusOr<Extent> Recoder::DemoteSteps(const codecs::ImageView& view,
                                             const codecs::Profile& profile, uint32_t level) const {
   uint64_t bytes_max = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(view.spec(), &bytes_max) == codecs::Error::kOk);
-  CAIRN_RETURN_IF_ERROR(CheckStaging(bytes_max));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
-  size_t bytes = 0;
-  const codecs::Error error = codecs::DemoteSteps(view, profile, level, image.bytes(), &bytes);
-  if (error != codecs::Error::kOk) {
-    return absl::InternalError(absl::StrCat("demote steps: ", ToAbsl(codecs::Name(error))));
-  }
-  image.ShrinkTo(bytes);
-  return image;
+  return Make("demote steps", bytes_max, [&](std::span<std::byte> image, size_t* bytes) {
+    return codecs::DemoteSteps(view, profile, level, image, bytes);
+  });
 }
 
 absl::StatusOr<Extent> Recoder::Encode(const codecs::ImageView& view, const codecs::ImageSpec& spec,
@@ -73,17 +72,12 @@ absl::StatusOr<Extent> Recoder::Encode(const codecs::ImageView& view, const code
               codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
   CAIRN_RETURN_IF_ERROR(CheckStaging(source_bytes + bytes_max));
   CAIRN_ASSIGN_OR_RETURN(const Extent source, tiers_.host().AllocateStaging(source_bytes));
-  CAIRN_ASSIGN_OR_RETURN(Extent image, tiers_.host().AllocateStaging(bytes_max));
-  codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
-  size_t bytes = 0;
-  if (error == codecs::Error::kOk) {
-    error = codecs::Encode(backend_, spec, source.bytes(), image.bytes(), &bytes, inputs);
-  }
-  if (error != codecs::Error::kOk) {
-    return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
-  }
-  image.ShrinkTo(bytes);
-  return image;
+  return Make("encode", bytes_max, [&](std::span<std::byte> image, size_t* bytes) {
+    const codecs::Error error = codecs::Decode(backend_, view, spec.slice, source.bytes());
+    return error != codecs::Error::kOk
+               ? error
+               : codecs::Encode(backend_, spec, source.bytes(), image, bytes, inputs);
+  });
 }
 
 }  // namespace cairn

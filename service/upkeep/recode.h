@@ -5,9 +5,13 @@
 //
 // Thread-safety: Thread-safe.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "codecs/backend/backend.h"
@@ -15,6 +19,7 @@
 #include "codecs/image/inputs.h"
 #include "codecs/recipe/recipe.h"
 #include "codecs/side/profile.h"
+#include "codecs/types/error.h"
 #include "service/memory/arena.h"
 #include "service/tier/tiers.h"
 
@@ -43,7 +48,10 @@ class Recoder {
                                 const codecs::EncodeInputs& inputs) const;
 
  private:
+  using Step = absl::FunctionRef<codecs::Error(std::span<std::byte> image, size_t* bytes)>;
   absl::Status CheckStaging(uint64_t bytes) const;
+  // The image that the step makes, in staging.
+  absl::StatusOr<Extent> Make(std::string_view step, uint64_t bytes_max, Step make) const;
 
   Tiers& tiers_;
   const codecs::Backend& backend_;

@@ -23,6 +23,16 @@ std::string EndOfExtents(uint64_t seq_last) {
              : ExtentKey({.seq = seq_last + 1, .page = 0});
 }
 
+// What Scan() does with records whose keys are numbers.
+template <typename Parse, typename Fn>
+auto Numbered(RecordKind kind, Parse parse, Fn fn) {
+  return [kind, parse, fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
+    CAIRN_ASSIGN_OR_RETURN(const uint32_t number, ParseNumberKey(kind, key));
+    CAIRN_ASSIGN_OR_RETURN(const auto record, parse(key, value));
+    return fn(number, record);
+  };
+}
+
 }  // namespace
 
 Ledger::Batch::Batch() : writes_(std::make_unique<rocksdb::WriteBatch>()) {}
@@ -76,22 +86,12 @@ absl::Status Ledger::ScanExtents(uint64_t seq_first, uint64_t seq_last, ExtentFn
 
 absl::Status Ledger::ScanSegments(SegmentFn fn) const {
   return Scan(StartOf(RecordKind::kSegment), EndOf(RecordKind::kSegment),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const uint32_t slot,
-                                       ParseNumberKey(RecordKind::kSegment, key));
-                CAIRN_ASSIGN_OR_RETURN(const SegmentRecord record, ParseSegment(key, value));
-                return fn(slot, record);
-              });
+              Numbered(RecordKind::kSegment, ParseSegment, fn));
 }
 
 absl::Status Ledger::ScanSpaces(SpaceFn fn) const {
   return Scan(StartOf(RecordKind::kSpace), EndOf(RecordKind::kSpace),
-              [fn](std::string_view key, std::string_view value) -> absl::StatusOr<bool> {
-                CAIRN_ASSIGN_OR_RETURN(const uint32_t number,
-                                       ParseNumberKey(RecordKind::kSpace, key));
-                CAIRN_ASSIGN_OR_RETURN(const SpaceRecord record, ParseSpace(key, value));
-                return fn(number, record);
-              });
+              Numbered(RecordKind::kSpace, ParseSpace, fn));
 }
 
 }  // namespace cairn
