@@ -91,17 +91,24 @@ TEST_F(HostileTest, PatternsThatAreNone) {
 
 // Maps of classes that the recipe does not make, or that come to other bytes.
 TEST_F(HostileTest, ClassesThatAreNone) {
-  for (const char* recipe : {"mixkvq", "mixkvq:paper"}) {
-    for (uint32_t round = 0; round < 20; ++round) {
-      // Of 61 channels a map with another class for one can come to the same bytes.
-      ImageOf image = MakeImage(recipe, Kv(DType::kBf16, 61, 64), 150, Content::kBell);
-      if (image.View().Tile(0).form != codecs::kMixedForm) continue;
-      std::byte* map = image.bytes.data() + image.View().Tile(0).offset;
-      std::byte& byte = map[random_() % 16];
-      byte = round % 2 == 0 ? byte | std::byte{3} : byte ^ std::byte{1};
-      EXPECT_EQ(StatusOf(0, &image), static_cast<uint32_t>(Error::kBadTile));
+  uint32_t more = 0, fewer = 0;
+  for (uint32_t round = 0; round < 40; ++round) {
+    const char* recipe = round % 2 == 0 ? "mixkvq" : "mixkvq:paper";
+    const Content content = round % 4 < 2 ? Content::kBell : Content::kTails;
+    // Of 61 channels a map with another class for one can come to the same bytes.
+    ImageOf image = MakeImage(recipe, Kv(DType::kBf16, 61, 64), 150, content);
+    if (image.View().Tile(0).form != codecs::kMixedForm) continue;
+    std::byte& byte = *(image.bytes.data() + image.View().Tile(0).offset + random_() % 15);
+    (byte == std::byte{0} ? more : fewer) += 1;
+    if (byte != std::byte{0}) {
+      byte = std::byte{0};
+    } else {
+      byte = round % 2 == 0 ? std::byte{1} : std::byte{3};
     }
+    EXPECT_EQ(StatusOf(0, &image), static_cast<uint32_t>(Error::kBadTile)) << recipe;
   }
+  EXPECT_GT(more, 2U);
+  EXPECT_GT(fewer, 4U);
 }
 
 // Tokens that are kept, and yet have no codes; and the other way round.

@@ -95,7 +95,7 @@ MUTATIONS = {
     "pattern_token": (DECODE, PATTERNED, "token * bits, bits)", "at * bits, bits)"),
     "pattern_straddles": (DECODE, TASKS, "if (bit % 8 + bits > 8)", "if (bit % 8 + bits > 16)"),
     "pattern_rounded": (DECODE, AFFINE, "value = codecs::Add(value, HalfToFloat(LoadGlobal", "value = codecs::Add(codecs::Fp16ToFloat(codecs::FloatToFp16(value, codecs::Fp16Rounding::kNearestEven)), HalfToFloat(LoadGlobal"),
-    "mixed_budget": (HOSTILE, MIXED, "(is_budget || !plane.has_budget) &&", ""),
+    "mixed_budget": (HOSTILE, MIXED, "(is_budget || !plane.has_budget) &&", "(is_budget || plane.dim != 0) &&"),
     "mixed_bytes": (HOSTILE, MIXED, "Align16(task->positions_at + 2 * task->rows) == task->bytes", "task->positions_at <= task->bytes"),
     "mixed_no_sync": (DECODE, MIXED, "        FindClasses(task, plane, &shared);\n        SyncBlock();", "        FindClasses(task, plane, &shared);"),
     "mixed_pair": (DECODE, MIXED, "(is_four ? number : four + number)", "(is_four ? number : number)"),
