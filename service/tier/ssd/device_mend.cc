@@ -110,7 +110,11 @@ bool SsdDevice::TryOne() {
   if (seq != 0) {
     batch.DeleteExtentsOf(seq);
   }
-  if (!slot.has_value() || !ledger_->Write(batch, /*is_synced=*/true).ok()) {
+  if (!slot.has_value()) {
+    return false;
+  }
+  if (const absl::Status status = ledger_->Write(batch, /*is_synced=*/true); !status.ok()) {
+    LedgerFailed("the ledger failed a write", status);  // it takes none before it is opened anew
     return false;
   }
   if (!Prepare(*slot).ok()) {

@@ -66,6 +66,19 @@ TEST_F(SsdMend, ALedgerThatFailsAWriteIsOpenedAnew) {
   EXPECT_TRUE(shelf_.Get(1000).ok());
 }
 
+// A drive that fails everything: segments first, and the ledger as a segment is tried again.
+TEST_F(SsdMend, ALedgerThatFailsAsSegmentsAreTriedIsOpenedAnew) {
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/segments/"});
+  AwaitReadOnly();
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
+  const uint64_t met = FaultyCalls::met();
+  // At most one of these is of a try that began before.
+  ASSERT_TRUE(WaitFor([&] { return FaultyCalls::met() >= met + 2; }));
+  FaultyCalls::Clear();
+  ExpectMended();
+  ExpectAllRead();
+}
+
 TEST_F(SsdMend, WhatIsDeletedMeanwhileStaysGone) {
   FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/index/"});
   AwaitReadOnly();
