@@ -41,15 +41,33 @@ class RestartFixture : public testing::Test {
  protected:
   static constexpr size_t kDevices = 3;
   static constexpr uint64_t kDeviceBytes = 256_MiB;
+  // Each end of a process costs a segment. Of 16, so many are in use before one is reclaimed, and
+  // with it goes what was not read since it was written, durable or not.
+  static constexpr double kSealedMax = 8;
+  // Then devices are empty again: about half the kills are before reclaim, half beside it.
+  static constexpr int kKillsEach = 16;
 
   RestartFixture() {
     for (size_t i = 0; i < kDevices; ++i) {
       devices_.emplace_back(disk_.File(absl::StrCat("device", i)));
     }
+    BeginAnew();
+  }
+
+  // Empty devices, and clients that expect nothing.
+  void BeginAnew() {
+    for (const auto& keeper : keepers_) {
+      Add(keeper->counts());
+    }
+    keepers_.clear();
+    for (const TierFolder& device : devices_) {
+      std::filesystem::remove_all(device.path());
+    }
     for (const char* recipe : {"raw", "exact", "raw"}) {
       keepers_.push_back(std::make_unique<Keeper>(Keeper::Options{
           .name = absl::StrCat("keeper-", keepers_.size()), .recipe = recipe, .seed = random_()}));
     }
+    may_evict_ = false;
   }
 
   void Start() {
@@ -69,6 +87,7 @@ class RestartFixture : public testing::Test {
   // A start, a look at what is there, work, and the kill. `is_damaged`: blocks may have gone.
   void Round(const Keeper::Expected& expected, bool is_damaged) {
     ASSERT_NO_FATAL_FAILURE(Start());
+    evicting_ += may_evict_ ? 1 : 0;
     for (const auto& keeper : keepers_) {
       keeper->Check(expected);
     }
@@ -77,7 +96,9 @@ class RestartFixture : public testing::Test {
       FAIL() << daemon_->ReadLog();
     }
     WorkAndKill();
-    ++kills_;
+    if (++kills_ % kKillsEach == 0) {
+      BeginAnew();
+    }
   }
 
   // The index, the tier and its devices tell the same, and none holds more than it may.
@@ -135,7 +156,10 @@ class RestartFixture : public testing::Test {
       });
     }
     absl::SleepFor(absl::Milliseconds(100 + random_() % 700));
-    has_evicted_ = daemon_->Metric("cairn_evictions_total{tier=\"ssd\"") > 0;
+    for (size_t i = 0; i < kDevices; ++i) {
+      may_evict_ |= daemon_->Metric(absl::StrCat("cairn_ssd_segments{device=\"", i,
+                                                 "\",state=\"sealed\"")) > kSealedMax;
+    }
     EXPECT_TRUE(daemon_->process().is_running()) << "it ended by itself";
     is_over = true;
     daemon_->process().Signal(SIGKILL);
@@ -149,26 +173,28 @@ class RestartFixture : public testing::Test {
     daemon_.reset();
   }
 
-  void Print() const {
-    Keeper::Counts sum;
+  void Add(const Keeper::Counts& counts) {
+    sum_.puts += counts.puts;
+    sum_.durable_puts += counts.durable_puts;
+    sum_.deleted += counts.deleted;
+    sum_.hits += counts.hits;
+    sum_.hits_from_ssd += counts.hits_from_ssd;
+    sum_.leases += counts.leases;
+    sum_.checked += counts.checked;
+    sum_.lost += counts.lost;
+    sum_.came_back += counts.came_back;
+  }
+  void Print() {
     for (const auto& keeper : keepers_) {
-      const Keeper::Counts& counts = keeper->counts();
-      sum.puts += counts.puts;
-      sum.durable_puts += counts.durable_puts;
-      sum.deleted += counts.deleted;
-      sum.hits += counts.hits;
-      sum.hits_from_ssd += counts.hits_from_ssd;
-      sum.leases += counts.leases;
-      sum.checked += counts.checked;
-      sum.lost += counts.lost;
-      sum.came_back += counts.came_back;
+      Add(keeper->counts());
     }
-    std::cout << kills_ << " kills (" << evicting_ << " of a daemon that evicted), " << sum.puts
-              << " puts (" << sum.durable_puts << " durable), " << sum.deleted << " deleted, "
-              << sum.leases << " leases, " << sum.hits << " gets with the right bytes ("
-              << sum.hits_from_ssd << " from SSD); " << sum.checked
-              << " times a durable block had to be there and was, " << sum.lost
-              << " went with what was damaged or away, " << sum.came_back << " came back\n";
+    std::cout << kills_ << " kills (" << evicting_ << " of them where reclaim may have begun), "
+              << sum_.puts << " puts (" << sum_.durable_puts << " durable), " << sum_.deleted
+              << " deleted, " << sum_.leases << " leases, " << sum_.hits
+              << " gets with the right bytes (" << sum_.hits_from_ssd << " from SSD); "
+              << sum_.checked << " times a durable block had to be there and was, " << sum_.lost
+              << " went with what was damaged, away or reclaimed, " << sum_.came_back
+              << " came back\n";
   }
 
   // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
@@ -178,7 +204,8 @@ class RestartFixture : public testing::Test {
   std::vector<std::unique_ptr<Keeper>> keepers_;
   std::string io_ = "auto";
   std::unique_ptr<DaemonProcess> daemon_;
-  bool has_evicted_ = false;  // the last daemon, from the drives
+  bool may_evict_ = false;  // from the drives
+  Keeper::Counts sum_;      // of keepers that are no more
   int kills_ = 0, evicting_ = 0;
 };
 
