@@ -81,6 +81,10 @@ inline constexpr size_t kWaitersMax = 2048;                  // Match calls that
 inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; bounds waiters' memory
 inline constexpr uint32_t kWaitMsMax = 60'000;
+inline constexpr size_t kWatchersMax = 16;         // WatchEvents calls
+inline constexpr size_t kEventsMax = 65'536;       // kept for them: 8 MiB
+inline constexpr int64_t kEventsKeptMs = 300'000;  // once nobody watches
+inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr size_t kListBlocksMax = 10'000;  // of one page of ListBlocks
 inline constexpr size_t kListBlocksDefault = 1000;
 

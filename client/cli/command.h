@@ -68,7 +68,8 @@ struct Command {
 };
 
 extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kDelete, kVerify,
-    kPolicy, kProfile, kEvaluate, kReplay, kTier, kDrain, kDoctor, kTop, kCompletion, kVersion;
+    kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kDrain, kDoctor, kTop, kCompletion,
+    kVersion;
 
 // All of them, in the order of the help.
 std::span<const Command* const> Commands();

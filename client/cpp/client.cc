@@ -76,6 +76,11 @@ absl::Status Client::Release(std::span<const LeaseToken> leases, absl::Duration 
   return core_->control->Release(std::move(request), deadline).status();
 }
 
+std::unique_ptr<EventWatch> Client::Watch(const EventPosition& position) {
+  return std::unique_ptr<EventWatch>(new EventWatch(
+      *core_, [](absl::Time) { return uint64_t{0}; }, position));
+}
+
 absl::StatusOr<Stats> Client::GetStats(absl::Duration timeout) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_->Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply reply,

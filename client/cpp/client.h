@@ -29,6 +29,7 @@
 #include "client/cpp/block_io.h"
 #include "client/cpp/breaker.h"
 #include "client/cpp/buffer.h"
+#include "client/cpp/events.h"
 #include "client/cpp/options.h"
 #include "proto/block_key.h"
 
@@ -87,6 +88,9 @@ class Client {
   // Gives leases back before they expire. Unknown and all-zero ones are ignored.
   absl::Status Release(std::span<const LeaseToken> leases,
                        absl::Duration timeout = absl::ZeroDuration());
+
+  // What comes and goes of the tenant's blocks, from a position on.
+  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
   absl::StatusOr<Stats> GetStats(absl::Duration timeout = absl::ZeroDuration());
   ClientCounters counters() const;

@@ -39,7 +39,10 @@ absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
 class GrpcControl final : public Control {
  public:
   explicit GrpcControl(const ConnectOptions& options)
-      : options_(options), stub_(v1::Store::NewStub(OpenChannel(options.control))) {}
+      : options_(options),
+        channel_(OpenChannel(options.control)),
+        stub_(v1::Store::NewStub(channel_)),
+        events_(v1::Events::NewStub(channel_)) {}
 
   ~GrpcControl() override {
     {
@@ -145,6 +148,12 @@ class GrpcControl final : public Control {
                                                            absl::Time deadline) override {
     return Call<v1::ListSideObjectsReply>(&v1::Store::Stub::ListSideObjects, request, deadline);
   }
+  absl::StatusOr<std::unique_ptr<EventReader>> WatchEvents(v1::WatchEventsRequest request,
+                                                           absl::Time deadline) override {
+    CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, Session(deadline));
+    request.set_ticket(proto::ToBytes(session.ticket));
+    return std::make_unique<EventReader>(*events_, request);
+  }
 
  private:
   template <typename Reply, typename Request>
@@ -241,7 +250,9 @@ class GrpcControl final : public Control {
   }
 
   const ConnectOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Store::Stub> stub_;
+  const std::unique_ptr<v1::Events::Stub> events_;
   mutable Mutex mutex_;
   CondVar changed_;
   SessionInfo session_ ABSL_GUARDED_BY(mutex_);

@@ -16,7 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cairn/v1/events.pb.h"
 #include "cairn/v1/store.pb.h"
+#include "client/cpp/event_reader.h"
 #include "client/cpp/options.h"
 #include "proto/frame.h"
 
@@ -44,7 +46,7 @@ class Control {
   virtual absl::StatusOr<SessionInfo> Session(absl::Time deadline) = 0;
   virtual uint64_t reconnect_count() const = 0;
 
-  // The calls of cairn.v1.Store. The ticket is filled in here.
+  // The calls of cairn.v1.Store and cairn.v1.Events. The ticket is filled in here.
   virtual absl::StatusOr<v1::OpenSpaceReply> OpenSpace(v1::OpenSpaceRequest request,
                                                        absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::MatchReply> Match(v1::MatchRequest request, absl::Time deadline) = 0;
@@ -67,6 +69,9 @@ class Control {
                                                                absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListSideObjectsReply> ListSideObjects(
       v1::ListSideObjectsRequest request, absl::Time deadline) = 0;
+  // A call that has begun; what comes of it its reads say.
+  virtual absl::StatusOr<std::unique_ptr<EventReader>> WatchEvents(v1::WatchEventsRequest request,
+                                                                   absl::Time deadline) = 0;
 };
 
 }  // namespace cairn

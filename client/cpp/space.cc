@@ -229,6 +229,14 @@ absl::StatusOr<uint64_t> Space::Delete(std::span<const BlockKey> keys, absl::Dur
   return reply.deleted_count();
 }
 
+std::unique_ptr<EventWatch> Space::Watch(const EventPosition& position) {
+  const auto space_id = [this](absl::Time deadline) -> absl::StatusOr<uint64_t> {
+    CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+    return bound.opened.space_id;
+  };
+  return std::unique_ptr<EventWatch>(new EventWatch(core_, space_id, position));
+}
+
 absl::StatusOr<uint64_t> Space::Invalidate(absl::Duration timeout) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kControlTimeoutDefault));
   CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));

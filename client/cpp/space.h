@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "client/cpp/block_io.h"
 #include "client/cpp/client.h"
+#include "client/cpp/events.h"
 #include "client/cpp/side_objects.h"
 #include "client/cpp/transfer.h"
 #include "codecs/types/shape.h"
@@ -118,6 +119,9 @@ class Space {
   absl::StatusOr<uint64_t> Delete(std::span<const BlockKey> keys,
                                   absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<uint64_t> Invalidate(absl::Duration timeout = absl::ZeroDuration());
+
+  // What comes and goes of its blocks, from a position on.
+  std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
   // Side objects: what images of some recipes are coded with, docs/formats/profile.md and bank.md.
   //

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "cairn/v1/admin.grpc.pb.h"
+#include "cairn/v1/events.grpc.pb.h"
 #include "cairn/v1/store.grpc.pb.h"
 #include "grpc/health/v1/health.pb.h"
 
@@ -53,6 +54,8 @@ std::vector<std::unique_ptr<grpc::Service>> Names() {
       std::make_unique<NameOf<v1::Store::Service>>("cairn.v1.Store", "/cairn.v1.Store/-"));
   names.push_back(
       std::make_unique<NameOf<v1::Admin::Service>>("cairn.v1.Admin", "/cairn.v1.Admin/-"));
+  names.push_back(
+      std::make_unique<NameOf<v1::Events::Service>>("cairn.v1.Events", "/cairn.v1.Events/-"));
   return names;
 }
 

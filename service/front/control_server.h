@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The gRPC server: cairn.v1.Store, cairn.v1.Admin, standard health and reflection, with limits on
+// The gRPC server: cairn.v1.Store, .Admin, .Events, standard health and reflection, with limits on
 // what one call, one connection and all of them together may hold.
 //
 // gRPC has no memory quota here: past one it cancels calls of its own choice, sessions included.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
+#include "service/front/event_stream.h"
 #include "service/front/space_policy.h"
 
 namespace cairn {
@@ -108,6 +109,9 @@ void StoreService::AddTo(CallRouter& router) {
   add_late("Invalidate", Call::kInvalidate, kShort, &StoreService::Invalidate);
   router.Add("/cairn.v1.Store/OpenSession", [this](const CallPlace& place) {
     return OpenSessionStream(place, terms_, parts_.sessions, parts_.index);
+  });
+  router.Add("/cairn.v1.Events/WatchEvents", [this](const CallPlace& place) {
+    return StartEventStream(place, parts_.index.events(), parts_.sessions, parts_.spaces);
   });
   router.Add("/cairn.v1.Store/PutSideObject",
              [this](const CallPlace& place) { return StartUpload(place, upload_parts_); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The calls of cairn.v1.Store. No call blocks a thread: a Match that waits is answered
-// by the publish it waited for, or by upkeep at its deadline.
+// The calls of cairn.v1.Store, and of cairn.v1.Events. No call blocks a thread: a Match that waits
+// is answered by the publish it waited for, or by upkeep at its deadline.
 //
 // Thread-safety: Thread-safe; gRPC calls it from its own threads.
 
@@ -34,7 +34,7 @@ class StoreService {
   };
   StoreService(const Parts& parts, SessionTerms terms);
 
-  // Makes the calls of cairn.v1.Store reach this.
+  // Makes its calls reach this.
   void AddTo(CallRouter& router);
 
   // Answers calls that wait for a disk. Idempotent.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images and their copies: how they come and go, and what holds them.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "codecs/image/image.h"
@@ -77,6 +78,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   if (block->awake->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
+    Tell(*linked, true);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -98,6 +100,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   if (--block->awake->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
+    Tell(*copy, false);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -179,8 +182,10 @@ void BlockTable::Replace(Copy* copy, NewCopy successor) {
   CAIRN_CHECK(copy->is_linked && successor.extent.tier() == copy->facts.tier);
   Image* image = copy->image;
   const TierId tier = copy->facts.tier;
+  EventLog* const events = std::exchange(events_, nullptr);  // the block neither goes nor comes
   UnlinkCopy(copy);
   LinkCopy(image, std::move(successor));
+  events_ = events;
   ClearPending(image);
   if (image->lease_pins > 0) {
     CountLease(image, tier, image->copies[IndexOf(tier)]->extent.rounded_bytes());

@@ -14,11 +14,14 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
     : tiers_(tiers),
       clock_(clock),
       bytes_max_(options.bytes_max),
+      events_(clock),
       table_(tiers.all(), options.blocks_max, options.images_max, clock, options.awake_bytes_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
   tiers_.SetEvictor(this);
+  const MutexLock lock(mutex_);
+  table_.SetEvents(&events_);
 }
 
 BlockIndex::~BlockIndex() {
@@ -317,6 +320,7 @@ void BlockIndex::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
                   static_cast<double>(visits_max_));
   }
+  events_.Report(sink);
   sink.AddGauge("cairn_index_bytes_max",
                 "What it is to take at most, with 16 bytes an image for the maps of the SSD tier.",
                 {}, static_cast<double>(bytes_max_));

@@ -22,7 +22,7 @@
 // Thread-safety: Thread-safe. One lock, held for memory work: a call that looks at many keys or
 //                images looks at kVisitsPerHoldMax of them, lets those who wait pass, and goes on.
 //                Done-callbacks run with no lock held.
-// Locks:         sessions < index < arena.
+// Locks:         sessions < index < arena, events.
 
 #include <algorithm>
 #include <array>
@@ -47,6 +47,7 @@
 #include "service/index/asked_keys.h"
 #include "service/index/block_table.h"
 #include "service/index/copies.h"
+#include "service/index/event_log.h"
 #include "service/index/images.h"
 #include "service/index/index_report.h"
 #include "service/index/leases.h"
@@ -82,6 +83,9 @@ class BlockIndex final : public Prefixes,
   // again. Both are called with no lock held.
   void SetSessionCheck(std::function<bool(uint64_t session_id)> is_open);
   void SetWake(std::function<void()> wake);
+
+  // What blocks come and go, for those who watch.
+  EventLog& events() { return events_; }
 
   // Prefixes.
   absl::StatusOr<MatchAnswer> Match(const MatchQuery& query) override;
@@ -213,6 +217,7 @@ class BlockIndex final : public Prefixes,
   std::function<bool(uint64_t)> is_session_open_;
   std::function<void()> wake_;
 
+  EventLog events_;
   mutable Mutex mutex_;
   BlockTable table_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);

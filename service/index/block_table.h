@@ -37,6 +37,7 @@
 #include "codecs/recipe/recipe.h"
 #include "service/index/block.h"
 #include "service/index/copies.h"
+#include "service/index/event_log.h"
 #include "service/index/figures.h"
 #include "service/index/image_kinds.h"
 #include "service/index/image_queue.h"
@@ -68,6 +69,9 @@ class BlockTable {
   // Borrows the tiers for the call, but for the lasting one, which outlives this as the clock does.
   BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
              const Clock& clock, uint64_t awake_bytes_max = UINT64_MAX);
+
+  // Hears what blocks come into tiers and go. Outlives this.
+  void SetEvents(EventLog* events) { events_ = events; }
 
   // Null where it has no images.
   Block* Find(const BlockName& name) const;
@@ -279,6 +283,8 @@ class BlockTable {
   void Settle(Image* image);
   void ForgetImage(Image* image);  // REQUIRES: no copies; out of the block already
   void FreeCopy(Copy* copy);
+  // The first copy of a block in a tier has come, or the last one goes.
+  void Tell(const Copy& copy, bool is_stored);
   void FreeIfUnused(Image* image);
   bool IsLast(const Copy& copy) const;
   void SetHeld(Copy* copy, bool is_held);
@@ -329,6 +335,7 @@ class BlockTable {
   // Drops a whole block, if one may go. False: none.
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
+  EventLog* events_ = nullptr;
   const Clock& clock_;
   const uint64_t blocks_max_, images_max_, awake_bytes_max_;
   BlockSlab blocks_;

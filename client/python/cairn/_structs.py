@@ -373,3 +373,28 @@ class PagedRequest(_Sized):
         ("bytes", u64),
         ("wire_bytes", u64),
     ]
+
+
+class Event(Structure):
+    _fields_ = [
+        ("stored", u32),
+        ("tier", i32),
+        ("space", u8 * 32),
+        ("key", u8 * 32),
+        ("parent", u8 * 32),
+        ("first_position", u64),
+        ("token_count", u32),
+        ("reserved", u32),
+    ]
+
+
+class EventBatch(_Sized):
+    _fields_ = [
+        ("struct_bytes", u32),
+        ("reset", u32),
+        ("epoch", u64),
+        ("first_sequence", u64),
+        ("next_sequence", u64),
+        ("events", POINTER(Event)),
+        ("event_count", size),
+    ]

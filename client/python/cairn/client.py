@@ -15,6 +15,7 @@ from ._handle import Handle
 from .buffer import Buffer
 from .errors import FailedPreconditionError
 from .space import TIERS, Space
+from .watch import EventWatch, Position
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Client:
         self.tenant = tenant
         self._handle = Handle("client", address, _ffi.library().cairn_close)
         self._spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[EventWatch] = weakref.WeakSet()
         _clients.add(self)
 
     def open_space(
@@ -148,6 +150,10 @@ class Client:
         names = [field[0] for field in _ffi.Counters._fields_[2:]]
         return Counters(state, *(getattr(native, name) for name in names))
 
+    def events(self, position: Position | None = None) -> EventWatch:
+        """What comes and goes of the tenant's blocks: from a position on, else from now."""
+        return EventWatch(self, None, position or Position())
+
     def recomputed(self, tokens: int, seconds: float) -> None:
         """Tells the breaker how fast the engine computes KV: `tokens` of prefill took `seconds`."""
         with self._handle.use() as client:
@@ -181,8 +187,10 @@ class Client:
             return Buffer(self._handle, address.value or 0)
 
     def close(self) -> None:
-        """Ends the session: its leases are released, its puts aborted, its spaces closed. Memory of
-        a buffer that is still looked at stays, and with it the session, until it is gone."""
+        """Ends the session: its leases are released, its puts aborted, its spaces and watches closed.
+        Memory of a buffer that is still looked at stays, and with it the session, until it is gone."""
+        for watch in list(self._watches):
+            watch.close()
         for space in list(self._spaces):
             space.close()
         self._handle.close()

@@ -33,6 +33,8 @@ from .transfer import (
     fill_statistics,
 )
 
+from .watch import EventWatch, Position
+
 if TYPE_CHECKING:
     from .capture import Capture
     from .client import Client
@@ -287,6 +289,10 @@ class Space(SideObjects):
         return count.value
 
     # -------------------------------------------------------------------------------- the rest
+
+    def watch(self, position: Position | None = None) -> EventWatch:
+        """What comes and goes of the space's blocks: from a position on, else from now."""
+        return EventWatch(self._client, self, position or Position())
 
     def close(self) -> None:
         """Forgets the space here; its blocks stay."""

@@ -33,6 +33,8 @@ STRUCTS = {
     "cairn_paged_plane": _ffi.PagedPlane,
     "cairn_paged_cache": _ffi.PagedCache,
     "cairn_paged_request": _ffi.PagedRequest,
+    "cairn_event": _ffi.Event,
+    "cairn_event_batch": _ffi.EventBatch,
     "cairn_image_info": _ffi.ImageInfo,
     "cairn_image_spec": _ffi.ImageSpec,
     "cairn_attention": _ffi.Attention,
@@ -44,6 +46,7 @@ HEADERS = "".join(
     (HEADER.parent / name).read_text()
     for name in (
         "cairn.h",
+        "cairn_events.h",
         "cairn_figures.h",
         "cairn_image.h",
         "cairn_paged.h",

@@ -313,5 +313,71 @@ TEST(CopiesTest, TheIndexHasAMaximumOfImages) {
   EXPECT_EQ(metrics.Value("cairn_evictions_total{tier=\"host\",reason=\"images\"}"), 6);
 }
 
+// --- What watchers are told ----------------------------------------------------------------------
+
+std::vector<IndexEvent> Told(EventLog& log, EventCursor* cursor) {
+  std::vector<IndexEvent> events;
+  EXPECT_TRUE(log.Read(cursor, 100, &events));
+  return events;
+}
+
+TEST(EventTest, ABlockComesIntoATierAndGoesOnce) {
+  TwoTiers t(kCold);
+  EventLog& log = t.store.index->events();
+  t.store.PutChain(t.space, 1);
+  EXPECT_FALSE(log.is_recording());
+  EventCursor cursor;
+  bool can_go_on = true;
+  ASSERT_TRUE(log.Begin(&cursor, &can_go_on).ok());
+  EXPECT_FALSE(can_go_on);
+  EXPECT_TRUE(Told(log, &cursor).empty());  // not what was there
+  codecs::Slice half = t.whole;
+  half.head_count = 2;
+  ASSERT_TRUE(
+      t.store.PutSource(t.space, StoreFixture::Key(2), half, StoreFixture::Key(1), 16).ok());
+  half.head_first = 2;
+  ASSERT_TRUE(
+      t.store.PutSource(t.space, StoreFixture::Key(2), half, StoreFixture::Key(1), 16).ok());
+  auto events = Told(log, &cursor);
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_TRUE(events[0].is_stored && events[0].tier == TierId::kHost && events[0].tokens == 16);
+  EXPECT_EQ(events[0].name, (BlockName{t.space.id(), StoreFixture::Key(2)}));
+  EXPECT_EQ(events[0].parent, StoreFixture::Key(1));
+  EXPECT_EQ(events[0].first_position, 16);
+  ASSERT_TRUE(t.CopyDown(1));
+  events = Told(log, &cursor);
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_TRUE(events[0].is_stored && events[0].tier == TierId::kSsd);
+  ASSERT_GT(t.EvictHost(), 0);  // the leaf
+  ASSERT_EQ(t.store.index->Delete(t.space.id(), {StoreFixture::Key(1)}), 1);
+  events = Told(log, &cursor);
+  ASSERT_EQ(events.size(), 3);
+  EXPECT_EQ(events[0].name.key, StoreFixture::Key(2));
+  for (const IndexEvent& event : events) {
+    EXPECT_FALSE(event.is_stored);
+  }
+  EXPECT_NE(events[1].tier, events[2].tier);
+  log.End();
+}
+
+TEST(EventTest, WhatIsEncodedAnewNeitherComesNorGoes) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace("kivi:4");
+  EventCursor cursor;
+  bool can_go_on = false;
+  ASSERT_TRUE(store.index->events().Begin(&cursor, &can_go_on).ok());
+  const auto whole = StoreFixture::Whole(space);
+  const auto source = StoreFixture::Source(space, StoreFixture::Key(1), 0, whole);
+  ASSERT_TRUE(store
+                  .RunPut(StoreFixture::PutFrame(space, StoreFixture::Key(1), whole, source),
+                          source, store.session, /*keeps_raw=*/true)
+                  .ok());
+  while (store.index->pending_count() > 0) {
+    store.upkeep->RunOnce();
+  }
+  EXPECT_EQ(Told(store.index->events(), &cursor).size(), 1);
+  store.index->events().End();
+}
+
 }  // namespace
 }  // namespace cairn

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes a daemon's events as vLLM 0.32 publishes its own, for routers that read those.
+
+    python -m cairn.events --control 127.0.0.1:7070 --zmq tcp://127.0.0.1:5557
+
+Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/engines/events.md says what the fields
+hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .client import connect
+from .errors import UnavailableError
+from .watch import BlockEvent, EventBatch, EventWatch
+
+BATCHES_KEPT = 10_000  # for replay
+HIGH_WATER_MARK = 100_000
+END = (-1).to_bytes(8, "big", signed=True)  # of a replay
+MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
+WAIT_SECONDS = 0.05  # for events, then replays are answered
+
+# As vLLM declares them: those that it always writes, then those that it leaves out at None.
+FIELDS = {
+    "BlockStored": (
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+        "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
+        "locality",
+        "ownership",
+    ),
+    "BlockRemoved": ("block_hashes", "medium", "group_idx", "locality", "ownership"),
+    "AllBlocksCleared": (),
+}
+
+
+def low_64_bits(key: bytes) -> int:
+    """vLLM's short hash of a block, its default."""
+    return int.from_bytes(key[-8:], "big")
+
+
+def events_of(batch: EventBatch, hash_of: Callable[[bytes], Any]) -> list[dict[str, Any]]:
+    """As maps, with their `type`; blocks that follow one another in one. A reset clears all."""
+    made: list[dict[str, Any]] = [{"type": "AllBlocksCleared"}] if batch.is_reset else []
+    before: BlockEvent | None = None
+    for event in batch.events:
+        if before is not None and _goes_on(before, event):
+            made[-1]["block_hashes"].append(hash_of(event.key))
+        elif event.is_stored:
+            parent = None if event.parent is None else hash_of(event.parent)
+            made.append(
+                {
+                    "type": "BlockStored",
+                    "block_hashes": [hash_of(event.key)],
+                    "parent_block_hash": parent,
+                    "token_ids": [],  # the store knows keys, not tokens
+                    "block_size": event.token_count,
+                    "lora_id": None,
+                    "medium": MEDIA[event.tier],
+                    "lora_name": None,
+                }
+                | _origin(event)
+            )
+        else:
+            made.append(
+                {
+                    "type": "BlockRemoved",
+                    "block_hashes": [hash_of(event.key)],
+                    "medium": MEDIA[event.tier],
+                }
+                | _origin(event)
+            )
+        before = event
+    return made
+
+
+def _origin(event: BlockEvent) -> dict[str, Any]:
+    return {"locality": "LOCAL", "ownership": f"cairn:{event.space.hex()}"}
+
+
+def _goes_on(before: BlockEvent, event: BlockEvent) -> bool:
+    is_alike = (before.is_stored, before.tier, before.space, before.token_count) == (
+        event.is_stored,
+        event.tier,
+        event.space,
+        event.token_count,
+    )
+    return is_alike and (not event.is_stored or event.parent == before.key)
+
+
+def as_array(event: dict[str, Any]) -> list[Any]:
+    """The form before 0.26: the type, then fields by position."""
+    return [event["type"], *(event.get(name) for name in FIELDS[event["type"]])]
+
+
+class Bridge:
+    """Numbers its batches from 0 without gaps, and answers replays of the last ones."""
+
+    def __init__(
+        self, publisher: Any, replayer: Any, topic: bytes, hash_of: Callable[[bytes], Any], form: str
+    ) -> None:
+        self._publisher, self._replayer, self._topic = publisher, replayer, topic
+        self._hash_of, self._form = hash_of, form
+        self._sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_KEPT)
+        self._next = 0
+
+    def step(self, watch: EventWatch) -> None:
+        try:
+            batch = watch.next(WAIT_SECONDS)
+        except UnavailableError:
+            time.sleep(WAIT_SECONDS)  # a reset follows, if anything is missed
+            batch = None
+        if batch is not None and (batch.is_reset or batch.events):
+            self._publish(events_of(batch, self._hash_of))
+        while self._replayer is not None and self._replayer.poll(0):
+            self._replay(self._replayer.recv_multipart())
+
+    def _publish(self, events: Iterable[dict[str, Any]]) -> None:
+        import msgspec
+
+        shaped = [as_array(event) if self._form == "array" else event for event in events]
+        payload = msgspec.msgpack.encode([time.time(), shaped, 0])
+        self._sent.append((self._next, payload))
+        self._publisher.send_multipart((self._topic, self._next.to_bytes(8, "big"), payload))
+        self._next += 1
+
+    def _replay(self, frames: list[bytes]) -> None:
+        if len(frames) != 3 or len(frames[2]) != 8:
+            return  # not one of ours; whoever sent it waits
+        reader, empty, first = frames
+        for number, payload in self._sent:
+            if number >= int.from_bytes(first, "big"):
+                self._replayer.send_multipart(
+                    (reader, empty, self._topic, number.to_bytes(8, "big"), payload)
+                )
+        self._replayer.send_multipart((reader, empty, b"", END, b""))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m cairn.events", description=__doc__)
+    parser.add_argument("--control", required=True, help="HOST:PORT or unix:PATH of cairnd")
+    parser.add_argument("--tenant", default="default")
+    parser.add_argument("--zmq", required=True, help="address of the PUB socket")
+    parser.add_argument("--connect", action="store_true", help="connect there, do not bind")
+    parser.add_argument("--replay", help="address to bind a ROUTER for replays to")
+    parser.add_argument("--topic", default="")
+    parser.add_argument("--form", choices=("map", "array"), default="map")
+    parser.add_argument("--hashes", choices=("int", "bytes"), default="int")
+    given = parser.parse_args(arguments)
+    import zmq
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with zmq.Context() as context, connect(given.control, tenant=given.tenant) as client:
+        with context.socket(zmq.PUB) as publisher, context.socket(zmq.ROUTER) as router:
+            publisher.set_hwm(HIGH_WATER_MARK)
+            publisher.linger = router.linger = 0
+            (publisher.connect if given.connect else publisher.bind)(given.zmq)
+            if given.replay is not None:
+                router.bind(given.replay)
+            bridge = Bridge(
+                publisher,
+                None if given.replay is None else router,
+                given.topic.encode(),
+                low_64_bits if given.hashes == "int" else bytes,
+                given.form,
+            )
+            with client.events() as watch:
+                try:
+                    while True:
+                        bridge.step(watch)
+                except KeyboardInterrupt:
+                    pass
+
+
+if __name__ == "__main__":
+    main()
