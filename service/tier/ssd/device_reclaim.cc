@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oldest segment is used again. Images that were read since they were written are carried along
 // into the open segment, so that the order written becomes one of use; so are those that the index
-// holds. All others go.
+// holds. All others go. While less than half of the device is in use nothing has to: what deletions
+// and ends of the process have left of the emptiest segment is carried along.
 #include <utility>
 
 #include "base/check.h"
@@ -66,7 +67,8 @@ bool SsdDevice::ReclaimOne() {
       slot.reset();
     }
     if (!slot.has_value() && IsReclaimDue() && segments_->count(SegmentState::kReclaiming) == 0) {
-      slot = segments_->Oldest(SegmentState::kSealed);
+      slot = segments_->is_roomy() ? segments_->Emptiest(SegmentState::kSealed)
+                                   : segments_->Oldest(SegmentState::kSealed);
       if (slot.has_value()) {
         segments_->SetState(*slot, SegmentState::kReclaiming);
       }
@@ -81,10 +83,12 @@ bool SsdDevice::ReclaimOne() {
 
 void SsdDevice::Reclaim(uint32_t slot) {
   uint64_t seq = 0;
+  bool is_roomy = false;
   EvictionReason reason = EvictionReason::kCapacity;
   {
     const MutexLock lock(mutex_);
     seq = segments_->at(slot).seq;
+    is_roomy = segments_->is_roomy();
     if (segments_->spare_count() >= kSpareMin && segments_->is_crowded()) {
       reason = EvictionReason::kIndex;
     }
@@ -110,7 +114,8 @@ void SsdDevice::Reclaim(uint32_t slot) {
       continue;
     }
     const ImageFacts facts = FactsOf(record);
-    const bool is_kept = is_hit && carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
+    const bool is_kept =
+        (is_hit || is_roomy) && carried < budget_.segment_bytes / 100 * kCarriedPercentMax;
     if (!is_kept && evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), reason)) {
       continue;
     }

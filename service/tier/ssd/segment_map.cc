@@ -29,6 +29,12 @@ size_t SegmentMap::spare_count() const {
   return count(State::kClean) + count(State::kReady) + (can_grow_ ? count(State::kAbsent) : 0);
 }
 
+bool SegmentMap::is_roomy() const {
+  const size_t usable =
+      slot_count() - count(State::kSetAside) - (can_grow_ ? 0 : count(State::kAbsent));
+  return live_bytes_ < usable * segment_bytes_ / 2 && !is_crowded();
+}
+
 std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
   const auto page_count = static_cast<uint32_t>(RoundedBytes(bytes) / kPageBytes);
   CAIRN_CHECK(page_count > 0 && bytes <= extent_bytes_max());
@@ -71,6 +77,7 @@ void SegmentMap::Add(Segment& segment, uint32_t page, uint64_t bytes, bool is_re
   segment.extents.push_back(extent);
   segment.next_page = page + extent.page_count;
   ++segment.live;
+  segment.live_pages += extent.page_count;
   live_bytes_ += RoundedBytes(bytes);
   ++live_count_;
 }
@@ -96,6 +103,7 @@ bool SegmentMap::Free(uint64_t offset) {
   Segment& segment = segments_[SlotOf(offset)];
   extent.is_live = false;
   --segment.live;
+  segment.live_pages -= extent.page_count;
   live_bytes_ -= extent.page_count * kPageBytes;
   --live_count_;
   return segment.live == 0 && segment.state == State::kReclaiming;
@@ -117,6 +125,17 @@ std::optional<uint32_t> SegmentMap::Oldest(State state) const {
     }
   }
   return oldest;
+}
+
+std::optional<uint32_t> SegmentMap::Emptiest(State state) const {
+  std::optional<uint32_t> emptiest;
+  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
+    if (segments_[slot].state == state &&
+        (!emptiest.has_value() || segments_[slot].live_pages < segments_[*emptiest].live_pages)) {
+      emptiest = slot;
+    }
+  }
+  return emptiest;
 }
 
 std::optional<uint32_t> SegmentMap::Any(State state) const {

@@ -46,10 +46,11 @@ class SegmentMap {
   };
   struct Segment {
     State state = State::kAbsent;
-    uint64_t seq = 0;             // of its header
-    uint32_t next_page = 1;       // the first is the header
-    uint32_t writes = 0;          // under way, until the ledger has them
-    uint32_t live = 0;            // extents
+    uint64_t seq = 0;        // of its header
+    uint32_t next_page = 1;  // the first is the header
+    uint32_t writes = 0;     // under way, until the ledger has them
+    uint32_t live = 0;       // extents
+    uint32_t live_pages = 0;
     std::vector<Extent> extents;  // by page
   };
 
@@ -99,12 +100,17 @@ class SegmentMap {
 
   // The segment written before all others that are in that state.
   std::optional<uint32_t> Oldest(State state) const;
+  // That with the fewest bytes that live.
+  std::optional<uint32_t> Emptiest(State state) const;
   std::optional<uint32_t> Any(State state) const;
 
   uint64_t live_bytes() const { return live_bytes_; }
   uint64_t live_count() const { return live_count_; }
   // There are so many extents that some have to go before there is room for many more.
   bool is_crowded() const { return live_count_ >= extents_max_ - extents_max_ / 16; }
+  // Less than half of the segments' bytes live: what is dead among them comes free without anything
+  // that has to go.
+  bool is_roomy() const;
 
  private:
   // Behind all extents of the segment.

@@ -117,6 +117,21 @@ TEST(SsdFaultTest, ADeviceThatHangsHoldsNobodyUp) {
   EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
 }
 
+// Each start seals what the process before left open: segments come free though nothing is full.
+TEST(SsdFaultTest, EndsOfTheProcessCostNothingWhereThereIsRoom) {
+  constexpr uint64_t kEnds = 40;  // more than there are segments
+  SsdShelf shelf;
+  for (uint64_t number = 1; number <= kEnds; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    shelf.Restart();
+  }
+  EXPECT_EQ(shelf.evicted(), 0u);
+  EXPECT_GT(shelf.moved(), 0u) << "nothing was reclaimed";
+  for (uint64_t number = 1; number <= kEnds; ++number) {
+    EXPECT_TRUE(shelf.Get(number).ok()) << number;
+  }
+}
+
 // A drive that says that it wrote, and did not.
 TEST(SsdFaultTest, LostWritesAreNeverServed) {
   FaultyShelf faulty;
