@@ -28,7 +28,7 @@ void Print(const EventBatch& batch, bool is_json) {
     const std::string_view kind = event.is_stored ? "stored" : "removed";
     const std::string_view tier = TierName(static_cast<v1::Tier>(event.tier));
     if (is_json) {
-      JsonWriter()
+      JsonWriter(JsonWriter::Layout::kOneLine)
           .BeginObject()
           .Field("event", kind)
           .Field("tier", tier)
@@ -69,7 +69,9 @@ const Command kEvents{
     .name = "events",
     .operands = "",
     .summary = "Says what comes into the tiers and goes, until it is ended",
-    .details = "With --timeout it ends where nothing has come for so long.\n",
+    .details =
+        "With --timeout it ends where nothing has come for so long. With --json each event is a\n"
+        "line.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = 0,

@@ -36,9 +36,16 @@ void JsonWriter::Separate() {
     return;
   }
   if (depth_ > 0) {
-    absl::StrAppend(&text_, is_first_ ? "\n" : ",\n", std::string(depth_ * 2, ' '));
+    text_.append(is_first_ ? "" : ",");
+    NewLine();
   }
   is_first_ = false;
+}
+
+void JsonWriter::NewLine() {
+  if (layout_ == Layout::kIndented) {
+    absl::StrAppend(&text_, "\n", std::string(depth_ * 2, ' '));
+  }
 }
 
 JsonWriter& JsonWriter::Open(char bracket) {
@@ -52,7 +59,7 @@ JsonWriter& JsonWriter::Open(char bracket) {
 JsonWriter& JsonWriter::Close(char bracket) {
   --depth_;
   if (!is_first_) {
-    absl::StrAppend(&text_, "\n", std::string(depth_ * 2, ' '));
+    NewLine();
   }
   text_.push_back(bracket);
   is_first_ = false;

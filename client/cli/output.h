@@ -11,9 +11,12 @@
 
 namespace cairn::cli {
 
-// Writes one JSON value, indented by two. Calls must nest as JSON does.
+// Writes one JSON value. Calls must nest as JSON does.
 class JsonWriter {
  public:
+  enum class Layout { kIndented, kOneLine };  // by two; for a stream of one document a line
+  explicit JsonWriter(Layout layout = Layout::kIndented) : layout_(layout) {}
+
   JsonWriter& BeginObject() { return Open('{'); }
   JsonWriter& EndObject() { return Close('}'); }
   JsonWriter& BeginArray() { return Open('['); }
@@ -39,7 +42,9 @@ class JsonWriter {
   JsonWriter& Open(char bracket);
   JsonWriter& Close(char bracket);
   void Separate();
+  void NewLine();
 
+  const Layout layout_;
   std::string text_;
   int depth_ = 0;
   bool is_first_ = true;
