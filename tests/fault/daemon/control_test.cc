@@ -39,7 +39,7 @@ class ControlTest : public ::testing::Test {
   void TearDown() override {
     ASSERT_TRUE(daemon_->process().is_running()) << daemon_->ReadLog();
     EXPECT_TRUE(VictimWorks());
-    EXPECT_EQ(daemon_->Metric("cairn_sessions"), 1);
+    EXPECT_TRUE(daemon_->AwaitMetric("cairn_sessions", 1, absl::Seconds(10)));
   }
 
   bool VictimWorks() {
