@@ -130,6 +130,7 @@ TEST_F(PromoteTest, WhatTheTierCannotReadIsDropped) {
   StartedGet get(store, space, 1);
   Complete(cold.waiting(), absl::DataLossError("a sector"));
   EXPECT_TRUE(absl::IsNotFound(get.Await().status()));
+  AwaitReads();
   EXPECT_EQ(store.index->figures().image_count, 0u);
 }
 
