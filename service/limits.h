@@ -82,7 +82,7 @@ inline constexpr size_t kWaitersPerSessionMax = 64;
 inline constexpr size_t kWaitedKeysMax = 524'288;  // shared; bounds waiters' memory
 inline constexpr uint32_t kWaitMsMax = 60'000;
 inline constexpr size_t kWatchersMax = 16;         // WatchEvents calls
-inline constexpr size_t kEventsMax = 65'536;       // kept for them: 8 MiB
+inline constexpr size_t kEventsMax = 65'536;       // kept for them: 6 MiB
 inline constexpr int64_t kEventsKeptMs = 300'000;  // once nobody watches
 inline constexpr size_t kEventsPerBatchMax = 1024;
 inline constexpr size_t kListBlocksMax = 10'000;  // of one page of ListBlocks
@@ -160,8 +160,8 @@ inline constexpr size_t kPathQueueBusy = 64;
 inline constexpr size_t kWaitingGetsMax = 8192;
 // Those under way take at most this part of the host tier's bytes, one in eight.
 inline constexpr uint64_t kPromotedShareOfHost = 8;
-// Slices of images that are read alone (service/get/slice_reads.h): of images so large at least,
-// which take as long to read as one read more.
+// Slices of images that are read alone (service/get/slice_reads.h): of images of at least so
+// many bytes. A smaller one is read whole in less time than a second read takes.
 inline constexpr uint64_t kSlicedImageBytesMin = 256_KiB;
 inline constexpr uint64_t kSlicePageBytes = 4_KiB;     // what a read is a multiple of
 inline constexpr uint64_t kSliceGapBytesMax = 16_KiB;  // what is read rather than two parts

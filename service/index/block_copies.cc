@@ -182,10 +182,11 @@ void BlockTable::Replace(Copy* copy, NewCopy successor) {
   CAIRN_CHECK(copy->is_linked && successor.extent.tier() == copy->facts.tier);
   Image* image = copy->image;
   const TierId tier = copy->facts.tier;
-  EventLog* const events = std::exchange(events_, nullptr);  // the block neither goes nor comes
+  uint32_t& copy_count = image->block->awake->in[IndexOf(tier)].copy_count;
+  ++copy_count;  // the block neither goes nor comes
   UnlinkCopy(copy);
   LinkCopy(image, std::move(successor));
-  events_ = events;
+  --copy_count;
   ClearPending(image);
   if (image->lease_pins > 0) {
     CountLease(image, tier, image->copies[IndexOf(tier)]->extent.rounded_bytes());

@@ -15,13 +15,12 @@ BlockIndex::BlockIndex(const Options& options, Tiers& tiers, const Clock& clock)
       clock_(clock),
       bytes_max_(options.bytes_max),
       events_(clock),
-      table_(tiers.all(), options.blocks_max, options.images_max, clock, options.awake_bytes_max),
+      table_(tiers.all(), options.blocks_max, options.images_max, clock, events_,
+             options.awake_bytes_max),
       leases_(options.lease_bytes_max),
       match_seconds_(LatencyBounds()),
       hold_seconds_(LatencyBounds()) {
   tiers_.SetEvictor(this);
-  const MutexLock lock(mutex_);
-  table_.SetEvents(&events_);
 }
 
 BlockIndex::~BlockIndex() {

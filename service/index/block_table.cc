@@ -18,8 +18,9 @@ static_assert(sizeof(AwakeBlock) + 4 * (sizeof(Image) + 2 * sizeof(Copy)) <=
               "a block with four images");
 
 BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
-                       const Clock& clock, uint64_t awake_bytes_max)
-    : clock_(clock),
+                       const Clock& clock, EventLog& events, uint64_t awake_bytes_max)
+    : events_(events),
+      clock_(clock),
       blocks_max_(blocks_max),
       images_max_(images_max),
       awake_bytes_max_(awake_bytes_max) {

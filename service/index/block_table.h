@@ -66,12 +66,10 @@ struct Eviction {
 
 class BlockTable {
  public:
-  // Borrows the tiers for the call, but for the lasting one, which outlives this as the clock does.
+  // Borrows the tiers for the call, but for the lasting one, which outlives this as the clock and
+  // `events` do. Tells these what blocks come into tiers and go.
   BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, uint64_t images_max,
-             const Clock& clock, uint64_t awake_bytes_max = UINT64_MAX);
-
-  // Hears what blocks come into tiers and go. Outlives this.
-  void SetEvents(EventLog* events) { events_ = events; }
+             const Clock& clock, EventLog& events, uint64_t awake_bytes_max);
 
   // Null where it has no images.
   Block* Find(const BlockName& name) const;
@@ -335,7 +333,7 @@ class BlockTable {
   // Drops a whole block, if one may go. False: none.
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
-  EventLog* events_ = nullptr;
+  EventLog& events_;
   const Clock& clock_;
   const uint64_t blocks_max_, images_max_, awake_bytes_max_;
   BlockSlab blocks_;

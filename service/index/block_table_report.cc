@@ -95,17 +95,17 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
 }
 
 void BlockTable::Tell(const Copy& copy, bool is_stored) {
-  if (events_ == nullptr || !events_->is_recording()) {
+  if (!events_.is_recording()) {
     return;
   }
   const Block& block = *copy.image->block;
   const Block* parent = ParentOf(block);
-  events_->Append({.name = block.name,
-                   .is_stored = is_stored,
-                   .tier = copy.facts.tier,
-                   .tokens = static_cast<uint16_t>(copy.image->facts.tokens),
-                   .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
-                   .first_position = block.first_position});
+  events_.Append({.name = block.name,
+                  .is_stored = is_stored,
+                  .tier = copy.facts.tier,
+                  .tokens = static_cast<uint16_t>(copy.image->facts.tokens),
+                  .parent = parent == nullptr ? proto::BlockKey{} : parent->name.key,
+                  .first_position = block.first_position});
 }
 
 }  // namespace cairn
