@@ -161,7 +161,7 @@ class SsdDevice {
   };
   // Segments that failed a write, until the device is only read.
   static constexpr size_t kSetAsideMax = 3;
-  enum class Carried : uint8_t { kCarried, kDropped, kLater };
+  enum class Carried : uint8_t { kCarried, kDropped, kLater, kNowhere };
 
   SsdDevice(Options options, std::unique_ptr<IoEngine> engine, const SsdBudget& budget,
             CopyTier& tier);

@@ -205,7 +205,7 @@ bool SsdDevice::SyncUnsealed() {
     for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
       const SegmentMap::State state = segments_->at(i).state;
       if (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull ||
-          (state == SegmentMap::State::kSetAside && segments_->at(i).live > 0)) {
+          (state == SegmentMap::State::kSetAside && segments_->at(i).live_pages > 0)) {
         slots.push_back(i);
       }
     }

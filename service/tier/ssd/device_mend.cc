@@ -98,8 +98,8 @@ bool SsdDevice::TryOne() {
     const MutexLock lock(mutex_);
     for (uint32_t i = 0; i < segments_->slot_count() && !slot.has_value(); ++i) {
       const SegmentMap::Segment& segment = segments_->at(i);
-      if (segment.state == SegmentState::kSetAside && segment.live == 0 && segment.writes == 0 &&
-          files_[i].is_valid()) {
+      if (segment.state == SegmentState::kSetAside && segment.live_pages == 0 &&
+          segment.writes == 0 && files_[i].is_valid()) {
         slot = i;
         seq = segment.seq;
       }

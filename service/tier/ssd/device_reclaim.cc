@@ -2,7 +2,8 @@
 // The oldest segment is used again. Images that were read since they were written are carried along
 // into the open segment, so that the order written becomes one of use; so are those that the index
 // holds. All others go. While less than half of the device is in use nothing has to: what deletions
-// and ends of the process have left of the emptiest segment is carried along.
+// and ends of the process have left of the emptiest segment is carried along. Where a process ended
+// meanwhile, and left no segment to carry to, images go all the same.
 #include <utility>
 
 #include "base/check.h"
@@ -63,7 +64,8 @@ bool SsdDevice::ReclaimOne() {
       return false;
     }
     slot = segments_->Oldest(SegmentState::kReclaiming);
-    if (slot.has_value() && segments_->at(*slot).live > 0 && MonotonicNow() < reclaim_again_) {
+    if (slot.has_value() && segments_->at(*slot).live_pages > 0 &&
+        MonotonicNow() < reclaim_again_) {
       slot.reset();
     }
     if (!slot.has_value() && IsReclaimDue() && segments_->count(SegmentState::kReclaiming) == 0) {
@@ -92,7 +94,7 @@ void SsdDevice::Reclaim(uint32_t slot) {
     if (segments_->spare_count() >= kSpareMin && segments_->is_crowded()) {
       reason = EvictionReason::kIndex;
     }
-    if (segments_->at(slot).live == 0) {
+    if (segments_->at(slot).live_pages == 0) {
       return;
     }
   }
@@ -121,7 +123,11 @@ void SsdDevice::Reclaim(uint32_t slot) {
     }
     const Carried result = Carry(slot, page, record, facts);
     carried += result == Carried::kCarried ? record.image_bytes : 0;
-    if (result == Carried::kLater) {
+    const bool is_passed =
+        result == Carried::kNowhere
+            ? evictor_->EvictCopy(TierId::kSsd, facts, TierOffset(offset), reason)
+            : result != Carried::kLater;
+    if (!is_passed) {
       break;
     }
   }
@@ -152,10 +158,12 @@ SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRe
     return Carried::kDropped;
   }
   std::optional<uint64_t> place;
+  bool is_nowhere = false;
   int fd = -1;
   {
     const MutexLock lock(mutex_);
     place = segments_->Allocate(bytes, /*is_carried=*/true);
+    is_nowhere = !place.has_value() && segments_->spare_count() == 0;
     if (place.has_value()) {
       ++segments_->at(segments_->SlotOf(*place)).writes;
       fd = files_[segments_->SlotOf(*place)].get();
@@ -164,7 +172,7 @@ SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRe
     }
   }
   if (!place.has_value()) {
-    return Carried::kLater;
+    return is_nowhere ? Carried::kNowhere : Carried::kLater;
   }
   TierExtent to(tier_, TierOffset(*place), bytes, rounded);
   Written written;
@@ -197,7 +205,7 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
   uint64_t seq = 0;
   {
     const MutexLock lock(mutex_);
-    if (segments_->at(slot).live > 0 || segments_->at(slot).writes > 0) {
+    if (segments_->at(slot).live_pages > 0 || segments_->at(slot).writes > 0) {
       reclaim_again_ = MonotonicNow() + kReclaimAgain;
       return false;
     }

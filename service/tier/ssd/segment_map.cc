@@ -58,6 +58,9 @@ std::optional<uint64_t> SegmentMap::Allocate(uint64_t bytes, bool is_carried) {
     SetState(*ready, State::kOpen);
     open_ = ready;
   }
+  if (spare_count() == 0 && !is_carried) {
+    return std::nullopt;
+  }
   const uint32_t page = segments_[*open_].next_page;
   Add(segments_[*open_], page, bytes, /*is_recorded=*/false);
   return OffsetOf(*open_, page);
@@ -76,7 +79,6 @@ void SegmentMap::Add(Segment& segment, uint32_t page, uint64_t bytes, bool is_re
   extent.is_recorded = is_recorded;
   segment.extents.push_back(extent);
   segment.next_page = page + extent.page_count;
-  ++segment.live;
   segment.live_pages += extent.page_count;
   live_bytes_ += RoundedBytes(bytes);
   ++live_count_;
@@ -102,40 +104,37 @@ bool SegmentMap::Free(uint64_t offset) {
   Extent& extent = Find(offset);
   Segment& segment = segments_[SlotOf(offset)];
   extent.is_live = false;
-  --segment.live;
   segment.live_pages -= extent.page_count;
   live_bytes_ -= extent.page_count * kPageBytes;
   --live_count_;
-  return segment.live == 0 && segment.state == State::kReclaiming;
+  return segment.live_pages == 0 && segment.state == State::kReclaiming;
 }
 
 void SegmentMap::Empty(uint32_t slot) {
   Segment& segment = segments_[slot];
-  CAIRN_CHECK(segment.live == 0 && segment.writes == 0);
+  CAIRN_CHECK(segment.live_pages == 0 && segment.writes == 0);
   segment.extents.clear();
   segment.next_page = 1;
 }
 
-std::optional<uint32_t> SegmentMap::Oldest(State state) const {
-  std::optional<uint32_t> oldest;
+std::optional<uint32_t> SegmentMap::Least(
+    State state, absl::FunctionRef<uint64_t(const Segment&)> figure) const {
+  std::optional<uint32_t> least;
   for (uint32_t slot = 0; slot < slot_count(); ++slot) {
     if (segments_[slot].state == state &&
-        (!oldest.has_value() || segments_[slot].seq < segments_[*oldest].seq)) {
-      oldest = slot;
+        (!least.has_value() || figure(segments_[slot]) < figure(segments_[*least]))) {
+      least = slot;
     }
   }
-  return oldest;
+  return least;
+}
+
+std::optional<uint32_t> SegmentMap::Oldest(State state) const {
+  return Least(state, [](const Segment& segment) { return segment.seq; });
 }
 
 std::optional<uint32_t> SegmentMap::Emptiest(State state) const {
-  std::optional<uint32_t> emptiest;
-  for (uint32_t slot = 0; slot < slot_count(); ++slot) {
-    if (segments_[slot].state == state &&
-        (!emptiest.has_value() || segments_[slot].live_pages < segments_[*emptiest].live_pages)) {
-      emptiest = slot;
-    }
-  }
-  return emptiest;
+  return Least(state, [](const Segment& segment) { return segment.live_pages; });
 }
 
 std::optional<uint32_t> SegmentMap::Any(State state) const {

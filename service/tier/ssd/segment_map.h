@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "service/tier/ssd/io_engine.h"
 
 namespace cairn {
@@ -49,7 +50,6 @@ class SegmentMap {
     uint64_t seq = 0;        // of its header
     uint32_t next_page = 1;  // the first is the header
     uint32_t writes = 0;     // under way, until the ledger has them
-    uint32_t live = 0;       // extents
     uint32_t live_pages = 0;
     std::vector<Extent> extents;  // by page
   };
@@ -81,9 +81,10 @@ class SegmentMap {
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
 
-  // Room for an extent in the open segment, else in the next that is ready. The last one that is
-  // not in use is for what is carried along. nullopt: no segment is ready, or there are too many
-  // extents, which what is carried along may exceed until its old place is freed.
+  // Room for an extent in the open segment, else in the next that is ready. The last spare one is
+  // for what is carried along alone, until another comes free: a process that ends meanwhile leaves
+  // it sealed. nullopt: no segment is ready, or there are too many extents, which what is carried
+  // along may exceed until its old place is freed.
   std::optional<uint64_t> Allocate(uint64_t bytes, bool is_carried);
   // As it lay there when the process before ended. REQUIRES: in the order of pages.
   void Restore(uint32_t slot, uint32_t page, uint64_t bytes);
@@ -115,6 +116,9 @@ class SegmentMap {
  private:
   // Behind all extents of the segment.
   void Add(Segment& segment, uint32_t page, uint64_t bytes, bool is_recorded);
+  // The first of the segments in that state for which `figure` is least.
+  std::optional<uint32_t> Least(State state,
+                                absl::FunctionRef<uint64_t(const Segment&)> figure) const;
 
   const uint64_t segment_bytes_, extents_max_;
   bool can_grow_ = true;

@@ -203,6 +203,32 @@ TEST(SsdTierTest, TheLastSegmentIsKeptForReclaimWhereNoneCanBeMade) {
   EXPECT_EQ(segments.spare_count(), 1u);
   EXPECT_FALSE(segments.Allocate(4_KiB, /*is_carried=*/false).has_value());
   EXPECT_TRUE(segments.Allocate(4_KiB, /*is_carried=*/true).has_value());
+  EXPECT_FALSE(segments.Allocate(4_KiB, /*is_carried=*/false).has_value()) << "in there, too";
+  segments.SetState(1, SegmentMap::State::kClean);
+  EXPECT_TRUE(segments.Allocate(4_KiB, /*is_carried=*/false).has_value());
+}
+
+// As where the process ended while the last segment was written by reclaim.
+TEST(SsdTierTest, ADeviceWithoutASpareSegmentIsWrittenAgain) {
+  SsdShelf shelf;
+  constexpr uint64_t kEnds = 8;  // each leaves a segment with little in it
+  for (uint64_t number = 1; number <= kEnds; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+    shelf.Restart();
+  }
+  const auto segments = [&](std::string_view state) {
+    MetricCapture metrics;
+    shelf.tier().Report(metrics);
+    return metrics.Value(
+        absl::StrCat("cairn_ssd_segments{device=\"0\",state=\"", ToAbsl(state), "\"}"));
+  };
+  ASSERT_EQ(segments("sealed"), kEnds);
+  // A budget for no more segments than there are.
+  shelf.options().budget_bytes = 26_MiB;
+  shelf.Restart();
+  EXPECT_EQ(segments("sealed") + segments("reclaiming"), kEnds);
+  EXPECT_EQ(segments("clean") + segments("ready") + segments("absent"), 0);
+  EXPECT_TRUE(shelf.Put(100).ok());
 }
 
 TEST(SsdTierTest, WhatIsReadInTheBackgroundCountsAsUnused) {
@@ -328,6 +354,7 @@ TEST(SsdTierTest, AnotherBudgetKeepsWhatFits) {
   }
   shelf.options().budget_bytes = 30_MiB;
   shelf.Restart();
+  AwaitRest(shelf);
   EXPECT_FALSE(shelf.Numbers().empty());
   EXPECT_LE(DiskBytes(shelf.folder()), 30_MiB);
   for (const uint64_t number : shelf.Numbers()) {
