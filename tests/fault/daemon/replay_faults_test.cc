@@ -229,15 +229,16 @@ TEST_P(ReplayFaults, AreHitsAndMissesInTimeAndPass) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, ReplayFaults,
-    testing::Values(Case{"DiskFull", {FaultyCalls::kWrite, FaultyCalls::kAllocate}, ENOSPC, ""},
-                    Case{"ReadsFail", {FaultyCalls::kRead}, EIO, "/segments"},
-                    Case{"WritesFail", {FaultyCalls::kWrite}, EIO, ""},
-                    Case{"SyncsFail", {FaultyCalls::kSync}, EIO, "", true},
-                    Case{"OpensFail", {FaultyCalls::kOpen, FaultyCalls::kAllocate}, EIO, "", true},
-                    Case{"Stall",
-                         {FaultyCalls::kRead, FaultyCalls::kWrite, FaultyCalls::kSync},
-                         FaultyCalls::kHang,
-                         ""}),
+    testing::Values(
+        Case{"DiskFull", {FaultyCalls::kWrite, FaultyCalls::kAllocate}, ENOSPC, "", true},
+        Case{"ReadsFail", {FaultyCalls::kRead}, EIO, "/segments"},
+        Case{"WritesFail", {FaultyCalls::kWrite}, EIO, ""},
+        Case{"SyncsFail", {FaultyCalls::kSync}, EIO, "", true},
+        Case{"OpensFail", {FaultyCalls::kOpen, FaultyCalls::kAllocate}, EIO, "", true},
+        Case{"Stall",
+             {FaultyCalls::kRead, FaultyCalls::kWrite, FaultyCalls::kSync},
+             FaultyCalls::kHang,
+             ""}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
