@@ -13,7 +13,7 @@ LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream
   return LaunchResult::kUnavailable;
 }
 
-LaunchResult LaunchEncode(const EncodePlan&, const std::byte*, TileResult*, Stream) {
+LaunchResult LaunchEncode(const EncodePlan&, const std::byte*, TileResult*, uint32_t*, Stream) {
   return LaunchResult::kUnavailable;
 }
 

@@ -49,13 +49,14 @@ using Stream = void*;
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream);
 
-// The same of tiles to encode. Results are whole when what is on the stream is over.
+// The same of images to encode. Results are whole when what is on the stream is over.
 //   plan     as MakeEncodePlan() gave it
 //   bytes    its buffer, on the device
-//   results  plan.tile_count of them, reachable by the device. A tile with a fault has no bytes:
-//            its table has a page that is none, or a hole
+//   results  plan.tile_count of them, on the device
+//   status   plan.image_count words, zeroed before. Then a word is 0 where results and image are
+//            whole, else kTargetTooSmall: its table has a page that is none, or a hole
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
-                          Stream stream);
+                          uint32_t* status, Stream stream);
 
 // What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.
 // Static storage.

@@ -41,11 +41,9 @@ Availability Find() {
   return {kName, true, "available"};
 }
 
-constexpr uint32_t kEncodeKernels = 2;
-
 // Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
 // list's; those that encode come behind.
-using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeKernels>;
+using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeLists>;
 
 Residents& ResidentsOf(int device) {
   static std::array<Residents, kDevicesMax> residents;
@@ -100,15 +98,18 @@ struct CudaDecode {
 };
 
 struct CudaEncode {
+  const EncodePlan& plan;
   EncodeArgs args;
   cudaStream_t stream;
   int device;
   bool is_ok = true;
 
   template <auto kKernel>
-  void Kernel(uint32_t number, uint32_t shared_bytes) {
-    is_ok = is_ok && LaunchKernel(reinterpret_cast<const void*>(kKernel), kDecodeLists + number,
-                                  device, shared_bytes, args, stream);
+  void Kernel(const KernelShape& shape) {
+    if (plan.counts[shape.list] == 0 || !is_ok) return;
+    args.list = shape.list;
+    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), kDecodeLists + shape.list, device,
+                         shape.shared_bytes, args, stream);
   }
 };
 
@@ -139,12 +140,12 @@ LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32
 }
 
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
-                          Stream stream) {
+                          uint32_t* status, Stream stream) {
   int device = 0;
   const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk || plan.tile_count == 0) return result;
-  const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results};
-  CudaEncode launch{args, static_cast<cudaStream_t>(stream), device};
+  if (result != LaunchResult::kOk) return result;
+  const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results, status, 0};
+  CudaEncode launch{plan, args, static_cast<cudaStream_t>(stream), device};
   ForEachEncodeKernel(launch);
   return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
 }

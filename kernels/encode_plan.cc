@@ -6,6 +6,7 @@
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
 #include "codecs/image/image.h"
+#include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
 
@@ -13,9 +14,18 @@ namespace cairn::kernels {
 namespace {
 
 using codecs::Error;
+using codecs::RecipeId;
+using codecs::TileLayoutId;
 
-static_assert(kAffineFormLow == static_cast<uint32_t>(codecs::TileLayoutId::kAffine));
-static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(TileResult) == 16);
+static_assert(kRawTile == codecs::kRawForm && kStripsTile == codecs::kStripsForm);
+static_assert(kHeaderBytesOfImage == codecs::kHeaderBytes);
+static_assert(kEntryBytesOfImage == codecs::kDirectoryEntryBytes);
+static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
+static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
+static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
+static_assert(kEncodeItemLists == 3);
+
+constexpr uint32_t kNoList = kEncodeLists;
 
 uint32_t TileCount(const codecs::ImageSpec& spec) {
   return static_cast<uint32_t>(codecs::TilingOf(spec).count());
@@ -25,75 +35,215 @@ Error Check(const EncodeJob& job) {
   const codecs::ImageSpec& spec = *job.spec;
   if (const Error error = codecs::Validate(spec); error != Error::kOk) return error;
   if (!IsEncodable(spec)) return Error::kUnknownRecipe;
+  if (!IsAligned(job.image)) return Error::kInvalidShape;
   return CheckView(spec, spec.slice, job.source, job.slots);
 }
 
-EncodeTask TaskOf(const EncodeJob& job, uint32_t job_index, uint32_t index) {
+uint16_t FormOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
+  return geometry.IsCodable() ? codecs::CodedForm(geometry, spec.recipe) : codecs::kRawForm;
+}
+
+// The kernel that a tile's slot is for; kNoList where it needs none.
+uint32_t ListOf(uint16_t form) {
+  switch (codecs::LayoutIdOf(form)) {
+    case TileLayoutId::kAffine:
+      return static_cast<uint32_t>(EncodeList::kAffineAny);
+    case TileLayoutId::kFp8:
+      return static_cast<uint32_t>(EncodeList::kFp8Any);
+    case TileLayoutId::kStrips:
+      return static_cast<uint32_t>(EncodeList::kStripsAny);
+    default:
+      return kNoList;
+  }
+}
+
+uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
+  const codecs::Recipe& recipe = spec.recipe;
+  const bool is_first = spec.first_position == 0;
+  uint32_t rules = 0;
+  if (recipe.is_clipped) rules |= kRuleClipped;
+  const bool keeps_first = recipe.is_clipped || recipe.id == RecipeId::kArkv;
+  if (keeps_first && is_first) rules |= kRuleFirstIsRow;
+  if (recipe.id == RecipeId::kArkv && geometry.IsPerChannel()) rules |= kRuleScores;
+  if (recipe.id == RecipeId::kLogQuant) rules |= kRuleAgeing | (is_first ? kRuleFirstStays : 0);
+  return static_cast<uint16_t>(rules);
+}
+
+EncodeTask TaskOf(const EncodeJob& job, uint32_t job_index, uint32_t index, uint64_t slot) {
   const codecs::ImageSpec& spec = *job.spec;
   const codecs::TileArea area = codecs::TilingOf(spec).AreaOf(index);
+  const codecs::TileGeometry geometry = codecs::GeometryOf(spec, area.plane_first);
   EncodeTask task{};
-  task.slot = codecs::U8(job.slots + SlotOffset(spec, index));
+  task.slot = codecs::U8(job.slots) + slot;
   task.source = BaseOf(job.source, spec.slice, area);
   task.plane = kPlanesOfImage * job_index + area.plane_first;
+  task.form = FormOf(spec, geometry);
+  task.rules = RulesOf(spec, geometry);
+  if (job.token_scores != nullptr && spec.recipe.id == RecipeId::kArkv) {
+    const uint64_t head = index / codecs::PlaneCount(spec.tile.kind);
+    task.scores = reinterpret_cast<const uint8_t*>(job.token_scores + head * spec.tokens);
+  }
   return task;
 }
+
+// Tokens that logquant keeps by their age, in the order in which they are stored. Those that stay
+// are the device's to find.
+codecs::LogRows AgeingRows(const EncodeJob& job) {
+  codecs::LogRows rows;
+  const codecs::ImageSpec& spec = *job.spec;
+  if (spec.recipe.id != RecipeId::kLogQuant) return rows;
+  codecs::SelectLogRows(spec.recipe, codecs::TileRows(spec.tile.kind, spec.tokens),
+                        spec.first_position, job.chain_tokens, {}, &rows);
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < rows.count; ++i) {
+    if ((rows.positions[i] & codecs::kRowStays) == 0) rows.positions[count++] = rows.positions[i];
+  }
+  rows.count = count;
+  return rows;
+}
+
+class EncodePlanMaker {
+ public:
+  EncodePlanMaker(std::span<const EncodeJob> jobs, std::byte* buffer)
+      : jobs_(jobs), buffer_(buffer) {}
+
+  // REQUIRES: the buffer has EncodePlanBytesMax() bytes, or room is what it has.
+  Error Make(uint64_t room, EncodePlan* plan) {
+    uint64_t tiles = 0;
+    uint64_t items = 0;
+    for (const EncodeJob& job : jobs_) {
+      tiles += TileCount(*job.spec);
+      Count(*job.spec, &items);
+      if (tiles > kPlanTasksMax || items > kPlanTasksMax) return Error::kTooLarge;
+    }
+    const auto image_count = static_cast<uint32_t>(jobs_.size());
+    header_.image_count = image_count;
+    header_.tile_count = static_cast<uint32_t>(tiles);
+    header_.planes_at = sizeof(EncodeHeader);
+    header_.images_at = header_.planes_at + image_count * sizeof(PlaneRecords);
+    header_.tasks_at = header_.images_at + image_count * sizeof(EncodeImage);
+    header_.items_at = header_.tasks_at + header_.tile_count * sizeof(EncodeTask);
+    ageing_at_ = header_.items_at + static_cast<uint32_t>(items) * sizeof(uint32_t);
+    if (ageing_at_ > room) return Error::kTargetTooSmall;
+    uint32_t first = 0;
+    for (uint32_t list = 0; list < kEncodeItemLists; ++list) {
+      header_.lists[list] = {first, counts_[list]};
+      next_item_[list] = first;
+      first += counts_[list];
+    }
+    for (uint32_t i = 0; i < image_count; ++i) {
+      if (!Write(i, room)) return Error::kTargetTooSmall;
+    }
+    std::memcpy(buffer_, &header_, sizeof(header_));
+    counts_[static_cast<uint32_t>(EncodeList::kPlace)] = image_count;
+    counts_[static_cast<uint32_t>(EncodeList::kStore)] = header_.tile_count;
+    counts_[static_cast<uint32_t>(EncodeList::kSum)] = header_.tile_count;
+    *plan = {ageing_at_, image_count, header_.tile_count, counts_};
+    return Error::kOk;
+  }
+
+ private:
+  static uint32_t ItemsOf(uint32_t list, const codecs::TileGeometry& geometry) {
+    const bool is_in_strips = list == static_cast<uint32_t>(EncodeList::kStripsAny);
+    return is_in_strips ? codecs::StripCount(geometry.rows) : 1;
+  }
+
+  void Count(const codecs::ImageSpec& spec, uint64_t* items) {
+    const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
+    for (uint32_t plane = 0; plane < planes; ++plane) {
+      const codecs::TileGeometry geometry = codecs::GeometryOf(spec, plane);
+      const uint32_t list = ListOf(FormOf(spec, geometry));
+      if (list == kNoList) continue;
+      const uint32_t count = TileCount(spec) / planes * ItemsOf(list, geometry);
+      counts_[list] += count;
+      *items += count;
+    }
+  }
+
+  // False where the image's rows by age do not fit.
+  bool Write(uint32_t index, uint64_t room) {
+    const EncodeJob& job = jobs_[index];
+    const codecs::ImageSpec& spec = *job.spec;
+    const PlaneRecords planes = RecordsOf(spec, spec.slice, job.source, index);
+    std::memcpy(buffer_ + header_.planes_at + index * sizeof(planes), planes.data(),
+                sizeof(planes));
+    const codecs::LogRows ageing = AgeingRows(job);
+    const auto ageing_bytes = static_cast<uint32_t>(ageing.count * sizeof(uint16_t));
+    if (ageing_bytes > room - ageing_at_) return false;
+    std::memcpy(buffer_ + ageing_at_, ageing.positions.data(), ageing_bytes);
+    const EncodeImage image{codecs::U8(job.image), next_tile_, TileCount(spec), ageing_at_,
+                            ageing.count};
+    ageing_at_ += ageing_bytes;
+    std::memcpy(buffer_ + header_.images_at + index * sizeof(image), &image, sizeof(image));
+    uint64_t slot = 0;
+    for (uint32_t tile = 0; tile < image.tile_count; ++tile, ++next_tile_) {
+      const EncodeTask task = TaskOf(job, index, tile, slot);
+      std::memcpy(buffer_ + header_.tasks_at + next_tile_ * sizeof(task), &task, sizeof(task));
+      const codecs::TileGeometry geometry = codecs::GeometryOf(spec, task.plane % kPlanesOfImage);
+      slot += codecs::RawLayout(geometry).bytes;
+      AddItems(ListOf(task.form), geometry);
+    }
+    return true;
+  }
+
+  void AddItems(uint32_t list, const codecs::TileGeometry& geometry) {
+    if (list == kNoList) return;
+    for (uint32_t strip = 0; strip < ItemsOf(list, geometry); ++strip) {
+      const uint32_t item = next_tile_ * kStripsOfTileMax + strip;
+      std::memcpy(buffer_ + header_.items_at + next_item_[list]++ * sizeof(item), &item,
+                  sizeof(item));
+    }
+  }
+
+  std::span<const EncodeJob> jobs_;
+  std::byte* buffer_;
+  EncodeHeader header_{};
+  std::array<uint32_t, kEncodeLists> counts_{};
+  std::array<uint32_t, kEncodeItemLists> next_item_{};
+  uint32_t next_tile_ = 0;
+  uint32_t ageing_at_ = 0;
+};
 
 }  // namespace
 
 bool IsEncodable(const codecs::ImageSpec& spec) {
-  return spec.recipe.id == codecs::RecipeId::kKivi && !spec.recipe.is_clipped &&
-         spec.tile.dtype != codecs::DType::kBytes;
+  switch (spec.recipe.id) {
+    case RecipeId::kRaw:
+    case RecipeId::kExact:
+    case RecipeId::kFp8:
+    case RecipeId::kKivi:
+    case RecipeId::kLogQuant:
+      return true;
+    case RecipeId::kArkv:
+      return !spec.recipe.NeedsPlan();
+    default:
+      return false;
+  }
 }
 
-uint64_t SlotOffset(const codecs::ImageSpec& spec, uint32_t index) {
+uint64_t SlotBytes(const codecs::ImageSpec& spec) {
   uint64_t of_head = 0;
-  uint64_t before = 0;
   const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
   for (uint32_t plane = 0; plane < planes; ++plane) {
-    if (plane == index % planes) before = of_head;
     of_head += codecs::RawLayout(codecs::GeometryOf(spec, plane)).bytes;
   }
-  return index / planes * of_head + before;
+  return TileCount(spec) / planes * of_head;
 }
-
-uint64_t SlotBytes(const codecs::ImageSpec& spec) { return SlotOffset(spec, TileCount(spec)); }
 
 Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffer,
                      EncodePlan* plan) {
   if (jobs.size() > kPlanImagesMax) return Error::kTooLarge;
   if (reinterpret_cast<uintptr_t>(buffer.data()) % kUnitMax != 0) return Error::kInvalidShape;
-  uint64_t tiles = 0;
   for (const EncodeJob& job : jobs) {
     if (const Error error = Check(job); error != Error::kOk) return error;
-    tiles += TileCount(*job.spec);
   }
-  if (tiles > kPlanTasksMax) return Error::kTooLarge;
-  EncodeHeader header{};
-  header.task_count = static_cast<uint32_t>(tiles);
-  header.planes_at = sizeof(EncodeHeader);
-  header.tasks_at =
-      header.planes_at + kPlanesOfImage * static_cast<uint32_t>(jobs.size() * sizeof(PlaneRecord));
-  const uint64_t bytes = header.tasks_at + tiles * sizeof(EncodeTask);
-  if (bytes > buffer.size()) return Error::kTargetTooSmall;
-  std::memcpy(buffer.data(), &header, sizeof(header));
-  std::byte* next = buffer.data() + header.tasks_at;
-  for (uint32_t i = 0; i < jobs.size(); ++i) {
-    const codecs::ImageSpec& spec = *jobs[i].spec;
-    const PlaneRecords planes = RecordsOf(spec, spec.slice, jobs[i].source, i);
-    std::memcpy(buffer.data() + header.planes_at + i * sizeof(planes), planes.data(),
-                sizeof(planes));
-    for (uint32_t tile = 0; tile < TileCount(spec); ++tile, next += sizeof(EncodeTask)) {
-      const EncodeTask task = TaskOf(jobs[i], i, tile);
-      std::memcpy(next, &task, sizeof(task));
-    }
-  }
-  *plan = {static_cast<uint32_t>(bytes), header.task_count};
-  return Error::kOk;
+  return EncodePlanMaker(jobs, buffer.data()).Make(buffer.size(), plan);
 }
 
 uint64_t EncodePlanBytesMax() {
-  return sizeof(EncodeHeader) + kPlanesOfImage * kPlanImagesMax * sizeof(PlaneRecord) +
-         uint64_t{kPlanTasksMax} * sizeof(EncodeTask);
+  return sizeof(EncodeHeader) + kPlanImagesMax * (sizeof(PlaneRecords) + sizeof(EncodeImage)) +
+         uint64_t{kPlanTasksMax} * (sizeof(EncodeTask) + sizeof(uint32_t)) +
+         uint64_t{kPlanImagesMax} * codecs::kTokensPerBlockMax * sizeof(uint16_t);
 }
 
 Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> results,
@@ -103,9 +253,11 @@ Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> res
   const uint64_t bytes = codecs::PrefixBytes(results.size());
   if (prefix.size() < bytes) return Error::kTargetTooSmall;
   codecs::ImageWriter writer(spec, prefix.first(bytes));
+  uint64_t offset = bytes;
   for (const TileResult& result : results) {
-    if (result.fault != Fault::kNone) return static_cast<Error>(result.fault);
+    if (result.offset * uint64_t{codecs::kSectionAlignment} != offset) return Error::kBadDirectory;
     writer.Commit(result.bytes, result.crc, result.rows, result.form);
+    offset += result.bytes;
   }
   const uint64_t written = writer.Finish();
   codecs::ImagePrefix parsed;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Plans of tiles to encode, and what becomes of them: the device writes tiles into slots, the host
-// learns their bytes, rows and CRCs, and makes directories of them.
+// Plans of images to encode: the device writes tiles where the directory will say that they lie,
+// the host learns their bytes, rows and CRCs, and makes header and directory of them.
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,26 +18,32 @@
 
 namespace cairn::kernels {
 
-// A slice of a block that lies on the device, and room for its tiles there.
+// A slice of a block that lies on the device, and where its image is to go there.
 struct EncodeJob {
   const codecs::ImageSpec* spec = nullptr;
   PagedView source;            // of spec->slice, without holes; only read
-  std::byte* slots = nullptr;  // on the device, at a multiple of 16: SlotBytes(*spec)
+  std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec), in any state afterwards
+  std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
+                               // tiles, and leave header and directory to WritePrefix()
+  // As codecs::EncodeInputs has them, the scores on the device.
+  uint64_t chain_tokens = 0;
+  const float* token_scores = nullptr;
 };
 
 struct EncodePlan {
   uint32_t bytes = 0;
-  uint32_t tile_count = 0;  // of all jobs
+  uint32_t image_count = 0;
+  uint32_t tile_count = 0;                         // of all images
+  std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// Kernels encode kivi:8, kivi:4 and kivi:2 of bf16, fp16 and fp32. The host encodes the others.
+// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant and arkv. The host
+// encodes the others.
 [[nodiscard]] bool IsEncodable(const codecs::ImageSpec& spec);
 
 // Bytes of the slots of all tiles, raw, each at a multiple of 16, in the order of the directory.
 // REQUIRES: Validate(spec) is kOk.
 [[nodiscard]] uint64_t SlotBytes(const codecs::ImageSpec& spec);
-// Where tile `index` starts among them.
-[[nodiscard]] uint64_t SlotOffset(const codecs::ImageSpec& spec, uint32_t index);
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk. Results are in
 // the order of jobs and, of a job, of its directory. Errors as MakeDecodePlan(), and those of
@@ -47,13 +54,11 @@ codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byt
 // A buffer of so many bytes suffices for every plan.
 [[nodiscard]] uint64_t EncodePlanBytesMax();
 
-// Writes header and directory of the image that a job's tiles make: tile i goes from its slot to
-// where ParseImagePrefix() of this says that it lies.
+// Writes header and directory of the image whose tiles a job's kernels wrote.
 //   results      of all tiles of the spec, in the order of the directory
 //   prefix       PrefixBytes(tiles) at least, else kTargetTooSmall
 //   image_bytes  of the whole image; set on kOk
-// kTargetTooSmall: a tile's table has a page that is none, or a hole. kBadDirectory: results are
-// none that a kernel writes.
+// kBadDirectory: results are none that kernels write for an image without a fault.
 codecs::Error WritePrefix(const codecs::ImageSpec& spec, std::span<const TileResult> results,
                           std::span<std::byte> prefix, uint64_t* image_bytes);
 

@@ -145,38 +145,78 @@ struct DecodeArgs {
   uint32_t list;
 };
 
-// Why an image was not decoded, or a tile not encoded. Values are those of codecs::Error.
+// Why an image was not decoded, or not encoded. Values are those of codecs::Error.
 enum class Fault : uint32_t { kNone = 0, kBadPage = 5, kBadChecksum = 23, kBadTile = 24 };
 
 // ---- Encoding ----
 
-// A tile to encode.
+// Kernels that encode, in the order in which they run.
+enum class EncodeList : uint8_t {
+  // Into the slots of tiles; each has a list of items.
+  kAffineAny,  // codes between a (min, range), a block a tile
+  kFp8Any,     // bytes of E4M3 with a scale a token, a block a tile
+  kStripsAny,  // what of a strip has to be known before its place, a warp a strip
+  // Of whole images, from slots and sources.
+  kPlace,  // where tiles lie, a warp an image
+  kStore,  // tiles to there, a block a tile
+  kSum,    // CRC32C of tiles, a warp a tile
+  kCount,
+};
+inline constexpr uint32_t kEncodeLists = static_cast<uint32_t>(EncodeList::kCount);
+inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::kPlace);
+
+// An item is tile * kStripsOfTileMax + strip.
+inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
+
+// How a tile's rows and params are chosen. Bits of EncodeTask::rules.
+inline constexpr uint16_t kRuleClipped = 1;     // ranges may shrink to their least squared error
+inline constexpr uint16_t kRuleFirstIsRow = 2;  // token 0, the first of its chain
+inline constexpr uint16_t kRuleFirstStays = 4;  // it is stored as a row, but coded as any other
+inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
+inline constexpr uint16_t kRuleAgeing = 16;     // rows are those of EncodeImage::ageing, too
+
+// A tile to encode. Tiles of an image are one behind another, in the order of its directory.
 struct EncodeTask {
-  uint8_t* slot;    // room for the tile raw, at a multiple of 16
-  uint8_t* source;  // its layer and head in page 0, token 0; only read
-  uint32_t plane;   // its PlaneRecord
-  uint32_t reserved;
+  uint8_t* slot;          // room for the tile raw, at a multiple of 16
+  uint8_t* source;        // its layer and head in page 0, token 0; only read
+  const uint8_t* scores;  // of its tokens, fp32 each; null: none are known
+  uint32_t plane;         // its PlaneRecord
+  uint16_t form;          // that it is coded in, if that makes it smaller than raw
+  uint16_t rules;
+};
+
+struct EncodeImage {
+  uint8_t* bytes;  // on the device, at a multiple of 16: header, directory, then tiles
+  uint32_t tile_first, tile_count;
+  uint32_t ageing_at, ageing_count;  // tokens that are rows by their age, u16 each; from the header
 };
 
 struct alignas(16) EncodeHeader {
-  uint32_t task_count;
-  uint32_t planes_at, tasks_at;  // bytes from the header
-  uint32_t reserved;
+  TaskList lists[kEncodeItemLists];  // of items
+  uint32_t image_count, tile_count;
+  uint32_t planes_at, images_at, tasks_at, items_at;  // bytes from the header
 };
 
-// What a directory says of a tile, but for its place.
+// A tile as a directory has it.
 struct alignas(16) TileResult {
-  uint32_t bytes;  // 0 where it was not encoded
+  uint32_t offset;  // in units of 16 bytes
+  uint32_t bytes;
   uint32_t crc;
   uint16_t rows, form;
-  Fault fault;
 };
 
 struct EncodeArgs {
   const uint8_t* plan;  // on the device
-  TileResult* results;  // one a task
+  TileResult* results;  // one a tile
+  uint32_t* status;     // a word an image, as of DecodeArgs
+  uint32_t list;
 };
 
-inline constexpr uint32_t kAffineFormLow = 1;  // of a directory's form: bits stand above
+// Forms of a directory.
+inline constexpr uint16_t kRawTile = 0;
+inline constexpr uint16_t kStripsTile = 2;
+
+inline constexpr uint32_t kHeaderBytesOfImage = 320;
+inline constexpr uint32_t kEntryBytesOfImage = 16;  // of a directory
 
 }  // namespace cairn::kernels

@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kernels that encode, in their order.
+// The kernels that encode, in their order. Whoever launches them, on a device or on the executor of
+// tests, goes through here.
 
 #include <cstdint>
 
 #include "kernels/body/affine_encode.h"
+#include "kernels/body/decode_kernels.h"
+#include "kernels/body/fp8_encode.h"
+#include "kernels/body/image_encode.h"
+#include "kernels/body/strips_encode.h"
+#include "kernels/records.h"
 
 namespace cairn::kernels {
 
-// Calls launch.Kernel<kernel>(number, shared_bytes) for each; all take EncodeArgs.
+// Calls launch.Kernel<kernel>(shape) for each; all take EncodeArgs.
 template <typename Launch>
 void ForEachEncodeKernel(Launch&& launch) {
-  launch.template Kernel<&EncodeAffineAny>(uint32_t{0}, uint32_t{sizeof(EncodeShared)});
-  launch.template Kernel<&SumCrcs>(uint32_t{1}, uint32_t{sizeof(CrcShared)});
+  const auto shape = [](EncodeList list, uint32_t shared_bytes) {
+    return KernelShape{static_cast<uint32_t>(list), shared_bytes};
+  };
+  launch.template Kernel<&EncodeAffineAny>(shape(EncodeList::kAffineAny, sizeof(EncodeShared)));
+  launch.template Kernel<&EncodeFp8Any>(shape(EncodeList::kFp8Any, sizeof(EncodeShared)));
+  launch.template Kernel<&EncodeStripsAny>(
+      shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));
+  launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
+  launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
+  launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcShared)));
 }
 
 }  // namespace cairn::kernels

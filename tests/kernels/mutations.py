@@ -37,7 +37,13 @@ KEPT = "kernels/body/kept_decode.h"
 MIXED = "kernels/body/mixed_decode.h"
 PATTERNED = "kernels/body/patterned_decode.h"
 ENCODE = ["tests/kernels/encode_test.cc"]
+ENCODED_STRIPS = ["tests/kernels/encode_strips_test.cc"]
 AFFINE_ENCODE = "kernels/body/affine_encode.h"
+ENCODE_TASKS = "kernels/body/encode_tasks.h"
+FP8_ENCODE = "kernels/body/fp8_encode.h"
+STRIPS_ENCODE = "kernels/body/strips_encode.h"
+STRIPS_CHOICE = "kernels/body/strips_choice.h"
+IMAGE_ENCODE = "kernels/body/image_encode.h"
 
 # name: (tests of which one has to fail, file, text, what stands there instead)
 MUTATIONS = {
@@ -124,14 +130,51 @@ MUTATIONS = {
     "hot_no_sync": (DECODE, HOT, "        FindScales(task, plane, &shared);\n        SyncBlock();", "        FindScales(task, plane, &shared);"),
     "hot_no_sync_token": (DECODE, HOT, "    SyncWarp();\n    StoreTurned", "    StoreTurned"),
     "hot_row_bytes": (HOSTILE, HOT, "if (shared.row_bytes != task.code_row_bytes) *fault", "if (shared.row_bytes > task.code_row_bytes) *fault"),
-    "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile.row_bits_at) >=", "bool is_raw = Align16(tile.row_bits_at) == 1 +"),
+    "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) >=", "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) == 1 +"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
     "encode_row_codes": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared.is_row, token)) break;", ""),
-    "encode_hole": (ENCODE, AFFINE_ENCODE, "if (place == nullptr) fault = Fault::kBadPage;  // a", "// a"),
-    "encode_padding": (ENCODE, AFFINE_ENCODE, "  StoreZeros(tile, codes_bytes, tile.params_at);", ""),
     "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "    low = codecs::Add(low, 0.0F);", "    low = codecs::Multiply(low, 1.0F);"),
-    "encode_no_sync": (ENCODE, AFFINE_ENCODE, "  MarkUncodable(tile, shared);\n  SyncBlock();", "  MarkUncodable(tile, shared);"),
+    "encode_no_sync": (ENCODE, AFFINE_ENCODE, "  MarkKept(*tile, shared);\n  SyncBlock();", "  MarkKept(*tile, shared);"),
+    "encode_clips": (ENCODE, AFFINE_ENCODE, "codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)", "codecs::ClipCount(tile.plane.bits, tile.plane.is_v)"),
+    "encode_clip_last": (ENCODE, AFFINE_ENCODE, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
+    "encode_first_row": (ENCODE, AFFINE_ENCODE, "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {", "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) == 1) {"),
+    "encode_scores": (ENCODE, AFFINE_ENCODE, "return codecs::StoredScore(LoadGlobal<float>(tile.task.scores + 4 * token));", "return codecs::FloatToFp16(LoadGlobal<float>(tile.task.scores + 4 * token), codecs::Fp16Rounding::kNearestEven);"),
+    "encode_hole": (ENCODE, ENCODE_TASKS, "if (place == nullptr) *fault = Fault::kBadPage;", ""),
+    "encode_padding": (ENCODE, ENCODE_TASKS, "Align16(tile.codes_bytes) - tile.codes_bytes, ThreadIndex(),", "0, ThreadIndex(),"),
+    "encode_first_stays": (ENCODE, ENCODE_TASKS, "(tile.task.rules & kRuleFirstStays) != 0", "(tile.task.rules & kRuleFirstStays) == 1"),
+    "encode_rank": (ENCODE, ENCODE_TASKS, "for (uint32_t word = 0; word < token / 32; ++word) rank", "for (uint32_t word = 0; word + 1 < token / 32; ++word) rank"),
+    "encode_ageing": (ENCODE, ENCODE_TASKS, "at < image.ageing_count && !IsMarked(shared->is_row, token);", "at < image.ageing_count;"),
+    "encode_ageing_rank": (ENCODE, ENCODE_TASKS, "count + CountBits(more & ((1U << thread) - 1))", "count + CountBits(more & ((2U << thread) - 1))"),
+    "encode_list_no_sync": (ENCODE, ENCODE_TASKS, "  if (thread == 0) shared->row_count = count;\n  SyncBlock();", "  if (thread == 0) shared->row_count = count;"),
+    "encode_fp8_row": (ENCODE, FP8_ENCODE, "is_row ? uint8_t{0} : codecs::FloatToE4m3(value)", "codecs::FloatToE4m3(value)"),
+    "encode_fp8_scale": (ENCODE, FP8_ENCODE, "is_row ? uint16_t{0} : codecs::Fp8Scale", "codecs::Fp8Scale"),
+    "encode_fp8_sign": (ENCODE, FP8_ENCODE, "LoadValue(plane.dtype, row, c)) & 0x7FFFFFFF;", "LoadValue(plane.dtype, row, c)) & 0xFFFFFFFF;"),
+    "strips_inverse": (ENCODED_STRIPS, STRIPS_CHOICE, "((1U << 24) + frequency - 1) / frequency", "(1U << 24) / frequency"),
+    "strips_full": (ENCODED_STRIPS, STRIPS_ENCODE, "const bool is_full = state >= frequency << 8;", "const bool is_full = state > frequency << 8;"),
+    "strips_above": (ENCODED_STRIPS, STRIPS_ENCODE, "return ~1U << ThreadIndex()", "return ~0U << ThreadIndex()"),
+    "strips_likeliest": (ENCODED_STRIPS, STRIPS_ENCODE, "uint32_t symbol = tables.likeliest[table];", "uint32_t symbol = 3;"),
+    "strips_cheapest": (ENCODED_STRIPS, STRIPS_CHOICE, "best = key < best ? key : best;\n  }\n  return best % kTableChoices;", "best = key / kTableChoices <= best / kTableChoices ? key : best;\n  }\n  return best % kTableChoices;"),
+    "strips_tops": (ENCODED_STRIPS, STRIPS_CHOICE, "above = codecs::kAboveMin + static_cast<int32_t>(choice % kTopsTried);\n    } else", "above = codecs::kAboveMin;\n    } else"),
+    "strips_rel": (ENCODED_STRIPS, STRIPS_CHOICE, "if (rel >= codecs::kDeadRel) {", "if (rel > codecs::kDeadRel) {"),
+    "strips_other_table": (ENCODED_STRIPS, STRIPS_CHOICE, "par = table_of(highest - rel) << 4;", "par = table_of(highest) << 4;"),
+    "strips_dead": (ENCODED_STRIPS, STRIPS_CHOICE, "if (sample.mean == 0) {", "if (sample.mean > 255) {"),
+    "strips_room": (ENCODED_STRIPS, STRIPS_ENCODE, "if (at >= floor) StoreGlobal(", "if (at != nullptr) StoreGlobal("),
+    "strips_no_tops": (ENCODED_STRIPS, STRIPS_ENCODE, "if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {", "if (shape.dim != 0) {"),
+    "strips_again": (ENCODED_STRIPS, STRIPS_ENCODE, "best = is_laned ? WritePlanes(strip, tables, exponents) : planes;", "best = planes;"),
+    "strips_short": (ENCODED_STRIPS, STRIPS_ENCODE, "planes.bytes <= best.bytes", "planes.bytes < best.bytes / 2"),
+    "strips_half_run": (ENCODED_STRIPS, STRIPS_ENCODE, "codecs::kRunBytes + first % codecs::kRun / 8;", "codecs::kRunBytes;"),
+    "strips_pending": (ENCODED_STRIPS, STRIPS_ENCODE, "pending = ReduceOr(is_escape && next == 0 ? nibble : 0);", "pending = ReduceOr(is_escape ? nibble : 0);"),
+    "strips_last_nibble": (ENCODED_STRIPS, STRIPS_ENCODE, "if (escapes % 2 != 0 && ThreadIndex()", "if (escapes % 2 > 1 && ThreadIndex()"),
+    "strips_no_sync_pars": (ENCODED_STRIPS, STRIPS_ENCODE, "[](uint32_t) { return 0U; });\n  }\n  SyncWarp();", "[](uint32_t) { return 0U; });\n  }"),
+    "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
+    "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
+    "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),
+    "image_escapes": (ENCODED_STRIPS, IMAGE_ENCODE, "source + (bytes - 1 - at)", "source + at"),
+    "image_gap": (ENCODED_STRIPS, IMAGE_ENCODE, "static_cast<uint32_t>(parts.plane - parts.coded_end),", "0,"),
+    "image_end": (ENCODED_STRIPS, IMAGE_ENCODE, "static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),", "0, ThreadIndex(),"),
+    "image_no_sync": (ENCODE, IMAGE_ENCODE, "    if (!SyncBlockOr(fault != Fault::kNone)) {\n      StoreTile(", "    if (fault == Fault::kNone) {\n      StoreTile("),
+    "image_no_sync_next": (ENCODE, IMAGE_ENCODE, "    SyncBlock();                             // shared", "    // shared"),
     "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
     "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
     "crc_empty": (DECODE, CRC, "return bytes == 0 ? 0 : ~crc;", "return ~crc;"),
@@ -145,6 +188,7 @@ RACES = {
     "race_after_wait": (DECODE, FAST, "    CopyWait<1>();\n    SyncWarp();", "    CopyWait<1>();"),
     "race_after_start": (DECODE, FAST, "    CopyWait<0>();\n    SyncWarp();", "    CopyWait<0>();"),
     "race_next_tables": (DECODE, FAST, "    LoadPars(strip, first, own);\n    SyncWarp();", "    LoadPars(strip, first, own);"),
+    "race_encode_exponents": (ENCODED_STRIPS, STRIPS_ENCODE, "    LoadExponents(strip, first, exponents);\n    SyncWarp();\n    uint32_t own", "    LoadExponents(strip, first, exponents);\n    uint32_t own"),
     "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
 }
 

@@ -19,8 +19,8 @@ from nvcc import ROOT, command, run  # noqa: E402
 THREADS, REGISTERS = 256, 65536  # of a block, and of a multiprocessor
 # kernel -> blocks of it that a multiprocessor has to have registers for
 RESIDENT = {"DecodeRaw": 6, "DecodeAffine": 5, "DecodeAffineAny": 4, "DecodeStripsAny": 4, "DecodeStripsFast": 3, "VerifyCrcs": 3, "DecodeFp8": 5, "DecodeFp8Any": 4, "DecodePatternedAny": 4, "DecodeMixedAny": 4, "DecodeKeptAny": 4, "DecodeStepsAny": 2, "DecodeHotAny": 4,
-            "EncodeAffineAny": 4, "SumCrcs": 3}
-KERNELS_MIN = 27
+            "EncodeAffineAny": 4, "EncodeFp8Any": 4, "EncodeStripsAny": 4, "PlaceTiles": 4, "StoreTiles": 4, "SumCrcs": 3}
+KERNELS_MIN = 31
 
 PROBE = """
 #include <cstdio>

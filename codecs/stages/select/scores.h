@@ -6,22 +6,10 @@
 // Thread-safety: pure functions.
 
 #include "codecs/backend/backend.h"
-#include "codecs/numbers/math.h"
+#include "codecs/numbers/score.h"
 #include "codecs/stages/stages.h"
 
 namespace cairn::codecs {
-
-inline constexpr uint16_t kScoreInfinite = 0x7C00;
-inline constexpr uint16_t kScoreMax = 0x7BFF;  // of others
-
-// As it is stored, fp16 bits, which are in the order of scores: to nearest even, past the largest
-// finite it is that, and 0 for NaN and what is not above 0.
-CAIRN_HD uint16_t StoredScore(float score) {
-  if (!(score > 0.0F)) return 0;
-  if (FloatBits(score) == 0x7F800000) return kScoreInfinite;
-  const uint16_t bits = FloatToFp16(score, Fp16Rounding::kNearestEven);
-  return bits < kScoreMax ? bits : kScoreMax;
-}
 
 // What cannot be coded and what is worth everything: token 0 of a chain, and where scores say so.
 void SelectProtected(const Backend& backend, const TileSource& source, TilePlan* plan);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bytes of E4M3 with a scale a token, and rows, as codecs/forms/fp8.cc writes them: a block a tile,
+// a warp a token. Of every shape and dtype.
+
+#include <cstdint>
+
+#include "codecs/numbers/fp8.h"
+#include "kernels/body/encode_tasks.h"
+
+namespace cairn::kernels {
+
+// The largest magnitude of a token; the same in all lanes.
+CAIRN_DEVICE float LargestOf(const PlaneRecord& plane, const uint8_t* row) {
+  uint32_t largest = 0;  // magnitudes are in the order of their bits
+  for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
+    const uint32_t bits = codecs::FloatBits(LoadValue(plane.dtype, row, c)) & 0x7FFFFFFF;
+    largest = bits > largest ? bits : largest;
+  }
+  for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {
+    const uint32_t other = ShuffleXor(largest, lanes);
+    largest = other > largest ? other : largest;
+  }
+  return codecs::BitsFloat(largest);
+}
+
+CAIRN_DEVICE void StoreFp8Tokens(const EncodeTile& tile, const EncodeShared& shared) {
+  const PlaneRecord& plane = tile.plane;
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  for (uint32_t token = WarpOfBlock(); token < plane.tokens; token += kBlockWarps) {
+    const uint8_t* row = shared.places[token];
+    const bool is_row = IsMarked(shared.is_row, token);
+    const uint16_t scale = is_row ? uint16_t{0} : codecs::Fp8Scale(LargestOf(plane, row));
+    const float inverse = codecs::Fp8Inverse(codecs::Fp16ToFloat(scale));
+    if (lane == 0) StoreGlobal(tile.task.slot + tile.scales_at + 2 * token, scale);
+    for (uint32_t c = lane; c < plane.dim; c += kWarpLanes) {
+      const float value = codecs::Multiply(LoadValue(plane.dtype, row, c), inverse);
+      StoreGlobal(tile.task.slot + token * plane.dim + c,
+                  is_row ? uint8_t{0} : codecs::FloatToE4m3(value));
+    }
+  }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeFp8Any(EncodeArgs args) {
+  CAIRN_SHARED(EncodeShared, shared);
+  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile) {
+    tile->codes_bytes = tile->plane.tokens * tile->plane.dim;
+    tile->row_bits_at = Align16(tile->codes_bytes);
+    tile->scales_bytes = 2 * tile->plane.tokens;
+    MarkUncodable(*tile, &shared);
+    SyncBlock();
+    ListRows(reader, *tile, &shared);
+    if (!PlaceTile(shared, tile)) return false;
+    StoreFp8Tokens(*tile, shared);
+    StoreRowsOf(*tile, shared);
+    return true;
+  });
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Images out of encoded tiles: where tiles lie, the tiles there, and their CRCs. What a tile's
+// kernel left in its slot is copied; source bits, and of strips what is them, come from the source.
+
+#include <cstdint>
+
+#include "codecs/pack/strip.h"
+#include "kernels/body/crc.h"
+#include "kernels/body/encode_tasks.h"
+#include "kernels/body/strips_encode.h"
+
+namespace cairn::kernels {
+
+// The header of a strip as its kernel left it, and where its parts are to lie.
+CAIRN_DEVICE codecs::StripParts PartsOf(const EncodeTask& task, const PlaneRecord& plane,
+                                        uint32_t token_first) {
+  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  codecs::StripParts parts{};
+  parts.mode = static_cast<codecs::StripMode>(header.x & 0xFF);
+  parts.top = static_cast<uint8_t>(header.x >> 8);
+  parts.stream_bytes = header.y;
+  parts.escapes = header.z;
+  parts.raws = header.w;
+  codecs::PlaceParts(ShapeOfStrip(plane, token_first), &parts);
+  return parts;
+}
+
+// Bytes of all strips of a tile.
+CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& plane) {
+  uint64_t bytes = 0;
+  for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
+    bytes += PartsOf(task, plane, first).bytes;
+  }
+  return static_cast<uint32_t>(bytes);
+}
+
+// A tile but for its place and CRC.
+CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
+                                    const TileResult& coded) {
+  if (task.form == kStripsTile) {
+    const uint32_t bytes = BytesOfStrips(task, plane);
+    if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, kStripsTile};
+  } else if (task.form != kRawTile && coded.form != kRawTile) {
+    return coded;
+  }
+  return {0, RawBytes(plane), 0, 0, kRawTile};
+}
+
+// A warp an image. Tiles of an image with a fault have no bytes.
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
+  const EncodeReader reader(args.plan);
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  for (uint32_t index = BlockIndex() * kBlockWarps + WarpOfBlock();
+       index < reader.header.image_count; index += GridBlocks() * kBlockWarps) {
+    const EncodeImage image = reader.Image(index);
+    const bool is_wrong = LoadRecord<uint32_t>(args.status + index) != 0;
+    uint32_t offset = (kHeaderBytesOfImage + image.tile_count * kEntryBytesOfImage) / 16;
+    for (uint32_t first = 0; first < image.tile_count; first += kWarpLanes) {
+      const bool is_there = first + lane < image.tile_count;
+      const uint32_t number = image.tile_first + first + lane;
+      TileResult result{};
+      if (is_there && !is_wrong) {
+        const EncodeTask task = reader.Task(number);
+        result = MeasureTile(task, reader.Plane(task.plane),
+                             LoadRecord<TileResult>(args.results + number));
+      }
+      uint32_t end = result.bytes / 16;  // of tiles up to the lane's
+      for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
+        const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
+        if (lane >= lanes) end += before;
+      }
+      result.offset = offset + end - result.bytes / 16;
+      if (is_there) StoreGlobal(args.results + number, result);
+      offset += Shuffle(end, kWarpLanes - 1);
+    }
+  }
+}
+
+// By the block: bytes as they are, and bytes that stand in the slot last first.
+CAIRN_DEVICE void CopyBytes(uint8_t* target, const uint8_t* source, uint32_t bytes) {
+  for (uint32_t at = ThreadIndex(); at < bytes; at += kBlockThreads) {
+    StoreGlobal(target + at, LoadGlobal<uint8_t>(source + at));
+  }
+}
+CAIRN_DEVICE void CopyReversed(uint8_t* target, const uint8_t* source, uint32_t bytes) {
+  for (uint32_t at = ThreadIndex(); at < bytes; at += kBlockThreads) {
+    StoreGlobal(target + at, LoadGlobal<uint8_t>(source + (bytes - 1 - at)));
+  }
+}
+
+// Source bits of tokens, one behind another, a warp a token, and zeros to a multiple of 16.
+CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const* places,
+                                  uint32_t tokens, uint8_t* target) {
+  for (uint32_t token = WarpOfBlock(); token < tokens; token += kBlockWarps) {
+    CopyRow(places[token], target + token * plane.row_bytes, plane.row_bytes, plane.unit,
+            ThreadIndex() % kWarpLanes, kWarpLanes);
+  }
+  const uint32_t bytes = tokens * plane.row_bytes;
+  StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
+}
+
+// Sign and high mantissa of each element, and what bits are left: a warp 32 elements.
+CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_t* const* places,
+                                   const codecs::StripParts& parts, uint8_t* target) {
+  const auto elements = static_cast<uint32_t>(codecs::ElementCount(shape));
+  const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * codecs::kRun;
+  uint8_t* low = target + parts.low;
+  for (uint32_t first = WarpOfBlock() * kWarpLanes; first < end; first += kBlockThreads) {
+    const uint32_t index = first + ThreadIndex() % kWarpLanes;
+    codecs::Fields fields{0, 0, 0};
+    if (index < elements) {
+      const uint32_t bits =
+          LoadElementBits(shape.dtype, places[index / shape.dim], index % shape.dim);
+      fields = codecs::Split(shape.dtype, bits);
+      StoreGlobal(target + parts.plane + index, static_cast<uint8_t>(fields.plane));
+      if (shape.dtype == codecs::DType::kFp32) {
+        StoreGlobal(low + 2 * index, static_cast<uint8_t>(fields.low));
+        StoreGlobal(low + 2 * index + 1, static_cast<uint8_t>(fields.low >> 8));
+      }
+    }
+    if (shape.dtype == codecs::DType::kFp16) StoreHalfRun(low, first, fields.low);
+  }
+}
+
+// A strip from its part of the slot and its source. Returns its bytes.
+CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plane,
+                                 const uint8_t* const* places, uint32_t token_first,
+                                 uint8_t* target) {
+  const codecs::StripShape shape = ShapeOfStrip(plane, token_first);
+  const codecs::StripParts parts = PartsOf(task, plane, token_first);
+  const uint8_t* part = task.slot + token_first * plane.row_bytes;
+  const uint8_t* end = part + Align16(shape.tokens * plane.row_bytes);
+  const auto coded = static_cast<uint32_t>(parts.coded);
+  CopyBytes(target, part, codecs::kStripHeaderBytes);
+  if (parts.mode == codecs::StripMode::kRaw) {
+    StoreSourceBits(plane, places, shape.tokens, target + coded);
+    return static_cast<uint32_t>(parts.bytes);
+  }
+  constexpr uint32_t kHead = codecs::kStripHeaderBytes;
+  if (parts.mode == codecs::StripMode::kLanes32) {
+    CopyBytes(target + kHead, part + kHead, shape.dim);
+    CopyBytes(target + coded, end - parts.stream_bytes, parts.stream_bytes);
+    CopyReversed(target + parts.escape, part + kHead + 2 * shape.dim, parts.escapes);
+  } else {
+    CopyBytes(target + kHead, part + kHead, static_cast<uint32_t>(parts.raw) - kHead);
+    CopyReversed(target + parts.raw, end - parts.raws, parts.raws);
+  }
+  StoreZeros(target + parts.coded_end, static_cast<uint32_t>(parts.plane - parts.coded_end),
+             ThreadIndex(), kBlockThreads);
+  StorePlaneAndLow(shape, places, parts, target);
+  StoreZeros(target + parts.end, static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),
+             kBlockThreads);
+  return static_cast<uint32_t>(parts.bytes);
+}
+
+struct StoreShared {
+  const uint8_t* places[kTileTokensMax];
+};
+
+CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, TileResult result,
+                            const StoreShared& shared, uint8_t* target) {
+  switch (result.form) {
+    case kRawTile:
+      return StoreSourceBits(plane, shared.places, plane.tokens, target);
+    case kStripsTile:
+      for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
+        target += StoreStrip(task, plane, shared.places + first, first, target);
+      }
+      return;
+    default:
+      return CopyUnits<Words4>(task.slot, target, result.bytes, ThreadIndex(), kBlockThreads);
+  }
+}
+
+// A block a tile.
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
+  CAIRN_SHARED(StoreShared, shared);
+  const EncodeReader reader(args.plan);
+  for (uint32_t number = BlockIndex(); number < reader.header.tile_count; number += GridBlocks()) {
+    const auto result = LoadGlobal<TileResult>(args.results + number);
+    if (result.bytes == 0) continue;
+    const EncodeTask task = reader.Task(number);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    Fault fault = Fault::kNone;
+    for (uint32_t token = ThreadIndex(); token < plane.tokens; token += kBlockThreads) {
+      shared.places[token] = SourcePlace(plane, task.source, token, &fault);
+    }
+    if (!SyncBlockOr(fault != Fault::kNone)) {
+      StoreTile(task, plane, result, shared,
+                reader.Image(plane.image).bytes + uint64_t{result.offset} * 16);
+    }
+    ReportFault(fault, plane, args.status);  // of a tile that had no kernel before
+    SyncBlock();                             // shared memory is of the next tile
+  }
+}
+
+// A warp a tile; of those that have no bytes it is 0.
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
+  CAIRN_SHARED(CrcShared, shared);
+  const EncodeReader reader(args.plan);
+  const uint32_t tiles = reader.header.tile_count;
+  if (BlockIndex() * kBlockWarps >= tiles) return;  // nothing for the whole block
+  FillWeights(&shared);
+  for (uint32_t number = BlockIndex() * kBlockWarps + WarpOfBlock(); number < tiles;
+       number += GridBlocks() * kBlockWarps) {
+    const auto result = LoadRecord<TileResult>(args.results + number);
+    if (result.bytes == 0) continue;
+    const EncodeImage image = reader.Image(reader.Plane(reader.Task(number).plane).image);
+    const uint32_t crc =
+        CrcOfTile(image.bytes + uint64_t{result.offset} * 16, result.bytes, shared);
+    if (ThreadIndex() % kWarpLanes == 0) StoreGlobal(&args.results[number].crc, crc);
+  }
+}
+
+}  // namespace cairn::kernels

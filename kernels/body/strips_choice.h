@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which table and top the channels of a strip of `exact` are coded with, as
+// codecs/pack/strip_choice.h chooses: a warp a strip, a lane a channel.
+
+#include <cstdint>
+
+#include "codecs/pack/exponent_tables.h"
+#include "codecs/pack/lanes32.h"
+#include "codecs/pack/strip.h"
+#include "codecs/pack/strip_choice.h"
+#include "kernels/body/encode_tasks.h"
+#include "kernels/body/strips_fast.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kWindowWords = codecs::kWindow / 4;
+inline constexpr uint32_t kTopsTried = codecs::kAboveMax - codecs::kAboveMin + 1;
+inline constexpr uint32_t kTableChoices = codecs::kExponentTables * kTopsTried;
+
+// What a symbol does to a coder's state.
+struct SymbolStep {
+  uint32_t inverse;  // 2^24 / frequency, rounded up: state * inverse >> 24 is state / frequency
+  uint32_t step;     // start | frequency << 8, and kStepEscape
+};
+inline constexpr uint32_t kStepEscape = 1U << 16;
+
+struct EncodeTables {
+  // Of table, top: what exponents of the sample's window cost, a byte each.
+  alignas(16) uint32_t prices[kTableChoices][4];
+  // The escape's where a symbol has no frequency.
+  SymbolStep symbols[codecs::kExponentTables][codecs::kCoderSymbols];
+  uint8_t likeliest[codecs::kExponentTables];
+};
+
+struct StripsEncodeShared {
+  EncodeTables tables;
+  struct Warp {
+    uint32_t exponents[codecs::kStripTokens * kExponentWords];  // 32 channels of each token
+    const uint8_t* places[kTaskTokensMax];
+  } warps[kBlockWarps];
+};
+
+CAIRN_DEVICE uint32_t PriceWord(uint32_t choice, uint32_t word) {
+  const uint32_t table = choice / kTopsTried;
+  const int32_t above = codecs::kAboveMin + static_cast<int32_t>(choice % kTopsTried);
+  uint32_t prices = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const int32_t symbol =
+        above - static_cast<int32_t>(codecs::kWindowAbove) + static_cast<int32_t>(4 * word + i);
+    const bool is_coded = symbol >= 0 && symbol < static_cast<int32_t>(codecs::kEscapeSymbol);
+    const uint32_t price = codecs::kExponentCosts[table][is_coded ? static_cast<uint32_t>(symbol)
+                                                                  : codecs::kEscapeSymbol];
+    prices |= price << (8 * i);
+  }
+  return prices;
+}
+
+CAIRN_DEVICE SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbol) {
+  const uint32_t coded = table.frequency[symbol] == 0 ? codecs::kEscapeSymbol : symbol;
+  const uint32_t frequency = table.frequency[coded];
+  return {((1U << 24) + frequency - 1) / frequency,
+          table.start[coded] | frequency << 8 | (coded == codecs::kEscapeSymbol ? kStepEscape : 0)};
+}
+
+// The block has to meet before anybody reads them.
+CAIRN_DEVICE void FillEncodeTables(EncodeTables* tables) {
+  const uint32_t thread = ThreadIndex();
+  static_assert(kTableChoices * kWindowWords <= kBlockThreads);
+  static_assert(codecs::kExponentTables * codecs::kCoderSymbols == kBlockThreads);
+  if (thread < kTableChoices * kWindowWords) {
+    const uint32_t choice = thread / kWindowWords, word = thread % kWindowWords;
+    tables->prices[choice][word] = PriceWord(choice, word);
+  }
+  const uint32_t table = thread / codecs::kCoderSymbols, symbol = thread % codecs::kCoderSymbols;
+  const codecs::CoderTable& of = codecs::kExponentCoderTables.of[table];
+  tables->symbols[table][symbol] = StepOfSymbol(of, symbol);
+  if (symbol == 0) tables->likeliest[table] = static_cast<uint8_t>(codecs::LikeliestSymbol(of));
+}
+
+// A strip as its warp has it.
+struct SourceStrip {
+  codecs::StripShape shape;
+  const uint8_t* const* places;  // in shared memory
+  uint8_t* part;                 // of the slot
+  uint32_t part_bytes;
+
+  [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
+    const uint32_t bits = LoadElementBits(shape.dtype, places[token], channel);
+    return codecs::Split(shape.dtype, bits).exponent;
+  }
+  // Of a channel: its table << 4, or its whole par; and, until something else lies there, its top.
+  [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Par(uint32_t channel) const {
+    return part + codecs::strip::kPar + channel;
+  }
+  [[nodiscard]] CAIRN_DEVICE_MEMBER uint8_t* Top(uint32_t channel) const {
+    return Par(shape.dim + channel);
+  }
+};
+
+// Exponents of 32 channels of all tokens into shared memory. The warp has to meet before that, and
+// behind it.
+CAIRN_DEVICE void LoadExponents(const SourceStrip& strip, uint32_t first, uint32_t* words) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  auto* exponents = reinterpret_cast<uint8_t*>(words);
+  if (first + lane >= strip.shape.dim) return;
+  for (uint32_t token = 0; token < strip.shape.tokens; ++token) {
+    exponents[4 * kExponentWords * token + lane] =
+        static_cast<uint8_t>(strip.Exponent(token, first + lane));
+  }
+}
+
+// A codecs::ChannelSample, its counts in bytes: they are 64 at most.
+struct PackedSample {
+  uint32_t mean = 0;
+  uint32_t counts[kWindowWords] = {};
+
+  [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Count(uint32_t i) const {
+    const uint32_t word = i < 4 ? counts[0] : i < 8 ? counts[1] : counts[2];
+    return word >> (8 * (i % 4)) & 0xFF;
+  }
+};
+
+// Of a lane's channel.
+CAIRN_DEVICE PackedSample SampleChannel(uint32_t tokens, const uint32_t* words) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, stride = codecs::SampleStride(tokens);
+  const auto* exponents = reinterpret_cast<const uint8_t*>(words) + lane;
+  uint32_t sum = 0, count = 0;
+  for (uint32_t token = 0; token < tokens; token += stride) {
+    const uint32_t exponent = exponents[4 * kExponentWords * token];
+    sum += exponent;
+    count += exponent != 0 ? 1 : 0;
+  }
+  PackedSample sample;
+  sample.mean = codecs::MeanOf(sum, count, codecs::SampleCount(tokens));
+  for (uint32_t token = 0; token < tokens; token += stride) {
+    const uint32_t exponent = exponents[4 * kExponentWords * token];
+    const uint32_t at = (sample.mean + codecs::kWindowAbove - exponent) & 0xFF;
+    const uint32_t one = 1U << (8 * (at % 4));
+    CAIRN_UNROLL
+    for (uint32_t word = 0; word < kWindowWords; ++word) {
+      sample.counts[word] += at / 4 == word ? one : 0;
+    }
+  }
+  return sample;
+}
+
+// codecs::ChooseTable() of the tops that are tried, as choice of EncodeTables::prices.
+CAIRN_DEVICE uint32_t ChooseOfPrices(const PackedSample& sample, const EncodeTables& tables) {
+  uint32_t best = ~0U;
+  for (uint32_t choice = 0; choice < kTableChoices; ++choice) {
+    uint32_t price = 0;
+    CAIRN_UNROLL
+    for (uint32_t word = 0; word < kWindowWords; ++word) {
+      price = DotBytes(sample.counts[word], tables.prices[choice][word], price);
+    }
+    const uint32_t key = price * kTableChoices + choice;  // the first of the cheapest
+    best = key < best ? key : best;
+  }
+  return best % kTableChoices;
+}
+
+// codecs::TableForTop().
+CAIRN_DEVICE uint32_t TableOfTop(const PackedSample& sample, uint32_t top) {
+  const uint32_t above = top - sample.mean - codecs::kWindowAbove;
+  uint32_t best = ~0U;
+  CAIRN_NO_UNROLL
+  for (uint32_t table = 0; table < codecs::kExponentTables; ++table) {
+    uint32_t price = 0;
+    CAIRN_NO_UNROLL
+    for (uint32_t i = 0; i < codecs::kWindow; ++i) {
+      const uint32_t symbol = above + i;  // modulo 2^32: past the escape where it is negative
+      price +=
+          sample.Count(i) *
+          codecs::kExponentCosts[table]
+                                [symbol < codecs::kEscapeSymbol ? symbol : codecs::kEscapeSymbol];
+    }
+    const uint32_t key = price * codecs::kExponentTables + table;
+    best = key < best ? key : best;
+  }
+  return best % codecs::kExponentTables;
+}
+
+// codecs::ChoosePlanesTop().
+CAIRN_DEVICE int32_t ChooseTopOfPlanes(const PackedSample& sample) {
+  uint32_t best = 0, most = 0;
+  for (uint32_t first = 0; first < codecs::kPlanesTops; ++first) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < codecs::kPlanesReach; ++i) count += sample.Count(first + i);
+    if (count > most) {
+      best = first;
+      most = count;
+    }
+  }
+  return static_cast<int32_t>(codecs::kWindowAbove) - static_cast<int32_t>(best);
+}
+
+CAIRN_DEVICE uint32_t LargestOfLanes(uint32_t value) {
+  for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {
+    const uint32_t other = ShuffleXor(value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+// Chooses table and top of each channel, a lane a channel; returns the highest top.
+CAIRN_DEVICE uint32_t ChooseParams(const SourceStrip& strip, codecs::StripMode mode,
+                                   const EncodeTables& tables, uint32_t* exponents) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  uint32_t highest = 0;
+  for (uint32_t first = 0; first < strip.shape.dim; first += kWarpLanes) {
+    SyncWarp();
+    LoadExponents(strip, first, exponents);
+    SyncWarp();
+    const uint32_t channel = first + lane;
+    if (channel >= strip.shape.dim) continue;
+    const PackedSample sample = SampleChannel(strip.shape.tokens, exponents);
+    if (sample.mean == 0) {
+      StoreGlobal(strip.Par(channel), static_cast<uint8_t>(codecs::kDeadRel));
+      continue;
+    }
+    uint32_t table = 0;
+    int32_t above = 0;
+    if (mode == codecs::StripMode::kLanes32) {
+      const uint32_t choice = ChooseOfPrices(sample, tables);
+      table = choice / kTopsTried;
+      above = codecs::kAboveMin + static_cast<int32_t>(choice % kTopsTried);
+    } else {
+      above = ChooseTopOfPlanes(sample);
+    }
+    const uint32_t top = codecs::LimitTop(static_cast<int32_t>(sample.mean) + above);
+    StoreGlobal(strip.Par(channel), static_cast<uint8_t>(table << 4));
+    StoreGlobal(strip.Top(channel), static_cast<uint8_t>(top));
+    highest = top > highest ? top : highest;
+  }
+  SyncWarp();
+  return LargestOfLanes(highest);
+}
+
+// The par of a lane's channel for the strip's top.
+//   table_of(top)  another table, where the channel's top has to be one that par can say
+template <typename TableOf>
+CAIRN_DEVICE uint32_t FinishPar(const SourceStrip& strip, uint32_t channel, uint32_t highest,
+                                TableOf table_of) {
+  uint32_t par = LoadRecord<uint8_t>(strip.Par(channel));
+  if (par == codecs::kDeadRel) return par;
+  uint32_t rel = highest - LoadRecord<uint8_t>(strip.Top(channel));
+  if (rel >= codecs::kDeadRel) {
+    rel = codecs::kDeadRel - 1;
+    par = table_of(highest - rel) << 4;
+  }
+  par |= rel;
+  StoreGlobal(strip.Par(channel), static_cast<uint8_t>(par));
+  return par;
+}
+
+}  // namespace cairn::kernels

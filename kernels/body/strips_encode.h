@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `exact` and `exact:fast`, a warp a strip: what has to be known of a strip before it has
+// its place. A strip's part of its tile's slot, 16-byte aligned at both ends, is left so:
+//
+//   header | par | …                                        mode raw: zeros alone
+//   header | par | (dim bytes) escapes, last first … stream  mode lanes32
+//   header | par | codes | nibbles … raw bytes, last first   mode planes
+//
+// Bytes and low bits follow from the source: StoreStrip() makes them where the strip is to lie. The
+// part has room for the source bits, and a coded strip is smaller. It has a byte an element
+// besides, more than tops take; so where escapes and stream meet, the strip is not smaller than
+// raw, and what is written does not matter.
+
+#include <cstdint>
+
+#include "codecs/pack/lanes32.h"
+#include "codecs/pack/strip.h"
+#include "kernels/body/strips_choice.h"
+
+namespace cairn::kernels {
+
+CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
+
+// The coder lanes32 backwards, a lane of it a lane of a warp. What it has written starts at
+// `stream`, which goes on down below `floor`, but nothing is written there.
+struct LaneWriter {
+  uint8_t* stream;
+  const uint8_t* floor;
+  uint32_t state = codecs::kCoderStateMin;
+
+  CAIRN_DEVICE_MEMBER void Push(SymbolStep symbol) {
+    const uint32_t frequency = symbol.step >> 8 & 0xFF;
+    const bool is_full = state >= frequency << 8;
+    const uint32_t full = Ballot(is_full);
+    if (is_full) {
+      Store(stream - 1 - CountBits(full & LanesAbove()), state);
+      state >>= 8;
+    }
+    stream -= CountBits(full);
+    const uint32_t quotient = state * symbol.inverse >> 24;
+    state += (symbol.step & 0xFF) + quotient * (codecs::kCoderSlots - frequency);
+  }
+  CAIRN_DEVICE_MEMBER void Finish() {
+    stream -= codecs::kCoderStatesBytes;
+    uint8_t* own = stream + 2 * (ThreadIndex() % kWarpLanes);
+    Store(own, state);
+    Store(own + 1, state >> 8);
+  }
+
+ private:
+  CAIRN_DEVICE_MEMBER void Store(uint8_t* at, uint32_t byte) const {
+    if (at >= floor) StoreGlobal(at, static_cast<uint8_t>(byte));
+  }
+};
+
+// Sets parts->bytes; 0 where the strip would not be smaller than raw.
+CAIRN_DEVICE void MeasureParts(const codecs::StripShape& shape, codecs::StripParts* parts) {
+  codecs::PlaceParts(shape, parts);
+  if (parts->bytes >= codecs::RawStripBytes(shape)) parts->bytes = 0;
+}
+
+// Codes a channel of all tokens, backwards. Returns how many escapes there are with those before.
+//   par  of the channel
+//   at   its exponents
+CAIRN_DEVICE uint32_t WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t top,
+                                   const uint8_t* at, const EncodeTables& tables, uint32_t escapes,
+                                   LaneWriter* writer) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, table = par >> 4;
+  for (uint32_t group = codecs::CoderGroups(strip.shape.tokens); group-- > 0;) {
+    const uint32_t token = kWarpLanes * group + lane;
+    const bool is_there = token < strip.shape.tokens;
+    const uint32_t exponent = is_there ? at[4 * kExponentWords * token] : 0;
+    uint32_t symbol = tables.likeliest[table];
+    if (is_there) symbol = top - exponent;
+    if (symbol > codecs::kEscapeSymbol) symbol = codecs::kEscapeSymbol;
+    const SymbolStep step = tables.symbols[table][symbol];
+    const bool is_escape = is_there && (step.step & kStepEscape) != 0;
+    const uint32_t escaping = Ballot(is_escape);
+    uint8_t* to = strip.Par(2 * strip.shape.dim + escapes + CountBits(escaping & LanesAbove()));
+    if (is_escape && to < strip.part + strip.part_bytes) {
+      StoreGlobal(to, static_cast<uint8_t>(exponent));
+    }
+    escapes += CountBits(escaping);
+    writer->Push(step);
+  }
+  return escapes;
+}
+
+// Mode lanes32 of a strip of 256 elements or more; of parts, bytes is 0 where it is not smaller
+// than raw.
+CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const EncodeTables& tables,
+                                           uint32_t* exponents) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
+  codecs::StripParts parts{};
+  parts.mode = codecs::StripMode::kLanes32;
+  const uint32_t highest = ChooseParams(strip, parts.mode, tables, exponents);
+  parts.top = static_cast<uint8_t>(highest);
+  uint8_t* const end = strip.part + strip.part_bytes;
+  LaneWriter writer{end, strip.Par(2 * dim)};
+  for (uint32_t first = (dim - 1) / kWarpLanes * kWarpLanes + kWarpLanes; first != 0;) {
+    first -= kWarpLanes;
+    SyncWarp();
+    LoadExponents(strip, first, exponents);
+    SyncWarp();
+    uint32_t own = 0;  // par and top of the lane's channel
+    if (first + lane < dim) {
+      own = FinishPar(strip, first + lane, highest, [&](uint32_t top) {
+        return TableOfTop(SampleChannel(strip.shape.tokens, exponents), top);
+      });
+      own |= codecs::TopOf(highest, own) << 8;
+    }
+    const uint32_t left = dim - first;
+    for (uint32_t i = left < kWarpLanes ? left : kWarpLanes; i-- > 0;) {
+      const uint32_t of = Shuffle(own, i);
+      parts.escapes =
+          WriteChannel(strip, of & 0xFF, of >> 8, reinterpret_cast<const uint8_t*>(exponents) + i,
+                       tables, parts.escapes, &writer);
+    }
+  }
+  writer.Finish();
+  parts.stream_bytes = static_cast<uint32_t>(end - writer.stream);
+  MeasureParts(strip.shape, &parts);
+  return parts;
+}
+
+// A code of 3 bits of 32 elements from `first` on, a multiple of 32: bytes of half a run.
+CAIRN_DEVICE void StoreHalfRun(uint8_t* runs, uint32_t first, uint32_t code) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint32_t words[3] = {Ballot((code & 1) != 0), Ballot((code & 2) != 0),
+                             Ballot((code & 4) != 0)};
+  const uint32_t word = lane < 4 ? words[0] : lane < 8 ? words[1] : words[2];
+  if (lane >= 12) return;
+  uint8_t* half = runs + first / codecs::kRun * codecs::kRunBytes + first % codecs::kRun / 8;
+  StoreGlobal(half + 8 * (lane / 4) + lane % 4, static_cast<uint8_t>(word >> (8 * (lane % 4))));
+}
+
+// Nibbles forwards, two a byte, and raw bytes downwards.
+struct EscapeWriter {
+  uint8_t* nibbles;
+  uint8_t* raws_end;
+  uint32_t escapes = 0, raws = 0;
+  uint32_t pending = 0;  // the last nibble, where escapes is odd: its byte is not written yet
+
+  // Those of 32 elements; not of a distance below kPlanesReach. False where they do not fit.
+  CAIRN_DEVICE_MEMBER bool Push(uint32_t distance) {
+    const bool is_escape = distance >= codecs::kPlanesReach;
+    const uint32_t escaping = Ballot(is_escape);
+    if (escaping == 0) return true;
+    const uint32_t nibble = is_escape ? codecs::NibbleOf(distance) : 0;
+    const uint32_t raw = Ballot(is_escape && nibble == codecs::kRawNibble);
+    const uint32_t more = CountBits(escaping);
+    const uint8_t* nibbles_end = nibbles + (escapes + more + 1) / 2;
+    if (nibbles_end > raws_end - raws - CountBits(raw)) return false;
+    const uint32_t above = LanesAbove(), next = escaping & above;
+    const uint32_t other = Shuffle(nibble, next == 0 ? 0 : LowestBit(next));
+    const uint32_t before = CountBits(escaping & ~above) - 1;  // of the step's, where it is one
+    const uint32_t rank = escapes + before;
+    if (is_escape && rank % 2 == 0 && next != 0) {
+      StoreGlobal(nibbles + rank / 2, static_cast<uint8_t>(nibble | other << 4));
+    } else if (is_escape && rank % 2 != 0 && before == 0) {
+      StoreGlobal(nibbles + rank / 2, static_cast<uint8_t>(pending | nibble << 4));
+    }
+    if (is_escape && nibble == codecs::kRawNibble) {
+      const uint32_t below = (1U << ThreadIndex() % kWarpLanes) - 1;
+      StoreGlobal(raws_end - raws - 1 - CountBits(raw & below), static_cast<uint8_t>(distance));
+    }
+    pending = ReduceOr(is_escape && next == 0 ? nibble : 0);
+    escapes += more;
+    raws += CountBits(raw);
+    return true;
+  }
+  CAIRN_DEVICE_MEMBER void Finish() const {
+    if (escapes % 2 != 0 && ThreadIndex() % kWarpLanes == 0) {
+      StoreGlobal(nibbles + escapes / 2, static_cast<uint8_t>(pending));
+    }
+  }
+};
+
+// Mode planes; of parts, bytes is 0 where it is not smaller than raw.
+CAIRN_DEVICE codecs::StripParts WritePlanes(const SourceStrip& strip, const EncodeTables& tables,
+                                            uint32_t* exponents) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, dim = strip.shape.dim;
+  codecs::StripParts parts{};
+  parts.mode = codecs::StripMode::kPlanes;
+  MeasureParts(strip.shape, &parts);
+  if (parts.bytes == 0) return parts;  // it is not even without escapes
+  const uint32_t highest = ChooseParams(strip, parts.mode, tables, exponents);
+  parts.top = static_cast<uint8_t>(highest);
+  for (uint32_t channel = lane; channel < dim; channel += kWarpLanes) {
+    FinishPar(strip, channel, highest, [](uint32_t) { return 0U; });
+  }
+  SyncWarp();
+  const uint32_t elements = strip.shape.tokens * dim;
+  uint8_t* codes = strip.part + parts.coded;
+  EscapeWriter writer{strip.part + parts.escape, strip.part + strip.part_bytes};
+  const auto end = static_cast<uint32_t>(codecs::RunCount(strip.shape)) * codecs::kRun;
+  parts.bytes = 0;
+  for (uint32_t first = 0; first < end; first += kWarpLanes) {
+    const uint32_t index = first + lane;
+    uint32_t distance = 0;
+    if (index < elements) {
+      const uint32_t channel = index % dim;
+      const uint32_t top = codecs::TopOf(highest, LoadRecord<uint8_t>(strip.Par(channel)));
+      distance = (top - strip.Exponent(index / dim, channel)) & 0xFF;
+    }
+    StoreHalfRun(codes, first, distance < codecs::kPlanesReach ? distance : codecs::kPlanesReach);
+    if (!writer.Push(distance)) return parts;
+  }
+  writer.Finish();
+  parts.escapes = writer.escapes;
+  parts.raws = writer.raws;
+  MeasureParts(strip.shape, &parts);
+  return parts;
+}
+
+// Codes a strip as codecs/backend/reference/strip_encode.cc chooses to, into its part of the slot.
+CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& tables,
+                             uint32_t* exponents) {
+  const codecs::StripShape& shape = strip.shape;
+  codecs::StripParts best{};  // raw
+  // Else it has no room for tops, and is not smaller than raw however it is coded.
+  if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {
+    const bool is_laned =
+        !shape.is_fast && codecs::ElementCount(shape) >= codecs::kLanes32ElementsMin;
+    const bool is_in_planes = shape.is_fast || shape.tokens < codecs::kPlanesTriedBelowTokens;
+    codecs::StripParts planes{};
+    if (is_in_planes) planes = WritePlanes(strip, tables, exponents);
+    if (is_laned) best = WriteLanes(strip, tables, exponents);
+    if (planes.bytes != 0 && (best.bytes == 0 || planes.bytes <= best.bytes)) {
+      best = is_laned ? WritePlanes(strip, tables, exponents) : planes;
+    }
+    if (best.bytes == 0) best = {};
+  }
+  if (ThreadIndex() % kWarpLanes != 0) return;
+  StoreGlobal(strip.part, Words4{static_cast<uint32_t>(best.mode) | uint32_t{best.top} << 8,
+                                 best.stream_bytes, best.escapes, best.raws});
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeStripsAny(EncodeArgs args) {
+  CAIRN_SHARED(StripsEncodeShared, shared);
+  FillEncodeTables(&shared.tables);
+  SyncBlock();
+  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes;
+  auto& own = shared.warps[warp];
+  const EncodeReader reader(args.plan);
+  const auto list = LoadRecord<TaskList>(args.plan + args.list * sizeof(TaskList));
+  const uint32_t step = GridBlocks() * kBlockWarps;
+  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < list.count; index += step) {
+    const uint32_t item = reader.Item(list.first + index);
+    const EncodeTask task = reader.Task(item / kStripsOfTileMax);
+    const PlaneRecord plane = reader.Plane(task.plane);
+    const uint32_t token_first = item % kStripsOfTileMax * codecs::kStripTokens;
+    SourceStrip strip{ShapeOfStrip(plane, token_first), own.places,
+                      task.slot + token_first * plane.row_bytes, 0};
+    strip.part_bytes = Align16(strip.shape.tokens * plane.row_bytes);
+    Fault fault = Fault::kNone;
+    for (uint32_t at = lane; at < strip.shape.tokens; at += kWarpLanes) {
+      own.places[at] = SourcePlace(plane, task.source, token_first + at, &fault);
+    }
+    SyncWarp();
+    if (Any(fault != Fault::kNone)) {
+      ReportFault(fault, plane, args.status);
+    } else {
+      WriteStrip(strip, shared.tables, own.exponents);
+    }
+    SyncWarp();  // shared memory is of the next strip
+  }
+}
+
+}  // namespace cairn::kernels

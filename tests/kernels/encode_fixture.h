@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The encoding of images by kernels that the executor runs, and what the reference makes of them.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codecs/format/image_header.h"
+#include "codecs/forms/strips.h"
+#include "kernels/body/encode_kernels.h"
+#include "kernels/encode_plan.h"
+#include "tests/kernels/decode_fixture.h"
+
+namespace cairn::kernels {
+
+using codecs::Content;
+using codecs::DType;
+using codecs::Error;
+using codecs::GroupKind;
+using codecs::TileShape;
+
+// Runs the kernels of a plan that have something to do.
+struct EmulatedEncode {
+  const EncodePlan& plan;
+  EncodeArgs args;
+  emulated::Options options;
+  std::string fault{};
+
+  template <auto kKernel>
+  void Kernel(const KernelShape& shape) {
+    const uint32_t tasks = plan.counts[shape.list];
+    if (tasks == 0 || !fault.empty()) return;
+    args.list = shape.list;
+    fault = LaunchTasks<kKernel>(tasks, shape.shared_bytes, args, options);
+  }
+};
+
+class EncodeFixture : public DecodeFixture {
+ protected:
+  struct Encoded {
+    Error error = Error::kOk;
+    std::string fault;
+    std::vector<uint32_t> status;
+    std::vector<TileResult> results;             // of all images
+    std::vector<std::vector<std::byte>> images;  // without header and directory
+  };
+
+  Encoded Encode(std::vector<EncodeJob> jobs) {
+    Encoded encoded;
+    std::vector<std::unique_ptr<DeviceBytes>> slots, images;
+    for (EncodeJob& job : jobs) {
+      uint64_t image_bytes = 0;
+      if (codecs::MaxImageBytes(*job.spec, &image_bytes) != Error::kOk) image_bytes = 16;
+      const uint64_t slot_bytes = image_bytes == 16 ? 16 : SlotBytes(*job.spec);
+      slots.push_back(std::make_unique<DeviceBytes>(slot_bytes, true));
+      images.push_back(std::make_unique<DeviceBytes>(image_bytes, true));
+      std::memset(slots.back()->data(), 0xCD, slots.back()->size());
+      std::memset(images.back()->data(), 0xCE, images.back()->size());
+      job.slots = slots.back()->data();
+      if (job.image == nullptr) job.image = images.back()->data();
+    }
+    std::vector<Words4> room(EncodePlanBytesMax() / sizeof(Words4) + 1);
+    EncodePlan plan;
+    encoded.error = MakeEncodePlan(jobs, std::as_writable_bytes(std::span(room)), &plan);
+    if (encoded.error != Error::kOk) return encoded;
+    DeviceBytes on_device(std::as_bytes(std::span(room)).first(plan.bytes), false);
+    DeviceBytes results(plan.tile_count * sizeof(TileResult), true);
+    DeviceBytes status(jobs.size() * sizeof(uint32_t), true);
+    std::memset(results.data(), 0xCF, results.size());
+    std::memset(status.data(), 0, status.size());
+    const EncodeArgs args{reinterpret_cast<const uint8_t*>(on_device.data()),
+                          reinterpret_cast<TileResult*>(results.data()),
+                          reinterpret_cast<uint32_t*>(status.data()), 0};
+    EmulatedEncode launch{plan, args, {.seed = random_()}};
+    ForEachEncodeKernel(launch);
+    encoded.fault = launch.fault;
+    encoded.results.resize(plan.tile_count);
+    std::memcpy(encoded.results.data(), results.data(), results.size());
+    encoded.status.resize(jobs.size());
+    std::memcpy(encoded.status.data(), status.data(), status.size());
+    for (const auto& image : images) {
+      encoded.images.emplace_back(image->data(), image->data() + image->size());
+    }
+    return encoded;
+  }
+
+  // What became of an image, whose results start at `first`, is what the reference made.
+  void Compare(const ImageOf& image, Encoded* encoded, uint32_t number, uint32_t first) {
+    const codecs::ImageView view = image.View();
+    ASSERT_EQ(encoded->status[number], 0U);
+    const auto results = std::span(encoded->results).subspan(first, view.tile_count());
+    for (uint32_t i = 0; i < view.tile_count(); ++i) {
+      const codecs::TileEntry want = view.Tile(i);
+      const TileResult& got = results[i];
+      SCOPED_TRACE(testing::Message() << "tile " << i << " of " << want.rows << " rows");
+      ASSERT_EQ(got.form, want.form);
+      ASSERT_EQ(got.rows, want.rows);
+      ASSERT_EQ(got.bytes, want.bytes);
+      ASSERT_EQ(uint64_t{got.offset} * 16, want.offset);
+      const std::byte* tile = encoded->images[number].data() + want.offset;
+      for (uint32_t at = 0; at < want.bytes; ++at) {
+        ASSERT_EQ(tile[at], view.TileContent(i)[at]) << "byte " << at << " of " << want.bytes;
+      }
+      ASSERT_EQ(got.crc, want.crc);
+      (want.form == codecs::kRawForm ? raw_ : coded_) += 1;
+      with_rows_ += want.rows != 0 ? 1 : 0;
+      if (want.form == codecs::kStripsForm) CountModes(image.spec, view, i);
+    }
+    std::vector<std::byte>& made = encoded->images[number];
+    uint64_t bytes = 0;
+    ASSERT_EQ(WritePrefix(image.spec, results, made, &bytes), Error::kOk);
+    ASSERT_GE(made.size(), bytes);
+    for (uint64_t at = bytes; at < made.size(); ++at) {
+      ASSERT_EQ(made[at], std::byte{0xCE}) << "byte " << at << " behind " << bytes;
+    }
+    made.resize(bytes);
+    EXPECT_EQ(made, image.bytes);
+  }
+
+  // Strips of a tile of the reference, by their mode.
+  void CountModes(const codecs::ImageSpec& spec, const codecs::ImageView& view, uint32_t tile) {
+    const codecs::TileGeometry geometry =
+        codecs::GeometryOf(spec, tile % codecs::PlaneCount(spec.tile.kind));
+    EXPECT_TRUE(
+        codecs::ForEachStrip(geometry, spec.recipe, view.TileContent(tile),
+                             [&](uint32_t, const codecs::StripParts& parts, const uint8_t*) {
+                               ++modes_[static_cast<uint32_t>(parts.mode)];
+                               escapes_ += parts.escapes;
+                               raws_ += parts.raws;
+                               return true;
+                             }));
+  }
+
+  void CheckImage(const ImageOf& image, const CacheShape& shape, EncodeJob job = {}) {
+    PagedCache cache(image.spec, image.spec.slice, shape, random_);
+    cache.Fill(image.source);
+    job.spec = &image.spec;
+    job.source = cache.view();
+    Encoded encoded = Encode({job});
+    ASSERT_EQ(encoded.error, Error::kOk);
+    ASSERT_EQ(encoded.fault, "");
+    Compare(image, &encoded, 0, 0);
+  }
+
+  // The image anew, of the source as it is now.
+  static void Reencode(ImageOf* image, const codecs::EncodeInputs& inputs = {}) {
+    uint64_t bytes_max = 0;
+    ASSERT_EQ(codecs::MaxImageBytes(image->spec, &bytes_max), Error::kOk);
+    image->bytes.resize(bytes_max);
+    size_t bytes = 0;
+    ASSERT_EQ(codecs::Encode(codecs::ReferenceBackend(), image->spec, image->source, image->bytes,
+                             &bytes, inputs),
+              Error::kOk);
+    image->bytes.resize(bytes);
+  }
+
+  uint32_t raw_ = 0, coded_ = 0, with_rows_ = 0;  // tiles
+  uint32_t modes_[3] = {};                        // strips
+  uint64_t escapes_ = 0, raws_ = 0;
+};
+
+}  // namespace cairn::kernels
