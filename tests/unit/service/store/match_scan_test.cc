@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "service/index/event_log.h"
 #include "service/index/match.h"
 #include "tests/support/store_fixture.h"
 
@@ -26,7 +27,8 @@ class MatchScanTest : public ::testing::Test {
     CAIRN_CHECK_OK(made);
     host_ = *std::move(made);
     CopyTier* const tiers[] = {host_.get()};
-    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices, RealClock::Get());
+    table_ = std::make_unique<BlockTable>(tiers, 4096, uint64_t{4096} * kSlices, RealClock::Get(),
+                                          events_, UINT64_MAX);
   }
   ~MatchScanTest() override {
     for (uint32_t slot = 0; slot < table_->slot_count(); ++slot) {
@@ -104,6 +106,7 @@ class MatchScanTest : public ::testing::Test {
   }
 
   std::unique_ptr<HostTier> host_;
+  EventLog events_{RealClock::Get()};
   std::unique_ptr<BlockTable> table_;
 };
 
