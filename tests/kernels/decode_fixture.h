@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Images, and the decoding of them by kernels that the executor runs.
+// Images, and the decoding of them by kernels on a device, which may be emulated.
 
 #include <gtest/gtest.h>
 
@@ -23,39 +23,15 @@
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/elements.h"
 #include "codecs/types/bytes.h"
-#include "kernels/body/decode_kernels.h"
 #include "kernels/plan.h"
 #include "tests/conformance/codecs/tiles.h"
+#include "tests/kernels/device/device.h"
+#include "tests/kernels/device/device_bytes.h"
 #include "tests/kernels/paged_cache.h"
 #include "tests/support/bank_bytes.h"
 #include "tests/support/profile_bytes.h"
 
 namespace cairn::kernels {
-
-// Runs a kernel in blocks that do several tasks, or in one more than there are tasks; what went
-// wrong.
-template <auto kKernel, typename Arguments>
-std::string LaunchTasks(uint32_t tasks, uint32_t shared_bytes, const Arguments& args,
-                        const emulated::Options& options) {
-  const uint32_t blocks = options.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
-  return emulated::Launch<kKernel>(blocks, kBlockThreads, shared_bytes, args, options).fault;
-}
-
-// Runs the kernels of a plan that have something to do.
-struct EmulatedLaunch {
-  const DecodePlan& plan;
-  DecodeArgs args;
-  emulated::Options options;
-  std::string fault{};
-
-  template <auto kKernel>
-  void Kernel(const KernelShape& shape) {
-    const uint32_t tasks = plan.counts[shape.list];
-    if (tasks == 0 || !fault.empty()) return;
-    args.list = shape.list;
-    fault = LaunchTasks<kKernel>(tasks, shape.shared_bytes, args, options);
-  }
-};
 
 // What images code with, as the host and as the device has it.
 struct SideObject {
@@ -201,10 +177,10 @@ class DecodeFixture : public testing::Test {
     for (size_t i = 0; i < images.size(); ++i) {
       EXPECT_EQ(codecs::ParseImagePrefix(images[i].bytes, &prefixes[i]), codecs::Error::kOk);
       on_device.push_back(std::make_unique<DeviceBytes>(images[i].bytes, false));
-      jobs.push_back({&prefixes[i], on_device.back()->data(), slices[i], targets[i]});
+      jobs.push_back({&prefixes[i], on_device.back()->address(), slices[i], targets[i]});
       if (images[i].side == nullptr) continue;
       jobs.back().side = images[i].Inputs();
-      jobs.back().side_object = images[i].side->on_device->data();
+      jobs.back().side_object = images[i].side->on_device->address();
     }
     Decoded decoded;
     std::vector<std::byte> room(DecodePlanBytesMax() + 16);
@@ -215,12 +191,11 @@ class DecodeFixture : public testing::Test {
     DeviceBytes plan(std::span<const std::byte>(aligned, decoded.plan.bytes), false);
     DeviceBytes status(4 * images.size(), true);
     std::memset(status.data(), 0, status.size());
-    const DecodeArgs args{reinterpret_cast<const uint8_t*>(plan.data()),
-                          reinterpret_cast<uint32_t*>(status.data()), 0};
-    EmulatedLaunch launch{decoded.plan, args, {.seed = random_() | 1}};
-    if (random_() % 2 == 0) --launch.options.seed;
-    ForEachDecodeKernel(launch);
-    decoded.fault = launch.fault;
+    DeviceBytes::UploadAll();
+    device::Decode(decoded.plan, plan.address(), reinterpret_cast<uint32_t*>(status.address()),
+                   random_());
+    decoded.fault = device::Finish();
+    if (decoded.fault.empty()) decoded.fault = DeviceBytes::DownloadAll();
     const auto* words = reinterpret_cast<const uint32_t*>(status.data());
     decoded.status.assign(words, words + images.size());
     return decoded;
@@ -239,10 +214,11 @@ class DecodeFixture : public testing::Test {
   }
 
   // What becomes of an image whose tile `index` was changed.
-  uint32_t StatusOf(uint32_t index, ImageOf* image) {
+  uint32_t StatusOf(uint32_t index, ImageOf* image) { return StatusOf(index, AnyShape(), image); }
+  uint32_t StatusOf(uint32_t index, const CacheShape& shape, ImageOf* image) {
     Vouch(index, image);
     const codecs::Slice slice = image->spec.slice;
-    PagedCache cache(image->spec, slice, AnyShape(), random_);
+    PagedCache cache(image->spec, slice, shape, random_);
     const PagedView target = cache.view();
     const Decoded decoded = Run({image, 1}, {&slice, 1}, {&target, 1});
     EXPECT_EQ(decoded.error, codecs::Error::kOk);

@@ -9,6 +9,8 @@
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/pack/strip.h"
 #include "codecs/types/bytes.h"
+#include "kernels/body/affine_decode.h"
+#include "kernels/body/fp8_decode.h"
 #include "tests/kernels/decode_fixture.h"
 
 namespace cairn::kernels {

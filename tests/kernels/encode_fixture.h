@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The encoding of images by kernels that the executor runs, and what the reference makes of them.
+// The encoding of images by kernels on a device, and what the reference makes of them.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "codecs/format/image_header.h"
 #include "codecs/forms/strips.h"
-#include "kernels/body/encode_kernels.h"
+#include "kernels/device.h"
 #include "kernels/encode_plan.h"
 #include "tests/kernels/decode_fixture.h"
 
@@ -22,22 +22,6 @@ using codecs::DType;
 using codecs::Error;
 using codecs::GroupKind;
 using codecs::TileShape;
-
-// Runs the kernels of a plan that have something to do.
-struct EmulatedEncode {
-  const EncodePlan& plan;
-  EncodeArgs args;
-  emulated::Options options;
-  std::string fault{};
-
-  template <auto kKernel>
-  void Kernel(const KernelShape& shape) {
-    const uint32_t tasks = plan.counts[shape.list];
-    if (tasks == 0 || !fault.empty()) return;
-    args.list = shape.list;
-    fault = LaunchTasks<kKernel>(tasks, shape.shared_bytes, args, options);
-  }
-};
 
 class EncodeFixture : public DecodeFixture {
  protected:
@@ -60,8 +44,8 @@ class EncodeFixture : public DecodeFixture {
       images.push_back(std::make_unique<DeviceBytes>(image_bytes, true));
       std::memset(slots.back()->data(), 0xCD, slots.back()->size());
       std::memset(images.back()->data(), 0xCE, images.back()->size());
-      job.slots = slots.back()->data();
-      if (job.image == nullptr) job.image = images.back()->data();
+      job.slots = slots.back()->address();
+      if (job.image == nullptr) job.image = images.back()->address();
     }
     std::vector<Words4> room(EncodePlanBytesMax() / sizeof(Words4) + 1);
     EncodePlan plan;
@@ -72,12 +56,11 @@ class EncodeFixture : public DecodeFixture {
     DeviceBytes status(jobs.size() * sizeof(uint32_t), true);
     std::memset(results.data(), 0xCF, results.size());
     std::memset(status.data(), 0, status.size());
-    const EncodeArgs args{reinterpret_cast<const uint8_t*>(on_device.data()),
-                          reinterpret_cast<TileResult*>(results.data()),
-                          reinterpret_cast<uint32_t*>(status.data()), 0};
-    EmulatedEncode launch{plan, args, {.seed = random_()}};
-    ForEachEncodeKernel(launch);
-    encoded.fault = launch.fault;
+    DeviceBytes::UploadAll();
+    device::Encode(plan, on_device.address(), reinterpret_cast<TileResult*>(results.address()),
+                   reinterpret_cast<uint32_t*>(status.address()), random_());
+    encoded.fault = device::Finish();
+    if (encoded.fault.empty()) encoded.fault = DeviceBytes::DownloadAll();
     encoded.results.resize(plan.tile_count);
     std::memcpy(encoded.results.data(), results.data(), results.size());
     encoded.status.resize(jobs.size());

@@ -74,7 +74,7 @@ TEST_F(EncodeTest, CodesWithInputs) {
     Reencode(&image, {.token_scores = scores});
     DeviceBytes on_device(std::as_bytes(std::span(scores)), false);
     EncodeJob job;
-    job.token_scores = reinterpret_cast<const float*>(on_device.data());
+    job.token_scores = reinterpret_cast<const float*>(on_device.address());
     CheckImage(image, AnyWholeShape(), job);
     for (const char* recipe : {"logquant:2", "logquant:4/log"}) {
       ImageOf aged = MakeImage(recipe, Kv(DType::kBf16, 32, 16), 200, Content::kFewRows);
@@ -201,7 +201,7 @@ TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
   EncodeJob job;
   job.spec = &image.spec;
   job.source = cache.view();
-  job.image = room.data() + 8;
+  job.image = room.address() + 8;
   EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
 }
 

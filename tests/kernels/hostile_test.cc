@@ -74,6 +74,17 @@ std::byte* PartOf(ImageOf* image, uint32_t index, codecs::TilePart codecs::TileL
   return image->bytes.data() + tile.entry.offset + (tile.layout.*part).offset;
 }
 
+// A code that is a NaN, in every place of a vector's.
+TEST_F(HostileTest, CodesThatAreNone) {
+  for (uint32_t round = 0; round < 32; ++round) {
+    const DType dtype = round % 2 == 0 ? DType::kBf16 : DType::kFp16;
+    ImageOf image = MakeImage("fp8", Kv(dtype, 64, 64), 70, Content::kBell);
+    std::byte* codes = image.bytes.data() + image.View().Tile(0).offset;
+    codes[64 * (random_() % 70) + round] = round % 3 == 0 ? std::byte{0xFF} : std::byte{0x7F};
+    EXPECT_EQ(StatusOf(0, AnyWholeShape(), &image), static_cast<uint32_t>(Error::kBadTile));
+  }
+}
+
 TEST_F(HostileTest, PatternsThatAreNone) {
   uint32_t tiles = 0;
   for (uint32_t round = 0; round < 40; ++round) {

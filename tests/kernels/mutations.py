@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels with a mistake in them do not pass the tests.
 
-Each mutation is one text of a kernel body replaced by another. The kernel tests are compiled with it, and have to fail.
+Each mutation is one text of a kernel body replaced by another. A kernel test and the emulated device are compiled with it, and the
+test has to fail.
 
 usage: mutations.py BUILD_FOLDER [NAME…]       after that folder has built the kernel tests; build/tsan has a list of its own
        mutations.py --texts                    only whether each text stands once where it is to be replaced
@@ -21,6 +22,7 @@ SECONDS_MAX = 600
 PASSED = "the tests pass"
 RACES_FILTER = "*StripsOfEvery*"  # what the thread sanitizer runs
 
+LAUNCHES = "tests/kernels/device/emulated.cc"  # where kernel bodies are compiled
 HOSTILE = ["tests/kernels/hostile_test.cc"]
 DECODE = ["tests/kernels/decode_test.cc", *HOSTILE]
 TASKS = "kernels/body/tasks.h"
@@ -193,9 +195,9 @@ RACES = {
 }
 
 
-def words_of(build, source):
-    """How `source` is compiled and its program linked, without outputs and without what is only for the build."""
-    target = f"bin/kernels_{pathlib.Path(source).stem}"
+def words_of(build, test, source):
+    """How `source` is compiled and the test's program linked, without outputs and without what is only for the build."""
+    target = f"bin/kernels_{pathlib.Path(test).stem}"
     lines = subprocess.run(["ninja", "-C", build, "-t", "commands", target], check=True, text=True, capture_output=True).stdout.splitlines()
     name = f"/{pathlib.Path(source).name}.o -c "
     compiled = next(shlex.split(line) for line in lines if name in line)
@@ -230,18 +232,21 @@ def run(build, name):
 
 def run_test(build, name, test, file, mutated_text):
     """PASSED, None where the test fails, or what happened else."""
-    compile_words, link_words, made = words_of(build, test)
     with tempfile.TemporaryDirectory() as folder:
         mutated = pathlib.Path(folder) / file
         mutated.parent.mkdir(parents=True)
         mutated.write_text(mutated_text)
-        program, compiled = pathlib.Path(folder) / "test", f"{folder}/test.o"
-        # The folder stands before the tree among those that are searched.
-        line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", compiled]
-        if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:
-            return "it does not compile"
-        line = [compiled if word == made else word for word in link_words]
-        subprocess.run([*line, "-o", program], cwd=build, check=True)
+        program, objects = pathlib.Path(folder) / "test", []
+        for source in (LAUNCHES, test):
+            compile_words, link_words, made = words_of(build, test, source)
+            objects.append(f"{folder}/{pathlib.Path(source).stem}.o")
+            # The folder stands before the tree among those that are searched.
+            line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", objects[-1]]
+            if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:
+                return "it does not compile"
+        # In the place of the test's, and so before the library that has the other, which is then left out.
+        at = link_words.index(made)
+        subprocess.run([*link_words[:at], *objects, *link_words[at + 1:], "-o", program], cwd=build, check=True)
         chosen = [f"--gtest_filter={RACES_FILTER}"] if name in RACES else []
         tsan = {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"}
         try:

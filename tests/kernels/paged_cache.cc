@@ -2,6 +2,7 @@
 #include "tests/kernels/paged_cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <string>
 
@@ -33,6 +34,7 @@ PagedCache::PagedCache(const codecs::ImageSpec& spec, const codecs::Slice& slice
         std::memset(tensors_.back()->data(), kUntouched, layer_bytes_);
       }
       layers_[plane].push_back(tensors_.back()->data() + planes_[plane].offset);
+      addresses_[plane].push_back(tensors_.back()->address() + planes_[plane].offset);
     }
   }
   table_ = std::make_unique<DeviceBytes>(entries_ * sizeof(int32_t), false);
@@ -79,10 +81,10 @@ PagedView PagedCache::view() const {
   PagedPlane* const planes[] = {&view.k, &view.v};
   for (uint32_t i = 0; i < plane_count_; ++i) {
     *planes[i] = planes_[i].strides;
-    planes[i]->layers = layers_[i];
+    planes[i]->layers = addresses_[i];
     planes[i]->layer_bytes = layer_bytes_ - planes_[i].offset;
   }
-  view.pages = shape_.has_table ? reinterpret_cast<const int32_t*>(table_->data()) : nullptr;
+  view.pages = shape_.has_table ? reinterpret_cast<const int32_t*>(table_->address()) : nullptr;
   view.page_entries = entries_;
   view.page_count = page_count_;
   view.page_tokens = shape_.page_tokens;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of an emulated device, and engines' paged caches in it, as kernel tests use them.
+// Engines' paged caches, as kernel tests have them on a device.
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <random>
 #include <span>
 #include <vector>
@@ -14,40 +12,9 @@
 #include "codecs/image/image.h"
 #include "codecs/types/shape.h"
 #include "kernels/target.h"
-#include "tests/kernels/executor/executor.h"
+#include "tests/kernels/device/device_bytes.h"
 
 namespace cairn::kernels {
-
-// So many bytes, of which kernels may touch none before and none behind.
-class DeviceBytes {
- public:
-  DeviceBytes(size_t bytes, bool is_writable, size_t misalignment = 0)
-      : bytes_(bytes),
-        misalignment_(misalignment),
-        room_(static_cast<std::byte*>(
-            ::operator new (kAlignment + misalignment + bytes, std::align_val_t{kAlignment}))),
-        region_(data(), bytes, is_writable) {}
-  DeviceBytes(std::span<const std::byte> content, bool is_writable)
-      : DeviceBytes(content.size(), is_writable) {
-    std::memcpy(data(), content.data(), content.size());
-  }
-
-  [[nodiscard]] std::byte* data() { return room_.get() + kAlignment + misalignment_; }
-  [[nodiscard]] size_t size() const { return bytes_; }
-  [[nodiscard]] std::span<std::byte> span() { return {data(), bytes_}; }
-
- private:
-  static constexpr size_t kAlignment = 256;
-  struct Delete {
-    void operator()(std::byte* room) const {
-      ::operator delete (room, std::align_val_t{kAlignment});
-    }
-  };
-  size_t bytes_;
-  size_t misalignment_;
-  std::unique_ptr<std::byte, Delete> room_;
-  emulated::Region region_;
-};
 
 enum class HeadOrder : uint8_t {
   kNhd,
@@ -77,7 +44,7 @@ class PagedCache {
              std::mt19937_64& random);
 
   [[nodiscard]] PagedView view() const;
-  // Where a row of the slice is to lie; null in a hole.
+  // Where a row of the slice is to lie, as the host has it; null in a hole.
   [[nodiscard]] std::byte* Row(uint32_t layer, uint32_t head, uint32_t plane, uint32_t token);
   [[nodiscard]] uint32_t row_bytes(uint32_t plane) const { return planes_[plane].row_bytes; }
   // Lays the payload out. REQUIRES: there are no holes.
@@ -101,7 +68,7 @@ class PagedCache {
   uint64_t layer_bytes_ = 0;
   PlaneShape planes_[2];
   std::vector<std::unique_ptr<DeviceBytes>> tensors_;
-  std::vector<std::byte*> layers_[2];
+  std::vector<std::byte*> layers_[2], addresses_[2];  // of the host, and of the device
   std::unique_ptr<DeviceBytes> table_;
 };
 
