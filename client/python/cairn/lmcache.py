@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .client import Client, connect
-from .errors import Error, InvalidArgumentError
+from .errors import DeadlineExceededError, Error, InvalidArgumentError
 from .keys import Group
 from .space import Space
 from .transfer import Get, Put
@@ -37,7 +38,7 @@ class CairnL2:
 
     weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
     the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
-    task, in seconds. object_bytes: lengths of objects that earlier processes may have stored; those
+    task, in seconds from its submission on. object_bytes: lengths of objects that earlier processes may have stored; those
     that this process stores or loads it learns by itself.
     """
 
@@ -67,7 +68,8 @@ class CairnL2:
         self._parts = connections
         self._pool = ThreadPoolExecutor(connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
-        self._lock = threading.Lock()  # of all below
+        self._opening = threading.Lock()  # held while a session or a space is opened
+        self._lock = threading.Lock()  # of all below; never held for a call to the daemon
         self._client: Client | None = None
         self._spaces: dict[int, Space | None] = dict.fromkeys(object_bytes)
         self._done: list[Completion] = []
@@ -115,14 +117,16 @@ class CairnL2:
 
     def _submit(
         self,
-        run: Callable[[list[Any]], list[bool]],
+        run: Callable[[list[Any], float], list[bool]],
         items: list[Any],
         part_count: int = 0,
         gives_results: bool = True,
     ) -> int:
         with self._lock:
             self._last_task += 1
-            task = _Task(self._last_task, len(items), gives_results)
+            task = _Task(
+                self._last_task, len(items), gives_results, time.monotonic() + self._timeout
+            )
         parts = _cut(items, part_count or self._parts)
         task.parts_left = max(1, len(parts))
         for first, part in parts or [(0, [])]:
@@ -132,14 +136,14 @@ class CairnL2:
     def _run(
         self,
         task: _Task,
-        run: Callable[[list[Any]], list[bool]],
+        run: Callable[[list[Any], float], list[bool]],
         first: int,
         part: list[Any],
     ) -> None:
         error, results = "", [False] * len(part)
         try:
             if part:
-                results = run(part)
+                results = run(part, task.deadline)
         except Error as raised:
             error = str(raised)
         except Exception as raised:  # LMCache waits for its tasks without a deadline
@@ -154,18 +158,22 @@ class CairnL2:
             self._done.append(task.completion())
         os.eventfd_write(self._event, 1)
 
-    def _set(self, items: list[tuple[str, memoryview]]) -> list[bool]:
-        results = self._move(items, Put, Space.put_batch)
+    def _set(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
+        results = self._move(items, deadline, Put, Space.put_batch)
         for result in results:
             if result.error is not None:
                 raise result.error
         return [True] * len(items)
 
-    def _get(self, items: list[tuple[str, memoryview]]) -> list[bool]:
-        return [bool(result) for result in self._move(items, Get, Space.get_batch)]
+    def _get(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
+        return [bool(result) for result in self._move(items, deadline, Get, Space.get_batch)]
 
     def _move(
-        self, items: list[tuple[str, memoryview]], request: Any, run: Callable[..., list[Any]]
+        self,
+        items: list[tuple[str, memoryview]],
+        deadline: float,
+        request: Any,
+        run: Callable[..., list[Any]],
     ) -> list[Any]:
         """What came of each object. Those of one length are in one space."""
         places: dict[int, list[int]] = {}
@@ -173,57 +181,73 @@ class CairnL2:
             places.setdefault(view.nbytes, []).append(i)
         results: list[Any] = [None] * len(items)
         for object_bytes, of in places.items():
-            space = self._space(object_bytes)
+            space = self._space(object_bytes, deadline)
             named = [(items[i][0], items[i][1].cast("B")) for i in of]
             requests = [request(_key(space, name), source=view) for name, view in named]
-            for i, result in zip(of, run(space, requests, timeout=self._timeout), strict=True):
+            for i, result in zip(of, run(space, requests, timeout=_left(deadline)), strict=True):
                 results[i] = result
         return results
 
-    def _exists(self, keys: list[str]) -> list[bool]:
+    def _exists(self, keys: list[str], deadline: float) -> list[bool]:
         found = [False] * len(keys)
-        for space in self._known_spaces():
-            there = space.contains([_key(space, key) for key in keys], timeout=self._timeout)
+        for space in self._known_spaces(deadline):
+            there = space.contains([_key(space, key) for key in keys], timeout=_left(deadline))
             found = [a or b for a, b in zip(found, there, strict=True)]
         return found
 
-    def _delete(self, keys: list[str]) -> list[bool]:
+    def _delete(self, keys: list[str], deadline: float) -> list[bool]:
         deleted = [False] * len(keys)
-        for space in self._known_spaces():
+        for space in self._known_spaces(deadline):
             wanted = [_key(space, key) for key in keys]
-            there = space.contains(wanted, timeout=self._timeout)
-            space.delete(wanted, timeout=self._timeout)
+            there = space.contains(wanted, timeout=_left(deadline))
+            space.delete(wanted, timeout=_left(deadline))
             deleted = [a or b for a, b in zip(deleted, there, strict=True)]
         return deleted
 
     # ------------------------------------------------------------------------------- of spaces
 
-    def _known_spaces(self) -> list[Space]:
+    def _known_spaces(self, deadline: float) -> list[Space]:
         with self._lock:
             counts = list(self._spaces)
-        return [self._space(count) for count in counts]
+        return [self._space(count, deadline) for count in counts]
 
-    def _space(self, object_bytes: int) -> Space:
+    def _space(self, object_bytes: int, deadline: float) -> Space:
         with self._lock:
             space = self._spaces.get(object_bytes)
-            if space is not None:
-                return space
-            if self._client is None:
-                self._client = connect(self._control, **self._options)
-            space = self._client.open_space(
-                "lmcache",
-                self._revision,
-                [Group("state", 1, state_bytes=object_bytes)],
-                tokens_per_block=_TOKENS,
-                recipe="raw",
-            )
-            self._spaces[object_bytes] = space
+        if space is not None:
             return space
+        if not self._opening.acquire(timeout=_left(deadline)):
+            raise DeadlineExceededError(f"no session with cairnd at {self._control} in time")
+        try:
+            return self._open(object_bytes, deadline)
+        finally:
+            self._opening.release()
+
+    def _open(self, object_bytes: int, deadline: float) -> Space:
+        with self._lock:
+            client, space = self._client, self._spaces.get(object_bytes)
+        if space is not None:
+            return space
+        if client is None:
+            client = connect(self._control, **self._options, timeout=_left(deadline))
+            with self._lock:
+                self._client = client
+        space = client.open_space(
+            "lmcache",
+            self._revision,
+            [Group("state", 1, state_bytes=object_bytes)],
+            tokens_per_block=_TOKENS,
+            recipe="raw",
+            timeout=_left(deadline),
+        )
+        with self._lock:
+            self._spaces[object_bytes] = space
+        return space
 
 
 class _Task:
-    def __init__(self, number: int, count: int, gives_results: bool) -> None:
-        self.number, self.gives_results = number, gives_results
+    def __init__(self, number: int, count: int, gives_results: bool, deadline: float) -> None:
+        self.number, self.gives_results, self.deadline = number, gives_results, deadline
         self.parts_left = 0
         self.results = [False] * count
         self.error = ""
@@ -231,6 +255,14 @@ class _Task:
     def completion(self) -> Completion:
         results = self.results if self.gives_results else None
         return self.number, not self.error, self.error, results
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then. DeadlineExceededError: none is left."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError("the task's time is over")
+    return min(left, 60.0)
 
 
 def _key(space: Space, name: str) -> bytes:

@@ -282,9 +282,9 @@ def test_a_daemon_that_is_killed_or_stopped(make, settings, bin_dir, tmp_path):
         worker = engine.worker._worker
         load = worker._load
 
-        def stop_and_load(wanted):
+        def stop_and_load(*arguments):
             own.process.send_signal(signal.SIGSTOP)
-            load(wanted)
+            load(*arguments)
 
         worker._load = stop_and_load
         one = engine.add(Request("stopped", tokens))
@@ -329,7 +329,7 @@ def _hold_loads(engine):
     """Loads wait for this event."""
     worker, event = engine.worker._worker, threading.Event()
     load = worker._load
-    worker._load = lambda wanted: event.wait(10) and load(wanted)
+    worker._load = lambda *arguments: event.wait(10) and load(*arguments)
     return event
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from dataclasses import dataclass
 
 from .._session import Session
@@ -21,10 +22,10 @@ class Found:
 
 
 class Lookup:
-    """One question. `found` is None until it is answered, at the latest after its timeout."""
+    """One question. `found` is None until it is answered, or `Lookups.poll` sees its time is over."""
 
-    def __init__(self, keys: list[bytes]) -> None:
-        self.keys = keys
+    def __init__(self, keys: list[bytes], deadline: float) -> None:
+        self.keys, self.deadline = keys, deadline
         self.found: Found | None = None
         self.is_dropped = False  # nobody wants the answer: its lease goes back
 
@@ -47,7 +48,7 @@ class Lookups:
         return self._session.space is not None
 
     def ask(self, keys: list[bytes]) -> Lookup:
-        lookup = Lookup(keys)
+        lookup = Lookup(keys, time.monotonic() + self._timeout)
         if not keys or self._session.space is None:
             lookup.found = Found()
             return lookup
@@ -55,6 +56,13 @@ class Lookups:
             self.pending_count += 1
         self._work.put(lookup)
         return lookup
+
+    def poll(self, lookup: Lookup) -> Found | None:
+        """None: not known yet. After its deadline it is a miss: the thread may be busy with others."""
+        with self._answered:
+            if lookup.found is None and time.monotonic() > lookup.deadline:
+                lookup.found, lookup.is_dropped = Found(), True
+            return lookup.found
 
     def drop(self, lookup: Lookup) -> None:
         """Nobody wants its answer any more."""
@@ -84,21 +92,21 @@ class Lookups:
             if isinstance(work, bytes):
                 self._release(work)
                 continue
-            found = self._match(work.keys)
+            found = self._match(work)
             with self._answered:
-                work.found = found
                 is_dropped = work.is_dropped
+                work.found = work.found or found
                 self.pending_count -= 1
                 self._answered.notify_all()
             if is_dropped and found.lease is not None:
                 self._release(found.lease)
 
-    def _match(self, keys: list[bytes]) -> Found:
-        space = self._session.space
-        if space is None:
+    def _match(self, lookup: Lookup) -> Found:
+        space, left = self._session.space, lookup.deadline - time.monotonic()
+        if space is None or left <= 0:  # those before it took its time
             return Found()
         try:
-            match = space.match(keys, timeout=self._timeout)
+            match = space.match(lookup.keys, timeout=left)
         except Error as error:
             self._log.debug("cairn: a lookup failed, taken as a miss: %s", error)
             return Found()

@@ -103,7 +103,7 @@ class Scheduler:
         if chain.lookup is None:
             self._ask(chain)
         assert chain.lookup is not None
-        found = chain.lookup.found
+        found = self._lookups.poll(chain.lookup)
         if found is None:
             return None
         usable = self._usable(chain, found.block_count)

@@ -52,7 +52,8 @@ class Worker:
         for load in plan.loads:
             with self._changed:
                 self._loading += 1
-            self._loads.submit(self._load, load)
+            deadline = time.monotonic() + self._settings.load_timeout
+            self._loads.submit(self._load, load, deadline)
         if plan.is_idle:
             with self._changed:
                 if self._loading:
@@ -83,17 +84,21 @@ class Worker:
         self._puts.submit(lambda: None).result()
 
     def close(self) -> None:
+        """Puts what is staged for as long as one put may take; then the rest is given up."""
+        ended = threading.Event()
+        self._puts.submit(ended.set)
+        ended.wait(self._settings.save_timeout)
+        self._puts.shutdown(cancel_futures=True)
         self._loads.shutdown()
-        self._puts.shutdown()
 
     # ------------------------------------------------------------------------------------ loads
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: Load, deadline: float) -> None:
         statuses: list[int] = []
         moved_bytes, started = 0, time.perf_counter()
         try:
-            space = self._session.space
-            if space is not None:
+            space, left = self._session.space, deadline - time.monotonic()
+            if space is not None and left > 0:  # else the loads before it took its time
                 moved = paged.get(
                     space,
                     self._cache,
@@ -101,7 +106,7 @@ class Worker:
                     self._split_table(load.blocks),
                     lease=load.lease,
                     part=self._part,
-                    timeout=self._settings.load_timeout,
+                    timeout=left,
                 )
                 statuses, moved_bytes = moved.statuses, moved.wire_bytes
         except Error as error:
