@@ -6,9 +6,6 @@
 // tile, or ParseImage(), VerifyTiles() and Decode().
 #include <sys/mman.h>
 
-#include <cmath>
-#include <random>
-
 #include "codecs/backend/backend_step.h"
 #include "codecs/backend/backends.h"
 #include "codecs/backend/step_scratch.h"
@@ -22,8 +19,8 @@
 #include "codecs/transform/demote.h"
 #include "codecs/types/bytes.h"
 #include "tests/bench/bell_profile.h"
+#include "tests/bench/bell_source.h"
 #include "tests/bench/bench.h"
-#include "tests/support/bank_bytes.h"
 
 namespace cairn::codecs {
 namespace {
@@ -48,34 +45,6 @@ std::span<std::byte> Memory(uint64_t bytes) {
   madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 0, bytes);
   return {static_cast<std::byte*>(memory), bytes};
-}
-
-// Normal values whose spread differs from channel to channel, as K's does.
-void FillBf16(std::span<std::byte> target) {
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> some(kTokens * kDim * 8);
-  for (size_t i = 0; i < some.size(); ++i) {
-    const float spread = bench::BellSpread(static_cast<uint32_t>(i % kDim), kDim / 2);
-    some[i] = FloatToBf16(normal(random) * spread + (i % 5 == 0 ? spread : 0.0F));
-  }
-  const size_t bytes = some.size() * 2;
-  for (size_t at = 0; at < target.size(); at += bytes) {
-    std::memcpy(target.data() + at, some.data(), std::min(bytes, target.size() - at));
-  }
-}
-
-// A bank of tokens as the source has them: 32 patterns a head.
-std::vector<std::byte> MakeBank(std::span<const std::byte> source) {
-  constexpr uint32_t kPatterns = 32;
-  std::mt19937_64 random(1);
-  std::vector<std::byte> bytes = BankBytes({4, 8, kPatterns, kDim, kDim}, random);
-  const size_t values = (bytes.size() - kBankHeaderBytes) / 2;
-  for (size_t i = 0; i < values; ++i) {
-    const float value = Bf16ToFloat(Load<uint16_t>(source.data() + 2 * i));
-    Store(bytes.data() + kBankHeaderBytes + 2 * i, FloatToFp16(value, Fp16Rounding::kNearestEven));
-  }
-  return bytes;
 }
 
 // Images of 4 layers x 8 heads (2 MiB of source) over the whole working set.
@@ -108,10 +77,10 @@ struct WorkingSet {
     images = Memory(image_count * image_bytes_max);
     decoded = Memory(image_count * image_source_bytes);
     image_bytes.resize(image_count);
-    FillBf16(source);
+    bench::FillBells(kTokens, kDim, source);
     Check(ParseProfile(plain_bytes.bytes(), &plain), "profile");
     Check(ParseProfile(basis_bytes.bytes(), &basis), "profile with a basis");
-    bank_bytes = MakeBank(source);
+    bank_bytes = bench::BankOf(source, 4, 8, kDim);
     Check(ParseBank(bank_bytes, &bank), "bank");
   }
   [[nodiscard]] std::span<std::byte> Source(uint64_t i) const {
