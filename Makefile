@@ -7,7 +7,7 @@ PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
 .PHONY: help deps build wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
-  kernels-check fmt tidy clean
+  kernels-check gpu-check fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -79,10 +79,15 @@ kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and
 	$(PYTHON) tests/kernels/mutations.py build/release
 	for sanitizer in asan tsan; do \
 	  cmake --preset $$sanitizer && \
-	  cmake --build --preset $$sanitizer --target kernels_executor_test kernels_decode_test kernels_encode_test kernels_hostile_test -j $(JOBS) && \
+	  cmake --build --preset $$sanitizer --target kernels_executor_test kernels_device_test kernels_decode_test kernels_encode_test kernels_hostile_test -j $(JOBS) && \
 	  ctest --preset $$sanitizer -R '^kernels_' -j $(JOBS) || exit 1; \
 	done
 	$(PYTHON) tests/kernels/mutations.py build/tsan
+
+gpu-check: deps  ## kernels on a CUDA device: the CPU's bytes, and a table of their speed (eight minutes); says where there is none
+	cmake --preset gpu
+	cmake --build --preset gpu --target gpu_check -j $(JOBS)
+	build/gpu/bin/gpu_check || test $$? -eq 77
 
 fmt:  ## clang-format all sources in place
 	clang-format -i $(SOURCES)

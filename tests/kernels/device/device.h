@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What kernel tests and their benchmark run kernels on: a CUDA device, or the executor, as a device
-// that is named `emulated`. A program is linked with one of emulated.cc, cuda.cu and absent.cc.
+// that is named `emulated`. A program is linked with one of emulated.cc, cuda.cc and absent.cc.
 //
 // Thread-safety: Owned by the main thread.
 
@@ -21,7 +21,6 @@ struct Description {
   std::string driver;       // its version
   std::string unavailable;  // why there is none: "unavailable: no CUDA device"
   uint64_t free_bytes = 0;
-  uint32_t guard_bytes = 0;  // to lay around memory, where nothing else sees stray writes
 };
 
 // Opens the device at the first call.
@@ -35,6 +34,7 @@ std::byte* Allocate(size_t bytes, bool is_writable, size_t misalignment = 0);
 void Free(std::byte* bytes);
 void CopyIn(std::byte* to, const void* from, size_t bytes);
 void CopyOut(void* to, const std::byte* from, size_t bytes);
+void Fill(std::byte* to, uint8_t byte, size_t bytes);
 
 // Puts work on the device's stream.
 //   seed  of the order in which the executor runs threads
@@ -46,7 +46,9 @@ void Copy(std::byte* to, const std::byte* from, size_t bytes);
 // Waits for the stream; what went wrong since the last call. Empty: nothing.
 std::string Finish();
 
-// Seconds that the device takes for what `enqueue` puts on the stream. The stream is empty before.
-double Seconds(const std::function<void()>& enqueue);
+// Seconds that the device takes for what `enqueue` puts on the stream, which is empty before. As
+// one graph, or one thing after another, as the host hands them over.
+enum class Timed : uint8_t { kAsGraph, kAsStream };
+double Seconds(Timed how, const std::function<void()>& enqueue);
 
 }  // namespace cairn::kernels::device

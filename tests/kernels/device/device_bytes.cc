@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::byte kGuard{0xA9};
 
+size_t guard_bytes = 0;
+
 std::set<DeviceBytes*>& Living() {
   static std::set<DeviceBytes*> living;
   return living;
@@ -20,14 +22,13 @@ std::set<DeviceBytes*>& Living() {
 }  // namespace
 
 DeviceBytes::DeviceBytes(size_t bytes, bool is_writable, size_t misalignment)
-    : mirror_(bytes), is_writable_(is_writable) {
-  const size_t guard = device::Find().guard_bytes;
-  allocated_ = device::Allocate(bytes + 2 * guard, is_writable, misalignment);
+    : mirror_(bytes), is_writable_(is_writable), guard_bytes_(guard_bytes) {
+  allocated_ = device::Allocate(bytes + 2 * guard_bytes, is_writable, misalignment);
   CAIRN_CHECK(allocated_ != nullptr, "the device gives no memory");
-  address_ = allocated_ + guard;
-  const std::vector<std::byte> guards(guard, kGuard);
-  device::CopyIn(allocated_, guards.data(), guard);
-  device::CopyIn(address_ + bytes, guards.data(), guard);
+  address_ = allocated_ + guard_bytes;
+  const std::vector<std::byte> guard(guard_bytes, kGuard);
+  device::CopyIn(allocated_, guard.data(), guard_bytes);
+  device::CopyIn(address_ + bytes, guard.data(), guard_bytes);
   Living().insert(this);
 }
 
@@ -41,6 +42,8 @@ DeviceBytes::~DeviceBytes() {
   device::Free(allocated_);
 }
 
+void DeviceBytes::SetGuard(size_t bytes) { guard_bytes = bytes; }
+
 void DeviceBytes::UploadAll() {
   for (DeviceBytes* bytes : Living()) {
     device::CopyIn(bytes->address_, bytes->data(), bytes->size());
@@ -48,7 +51,7 @@ void DeviceBytes::UploadAll() {
 }
 
 bool DeviceBytes::IsGuardIntact(const std::byte* guard) const {
-  std::vector<std::byte> found(device::Find().guard_bytes);
+  std::vector<std::byte> found(guard_bytes_);
   device::CopyOut(found.data(), guard, found.size());
   return std::ranges::all_of(found, [](std::byte byte) { return byte == kGuard; });
 }

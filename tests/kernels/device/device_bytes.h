@@ -28,6 +28,9 @@ class DeviceBytes {
   // Where kernels have them.
   [[nodiscard]] std::byte* address() { return address_; }
 
+  // Lays so many bytes around those that are made from now on, to see what is written there. Of 0,
+  // as at first, whoever checks each access sees more.
+  static void SetGuard(size_t bytes);
   // Of all that live: gives the device what the host has.
   static void UploadAll();
   // And takes back what kernels may have written. What is wrong around them; empty: nothing.
@@ -38,6 +41,7 @@ class DeviceBytes {
 
   std::vector<std::byte> mirror_;
   bool is_writable_;
+  size_t guard_bytes_;
   std::byte* allocated_;
   std::byte* address_;
 };

@@ -95,7 +95,7 @@ class Launch {
 }  // namespace
 
 const Description& Find() {
-  static const Description found{"emulated", "none", "", uint64_t{1} << 30, 0};
+  static const Description found{"emulated", "none", "", uint64_t{1} << 30};
   return found;
 }
 
@@ -110,6 +110,7 @@ void Free(std::byte* bytes) { CAIRN_CHECK(TheState().extents.erase(bytes) == 1);
 
 void CopyIn(std::byte* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void CopyOut(void* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void Fill(std::byte* to, uint8_t byte, size_t bytes) { std::memset(to, byte, bytes); }
 void Copy(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 void Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status, uint64_t seed) {
@@ -126,7 +127,7 @@ void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
 
 std::string Finish() { return std::exchange(TheState().fault, {}); }
 
-double Seconds(const std::function<void()>& enqueue) {
+double Seconds(Timed, const std::function<void()>& enqueue) {
   const auto start = std::chrono::steady_clock::now();
   enqueue();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpu_check prints its table on a device that is right, fails on one that is not, and says where there is none.
+
+usage: gpu_check_test.py GPU_CHECK_EMULATED GPU_CHECK
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+EMULATED, REAL = sys.argv[1:3]
+# Some of each suite: all of it has tests of its own.
+SOME = "--gtest_filter=*OpaqueBytes:*VerifiesCrcs:*EncodeTest.BatchesOfImages:*CodesThatAreNone"
+NONE = "--gtest_filter=NoSuchTest"
+DECODED = ["raw", "kivi:8", "kivi:4", "kivi:2", "kivi:2+", "ott:2", "logquant:2", "arkv", "arkv:paper", "fp8", "mixkvq", "patternkv:2",
+           "exact", "exact:fast", "cairn:2.3", "cairn:2.3/basis", "cairn-hot:2.4", "cairn-hot:2.4/basis"]
+
+
+def run(program, *arguments, **environment):
+    return subprocess.run([program, *arguments], text=True, capture_output=True, env=os.environ | environment)
+
+
+def table(text):
+    """{(kernels, recipe): [cell, …]} of the rows below the line under the head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+class GpuCheckTest(unittest.TestCase):
+    def test_prints_one_table(self):
+        done = run(EMULATED, "--small", SOME)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("\n| --- |"), 1)
+        for said in ("Device: emulated, driver none; `gpu_check --small`, 20", "Conformance before it: 4 tests passed", "nvCOMP is left out"):
+            self.assertIn(said, done.stdout)
+        rows = table(done.stdout)
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "decode"], DECODED)
+        self.assertIn(("encode", "kivi:2"), rows)
+        self.assertIn(("encode", "exact"), rows)
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "CRC"], ["raw", "kivi:2", "exact"])
+        for key, cells in rows.items():
+            self.assertEqual(len(cells), 4, key)
+            for cell in cells if key[0] != "copy" else [cells[0], cells[2]]:
+                self.assertGreater(float(cell), 0, key)
+
+    def test_sanitize_times_nothing(self):
+        done = run(EMULATED, "--sanitize", SOME)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("emulated: 4 tests passed, and the benchmark ran once", done.stdout)
+        self.assertNotIn("|", done.stdout)
+
+    def test_conformance_fails(self):
+        for what, filter in (("decode", "*OpaqueBytes"), ("encode", "*EncodeTest.BatchesOfImages")):
+            done = run(EMULATED, "--small", f"--gtest_filter={filter}", CAIRN_EMULATED_FORGETS=what)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn("conformance failed: nothing is timed", done.stdout)
+            self.assertNotIn("| --- |", done.stdout)
+
+    def test_benchmark_looks_at_what_it_times(self):
+        for what in ("decode", "encode"):
+            done = run(EMULATED, "--small", NONE, CAIRN_EMULATED_FORGETS=what)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stdout, f"failed: {what} of .*, batches of 1: image 0 is not {what}d as on the CPU")
+            self.assertNotIn("| --- |", done.stdout)
+
+    def test_says_that_there_is_no_device(self):
+        done = run(REAL, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"^unavailable: .+\n$")
+
+    def test_refuses_options_that_are_none(self):
+        self.assertEqual(run(EMULATED, "--fast").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether kernels give the CPU's bytes on a device, and how fast: conformance, then a table.
+//
+//   gpu_check               both, in less than eight minutes; exit status 0, or 1 where bytes
+//   differ gpu_check --small       the same of images so small that figures mean nothing gpu_check
+//   --sanitize    conformance, and each kernel of the benchmark once, for compute-sanitizer
+//   gpu_check --gtest_filter=…   less of the conformance
+//
+// Without a device it says `unavailable: …`, and exits with status 77.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "tests/kernels/device/device.h"
+#include "tests/kernels/device/device_bytes.h"
+#include "tests/kernels/gpu_check/bench.h"
+#include "tests/kernels/gpu_check/table.h"
+
+namespace cairn::kernels {
+namespace {
+
+constexpr int kUnavailable = 77;
+constexpr int kUsage = 2;
+constexpr size_t kGuardBytes = 256;
+constexpr std::chrono::seconds kBenchDeadline{360};  // after the start; a recipe takes seconds
+
+struct Options {
+  bool is_small = false, is_sanitized = false;
+  std::string command = "gpu_check";
+};
+
+// False where there is an option that is none.
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--small") {
+      options->is_small = true;
+    } else if (word == "--sanitize") {
+      options->is_sanitized = true;
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      return false;
+    }
+    options->command += " " + std::string(word);
+  }
+  return true;
+}
+
+// The layers, heads and blocks of an 8B model; or what an emulated device does in a second.
+Scale ScaleOf(const Options& options, uint64_t free_bytes) {
+  if (options.is_small || options.is_sanitized) {
+    return {.layers = 2,
+            .heads = 2,
+            .tokens = 40,
+            .dim = 32,
+            .images = 3,
+            .batches = {1, 2},
+            .copy_bytes = size_t{1} << 20,
+            .rounds = options.is_sanitized ? 0U : 1U};
+  }
+  Scale scale{.layers = 32,
+              .heads = 8,
+              .tokens = 128,
+              .dim = 128,
+              .images = 64,
+              .batches = {1, 8, 64},
+              .copy_bytes = size_t{1} << 30,
+              .rounds = 7};
+  // Two caches, images to decode and encoded ones, slots; and the copy's.
+  constexpr uint64_t kImageBytes = uint64_t{17} << 20;
+  while (scale.images > 8 && 6 * scale.images * kImageBytes + 2 * scale.copy_bytes > free_bytes) {
+    scale.images /= 2;
+    scale.batches.back() = scale.images;
+    scale.copy_bytes /= 2;
+  }
+  return scale;
+}
+
+int Main(int argc, char** argv) {
+  const Deadline deadline = std::chrono::steady_clock::now() + kBenchDeadline;
+  testing::InitGoogleTest(&argc, argv);
+  Options options;
+  if (!Parse(argc, argv, &options)) return kUsage;
+  const device::Description& found = device::Find();
+  if (found.name.empty()) {
+    std::puts(found.unavailable.c_str());
+    return kUnavailable;
+  }
+  // compute-sanitizer sees what guards would hide.
+  DeviceBytes::SetGuard(options.is_sanitized ? 0 : kGuardBytes);
+  testing::GTEST_FLAG(brief) = true;
+  testing::GTEST_FLAG(fail_fast) = true;  // a device that faulted does nothing more
+  if (RUN_ALL_TESTS() != 0) {
+    std::puts("conformance failed: nothing is timed");
+    return 1;
+  }
+  const int tests = testing::UnitTest::GetInstance()->successful_test_count();
+  const Scale scale = ScaleOf(options, found.free_bytes);
+  const Measured measured = RunBench(scale, deadline);
+  if (!measured.fault.empty()) {
+    std::printf("failed: %s\n", measured.fault.c_str());
+    return 1;
+  }
+  if (options.is_sanitized) {
+    std::printf("%s: %d tests passed, and the benchmark ran once\n", found.name.c_str(), tests);
+  } else {
+    std::fputs(TableOf(found, options.command, tests, scale, measured).c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn::kernels
+
+int main(int argc, char** argv) { return cairn::kernels::Main(argc, argv); }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kernels/gpu_check/table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+namespace cairn::kernels {
+namespace {
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof(text), "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+std::string Number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", value);
+  return text;
+}
+
+std::string Caption(const device::Description& device, const std::string& command, int tests,
+                    const Scale& scale) {
+  std::string text = "Device: " + device.name + ", driver " + device.driver + "; `" + command +
+                     "`, " + Today() + ". Conformance before it: " + std::to_string(tests) +
+                     " tests passed.\n";
+  text += "Images of " + std::to_string(scale.layers) + " layers x " + std::to_string(scale.heads) +
+          " heads x " + std::to_string(scale.tokens) + " tokens x " + std::to_string(scale.dim) +
+          " channels, bf16, in pages of 16 tokens; " + std::to_string(scale.images) +
+          " of them one after another. Medians of " + std::to_string(scale.rounds) + " rounds.\n";
+  text +=
+      "TB/s: of bf16 in the cache; of CRC, of image bytes; of the copy, read and written. Over the "
+      "copy: what is read and\nwritten, image and cache, over a device copy of the same round. "
+      "nvCOMP is left out: none of its formats is an image's.\n";
+  return text;
+}
+
+}  // namespace
+
+std::string TableOf(const device::Description& device, const std::string& command, int tests,
+                    const Scale& scale, const Measured& measured) {
+  std::string text = Caption(device, command, tests, scale) + "\n| kernels | recipe |";
+  std::string line = "| --- | --- |";
+  for (const char* what : {"TB/s", "over the copy"}) {
+    for (const uint32_t batch : scale.batches) {
+      text += " " + std::string(what) + ", batches of " + std::to_string(batch) + " |";
+      line += " --- |";
+    }
+  }
+  text += "\n" + line + "\n";
+  for (const Row& row : measured.rows) {
+    text += "| " + row.kernels + " | " + (row.recipe.empty() ? "" : row.recipe + " ") + "|";
+    for (const bool is_rate : {true, false}) {
+      for (size_t i = 0; i < scale.batches.size(); ++i) {
+        if (i >= row.cells.size()) {
+          text += " |";
+          continue;
+        }
+        const Cell& cell = row.cells[i];
+        text += " " + Number(is_rate ? cell.rate / 1e12 : cell.over_copy);
+        if (cell.taken != cell.batch) text += " (of " + std::to_string(cell.taken) + ")";
+        text += " |";
+      }
+    }
+    text += "\n";
+  }
+  for (const std::string& recipe : measured.left_out) {
+    text += "\nLeft out, since time was up: " + recipe + ".\n";
+  }
+  return text;
+}
+
+}  // namespace cairn::kernels
