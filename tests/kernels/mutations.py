@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels with a mistake in them do not pass the tests.
 
-Each mutation is one text of a kernel body replaced by another. A kernel test and the emulated device are compiled with it, and the
-test has to fail.
+Each mutation is one text of a kernel body replaced by another. The emulated device, and what else of a kernel test has that body, are
+compiled with it, and the test has to fail.
 
 usage: mutations.py BUILD_FOLDER [NAME…]       after that folder has built the kernel tests; build/tsan has a list of its own
        mutations.py --texts                    only whether each text stands once where it is to be replaced
@@ -218,6 +218,12 @@ def words_of(build, test, source):
     return kept, [word for i, word in enumerate(link) if i not in (out, out + 1)], made
 
 
+def includes(build, made, file):
+    """Whether the build compiled `made` with the file."""
+    listed = subprocess.run(["ninja", "-C", build, "-t", "deps", made], check=True, text=True, capture_output=True).stdout
+    return any(line.strip().endswith(f"/{file}") for line in listed.splitlines())
+
+
 def run(build, name):
     """None where the mutation was caught; else what happened."""
     tests, file, old, new = (MUTATIONS | RACES)[name]
@@ -239,6 +245,9 @@ def run_test(build, name, test, file, mutated_text):
         program, objects = pathlib.Path(folder) / "test", []
         for source in (LAUNCHES, test):
             compile_words, link_words, made = words_of(build, test, source)
+            if not includes(build, made, file):
+                objects.append(made)
+                continue
             objects.append(f"{folder}/{pathlib.Path(source).stem}.o")
             # The folder stands before the tree among those that are searched.
             line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", objects[-1]]
