@@ -2,6 +2,7 @@
 // The first CUDA device of the machine.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -126,7 +127,8 @@ const Description& Find() {
 
 std::byte* Allocate(size_t bytes, bool, size_t misalignment) {
   void* room = nullptr;
-  if (!IsOk(cudaMalloc(&room, bytes + misalignment), "cudaMalloc")) return nullptr;
+  if (!IsOk(cudaMalloc(&room, std::max<size_t>(bytes + misalignment, 1)), "cudaMalloc"))
+    return nullptr;
   std::byte* const data = static_cast<std::byte*>(room) + misalignment;
   TheState().allocations.emplace(data, room);
   return data;

@@ -70,8 +70,14 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"^unavailable: .+\n$")
 
+    def test_ends_when_time_is_up(self):
+        done = run(EMULATED, "--small", "--seconds", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stdout.endswith("failed: time is up\n"), done.stdout)
+
     def test_refuses_options_that_are_none(self):
-        self.assertEqual(run(EMULATED, "--fast").returncode, 2)
+        for words in (["--fast"], ["--seconds"], ["--seconds", "0"], ["--seconds", "1s"]):
+            self.assertEqual(run(EMULATED, *words).returncode, 2, words)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/gpu_check/table.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <utility>
 
 namespace cairn::kernels {
 namespace {
@@ -66,9 +66,11 @@ std::string TableOf(const device::Description& device, const std::string& comman
     }
     text += "\n";
   }
+  std::string separator = "\nLeft out, since time was up: ";
   for (const std::string& recipe : measured.left_out) {
-    text += "\nLeft out, since time was up: " + recipe + ".\n";
+    text += std::exchange(separator, ", ") + recipe;
   }
+  if (!measured.left_out.empty()) text += ".\n";
   return text;
 }
 

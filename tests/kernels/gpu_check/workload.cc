@@ -79,8 +79,10 @@ Workload::Workload(const Scale& scale, const Material& material, std::string_vie
   Require(codecs::MaxImageBytes(spec_, &image_bytes_max_));
   image_.resize(image_bytes_max_);
   size_t bytes = 0;
+  codecs::EncodeInputs inputs = codecs::EncodeWith(side_);
+  inputs.chain_tokens = ChainTokens();
   Require(codecs::Encode(codecs::ReferenceBackend(), spec_, material.payload(), image_, &bytes,
-                         codecs::EncodeWith(side_)));
+                         inputs));
   image_.resize(bytes);
   codecs::ImageView view;
   Require(codecs::ParseImage(image_, &view));
@@ -112,7 +114,8 @@ std::vector<EncodeJob> Workload::JobsOfEncode(uint32_t first, uint32_t batch,
     jobs.push_back({.spec = &spec_,
                     .source = source.ViewOf(i),
                     .slots = slots_.get() + i * slot_bytes_,
-                    .image = encoded_.get() + i * image_bytes_max_});
+                    .image = encoded_.get() + i * image_bytes_max_,
+                    .chain_tokens = ChainTokens()});
   }
   return jobs;
 }

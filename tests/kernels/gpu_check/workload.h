@@ -70,6 +70,10 @@ class Workload {
   [[nodiscard]] std::string CheckEncoded(const Plans& plans) const;
 
  private:
+  // Of logquant, which keeps rows of what is young.
+  [[nodiscard]] uint64_t ChainTokens() const {
+    return spec_.first_position + uint64_t{64} * spec_.tokens;
+  }
   [[nodiscard]] uint64_t ImageStride() const { return (image_.size() + 255) / 256 * 256; }
   [[nodiscard]] std::vector<DecodeJob> JobsOfDecode(uint32_t first, uint32_t batch,
                                                     const EngineCache& target) const;

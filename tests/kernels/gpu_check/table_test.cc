@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the table says where something is out of the ordinary.
+#include "tests/kernels/gpu_check/table.h"
+
+#include <gtest/gtest.h>
+
+namespace cairn::kernels {
+namespace {
+
+const Scale kScale{.layers = 1,
+                   .heads = 1,
+                   .tokens = 16,
+                   .dim = 32,
+                   .images = 2,
+                   .batches = {1, 64},
+                   .copy_bytes = 1024,
+                   .rounds = 1};
+
+TEST(GpuTableTest, HasACellForEachBatch) {
+  const Measured measured{"",
+                          {{"copy", "", {{0, 0, 4.3e12, 1}}},
+                           {"CRC", "raw", {{1, 1, 2.5e12, 0.5814}, {64, 32, 3e12, 0.7}}}},
+                          {}};
+  const std::string text = TableOf({"H", "5", "", 0}, "gpu_check", 30, kScale, measured);
+  EXPECT_NE(text.find("Device: H, driver 5; `gpu_check`, "), std::string::npos);
+  EXPECT_NE(text.find("| copy | | 4.3 | | 1 | |\n"
+                      "| CRC | raw | 2.5 | 3 (of 32) | 0.581 | 0.7 (of 32) |\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(GpuTableTest, SaysWhatIsLeftOut) {
+  const Measured measured = RunBench(kScale, std::chrono::steady_clock::now());
+  EXPECT_EQ(measured.fault, "");
+  EXPECT_TRUE(measured.rows.empty());
+  ASSERT_FALSE(measured.left_out.empty());
+  const std::string text = TableOf({"H", "5", "", 0}, "gpu_check", 30, kScale, measured);
+  EXPECT_NE(text.find("\nLeft out, since time was up: raw, kivi:8, "), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace cairn::kernels
