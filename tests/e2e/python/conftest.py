@@ -48,6 +48,22 @@ def settings(daemon):
     }
 
 
+@pytest.fixture
+def make_engine(request):
+    """Stand-ins for vLLM, which are closed at the end, and whose sessions are open."""
+    from cairn.vllm import CairnConnector
+    from fake_vllm_engine import Engine
+
+    def build(extra, wait=True, **changed):
+        engine = Engine(CairnConnector, extra, **changed)
+        request.addfinalizer(engine.close)
+        connectors = [engine.scheduler, *(rank.connector for rank in engine.ranks)]
+        assert not wait or all(one._session.wait(10) for one in connectors)
+        return engine
+
+    return build
+
+
 def open_space(client, recipe="raw", dtype="bf16", **changed):
     """A space that no other test has."""
     group = cairn.KvGroup(LAYERS, HEADS, DIM, rope=cairn.Rope("half", DIM, 10000.0))

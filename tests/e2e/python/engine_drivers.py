@@ -11,6 +11,7 @@ import time
 
 import fake_sglang
 import fake_vllm
+import fake_vllm_engine
 import numpy as np
 
 fake_sglang.install()
@@ -58,10 +59,10 @@ class Vllm:
     def __init__(self, settings):
         names = ("load_timeout", "lookup_timeout", "save_timeout")
         extra = settings | dict.fromkeys(names, TIMEOUT) | {"recipe": "raw"}
-        self._engine = fake_vllm.Engine(CairnConnector, extra, budget=4096, block_count=256)
-        for side in ("scheduler", "worker"):
-            timed = Timed(getattr(self._engine, side), AT_ONCE, shutdown=2 * TIMEOUT + SLACK)
-            setattr(self._engine, side, timed)
+        self._engine = fake_vllm_engine.Engine(CairnConnector, extra, budget=4096, block_count=256)
+        for holder, side in ((self._engine, "scheduler"), (self._engine.ranks[0], "connector")):
+            timed = Timed(getattr(holder, side), AT_ONCE, shutdown=2 * TIMEOUT + SLACK)
+            setattr(holder, side, timed)
         self._count = 0
 
     def begin(self, seed):

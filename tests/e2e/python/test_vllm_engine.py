@@ -9,11 +9,10 @@ import time
 
 import fake_vllm
 import pytest
-from fake_vllm import ENGINE, Engine, Request
+from fake_vllm import ENGINE, Request, prompt
 
 fake_vllm.install()
 
-from cairn.vllm import CairnConnector  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 STORE = 128
@@ -24,51 +23,24 @@ def settings(settings):
     return settings | {"recipe": "exact"}
 
 
-@pytest.fixture
-def make(request):
-    """Engines that are closed at the end, and whose sessions are open."""
-
-    def build(extra, wait=True, **changed):
-        engine = Engine(CairnConnector, extra, **changed)
-        request.addfinalizer(engine.close)
-        if wait:
-            assert engine.worker._session.wait(10) and engine.scheduler._session.wait(10)
-        return engine
-
-    return build
-
-
-def prompt(seed, count):
-    rng = random.Random(seed)
-    return [rng.randrange(50000) for _ in range(count)]
-
-
-def run_one(engine, name, tokens, **more):
-    one = engine.add(Request(name, tokens, **more))
-    engine.run()
-    engine.check(one)
-    engine.worker._worker.drain()
-    return one
-
-
-def test_a_second_engine_loads_what_the_first_computed(make, settings):
+def test_a_second_engine_loads_what_the_first_computed(make_engine, settings):
     tokens = prompt(1, 5 * STORE + 40)
-    first = make(settings)
-    assert run_one(first, "cold", tokens).external == 0
-    second = make(settings)
-    assert run_one(second, "warm", tokens).external == 5 * STORE
+    first = make_engine(settings)
+    assert first.run_one("cold", tokens).external == 0
+    second = make_engine(settings)
+    assert second.run_one("warm", tokens).external == 5 * STORE
     assert second.counts["loaded_blocks"] == 5 * STORE // ENGINE
     assert "saved_blocks" not in second.counts  # all that is full was loaded
 
 
-def test_one_token_is_always_computed(make, settings):
+def test_one_token_is_always_computed(make_engine, settings):
     tokens = prompt(2, 2 * STORE)
-    run_one(make(settings), "cold", tokens)
-    assert run_one(make(settings), "warm", tokens).external == 2 * STORE - ENGINE
+    make_engine(settings).run_one("cold", tokens)
+    assert make_engine(settings).run_one("warm", tokens).external == 2 * STORE - ENGINE
 
 
-def test_only_full_blocks_are_saved_chunk_by_chunk(make, settings):
-    engine = make(settings, budget=96)
+def test_only_full_blocks_are_saved_chunk_by_chunk(make_engine, settings):
+    engine = make_engine(settings, budget=96)
     saved = []
     one = engine.add(Request("chunks", prompt(3, 2 * STORE + 100)))
     while engine.waiting or engine.running:
@@ -78,13 +50,13 @@ def test_only_full_blocks_are_saved_chunk_by_chunk(make, settings):
     assert saved == [0, STORE]
 
 
-def test_a_preempted_request_comes_back_with_one_question(make, settings):
-    engine = make(settings, budget=128)
+def test_a_preempted_request_comes_back_with_one_question(make_engine, settings):
+    engine = make_engine(settings, budget=128)
     tokens = prompt(4, 4 * STORE + 10)
     one = engine.add(Request("preempted", tokens))
     while one.num_computed_tokens < 3 * STORE:
         engine.step()
-    engine.worker._worker.drain()
+    engine.drain()
     asked = []
     lookups = engine.scheduler._scheduler._lookups
     ask = lookups.ask
@@ -100,12 +72,12 @@ def test_a_preempted_request_comes_back_with_one_question(make, settings):
     assert one.external == 3 * STORE
 
 
-def test_engines_of_other_weights_meet_nothing(make, settings, caplog):
+def test_engines_of_other_weights_meet_nothing(make_engine, settings, caplog):
     tokens = prompt(5, 2 * STORE + 1)
-    run_one(make(settings), "cold", tokens)
+    make_engine(settings).run_one("cold", tokens)
     with caplog.at_level("INFO"):
-        other = make(settings | {"weights_revision": "other"})
-    assert run_one(other, "other", tokens).external == 0
+        other = make_engine(settings | {"weights_revision": "other"})
+    assert other.run_one("other", tokens).external == 0
     assert "weights other" in caplog.text and "new, so nothing is in it" in caplog.text
 
 
@@ -123,46 +95,46 @@ def test_engines_of_other_weights_meet_nothing(make, settings, caplog):
         },
     ],
 )
-def test_what_kv_depends_on_is_in_the_keys(make, settings, more):
+def test_what_kv_depends_on_is_in_the_keys(make_engine, settings, more):
     tokens = prompt(6, 2 * STORE + 1)
-    engine = make(settings)
-    run_one(engine, "plain", tokens)
+    engine = make_engine(settings)
+    engine.run_one("plain", tokens)
     expected = STORE if "mm_features" in more else 0  # the first block is before the image
-    assert run_one(engine, "first", tokens, **more).external == expected
-    assert run_one(engine, "second", tokens, **more).external == 2 * STORE
+    assert engine.run_one("first", tokens, **more).external == expected
+    assert engine.run_one("second", tokens, **more).external == 2 * STORE
 
 
-def test_prompts_without_tokens_are_left_alone(make, settings):
-    engine = make(settings)
+def test_prompts_without_tokens_are_left_alone(make_engine, settings):
+    engine = make_engine(settings)
     tokens = prompt(7, STORE + 1)
-    run_one(engine, "embeds", tokens, prompt_embeds=object())
-    assert run_one(engine, "again", tokens, prompt_embeds=object()).external == 0
+    engine.run_one("embeds", tokens, prompt_embeds=object())
+    assert engine.run_one("again", tokens, prompt_embeds=object()).external == 0
     assert engine.counts == {}
 
 
-def test_after_a_reset_nothing_old_is_used(make, settings):
-    engine = make(settings)
+def test_after_a_reset_nothing_old_is_used(make_engine, settings):
+    engine = make_engine(settings)
     tokens = prompt(8, STORE + 1)
-    run_one(engine, "before", tokens)
+    engine.run_one("before", tokens)
     assert engine.scheduler.reset_cache()
-    assert run_one(engine, "after", tokens).external == 0
-    assert run_one(engine, "own", tokens).external == STORE
+    assert engine.run_one("after", tokens).external == 0
+    assert engine.run_one("own", tokens).external == STORE
 
 
-def test_roles(make, settings):
+def test_roles(make_engine, settings):
     tokens = prompt(9, STORE + 1)
-    run_one(make(settings, role="kv_consumer"), "reads", tokens)
-    producer = make(settings, role="kv_producer")
-    run_one(producer, "writes", tokens)
-    assert run_one(producer, "again", tokens).external == 0
-    assert run_one(make(settings, role="kv_consumer"), "warm", tokens).external == STORE
+    make_engine(settings, role="kv_consumer").run_one("reads", tokens)
+    producer = make_engine(settings, role="kv_producer")
+    producer.run_one("writes", tokens)
+    assert producer.run_one("again", tokens).external == 0
+    assert make_engine(settings, role="kv_consumer").run_one("warm", tokens).external == STORE
 
 
-def test_many_requests_with_shared_prefixes(make, settings):
+def test_many_requests_with_shared_prefixes(make_engine, settings):
     """Every block that was loaded is what the engine would have computed, bit for bit."""
     rng = random.Random(10)
     roots = [prompt(100 + i, 2 * STORE + 60) for i in range(4)]
-    engines = [make(settings, budget=256), make(settings, budget=700)]
+    engines = [make_engine(settings, budget=256), make_engine(settings, budget=700)]
     external = 0
     for i in range(30):
         batch = []
@@ -177,19 +149,19 @@ def test_many_requests_with_shared_prefixes(make, settings):
     assert external > 5000
 
 
-def test_blocks_with_losses_are_never_put_back(make, settings):
+def test_blocks_with_losses_are_never_put_back(make_engine, settings):
     """What was loaded stays out, what is computed on it is marked as derived."""
     lossy = settings | {"recipe": "kivi:4"}
     tokens = prompt(16, 4 * STORE + 1)
-    first = make(lossy)
-    run_one(first, "cold", tokens[: 2 * STORE + 70])
-    engine, saves = make(lossy, budget=100), []
+    first = make_engine(lossy)
+    first.run_one("cold", tokens[: 2 * STORE + 70])
+    engine, saves = make_engine(lossy, budget=100), []
     one = engine.add(Request("on losses", tokens))
     while engine.waiting or engine.running:
         engine.step()
         saves += [(save.first_position, save.is_derived) for save in engine.last_plan.saves]
     assert one.external == 2 * STORE and saves == [(2 * STORE, True), (3 * STORE, True)]
-    engine.worker._worker.drain()
+    engine.drain()
     # The last block is loaded but for its end, and what is computed of it is not a whole one.
     saves = []
     again = engine.add(Request("in the last block", tokens[: 4 * STORE]))
@@ -202,21 +174,21 @@ def test_blocks_with_losses_are_never_put_back(make, settings):
 # --------------------------------------------------------------------------------- what fails
 
 
-def test_a_failed_first_block_is_asked_for_once(make, settings):
+def test_a_failed_first_block_is_asked_for_once(make_engine, settings):
     """A store that says yes and then has nothing must not keep a request for ever."""
     tokens = prompt(11, 3 * STORE + 1)
-    run_one(make(settings), "cold", tokens)
-    engine = make(settings)
+    make_engine(settings).run_one("cold", tokens)
+    engine = make_engine(settings)
     _lose(engine, tokens, 0)
-    one = run_one(engine, "first lost", tokens)
+    one = engine.run_one("first lost", tokens)
     assert engine.counts["loads"] == 1 and one.external == 3 * STORE
     assert engine.counts["failed_blocks"] == 3 * STORE // ENGINE
 
 
-def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make, settings):
+def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make_engine, settings):
     tokens = prompt(12, 4 * STORE + 1)
-    run_one(make(settings), "cold", tokens)
-    engine = make(settings)
+    make_engine(settings).run_one("cold", tokens)
+    engine = make_engine(settings)
     _lose(engine, tokens, 2)
     saved = []
     one = engine.add(Request("middle lost", tokens))
@@ -228,27 +200,27 @@ def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make, settings)
     engine.check(one)
     assert engine.counts["loaded_blocks"] == 2 * STORE // ENGINE
     assert saved == [2 * STORE]
-    engine.worker._worker.drain()
-    assert run_one(make(settings), "whole again", tokens).external == 4 * STORE
+    engine.drain()
+    assert make_engine(settings).run_one("whole again", tokens).external == 4 * STORE
 
 
-def test_under_the_policy_fail_a_request_ends_and_others_go_on(make, settings, caplog):
+def test_under_the_policy_fail_a_request_ends_and_others_go_on(make_engine, settings, caplog):
     tokens = prompt(21, 3 * STORE + 1)
-    run_one(make(settings), "cold", tokens)
-    engine = make(settings, kv_transfer_config__kv_load_failure_policy="fail")
+    make_engine(settings).run_one("cold", tokens)
+    engine = make_engine(settings, kv_transfer_config__kv_load_failure_policy="fail")
     assert caplog.text.count("kv_load_failure_policy is 'fail'") == 1
     _lose(engine, tokens, 1)
     engine.add(Request("ends", tokens))
     engine.run()
     assert engine.errors == ["ends"] and "ends" not in engine.done
     assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
-    assert run_one(engine, "goes on", prompt(22, STORE + 1)).external == 0
+    assert engine.run_one("goes on", prompt(22, STORE + 1)).external == 0
 
 
-def test_an_abort_in_mid_load_gives_everything_back(make, settings):
+def test_an_abort_in_mid_load_gives_everything_back(make_engine, settings):
     tokens = prompt(13, 2 * STORE + 1)
-    run_one(make(settings), "cold", tokens)
-    engine = make(settings)
+    make_engine(settings).run_one("cold", tokens)
+    engine = make_engine(settings)
     begin_loads = _hold_loads(engine)
     one = engine.add(Request("aborted", tokens))
     while not one.is_loading:
@@ -261,8 +233,8 @@ def test_an_abort_in_mid_load_gives_everything_back(make, settings):
     assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
 
 
-def test_no_daemon_at_start(make, settings, caplog):
-    engine = make(settings | {"control": "127.0.0.1:1", "data": None}, wait=False)
+def test_no_daemon_at_start(make_engine, settings, caplog):
+    engine = make_engine(settings | {"control": "127.0.0.1:1", "data": None}, wait=False)
     tokens = prompt(14, 2 * STORE + 1)
     one = engine.add(Request("alone", tokens))
     engine.run()
@@ -273,12 +245,12 @@ def test_no_daemon_at_start(make, settings, caplog):
     assert caplog.text.count("no cache at 127.0.0.1:1") <= 2  # once for each side
 
 
-def test_a_daemon_that_is_killed_or_stopped(make, settings, bin_dir, tmp_path):
+def test_a_daemon_that_is_killed_or_stopped(make_engine, settings, bin_dir, tmp_path):
     tokens = prompt(15, 4 * STORE + 1)
     with Daemon(bin_dir, "local", tmp_path, "128MiB") as own:
         extra = settings | {"control": own.control, "data": own.data, "load_timeout": 0.5}
-        engine = make(extra, budget=2048)
-        run_one(engine, "cold", tokens)
+        engine = make_engine(extra, budget=2048)
+        engine.run_one("cold", tokens)
         worker = engine.worker._worker
         load = worker._load
 
@@ -299,21 +271,21 @@ def test_a_daemon_that_is_killed_or_stopped(make, settings, bin_dir, tmp_path):
         engine.check(killed)
 
 
-def test_a_full_daemon(make, settings, bin_dir, tmp_path):
+def test_a_full_daemon(make_engine, settings, bin_dir, tmp_path):
     """What it does not take is dropped, or evicts what was there; the engine computes all the same."""
     with Daemon(bin_dir, "local", tmp_path, "16MiB") as own:
-        engine = make(settings | {"control": own.control, "data": own.data, "recipe": "raw"})
+        engine = make_engine(settings | {"control": own.control, "data": own.data, "recipe": "raw"})
         for i in range(24):
-            run_one(engine, f"r{i}", prompt(200 + i, 8 * STORE + 1))
+            engine.run_one(f"r{i}", prompt(200 + i, 8 * STORE + 1))
         assert engine.counts["saved_blocks"] > 0
-        run_one(engine, "again", prompt(200, 8 * STORE + 1))
+        engine.run_one("again", prompt(200, 8 * STORE + 1))
 
 
-def test_a_draining_daemon(make, settings, bin_dir, tmp_path):
+def test_a_draining_daemon(make_engine, settings, bin_dir, tmp_path):
     tokens = prompt(17, 4 * STORE + 1)
     with Daemon(bin_dir, "local", tmp_path, "128MiB") as own:
-        engine = make(settings | {"control": own.control, "data": own.data})
-        run_one(engine, "cold", tokens)
+        engine = make_engine(settings | {"control": own.control, "data": own.data})
+        engine.run_one("cold", tokens)
         begin_loads = _hold_loads(engine)
         one = engine.add(Request("in the drain", tokens))
         while not one.is_loading:
@@ -322,7 +294,7 @@ def test_a_draining_daemon(make, settings, bin_dir, tmp_path):
         begin_loads.set()
         engine.run()
         engine.check(one)
-        run_one(engine, "after it", tokens)
+        engine.run_one("after it", tokens)
 
 
 def _hold_loads(engine):

@@ -16,7 +16,7 @@ from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E4
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.revision import revision_of  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
-from cairn.vllm.worker import Worker  # noqa: E402
+from cairn.vllm.worker import GroupPart, Worker  # noqa: E402
 
 LAYERS, HEADS, DIM, TOKENS = 4, 2, 64, 32
 BLOCKS = 6
@@ -143,17 +143,53 @@ def test_coded_caches_are_refused(monkeypatch, dtype):
         of()
 
 
-def test_hybrid_groups_are_refused():
-    config, cache = fake_vllm.configs({})
-    cache.kv_cache_groups *= 2
-    with pytest.raises(InvalidArgumentError, match="disable-hybrid-kv-cache-manager"):
+HYBRID = (((0, 3), 160), ((1, 4), 160), ((2, 5), 0))
+
+
+def test_the_space_of_a_hybrid_model():
+    model = of(groups=HYBRID)
+    found = [(g.layer_indices, g.window_tokens, g.kv_heads) for g in model.spec.groups]
+    assert found == [((0, 3), 160, 2), ((1, 4), 160, 2), ((2, 5), 0, 2)]
+    names = ["model.layers.1.attn", "model.layers.4.attn"]
+    assert part_of(names, model, 0, 1, 1) == Part(range(2), range(2), 1)
+    with pytest.raises(InvalidArgumentError, match="the group has 2 heads and layers"):
+        part_of(names, model, 0, 1, 2)
+
+
+class MambaSpec(fake_vllm.FullAttentionSpec):
+    pass
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"kv_cache_spec": MambaSpec(2)}, "a group of KV is MambaSpec"),
+        ({"kv_cache_spec.block_size": 64}, "differ in block_size: 32, 64"),
+        ({"kv_cache_spec.dtype": "torch.uint8"}, "differ in dtype"),
+        ({"kv_cache_spec.num_kv_heads": 4}, r"\[1, 4\] heads a rank"),
+        ({"kv_cache_spec.head_size_v": 16}, "K has 32 channels, V 16"),
+    ],
+)
+def test_groups_that_are_refused(change, says):
+    config, cache = fake_vllm.configs({}, groups=HYBRID, tensor=2)
+    for path, value in change.items():
+        holder, *names = cache.kv_cache_groups[1], *path.split(".")
+        for name in names[:-1]:
+            holder = getattr(holder, name)
+        setattr(holder, names[-1], value)
+    with pytest.raises(InvalidArgumentError, match=says):
         model_of(config, cache, Settings("127.0.0.1:1"))
+
+
+def test_groups_across_the_stages_of_a_pipeline_are_refused():
+    with pytest.raises(InvalidArgumentError, match="disable-hybrid-kv-cache-manager"):
+        of(groups=HYBRID, parallel_config__pipeline_parallel_size=2)
 
 
 def test_ranks_have_their_layers_and_heads():
     names = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
     model = of()
-    one_each = type(model)(model.spec, model.geometry, 1, 32)
+    one_each = type(model)(model.spec, model.geometry, (1,), (32,))
     assert part_of(names, one_each, 1, 2) == Part(range(4), range(1, 2))
     assert part_of(names[2:], model, 0, 1) == Part(range(2, 4), range(2))
     # Fewer heads than ranks: two ranks have the same one.
@@ -171,6 +207,16 @@ def test_rope_is_named_where_it_is_plain():
     scaled = fake_vllm.SimpleNamespace(rope_scaling={"rope_type": "yarn"}, rope_theta=1e4)
     assert rope_of(plain_rope, 64).rotary_dims == 32
     assert rope_of(scaled, 64).kind == "none"
+    # Gemma 3, as transformers 4 and 5 write it: layers of windows turn in another way.
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    older = fake_vllm.SimpleNamespace(
+        rope_scaling=scaling, rope_theta=1e6, rope_local_base_freq=1e4
+    )
+    by_layers = {"full_attention": scaling | {"rope_theta": 1e6}}
+    by_layers["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    for config in (older, fake_vllm.SimpleNamespace(rope_parameters=by_layers)):
+        assert rope_of(config, 64, is_window=True).base == 1e4
+        assert rope_of(config, 64).kind == "none"
 
 
 def test_revisions_tell_weights_apart(tmp_path):
@@ -204,7 +250,7 @@ def two_ranks(client):
             cache = paged_cache(layers, Shape(1, DIM), None)
             part = Part(heads=range(rank, rank + 1))
             settings = Settings("127.0.0.1:1", staging_bytes=3 * space.source_bytes(part))
-            worker = Worker(_Session(space), settings, cache, part, 1, log)
+            worker = Worker(_Session(space), settings, [GroupPart(cache, part, 1)], log)
             ranks.append((worker, layers))
         yield space, ranks
         for worker, _ in ranks:
@@ -212,11 +258,11 @@ def two_ranks(client):
 
 
 def wait_for_loads(worker):
-    finished, failed = set(), set()
-    while not finished:
+    while True:
         worker.step(Plan(is_idle=True))
-        finished, failed = worker.take_finished()
-    return finished, failed
+        ended = worker.take_ended()
+        if ended.requests:
+            return ended.requests, ended.failed_blocks
 
 
 def test_ranks_put_and_get_their_slices(two_ranks):
@@ -227,14 +273,14 @@ def test_ranks_put_and_get_their_slices(two_ranks):
         for layer in layers:
             layer[:] = rng.integers(0, 20000, layer.shape, np.uint16)
         assert space.match(keys, lease=False).block_count == 0  # until all ranks have put theirs
-        worker.save(Plan(saves=[Save(keys, [1, 2, 3, 4], None, 0, False)]))
+        worker.save(Plan(saves=[Save(keys, [[1, 2, 3, 4]], None, 0, False)]))
         worker.drain()
     assert space.match(keys, lease=False).block_count == 2
     for worker, layers in ranks:
         kept = [layer.copy() for layer in layers]
         for layer in layers:
             layer[:] = 0
-        worker.step(Plan(loads=[Load("r", keys, [1, 2, 3, paged.SKIPPED], None)]))
+        worker.step(Plan(loads=[Load("r", keys, [[1, 2, 3, paged.SKIPPED]], None)]))
         assert wait_for_loads(worker) == ({"r"}, set())
         for layer, before in zip(layers, kept, strict=True):
             np.testing.assert_array_equal(layer[1:4], before[1:4])
@@ -245,10 +291,10 @@ def test_a_slice_that_is_gone_fails_from_there_on(two_ranks):
     space, ranks = two_ranks
     worker, _ = ranks[0]
     keys = space.keys(range(192))
-    worker.save(Plan(saves=[Save(keys, [0, 1, 2, 3, 4, 5], None, 0, False)]))
+    worker.save(Plan(saves=[Save(keys, [[0, 1, 2, 3, 4, 5]], None, 0, False)]))
     worker.drain()
     space.delete([keys[1]])
-    worker.step(Plan(loads=[Load("r", keys, [0, 1, 2, 3, 4, 5], None)]))
+    worker.step(Plan(loads=[Load("r", keys, [[0, 1, 2, 3, 4, 5]], None)]))
     assert wait_for_loads(worker) == ({"r"}, {2, 3, 4, 5})
     assert worker.take_counts()["failed_blocks"] == 4
 
@@ -258,7 +304,7 @@ def test_saves_do_not_wait_for_the_store(two_ranks):
     worker, _ = ranks[0]
     keys = space.keys(range(5 * 64))
     worker._puts.submit(__import__("time").sleep, 0.3)  # a slow store
-    worker.save(Plan(saves=[Save(keys, [0, 1] * 5, None, 0, False)]))
+    worker.save(Plan(saves=[Save(keys, [[0, 1] * 5], None, 0, False)]))
     assert worker.take_counts()["dropped_blocks"] == 4  # three blocks of five are staged
     worker.drain()
     assert worker.take_counts()["saved_blocks"] == 6
@@ -269,7 +315,7 @@ def test_without_a_daemon_loads_fail_and_saves_are_dropped(two_ranks):
     worker, _ = ranks[0]
     keys = space.keys(range(64))
     worker._session = _Session(None)
-    worker.save(Plan(saves=[Save(keys, [0, 1], None, 0, False)]))
-    worker.step(Plan(loads=[Load("r", keys, [3, 4], None)]))
+    worker.save(Plan(saves=[Save(keys, [[0, 1]], None, 0, False)]))
+    worker.step(Plan(loads=[Load("r", keys, [[3, 4]], None)]))
     assert wait_for_loads(worker) == ({"r"}, {3, 4})
     assert worker.take_counts()["dropped_blocks"] == 2

@@ -10,6 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
 )
 from vllm.logger import init_logger
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -23,7 +25,7 @@ from .plan import Plan
 from .scheduler import Scheduler
 from .settings import Settings
 from .stats import CairnPromMetrics, CairnStats
-from .worker import Worker
+from .worker import GroupPart, Worker
 
 log = init_logger("vllm.cairn")
 
@@ -33,7 +35,7 @@ class PlanMetadata(KVConnectorMetadata):
         self.plan = plan
 
 
-class CairnConnector(KVConnectorBase_V1):
+class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     """Blocks are named by their tokens, so that engines of one model share them. Loads run between
     steps; what is not loaded in time is recomputed; saves are copied out of the way of the next
     step and put beside it. The engine goes on whatever the daemon does."""
@@ -84,25 +86,26 @@ class CairnConnector(KVConnectorBase_V1):
         return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        (block_ids,) = blocks.get_block_ids()
-        self._decider.allocated(request, block_ids, num_external_tokens)
+        self._decider.allocated(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        state = scheduler_output.kv_connector_block_state
-
-        def blocks_of(request_id: str) -> list[int] | None:
-            groups = state.get_block_ids(request_id)
-            return None if groups is None else groups[0]
-
+        blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
         return PlanMetadata(self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of))
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._decider.loaded(
-            connector_output.finished_recving or (), connector_output.invalid_block_ids or ()
+            connector_output.finished_recving or (),
+            connector_output.invalid_block_ids or (),
+            connector_output.failed_recving,
         )
 
     def request_finished(
         self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         self._decider.end(request.request_id)
         return False, None
@@ -119,17 +122,26 @@ class CairnConnector(KVConnectorBase_V1):
     # --------------------------------------------------------------------------- worker's side
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        names = sorted(kv_caches, key=layer_index)
+        groups = self._kv_cache_config.kv_cache_groups
+        names = [group.layer_names for group in groups] if len(groups) > 1 else [kv_caches]
+        parts = [
+            self._group_part(i, {name: kv_caches[name] for name in of})
+            for i, of in enumerate(names)
+        ]
+        self._worker = Worker(self._session, self._settings, parts, log)
+
+    def _group_part(self, group: int, layers: dict[str, Any]) -> GroupPart:
+        """What this worker has of a group."""
+        names, model = sorted(layers, key=layer_index), self._model
         parallel = self._vllm_config.parallel_config
-        part = part_of(
-            names, self._model, _tensor_rank(parallel), parallel.tensor_parallel_size
-        )
-        layers = [kv_caches[name] for name in names]
+        rank = _tensor_rank(parallel)
+        part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
         cache = paged_cache(
-            layers, Shape(self._model.heads, self._model.dim), self._kernels(names[0])
+            [layers[name] for name in names],
+            Shape(model.heads[group], model.dims[group]),
+            self._kernels(names[0]),
         )
-        split = self._model.geometry.engine_tokens // cache.tokens_per_block
-        self._worker = Worker(self._session, self._settings, cache, part, split, log)
+        return GroupPart(cache, part, model.geometry.engine_tokens // cache.tokens_per_block)
 
     def _kernels(self, layer_name: str) -> str | None:
         """What vLLM's CPU backend calls its layout; None: it is another backend."""
@@ -152,12 +164,16 @@ class CairnConnector(KVConnectorBase_V1):
         if self._worker is not None:
             self._worker.save(self._plan)
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self._worker is None:
-            return None, None
-        finished, failed = self._worker.take_finished()
-        self._failed_blocks |= failed
-        return None, finished or None
+            return KVConnectorTransferResults()
+        ended = self._worker.take_ended()
+        if self._model.is_all_or_nothing:
+            return KVConnectorTransferResults(
+                finished_recving=ended.requests, failed_recving=ended.failed_requests
+            )
+        self._failed_blocks |= ended.failed_blocks
+        return KVConnectorTransferResults(finished_recving=ended.requests)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()

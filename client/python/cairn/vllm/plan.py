@@ -6,23 +6,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..paged import SKIPPED
+
+NO_BLOCK = 0  # the engine's number of it
+
+Tables = list[list[int]]  # of each of the engine's groups its blocks, as `cairn.paged` wants them
+
 
 @dataclass(frozen=True)
 class Load:
-    """Blocks of the store for a request. `blocks`: the engine's, as `cairn.paged` wants them."""
+    """Blocks of the store for a request."""
 
     request_id: str
     keys: list[bytes]
-    blocks: list[int]
+    blocks: Tables
     lease: bytes | None
 
 
 @dataclass(frozen=True)
 class Save:
-    """Consecutive blocks of a chain. parent: the key before them; None: they begin it."""
+    """Consecutive blocks of a chain. Where the engine has let go of one of a group's blocks, nothing
+    is saved of that group. parent: the key before them; None: they begin the chain."""
 
     keys: list[bytes]
-    blocks: list[int]
+    blocks: Tables
     parent: bytes | None
     first_position: int
     is_derived: bool  # computed on blocks that may have been loaded with losses
@@ -46,6 +53,13 @@ class Geometry:
     def ratio(self) -> int:
         return self.store_tokens // self.engine_tokens
 
-    def table(self, blocks: Sequence[int], first: int, count: int) -> list[int]:
-        """The engine's blocks of `count` store blocks from `first` on."""
-        return list(blocks[first * self.ratio : (first + count) * self.ratio])
+    def tables(
+        self, groups: Sequence[Sequence[int]], first: int, count: int, wanted: range
+    ) -> Tables:
+        """Of `count` store blocks from `first` on, those of the engine's blocks that are `wanted`,
+        and there: of what is out of a window the engine has none."""
+        places = range(first * self.ratio, (first + count) * self.ratio)
+        return [
+            [blocks[i] if i in wanted and blocks[i] != NO_BLOCK else SKIPPED for i in places]
+            for blocks in groups
+        ]

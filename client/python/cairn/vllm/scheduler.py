@@ -16,7 +16,7 @@ from typing import Any
 from .. import keys
 from ..paged import SKIPPED
 from .lookup import Lookup, Lookups
-from .plan import Geometry, Load, Plan, Save
+from .plan import Geometry, Load, Plan, Save, Tables
 from .revision import revision_of
 
 IDLE_SECONDS = 0.002  # that a step without work leaves to a lookup
@@ -50,7 +50,7 @@ class _Chain:
         self._keys: list[bytes] = []
         self.lookup: Lookup | None = None
         self.lease: bytes | None = None  # of the blocks being loaded
-        self.loading: tuple[int, list[int]] | None = None  # first store block, the engine's blocks
+        self.loading: tuple[int, Tables] | None = None  # first store block, the engine's blocks
         self.usable_blocks: int | None = None  # before the first that failed to load
         self.saved_blocks = 0  # of the store, from the chain's begin on
         self.computed_from: int | None = None  # tokens before it were not computed by this request
@@ -113,8 +113,11 @@ class Scheduler:
         end = min(usable * self._geometry.store_tokens, limit)
         return max(0, end - computed_tokens) // step * step
 
-    def allocated(self, request: Any, blocks: Sequence[int], external_tokens: int) -> None:
-        """The engine gave blocks to a request, of which external_tokens are to be loaded, or 0."""
+    def allocated(
+        self, request: Any, blocks: Sequence[Sequence[int]], external_tokens: int
+    ) -> None:
+        """The engine gave blocks of each group to a request, of which external_tokens are to be
+        loaded, or 0."""
         chain = self._chain(request)
         lookup, chain.lookup = chain.lookup, None
         if lookup is None:
@@ -130,7 +133,7 @@ class Scheduler:
         self._plan_load(chain, blocks, external_tokens, lookup)
 
     def _plan_load(
-        self, chain: _Chain, blocks: Sequence[int], external_tokens: int, lookup: Lookup
+        self, chain: _Chain, blocks: Sequence[Sequence[int]], external_tokens: int, lookup: Lookup
     ) -> None:
         found = lookup.found
         assert found is not None
@@ -142,14 +145,13 @@ class Scheduler:
         first = begin // geometry.store_tokens
         count = -(-end // geometry.store_tokens) - first
         # What the engine has of the first and the last block of the store stays as it is.
-        table = [SKIPPED] * (count * geometry.ratio)
-        for block in range(begin // geometry.engine_tokens, end // geometry.engine_tokens):
-            table[block - first * geometry.ratio] = blocks[block]
+        step = geometry.engine_tokens
+        tables = geometry.tables(blocks, first, count, range(begin // step, end // step))
         chain.saved_blocks = max(chain.saved_blocks, usable)
-        chain.loading = (first, table)
+        chain.loading = (first, tables)
         chain.lease = found.lease
         keys_wanted = lookup.keys[first : first + count]
-        self._planned.append(Load(chain.request.request_id, keys_wanted, table, found.lease))
+        self._planned.append(Load(chain.request.request_id, keys_wanted, tables, found.lease))
 
     def end(self, request_id: str) -> None:
         """The request is finished. A load that is still at work ends by itself."""
@@ -166,9 +168,10 @@ class Scheduler:
     # ------------------------------------------------------------------------------- of a step
 
     def plan(
-        self, scheduled: dict[str, int], blocks_of: Callable[[str], Sequence[int] | None]
+        self, scheduled: dict[str, int], blocks_of: Callable[[str], Sequence[Sequence[int]] | None]
     ) -> Plan:
-        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks."""
+        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks, of each
+        group."""
         plan = Plan(loads=self._planned, is_idle=not any(scheduled.values()))
         self._planned = []
         if self._is_saving and self._lookups.is_open:
@@ -183,14 +186,16 @@ class Scheduler:
             self._lookups.yield_to(IDLE_SECONDS)
         return plan
 
-    def _save(self, chain: _Chain, tokens: int, blocks: Sequence[int]) -> Save | None:
+    def _save(
+        self, chain: _Chain, tokens: int, blocks: Sequence[Sequence[int]]
+    ) -> Save | None:
         request, geometry = chain.request, self._geometry
         computed = request.num_computed_tokens
         if chain.computed_from is None:
             chain.computed_from = computed
         # Tokens that are only guessed are not in num_tokens.
         full = min(computed + tokens, request.num_tokens) // geometry.store_tokens
-        full = min(full, len(blocks) // geometry.ratio)
+        full = min(full, min(map(len, blocks)) // geometry.ratio)
         first = chain.saved_blocks
         if not self._lookups.is_lossless:
             # A block of which some was loaded, or hit, may have losses: it is not put back.
@@ -202,15 +207,26 @@ class Scheduler:
         is_derived = not self._lookups.is_lossless and chain.computed_from > 0
         return Save(
             wanted[first:],
-            geometry.table(blocks, first, full - first),
+            geometry.tables(blocks, first, full - first, range(full * geometry.ratio)),
             wanted[first - 1] if first else None,
             first * geometry.store_tokens,
             is_derived,
         )
 
-    def loaded(self, finished: Iterable[str], failed_blocks: Iterable[int]) -> None:
-        """Workers have ended the loads of `finished`. failed_blocks: the engine's, of any load."""
+    def loaded(
+        self,
+        finished: Iterable[str],
+        failed_blocks: Iterable[int],
+        failed_requests: Iterable[str] = (),
+    ) -> None:
+        """Workers have ended the loads of `finished`. failed_blocks: the engine's, of any load.
+        failed_requests: whose loads failed, and which the engine computes as if there had been none
+        (`Model.is_all_or_nothing`)."""
         failed = set(failed_blocks)
+        for request_id in failed_requests:
+            if request_id in self._chains:
+                self._chains[request_id].usable_blocks = 0
+                self._chains[request_id].saved_blocks = 0
         if failed:
             for chain in self._chains.values():
                 self._mark_failed(chain, failed)
@@ -229,7 +245,7 @@ class Scheduler:
         may be saved then."""
         if chain.loading is None:
             return
-        first, table = chain.loading
+        first, (table, *_) = chain.loading
         places = [i for i, block in enumerate(table) if block != SKIPPED and block in failed]
         if places:
             block = first + places[0] // self._geometry.ratio

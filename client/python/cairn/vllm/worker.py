@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from .._session import Session
 from .. import paged
 from ..errors import Error
+from ..space import Space
 from ..transfer import Part, Put
 from .plan import Load, Plan, Save
 from .settings import Settings
@@ -23,28 +26,52 @@ LOAD_THREADS = 2
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
 
 
-class Worker:
-    """split: how many of the blocks of `cache` one of the scheduler's has."""
+@dataclass(frozen=True)
+class GroupPart:
+    """What this worker has of a group of layers. split: how many of the blocks of `cache` one of the
+    scheduler's has."""
 
+    cache: paged.PagedCache
+    part: Part
+    split: int
+
+    def table(self, blocks: list[int]) -> list[int]:
+        """In blocks of the cache."""
+        if self.split == 1:
+            return blocks
+        return [
+            paged.SKIPPED if block == paged.SKIPPED else block * self.split + i
+            for block in blocks
+            for i in range(self.split)
+        ]
+
+
+@dataclass
+class Ended:
+    """Loads that have ended, well or not, the engine's blocks that failed, and whose they are."""
+
+    requests: set[str] = field(default_factory=set)
+    failed_blocks: set[int] = field(default_factory=set)
+    failed_requests: set[str] = field(default_factory=set)
+
+
+class Worker:
     def __init__(
         self,
         session: Session,
         settings: Settings,
-        cache: paged.PagedCache,
-        part: Part,
-        split: int,
+        groups: Sequence[GroupPart],
         log: logging.Logger,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
-        self._cache, self._part, self._split = cache, part, split
+        self._groups = groups
         self._loads = ThreadPoolExecutor(LOAD_THREADS, "cairn-load")
         self._puts = ThreadPoolExecutor(1, "cairn-put")
         self._changed = threading.Condition()
         self._loading = 0  # all of these guarded by _changed
-        self._finished: set[str] = set()
-        self._failed: set[int] = set()
+        self._ended = Ended()
         self._staged_bytes = 0
-        self._free: deque[bytearray] = deque()
+        self._free: dict[int, list[bytearray]] = {}  # by their lengths
         self._counts: Counter[str] = Counter()
 
     def step(self, plan: Plan) -> None:
@@ -67,12 +94,10 @@ class Worker:
         if plan.saves:
             self._count(save_seconds=time.perf_counter() - started)
 
-    def take_finished(self) -> tuple[set[str], set[int]]:
-        """Requests whose loads have ended, well or not, and the engine's blocks that failed."""
+    def take_ended(self) -> Ended:
         with self._changed:
-            finished, self._finished = self._finished, set()
-            failed, self._failed = self._failed, set()
-            return finished, failed
+            ended, self._ended = self._ended, Ended()
+            return ended
 
     def take_counts(self) -> dict[str, float]:
         with self._changed:
@@ -94,32 +119,35 @@ class Worker:
     # ------------------------------------------------------------------------------------ loads
 
     def _load(self, load: Load, deadline: float) -> None:
-        statuses: list[int] = []
-        moved_bytes, started = 0, time.perf_counter()
+        good, moved_bytes, started = 0, 0, time.perf_counter()
         try:
-            space, left = self._session.space, deadline - time.monotonic()
-            if space is not None and left > 0:  # else the loads before it took its time
-                moved = paged.get(
-                    space,
-                    self._cache,
-                    load.keys,
-                    self._split_table(load.blocks),
-                    lease=load.lease,
-                    part=self._part,
-                    timeout=left,
-                )
-                statuses, moved_bytes = moved.statuses, moved.wire_bytes
+            space = self._session.space
+            if space is not None:
+                good = len(load.keys)
+                for group, blocks in zip(self._groups, load.blocks, strict=True):
+                    count, wire_bytes = self._load_group(space, group, load, blocks, deadline)
+                    good, moved_bytes = min(good, count), moved_bytes + wire_bytes
+                    if good == 0:
+                        break
         except Error as error:
+            good = 0
             self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
         except Exception:  # whatever it is, the request must not wait for ever
+            good = 0
             self._log.exception("cairn: a load failed, its blocks are recomputed")
-        failed = self._failed_of(load, statuses)
+        # After the first block that failed nothing counts, as nothing is computed on what came
+        # before it.
+        ratio = len(load.blocks[0]) // len(load.keys)
+        failed = [block for table in load.blocks for block in table[good * ratio :]]
+        failed = [block for block in failed if block != paged.SKIPPED]
         with self._changed:
-            self._finished.add(load.request_id)
-            self._failed |= failed
+            self._ended.requests.add(load.request_id)
+            self._ended.failed_blocks.update(failed)
+            if failed:
+                self._ended.failed_requests.add(load.request_id)
             self._loading -= 1
             self._changed.notify_all()
-        wanted = sum(block != paged.SKIPPED for block in load.blocks)
+        wanted = sum(block != paged.SKIPPED for table in load.blocks for block in table)
         self._count(
             loads=1,
             load_seconds=time.perf_counter() - started,
@@ -135,67 +163,95 @@ class Worker:
                 load.request_id,
             )
 
-    def _failed_of(self, load: Load, statuses: list[int]) -> set[int]:
-        """The engine's blocks that are not as the store has them. After the first block that failed
-        nothing counts, as nothing is computed on what came before it."""
-        ratio = len(load.blocks) // len(load.keys)
-        good = next((i for i, status in enumerate(statuses) if status), len(statuses))
-        return {block for block in load.blocks[good * ratio :] if block != paged.SKIPPED}
-
-    def _split_table(self, blocks: list[int]) -> list[int]:
-        if self._split == 1:
-            return blocks
-        return [
-            paged.SKIPPED if block == paged.SKIPPED else block * self._split + i
-            for block in blocks
-            for i in range(self._split)
-        ]
+    def _load_group(
+        self, space: Space, group: GroupPart, load: Load, blocks: list[int], deadline: float
+    ) -> tuple[int, int]:
+        """How many of the keys are good before the first that failed, and the bytes that moved. What
+        is out of the group's window is not asked for."""
+        ratio = len(blocks) // len(load.keys)
+        tables = [blocks[i * ratio : (i + 1) * ratio] for i in range(len(load.keys))]
+        asked = [i for i, table in enumerate(tables) if any(x != paged.SKIPPED for x in table)]
+        left = deadline - time.monotonic()
+        if not asked or left <= 0:  # those before it took its time
+            return (0 if asked else len(load.keys)), 0
+        moved = paged.get(
+            space,
+            group.cache,
+            [load.keys[i] for i in asked],
+            group.table([block for i in asked for block in tables[i]]),
+            lease=load.lease,
+            part=group.part,
+            timeout=left,
+        )
+        bad = (i for i, status in zip(asked, moved.statuses, strict=True) if status != paged.OK)
+        return next(bad, len(load.keys)), moved.wire_bytes
 
     # ------------------------------------------------------------------------------------ saves
 
     def _stage(self, save: Save) -> None:
-        space = self._session.space
-        ratio = len(save.blocks) // len(save.keys)
-        if space is None:
-            return self._count(dropped_blocks=len(save.blocks))
-        slot_bytes = space.source_bytes(self._part)
-        for i, key in enumerate(save.keys):
-            slot = self._take_slot(slot_bytes)
-            if slot is None:
-                return self._count(dropped_blocks=len(save.blocks) - i * ratio)
-            table = self._split_table(save.blocks[i * ratio : (i + 1) * ratio])
-            try:
-                paged.gather(space, self._cache, table, slot, part=self._part)
-            except Error as error:
-                self._log.error("cairn: a block was not saved: %s", error)
-                self._give_slot(slot)
-                return self._count(dropped_blocks=len(save.blocks) - i * ratio)
-            parent = save.keys[i - 1] if i else save.parent
-            position = save.first_position + i * space.spec.tokens_per_block
-            put = Put(key, None, None, parent, position, self._part, save.is_derived, source=slot)
-            self._puts.submit(self._put, put, ratio).add_done_callback(self._settle)
+        ratio = len(save.blocks[0]) // len(save.keys)
+        for i in range(len(save.keys)):
+            puts = self._copies(save, i, ratio)
+            if puts is None:  # nor are those behind it saved: they would hang on nothing
+                rest = [block for table in save.blocks for block in table[i * ratio :]]
+                return self._count(dropped_blocks=len(rest) - rest.count(paged.SKIPPED))
+            self._puts.submit(self._put, puts, ratio).add_done_callback(self._settle)
 
-    def _put(self, put: Put, engine_blocks: int) -> None:
-        error: Error | None = None
+    def _copies(self, save: Save, index: int, ratio: int) -> list[Put] | None:
+        """Puts of the groups of a block, out of copies. None: there is no room for them."""
+        space, puts = self._session.space, []
+        for group, blocks in zip(self._groups, save.blocks, strict=True):
+            table = blocks[index * ratio : (index + 1) * ratio]
+            if paged.SKIPPED in table:  # the engine has let go of some of it
+                continue
+            slot = None if space is None else self._gather(space, group, table)
+            if space is None or slot is None:
+                for put in puts:
+                    self._give_slot(put.source)
+                return None
+            parent = save.keys[index - 1] if index else save.parent
+            position = save.first_position + index * space.spec.tokens_per_block
+            key, is_derived = save.keys[index], save.is_derived
+            puts.append(Put(key, None, None, parent, position, group.part, is_derived, source=slot))
+        return puts
+
+    def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
+        """A copy of a block. None: it is not saved."""
+        slot = self._take_slot(space.source_bytes(group.part))
+        if slot is None:
+            return None
+        try:
+            paged.gather(space, group.cache, group.table(table), slot, part=group.part)
+        except Error as error:
+            self._log.error("cairn: a block was not saved: %s", error)
+            self._give_slot(slot)
+            return None
+        return slot
+
+    def _put(self, puts: list[Put], engine_blocks: int) -> None:
+        """engine_blocks: that each of them has."""
+        errors: list[Error | None] = [None] * len(puts)
         started = time.perf_counter()
         try:
             space = self._session.space
             if space is not None:
-                result = space.put_batch([put], timeout=self._settings.save_timeout)[0]
-                error = result.error
-                if error is None:
-                    self._count(
-                        saved_blocks=engine_blocks,
-                        saved_bytes=0 if result.is_duplicate else result.image_bytes,
-                    )
+                results = space.put_batch(puts, timeout=self._settings.save_timeout)
+                errors = [result.error for result in results]
+                good = [result for result in results if result.error is None]
+                self._count(
+                    saved_blocks=len(good) * engine_blocks,
+                    saved_bytes=sum(x.image_bytes for x in good if not x.is_duplicate),
+                )
         except Error as raised:
-            error = raised
+            errors = [raised] * len(puts)
         finally:
-            self._give_slot(put.source)
+            for put in puts:
+                self._give_slot(put.source)
             self._count(put_seconds=time.perf_counter() - started)
-        if error is not None:
-            self._count(dropped_blocks=engine_blocks)
-            self._log.debug("cairn: a block was not saved: %s", error)
+        for error in errors:
+            if error is not None:
+                self._count(dropped_blocks=engine_blocks)
+                self._log.debug("cairn: a block was not saved: %s", error)
 
     def _settle(self, put: Future[None]) -> None:
         if not put.cancelled() and put.exception() is not None:
@@ -207,14 +263,14 @@ class Worker:
             if self._staged_bytes + slot_bytes > self._settings.staging_bytes:
                 return None
             self._staged_bytes += slot_bytes
-            if self._free:
-                return self._free.popleft()
+            if free := self._free.get(slot_bytes):
+                return free.pop()
         return bytearray(slot_bytes)
 
     def _give_slot(self, slot: bytearray) -> None:
         with self._changed:
             self._staged_bytes -= len(slot)
-            self._free.append(slot)
+            self._free.setdefault(len(slot), []).append(slot)
 
     def _count(self, **amounts: float) -> None:
         with self._changed:

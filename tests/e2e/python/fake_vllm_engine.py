@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for vLLM 0.32's engine: it calls the connector in the order that was recorded of the
+real one, on a cache of numpy arrays.
+
+Where there are several groups of layers they share memory and numbers of blocks, and what is out of
+a group's window is let go of, as the hybrid manager does. Ranks have their heads and layers, in
+arrays of their own, and their answers are put together as vLLM's KVOutputAggregator does."""
+
+from types import SimpleNamespace
+
+import numpy as np
+from fake_vllm import (
+    ALL_LAYERS,
+    DIM,
+    ENGINE,
+    HEADS,
+    Request,
+    configs,
+    kv_of,
+    layer_name,
+    this_rank,
+)
+
+
+class Rank:
+    """A worker: its heads, its layers, and its connector."""
+
+    def __init__(self, connector_class, arguments, tensor, stage, block_count):
+        extra, options, stages = arguments
+        config, cache_config = configs(extra, **options)
+        groups, ranks = options["groups"], options["tensor"]
+        per_stage = sum(len(layers) for layers, _ in groups) // stages
+        mine = range(stage * per_stage, (stage + 1) * per_stage)
+        heads = max(1, HEADS // ranks)
+        self.heads = slice(tensor * HEADS // ranks, tensor * HEADS // ranks + heads)
+        count = max(sum(layer in mine for layer in layers) for layers, _ in groups)
+        memory = [
+            np.full((block_count, heads, ENGINE, 2 * DIM), 9, np.uint16) for _ in range(count)
+        ]
+        self.layers = {}  # of each of its layers the group and the array, which groups share
+        for g, (layers, _) in enumerate(groups):
+            here = [layer for layer in layers if layer in mine]
+            cache_config.kv_cache_groups[g].layer_names = [layer_name(layer) for layer in here]
+            self.layers |= {layer: (g, memory[i]) for i, layer in enumerate(here)}
+        self.connector = connector_class(config, "worker", cache_config)
+        this_rank[0] = tensor
+        self.connector.register_kv_caches(
+            {layer_name(layer): array for layer, (_, array) in self.layers.items()}
+        )
+
+    def write(self, kv, blocks, first, count):
+        for i in range(first, first + count):
+            for layer, (group, array) in self.layers.items():
+                array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
+
+    def wrong(self, kv, blocks, windows, end):
+        """Where it is not what a sequence has that is computed up to `end`: layers and blocks."""
+        found = []
+        for layer, (group, array) in self.layers.items():
+            seen = max(0, end - windows[group] + 1) if windows[group] else 0
+            for b in range(seen // ENGINE, -(-end // ENGINE)):
+                tokens = slice(max(seen, b * ENGINE), min(end, (b + 1) * ENGINE))
+                inside = slice(tokens.start - b * ENGINE, tokens.stop - b * ENGINE)
+                wanted = kv[tokens, layer, self.heads].swapaxes(0, 1)
+                if not np.array_equal(array[blocks[group][b]][:, inside], wanted):
+                    found.append((layer, b))
+        return found
+
+
+class Engine:
+    """One request at a time or many; `budget` tokens a step; its own prefix cache is off. groups: of
+    each its layers and its window. tensor, stages: ranks of either kind."""
+
+    def __init__(
+        self,
+        connector_class,
+        extra,
+        *,
+        block_count=64,
+        budget=512,
+        groups=ALL_LAYERS,
+        tensor=1,
+        stages=1,
+        **changed,
+    ):
+        options = changed | {"groups": groups, "tensor": tensor}
+        if stages > 1:
+            options["parallel_config__pipeline_parallel_size"] = stages
+        self.windows = [window for _, window in groups]
+        self.ranks = [
+            Rank(connector_class, (extra, options, stages), i, stage, block_count)
+            for stage in range(stages)
+            for i in range(tensor)
+        ]
+        self.worker = self.ranks[0].connector
+        config, cache_config = configs(extra, **options)
+        if stages > 1:  # as vLLM: what the first worker has
+            names = [layer_name(layer) for layer in self.ranks[0].layers]
+            cache_config.kv_cache_groups[0].layer_names = names
+        self.scheduler = connector_class(config, "scheduler", cache_config)
+        self.layer_count = sum(len(layers) for layers, _ in groups)
+        self.is_failing = config.kv_transfer_config.kv_load_failure_policy == "fail"
+        self.errors = []  # requests that ended with one, under that policy
+        self.free, self.budget = list(range(1, block_count)), budget
+        self.waiting, self.running, self.done = [], [], {}
+        self.questions, self.steps, self.counts = 0, 0, {}
+        self._finished, self._ended_ranks, self._failed = set(), {}, set()
+        self._kv = {}
+
+    def add(self, request):
+        self._kv[request.request_id] = kv_of(request.all_token_ids, self.layer_count)
+        self.scheduler.on_new_request(request)
+        self.waiting.append(request)
+        return request
+
+    def run(self):
+        while self.waiting or self.running:
+            self.step()
+
+    def run_one(self, name, tokens, **more):
+        """A request alone, until it is done and what is saved of it is put."""
+        one = self.add(Request(name, tokens, **more))
+        self.run()
+        self.check(one)
+        self.drain()
+        return one
+
+    def preempt(self, request):
+        self.running.remove(request)
+        self._release(request)
+        self.waiting.append(request)
+
+    def abort(self, request):
+        self.scheduler.request_finished_all_groups(request, request.blocks)
+        self._finished.add(request.request_id)
+        if not request.is_loading:
+            self._drop(request)
+
+    def step(self, step_limit=20000):
+        self.steps += 1
+        assert self.steps < step_limit, "the engine goes round and round"
+        scheduled = self._schedule()
+        tables = {request.request_id: tuple(request.blocks) for request in scheduled}
+        counts = {request.request_id: tokens for request, tokens in scheduled.items()}
+        metadata = self.scheduler.build_connector_meta(
+            SimpleNamespace(
+                num_scheduled_tokens=counts,
+                kv_connector_block_state=SimpleNamespace(get_block_ids=tables.get),
+            )
+        )
+        self.last_plan = metadata.plan
+        for request, tokens in scheduled.items():
+            self._compute(request, tokens)
+        outputs = [self._work(rank.connector, metadata) for rank in self.ranks]
+        self._finished = set()
+        self._update(self._together(outputs))
+
+    def _schedule(self):
+        scheduled, budget = {}, self.budget
+        for request in self.running + [r for r in self.waiting if not r.is_loading]:
+            if budget == 0:
+                break
+            if request in self.waiting and not self._admit(request):
+                continue
+            self._let_go(request)
+            tokens = min(budget, request.num_tokens - request.num_computed_tokens)
+            budget -= tokens
+            scheduled[request] = tokens
+        return scheduled
+
+    def _admit(self, request):
+        if request.is_loaded and request.num_computed_tokens > 0:
+            self.scheduler.update_state_after_alloc(request, self._blocks(request), 0)
+        else:
+            request.is_loaded = False
+            self.questions += 1
+            external, is_async = self.scheduler.get_num_new_matched_tokens(request, 0)
+            if external is None:
+                return False
+            assert is_async == bool(external) and external % ENGINE == 0
+            assert external < request.num_tokens
+            wanted = -(-request.num_tokens // ENGINE)
+            if len(self.free) < wanted * len(self.windows):
+                return False
+            request.blocks = [
+                [0] * skipped + [self.free.pop(0) for _ in range(wanted - skipped)]
+                for skipped in self._skipped(external)
+            ]
+            self.scheduler.update_state_after_alloc(request, self._blocks(request), external)
+            if external:
+                request.is_loading, request.external = True, external
+                request.num_computed_tokens = external
+                return False
+        self.waiting.remove(request)
+        self.running.append(request)
+        return True
+
+    def _skipped(self, computed):
+        """How many blocks of each group nobody looks at any more."""
+        return [
+            max(0, computed - window + 1) // ENGINE if window else 0 for window in self.windows
+        ]
+
+    def _let_go(self, request):
+        for blocks, skipped in zip(
+            request.blocks, self._skipped(request.num_computed_tokens), strict=True
+        ):
+            self.free += [block for block in blocks[:skipped] if block]
+            blocks[:skipped] = [0] * skipped
+
+    def _blocks(self, request):
+        return SimpleNamespace(get_block_ids=lambda: tuple(map(list, request.blocks)))
+
+    def _compute(self, request, tokens):
+        first, kv = request.num_computed_tokens, self._kv[request.request_id]
+        for rank in self.ranks:
+            request.wrong += rank.wrong(kv, request.blocks, self.windows, first)
+            rank.write(kv, request.blocks, first, tokens)
+        request.num_computed_tokens += tokens
+
+    def _work(self, worker, metadata):
+        worker.bind_connector_metadata(metadata)
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        results = worker.get_transfer_results(self._finished)
+        failed = worker.get_block_ids_with_load_errors()
+        stats = worker.get_kv_connector_stats()
+        for name, amount in (stats.data if stats else {}).items():
+            self.counts[name] = self.counts.get(name, 0) + amount
+        worker.clear_connector_metadata()
+        return results, failed
+
+    def _together(self, outputs):
+        """A load has ended when all ranks say so; one that failed in any has failed."""
+        finished, invalid = set(), set()
+        for results, failed_blocks in outputs:
+            assert results.failed_recving <= results.finished_recving
+            self._failed |= results.failed_recving
+            invalid |= failed_blocks
+            for request_id in results.finished_recving:
+                count = self._ended_ranks[request_id] = self._ended_ranks.get(request_id, 0) + 1
+                if count == len(self.ranks):
+                    finished.add(request_id)
+                    del self._ended_ranks[request_id]
+        failed = self._failed & finished
+        self._failed -= failed
+        assert not invalid or self.windows == [0], "the scheduler would raise, or cut a window"
+        return SimpleNamespace(
+            finished_recving=finished or None, invalid_block_ids=invalid, failed_recving=failed
+        )
+
+    def _update(self, output):
+        for request in self.waiting:
+            if not request.is_loading:
+                continue
+            table = request.blocks[0]
+            bad = [i for i, b in enumerate(table) if b in output.invalid_block_ids]
+            if request.request_id in output.failed_recving:
+                bad = [0]
+            if bad:
+                request.num_computed_tokens = min(request.num_computed_tokens, bad[0] * ENGINE)
+                if self.is_failing and request.request_id not in self.errors:
+                    self.errors.append(request.request_id)
+        self.scheduler.update_connector_output(output)
+        for request in list(self.waiting):
+            if request.request_id in (output.finished_recving or ()):
+                request.is_loading, request.is_loaded = False, True
+                if request.request_id in self.errors:
+                    self.abort(request)
+                elif request.num_computed_tokens == 0 or request.request_id in self.done:
+                    self._release(request)
+        for request in list(self.running):
+            if request.num_computed_tokens == request.num_tokens:
+                kv, end = self._kv[request.request_id], request.num_tokens
+                for rank in self.ranks:
+                    request.wrong += rank.wrong(kv, request.blocks, self.windows, end)
+                self.done[request.request_id] = request.wrong
+                self.abort(request)
+
+    def _drop(self, request):
+        self._release(request)
+        for queue in (self.waiting, self.running):
+            if request in queue:
+                queue.remove(request)
+
+    def _release(self, request):
+        self.free += [block for blocks in request.blocks for block in blocks if block]
+        request.blocks, request.num_computed_tokens = [], 0
+
+    def check(self, request):
+        """Everything that the request computed with was right, bit for bit."""
+        assert self.done[request.request_id] == []
+
+    def drain(self):
+        for rank in self.ranks:
+            rank.connector._worker.drain()
+
+    def close(self):
+        self.scheduler.shutdown()
+        for rank in self.ranks:
+            rank.connector.shutdown()
