@@ -39,7 +39,7 @@ class Capture:
 
     sequences: how many to write, each into a folder of its own: FOLDER/0, the longest, FOLDER/1, …
     tokens_max: of one. bytes_max: of all that is kept meanwhile, twice as many sequences at most.
-    every: takes one sequence of so many that begin. parts: which layers and heads of each group
+    every: takes one sequence of so many that begin, or go on in a way of their own. parts: which layers and heads of each group
     this rank puts, where it does not put whole blocks. Groups that are not K and V are left out.
     Blocks have to come after their parents. Thread-safe.
     """
@@ -88,7 +88,7 @@ class Capture:
 
         with self._lock:
             chain, index = self._places.get(key, (None, 0))
-            if chain is not None and self._is_open:
+            if chain is not None:
                 cut = {i: np.array(q)[:, -QUERY_TOKENS_MAX:] for i, q in queries.items()}
                 chain.queries.setdefault(index, {}).update(cut)
 
@@ -152,15 +152,27 @@ class Capture:
         elif put.parent in self._places:
             chain, last = self._places[put.parent]
             index = last + 1
-        block_bytes = sum(box.block_bytes for box in self._boxes.values())
+            if index < len(chain.blocks):
+                chain = self._fork(chain, index)
         is_next = chain is not None and index == len(chain.blocks) < self._blocks_max
-        if not is_next or block_bytes > self._bytes_left:
+        if not is_next or self._block_bytes > self._bytes_left:
             return None, 0
-        self._bytes_left -= block_bytes
+        self._bytes_left -= self._block_bytes
         chain.blocks.append(_Block(self._boxes))
         chain.keys.append(put.key)
         self._places[put.key] = chain, index
         return chain, index
+
+    def _fork(self, chain: _Chain, count: int) -> _Chain | None:
+        """Another sequence that begins with the same blocks, which are kept once."""
+        self._begun += 1
+        if (self._begun - 1) % self._every:
+            return None
+        forked = self._new_chain()
+        if forked is not None:
+            forked.keys, forked.blocks = chain.keys[:count], chain.blocks[:count]
+            self._find_places()
+        return forked
 
     def _new_chain(self) -> _Chain | None:
         """One more, in the place of the shortest where there are too many."""
@@ -168,13 +180,26 @@ class Capture:
             shortest = min(self._chains, key=lambda chain: len(chain.blocks))
             if len(shortest.blocks) >= self._blocks_max:
                 return None
+            before = self._block_count
             self._chains.remove(shortest)
-            for key in shortest.keys:
-                del self._places[key]
-            block_bytes = sum(box.block_bytes for box in self._boxes.values())
-            self._bytes_left += block_bytes * len(shortest.blocks)
+            self._bytes_left += self._block_bytes * (before - self._block_count)
+            self._find_places()
         self._chains.append(_Chain())
         return self._chains[-1]
+
+    def _find_places(self) -> None:
+        self._places = {}
+        for chain in self._chains:
+            for index, key in enumerate(chain.keys):
+                self._places.setdefault(key, (chain, index))
+
+    @property
+    def _block_count(self) -> int:
+        return len({id(block) for chain in self._chains for block in chain.blocks})
+
+    @property
+    def _block_bytes(self) -> int:
+        return sum(box.block_bytes for box in self._boxes.values())
 
 
 class _Box:

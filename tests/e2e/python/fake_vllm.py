@@ -100,6 +100,11 @@ def layer_name(layer):
     return f"model.layers.{layer}.attn"
 
 
+class _Attention:
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None):
+        return output
+
+
 ALL_LAYERS = ((tuple(range(LAYERS)), 0),)
 
 
@@ -121,11 +126,13 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
         is_kv_producer=role != "kv_consumer",
         kv_load_failure_policy="recompute",
     )
-    layers = {layer_name(i): SimpleNamespace(isa=kernels) for i in range(total)}
+    layers = {layer_name(i): SimpleNamespace(isa=kernels, impl=_Attention()) for i in range(total)}
     config = SimpleNamespace(
         model_config=model,
         kv_transfer_config=transfer,
-        parallel_config=SimpleNamespace(tensor_parallel_size=tensor, pipeline_parallel_size=1),
+        parallel_config=SimpleNamespace(
+            tensor_parallel_size=tensor, pipeline_parallel_size=1, world_size=1, rank=0
+        ),
         compilation_config=SimpleNamespace(static_forward_context=layers),
     )
     for path, value in changed.items():
@@ -144,6 +151,12 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
 def prompt(seed, count):
     rng = random.Random(seed)
     return [rng.randrange(50000) for _ in range(count)]
+
+
+def queries_of(kv):
+    """Query heads [tokens, 2 * heads, dim] of the K and V [tokens, heads, 2 * dim] of a layer."""
+    k = (kv[..., :DIM].astype(np.uint32) << 16).view(np.float32)
+    return np.repeat(k, 2, axis=1) * 2
 
 
 class Request:

@@ -18,6 +18,7 @@ from fake_vllm import (
     configs,
     kv_of,
     layer_name,
+    queries_of,
     this_rank,
 )
 
@@ -28,6 +29,10 @@ class Rank:
     def __init__(self, connector_class, arguments, tensor, stage, block_count):
         extra, options, stages = arguments
         config, cache_config = configs(extra, **options)
+        parallel = config.parallel_config
+        parallel.world_size = options["tensor"] * stages
+        parallel.rank = stage * options["tensor"] + tensor
+        self.attention = config.compilation_config.static_forward_context
         groups, ranks = options["groups"], options["tensor"]
         per_stage = sum(len(layers) for layers, _ in groups) // stages
         mine = range(stage * per_stage, (stage + 1) * per_stage)
@@ -52,6 +57,24 @@ class Rank:
         for i in range(first, first + count):
             for layer, (group, array) in self.layers.items():
                 array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
+
+    def attend(self, step):
+        """A forward, of all of a step's (kv, blocks, first, count) at once. Layers of one group have
+        the same metadata."""
+        for layer, (group, _) in self.layers.items():
+            slots = [
+                blocks[group][i // ENGINE] * ENGINE + i % ENGINE
+                for _, blocks, first, count in step
+                for i in range(first, first + count)
+            ]
+            query = [
+                queries_of(kv[first : first + count, layer, self.heads])
+                for kv, _, first, count in step
+            ]
+            if slots:
+                at = self.attention[layer_name(layer)]
+                metadata = SimpleNamespace(slot_mapping=np.array(slots))
+                at.impl.forward(at, np.concatenate(query), None, None, None, metadata)
 
     def wrong(self, kv, blocks, windows, end):
         """Where it is not what a sequence has that is computed up to `end`: layers and blocks."""
@@ -149,9 +172,17 @@ class Engine:
             )
         )
         self.last_plan = metadata.plan
+        for rank in self.ranks:
+            rank.connector.bind_connector_metadata(metadata)
+        step = [
+            (self._kv[one.request_id], one.blocks, one.num_computed_tokens, tokens)
+            for one, tokens in scheduled.items()
+        ]
+        for rank in self.ranks:
+            rank.attend(step)
         for request, tokens in scheduled.items():
             self._compute(request, tokens)
-        outputs = [self._work(rank.connector, metadata) for rank in self.ranks]
+        outputs = [self._work(rank.connector) for rank in self.ranks]
         self._finished = set()
         self._update(self._together(outputs))
 
@@ -218,8 +249,7 @@ class Engine:
             rank.write(kv, request.blocks, first, tokens)
         request.num_computed_tokens += tokens
 
-    def _work(self, worker, metadata):
-        worker.bind_connector_metadata(metadata)
+    def _work(self, worker):
         worker.start_load_kv(None)
         worker.wait_for_save()
         results = worker.get_transfer_results(self._finished)

@@ -94,6 +94,53 @@ def test_the_longest_sequences_are_kept_within_bounds(client, tmp_path):
     assert read_dump(folder).token_count == 8 * TOKENS
 
 
+def test_sequences_that_begin_alike_are_apart(client, tmp_path):
+    """As prompts of one template: what they share is kept once, and counted once."""
+    block_bytes = 2 * LAYERS * HEADS * TOKENS * DIM * 2
+    made = [make_sequence(seed, 8) for seed in (21, 22, 23)]
+    names = [np.full(8 * TOKENS, i, np.uint32) for i in range(3)]
+    for i in (1, 2):  # the first five blocks are those of the first
+        names[i][: 5 * TOKENS] = 0
+        for mine, shared in zip(made[i], made[0], strict=True):
+            mine[:, :, : 5 * TOKENS] = shared[:, :, : 5 * TOKENS]
+    bounds = {"sequences": 3, "tokens_max": 8 * TOKENS, "bytes_max": (8 + 3 + 3) * block_bytes}
+    with open_space(client) as space, Capture(space, tmp_path, **bounds) as capture:
+        for (k, v), name in zip(made, names, strict=True):
+            keys, parent = space.keys(name), None
+            for i, key in enumerate(keys):
+                space.put(key, cut(k, i), cut(v, i), parent=parent, first_position=i * TOKENS)
+                parent = key
+            q = np.full((HEADS, 1, DIM), name[-1], np.float32)
+            capture.add_queries(keys[-1], {1: q})
+        assert capture.is_full and capture.error is None
+        folders = capture.close()
+    for i, folder in enumerate(folders):
+        dump = read_dump(folder)
+        assert dump.token_count == 8 * TOKENS and dump.q[1].max() == i
+        np.testing.assert_array_equal(dump.k[3], made[i][0][3])
+
+
+def test_a_fork_outlives_what_it_began_with(client, tmp_path):
+    block_bytes = 2 * LAYERS * HEADS * TOKENS * DIM * 2
+    bounds = {"sequences": 1, "tokens_max": 6 * TOKENS, "bytes_max": 9 * block_bytes}
+    with open_space(client) as space, Capture(space, tmp_path, **bounds) as capture:
+        k, v = make_sequence(24, 6)
+
+        def put(tokens):
+            keys = space.keys(np.array(tokens, np.uint32).repeat(TOKENS))
+            for i, key in enumerate(keys):
+                parent = keys[i - 1] if i else None
+                space.put(key, cut(k, i), cut(v, i), parent=parent, first_position=i * TOKENS)
+
+        put([1, 2, 3])
+        put([1, 2, 4, 5])
+        put([6])  # the shortest goes, but for what the other has of it
+        put([1, 2, 4, 5, 7, 8])
+        (folder,) = capture.close()
+    assert capture.error is None and read_dump(folder).token_count == 6 * TOKENS
+    np.testing.assert_array_equal(read_dump(folder).v[0], v[0])
+
+
 def test_what_is_not_whole_is_not_written(client, tmp_path):
     k, v = make_sequence(4)
     with open_space(client) as space, Capture(space, tmp_path) as capture:

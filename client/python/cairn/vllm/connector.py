@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._session import Session
 from .. import keys
+from ..transfer import Part
 from .layout import Shape, paged_cache
 from .lookup import Lookups
 from .model import layer_index, model_of, part_of
@@ -25,9 +27,12 @@ from .plan import Plan
 from .scheduler import Scheduler
 from .settings import Settings
 from .stats import CairnPromMetrics, CairnStats
+from .tap import Tap
 from .worker import GroupPart, Worker
 
 log = init_logger("vllm.cairn")
+
+CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to be captured
 
 
 class PlanMetadata(KVConnectorMetadata):
@@ -53,6 +58,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._session = Session(self._settings, self._model.spec, name, log)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
+        self._tap: Tap | None = None
         self._failed_blocks: set[int] = set()
         if not is_scheduler:
             return
@@ -68,6 +74,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._model.geometry,
             is_loading=self._is_loading,
             is_saving=self._is_saving,
+            recorded=CAPTURE_TRIES * self._settings.capture_sequences
+            if self._settings.capture is not None
+            else 0,
         )
 
     @property
@@ -128,7 +137,22 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._group_part(i, {name: kv_caches[name] for name in of})
             for i, of in enumerate(names)
         ]
-        self._worker = Worker(self._session, self._settings, parts, log)
+        self._tap = self._tap_of(kv_caches, [part.part for part in parts])
+        self._worker = Worker(self._session, self._settings, parts, log, self._tap)
+
+    def _tap_of(self, names: Iterable[str], parts: list[Part]) -> Tap | None:
+        folder, of = self._settings.capture, self._vllm_config.compilation_config
+        if folder is None or not self._is_saving:
+            return None
+        known = {layer_index(name): of.static_forward_context[name] for name in names}
+        layers: list[dict[int, Any]] = []
+        for part, group in zip(parts, self._model.spec.groups, strict=True):
+            mine = group.layer_indices[part.layers.start : part.layers.stop]
+            layers.append({index: known[index] for index in mine})
+        parallel = self._vllm_config.parallel_config
+        if parallel.world_size > 1:
+            folder = os.path.join(folder, f"rank{parallel.rank}")
+        return Tap(self._settings, folder, parts, layers, self._model.geometry.engine_tokens, log)
 
     def _group_part(self, group: int, layers: dict[str, Any]) -> GroupPart:
         """What this worker has of a group."""
@@ -147,6 +171,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         """What vLLM's CPU backend calls its layout; None: it is another backend."""
         layers = self._vllm_config.compilation_config.static_forward_context
         return getattr(layers.get(layer_name), "isa", None)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._tap is not None:
+            self._tap.begin(self._plan)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:

@@ -72,7 +72,8 @@ class _Chain:
 
 
 class Scheduler:
-    """`is_loading` and `is_saving`: what the engine's role lets it."""
+    """`is_loading` and `is_saving`: what the engine's role lets it. recorded: of so many requests all
+    blocks are put, those too that are there already, as a tap wants sequences from their begin."""
 
     def __init__(
         self,
@@ -82,9 +83,10 @@ class Scheduler:
         *,
         is_loading: bool = True,
         is_saving: bool = True,
+        recorded: int = 0,
     ) -> None:
         self._lookups, self._fingerprint, self._geometry = lookups, fingerprint, geometry
-        self._is_loading, self._is_saving = is_loading, is_saving
+        self._is_loading, self._is_saving, self._recorded = is_loading, is_saving, recorded
         self._chains: dict[str, _Chain] = {}
         self._planned: list[Load] = []
         self._epoch: bytes | None = None
@@ -126,9 +128,7 @@ class Scheduler:
         found = lookup.found
         if found is None or external_tokens == 0:
             if found is not None:
-                chain.saved_blocks = max(
-                    chain.saved_blocks, self._usable(chain, found.block_count)
-                )
+                self._mark_saved(chain, self._usable(chain, found.block_count))
             return self._lookups.drop(lookup)
         self._plan_load(chain, blocks, external_tokens, lookup)
 
@@ -147,7 +147,7 @@ class Scheduler:
         # What the engine has of the first and the last block of the store stays as it is.
         step = geometry.engine_tokens
         tables = geometry.tables(blocks, first, count, range(begin // step, end // step))
-        chain.saved_blocks = max(chain.saved_blocks, usable)
+        self._mark_saved(chain, usable)
         chain.loading = (first, tables)
         chain.lease = found.lease
         keys_wanted = lookup.keys[first : first + count]
@@ -273,6 +273,12 @@ class Scheduler:
 
     def _usable(self, chain: _Chain, block_count: int) -> int:
         return block_count if chain.usable_blocks is None else min(block_count, chain.usable_blocks)
+
+    def _mark_saved(self, chain: _Chain, block_count: int) -> None:
+        if self._recorded and not chain.saved_blocks:
+            self._recorded -= 1
+            return
+        chain.saved_blocks = max(chain.saved_blocks, block_count)
 
     def _ask(self, chain: _Chain) -> None:
         if not self._is_loading or not chain.is_named or chain.lookup is not None:

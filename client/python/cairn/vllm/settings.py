@@ -23,6 +23,9 @@ class Settings:
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     save_timeout: float = 5.0  # seconds after which a block is given up
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
+    capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured
+    capture_sequences: int = 2  # how many
+    capture_tokens: int = 2048  # of each, at most
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Settings:

@@ -21,6 +21,7 @@ from ..space import Space
 from ..transfer import Part, Put
 from .plan import Load, Plan, Save
 from .settings import Settings
+from .tap import Tap
 
 LOAD_THREADS = 2
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
@@ -62,8 +63,10 @@ class Worker:
         settings: Settings,
         groups: Sequence[GroupPart],
         log: logging.Logger,
+        tap: Tap | None = None,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
+        self._tap = tap
         self._groups = groups
         self._loads = ThreadPoolExecutor(LOAD_THREADS, "cairn-load")
         self._puts = ThreadPoolExecutor(1, "cairn-put")
@@ -115,6 +118,8 @@ class Worker:
         ended.wait(self._settings.save_timeout)
         self._puts.shutdown(cancel_futures=True)
         self._loads.shutdown()
+        if self._tap is not None:
+            self._tap.close()
 
     # ------------------------------------------------------------------------------------ loads
 
@@ -235,7 +240,11 @@ class Worker:
         try:
             space = self._session.space
             if space is not None:
+                if self._tap is not None:
+                    self._tap.before_puts(space)
                 results = space.put_batch(puts, timeout=self._settings.save_timeout)
+                if self._tap is not None:
+                    self._tap.after_puts(puts[0].key)
                 errors = [result.error for result in results]
                 good = [result for result in results if result.error is None]
                 self._count(

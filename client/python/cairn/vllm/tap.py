@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records what an engine computes, as dumps for `cairnctl evaluate` (docs/engines/vllm.md): K and V on
+their way into the store, and queries on their way into attention.
+
+Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache, metadata,
+…)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ..capture import QUERY_TOKENS_MAX, Capture
+from ..paged import SKIPPED
+from ..space import Space
+from ..transfer import Part
+from .plan import Plan, Save
+from .settings import Settings
+
+PENDING_MAX = 64  # blocks whose queries wait until they are put
+
+
+class _Wanted:
+    """The last tokens of a block: where the engine has them."""
+
+    def __init__(self, key: bytes, slots: list[int]) -> None:
+        self.key, self.slots = key, slots
+
+
+class Tap:
+    """layers: of each group the engine's layers, by the model's indices. Calls come from the engine's
+    thread, but for `before_puts` and `after_puts`, which come from the one that puts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: str,
+        parts: list[Part],
+        layers: list[Mapping[int, Any]],
+        engine_tokens: int,
+        log: logging.Logger,
+    ) -> None:
+        self._settings, self._log = settings, log
+        self._folder, self._parts = pathlib.Path(folder), parts
+        self._engine_tokens = engine_tokens
+        self._lock = threading.Lock()
+        self._capture: Capture | None = None
+        self._writer: threading.Thread | None = None
+        self._wanted: list[list[_Wanted]] = [[] for _ in parts]  # of each group, of this step
+        self._queries: dict[bytes, dict[int, Any]] = {}  # guarded by _lock
+        self._is_open = True
+        if self._folder.is_dir() and any(self._folder.iterdir()):
+            self._is_open = False
+            log.warning("cairn: nothing is captured: %s is not empty", folder)
+            return
+        self._undo = [self._wrap(g, i, at) for g, of in enumerate(layers) for i, at in of.items()]
+
+    # ------------------------------------------------------------------------ on the engine's
+
+    def begin(self, plan: Plan) -> None:
+        """A step's saves, before the step."""
+        if not self._is_open:
+            return
+        wanted = [self._last_of(save, group) for save in plan.saves for group in self._groups]
+        self._wanted = [
+            [one for one in wanted[group :: len(self._parts)] if one is not None]
+            for group in self._groups
+        ]
+
+    @property
+    def _groups(self) -> range:
+        return range(len(self._parts))
+
+    def _last_of(self, save: Save, group: int) -> _Wanted | None:
+        """The save's last block that may be recorded: sequences end with one."""
+        ratio = len(save.blocks[group]) // len(save.keys)
+        block_tokens = ratio * self._engine_tokens
+        left = (self._settings.capture_tokens - save.first_position) // block_tokens
+        count = min(len(save.keys), left)
+        table = save.blocks[group][(count - 1) * ratio : count * ratio] if count > 0 else []
+        if not table or SKIPPED in table:
+            return None
+        slots = [b * self._engine_tokens + i for b in table for i in range(self._engine_tokens)]
+        return _Wanted(save.keys[count - 1], slots[-QUERY_TOKENS_MAX:])
+
+    def _wrap(self, group: int, index: int, layer: Any) -> Any:
+        impl = layer.impl
+        inner = impl.forward
+
+        def forward(
+            of: Any, query: Any, key: Any, value: Any, cache: Any, metadata: Any, *rest: Any, **more: Any
+        ) -> Any:
+            if self._wanted[group] and metadata is not None:
+                self._see(group, index, query, metadata)
+            return inner(of, query, key, value, cache, metadata, *rest, **more)
+
+        impl.forward = forward
+
+        def undo() -> None:
+            if impl.__dict__.get("forward") is forward:
+                del impl.forward
+
+        return undo
+
+    def _see(self, group: int, index: int, query: Any, metadata: Any) -> None:
+        try:
+            slots = _numpy(metadata.slot_mapping)
+            for one in self._wanted[group]:
+                places = {int(slots[i]): i for i in _places(slots, one.slots)}
+                found = [places[slot] for slot in one.slots if slot in places]
+                if found:  # else an earlier step computed them
+                    self._keep(one.key, index, _numpy(query[found]).swapaxes(0, 1))
+        except Exception as error:
+            self._stop(error)
+
+    def _keep(self, key: bytes, index: int, query: Any) -> None:
+        with self._lock:
+            if not self._is_open:
+                return
+            if key not in self._queries and len(self._queries) >= PENDING_MAX:
+                self._queries.pop(next(iter(self._queries)))
+            self._queries.setdefault(key, {})[index] = query
+
+    # -------------------------------------------------------------------------- on the puts'
+
+    def before_puts(self, space: Space) -> None:
+        if not self._is_open or self._capture is not None:
+            return
+        try:
+            self._capture = Capture(
+                space,
+                self._folder,
+                sequences=self._settings.capture_sequences,
+                tokens_max=self._settings.capture_tokens,
+                parts=self._parts,
+            )
+        except Exception as error:
+            self._stop(error)
+
+    def after_puts(self, key: bytes) -> None:
+        """Of all groups of a block."""
+        if not self._is_open or self._capture is None:
+            return
+        with self._lock:
+            queries = self._queries.pop(key, None)
+        if queries is not None:
+            self._capture.add_queries(key, queries)
+        if self._capture.error is not None:
+            self._stop(self._capture.error)
+        elif self._capture.is_full:
+            self._end()
+            self._writer = threading.Thread(target=self._write, name="cairn-capture")
+            self._writer.start()
+
+    # ---------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Writes what there is, after the last put."""
+        if self._is_open:
+            self._end()
+            self._write()
+        elif self._writer is not None:
+            self._writer.join()
+
+    def _end(self) -> None:
+        self._is_open = False
+        self._wanted = [[] for _ in self._parts]
+        with self._lock:
+            self._queries.clear()
+        for undo in self._undo:
+            undo()
+
+    def _write(self) -> None:
+        if self._capture is None:
+            return
+        try:
+            written = self._capture.close()
+        except Exception as error:
+            return self._log.error("cairn: what was captured is not written: %s", error)
+        self._log.info("cairn: captured %s", ", ".join(map(str, written)) or "nothing")
+
+    def _stop(self, error: Exception) -> None:
+        self._log.error("cairn: nothing more is captured: %s", error)
+        self._end()
+
+
+def _numpy(array: Any) -> Any:
+    """Of a tensor, in a type that numpy has."""
+    if hasattr(array, "detach"):
+        array = array.detach()
+        array = (array.float() if array.is_floating_point() else array).cpu().numpy()
+    return array
+
+
+def _places(slots: Any, wanted: list[int]) -> Any:
+    import numpy as np
+
+    return np.flatnonzero(np.isin(slots, wanted))
