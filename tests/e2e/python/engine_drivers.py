@@ -4,6 +4,7 @@ takes what is there, checks it bit for bit, computes and saves the rest; it says
 the store, of `BLOCKS`. Every call of the connector's has a deadline of its own."""
 
 import functools
+import os
 import random
 import select
 import threading
@@ -23,8 +24,10 @@ from cairn.vllm import CairnConnector  # noqa: E402
 
 BLOCKS = 6
 TIMEOUT = 0.8  # what each connector is told
-AT_ONCE = 0.5  # a call that an engine's own thread makes: of no daemon's pace
-SLACK = 1.0  # of a machine that others use
+# How many times slower this machine is than one that nobody else uses.
+BUSY = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+AT_ONCE = 0.5 * BUSY  # a call that an engine's own thread makes: of no daemon's pace
+SLACK = 1.0 * BUSY
 
 
 class Timed:
