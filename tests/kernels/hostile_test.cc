@@ -67,13 +67,6 @@ TEST_F(HostileTest, StaysInBoundsWhateverTilesHold) {
   EXPECT_GT(equal, 20U);
 }
 
-// Where a part of tile `index` lies, as its layout has it.
-std::byte* PartOf(ImageOf* image, uint32_t index, codecs::TilePart codecs::TileLayout::*part) {
-  const codecs::ImageView view = image->View();
-  const codecs::StoredTile tile = codecs::StoredTileOf(view, index);
-  return image->bytes.data() + tile.entry.offset + (tile.layout.*part).offset;
-}
-
 // A code that is a NaN, in every place of a vector's.
 TEST_F(HostileTest, CodesThatAreNone) {
   for (uint32_t round = 0; round < 32; ++round) {
@@ -83,6 +76,32 @@ TEST_F(HostileTest, CodesThatAreNone) {
     codes[64 * (random_() % 70) + round] = round % 3 == 0 ? std::byte{0xFF} : std::byte{0x7F};
     EXPECT_EQ(StatusOf(0, AnyWholeShape(), &image), static_cast<uint32_t>(Error::kBadTile));
   }
+}
+
+// Where a part of tile `index` lies, as its layout has it.
+std::byte* PartOf(ImageOf* image, uint32_t index, codecs::TilePart codecs::TileLayout::*part) {
+  const codecs::ImageView view = image->View();
+  const codecs::StoredTile tile = codecs::StoredTileOf(view, index);
+  return image->bytes.data() + tile.entry.offset + (tile.layout.*part).offset;
+}
+
+// Rows of tokens that the tile has not, or of one of its tokens twice.
+TEST_F(HostileTest, RowsThatAreNone) {
+  constexpr uint16_t kTokens = 150;
+  uint32_t tiles = 0;
+  for (uint32_t round = 0; round < 24; ++round) {
+    const char* recipe = round % 3 == 0 ? "fp8" : "kivi:2";
+    const DType dtype = round % 4 < 2 ? DType::kBf16 : DType::kFp32;
+    ImageOf image = MakeImage(recipe, Kv(dtype, 64, 64), kTokens, Content::kFewRows);
+    const codecs::TileEntry tile = image.View().Tile(0);
+    if (tile.form == codecs::kRawForm || tile.rows < 2) continue;
+    std::byte* positions = PartOf(&image, 0, &codecs::TileLayout::positions);
+    const auto past = static_cast<uint16_t>(kTokens + random_() % 40);
+    codecs::Store(positions + 2, round % 2 == 0 ? codecs::Load<uint16_t>(positions) : past);
+    EXPECT_EQ(StatusOf(0, AnyWholeShape(), &image), static_cast<uint32_t>(Error::kBadTile));
+    ++tiles;
+  }
+  EXPECT_GT(tiles, 8U);
 }
 
 TEST_F(HostileTest, PatternsThatAreNone) {

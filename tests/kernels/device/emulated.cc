@@ -108,8 +108,12 @@ std::byte* Allocate(size_t bytes, bool is_writable, size_t misalignment) {
 
 void Free(std::byte* bytes) { CAIRN_CHECK(TheState().extents.erase(bytes) == 1); }
 
-void CopyIn(std::byte* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-void CopyOut(void* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void CopyIn(std::byte* to, const void* from, size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+void CopyOut(void* to, const std::byte* from, size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
 void Fill(std::byte* to, uint8_t byte, size_t bytes) { std::memset(to, byte, bytes); }
 void Copy(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
