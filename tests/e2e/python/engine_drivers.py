@@ -13,14 +13,17 @@ import time
 import fake_sglang
 import fake_vllm
 import fake_vllm_engine
+import fake_vllm_tier
 import numpy as np
 
 fake_sglang.install()
 fake_vllm.install()
+fake_vllm_tier.install()
 
 from cairn.lmcache import CairnL2  # noqa: E402
 from cairn.sglang import CairnHiCache  # noqa: E402
 from cairn.vllm import CairnConnector  # noqa: E402
+from cairn.vllm.tier import CairnTier  # noqa: E402
 
 BLOCKS = 6
 TIMEOUT = 0.8  # what each connector is told
@@ -182,4 +185,38 @@ class Sglang:
         self._backend.close()
 
 
-CONNECTORS = {"vllm": Vllm, "lmcache": Lmcache, "sglang": Sglang}
+class VllmTier:
+    USE_SECONDS = 4 * TIMEOUT + SLACK  # a look-up behind another, a load, a store
+    CHUNK = 512 << 10
+
+    def __init__(self, settings):
+        times = {"timeout": TIMEOUT, "lookup_timeout": TIMEOUT}
+        self._primary = fake_vllm_tier.Primary(CairnTier, settings | times, self.CHUNK, BLOCKS)
+        self._primary.tier = Timed(self._primary.tier, AT_ONCE, shutdown=3 * TIMEOUT + SLACK)
+        self._count = 0
+
+    def use(self, seed):
+        primary, chunks = self._primary, range(BLOCKS)
+        self._count += 1
+        keys = [seed.to_bytes(32, "big") + i.to_bytes(4, "big") for i in chunks]
+        wanted = np.random.default_rng(seed).integers(-128, 128, primary.memory.shape, np.int8)
+        primary.memory[:] = 7
+        good = primary.look_up(keys, f"{self._count}")
+        if good:
+            result = primary.load(keys[:good], chunks[:good])
+            came = keys[:good] if result.success else result.successful_keys or []
+            for i in chunks[:good]:
+                assert keys[i] not in came or np.array_equal(primary.memory[i], wanted[i])
+            good = ([key in came for key in keys] + [False]).index(False)
+        if good < BLOCKS:
+            primary.memory[:] = wanted
+            primary.store(keys[good:], chunks[good:])
+        primary.end(f"{self._count}")
+        return good
+
+    def close(self):
+        if self._primary.tier._rows is not None:
+            self._primary.tier.shutdown()
+
+
+CONNECTORS = {"vllm": Vllm, "vllm's tier": VllmTier, "lmcache": Lmcache, "sglang": Sglang}

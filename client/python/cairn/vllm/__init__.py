@@ -5,7 +5,7 @@
      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
      "kv_connector_extra_config": {"control": "127.0.0.1:7070"}}
 
-Only `connector` and `stats` import vLLM. What the scheduler decides, `scheduler`, and what a worker
+Only `connector`, `stats` and `tier` import vLLM. What the scheduler decides, `scheduler`, and what a worker
 moves, `worker`, know nothing of it.
 """
 

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A secondary tier of vLLM's own offloading in Cairn (docs/engines/vllm.md): GPU, vLLM's host memory,
+Cairn.
+
+    {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+       "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
+         {"type": "CairnTier", "module_path": "cairn.vllm.tier",
+          "control": "127.0.0.1:7070", "weights_revision": "…"}]}}
+
+vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from .._session import Session
+from .._settings import CONTROL, required, settings_of
+from ..errors import DeadlineExceededError, Error
+from ..keys import Group, SpaceSpec
+from ..space import Space
+from ..transfer import Get, Put
+
+_TOKENS = 16  # of a block of the space: of no meaning for bytes
+_THREADS = 4
+_PART = 16  # chunks of a call: what one that fails costs the others
+
+log = logging.getLogger("cairn.vllm.tier")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    control: str = required(CONTROL)
+    weights_revision: str = required("which tells apart weights of one name")
+    data: str | None = None  # likewise; None: what the daemon names for this host
+    tenant: str = "default"
+    timeout: float = 5.0  # seconds of a job
+    lookup_timeout: float = 0.5  # seconds that a request waits for what there is
+    recipe: ClassVar[str] = "raw"
+
+
+@dataclasses.dataclass
+class _Asked:
+    """What is known of a key, and which requests asked. found: None until there is an answer."""
+
+    found: bool | None = None
+    askers: set[str] = dataclasses.field(default_factory=set)
+
+
+class CairnTier(SecondaryTierManager):
+    """Its calls come from vLLM's scheduler, and return at once. Every job ends within its timeout, and
+    raises nothing: what fails is a miss, or is not stored."""
+
+    medium: ClassVar[Medium] = Medium.CPU
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        locality: str = "LOCAL",
+        **given: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        import numpy as np
+
+        self.locality = Locality(locality)
+        self._settings = settings_of(Settings, f"the tier {tier_type}", given)
+        self._rows: Any = np.asarray(primary_kv_view).view(np.uint8)
+        config = offloading_spec.config
+        spec = SpaceSpec(
+            config.model.name,
+            f"{self._settings.weights_revision}, {_layout_of(config)}",
+            (Group("state", 1, state_bytes=self._rows.shape[1]),),
+            tokens_per_block=_TOKENS,
+        )
+        log.warning("cairn: vLLM's chunks are kept as they are: recipes do not apply to bytes")
+        self._session = Session(self._settings, spec, "vllm tier", log)
+        self._pool = ThreadPoolExecutor(_THREADS, "cairn-tier")
+        self._looking = ThreadPoolExecutor(1, "cairn-tier-lookup")
+        # Of the scheduler's thread alone.
+        self._known: dict[bytes, _Asked] = {}
+        self._keys_of: dict[str, list[bytes]] = {}  # by the request that asked
+        self._unasked: list[bytes] = []
+        self._changed = threading.Condition()
+        self._running = 0  # all of these guarded by _changed
+        self._finished: list[JobResult] = []
+        self._answers: list[tuple[bytes, bool]] = []
+
+    # ---------------------------------------------------------------------------- looking up
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        if self._session.space is None:
+            return LookupResult.MISS
+        self._take_answers()
+        asked = self._known.get(key)
+        if asked is None:
+            asked = self._known[key] = _Asked()
+            self._unasked.append(key)
+        if req_context.req_id not in asked.askers:
+            asked.askers.add(req_context.req_id)
+            self._keys_of.setdefault(req_context.req_id, []).append(key)
+        if asked.found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if asked.found else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._take_answers()
+        keys, self._unasked = self._unasked, []
+        if keys:
+            self._looking.submit(
+                self._look_up, keys, time.monotonic() + self._settings.lookup_timeout
+            )
+
+    def on_request_finished(self, req_context: Any) -> None:
+        """What it asked is forgotten, but for what others asked, too: it may change."""
+        for key in self._keys_of.pop(req_context.req_id, ()):
+            asked = self._known[key]
+            asked.askers.discard(req_context.req_id)
+            if asked.found is not None and not asked.askers:
+                del self._known[key]
+
+    def _take_answers(self) -> None:
+        with self._changed:
+            answers, self._answers = self._answers, []
+        for key, is_there in answers:
+            asked = self._known.get(key)
+            if asked is not None:
+                asked.found = is_there
+                if not asked.askers:
+                    del self._known[key]
+
+    def _look_up(self, keys: list[bytes], deadline: float) -> None:
+        found = [False] * len(keys)
+        try:
+            space = self._session.space
+            if space is not None:
+                wanted = [space.opaque_key(key) for key in keys]
+                found = space.contains(wanted, timeout=_left(deadline))
+        except Error as error:
+            log.debug("cairn: a look-up failed, taken as a miss: %s", error)
+        except Exception:  # whatever it is, the scheduler must not ask for ever
+            log.exception("cairn: a look-up failed, taken as a miss")
+        with self._changed:
+            self._answers += zip(keys, found, strict=True)
+
+    # ------------------------------------------------------------------------------- of jobs
+
+    def submit_store(self, job_metadata: Any) -> None:
+        self._submit(job_metadata, self._put)
+
+    def submit_load(self, job_metadata: Any) -> None:
+        self._submit(job_metadata, self._get)
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        with self._changed:
+            finished, self._finished = self._finished, []
+        return finished
+
+    def has_pending_work(self) -> bool:
+        with self._changed:
+            return bool(self._running or self._finished)
+
+    def drain_jobs(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._running == 0)
+
+    def _submit(self, job: Any, move: Callable[[Space, list[Any], float], list[bool]]) -> None:
+        with self._changed:
+            self._running += 1
+        deadline = time.monotonic() + self._settings.timeout
+        self._pool.submit(self._run, job, move, deadline)
+
+    def _run(
+        self, job: Any, move: Callable[[Space, list[Any], float], list[bool]], deadline: float
+    ) -> None:
+        started, good = time.monotonic(), []
+        keys = list(job.keys)
+        rows = [self._rows[int(i)] for i in job.chunk_ids]
+        try:
+            space = self._session.space
+            if space is not None:
+                named = list(zip([space.opaque_key(key) for key in keys], rows, strict=True))
+                for first in range(0, len(named), _PART):
+                    good += move(space, named[first : first + _PART], deadline)
+        except Error as error:
+            log.debug("cairn: a job of vLLM's failed: %s", error)
+        except Exception:  # whatever it is, vLLM waits for its jobs
+            log.exception("cairn: a job of vLLM's failed")
+        good += [False] * (len(keys) - len(good))
+        moved = [key for key, is_good in zip(keys, good, strict=True) if is_good]
+        result = JobResult(
+            job_id=job.job_id,
+            success=len(moved) == len(keys),
+            successful_keys=moved if job.is_promotion and 0 < len(moved) < len(keys) else None,
+            transfer_time=time.monotonic() - started,
+            transfer_bytes=len(moved) * self.block_size_bytes,
+        )
+        with self._changed:
+            if job.is_promotion:  # what did not come would be asked for again and again
+                failed = (key for key, is_good in zip(keys, good, strict=True) if not is_good)
+                self._answers += ((key, False) for key in failed)
+            self._finished.append(result)
+            self._running -= 1
+            self._changed.notify_all()
+
+    def _put(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
+        puts = [Put(key, source=row) for key, row in named]
+        return [one.error is None for one in space.put_batch(puts, timeout=_left(deadline))]
+
+    def _get(self, space: Space, named: list[Any], deadline: float) -> list[bool]:
+        gets = [Get(key, source=row) for key, row in named]
+        return [bool(one) for one in space.get_batch(gets, timeout=_left(deadline))]
+
+    # ------------------------------------------------------------------------------- the rest
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def shutdown(self) -> None:
+        """Ends what runs, each within its timeout."""
+        self._looking.shutdown(cancel_futures=True)
+        self._pool.shutdown()
+        self._session.close()
+        self._rows = None  # vLLM lets go of its memory now
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError("the job's time is over")
+    return left
+
+
+def _layout_of(config: Any) -> str:
+    """A digest of all that a chunk's bytes depend on, but for the weights."""
+    fields: dict[str, Any] = {
+        "groups": [[group.tokens_per_block, list(group.layer_names)] for group in config.groups],
+        "dtype": str(config.model.dtype),
+        "hash": config.cache.tokens_per_hash,
+        "chunk": config.cache.blocks_per_chunk,
+        "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout],
+    }
+    parallel = config.parallel
+    if not (parallel.is_parallelism_agnostic or config.replicated_layout):
+        names = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
+        fields["ranks"] = [getattr(parallel, name) for name in names]
+    text = json.dumps(fields, sort_keys=True).encode()
+    return "chunks " + hashlib.sha256(text).hexdigest()[:16]

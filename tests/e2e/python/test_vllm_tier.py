@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The secondary tier of vLLM's offloading, as its tiering manager calls it."""
+
+import fake_vllm_tier
+import numpy as np
+import pytest
+from cairn import InvalidArgumentError
+from fake_vllm_tier import LookupResult, Primary
+
+fake_vllm_tier.install()
+
+from cairn.vllm.tier import CairnTier  # noqa: E402
+
+
+@pytest.fixture
+def make(request, settings):
+    def build(extra=None, wait=True, **changed):
+        primary = Primary(CairnTier, settings | (extra or {}), **changed)
+        request.addfinalizer(lambda: primary.tier._rows is not None and primary.tier.shutdown())
+        assert not wait or primary.tier._session.wait(10)
+        return primary
+
+    return build
+
+
+def names(count, begin=0, group=0):
+    return [bytes([begin + i]) * 32 + group.to_bytes(4, "big") for i in range(count)]
+
+
+def fill(primary, seed=1):
+    primary.memory[:] = np.random.default_rng(seed).integers(-128, 128, primary.memory.shape)
+
+
+def test_chunks_come_back_in_another_process(make):
+    first, second = make(), make()
+    fill(first)
+    keys = names(20)
+    assert first.look_up(keys) == 0
+    stored = first.store(keys, range(20))
+    assert stored.success and stored.transfer_bytes == 20 * 4096
+    assert second.look_up([*keys, *names(1, 99)]) == 20
+    places = list(range(31, 11, -1))
+    loaded = second.load(keys, places)
+    assert loaded.success and loaded.successful_keys is None
+    np.testing.assert_array_equal(second.memory[places], first.memory[:20])
+    assert not second.memory[:12].any()
+    assert second.tier.locality.value == "LOCAL" and not second.tier.has_pending_work()
+
+
+def test_a_load_in_part_says_what_came(make):
+    primary = make()
+    fill(primary)
+    keys = names(3)
+    primary.store([keys[0], keys[2]], [0, 2])
+    loaded = primary.load(keys, [5, 6, 7])
+    assert not loaded.success and loaded.successful_keys == [keys[0], keys[2]]
+    np.testing.assert_array_equal(primary.memory[5], primary.memory[0])
+    nothing = primary.load(names(2, 50), [8, 9])
+    assert not nothing.success and nothing.successful_keys is None
+
+
+def test_what_failed_to_load_is_a_miss_for_who_asked(make):
+    """Or else it would be looked up, found and loaded for ever."""
+    primary = make()
+    keys = names(2)
+    primary.store(keys, [0, 1])
+    assert primary.look_up(keys) == 2
+    space = primary.tier._session.space
+    space.delete([space.opaque_key(key) for key in keys])
+    assert primary.look_up(keys) == 2  # what is known is not asked again
+    assert not primary.load(keys, [2, 3]).success
+    assert primary.look_up(keys) == 0
+    primary.store(keys, [0, 1])
+    primary.end()
+    assert primary.look_up(keys, "another") == 2
+
+
+def test_what_is_known_is_forgotten_with_who_asked(make):
+    primary = make()
+    keys = names(3)
+    assert primary.look_up(keys[:2], "a") == 0 and primary.look_up(keys[1:], "b") == 0
+    primary.end("a")
+    known = dict(primary.tier._known)
+    primary.end("b")
+    assert keys[0] not in known and not primary.tier._known and not primary.tier._keys_of
+    # A request may end before its answer is there.
+    context = fake_vllm_tier.SimpleNamespace(req_id="c")
+    assert primary.tier.lookup(keys[0], context) == LookupResult.RETRY
+    primary.end("c")
+    while primary.tier._known:
+        primary.step()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kv_cache_layout": "LBNHC"},
+        {"model": fake_vllm_tier.SimpleNamespace(name="fake-model", dtype="float16")},
+        {"parallel": {"is_parallelism_agnostic": False, "tp_size": 2}},
+        {"cache": fake_vllm_tier.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=2)},
+    ],
+)
+def test_chunks_of_another_layout_are_apart(make, changed):
+    first, other = make(), make(**changed)
+    first.store(names(1), [0])
+    assert first.look_up(names(1)) == 1 and other.look_up(names(1)) == 0
+
+
+def test_draining_ends_all_jobs_and_the_end_lets_go_of_memory(make):
+    primary = make()
+    numbers = [primary.submit(names(8), range(8), False) for _ in range(5)]
+    primary.tier.drain_jobs()
+    primary.step()
+    assert sorted(primary.finished) == numbers
+    view = primary.tier._primary_kv_view
+    primary.tier.shutdown()
+    view.release()
+
+
+def test_without_a_daemon_there_are_misses_and_failed_jobs(make):
+    primary = make({"control": "127.0.0.1:1", "data": None}, wait=False)
+    assert primary.look_up(names(2)) == 0
+    assert not primary.store(names(2), [0, 1]).success
+    assert not primary.load(names(2), [0, 1]).success
+
+
+@pytest.mark.parametrize(
+    "extra, says",
+    [
+        ({"weights_revision": ""}, "no 'weights_revision'"),
+        ({"recipe": "exact"}, "the tier CairnTier has 'recipe'"),
+        ({"lookup_timeout": 0}, "lookup_timeout is 0"),
+    ],
+)
+def test_settings_that_are_refused(make, extra, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        make(extra)
