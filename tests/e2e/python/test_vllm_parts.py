@@ -2,16 +2,18 @@
 """Parts of the vLLM connector alone: layouts, ranks, settings, what is refused by name, staging."""
 
 import logging
+import time
 
 import fake_vllm
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, Part, paged
+from cairn import DeadlineExceededError, InvalidArgumentError, Part, paged
 from conftest import open_space
 
 fake_vllm.install()
 
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
+from cairn.vllm.lookup import Found, Lookups  # noqa: E402
 from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.revision import revision_of  # noqa: E402
@@ -237,6 +239,41 @@ def test_revisions_tell_weights_apart(tmp_path):
 class _Session:
     def __init__(self, space):
         self.space = space
+
+
+class _SlowSpace:
+    """Of a daemon that does not answer."""
+
+    def match(self, keys, timeout):
+        time.sleep(timeout)
+        raise DeadlineExceededError("late")
+
+    def _release(self, lease):
+        time.sleep(0.1)
+
+
+def test_the_end_waits_for_one_question_at_most():
+    lookups = Lookups(_Session(_SlowSpace()), 0.4, logging.getLogger("test"))
+    asked = [lookups.ask([bytes(32)]) for _ in range(20)]
+    for lease in range(50):
+        lookups.release(bytes([lease] * 16))
+    began = time.monotonic()
+    lookups.close()
+    assert time.monotonic() - began < 2.0
+    time.sleep(max(0.0, asked[-1].deadline - time.monotonic()) + 0.01)
+    assert all(lookups.poll(one) == Found() for one in asked)
+
+
+def test_a_look_up_that_fails_unheard_of_is_a_miss(caplog):
+    lookups = Lookups(_Session(object()), 5.0, logging.getLogger("test"))
+    lookups.release(bytes(16))
+    for _ in range(2):
+        asked = lookups.ask([bytes(32)])
+        while (found := lookups.poll(asked)) is None:
+            pass
+        assert found == Found() and time.monotonic() < asked.deadline
+    lookups.close()
+    assert "a lookup failed" in caplog.text and "a lease was not given back" in caplog.text
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ class Lookups:
         self._work: queue.SimpleQueue[Lookup | bytes | None] = queue.SimpleQueue()
         self._answered = threading.Condition()
         self.pending_count = 0  # guarded by _answered
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="cairn-lookup", daemon=True)
         self._thread.start()
 
@@ -84,11 +85,13 @@ class Lookups:
                 self._answered.wait(seconds)
 
     def close(self) -> None:
+        """What is still asked is not, and leases end with the session."""
+        self._is_closing = True
         self._work.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (work := self._work.get()) is not None and not self._is_closing:
             if isinstance(work, bytes):
                 self._release(work)
                 continue
@@ -110,6 +113,9 @@ class Lookups:
         except Error as error:
             self._log.debug("cairn: a lookup failed, taken as a miss: %s", error)
             return Found()
+        except Exception:  # whatever it is, the thread has to live
+            self._log.exception("cairn: a lookup failed, taken as a miss")
+            return Found()
         return Found(match.block_count, match.lease)
 
     def _release(self, lease: bytes) -> None:
@@ -119,3 +125,5 @@ class Lookups:
                 space._release(lease)
         except Error as error:  # it expires, or ends with the session
             self._log.debug("cairn: a lease was not given back: %s", error)
+        except Exception:
+            self._log.exception("cairn: a lease was not given back")
