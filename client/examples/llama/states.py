@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of sequences in Cairn: bytes whose layout only the engine knows, under the tokens that they are
-of. For engines that hand out a sequence's state in one piece, as llama.cpp does.
+"""States of sequences in Cairn: bytes whose layout only the engine knows, under the tokens that they
+are of. For engines that hand out a sequence's state in one piece, as llama.cpp does.
 
-A state is cut into pieces of one length, the blocks of a space of opaque states. Pieces are named by
-what the whole state holds, so that those of two runs never mix; a head, named by the tokens, in a
+A state is cut into pieces of one length, the blocks of a space of opaque states. Pieces are named
+by what the whole state holds, so that those of two runs never mix; a head, named by the tokens, in a
 space of its own, says which state it is."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class States:
         self._heads.put(self._head(tokens), source=_HEAD.pack(len(state), digest))
 
     def find(self, tokens: Sequence[int]) -> tuple[int, bytes | None]:
-        """The state of the longest beginning of these tokens that there is, and how many they are."""
+        """The state of the longest beginning of these tokens that is kept, and their number."""
         counts = list(range(self.boundary(tokens), 0, -self._step))
         if counts:
             there = self._heads.contains([self._head(tokens[:count]) for count in counts])

@@ -39,8 +39,8 @@ class Capture:
 
     sequences: how many to write, each into a folder of its own: FOLDER/0, the longest, FOLDER/1, …
     tokens_max: of one. bytes_max: of all that is kept meanwhile, twice as many sequences at most.
-    every: takes one sequence of so many that begin, or go on in a way of their own. parts: which layers and heads of each group
-    this rank puts, where it does not put whole blocks. Groups that are not K and V are left out.
+    every: takes one sequence of so many that begin, or go on in a way of their own. parts: which
+    layers and heads of each group this rank puts, where it does not put whole blocks. Groups that are not K and V are left out.
     Blocks have to come after their parents. Thread-safe.
     """
 

@@ -38,8 +38,8 @@ class CairnL2:
 
     weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
     the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
-    task, in seconds from its submission on. object_bytes: lengths of objects that earlier processes may have stored; those
-    that this process stores or loads it learns by itself.
+    task, in seconds from its submission on. object_bytes: lengths of objects that earlier processes
+    may have stored; those that this process stores or loads it learns by itself.
     """
 
     def __init__(

@@ -5,8 +5,8 @@
      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
      "kv_connector_extra_config": {"control": "127.0.0.1:7070"}}
 
-Only `connector`, `stats` and `tier` import vLLM. What the scheduler decides, `scheduler`, and what a worker
-moves, `worker`, know nothing of it.
+Only `connector`, `stats` and `tier` import vLLM. What the scheduler decides, `scheduler`, and what a
+worker moves, `worker`, know nothing of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Found:
 
 
 class Lookup:
-    """One question. `found` is None until it is answered, or `Lookups.poll` sees its time is over."""
+    """One question. `found` is None until it is answered, or `Lookups.poll` sees it is late."""
 
     def __init__(self, keys: list[bytes], deadline: float) -> None:
         self.keys, self.deadline = keys, deadline
@@ -59,7 +59,7 @@ class Lookups:
         return lookup
 
     def poll(self, lookup: Lookup) -> Found | None:
-        """None: not known yet. After its deadline it is a miss: the thread may be busy with others."""
+        """None: not known yet. When it is late it is a miss: the thread may be busy with others."""
         with self._answered:
             if lookup.found is None and time.monotonic() > lookup.deadline:
                 lookup.found, lookup.is_dropped = Found(), True

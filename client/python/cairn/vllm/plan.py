@@ -25,8 +25,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Save:
-    """Consecutive blocks of a chain. Where the engine has let go of one of a group's blocks, nothing
-    is saved of that group. parent: the key before them; None: they begin the chain."""
+    """Consecutive blocks of a chain. Where the engine has let go of one of a group's blocks,
+    nothing is saved of that group. parent: the key before them; None: they begin the chain."""
 
     keys: list[bytes]
     blocks: Tables

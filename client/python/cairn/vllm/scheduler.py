@@ -72,8 +72,8 @@ class _Chain:
 
 
 class Scheduler:
-    """`is_loading` and `is_saving`: what the engine's role lets it. recorded: of so many requests all
-    blocks are put, those too that are there already, as a tap wants sequences from their begin."""
+    """`is_loading` and `is_saving`: what the engine's role lets it. recorded: of so many requests
+    all blocks are put, those too that are there already, as a tap wants whole sequences."""
 
     def __init__(
         self,
@@ -170,8 +170,8 @@ class Scheduler:
     def plan(
         self, scheduled: dict[str, int], blocks_of: Callable[[str], Sequence[Sequence[int]] | None]
     ) -> Plan:
-        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks, of each
-        group."""
+        """scheduled: how many tokens of a request this step computes. blocks_of: its blocks, of
+        each group."""
         plan = Plan(loads=self._planned, is_idle=not any(scheduled.values()))
         self._planned = []
         if self._is_saving and self._lookups.is_open:

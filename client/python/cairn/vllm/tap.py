@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what an engine computes, as dumps for `cairnctl evaluate` (docs/engines/vllm.md): K and V on
-their way into the store, and queries on their way into attention.
+"""Records what an engine computes, as dumps for `cairnctl evaluate` (docs/engines/vllm.md): K and V
+on their way into the store, and queries on their way into attention.
 
-Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache, metadata,
-…)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""
+Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache,
+metadata, …)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""
 
 from __future__ import annotations
 
 import logging
 import pathlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..capture import QUERY_TOKENS_MAX, Capture
@@ -31,15 +31,15 @@ class _Wanted:
 
 
 class Tap:
-    """layers: of each group the engine's layers, by the model's indices. Calls come from the engine's
-    thread, but for `before_puts` and `after_puts`, which come from the one that puts."""
+    """layers: of each group the engine's layers, by the model's indices. Calls come from the
+    engine's thread, but for `before_puts` and `after_puts`, which come from the one that puts."""
 
     def __init__(
         self,
         settings: Settings,
         folder: str,
         parts: list[Part],
-        layers: list[Mapping[int, Any]],
+        layers: Sequence[Mapping[int, Any]],
         engine_tokens: int,
         log: logging.Logger,
     ) -> None:
@@ -91,11 +91,11 @@ class Tap:
         inner = impl.forward
 
         def forward(
-            of: Any, query: Any, key: Any, value: Any, cache: Any, metadata: Any, *rest: Any, **more: Any
+            of: Any, query: Any, k: Any, v: Any, cache: Any, metadata: Any, *rest: Any, **more: Any
         ) -> Any:
             if self._wanted[group] and metadata is not None:
                 self._see(group, index, query, metadata)
-            return inner(of, query, key, value, cache, metadata, *rest, **more)
+            return inner(of, query, k, v, cache, metadata, *rest, **more)
 
         impl.forward = forward
 

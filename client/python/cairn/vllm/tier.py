@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A secondary tier of vLLM's own offloading in Cairn (docs/engines/vllm.md): GPU, vLLM's host memory,
-Cairn.
+"""A secondary tier of vLLM's own offloading in Cairn (docs/engines/vllm.md): GPU, vLLM's host
+memory, Cairn.
 
     {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
        "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
@@ -59,8 +59,8 @@ class _Asked:
 
 
 class CairnTier(SecondaryTierManager):
-    """Its calls come from vLLM's scheduler, and return at once. Every job ends within its timeout, and
-    raises nothing: what fails is a miss, or is not stored."""
+    """Its calls come from vLLM's scheduler, and return at once. Every job ends within its timeout,
+    and raises nothing: what fails is a miss, or is not stored."""
 
     medium: ClassVar[Medium] = Medium.CPU
 

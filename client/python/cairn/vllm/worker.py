@@ -29,8 +29,8 @@ IDLE_SECONDS = 0.005  # that a step without work leaves to a load
 
 @dataclass(frozen=True)
 class GroupPart:
-    """What this worker has of a group of layers. split: how many of the blocks of `cache` one of the
-    scheduler's has."""
+    """What this worker has of a group of layers. split: how many of the blocks of `cache` one of
+    the scheduler's has."""
 
     cache: paged.PagedCache
     part: Part
@@ -171,8 +171,8 @@ class Worker:
     def _load_group(
         self, space: Space, group: GroupPart, load: Load, blocks: list[int], deadline: float
     ) -> tuple[int, int]:
-        """How many of the keys are good before the first that failed, and the bytes that moved. What
-        is out of the group's window is not asked for."""
+        """How many of the keys are good before the first that failed, and the bytes that moved.
+        What is out of the group's window is not asked for."""
         ratio = len(blocks) // len(load.keys)
         tables = [blocks[i * ratio : (i + 1) * ratio] for i in range(len(load.keys))]
         asked = [i for i, table in enumerate(tables) if any(x != paged.SKIPPED for x in table)]
@@ -204,7 +204,8 @@ class Worker:
 
     def _copies(self, save: Save, index: int, ratio: int) -> list[Put] | None:
         """Puts of the groups of a block, out of copies. None: there is no room for them."""
-        space, puts = self._session.space, []
+        puts: list[Put] = []
+        space = self._session.space
         for group, blocks in zip(self._groups, save.blocks, strict=True):
             table = blocks[index * ratio : (index + 1) * ratio]
             if paged.SKIPPED in table:  # the engine has let go of some of it
