@@ -17,6 +17,10 @@ LaunchResult LaunchEncode(const EncodePlan&, const std::byte*, TileResult*, uint
   return LaunchResult::kUnavailable;
 }
 
+LaunchResult LaunchAttend(const AttendPlan&, const std::byte*, std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+
 std::string_view LastDeviceError() { return {}; }
 
 }  // namespace cairn::kernels

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
@@ -56,6 +57,16 @@ LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32
 //   status   plan.image_count words, zeroed before. Then a word is 0 where results and image are
 //            whole, else kTargetTooSmall: its table has a page that is none, or a hole
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
+                          uint32_t* status, Stream stream);
+
+// The same of attention: outputs and log sums are whole when what is on the stream is over.
+//   plan     as MakeAttendPlan() gave it
+//   bytes    its buffer, on the device
+//   scratch  plan.scratch_bytes on the device, at a multiple of 16, in any state
+//   status   plan.status_count words, zeroed before. Then a word is 0, or the codecs::Error that
+//            says why its image or tail was not attended to: outputs and log sums of its sequence
+//            are in any state, those of others are not touched by it
+LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream);
 
 // What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.

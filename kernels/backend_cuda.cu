@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "kernels/backend.h"
+#include "kernels/body/attend_kernels.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
 
@@ -42,8 +43,8 @@ Availability Find() {
 }
 
 // Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
-// list's; those that encode come behind.
-using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeLists>;
+// list's; those that encode come behind, then those that attend.
+using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeLists + kAttendLists>;
 
 Residents& ResidentsOf(int device) {
   static std::array<Residents, kDevicesMax> residents;
@@ -51,15 +52,16 @@ Residents& ResidentsOf(int device) {
 }
 
 // Asks CUDA once a kernel and device, and lets the kernel have its shared memory.
-bool FindResidents(const void* kernel, int device, uint32_t shared_bytes, uint32_t* blocks) {
+bool FindResidents(const void* kernel, int device, uint32_t threads, uint32_t shared_bytes,
+                   uint32_t* blocks) {
   int processors = 0;
   int resident = 0;
   const bool is_ok =
       IsOk(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(shared_bytes))) &&
       IsOk(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
-      IsOk(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kBlockThreads,
-                                                         shared_bytes));
+      IsOk(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel,
+                                                         static_cast<int>(threads), shared_bytes));
   if (!is_ok) return false;
   *blocks = static_cast<uint32_t>(processors * resident);
   return true;
@@ -68,17 +70,16 @@ bool FindResidents(const void* kernel, int device, uint32_t shared_bytes, uint32
 // Puts a kernel with its one argument on a stream, with as many blocks as the device holds: a
 // captured graph has them for plans of any length.
 template <typename Arguments>
-bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t shared_bytes,
-                  Arguments arguments, cudaStream_t stream) {
+bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t threads,
+                  uint32_t shared_bytes, Arguments arguments, cudaStream_t stream) {
   std::atomic<uint32_t>& known = ResidentsOf(device)[number];
   uint32_t blocks = known.load(std::memory_order_relaxed);
   if (blocks == 0) {
-    if (!FindResidents(kernel, device, shared_bytes, &blocks)) return false;
+    if (!FindResidents(kernel, device, threads, shared_bytes, &blocks)) return false;
     known.store(blocks, std::memory_order_relaxed);
   }
   void* list[] = {&arguments};
-  return IsOk(
-      cudaLaunchKernel(kernel, dim3(blocks), dim3(kBlockThreads), list, shared_bytes, stream));
+  return IsOk(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), list, shared_bytes, stream));
 }
 
 struct CudaDecode {
@@ -92,7 +93,7 @@ struct CudaDecode {
   void Kernel(const KernelShape& shape) {
     if (plan.counts[shape.list] == 0 || !is_ok) return;
     args.list = shape.list;
-    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), shape.list, device,
+    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), shape.list, device, shape.threads,
                          shape.shared_bytes, args, stream);
   }
 };
@@ -109,6 +110,23 @@ struct CudaEncode {
     if (plan.counts[shape.list] == 0 || !is_ok) return;
     args.list = shape.list;
     is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), kDecodeLists + shape.list, device,
+                         shape.threads, shape.shared_bytes, args, stream);
+  }
+};
+
+struct CudaAttend {
+  const AttendPlan& plan;
+  AttendArgs args;
+  cudaStream_t stream;
+  int device;
+  bool is_ok = true;
+
+  template <auto kKernel>
+  void Kernel(const KernelShape& shape) {
+    if (plan.counts[shape.list] == 0 || !is_ok) return;
+    args.list = shape.list;
+    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel),
+                         kDecodeLists + kEncodeLists + shape.list, device, shape.threads,
                          shape.shared_bytes, args, stream);
   }
 };
@@ -147,6 +165,18 @@ LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileRe
   const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results, status, 0};
   CudaEncode launch{plan, args, static_cast<cudaStream_t>(stream), device};
   ForEachEncodeKernel(launch);
+  return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
+}
+
+LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
+                          uint32_t* status, Stream stream) {
+  int device = 0;
+  const LaunchResult result = CheckLaunch(stream, &device);
+  if (result != LaunchResult::kOk) return result;
+  const AttendArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<float*>(scratch),
+                        status, 0};
+  CudaAttend launch{plan, args, static_cast<cudaStream_t>(stream), device};
+  ForEachAttendKernel(launch);
   return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
 }
 

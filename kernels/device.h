@@ -99,6 +99,9 @@ CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
 // a * b + c, rounded once.
 CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
+// The larger of two numbers.
+CAIRN_DEVICE float Larger(float a, float b) { return fmaxf(a, b); }
+
 // Of finite values, as codecs/numbers/math.h has them: two at a time, `low` in the lower half.
 CAIRN_DEVICE uint32_t PackBf16(float low, float high) {
   uint32_t packed;
@@ -116,6 +119,20 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
       : "=f"(value)
       : "r"(bits));
   return value;
+}
+
+// Products of two fp16 in a word, each rounded to fp16.
+CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
+  uint32_t products;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
+  return products;
+}
+// 2^x within a few units in the last place; 0 where that would be a denormal. Of kernels whose
+// results are near, not equal.
+CAIRN_DEVICE float Exp2Near(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 
 // Global memory that nobody writes while the kernel runs, at a multiple of what is loaded.
@@ -195,6 +212,14 @@ CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_
       "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc "
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// d[16 x 8] += a[16 x 16] * b[16 x 8], fp16 in fp32, as mma.m16n8k16 spreads them. Denormals count.
+CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 

@@ -23,7 +23,15 @@
 
 namespace cairn::kernels::emulated {
 
-enum class Collective : uint8_t { kBallot, kShuffle, kShuffleXor, kOr, kSync, kMma };
+enum class Collective : uint8_t {
+  kBallot,
+  kShuffle,
+  kShuffleXor,
+  kOr,
+  kSync,
+  kMmaBits,
+  kMmaHalves
+};
 enum class Access : uint8_t { kLoad, kStore };
 
 // The numbers of the running thread.
@@ -42,7 +50,8 @@ void CheckShared(const void* at, size_t bytes, int line);
 void CopyAsync(void* shared, const void* global, size_t bytes, int line);
 void CopyCommit();
 void CopyWait(uint32_t pending);
-void Mma(int32_t* d, const uint32_t* a, const uint32_t* b, int line);
+// d: 4 of int32_t of kMmaBits, of float of kMmaHalves.
+void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, int line);
 
 }  // namespace cairn::kernels::emulated
 
@@ -105,6 +114,7 @@ CAIRN_DEVICE uint32_t Choose(uint32_t mask, uint32_t a, uint32_t b) {
   return (a & mask) | (b & ~mask);
 }
 CAIRN_DEVICE float FusedMultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+CAIRN_DEVICE float Larger(float a, float b) { return __builtin_fmaxf(a, b); }
 
 CAIRN_DEVICE uint32_t PackBf16(float low, float high) {
   return codecs::FloatToBf16(low) | static_cast<uint32_t>(codecs::FloatToBf16(high)) << 16;
@@ -118,6 +128,14 @@ CAIRN_DEVICE uint32_t PackFp16(float low, float high) {
 CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
   return codecs::Fp16ToFloat(static_cast<uint16_t>(bits));
 }
+CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
+  const auto product = [&](uint32_t shift) {
+    return codecs::Fp16ToFloat(static_cast<uint16_t>(a >> shift)) *
+           codecs::Fp16ToFloat(static_cast<uint16_t>(b >> shift));
+  };
+  return PackFp16(product(0), product(16));
+}
+CAIRN_DEVICE float Exp2Near(float x) { return x < -126.0F ? 0.0F : __builtin_exp2f(x); }
 
 template <typename T>
 T LoadGlobal(const void* from, int line = __builtin_LINE()) {
@@ -185,7 +203,11 @@ void CopyWait() {
 
 CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                           int line = __builtin_LINE()) {
-  emulated::Mma(d, a, b, line);
+  emulated::Mma(emulated::Collective::kMmaBits, d, a, b, line);
+}
+CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                            int line = __builtin_LINE()) {
+  emulated::Mma(emulated::Collective::kMmaHalves, d, a, b, line);
 }
 
 }  // namespace cairn::kernels

@@ -7,11 +7,9 @@
 
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
-#include "codecs/forms/form.h"
 #include "codecs/image/settle.h"
 #include "codecs/pack/dense.h"
 #include "codecs/pack/strip.h"
-#include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
 #include "kernels/plan_side.h"
 
@@ -34,9 +32,8 @@ static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max()
 // Where a tile stands, and what of it is decoded at once.
 struct PlacedTile {
   TileGeometry geometry;
-  codecs::TileEntry entry;
-  codecs::TileLayout layout;
-  codecs::ProfileHead at;
+  uint32_t index;
+  uint16_t form;
   uint32_t plane;
   uint8_t* target;  // BaseOf()
 };
@@ -109,41 +106,13 @@ Error ForEachTile(const DecodeJob& job, Visit visit) {
   return tiling.ForEach(job.slice, [&](uint32_t index) {
     const codecs::TileArea area = tiling.AreaOf(index);
     PlacedTile tile{};
-    tile.at = {area.slice.layer_first, area.slice.head_first};
+    tile.index = index;
+    tile.form = prefix.Tile(index).form;
     tile.plane = area.plane_first;
     tile.target = BaseOf(job.target, job.slice, area);
     tile.geometry = codecs::GeometryOf(spec, tile.plane);
-    tile.entry = prefix.Tile(index);
-    // Parsing found that there is one.
-    tile.layout = *codecs::LayoutOf(tile.geometry, spec.recipe, tile.entry.form, tile.entry.rows,
-                                    tile.entry.bytes);
     return visit(tile);
   });
-}
-
-TileTask TaskOf(const DecodeJob& job, const PlacedTile& tile, uint32_t plane) {
-  TileTask task{};
-  task.source = codecs::U8(job.image) + tile.entry.offset;
-  task.target = tile.target;
-  task.bytes = tile.entry.bytes;
-  task.crc = tile.entry.crc;
-  // A form has one of them at most.
-  const codecs::TilePart& map = tile.layout.kept_map.bytes != 0      ? tile.layout.kept_map
-                                : tile.layout.corrections.bytes != 0 ? tile.layout.corrections
-                                                                     : tile.layout.pattern_index;
-  const codecs::TilePart& params =
-      tile.layout.params.bytes != 0 ? tile.layout.params : tile.layout.scales;
-  task.params_at = static_cast<uint32_t>(params.offset);
-  task.row_bits_at = static_cast<uint32_t>(tile.layout.row_bits.offset);
-  task.positions_at = static_cast<uint32_t>(tile.layout.positions.offset);
-  if (job.prefix->spec().recipe.NeedsSideObject()) task.head = HeadNumber(job.side, tile.at);
-  task.map_at = static_cast<uint32_t>(map.offset);
-  task.code_row_bytes = static_cast<uint32_t>(tile.layout.codes_bytes / tile.geometry.rows);
-  task.gate_at = tile.layout.gate.bytes == 0 ? 0 : static_cast<uint32_t>(tile.layout.gate.offset);
-  task.coded_tokens = static_cast<uint32_t>(tile.layout.scales.bytes / codecs::kScaleBytes);
-  task.rows = tile.entry.rows;
-  task.plane = static_cast<uint16_t>(plane);
-  return task;
 }
 
 Error Check(const DecodeJob& job) {
@@ -172,8 +141,11 @@ class PlanMaker {
   Error ForEachTask(Visit visit) const {
     for (uint32_t i = 0; i < jobs_.size(); ++i) {
       const Error error = ForEachTile(jobs_[i], [&](const PlacedTile& tile) {
-        const Choice choice = ChoiceOf(planes_[i][tile.plane], tile.entry.form);
-        TileTask task = TaskOf(jobs_[i], tile, kPlanesOfImage * i + tile.plane);
+        const Choice choice = ChoiceOf(planes_[i][tile.plane], tile.form);
+        const DecodeJob& job = jobs_[i];
+        TileTask task = TaskOfTile(*job.prefix, tile.index, job.image, job.side);
+        task.target = tile.target;
+        task.plane = static_cast<uint16_t>(kPlanesOfImage * i + tile.plane);
         const bool is_placed =
             verify_ == Verify::kNo || visit(static_cast<uint32_t>(DecodeList::kVerify), task);
         if (!is_placed) return Error::kTooLarge;

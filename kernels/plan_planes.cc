@@ -5,9 +5,11 @@
 #include <limits>
 
 #include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/numbers/mixed.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
+#include "kernels/plan_side.h"
 
 namespace cairn::kernels {
 
@@ -114,6 +116,36 @@ PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice
     records[plane].first_position = spec.first_position;
   }
   return records;
+}
+
+TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std::byte* image,
+                    const codecs::DecodeInputs& side) {
+  const codecs::ImageSpec& spec = prefix.spec();
+  const codecs::TileId id = prefix.IdOf(index);
+  const TileGeometry geometry = codecs::GeometryOf(spec, id.plane);
+  const codecs::TileEntry entry = prefix.Tile(index);
+  // Parsing found that there is one.
+  const codecs::TileLayout layout =
+      *codecs::LayoutOf(geometry, spec.recipe, entry.form, entry.rows, entry.bytes);
+  // A form has one of them at most.
+  const codecs::TilePart& map = layout.kept_map.bytes != 0      ? layout.kept_map
+                                : layout.corrections.bytes != 0 ? layout.corrections
+                                                                : layout.pattern_index;
+  const codecs::TilePart& params = layout.params.bytes != 0 ? layout.params : layout.scales;
+  TileTask task{};
+  task.source = codecs::U8(image) + entry.offset;
+  task.bytes = entry.bytes;
+  task.crc = entry.crc;
+  task.params_at = static_cast<uint32_t>(params.offset);
+  task.row_bits_at = static_cast<uint32_t>(layout.row_bits.offset);
+  task.positions_at = static_cast<uint32_t>(layout.positions.offset);
+  task.code_row_bytes = static_cast<uint32_t>(layout.codes_bytes / geometry.rows);
+  task.map_at = static_cast<uint32_t>(map.offset);
+  task.gate_at = layout.gate.bytes == 0 ? 0 : static_cast<uint32_t>(layout.gate.offset);
+  task.coded_tokens = static_cast<uint32_t>(layout.scales.bytes / codecs::kScaleBytes);
+  if (spec.recipe.NeedsSideObject()) task.head = HeadNumber(side, {id.layer, id.head});
+  task.rows = entry.rows;
+  return task;
 }
 
 uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area) {

@@ -10,6 +10,8 @@
 
 #include "codecs/format/image_spec.h"
 #include "codecs/format/tiling.h"
+#include "codecs/image/image.h"
+#include "codecs/side/decode_inputs.h"
 #include "codecs/types/error.h"
 #include "codecs/types/shape.h"
 #include "kernels/records.h"
@@ -38,6 +40,11 @@ codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slic
 //   image  whose status it is
 PlaneRecords RecordsOf(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                        const PagedView& view, uint32_t image);
+
+// What a plan says of tile `index`, but of its target, its plane and which of its tokens.
+//   image  on the device
+TileTask TaskOfTile(const codecs::ImagePrefix& prefix, uint32_t index, const std::byte* image,
+                    const codecs::DecodeInputs& side);
 
 // Where the layer and head of a tile start in page 0.
 uint8_t* BaseOf(const PagedView& view, const codecs::Slice& slice, const codecs::TileArea& area);

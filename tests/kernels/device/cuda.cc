@@ -162,6 +162,11 @@ void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
   NoteLaunch(LaunchEncode(plan, bytes, results, status, TheState().stream));
 }
 
+void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
+            uint64_t) {
+  NoteLaunch(LaunchAttend(plan, bytes, scratch, status, TheState().stream));
+}
+
 std::string Finish() {
   State& state = TheState();
   IsOk(cudaStreamSynchronize(state.stream), "cudaStreamSynchronize");

@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
@@ -40,6 +41,8 @@ void Fill(std::byte* to, uint8_t byte, size_t bytes);
 //   seed  of the order in which the executor runs threads
 void Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status, uint64_t seed = 1);
 void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results, uint32_t* status,
+            uint64_t seed = 1);
+void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
             uint64_t seed = 1);
 void Copy(std::byte* to, const std::byte* from, size_t bytes);
 

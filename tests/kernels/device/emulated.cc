@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "codecs/types/bytes.h"
+#include "kernels/body/attend_kernels.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
 #include "tests/kernels/device/device.h"
@@ -83,7 +84,7 @@ class Launch {
     args_.list = shape.list;
     const uint32_t blocks = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
     fault =
-        emulated::Launch<kKernel>(blocks, kBlockThreads, shape.shared_bytes, args_, options_).fault;
+        emulated::Launch<kKernel>(blocks, shape.threads, shape.shared_bytes, args_, options_).fault;
   }
 
  private:
@@ -127,6 +128,13 @@ void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
   Forget("encode", plan.counts, kEncodeItemLists, bytes);
   ForEachEncodeKernel(
       Launch(plan.counts.data(), EncodeArgs{codecs::U8(bytes), results, status, 0}, seed));
+}
+
+void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
+            uint64_t seed) {
+  ForEachAttendKernel(
+      Launch(plan.counts.data(),
+             AttendArgs{codecs::U8(bytes), reinterpret_cast<float*>(scratch), status, 0}, seed));
 }
 
 std::string Finish() { return std::exchange(TheState().fault, {}); }

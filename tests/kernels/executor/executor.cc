@@ -381,9 +381,9 @@ void CopyCommit() {
 
 void CopyWait(uint32_t pending) { TheMachine().now().copies.Wait(pending); }
 
-void Mma(int32_t* d, const uint32_t* a, const uint32_t* b, int line) {
+void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, int line) {
   MmaPart part{a, b, d};
-  TheMachine().Meet(Collective::kMma, kAllLanes, reinterpret_cast<uintptr_t>(&part), 0, line);
+  TheMachine().Meet(collective, kAllLanes, reinterpret_cast<uintptr_t>(&part), 0, line);
 }
 
 Report Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body body, const void* arguments,

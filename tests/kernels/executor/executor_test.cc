@@ -114,6 +114,48 @@ TEST_F(ExecutorTest, MultipliesBitsAsPtxSpreadsThem) {
   }
 }
 
+// Halves of a and b are small whole numbers, a denormal each eighth.
+CAIRN_KERNEL MultiplyHalfWords(WordArgs args) {
+  const uint32_t lane = ThreadIndex();
+  uint32_t a[4], b[2];
+  float d[4];
+  for (uint32_t i = 0; i < 4; ++i) {
+    a[i] = LoadGlobal<uint32_t>(args.source + 4 * lane + i);
+    d[i] = static_cast<float>(i);
+  }
+  for (uint32_t i = 0; i < 2; ++i) b[i] = LoadGlobal<uint32_t>(args.source + 128 + 2 * lane + i);
+  MmaHalves(d, a, b);
+  for (uint32_t i = 0; i < 4; ++i) {
+    StoreGlobal(args.target + 4 * lane + i, codecs::FloatBits(d[i]));
+  }
+}
+
+TEST_F(ExecutorTest, MultipliesHalvesAsPtxSpreadsThem) {
+  for (uint32_t i = 0; i < 192; ++i) {
+    const auto half = [&](uint32_t number) -> uint32_t {
+      if (number % 8 == 0) return number % 1024;  // times 2^-24
+      return codecs::FloatToFp16(static_cast<float>(number % 17), codecs::Fp16Rounding::kUp);
+    };
+    source_[i] = half(i * 7 + 3) | half(i * 5 + 1) << 16;
+  }
+  ASSERT_EQ(Launch<MultiplyHalfWords>(1, 32, 1, Args()).fault, "");
+  for (uint32_t row = 0; row < 16; ++row) {
+    for (uint32_t column = 0; column < 8; ++column) {
+      const uint32_t slot = row / 8 * 2 + column % 2;
+      double sum = slot;
+      for (uint32_t k = 0; k < 16; ++k) {
+        const uint32_t half = k / 8, part = k % 8 / 2;
+        const uint32_t a = source_[4 * (row % 8 * 4 + part) + row / 8 + 2 * half];
+        const uint32_t b = source_[128 + 2 * (column * 4 + part) + half];
+        sum += double{codecs::Fp16ToFloat(static_cast<uint16_t>(a >> 16 * (k % 2)))} *
+               codecs::Fp16ToFloat(static_cast<uint16_t>(b >> 16 * (k % 2)));
+      }
+      ASSERT_EQ(codecs::BitsFloat(target_[4 * (row % 8 * 4 + column / 2) + slot]),
+                static_cast<float>(sum));
+    }
+  }
+}
+
 struct Words {
   uint32_t of[kThreads];
 };

@@ -31,21 +31,65 @@ uint64_t CombinedOf(const std::array<Thread*, kWarpLanes>& lanes, const Arrival&
   return all;
 }
 
-// As PTX spreads mma.m16n8k256 over lanes: lane 4 g + p has words p and p + 4 of rows g and g + 8
-// of a, words p and p + 4 of column g of b, and columns 2 p and 2 p + 1 of rows g and g + 8 of d.
-void Multiply(const std::array<Thread*, kWarpLanes>& lanes) {
-  const auto part = [&](uint32_t lane) -> const MmaPart& {
-    return *reinterpret_cast<const MmaPart*>(lanes[lane]->at.value);
-  };
+using Lanes = std::array<Thread*, kWarpLanes>;
+
+const MmaPart& PartOf(const Lanes& lanes, uint32_t lane) {
+  return *reinterpret_cast<const MmaPart*>(lanes[lane]->at.value);
+}
+
+// As PTX spreads mma.m16n8k256 and mma.m16n8k16 over lanes: lane 4 g + p has words p and p + 4 of
+// rows g and g + 8 of a, words p and p + 4 of column g of b, and columns 2 p and 2 p + 1 of rows g
+// and g + 8 of d.
+uint32_t WordOfA(const Lanes& lanes, uint32_t row, uint32_t word) {
+  return PartOf(lanes, row % 8 * 4 + word % 4).a[row / 8 + word / 4 * 2];
+}
+uint32_t WordOfB(const Lanes& lanes, uint32_t column, uint32_t word) {
+  return PartOf(lanes, column * 4 + word % 4).b[word / 4];
+}
+template <typename T>
+T& ElementOfD(const Lanes& lanes, uint32_t row, uint32_t column) {
+  T* d = static_cast<T*>(PartOf(lanes, row % 8 * 4 + column / 2).d);
+  return d[row / 8 * 2 + column % 2];
+}
+
+void MultiplyBits(const Lanes& lanes) {
   for (uint32_t row = 0; row < 16; ++row) {
     for (uint32_t column = 0; column < 8; ++column) {
       int32_t sum = 0;
       for (uint32_t word = 0; word < 8; ++word) {
-        const uint32_t a = part(row % 8 * 4 + word % 4).a[row / 8 + word / 4 * 2];
-        const uint32_t b = part(column * 4 + word % 4).b[word / 4];
-        sum += std::popcount(a & b);
+        sum += std::popcount(WordOfA(lanes, row, word) & WordOfB(lanes, column, word));
       }
-      part(row % 8 * 4 + column / 2).d[row / 8 * 2 + column % 2] += sum;
+      ElementOfD<int32_t>(lanes, row, column) += sum;
+    }
+  }
+}
+
+struct Halves {
+  float of[16];
+};
+
+template <typename WordAt>
+Halves HalvesOf(WordAt word_at) {
+  Halves halves;
+  for (uint32_t i = 0; i < 16; ++i) {
+    halves.of[i] = codecs::Fp16ToFloat(static_cast<uint16_t>(word_at(i / 2) >> (16 * (i % 2))));
+  }
+  return halves;
+}
+
+// Exact products, whose sum is rounded once: devices round it more often, and towards zero.
+void MultiplyHalvesOf(const Lanes& lanes) {
+  std::array<Halves, 8> columns;
+  for (uint32_t i = 0; i < 8; ++i) {
+    columns[i] = HalvesOf([&](uint32_t word) { return WordOfB(lanes, i, word); });
+  }
+  for (uint32_t row = 0; row < 16; ++row) {
+    const Halves a = HalvesOf([&](uint32_t word) { return WordOfA(lanes, row, word); });
+    for (uint32_t column = 0; column < 8; ++column) {
+      auto& d = ElementOfD<float>(lanes, row, column);
+      double sum = d;
+      for (uint32_t i = 0; i < 16; ++i) sum += double{a.of[i]} * columns[column].of[i];
+      d = static_cast<float>(sum);
     }
   }
 }
@@ -120,7 +164,8 @@ bool Warp::GiveResults(const Arrival& at, std::string* fault) {
 
 bool Warp::Complete(const Thread& last, std::string* fault) {
   if (!AreAllThere(last, fault) || !GiveResults(last.at, fault)) return false;
-  if (last.at.collective == Collective::kMma) Multiply(lanes);
+  if (last.at.collective == Collective::kMmaBits) MultiplyBits(lanes);
+  if (last.at.collective == Collective::kMmaHalves) MultiplyHalvesOf(lanes);
   if (last.at.collective == Collective::kSync) ++syncs;
   return true;
 }

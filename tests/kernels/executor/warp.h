@@ -26,11 +26,11 @@ struct Arrival {
   int line = 0;
 };
 
-// What a lane brings to a product: see MmaBits().
+// What a lane brings to a product: see MmaBits() and MmaHalves().
 struct MmaPart {
   const uint32_t* a;
   const uint32_t* b;
-  int32_t* d;
+  void* d;
 };
 
 // Copies that a thread has under way, in groups.

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What kernels that attend read of a plan: an AttendHeader, queries, planes, parts, works by
+// kernel.
+//
+// Thread-safety: values. Free of the standard library but for integers.
+
+#include <cstdint>
+
+#include "codecs/types/dtype.h"
+#include "kernels/records.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kAttendThreads = 128;    // of a block of the kernels for affine codes
+inline constexpr uint32_t kAttendRows = 16;        // query rows of a work
+inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…
+inline constexpr uint32_t kAttendKGroup = 128;     // likewise: tokens that share a (min, range)
+inline constexpr uint32_t kAttendVGroup = 64;      // likewise: channels
+inline constexpr uint32_t kAttendNarrowDim = 128;  // of AttendList::kNarrow, at most
+inline constexpr uint32_t kAttendDimMax = 576;     // of K and V
+
+// Kernels that attend, each with a list of works; then the one that merges what they left.
+enum class AttendList : uint8_t {
+  kAffine8,  // tiles of K and V without rows, in codes of 8 bits between a (min, range)
+  kAffine4,
+  kAffine2,
+  kNarrow,  // source bits, codes between a (min, range), and fp8
+  kWide,    // every form that can be attended to, and wider heads
+  kMerge,
+  kCount,
+};
+inline constexpr uint32_t kAttendLists = static_cast<uint32_t>(AttendList::kCount);
+// Of bits 8, 4 or 2.
+CAIRN_HD constexpr uint32_t AttendAffineList(uint32_t bits) {
+  return static_cast<uint32_t>(bits == 8   ? AttendList::kAffine8
+                               : bits == 4 ? AttendList::kAffine4
+                                           : AttendList::kAffine2);
+}
+inline constexpr uint32_t kAttendPartLists = static_cast<uint32_t>(AttendList::kMerge);
+
+// The queries of a sequence at a layer. Row r of a KV head is query token r / rows_of_token, head
+// r mod rows_of_token of those that read the KV head.
+struct alignas(16) AttendQueries {
+  const uint8_t* queries;      // [query token][query head][k_dim]
+  float* outputs;              // [query token][query head][v_dim]
+  float* log_sums;             // [query token][query head]
+  const int32_t* tail_tokens;  // on the device; null: tail_tokens_max
+  uint32_t tail_tokens_max;
+  uint32_t query_heads, rows_of_token;
+  uint32_t rows;  // of a KV head
+  uint32_t k_dim, v_dim;
+  float scale;
+  codecs::DType dtype;
+  bool is_causal;  // the tail ends with the query tokens, which do not see those behind them
+};
+
+// Up to 128 tokens of a tile of K and one of V, whose codes are 128 wide and share their groups.
+struct alignas(16) AffinePart {
+  const uint8_t* image;
+  uint32_t k_codes, k_params, v_codes, v_params;  // bytes from there; multiples of 16
+  uint32_t tokens;
+  uint32_t status;  // whose it is
+};
+
+// What codes of a tile are, of those that can be attended to.
+enum class AttendForm : uint8_t { kRaw, kAffine, kFp8, kPatterned, kMixed, kHot };
+
+// Up to 128 tokens of a tile of K and one of V, or of a cache's pages. Of latents V is K's.
+struct alignas(16) AttendPart {
+  TileTask k, v;  // of a tail target is its layer and head in page 0, token 0
+  uint32_t status;
+  AttendForm k_form, v_form;
+  bool is_tail;
+};
+
+// What a block does: some parts for some rows. Of AttendList::kMerge the parts are slots of
+// scratch.
+struct AttendWork {
+  uint32_t part_first, part_count;  // of the list's parts
+  uint32_t slot;                    // of scratch, where the result goes
+  uint32_t row_first;               // of up to kAttendRows
+  uint16_t queries;                 // its AttendQueries
+  uint16_t head;                    // KV head, from that of the first query head on
+};
+
+struct alignas(16) AttendHeader {
+  TaskList lists[kAttendLists];  // of works
+  // Bytes from the header.
+  uint32_t queries_at, planes_at, works_at;
+  uint32_t parts_at[kAttendPartLists];  // AffinePart of the first three lists, else AttendPart
+  // Of scratch: kAttendRows outputs, as wide as the widest, then their log sums.
+  uint32_t slot_floats;
+};
+
+// Arguments of every kernel that attends.
+struct AttendArgs {
+  const uint8_t* plan;  // on the device
+  float* scratch;
+  uint32_t* status;  // words as AttendPlan counts them: 0, or the largest Fault there was
+  uint32_t list;
+};
+
+}  // namespace cairn::kernels

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Attention over codes between a (min, range), as they are: no value is ever made of a code. A code
+// is the mantissa of a denormal fp16, code * 2^-24, which products of halves take exactly; steps go
+// into what it is multiplied with.
+//
+// - scores: q . k is the sum over channels of (q * step) * code, and the sum of q * min, which all
+//   tokens of a part share.
+// - outputs: p . v is the sum over tokens of (p * step) * code, and for each group of V the sum of
+//   p * min.
+//
+// A warp has 32 tokens at a time, of every fourth part of its block's work, and sums of its own. It
+// meets the others at the end. Lane 4 g + p is one of eight lanes g and of four lanes p, as
+// products spread what they take:
+//
+// - K: lane g is a token of 8, lane p has 32 of its channels, a quarter of its codes.
+// - V: lane p is two tokens of 8, lane g has 8 channels of each group of 64.
+// - queries: lane g is row g and row g + 8, lane p has the channels that it has of K.
+//
+// A word of codes gives a pair of codes to each product: those of its halves that are masked out at
+// once. What a mask leaves above the lowest place is a power of two too large, which is made good
+// in queries and in outputs.
+
+#include <cstdint>
+
+#include "kernels/body/affine_decode.h"
+#include "kernels/body/attend_steps.h"
+
+namespace cairn::kernels {
+
+// What a lane has of the sums of its warp.
+struct AffineSums {
+  float outputs[kAttendVGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
+  float extras[4];                      // columns 0 and 1: of min of a group of V; 7: of weights
+  float largest[2];                     // score of row g and g + 8
+};
+
+// The queries times the steps of a part.
+struct SteppedQueries {
+  uint32_t of[2][16];  // of rows g and g + 8: pairs of channels
+  float start[2];      // of each token's sum
+};
+
+CAIRN_DEVICE uint32_t WordOf(const Words4& words, uint32_t i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
+template <uint32_t kBits>
+CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
+                              const AffineStep<kBits>& step, SteppedQueries* queries,
+                              Fault* fault) {
+  using P = Pairing<kBits>;
+  const uint32_t lane = ThreadIndex() % kWarpLanes, p = lane % 4;
+  float sums[4] = {};
+  uint32_t raw[2][2], mins[2];
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    *fault = Worse(*fault, CheckParams(WordOf(step.k_params[lane], i)));
+  }
+  CAIRN_UNROLL
+  for (uint32_t n = 0; n < 16; ++n) {
+    // Channels of the pair, of the 32 of lane p.
+    const uint32_t low = n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
+    const uint32_t high = low + P::kOfHalf;
+    const uint32_t a = WordOf(step.k_params[low / 4 * 4 + p], low % 4);
+    const uint32_t b = WordOf(step.k_params[high / 4 * 4 + p], high % 4);
+    const uint32_t steps = MultiplyHalves(PermuteBytes(a, b, 0x7632),
+                                          StepFactors<kBits>(ExcessOf<kBits>(n % P::kOfHalf)));
+    mins[n % 2] = PermuteBytes(a, b, 0x5410);
+    CAIRN_UNROLL
+    for (uint32_t row = 0; row < 2; ++row) {
+      raw[n % 2][row] = WordOf(shared.queries[row][n / 4][lane], n % 4);
+      queries->of[row][n] = MultiplyHalves(raw[n % 2][row], steps);
+    }
+    if (n % 2 == 1) MmaHalves(sums, {raw[0][0], raw[0][1], raw[1][0], raw[1][1]}, mins);
+  }
+  queries->start[0] = codecs::Multiply(sums[0], kDenormalUnit);
+  queries->start[1] = codecs::Multiply(sums[2], kDenormalUnit);
+}
+
+// Scores of 8 tokens, of those from `first` on.
+template <uint32_t kBits>
+CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
+                              const SteppedQueries& queries, float (&scores)[4]) {
+  using P = Pairing<kBits>;
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  uint32_t words[kBits];  // 4 * kBits bytes of the token's row
+  if constexpr (kBits == 2) {
+    const auto two = *reinterpret_cast<const Words2*>(
+        step.k_codes + (first + g) * AffineStep<kBits>::kRowBytes + 8 * p);
+    words[0] = two.x;
+    words[1] = two.y;
+  } else {
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < kBits / 4; ++i) {
+      const auto& four = *reinterpret_cast<const Words4*>(
+          step.k_codes + KPieceAt<kBits>(first + g, kBits / 4 * p + i));
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+  }
+  scores[0] = scores[1] = queries.start[0];
+  scores[2] = scores[3] = queries.start[1];
+  CAIRN_UNROLL
+  for (uint32_t n = 0; n < 16; n += 2) {
+    const uint32_t word = words[n / P::kOfHalf];
+    MmaHalves(scores,
+              {queries.of[0][n], queries.of[1][n], queries.of[0][n + 1], queries.of[1][n + 1]},
+              {CodePair<kBits>(word, n % P::kOfHalf), CodePair<kBits>(word, (n + 1) % P::kOfHalf)});
+  }
+}
+
+// Turns scores of 32 tokens into weights, and sums to what they are beside them.
+CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
+                              AffineSums* sums) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  const float by[2] = {factors[g], factors[g + 8]};
+  if (tokens < kStepTokens) {
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) {
+      if (8 * (i / 4) + 2 * p + i % 2 >= tokens) {
+        scores[i / 4][i % 4] = codecs::BitsFloat(kMinusInfinityBits);
+      }
+    }
+  }
+  float largest[2];
+  CAIRN_UNROLL
+  for (uint32_t row = 0; row < 2; ++row) {
+    largest[row] = Larger(scores[0][2 * row], scores[0][2 * row + 1]);
+    CAIRN_UNROLL
+    for (uint32_t i = 1; i < 4; ++i) {
+      largest[row] = Larger(largest[row], Larger(scores[i][2 * row], scores[i][2 * row + 1]));
+    }
+    largest[row] = LargerAcross(LargerAcross(largest[row], 1), 2);
+    largest[row] = Larger(codecs::Multiply(largest[row], by[row]), sums->largest[row]);
+  }
+  if (Any(largest[0] > sums->largest[0] || largest[1] > sums->largest[1])) {
+    const float shrink[2] = {Exp2Near(codecs::Add(sums->largest[0], -largest[0])),
+                             Exp2Near(codecs::Add(sums->largest[1], -largest[1]))};
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 32 * kAttendVGroups; ++i) {
+      float& sum = sums->outputs[i / 32][i / 4 % 8][i % 4];
+      sum = codecs::Multiply(sum, shrink[i % 4 / 2]);
+    }
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);
+    }
+    sums->largest[0] = largest[0];
+    sums->largest[1] = largest[1];
+  }
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 16; ++i) {
+    float& score = scores[i / 4][i % 4];
+    score = Exp2Near(FusedMultiplyAdd(score, by[i % 4 / 2], -sums->largest[i % 4 / 2]));
+  }
+}
+
+// Codes of lane g's 8 channels of a group, of two tokens: one in the low halves, one in the high.
+template <uint32_t kBits>
+struct ValuePairs {
+  uint32_t of[kBits / 2];
+
+  CAIRN_DEVICE_MEMBER ValuePairs(const AffineStep<kBits>& step, uint32_t first, uint32_t group) {
+    constexpr uint32_t kRowBytes = AffineStep<kBits>::kRowBytes;
+    const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+    const uint32_t at = (group * (kRowBytes / 2) + kBits * g) ^ VSwizzle<kBits>(p);
+    const uint8_t* even = step.v_codes + (first + p) * kRowBytes + at;
+    const uint8_t* odd = even + 4 * kRowBytes;
+    if constexpr (kBits == 2) {
+      of[0] = PermuteBytes(*reinterpret_cast<const uint16_t*>(even),
+                           *reinterpret_cast<const uint16_t*>(odd), 0x5410);
+    } else {
+      using Words = CodeWords<kBits>;
+      const Words a(even), b(odd);
+      CAIRN_UNROLL
+      for (uint32_t i = 0; i < kBits / 4; ++i) {
+        of[2 * i] = PermuteBytes(a.of[i], b.of[i], 0x5410);
+        of[2 * i + 1] = PermuteBytes(a.of[i], b.of[i], 0x7632);
+      }
+    }
+  }
+  CAIRN_DEVICE_MEMBER uint32_t At(uint32_t j) const {
+    constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
+    return CodePair<kBits>(of[j / kOfHalf], j % kOfHalf);
+  }
+};
+
+// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+template <uint32_t kBits>
+CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
+                            const float (&weights)[2][4], AffineSums* sums) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  uint32_t pairs[4], extra[2];  // weights as products take them; what lane g adds of two tokens
+  Words4 params[2];             // of two tokens: group 0 and 1 of one, then of the other
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 2; ++i) {
+    pairs[2 * i] = PackFp16(weights[i][0], weights[i][1]);
+    pairs[2 * i + 1] = PackFp16(weights[i][2], weights[i][3]);
+    params[i] = *reinterpret_cast<const Words4*>(step.v_params + first + 8 * i + 2 * p);
+    const uint32_t mins = g == 0 ? PermuteBytes(params[i].x, params[i].z, 0x5410)
+                                 : PermuteBytes(params[i].y, params[i].w, 0x5410);
+    extra[i] = g < kAttendVGroups ? mins : g == 7 ? 0x3C003C00U : 0;  // 1 and 1
+  }
+  MmaHalves(sums->extras, pairs, extra);
+  CAIRN_UNROLL
+  for (uint32_t group = 0; group < kAttendVGroups; ++group) {
+    uint32_t stepped[4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t ranges = group == 0 ? PermuteBytes(params[i].x, params[i].z, 0x7632)
+                                         : PermuteBytes(params[i].y, params[i].w, 0x7632);
+      const uint32_t steps = MultiplyHalves(ranges, StepFactors<kBits>(0));
+      stepped[2 * i] = MultiplyHalves(pairs[2 * i], steps);
+      stepped[2 * i + 1] = MultiplyHalves(pairs[2 * i + 1], steps);
+    }
+    const ValuePairs<kBits> a(step, first, group), b(step, first + 8, group);
+    CAIRN_UNROLL
+    for (uint32_t j = 0; j < 8; ++j) {
+      MmaHalves(sums->outputs[group][j], stepped, {a.At(j), b.At(j)});
+    }
+  }
+}
+
+// ---- Works ----
+
+// Lays rows of queries out as lanes take them, each with the power of two that makes its largest
+// element 1 to 2: then no product with a step overflows. Threads of a warp have the same 4 rows.
+template <uint32_t kBits>
+CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work,
+                                AffineAttendShared<kBits>* shared) {
+  using P = Pairing<kBits>;
+  const AttendQueries queries = reader.Queries(work.queries);
+  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // 16 channels each
+  if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
+  const bool is_there = row < RowCount(queries, work);
+  const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
+  uint32_t largest = 0;
+  CAIRN_NO_UNROLL
+  for (uint32_t i = 0; i < 16; ++i) {
+    const float value = LoadQuery(queries, query, 16 * part + i);
+    const uint32_t bits = codecs::FloatBits(value) & 0x7FFFFFFF;
+    largest = bits > largest ? bits : largest;
+  }
+  CAIRN_UNROLL
+  for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
+    const uint32_t other = ShuffleXor(largest, lanes);
+    largest = other > largest ? other : largest;
+  }
+  uint32_t exponent = largest >> 23;
+  exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+  const float shrink = is_there ? codecs::BitsFloat((254 - exponent) << 23) : 0.0F;
+  if (part == 0) {
+    const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
+    shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), kDenormalUnitInverse);
+  }
+  // Pairs 8 * (part mod 2) … of lane p = part / 2.
+  CAIRN_NO_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t n = 8 * (part % 2) + i;
+    const uint32_t low = part / 2 * 32 + n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
+    const float first = codecs::Multiply(LoadQuery(queries, query, low), shrink);
+    const float second = codecs::Multiply(LoadQuery(queries, query, low + P::kOfHalf), shrink);
+    auto* words =
+        reinterpret_cast<uint32_t*>(&shared->queries[row / 8][n / 4][row % 8 * 4 + part / 2]);
+    words[n % 4] = PackFp16(first, second);
+  }
+}
+
+// Params of 32 tokens: a lane checks those of a token, or has them say nothing where there is none.
+template <uint32_t kBits>
+CAIRN_DEVICE void CheckValueParams(uint32_t tokens, AffineStep<kBits>* step, Fault* fault) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  if (lane < tokens) {
+    const Words2 pairs = step->v_params[lane];
+    *fault = Worse(*fault, Worse(CheckParams(pairs.x), CheckParams(pairs.y)));
+  } else {
+    step->v_params[lane] = {0, 0};
+  }
+  if (tokens < kStepTokens) SyncWarp();
+}
+
+// What a warp has of a work.
+template <uint32_t kBits>
+CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
+                           const AttendWork& work, AffineAttendShared<kBits>* shared,
+                           AffineSums* sums) {
+  constexpr uint32_t kSteps = AffineAttendShared<kBits>::kSteps;
+  const uint32_t warp = WarpOfBlock();
+  AffineStep<kBits>* steps = shared->steps[warp];
+  StepAsker<kBits> asker(reader, work.part_first + warp, shared->part_end);
+  SteppedQueries queries{};
+  // Steps go round; the one behind that which is asked for is done, where it was asked for.
+  uint32_t under_way = 0, at = 0;
+  CAIRN_NO_UNROLL
+  for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
+    if (!asker.IsOver()) {
+      asker.Ask(steps + at);
+      ++under_way;
+    }
+    CopyCommit();
+    at = at == kSteps - 1 ? 0 : at + 1;
+    if (round + 1 < kSteps) continue;
+    AffineStep<kBits>& step = steps[at];
+    Fault fault = Fault::kNone;
+    CopyWait<kSteps - 1>();
+    SyncWarp();
+    const uint32_t tokens = Uniform(step.tokens);
+    CheckValueParams(tokens, &step, &fault);
+    if (Uniform(step.is_first) != 0) StepQueries(*shared, step, &queries, &fault);
+    float scores[4][4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) ScoreTokens(step, 8 * i, queries, scores[i]);
+    WeighTokens(shared->factors, tokens, scores, sums);
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; i += 2) {
+      const float weights[2][4] = {
+          {scores[i][0], scores[i][1], scores[i][2], scores[i][3]},
+          {scores[i + 1][0], scores[i + 1][1], scores[i + 1][2], scores[i + 1][3]}};
+      AddValues(step, 8 * i, weights, sums);
+    }
+    if (fault != Fault::kNone) AtomicMax(args.status + step.status, static_cast<uint32_t>(fault));
+    SyncWarp();  // nobody reads the step any more
+    --under_way;
+  }
+  CopyWait<0>();
+}
+
+// Puts the sums of a warp where the block finds them.
+template <uint32_t kBits>
+CAIRN_DEVICE void LeaveSums(const AffineSums& sums, AffineAttendShared<kBits>* shared) {
+  constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
+  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes, g = lane / 4,
+                 p = lane % 4;
+  CAIRN_UNROLL
+  for (uint32_t row = 0; row < 2; ++row) {
+    const float weights = ShuffleFloat(sums.extras[2 * row + 1], 4 * g + 3);
+    const float mins[2] = {ShuffleFloat(sums.extras[2 * row], 4 * g),
+                           ShuffleFloat(sums.extras[2 * row + 1], 4 * g)};
+    if (p == 0) {
+      shared->largest[warp][g + 8 * row] = sums.largest[row];
+      shared->sums[warp][g + 8 * row] = weights;
+    }
+    float* outputs = shared->outputs[warp][g + 8 * row];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 16 * kAttendVGroups; ++i) {
+      const uint32_t group = i / 16, j = i / 2 % 8, column = i % 2;
+      const float unit =
+          kDenormalUnitInverse / static_cast<float>(1U << ExcessOf<kBits>(j % kOfHalf));
+      outputs[kAttendVGroup * group + 8 * (2 * p + column) + j] = codecs::Add(
+          codecs::Multiply(sums.outputs[group][j][2 * row + column], unit), mins[group]);
+    }
+  }
+}
+
+// Joins what the warps left, and leaves it for the merge.
+template <uint32_t kBits>
+CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const AffineAttendShared<kBits>& shared,
+                            uint32_t rows, float* slot) {
+  for (uint32_t row = 0; row < rows; ++row) {
+    float largest = shared.largest[0][row];
+    for (uint32_t i = 1; i < kAttendWarps; ++i) largest = Larger(largest, shared.largest[i][row]);
+    float output = 0.0F, sum = 0.0F;
+    for (uint32_t i = 0; i < kAttendWarps; ++i) {
+      const float factor = Exp2Near(codecs::Add(shared.largest[i][row], -largest));
+      sum = FusedMultiplyAdd(factor, shared.sums[i][row], sum);
+      output = FusedMultiplyAdd(factor, shared.outputs[i][row][ThreadIndex()], output);
+    }
+    StoreGlobal(slot + row * kAttendDim + ThreadIndex(),
+                sum == 0.0F ? 0.0F : codecs::Divide(output, sum));
+    if (ThreadIndex() == 0) StoreGlobal(LogSumsOf(slot_floats, slot) + row, LogSumOf(largest, sum));
+  }
+}
+
+template <uint32_t kBits>
+CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(AttendArgs args) {
+  static_assert(kAttendThreads == kAttendDim && kAttendThreads == 8 * kAttendRows);
+  CAIRN_SHARED(AffineAttendShared<kBits>, shared);
+  // Known here, so that no register is asked where the list is.
+  const AttendReader reader(args.plan, AttendAffineList(kBits));
+  for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
+    LayOutQueries(reader, reader.Work(i), &shared);
+    SyncBlock();
+    AffineSums sums{};
+    sums.largest[0] = sums.largest[1] = kNoScore;
+    SumParts(args, reader, reader.Work(i), &shared, &sums);
+    SyncBlock();  // outputs lie where steps were
+    LeaveSums(sums, &shared);
+    SyncBlock();
+    const AttendWork work = reader.Work(i);  // again: no register held it
+    JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
+              SlotOf(args, reader.SlotFloats(), work.slot));
+    SyncBlock();  // shared memory is of the next work
+  }
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The kernels that attend, in their order. Whoever launches them, on a device or on the executor of
+// tests, goes through here.
+
+#include <cstdint>
+
+#include "kernels/attend_records.h"
+#include "kernels/body/attend_affine.h"
+#include "kernels/body/attend_any.h"
+#include "kernels/body/attend_merge.h"
+#include "kernels/body/decode_kernels.h"
+
+namespace cairn::kernels {
+
+// Calls launch.Kernel<kernel>(shape) for each; all take AttendArgs.
+template <typename Launch>
+void ForEachAttendKernel(Launch&& launch) {
+  const auto shape = [](AttendList list, uint32_t shared_bytes, uint32_t threads) {
+    return KernelShape{static_cast<uint32_t>(list), shared_bytes, threads};
+  };
+  launch.template Kernel<&AttendAffine<8>>(
+      shape(AttendList::kAffine8, sizeof(AffineAttendShared<8>), kAttendThreads));
+  launch.template Kernel<&AttendAffine<4>>(
+      shape(AttendList::kAffine4, sizeof(AffineAttendShared<4>), kAttendThreads));
+  launch.template Kernel<&AttendAffine<2>>(
+      shape(AttendList::kAffine2, sizeof(AffineAttendShared<2>), kAttendThreads));
+  launch.template Kernel<&AttendAny<NarrowShared>>(
+      shape(AttendList::kNarrow, sizeof(NarrowShared), kBlockThreads));
+  launch.template Kernel<&AttendAny<WideShared>>(
+      shape(AttendList::kWide, sizeof(WideShared), kBlockThreads));
+  launch.template Kernel<&MergeAttended>(shape(AttendList::kMerge, 0, kBlockThreads));
+}
+
+}  // namespace cairn::kernels
