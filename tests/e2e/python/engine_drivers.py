@@ -61,11 +61,15 @@ class Timed:
 class Vllm:
     USE_SECONDS = 2 * TIMEOUT + SLACK  # a look-up and a load
     BLOCK_TOKENS = 128
+    GROUPS = fake_vllm.ALL_LAYERS
+    LOADED = BLOCKS * BLOCK_TOKENS // fake_vllm.ENGINE  # vLLM's blocks, when all is a hit
 
     def __init__(self, settings):
         names = ("load_timeout", "lookup_timeout", "save_timeout")
         extra = settings | dict.fromkeys(names, TIMEOUT) | {"recipe": "raw"}
-        self._engine = fake_vllm_engine.Engine(CairnConnector, extra, budget=4096, block_count=256)
+        self._engine = fake_vllm_engine.Engine(
+            CairnConnector, extra, budget=4096, block_count=256, groups=self.GROUPS
+        )
         for holder, side in ((self._engine, "scheduler"), (self._engine.ranks[0], "connector")):
             timed = Timed(getattr(holder, side), AT_ONCE, shutdown=2 * TIMEOUT + SLACK)
             setattr(holder, side, timed)
@@ -88,8 +92,8 @@ class Vllm:
         for one in begun:
             self._engine.check(one)
             del self._engine.done[one.request_id]
-        tokens = (self._engine.counts.get("loaded_blocks", 0) - before) * fake_vllm.ENGINE
-        return int(tokens // self.BLOCK_TOKENS)
+        loaded = self._engine.counts.get("loaded_blocks", 0) - before
+        return int(loaded * BLOCKS // self.LOADED)
 
     def before_loads(self, happens):
         """`happens` before the first block is asked for."""
@@ -107,6 +111,14 @@ class Vllm:
 
     def close(self):
         self._engine.close()
+
+
+class VllmWindows(Vllm):
+    """A model of which two groups of layers of three see a window: a load fails as a whole."""
+
+    WINDOW = 160
+    GROUPS = (((0, 3), WINDOW), ((1, 4), WINDOW), ((2, 5), 0))
+    LOADED = Vllm.LOADED + 2 * WINDOW // fake_vllm.ENGINE
 
 
 class Lmcache:
@@ -219,4 +231,10 @@ class VllmTier:
             self._primary.tier.shutdown()
 
 
-CONNECTORS = {"vllm": Vllm, "vllm's tier": VllmTier, "lmcache": Lmcache, "sglang": Sglang}
+CONNECTORS = {
+    "vllm": Vllm,
+    "vllm with windows": VllmWindows,
+    "vllm's tier": VllmTier,
+    "lmcache": Lmcache,
+    "sglang": Sglang,
+}
