@@ -209,6 +209,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
     const EncodeImage image = reader.Image(reader.Plane(reader.Task(number).plane).image);
     const uint32_t crc =
         CrcOfTile(image.bytes + uint64_t{result.offset} * 16, result.bytes, shared);
+    SyncWarp();  // all lanes have the result
     if (ThreadIndex() % kWarpLanes == 0) StoreGlobal(&args.results[number].crc, crc);
   }
 }

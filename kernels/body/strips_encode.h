@@ -23,7 +23,7 @@ namespace cairn::kernels {
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
 
 // The coder lanes32 backwards, a lane of it a lane of a warp. What it has written starts at
-// `stream`, which goes on down below `floor`, but nothing is written there.
+// `stream`, which goes on down below `floor`, where escapes end, but nothing is written there.
 struct LaneWriter {
   uint8_t* stream;
   const uint8_t* floor;
@@ -78,10 +78,9 @@ CAIRN_DEVICE uint32_t WriteChannel(const SourceStrip& strip, uint32_t par, uint3
     const bool is_escape = is_there && (step.step & kStepEscape) != 0;
     const uint32_t escaping = Ballot(is_escape);
     uint8_t* to = strip.Par(2 * strip.shape.dim + escapes + CountBits(escaping & LanesAbove()));
-    if (is_escape && to < strip.part + strip.part_bytes) {
-      StoreGlobal(to, static_cast<uint8_t>(exponent));
-    }
+    if (is_escape && to < writer->stream) StoreGlobal(to, static_cast<uint8_t>(exponent));
     escapes += CountBits(escaping);
+    writer->floor += CountBits(escaping);
     writer->Push(step);
   }
   return escapes;

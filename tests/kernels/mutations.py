@@ -226,6 +226,9 @@ RACES = {
     "race_after_start": (DECODE, FAST, "    CopyWait<0>();\n    SyncWarp();", "    CopyWait<0>();"),
     "race_next_tables": (DECODE, FAST, "    LoadPars(strip, first, own);\n    SyncWarp();", "    LoadPars(strip, first, own);"),
     "race_encode_exponents": (ENCODED_STRIPS, STRIPS_ENCODE, "    LoadExponents(strip, first, exponents);\n    SyncWarp();\n    uint32_t own", "    LoadExponents(strip, first, exponents);\n    uint32_t own"),
+    "race_result": (ENCODED_STRIPS, IMAGE_ENCODE, "    SyncWarp();  // all lanes have the result\n", ""),
+    "race_escapes": (ENCODED_STRIPS, STRIPS_ENCODE, "to < writer->stream", "to < strip.part + strip.part_bytes"),
+    "race_stream": (ENCODED_STRIPS, STRIPS_ENCODE, "    writer->floor += CountBits(escaping);\n", ""),
     "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
 }
 
