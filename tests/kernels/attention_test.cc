@@ -3,6 +3,10 @@
 // within the tolerances of attention_fixture.h.
 #include "tests/kernels/attention_fixture.h"
 
+#include <bit>
+
+#include "codecs/image/tiles.h"
+
 namespace cairn::kernels {
 namespace {
 
@@ -14,6 +18,8 @@ constexpr const char* kAffineRecipes[] = {"kivi:8",     "kivi:4", "kivi:2",
                                           "logquant:4", "ott:2",  "arkv"};
 
 constexpr uint16_t kTwoBlocks[] = {128, 50};
+
+constexpr uint16_t kOneBlock[] = {128};
 
 class AttentionTest : public AttentionFixture {
  protected:
@@ -254,6 +260,30 @@ TEST_F(AttentionTest, TailsThatAreNone) {
     EXPECT_EQ(attended.status,
               (std::vector<uint32_t>{0, 0, static_cast<uint32_t>(Error::kTargetTooSmall)}));
   }
+}
+
+// Patterns behind the last of the bank.
+TEST_F(AttentionTest, PatternsThatAreNone) {
+  constexpr uint32_t kIndex = 7;  // V of the last layer and head of the image, and of the bank
+  uint32_t sequences = 0;
+  for (uint32_t round = 0; round < 12; ++round) {
+    Sequence sequence = MakeSequence("patternkv:2", Kv(DType::kBf16, 64, 64), kOneBlock);
+    ImageOf& image = sequence.images[0];
+    if (std::has_single_bit(image.spec.recipe.patterns)) continue;  // there are no such numbers
+    if (image.View().Tile(kIndex).form == codecs::kRawForm) continue;
+    const codecs::StoredTile tile = codecs::StoredTileOf(image.View(), kIndex);
+    for (const codecs::TilePart& part : {tile.layout.pattern_index, tile.layout.gate}) {
+      std::memset(image.bytes.data() + tile.entry.offset + part.offset, 0xFF, part.bytes);
+    }
+    Vouch(kIndex, &image);
+    Prepare(&sequence);
+    const AttendJob job = JobOf(sequence);
+    const Attended attended = Attend({&job, 1});
+    ASSERT_EQ(attended.fault, "");
+    EXPECT_EQ(attended.status[0], static_cast<uint32_t>(Error::kBadTile));
+    ++sequences;
+  }
+  EXPECT_GT(sequences, 2U);
 }
 
 // Tiles are any bytes; header and directory say the truth of them. What is refused is what the CPU
