@@ -196,7 +196,7 @@ class AttentionFixture : public DecodeFixture {
     DeviceBytes status(size_t{4} * attended.plan.status_count, true);
     std::memset(status.data(), 0, status.size());
     DeviceBytes scratch(attended.plan.scratch_bytes, true);
-    std::memset(scratch.data(), 0xFF, scratch.size());  // NaNs
+    std::ranges::fill(scratch.span(), std::byte{0xFF});  // NaNs
     DeviceBytes::UploadAll();
     device::Attend(attended.plan, plan.address(), scratch.address(),
                    reinterpret_cast<uint32_t*>(status.address()), random_());
