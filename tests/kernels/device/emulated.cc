@@ -54,7 +54,7 @@ State& TheState() {
 }
 
 // What is wrong with the device, for tests of those who are to notice: it forgets a task of each
-// list of what it decodes, or encodes.
+// list of what it decodes, encodes or attends to.
 bool Forgets(std::string_view what) {
   const char* told = std::getenv("CAIRN_EMULATED_FORGETS");
   return told != nullptr && what == told;
@@ -132,6 +132,7 @@ void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
 
 void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
             uint64_t seed) {
+  Forget("attend", plan.counts, kAttendPartLists, bytes);
   ForEachAttendKernel(
       Launch(plan.counts.data(),
              AttendArgs{codecs::U8(bytes), reinterpret_cast<float*>(scratch), status, 0}, seed));

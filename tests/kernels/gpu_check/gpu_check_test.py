@@ -39,6 +39,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "decode"], DECODED)
         self.assertIn(("encode", "kivi:2"), rows)
         self.assertIn(("encode", "exact"), rows)
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "attend"], ["kivi:8", "kivi:4", "kivi:2"])
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "CRC"], ["raw", "kivi:2", "exact"])
         for key, cells in rows.items():
             self.assertEqual(len(cells), 4, key)
@@ -64,6 +65,9 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertRegex(done.stdout, f"failed: {what} of .*, batches of 1: image 0 is not {what}d as on the CPU")
             self.assertNotIn("| --- |", done.stdout)
+        done = run(EMULATED, "--small", NONE, CAIRN_EMULATED_FORGETS="attend")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, "failed: attend of kivi:8, batches of 1: an output is .*, not")
 
     def test_says_that_there_is_no_device(self):
         done = run(REAL, CUDA_VISIBLE_DEVICES="")

@@ -32,7 +32,9 @@ std::string Caption(const device::Description& device, const std::string& comman
           " of them one after another. Medians of " + std::to_string(scale.rounds) + " rounds.\n";
   text +=
       "TB/s: of bf16 in the cache; of CRC, of image bytes; of the copy, read and written. Over the "
-      "copy: what is read and\nwritten, image and cache, over a device copy of the same round. "
+      "copy: what is read and\nwritten, image and cache, over a device copy of the same round. Of "
+      "attention, bf16 that images stand for; batches are\nof sequences, of 32k tokens where "
+      "images have 128, with 4 query heads a KV head. No kernel for bf16 stands beside it. "
       "nvCOMP is left out: none of its formats is an image's.\n";
   return text;
 }

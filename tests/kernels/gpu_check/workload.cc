@@ -97,6 +97,14 @@ Workload::Workload(const Scale& scale, const Material& material, std::string_vie
   }
 }
 
+std::vector<AttendImage> Workload::AttendImages() const {
+  std::vector<AttendImage> images;
+  for (uint32_t i = 0; i < scale_.images; ++i) {
+    images.push_back({&prefix_, images_.get() + i * ImageStride(), side_, side_on_device_});
+  }
+  return images;
+}
+
 std::vector<DecodeJob> Workload::JobsOfDecode(uint32_t first, uint32_t batch,
                                               const EngineCache& target) const {
   std::vector<DecodeJob> jobs;

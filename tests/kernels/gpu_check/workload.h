@@ -16,6 +16,7 @@
 #include "codecs/side/bank.h"
 #include "codecs/side/decode_inputs.h"
 #include "codecs/side/profile.h"
+#include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
 #include "kernels/plan.h"
 #include "tests/kernels/gpu_check/engine_cache.h"
@@ -49,6 +50,10 @@ class Workload {
 
   [[nodiscard]] uint64_t source_bytes() const { return source_bytes_; }  // of an image
   [[nodiscard]] uint64_t image_bytes() const { return image_.size(); }
+  [[nodiscard]] const codecs::ImageSpec& spec() const { return spec_; }
+  // As the CPU decodes it.
+  [[nodiscard]] std::span<const std::byte> payload() const { return payload_; }
+  [[nodiscard]] std::vector<AttendImage> AttendImages() const;
   [[nodiscard]] bool IsEncodable() const { return kernels::IsEncodable(spec_); }
 
   // Plans for all images, so many each, or as many as a plan takes.
