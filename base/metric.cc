@@ -39,4 +39,12 @@ absl::Span<const double> LatencyBounds() {
   return kBounds;
 }
 
+absl::Span<const double> AgeBounds() {
+  static constexpr double kMinute = 60, kHour = 3600, kDay = 86400;
+  static constexpr double kBounds[] = {
+      1,     5,         15,        kMinute,    2 * kMinute, 5 * kMinute, 15 * kMinute, 30 * kMinute,
+      kHour, 2 * kHour, 6 * kHour, 12 * kHour, kDay,        7 * kDay};
+  return kBounds;
+}
+
 }  // namespace cairn

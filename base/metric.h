@@ -72,6 +72,9 @@ class Histogram {
 // Seconds from 10 µs to 10 s: the buckets of every step latency.
 absl::Span<const double> LatencyBounds();
 
+// Seconds from one to a week: the buckets of how long something was kept or left alone.
+absl::Span<const double> AgeBounds();
+
 struct MetricLabel {
   std::string_view name;
   std::string_view value;

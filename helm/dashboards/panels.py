@@ -200,6 +200,16 @@ LOSSES = [
         [(rate("cairn_dirty_evictions_total", "instance"), "{{instance}}")],
     ),
     Panel(
+        "Reuse and retention",
+        "Nine in ten of the blocks that are used again had been left alone for less than *reused*. A tier that evicts what was "
+        "left alone for less than that is too small for this traffic.",
+        "s",
+        [
+            (quantile(0.9, "cairn_block_reuse_seconds", ["instance"]), "{{instance}}, reused"),
+            (quantile(0.5, "cairn_evicted_unused_seconds", ["instance", "tier"]), "{{instance}}, evicted from {{tier}}"),
+        ],
+    ),
+    Panel(
         "Refused by code",
         "Requests of the data plane that did not go through.",
         "ops",

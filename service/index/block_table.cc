@@ -12,6 +12,13 @@
 #include "service/limits.h"
 
 namespace cairn {
+namespace {
+
+// A match and the get after it, or two slices of one put, are one use. Uses are known to the
+// second.
+constexpr absl::Duration kReuseMin = absl::Seconds(2);
+
+}  // namespace
 
 static_assert(sizeof(AwakeBlock) + 4 * (sizeof(Image) + 2 * sizeof(Copy)) <=
                   limits::kIndexBytesAwake,
@@ -168,6 +175,10 @@ void BlockTable::ClearPending(Image* image) {
 }
 
 void BlockTable::Touch(Block* block, absl::Time now) {
+  const absl::Duration unused = now - absl::FromUnixSeconds(block->used_at_s);
+  if (block->is_linked && unused >= kReuseMin) {
+    reuse_seconds_.Observe(unused);
+  }
   block->last_use = ++uses_;
   block->used_at_s =
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToUnixSeconds(now), 0, UINT32_MAX));

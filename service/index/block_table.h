@@ -223,6 +223,7 @@ class BlockTable {
     std::array<uint64_t, kEvictionReasonCount> evicted_blocks{};
     std::array<uint64_t, kEvictionReasonCount> evicted_bytes{};
     uint64_t evicted_dirty_images = 0, evicted_dirty_bytes = 0;
+    Histogram evicted_unused_seconds{AgeBounds()};
   };
 
   InTier& At(TierId tier) { return tiers_[IndexOf(tier)]; }
@@ -330,6 +331,7 @@ class BlockTable {
   Copy* FindCopy(TierId tier, const ImageFacts& image, uint64_t offset);
   // Drops a block's copies in a tier. Returns the bytes that are free now.
   uint64_t EvictFrom(Block* block, TierId tier, EvictionReason reason);
+  void CountEvicted(const Block& block, TierId tier, EvictionReason reason);
   // Drops a whole block, if one may go. False: none.
   bool EvictAnywhere(EvictionReason reason, const BlockName& newcomer, Visits& visits);
 
@@ -360,6 +362,7 @@ class BlockTable {
   std::array<RecipeFigures, 64>
       figures_by_recipe_{};  // by place in codecs::AllRecipes(), then in kRecipeFamilies
   uint64_t pending_count_ = 0, expiring_count_ = 0, expired_total_ = 0;
+  Histogram reuse_seconds_{AgeBounds()};
 };
 
 }  // namespace cairn

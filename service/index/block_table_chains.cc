@@ -223,8 +223,8 @@ void BlockTable::EndExpect(Block* block) {
 
 void BlockTable::LinkBlock(Block* block, absl::Time now) {
   CAIRN_CHECK(!block->is_linked && block->has_place());
+  Touch(block, now);  // not linked yet, so no use again
   block->is_linked = true;
-  Touch(block, now);
   ++figures_.block_count;
   ++figures_by_space_[block->name.space_id].block_count;
   if (Block* parent = ParentOf(*block); parent != nullptr) {

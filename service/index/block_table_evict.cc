@@ -18,6 +18,7 @@ bool IsOfIndex(EvictionReason reason) {
 }  // namespace
 
 uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason) {
+  CountEvicted(*block, tier, reason);
   uint64_t freed = 0;
   ImageList images;
   for (const ImageRef& ref : Wake(block)) {
@@ -34,9 +35,14 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
       Settle(image);
     }
   }
-  ++At(tier).evicted_blocks[static_cast<size_t>(reason)];
   At(tier).evicted_bytes[static_cast<size_t>(reason)] += freed;
   return freed;
+}
+
+void BlockTable::CountEvicted(const Block& block, TierId tier, EvictionReason reason) {
+  ++At(tier).evicted_blocks[static_cast<size_t>(reason)];
+  const absl::Duration unused = clock_.Now() - absl::FromUnixSeconds(block.used_at_s);
+  At(tier).evicted_unused_seconds.Observe(std::max(unused, absl::ZeroDuration()));
 }
 
 // --- What may go for whom ------------------------------------------------------------------------
@@ -284,7 +290,9 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   // What was used since goes back there, so that the next process has it.
   owner->is_let_go = in.traits.is_lasting && block->last_use <= copy->linked_at;
   in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
-  in.evicted_blocks[static_cast<size_t>(reason)] += block->in(IndexOf(tier)).copy_count == 0;
+  if (block->in(IndexOf(tier)).copy_count == 0) {
+    CountEvicted(*block, tier, reason);
+  }
   Settle(owner);
   return true;
 }

@@ -53,6 +53,11 @@ void BlockTable::Report(MetricSink& sink) const {
     sink.AddGauge("cairn_recipe_source_bytes", "Bytes that they decode to, by recipe.", labels,
                   static_cast<double>(figures.source_bytes));
   }
+  sink.AddHistogram(
+      "cairn_block_reuse_seconds",
+      "How long blocks were not used before they were used again; what follows within "
+      "two seconds, as a get its match, is the same use.",
+      {}, reuse_seconds_.Snapshot());
   sink.AddCounter("cairn_expired_blocks_total", "Blocks that went because their time was over.", {},
                   expired_total_);
   for (const TierId id : kReadOrder) {
@@ -92,6 +97,9 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
     sink.AddCounter("cairn_evicted_bytes_total", "Bytes freed by eviction, as allocated.", labels,
                     tier.evicted_bytes[i]);
   }
+  sink.AddHistogram("cairn_evicted_unused_seconds",
+                    "How long the blocks evicted from a tier had not been used.", label,
+                    tier.evicted_unused_seconds.Snapshot());
 }
 
 void BlockTable::Tell(const Copy& copy, bool is_stored) {

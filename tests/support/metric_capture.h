@@ -28,10 +28,11 @@ class MetricCapture final : public MetricSink {
                 double value) override {
     values_[Series(name, labels)] += value;
   }
-  // Kept as its count.
+  // Kept as its count, and as NAME_sum.
   void AddHistogram(std::string_view name, std::string_view, MetricLabels labels,
                     const HistogramSnapshot& value) override {
     values_[Series(name, labels)] += static_cast<double>(value.count);
+    values_[Series(std::string(name) + "_sum", labels)] += value.sum;
   }
 
   bool Has(const std::string& series) const { return values_.count(series) != 0; }

@@ -276,6 +276,33 @@ TEST(EvictionTest, TheIndexHasAMaximumOfBlocks) {
             (std::vector<bool>{true, false}));
 }
 
+TEST(EvictionTest, SaysHowLongBlocksGoUnusedAndWhenTheyAreUsedAgain) {
+  StoreFixture store;
+  const SpaceEntry& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 2);
+  const auto get = [&] {
+    return store.RunGet(space, keys[0], StoreFixture::Whole(space)).status();
+  };
+  const auto value = [&](const std::string& series) {
+    MetricCapture metrics;
+    store.index->Report(metrics);
+    return metrics.Value(series);
+  };
+  store.clock.Advance(absl::Seconds(1));
+  ASSERT_TRUE(get().ok());
+  EXPECT_EQ(value("cairn_block_reuse_seconds"), 0) << "it goes on with the put";
+  store.clock.Advance(absl::Seconds(90));
+  ASSERT_TRUE(get().ok());
+  ASSERT_TRUE(get().ok());
+  EXPECT_EQ(value("cairn_block_reuse_seconds"), 1);
+  EXPECT_EQ(value("cairn_block_reuse_seconds_sum"), 90);
+  EXPECT_EQ(value("cairn_evicted_unused_seconds{tier=\"host\"}"), 0);
+  store.clock.Advance(absl::Seconds(10));
+  store.EvictHost();
+  EXPECT_EQ(value("cairn_evicted_unused_seconds{tier=\"host\"}"), 2);
+  EXPECT_EQ(value("cairn_evicted_unused_seconds_sum{tier=\"host\"}"), 10 + 101);
+}
+
 TEST(WalkTest, ListsInOrderOfKeysInPages) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();
