@@ -175,7 +175,9 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
       DataServer::Options{.server = static_cast<int>(data_servers_.size()),
                           .transport_label = transport_label,
                           .lanes = static_cast<int>(config_.lanes),
-                          .window = static_cast<uint32_t>(config_.window)}));
+                          .window = static_cast<uint32_t>(config_.window),
+                          .slow = config_.slow_ms == 0 ? absl::InfiniteDuration()
+                                                       : absl::Milliseconds(config_.slow_ms)}));
   return *data_servers_.back();
 }
 

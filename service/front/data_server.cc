@@ -23,7 +23,7 @@ DataServer::DataServer(const Parts& parts, const Options& options)
     : parts_(parts),
       options_(options),
       metrics_(options.transport_label),
-      replies_(options.lanes, parts.clock, metrics_,
+      replies_(options.lanes, parts.clock, metrics_, options.slow,
                [this](transport::Lane& lane, const Request& request) { Over(lane, request); }),
       gets_(parts.get, parts.pool, replies_),
       puts_(parts.put, parts.pool, replies_),
@@ -124,10 +124,18 @@ void DataServer::Dispatch(transport::Lane& lane, Request request, const proto::F
   switch (request.op) {
     case DataOp::kPing:
       return replies_.Send(lane, {.request = request, .frame = request.Reply(proto::Pong{})});
-    case DataOp::kGet:
-      return gets_.Start(lane, request, frame);
-    default:
-      return puts_.Start(lane, request, frame, std::move(arrival));
+    case DataOp::kGet: {
+      const auto& get = std::get<proto::Get>(frame.body);
+      request.space_id = get.space_id;
+      request.key = get.key;
+      return gets_.Start(lane, std::move(request), frame);
+    }
+    default: {
+      const auto& put = std::get<proto::Put>(frame.body);
+      request.space_id = put.space_id;
+      request.key = put.key;
+      return puts_.Start(lane, std::move(request), frame, std::move(arrival));
+    }
   }
 }
 

@@ -52,6 +52,7 @@ class DataServer final : public transport::LaneHandler {
     int lanes = 1;
     uint32_t window = 32;  // requests in flight per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
+    absl::Duration slow = absl::InfiniteDuration();  // a get or put that takes longer is logged
   };
   DataServer(const Parts& parts, const Options& options);
 

@@ -8,7 +8,7 @@
 namespace cairn {
 
 // On the lane.
-void GetRequests::Start(transport::Lane& lane, const Request& request, const proto::Frame& frame) {
+void GetRequests::Start(transport::Lane& lane, Request request, const proto::Frame& frame) {
   const auto& body = std::get<proto::Get>(frame.body);
   OwnedGet get = {
       .session = request.session,
@@ -25,24 +25,29 @@ void GetRequests::Start(transport::Lane& lane, const Request& request, const pro
 }
 
 // On the path pool: service/get/get.cc, which may answer later and from another of its threads.
-void GetRequests::Run(const Request& request, OwnedGet get) {
-  Get(path_, std::move(get), [this, request](absl::StatusOr<Answer> answer) {
-    if (answer.ok()) {
-      Send(request, *std::move(answer));
-    } else {
-      replies_.Post({.request = request, .frame = request.Error(answer.status())});
-    }
-  });
+void GetRequests::Run(Request request, OwnedGet get) {
+  request.times.started = path_.clock.Now();
+  Get(path_, std::move(get),
+      [this, request = std::move(request)](absl::StatusOr<Answer> answer) mutable {
+        request.times.made = path_.clock.Now();
+        if (answer.ok()) {
+          Send(std::move(request), *std::move(answer));
+        } else {
+          const absl::Status status = answer.status();
+          replies_.Post({.request = request, .frame = request.Error(status)});
+        }
+      });
 }
 
 // To the lane, which sends the payload from where it lies and then lets go of it.
-void GetRequests::Send(const Request& request, Answer answer) {
+void GetRequests::Send(Request request, Answer answer) {
+  request.times.promote = answer.promote;
   Outgoing outgoing = {.request = request, .frame = request.Reply(answer.reply)};
   outgoing.payload = answer.payload;
   outgoing.frame.payload_bytes = answer.payload.size();
   outgoing.frame.payload_crc32c = answer.payload_crc32c;
   outgoing.sent = [this, answer = std::move(answer),
-                   made = path_.clock.Now()](const absl::Status& status) {
+                   made = request.times.made](const absl::Status& status) {
     path_.seconds(GetPath::Step::kSend).Observe(path_.clock.Now() - made);
     if (status.ok()) path_.sent_bytes.Add(answer.payload.size());
   };

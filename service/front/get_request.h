@@ -19,11 +19,11 @@ class GetRequests {
       : path_(path), pool_(pool), replies_(replies) {}
 
   // REQUIRES: frame.body is a Get, and the request has been checked.
-  void Start(transport::Lane& lane, const Request& request, const proto::Frame& frame);
+  void Start(transport::Lane& lane, Request request, const proto::Frame& frame);
 
  private:
-  void Run(const Request& request, OwnedGet get);
-  void Send(const Request& request, Answer answer);
+  void Run(Request request, OwnedGet get);
+  void Send(Request request, Answer answer);
 
   GetPath& path_;
   PathPool& pool_;

@@ -7,7 +7,7 @@
 namespace cairn {
 
 // On the lane, before the payload moves.
-void PutRequests::Start(transport::Lane& lane, const Request& request, const proto::Frame& frame,
+void PutRequests::Start(transport::Lane& lane, Request request, const proto::Frame& frame,
                         transport::Arrival arrival) {
   if (refuses_new_.load(std::memory_order_relaxed)) {
     path_.Count(PutPath::Outcome::kRefused);
@@ -16,25 +16,27 @@ void PutRequests::Start(transport::Lane& lane, const Request& request, const pro
   absl::StatusOr<OwnedPut> put = Admit(path_, request.session, frame, request.deadline);
   if (!put.ok()) return replies_.Refuse(lane, request, put.status());
   if (put->is_duplicate) {
-    return AnswerDuplicate(*std::move(put), Answer(request));
+    return AnswerDuplicate(*std::move(put), Answer(std::move(request)));
   }
-  Receive(lane, request, *std::move(put), std::move(arrival));
+  Receive(lane, std::move(request), *std::move(put), std::move(arrival));
 }
 
 // On the lane, which copies the payload into staging and computes its CRC.
-void PutRequests::Receive(transport::Lane& lane, const Request& request, OwnedPut put,
+void PutRequests::Receive(transport::Lane& lane, Request request, OwnedPut put,
                           transport::Arrival arrival) {
   const std::span<std::byte> target = put.target();
-  lane.Receive(std::move(arrival), target, request.deadline,
-               [this, &lane, request, put = std::move(put),
+  const absl::Time deadline = request.deadline;
+  lane.Receive(std::move(arrival), target, deadline,
+               [this, &lane, request = std::move(request), put = std::move(put),
                 started = path_.clock.Now()](const transport::Received& received) mutable {
-                 path_.seconds(PutPath::Step::kReceive).Observe(path_.clock.Now() - started);
-                 Landed(lane, request, std::move(put), received);
+                 request.times.landed = path_.clock.Now();
+                 path_.seconds(PutPath::Step::kReceive).Observe(request.times.landed - started);
+                 Landed(lane, std::move(request), std::move(put), received);
                });
 }
 
 // On the lane, once the payload is there or is known not to come.
-void PutRequests::Landed(transport::Lane& lane, const Request& request, OwnedPut put,
+void PutRequests::Landed(transport::Lane& lane, Request request, OwnedPut put,
                          const transport::Received& received) {
   if (!received.status.ok()) {
     path_.CountFailure(received.status);
@@ -53,12 +55,15 @@ void PutRequests::Landed(transport::Lane& lane, const Request& request, OwnedPut
 }
 
 // On the path pool: service/put/put.cc. The reply goes back to the lane.
-void PutRequests::Run(const Request& request, OwnedPut put, uint32_t crc32c) {
-  Put(std::move(put), crc32c, Answer(request));
+void PutRequests::Run(Request request, OwnedPut put, uint32_t crc32c) {
+  request.times.started = path_.clock.Now();
+  Put(std::move(put), crc32c, Answer(std::move(request)));
 }
 
-PutDone PutRequests::Answer(const Request& request) {
-  return [this, request](const absl::StatusOr<proto::PutReply>& reply) {
+PutDone PutRequests::Answer(Request request) {
+  return [this,
+          request = std::move(request)](const absl::StatusOr<proto::PutReply>& reply) mutable {
+    request.times.made = path_.clock.Now();
     replies_.Post({.request = request,
                    .frame = reply.ok() ? request.Reply(*reply) : request.Error(reply.status())});
   };

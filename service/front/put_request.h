@@ -22,19 +22,18 @@ class PutRequests {
       : path_(path), pool_(pool), replies_(replies) {}
 
   // REQUIRES: frame.body is a Put, and the request has been checked.
-  void Start(transport::Lane& lane, const Request& request, const proto::Frame& frame,
+  void Start(transport::Lane& lane, Request request, const proto::Frame& frame,
              transport::Arrival arrival);
   // Drain: puts are answered Unavailable from now on.
   void RefuseNew() { refuses_new_.store(true, std::memory_order_relaxed); }
 
  private:
-  void Receive(transport::Lane& lane, const Request& request, OwnedPut put,
-               transport::Arrival arrival);
-  void Landed(transport::Lane& lane, const Request& request, OwnedPut put,
+  void Receive(transport::Lane& lane, Request request, OwnedPut put, transport::Arrival arrival);
+  void Landed(transport::Lane& lane, Request request, OwnedPut put,
               const transport::Received& received);
-  void Run(const Request& request, OwnedPut put, uint32_t crc32c);
+  void Run(Request request, OwnedPut put, uint32_t crc32c);
   // What sends the answer, from whatever thread has it.
-  PutDone Answer(const Request& request);
+  PutDone Answer(Request request);
 
   PutPath& path_;
   PathPool& pool_;

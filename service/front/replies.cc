@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "proto/block_key.h"
 
 namespace cairn {
 namespace {
@@ -14,11 +16,39 @@ namespace {
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 constexpr int kSubmitTriesMax = 5000;
 constexpr absl::Duration kSubmitPause = absl::Microseconds(200);
+constexpr size_t kKeyBytesLogged = 8;
+
+// Whole microseconds: no more of it means anything.
+absl::Duration Rounded(absl::Duration step) { return absl::Trunc(step, absl::Microseconds(1)); }
+
+// From one time to the next that there is; zero where it was not reached.
+absl::Duration Between(absl::Time from, absl::Time to) {
+  return to == absl::InfinitePast() ? absl::ZeroDuration() : Rounded(to - from);
+}
+
+void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
+  const RequestTimes& times = request.times;
+  const absl::Time landed = std::max(request.arrived, times.landed);
+  const absl::Time made = std::max(std::max(landed, times.started), times.made);
+  LogWarn("data", request.op == DataOp::kGet ? "get was slow" : "put was slow",
+          {{"request", absl::StrCat(request.session.id, "/", request.seq)},
+           {"tenant", request.session.tenant},
+           {"space", request.space_id},
+           {"key", proto::Hex(std::span(request.key).first(kKeyBytesLogged))},
+           {"code", absl::StatusCodeToString(code)},
+           {"took", Rounded(now - request.arrived)},
+           {"receive", Between(request.arrived, times.landed)},
+           {"queue", Between(landed, times.started)},
+           {"path", Between(times.started, times.made) - Rounded(times.promote)},
+           {"promote", Rounded(times.promote)},
+           {"send", Rounded(now - made)}});
+}
 
 }  // namespace
 
-Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, Over over)
-    : clock_(clock), metrics_(metrics), over_(std::move(over)) {
+Replies::Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
+                 Over over)
+    : clock_(clock), metrics_(metrics), slow_(slow), over_(std::move(over)) {
   for (int i = 0; i < lanes; ++i) outboxes_.push_back(std::make_unique<Outbox>());
 }
 
@@ -50,8 +80,12 @@ void Replies::Refuse(transport::Lane& lane, const Request& request, const absl::
 
 void Replies::End(transport::Lane& lane, const Request& request, absl::StatusCode code) {
   over_(lane, request);
-  // In this order, so that what is no longer in flight is counted.
-  metrics_.Count(request.op, code, clock_.Now() - request.arrived);
+  // In this order, so that what is no longer in flight is counted and logged.
+  const absl::Time now = clock_.Now();
+  metrics_.Count(request.op, code, now - request.arrived);
+  if (now - request.arrived > slow_ && (request.op == DataOp::kGet || request.op == DataOp::kPut)) {
+    LogSlow(request, code, now);
+  }
   metrics_.in_flight.Add(-1);
 }
 

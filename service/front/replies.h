@@ -39,7 +39,8 @@ class Replies {
  public:
   // `over` runs on the lane when a request is over.
   using Over = std::function<void(transport::Lane&, const Request&)>;
-  Replies(int lanes, const Clock& clock, DataMetrics& metrics, Over over);
+  // A get or put that takes longer than `slow` is logged with where its time went.
+  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow, Over over);
 
   // Has to be called before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
@@ -73,6 +74,7 @@ class Replies {
 
   const Clock& clock_;
   DataMetrics& metrics_;
+  const absl::Duration slow_;
   const Over over_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;
 };

@@ -15,6 +15,14 @@
 
 namespace cairn {
 
+// When a request had done what. In the past where it has not, or does not.
+struct RequestTimes {
+  absl::Time landed = absl::InfinitePast();   // the payload of a put is there
+  absl::Time started = absl::InfinitePast();  // a thread of the path pool has it
+  absl::Time made = absl::InfinitePast();     // the answer is there
+  absl::Duration promote;                     // of what was between: waiting for a tier
+};
+
 struct Request {
   transport::ReplyTo reply_to;
   int lane = 0;
@@ -22,7 +30,10 @@ struct Request {
   proto::Ticket ticket{};
   Session session;
   DataOp op = DataOp::kOther;
+  uint64_t space_id = 0;     // of a get or a put
+  proto::BlockKey key = {};  // likewise
   absl::Time arrived, deadline;
+  RequestTimes times = {};
 
   proto::Frame Reply(proto::Body body) const {
     proto::Frame frame;

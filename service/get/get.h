@@ -52,6 +52,7 @@ struct Answer {
   ResidentPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
+  absl::Duration promote;  // how long it waited for a tier
 };
 
 // Runs exactly once with no lock held: in Get(), or later on a thread of the path pool, or on one

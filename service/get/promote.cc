@@ -58,7 +58,8 @@ void Promote(std::unique_ptr<GetRun> run) {
 
 void Resume(std::unique_ptr<GetRun> run) {
   GetPath& path = run->path;
-  path.seconds(GetPath::Step::kPromote).Observe(path.clock.Now() - run->promoted_at);
+  const absl::Duration promote = path.clock.Now() - run->promoted_at;
+  path.seconds(GetPath::Step::kPromote).Observe(promote);
   for (const std::shared_ptr<const Promotion>& read : run->reads) {
     if (read == nullptr || read->status().ok()) {
       continue;
@@ -70,6 +71,9 @@ void Resume(std::unique_ptr<GetRun> run) {
     return Finish(std::move(run), status, tier);
   }
   absl::StatusOr<Answer> answer = Transcode(*run);
+  if (answer.ok()) {
+    answer->promote = promote;
+  }
   Finish(std::move(run), std::move(answer));
 }
 

@@ -11,9 +11,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -26,7 +30,12 @@
 namespace cairn {
 namespace {
 
+using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+
+constexpr int kPathThreads = 2;
+constexpr absl::Duration kSlow = absl::Milliseconds(300);
 
 constexpr uint16_t kLayers = 2, kHeads = 2, kTokens = 16;
 constexpr uint32_t kDim = 32;
@@ -107,11 +116,11 @@ class DataServerTest : public ::testing::Test {
         *tiers_, clock_);
     index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
     put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
-    pool_ = std::make_unique<PathPool>(2);
+    pool_ = std::make_unique<PathPool>(kPathThreads);
     get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
     server_ = std::make_unique<DataServer>(
         DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
-        DataServer::Options{.transport_label = "memory", .lanes = 1, .window = 4});
+        DataServer::Options{.transport_label = "memory", .lanes = 1, .window = 4, .slow = kSlow});
     handler_ = std::make_unique<FlippingHandler>(*server_);
     transport_ = transport::StartMemoryServer({.lanes = 1}, *handler_);
     session_ = *sessions_.Open("test", "unit");
@@ -249,6 +258,29 @@ class DataServerTest : public ::testing::Test {
   absl::Status last_connect_;
   uint64_t space_ = 0, seq_ = 0;
 };
+
+TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
+  LogCapture log;
+  ASSERT_TRUE(Put(1).ok());
+  std::vector<absl::Notification> let_go(kPathThreads);
+  for (absl::Notification& waits : let_go) {
+    ASSERT_TRUE(pool_->Submit([&waits] { waits.WaitForNotification(); }).ok());
+  }
+  std::thread late([&] {
+    absl::SleepFor(kSlow + absl::Milliseconds(50));
+    for (absl::Notification& waits : let_go) waits.Notify();
+  });
+  EXPECT_TRUE(Get(1).ok());
+  late.join();
+  AwaitOver();
+  EXPECT_EQ(log.Count(absl::StrCat("data: get was slow request=", session_.id, "/", seq_,
+                                   " tenant=test space=", space_,
+                                   " key=0101000000000000 code=OK took=")),
+            1u);
+  EXPECT_THAT(log.Lines(), Contains(ContainsRegex(" receive=0 queue=([3-9][0-9]{2}.*ms|[1-9].*s) "
+                                                  "path=.* promote=0 send=")))
+      << "the pool was busy";
+}
 
 TEST_F(DataServerTest, PutThenGet) {
   EXPECT_EQ(Get(1).code(), absl::StatusCode::kNotFound);
