@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +11,7 @@
 
 #include "codecs/image/image.h"
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/support/run_command.h"
 #include "tests/support/side_object_bytes.h"
 #include "tests/support/temp_dir.h"
 
@@ -38,8 +40,8 @@ class RestartTest : public testing::Test {
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
   }
-  void Open(const std::string& recipe) {
-    auto space = client_->OpenSpace(ToyIdentity(kBf16, "model"), recipe, kPatience);
+  void Open(const std::string& recipe, const std::string& model = "model") {
+    auto space = client_->OpenSpace(ToyIdentity(kBf16, model), recipe, kPatience);
     ASSERT_TRUE(space.ok()) << space.status();
     space_ = *std::move(space);
     keys_ = space_->DeriveChain(Tokens());
@@ -244,6 +246,70 @@ TEST_F(RestartTest, TheScrubberFindsWhatRots) {
   EXPECT_EQ(Matched(), 2u) << "the prefix before it";
   EXPECT_EQ(Values(5), SourceOf(5));
   EXPECT_THAT(daemon_->ReadLog(), testing::HasSubstr("image is damaged: dropped"));
+}
+
+// --- From one release to the next ----------------------------------------------------------------
+
+constexpr const char* kOldRecipes[] = {"raw", "exact", "cairn:2.3"};  // a space each
+constexpr uint32_t kOldDeleted = 4;                                   // the block, of each
+
+// The tier's folder as the first release of its version wrote it, in an archive. A release that
+// writes another version adds an archive of its own, and this test goes through both:
+//
+//   CAIRN_WRITE_TIER=FILE e2e_client_restart_test --gtest_filter='*AnUpgrade*'
+TEST_F(RestartTest, AnUpgradeKeepsWhatOlderReleasesWrote) {
+  const Bytes profile = SideObjectBytes(SideObjectKind::kProfile, 1, kShape);
+  if (const char* archive = std::getenv("CAIRN_WRITE_TIER"); archive != nullptr) {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    for (const std::string recipe : kOldRecipes) {
+      ASSERT_NO_FATAL_FAILURE(Open(recipe, recipe));
+      if (recipe == "cairn:2.3") {
+        ASSERT_TRUE(space_->PutSideObject(0, SideObjectKind::kProfile, profile, kPatience).ok());
+      }
+      ASSERT_NO_FATAL_FAILURE(PutChain());
+      ASSERT_TRUE(daemon_->AwaitMetric("cairn_images_uncopied", 0, kPatience));
+      ASSERT_EQ(space_->Delete(std::span(keys_).subspan(kOldDeleted, 1), kPatience).value_or(0),
+                1u);
+    }
+    ASSERT_NO_FATAL_FAILURE(End(SIGTERM, 0));
+    const Ran ran =
+        RunCommand(absl::StrCat("tar -C ", disk_.path().string(), " -czf ", archive, " ."));
+    ASSERT_EQ(ran.code, 0) << ran.output;
+    GTEST_SKIP() << "wrote " << archive;
+  }
+  const Ran ran =
+      RunCommand(absl::StrCat("tar -C ", disk_.path().string(), " -xzf ", CAIRN_OLD_TIER));
+  ASSERT_EQ(ran.code, 0) << ran.output;
+  for (const bool is_first : {true, false}) {  // and what this release wrote there itself
+    ASSERT_NO_FATAL_FAILURE(Start());
+    for (const std::string recipe : kOldRecipes) {
+      SCOPED_TRACE(recipe);
+      ASSERT_NO_FATAL_FAILURE(Open("raw", recipe));
+      EXPECT_EQ(space_->recipe(), recipe) << "the space keeps its policy";
+      EXPECT_EQ(Matched(), is_first ? kOldDeleted : kBlocks + 1);
+      for (uint32_t block = 0; block < kBlocks; ++block) {
+        if (is_first && block == kOldDeleted) {
+          Bytes image;
+          EXPECT_EQ(Image(block, &image).status().code(), absl::StatusCode::kNotFound);
+          continue;
+        }
+        const codecs::ImageSpec spec = SpecOf(block);
+        EXPECT_EQ(codecs::FormatRecipe(spec.recipe), recipe);
+        if (recipe == "cairn:2.3") {
+          EXPECT_EQ(spec.side_objects[0], proto::SideObjectId(profile));
+          EXPECT_EQ(Values(block).size(), *space_->SourceBytes({}));
+        } else {
+          EXPECT_EQ(Values(block), SourceOf(block));
+        }
+      }
+      if (is_first) {  // the chain goes on
+        ASSERT_TRUE(Put(kOldDeleted).ok());
+        ASSERT_TRUE(Put(kBlocks).ok());
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(End(SIGTERM, 0));
+    EXPECT_THAT(log_, testing::Not(testing::HasSubstr("WARN"))) << log_;
+  }
 }
 
 }  // namespace
