@@ -28,11 +28,12 @@ demo-vllm: build  ## two vLLM engines share a cache (6 minutes on two busy cores
 wheel: build  ## the Python package as a wheel in build/wheel
 	$(PYTHON) client/python/build_wheel.py --out build/wheel
 
-image: build  ## a container image in build/image
+image: build  ## a container image in build/image, and its bill of materials
 	.ci/ops
 	cmake/packaging/image/build build/release/bin
 
 package: build  ## a Debian package in build/deb
+	.ci/ops
 	cmake/packaging/deb/build build/release/bin
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan

@@ -55,7 +55,7 @@ void PrintFlags(std::span<const Flag> flags) {
 void PrintUsage() {
   absl::PrintF("usage: cairnctl COMMAND [FLAGS] …\n\n");
   for (const Command* command : kCommands) {
-    absl::PrintF("  %-10s %s\n", ToAbsl(command->name), ToAbsl(command->summary));
+    absl::PrintF("  %-11s %s\n", ToAbsl(command->name), ToAbsl(command->summary));
   }
   absl::PrintF("\n'cairnctl COMMAND --help' says more. Flags of all commands:\n");
   PrintFlags(CommonFlags());

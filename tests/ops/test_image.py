@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container image: equal when made twice, minimal, and a daemon that runs in it. `make test-ops`."""
 
+import hashlib
+import json
+
 import pytest
 from conftest import ROOT
 from container import Container, run
@@ -24,6 +27,17 @@ def test_scanners_find_its_packages(image):
     assert {path.name for path in found.iterdir()} == {name for name, *_ in lock}
     for name, version, _ in lock:
         assert f"\nVersion: {version}\n" in (found / name).read_text()
+
+
+def test_its_bill_names_all_that_is_in_it(image):
+    bill = json.loads((ROOT / "build" / "image.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    parts = {part["name"]: part for part in bill["components"]}
+    root = image[1] / "rootfs"
+    for path in [root / "usr/bin/cairnd", root / "usr/bin/cairnctl", root / "usr/lib/libcairn_ucx.so"]:
+        assert parts.pop(path.name)["hashes"][0]["content"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    lock = [line.split() for line in (ROOT / "cmake" / "packaging" / "image" / "packages.lock").read_text().splitlines()]
+    assert {(name, part["version"], part["hashes"][0]["content"]) for name, part in parts.items()} == {tuple(line) for line in lock}
 
 
 @pytest.mark.parametrize("data", ["off", "127.0.0.1:0"], ids=["local", "ucx"])

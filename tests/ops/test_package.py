@@ -2,6 +2,7 @@
 """The Debian package on a bare Debian 12: installed, its unit checked, a daemon of its user served and ended, removed, purged.
 `make test-ops`."""
 
+import gzip
 import hashlib
 import os
 import pathlib
@@ -28,8 +29,8 @@ def build():
 @pytest.fixture(scope="module")
 def bare():
     """A Debian 12 with what the package depends on, and nothing of it."""
-    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
-        pytest.skip("needs root and mmdebstrap (.ci/ops)")
+    if os.geteuid() != 0 or not all(map(shutil.which, ["mmdebstrap", "help2man"])):
+        pytest.skip("needs root, mmdebstrap and help2man (.ci/ops)")
     depends = run("dpkg-deb", "-f", build(), "Depends")
     libraries = [part.split()[0] for part in depends.split(",") if "|" not in part]
     root = ROOT / "build" / f"bare-{os.getpid()}"
@@ -62,6 +63,16 @@ def check_unit(root):
     for path in stubs:
         path.unlink()
     assert float(re.search(r"exposure level for cairnd.service: ([\d.]+)", said).group(1)) <= 3.0
+
+
+def check_pages(root):
+    """Man pages of both programs, with every flag and command that they have."""
+    for page, program in [("man8/cairnd.8.gz", "cairnd"), ("man1/cairnctl.1.gz", "cairnctl")]:
+        text = gzip.decompress((root / "usr/share/man" / page).read_bytes()).decode().replace("\\-", "-")
+        assert text.count(".SH NAME") == 1
+        help_ = chroot(root, program, "--help")
+        for word in re.findall(r"^ +(--[a-z-]+|[a-z]+)\b", help_, re.MULTILINE):
+            assert word in text, f"{page}: {word}"
 
 
 def check_serves(root):
@@ -104,6 +115,7 @@ def test_installs_serves_and_leaves_nothing(bare):
     chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")
     assert "cairn:x:" in (bare / "etc" / "passwd").read_text()
     check_unit(bare)
+    check_pages(bare)
     check_serves(bare)
     chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")  # again, as an upgrade does
     config = bare / "etc" / "cairn" / "cairnd.yaml"
