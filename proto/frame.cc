@@ -232,6 +232,8 @@ FrameBytes Serialize(const Frame& frame) {
   head.deadline_ms = source->deadline_ms;
   head.status = static_cast<uint16_t>(source->status);
   head.body_bytes = static_cast<uint16_t>(body_bytes);
+  head.trace_low = static_cast<uint32_t>(source->trace);
+  head.trace_high = static_cast<uint32_t>(source->trace >> 32);
   out.size = static_cast<uint16_t>(kFrameHeadBytes + body_bytes);
   std::memcpy(out.data.data(), &head, sizeof(head));
   head.frame_crc32c = FrameCrc(out.bytes());
@@ -256,7 +258,6 @@ absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes) {
   CAIRN_RETURN_IF_ERROR(CheckRange("body_bytes", head.body_bytes, bytes.size() - kFrameHeadBytes,
                                    bytes.size() - kFrameHeadBytes));
   CAIRN_RETURN_IF_ERROR(CheckZero("flags", head.flags));
-  CAIRN_RETURN_IF_ERROR(CheckZero("reserved", uint64_t{head.zero_low} | head.zero_high));
 
   CAIRN_ASSIGN_OR_RETURN(Body body, row.read(bytes.subspan(kFrameHeadBytes)));
   Frame frame{head.seq,
@@ -265,6 +266,7 @@ absl::StatusOr<Frame> ParseFrame(std::span<const std::byte> bytes) {
               head.payload_crc32c,
               head.deadline_ms,
               static_cast<absl::StatusCode>(head.status),  // checked next
+              uint64_t{head.trace_high} << 32 | head.trace_low,
               std::move(body)};
   CAIRN_RETURN_IF_ERROR(CheckFrame(frame));
   return frame;

@@ -131,6 +131,7 @@ struct Frame {
   uint32_t payload_crc32c = 0;
   uint32_t deadline_ms = 0;                         // what the sender has left; 0 in replies
   absl::StatusCode status = absl::StatusCode::kOk;  // replies
+  uint64_t trace = 0;                               // of a request, for logs; 0: none
   Body body;
   FrameKind kind() const { return static_cast<FrameKind>(body.index() + 1); }
 };

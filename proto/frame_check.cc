@@ -104,6 +104,9 @@ absl::Status CheckHead(const Frame& frame) {
   }
   CAIRN_RETURN_IF_ERROR(
       CheckRange("deadline_ms", frame.deadline_ms, 0, IsReply(kind) ? 0 : kDeadlineMsMax));
+  if (IsReply(kind)) {
+    CAIRN_RETURN_IF_ERROR(CheckZero("trace of a reply", frame.trace));
+  }
   const int code = static_cast<int>(frame.status);
   constexpr int kCodeMax = static_cast<int>(absl::StatusCode::kUnauthenticated);
   return CheckRange("status", static_cast<uint64_t>(code), kind == FrameKind::kError ? 1 : 0,

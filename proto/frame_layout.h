@@ -28,8 +28,8 @@ struct HeadLayout {
   uint32_t deadline_ms;
   uint16_t status;
   uint16_t body_bytes;
-  uint32_t zero_low;  // two halves, so that no padding is needed before them
-  uint32_t zero_high;
+  uint32_t trace_low;  // two halves, so that no padding is needed before them
+  uint32_t trace_high;
   uint32_t frame_crc32c;
 };
 static_assert(sizeof(HeadLayout) == kFrameHeadBytes);

@@ -85,6 +85,11 @@ CAIRN_API const char* cairn_last_error(void);
 /* "NOT_FOUND" and so on. Static. */
 CAIRN_API const char* cairn_status_name(int status);
 
+/* Puts and gets that this thread begins from now on carry the trace, which the daemon names where
+ * it logs a slow request: that of a W3C traceparent ("00-…"). NULL: none. INVALID_ARGUMENT: it is
+ * no traceparent, and what was set stays. */
+CAIRN_API int cairn_set_trace(const char* traceparent);
+
 // ---------------------------------------------------------------------------------- connecting
 typedef struct cairn_connect_options {
   uint32_t struct_bytes;

@@ -9,6 +9,7 @@
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
 #include "client/c/guard.h"
+#include "client/cpp/trace.h"
 #include "client/cpp/transfer.h"
 #include "codecs/backend/backends.h"
 #include "codecs/image/encode.h"
@@ -177,6 +178,16 @@ int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent, con
     const BlockKey above = parent != nullptr ? Bytes<BlockKey>(*parent) : BlockKey{};
     *key = Bytes<cairn_key>(proto::DeriveKey(FromFingerprint(fingerprint), above,
                                              std::span(tokens, token_count), list));
+    return absl::OkStatus();
+  });
+}
+
+int cairn_set_trace(const char* traceparent) {
+  return Guard([&]() -> absl::Status {
+    CAIRN_ASSIGN_OR_RETURN(const uint64_t trace, traceparent == nullptr
+                                                     ? absl::StatusOr<uint64_t>(0)
+                                                     : ParseTraceparent(traceparent));
+    SetTrace(trace);
     return absl::OkStatus();
   });
 }

@@ -67,7 +67,7 @@ struct Command {
   absl::Status (*run_words)(std::span<const std::string> words) = nullptr;
 };
 
-extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kDelete, kVerify,
+extern const Command kStatus, kSpaces, kLs, kInspect, kGet, kPut, kPrefetch, kPin, kDelete, kVerify,
     kPolicy, kProfile, kEvaluate, kReplay, kEvents, kTier, kDrain, kDoctor, kTop, kCompletion,
     kVersion;
 

@@ -16,10 +16,10 @@
 namespace cairn::cli {
 namespace {
 
-constexpr const Command* kCommands[] = {&kStatus,  &kSpaces,   &kLs,     &kInspect,    &kGet,
-                                        &kPut,     &kPrefetch, &kDelete, &kVerify,     &kPolicy,
-                                        &kProfile, &kEvaluate, &kReplay, &kEvents,     &kTier,
-                                        &kDrain,   &kDoctor,   &kTop,    &kCompletion, &kVersion};
+constexpr const Command* kCommands[] = {
+    &kStatus, &kSpaces, &kLs,     &kInspect, &kGet,     &kPut,        &kPrefetch,
+    &kPin,    &kDelete, &kVerify, &kPolicy,  &kProfile, &kEvaluate,   &kReplay,
+    &kEvents, &kTier,   &kDrain,  &kDoctor,  &kTop,     &kCompletion, &kVersion};
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not there, 4 no daemon answers,\n"

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "client/cpp/data.h"
 #include "client/cpp/dial.h"
+#include "client/cpp/trace.h"
 #include "proto/frame_check.h"
 
 namespace cairn {
@@ -45,6 +46,7 @@ void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   request.ticket = ticket_;
   request.payload_bytes = place.call.payload.size();
   request.deadline_ms = MillisecondsLeft(deadline_);
+  request.trace = CurrentTrace();
   // The caller's own numbers are in it: a wrong one is an answer, not an abort.
   if (const absl::Status status = proto::CheckFrame(request); !status.ok()) {
     return exchange.Fail(status);

@@ -48,6 +48,7 @@ void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
   if (!frame.ok()) return Strike(lane, request, peer, frame.status(), false);
   request.seq = frame->seq;
   request.ticket = frame->ticket;
+  request.trace = frame->trace;
   request.op = OpOf(frame->kind());
   request.deadline = request.arrived + TimeLeft(frame->deadline_ms);
   if (request.op == DataOp::kGoodbye) return replies_.End(lane, request, absl::StatusCode::kOk);

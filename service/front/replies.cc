@@ -32,6 +32,8 @@ void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
   const absl::Time made = std::max(std::max(landed, times.started), times.made);
   LogWarn("data", request.op == DataOp::kGet ? "get was slow" : "put was slow",
           {{"request", absl::StrCat(request.session.id, "/", request.seq)},
+           {"trace",
+            request.trace == 0 ? "none" : absl::StrCat(absl::Hex(request.trace, absl::kZeroPad16))},
            {"tenant", request.session.tenant},
            {"space", request.space_id},
            {"key", proto::Hex(std::span(request.key).first(kKeyBytesLogged))},

@@ -14,6 +14,7 @@ exception; the caller recomputes. Nothing but the standard library is needed.
 
 from . import image, keys
 from ._ffi import library_version
+from ._trace import trace
 from .buffer import Buffer
 from .capture import Capture
 from .client import Client, Counters, Stats, TierStats, connect
@@ -75,4 +76,5 @@ __all__ = [
     "image",
     "keys",
     "library_version",
+    "trace",
 ]

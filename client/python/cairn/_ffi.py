@@ -65,6 +65,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "cairn_abi_version": (status, []),
     "cairn_last_error": (text, []),
     "cairn_status_name": (text, [status]),
+    "cairn_set_trace": (status, [text]),
     "cairn_connect": (status, [POINTER(ConnectOptions), POINTER(pointer)]),
     "cairn_close": (None, [pointer]),
     "cairn_open_space": (status, [pointer, POINTER(SpaceSpec), u32, POINTER(pointer)]),

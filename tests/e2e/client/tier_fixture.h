@@ -47,9 +47,12 @@ class TierTest : public testing::Test {
     auto space = client_->OpenSpace(ToyIdentity(kBf16, model), recipe, kPatience);
     ASSERT_TRUE(space.ok()) << space.status();
     space_ = *std::move(space);
-    std::vector<uint32_t> tokens(kBlocks * kTokens);
+    keys_ = space_->DeriveChain(Tokens(kBlocks));
+  }
+  static std::vector<uint32_t> Tokens(uint32_t blocks) {
+    std::vector<uint32_t> tokens(blocks * kTokens);
     std::iota(tokens.begin(), tokens.end(), 7U);
-    keys_ = space_->DeriveChain(tokens);
+    return tokens;
   }
   void Disconnect() {
     space_.reset();

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <thread>
 
+#include "absl/strings/str_join.h"
 #include "codecs/backend/backends.h"
 #include "codecs/image/image.h"
 #include "codecs/transform/demote.h"
@@ -106,6 +109,34 @@ TEST_F(TierCliTest, PrefetchesWhatLiesOnADrive) {
   Bytes values;
   ASSERT_TRUE(Get(3, &values).ok());
   EXPECT_TRUE(values == SourceOf(3));
+}
+
+TEST_F(TierCliTest, PinsAPrefixForAsLongAsItRuns) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Put(0, 3));
+  ASSERT_TRUE(daemon_->AwaitMetric(kWritten, 3, kPatience));
+  ASSERT_NO_FATAL_FAILURE(Kill());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string file = (disk_.path() / "tokens").string();
+  std::ofstream(file) << "[" << absl::StrJoin(Tokens(4), ", ") << "]";
+  constexpr char kLeased[] = "cairn_tier_leased_bytes{tier=\"host\"}";
+  Ran ran;
+  std::thread pin([&] { ran = Run(absl::StrCat("pin --for 4 --tokens ", file)); });
+  const bool is_pinned = WaitFor([&] { return daemon_->Metric(kLeased) > 0; });
+  ASSERT_NO_FATAL_FAILURE(Put(3, 4));
+  pin.join();
+  EXPECT_TRUE(is_pinned);
+  EXPECT_EQ(ran.code, 0) << ran.output;
+  EXPECT_THAT(ran.output, HasSubstr("3 of 4 blocks pinned, 3 of them in memory, "));
+  EXPECT_THAT(ran.output, HasSubstr("4 of 4 blocks pinned, 4 of them in memory, "))
+      << "what comes later too";
+  EXPECT_TRUE(WaitFor([&] { return daemon_->Metric(kLeased) == 0; })) << "and no longer";
+
+  std::ofstream(file) << "17 x";
+  EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("'x' in " + file + " is no token id"));
+  std::ofstream(file) << "17";
+  EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("1 of them are 0 blocks of 16"));
+  EXPECT_EQ(Run("pin").code, 2);
 }
 
 // Blocks of 512 KiB, of which each reader wants one head: the others stay on the drive.

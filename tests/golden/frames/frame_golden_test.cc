@@ -101,6 +101,7 @@ TEST(FrameGolden, WrittenAndReadAsDrawn) {
     frame.payload_crc32c = vector["payload_crc32c"].as<uint32_t>();
     frame.deadline_ms = vector["deadline_ms"].as<uint32_t>();
     frame.status = static_cast<absl::StatusCode>(vector["status"].as<int>());
+    frame.trace = vector["trace"].as<uint64_t>(0);
     frame.body = BodyOf(vector["kind"].as<std::string>(), vector["body"]);
 
     const FrameBytes written = Serialize(frame);

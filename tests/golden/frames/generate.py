@@ -52,7 +52,7 @@ def body_bytes(kind, body):
 def frame_bytes(frame):
     body = body_bytes(frame["kind"], frame["body"])
     head = struct.pack("<4sBBHQ16sQIIHHQ", b"CRN1", 1, KINDS[frame["kind"]], 0, frame["seq"], bytes.fromhex(frame["ticket"]),
-                       frame["payload_bytes"], frame["payload_crc32c"], frame["deadline_ms"], frame["status"], len(body), 0)
+                       frame["payload_bytes"], frame["payload_crc32c"], frame["deadline_ms"], frame["status"], len(body), frame.get("trace", 0))
     crc = crc32c(head + bytes(4) + body)
     return head + struct.pack("<I", crc) + body
 
@@ -78,6 +78,7 @@ def frames():
     yield frame("get", "get", get, seq=2, ticket=ticket, deadline_ms=2000)
     yield frame("get, wide slice under a lease", "get",
                 dict(get, space_id=last, lease=ticket, form=1, target_bytes=limit, **wide), seq=3)
+    yield frame("get, of a trace", "get", get, seq=2, ticket=ticket, trace=0xA3CE929D0E0E4736)
     yield frame("get_reply", "get_reply", {"form": 0, "tier": 2, "first_position": 2**40, "source_bytes": last}, seq=2,
                 payload_bytes=9, payload_crc32c=crc32c(b"123456789"))
     yield frame("get_reply without a payload", "get_reply", {"form": 1, "tier": 0, "first_position": 0, "source_bytes": 0})

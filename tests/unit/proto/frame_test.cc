@@ -160,7 +160,8 @@ TEST(Frame, ErrorsNameTheFieldAndTheLimit) {
   EXPECT_THAT(poke(get, 5, uint8_t{11}), HasSubstr("kind is 11"));
   EXPECT_THAT(poke(get, 5, uint8_t{5}), HasSubstr("body_bytes is 80, expected 96"));
   EXPECT_THAT(poke(get, 6, uint16_t{1}), HasSubstr("flags"));
-  EXPECT_THAT(poke(get, 56, uint32_t{1}), HasSubstr("reserved"));
+  EXPECT_THAT(poke(Serialize(AllKinds()[3]), 56, uint32_t{1}),
+              HasSubstr("trace of a reply is 4294967296, expected 0"));
   EXPECT_THAT(poke(get, 32, uint64_t{1}), HasSubstr("payload_bytes is 1, expected 0"));
   EXPECT_THAT(poke(put, 32, kPayloadBytesMax + 1), HasSubstr("payload_bytes"));
   EXPECT_THAT(poke(put, 40, uint32_t{1}), HasSubstr("payload_crc32c"));

@@ -270,11 +270,14 @@ TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
     absl::SleepFor(kSlow + absl::Milliseconds(50));
     for (absl::Notification& waits : let_go) waits.Notify();
   });
-  EXPECT_TRUE(Get(1).ok());
+  proto::Frame get = GetFrame(1);
+  get.trace = 0xA3CE929D0E0E4736;
+  std::vector<std::byte> target(kPayloadBytes);
+  EXPECT_TRUE(Ask(get, {}, target).ok());
   late.join();
   AwaitOver();
   EXPECT_EQ(log.Count(absl::StrCat("data: get was slow request=", session_.id, "/", seq_,
-                                   " tenant=test space=", space_,
+                                   " trace=a3ce929d0e0e4736 tenant=test space=", space_,
                                    " key=0101000000000000 code=OK took=")),
             1u);
   EXPECT_THAT(log.Lines(), Contains(ContainsRegex(" receive=0 queue=([3-9][0-9]{2}.*ms|[1-9].*s) "
