@@ -116,6 +116,15 @@ absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& 
   return absl::OkStatus();
 }
 
+absl::Status SetGivenTrace(const char* traceparent) {
+  uint64_t trace = 0;
+  if (traceparent != nullptr) {
+    CAIRN_ASSIGN_OR_RETURN(trace, ParseTraceparent(traceparent));
+  }
+  SetTrace(trace);
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace cairn::c
 
@@ -183,13 +192,7 @@ int cairn_derive_key(const uint8_t fingerprint[32], const cairn_key* parent, con
 }
 
 int cairn_set_trace(const char* traceparent) {
-  return Guard([&]() -> absl::Status {
-    CAIRN_ASSIGN_OR_RETURN(const uint64_t trace, traceparent == nullptr
-                                                     ? absl::StatusOr<uint64_t>(0)
-                                                     : ParseTraceparent(traceparent));
-    SetTrace(trace);
-    return absl::OkStatus();
-  });
+  return Guard([&] { return cairn::c::SetGivenTrace(traceparent); });
 }
 
 int cairn_derive_chain(const uint8_t fingerprint[32], const uint32_t* tokens, size_t token_count,

@@ -114,11 +114,9 @@ absl::Status Run(const Arguments& arguments) {
   bool is_away = false;
   while (MonotonicNow() < end) {  // or the user ends it, and the session with it
     // What lies on a drive comes into memory; the blocks that are put later are pinned then.
-    absl::Status status = opened.space->Prefetch({.keys = keys, .timeout = timeout}).status();
-    absl::StatusOr<MatchResult> match = status;
-    if (status.ok()) {
-      match = opened.space->Match({.keys = keys, .timeout = timeout});
-    }
+    const absl::Status asked = opened.space->Prefetch({.keys = keys, .timeout = timeout}).status();
+    const absl::StatusOr<MatchResult> match =
+        asked.ok() ? opened.space->Match({.keys = keys, .timeout = timeout}) : asked;
     if (match.ok()) {
       // In this order: nothing is without a lease in between.
       const LeaseToken before = std::exchange(lease, match->lease);

@@ -34,7 +34,7 @@ void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
           {{"request", absl::StrCat(request.session.id, "/", request.seq)},
            {"trace",
             request.trace == 0 ? "none" : absl::StrCat(absl::Hex(request.trace, absl::kZeroPad16))},
-           {"tenant", request.session.tenant},
+           {"tenant", request.session.tenant.view()},
            {"space", request.space_id},
            {"key", proto::Hex(std::span(request.key).first(kKeyBytesLogged))},
            {"code", absl::StatusCodeToString(code)},
