@@ -82,12 +82,9 @@ CAIRN_API const char* cairn_version(void); /* "0.1.0" */
 CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the library that is loaded */
 /* One line on the last call that failed on this thread. Valid until its next. */
 CAIRN_API const char* cairn_last_error(void);
-/* "NOT_FOUND" and so on. Static. */
-CAIRN_API const char* cairn_status_name(int status);
-
-/* Puts and gets that this thread begins from now on carry the trace, which the daemon names where
- * it logs a slow request: that of a W3C traceparent ("00-…"). NULL: none. INVALID_ARGUMENT: it is
- * no traceparent, and what was set stays. */
+CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static. */
+/* A W3C traceparent, whose trace the daemon names where it logs a slow put or get that this thread
+ * begins from now on. NULL: none. INVALID_ARGUMENT: it is no traceparent; what was set stays. */
 CAIRN_API int cairn_set_trace(const char* traceparent);
 
 // ---------------------------------------------------------------------------------- connecting

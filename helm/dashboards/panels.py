@@ -194,15 +194,12 @@ LOSSES = [
         [(rate("cairn_evictions_total", "tier,reason"), "{{tier}}, {{reason}}")],
     ),
     Panel(
-        "Evicted before they were written down",
-        "Images that the SSD tier did not get in time.",
-        "ops",
+        "Evicted before they were written down", "Images that the SSD tier did not get in time.", "ops",
         [(rate("cairn_dirty_evictions_total", "instance"), "{{instance}}")],
     ),
     Panel(
         "Reuse and retention",
-        "Nine in ten of the blocks that are used again had been left alone for less than *reused*. A tier that evicts what was "
-        "left alone for less than that is too small for this traffic.",
+        "Nine in ten of the blocks used again had been left alone for less than *reused*: a tier that evicts sooner is too small.",
         "s",
         [
             (quantile(0.9, "cairn_block_reuse_seconds", ["instance"]), "{{instance}}, reused"),
@@ -259,14 +256,7 @@ CLIENTS = [
 
 SUMMARY = [
     Panel("Daemons", "That answer Prometheus.", "none", [('sum(up{job="cairn"})', "")], "stat", 4),
-    Panel(
-        "Hit rate",
-        "Of all daemons together.",
-        "percentunit",
-        [(of_asked("found", by=""), "")],
-        "stat",
-        4,
-    ),
+    Panel("Hit rate", "Of all daemons together.", "percentunit", [(of_asked("found", by=""), "")], "stat", 4),
     Panel("Kept", "In source bytes.", "bytes", [("sum(cairn_source_bytes{$I})", "")], "stat", 4),
     Panel("Blocks", "With an image.", "short", [("sum(cairn_blocks{$I})", "")], "stat", 4),
     Panel("Draining", "Daemons that take nothing new.", "none", [("sum(cairn_draining_state{$I})", "")], "stat", 4),
