@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of a build without device kernels.
 #include "kernels/backend.h"
+#include "kernels/runtime.h"
 
 namespace cairn::kernels {
 
@@ -22,5 +23,7 @@ LaunchResult LaunchAttend(const AttendPlan&, const std::byte*, std::byte*, uint3
 }
 
 std::string_view LastDeviceError() { return {}; }
+
+std::unique_ptr<Runtime> OpenCudaRuntime(int /*device*/) { return nullptr; }
 
 }  // namespace cairn::kernels

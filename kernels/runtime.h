@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A device as those use it who move images between it and a store: memory, copies and the kernels
+// of plans, all in the order of one stream. CUDA's is in runtime_cuda.cu; tests have others, which
+// run kernels on the CPU, fail, and damage what they copy.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kernels/backend.h"
+#include "kernels/encode_plan.h"
+#include "kernels/plan.h"
+#include "kernels/records.h"
+
+namespace cairn::kernels {
+
+// Thread-safety: Thread-safe, where calls name streams of their own.
+class Runtime {
+ public:
+  Runtime() = default;
+  virtual ~Runtime() = default;
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // For people: "NVIDIA H200".
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // Of the device, at a multiple of 256; and of the host, where copies need no help of the kernel.
+  // Null: there is no room.
+  virtual std::byte* AllocateDevice(size_t bytes) = 0;
+  virtual void FreeDevice(std::byte* bytes) = 0;
+  virtual std::byte* AllocateHost(size_t bytes) = 0;
+  virtual void FreeHost(std::byte* bytes) = 0;
+
+  // All of these are put on the stream and return. Host memory is AllocateHost()'s, and stays as it
+  // is until the stream is over.
+  virtual LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes,
+                              Stream stream) = 0;
+  virtual LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes,
+                               Stream stream) = 0;
+  virtual LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) = 0;
+  // As LaunchDecode() and LaunchEncode().
+  virtual LaunchResult Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
+                              Stream stream) = 0;
+  virtual LaunchResult Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
+                              uint32_t* status, Stream stream) = 0;
+
+  // Whether all that is on the stream is over, and how it went so far. Does not wait.
+  virtual LaunchResult Poll(Stream stream, bool* is_over) = 0;
+};
+
+// The CUDA device of that number. Null: there is none; Probe() says why. All calls make it the
+// current one of their thread.
+std::unique_ptr<Runtime> OpenCudaRuntime(int device);
+
+}  // namespace cairn::kernels
