@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/device.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "client/cpp/device_impl.h"
+
+namespace cairn {
+namespace {
+
+using kernels::LaunchResult;
+
+constexpr uint64_t kAlignment = 256;
+constexpr absl::Duration kPollPause = absl::Microseconds(20);
+// Side objects that stay on the device: of the spaces that one mover sees, more than enough.
+constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
+
+constexpr uint64_t RoundUp(uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+DeviceMover::Impl::~Impl() {
+  while (stream_ != nullptr && !IsOver()) {
+    absl::SleepFor(kPollPause);
+  }
+}
+
+absl::Status DeviceMover::Impl::Prepare() {
+  const codecs::GroupKind kind = placed_.tile.kind;
+  if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
+    return absl::InvalidArgumentError("a paged cache has KV or a latent; the group has neither");
+  }
+  codecs::ImageSpec raw;
+  raw.tile = placed_.tile;
+  raw.slice = placed_.slice;
+  raw.tokens = placed_.tokens;
+  const uint64_t tiles = codecs::TilingOf(raw).count();
+  layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_));
+  layout_.slot_bytes = RoundUp(kernels::SlotBytes(raw));
+  const auto take = [this](uint64_t bytes) {
+    const uint64_t at = layout_.bytes;
+    layout_.bytes += RoundUp(bytes);
+    return at;
+  };
+  layout_.images = take(kBatchImages * layout_.image_bytes_max);
+  layout_.pages = take(uint64_t{kBatchImages} * placed_.tokens * sizeof(int32_t));
+  layout_.plan = take(std::max(kernels::DecodePlanBytesMax(), kernels::EncodePlanBytesMax()));
+  layout_.status = take(kBatchImages * sizeof(uint32_t));
+  layout_.results = take(kBatchImages * tiles * sizeof(kernels::TileResult));
+  layout_.slots = layout_.bytes;
+  layout_.device_bytes = layout_.bytes + kBatchImages * layout_.slot_bytes;
+  for (Batch& batch : batches_) {
+    batch.host = Memory(device_, /*is_host=*/true, layout_.bytes);
+    batch.device = Memory(device_, /*is_host=*/false, layout_.device_bytes);
+    if (batch.host.data() == nullptr || batch.device.data() == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("two batches take ", 2 * layout_.bytes, " bytes of the host and ",
+                       2 * layout_.device_bytes, " of ", ToAbsl(device_.name()),
+                       ", which has no room for them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put) const {
+  if (is_lost_) {
+    return absl::UnavailableError(absl::StrCat("the device is lost: ", ToAbsl(device_.name())));
+  }
+  if (request.stream == nullptr) {
+    return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
+  }
+  const DeviceCache& cache = request.cache;
+  if (cache.tokens_per_block == 0 || placed_.tokens % cache.tokens_per_block != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache.tokens_per_block is ", cache.tokens_per_block,
+                     ", expected a divisor of the space's ", placed_.tokens));
+  }
+  if (cache.block_count < 1 || cache.block_count > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache.block_count is ", cache.block_count, ", expected 1 to ", INT32_MAX));
+  }
+  if (request.table.size() != request.keys.size() * PagesPerKey(request)) {
+    return absl::InvalidArgumentError(absl::StrCat("the table has ", request.table.size(),
+                                                   " blocks, expected ", PagesPerKey(request),
+                                                   " for each of ", request.keys.size(), " keys"));
+  }
+  const int64_t least = is_put ? 0 : kBlockSkipped;
+  for (size_t i = 0; i < request.table.size(); ++i) {
+    if (request.table[i] < least || request.table[i] >= cache.block_count) {
+      return absl::InvalidArgumentError(absl::StrCat("table[", i, "] is ", request.table[i],
+                                                     ", expected ", least, " to ",
+                                                     cache.block_count - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceMover::Impl::Took(LaunchResult result) {
+  if (result == LaunchResult::kOk) {
+    return absl::OkStatus();
+  }
+  if (!is_lost_) {
+    LogError("client", "the device failed and is not used any more",
+             {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
+  }
+  is_lost_ = true;
+  return absl::UnavailableError(absl::StrCat("the device failed: ", ToAbsl(device_.name()), " ",
+                                             ToAbsl(kernels::LastDeviceError())));
+}
+
+bool DeviceMover::Impl::IsOver() {
+  bool is_over = false;
+  return !Took(device_.Poll(stream_, &is_over)).ok() || is_over;
+}
+
+absl::Status DeviceMover::Impl::Await(absl::Time deadline) {
+  while (stream_ != nullptr && !IsOver()) {
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError("the device had not done its part in time");
+    }
+    absl::SleepFor(kPollPause);
+  }
+  return is_lost_ ? Took(LaunchResult::kDeviceError) : absl::OkStatus();
+}
+
+void DeviceMover::Impl::DropSideObjects() {
+  for (auto& [id, kept] : side_objects_) {
+    kept.staged = Memory();
+  }
+  while (side_objects_.size() > kSideObjectsMax) {
+    side_objects_.erase(std::ranges::min_element(
+        side_objects_, {}, [](const auto& entry) { return entry.second.used; }));
+  }
+}
+
+absl::Status DeviceMover::Impl::CopyPages(const DeviceRequest& request, const Batch& batch) {
+  const size_t per_key = PagesPerKey(request);
+  const auto rows = request.table.subspan(batch.first * per_key, batch.count * per_key);
+  auto* const pages = reinterpret_cast<int32_t*>(batch.host.data() + layout_.pages);
+  std::transform(rows.begin(), rows.end(), pages,
+                 [](int64_t page) { return static_cast<int32_t>(page); });
+  return Took(device_.CopyIn(batch.device.data() + layout_.pages, batch.host.data() + layout_.pages,
+                             rows.size() * sizeof(int32_t), stream_));
+}
+
+kernels::PagedView DeviceMover::Impl::ViewOf(const DeviceRequest& request, const Batch& batch,
+                                             size_t i) const {
+  const size_t per_key = PagesPerKey(request);
+  kernels::PagedView view;
+  view.k = request.cache.k;
+  view.v = request.cache.v;
+  view.pages = reinterpret_cast<const int32_t*>(batch.device.data() + layout_.pages) + i * per_key;
+  view.page_entries = static_cast<uint32_t>(per_key);
+  view.page_count = static_cast<uint32_t>(request.cache.block_count);
+  view.page_tokens = request.cache.tokens_per_block;
+  return view;
+}
+
+DeviceMover::DeviceMover(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceMover::~DeviceMover() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceMover>> DeviceMover::Make(Space& space,
+                                                               kernels::Runtime& device,
+                                                               const GroupSlice& slice) {
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, space.Place(slice));
+  auto impl = std::make_unique<Impl>(space, device, slice, placed);
+  CAIRN_RETURN_IF_ERROR(impl->Prepare());
+  return std::unique_ptr<DeviceMover>(new DeviceMover(std::move(impl)));
+}
+
+std::vector<absl::StatusOr<GetResult>> DeviceMover::Get(const DeviceRequest& request) {
+  return impl_->Run<GetResult>(request, /*is_put=*/false, [&](absl::Time deadline, auto& results) {
+    impl_->Get(request, deadline, results);
+  });
+}
+
+std::vector<absl::StatusOr<PutResult>> DeviceMover::Put(const DeviceRequest& request) {
+  return impl_->Run<PutResult>(request, /*is_put=*/true, [&](absl::Time deadline, auto& results) {
+    impl_->Put(request, deadline, results);
+  });
+}
+
+bool DeviceMover::is_lost() const { return impl_->is_lost(); }
+
+}  // namespace cairn

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "client/cpp/device_impl.h"
+#include "codecs/image/settle.h"
+
+namespace cairn {
+
+absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time deadline,
+                                      Batch& batch,
+                                      std::vector<absl::StatusOr<GetResult>>& results) {
+  std::vector<GetRequest> gets(batch.count);
+  for (size_t i = 0; i < batch.count; ++i) {
+    gets[i].key = request.keys[batch.first + i];
+    gets[i].lease = request.lease;
+    gets[i].slice = slice_;
+    gets[i].target = ImageTarget{{HostImage(batch, i), layout_.image_bytes_max}};
+  }
+  const absl::Duration left = deadline - MonotonicNow();
+  if (left <= absl::ZeroDuration()) {
+    return absl::DeadlineExceededError("no time was left to start");
+  }
+  std::vector<absl::StatusOr<GetResult>> got = space_.GetBatch(gets, left);
+  for (size_t i = 0; i < batch.count; ++i) {
+    batch.is_on_device[i] = got[i].ok();
+    if (got[i].ok()) {  // GetBatch() has verified it: it parses
+      const std::span<const std::byte> image(HostImage(batch, i), got[i]->bytes);
+      CAIRN_CHECK(codecs::ParseImagePrefix(image, &batch.prefixes[i]) == codecs::Error::kOk);
+      got[i]->bytes = SourceBytesOf(placed_);
+    }
+    results[batch.first + i] = std::move(got[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> DeviceMover::Impl::SideObjectOf(Batch& batch, size_t i,
+                                                                 absl::Duration timeout) {
+  batch.sides[i] = nullptr;
+  const codecs::ImageSpec& spec = batch.prefixes[i].spec();
+  if (!spec.recipe.NeedsSideObject() || spec.side_object_count == 0) {
+    return nullptr;
+  }
+  CAIRN_ASSIGN_OR_RETURN(batch.sides[i], space_.GetSideObject(spec.side_objects[0], timeout));
+  const SideObjectHandle& held = batch.sides[i];
+  if (codecs::CheckCodableWith(spec, InputsOf(held)) != codecs::Error::kOk) {
+    return absl::NotFoundError("the image is not one of the side object that it names");
+  }
+  auto [place, is_new] = side_objects_.try_emplace(held->id());
+  place->second.used = ++uses_;
+  if (is_new) {
+    OnDevice& kept = place->second;
+    kept.memory = Memory(device_, /*is_host=*/false, held->bytes().size());
+    kept.staged = Memory(device_, /*is_host=*/true, held->bytes().size());
+    if (kept.memory.data() == nullptr || kept.staged.data() == nullptr) {
+      side_objects_.erase(place);
+      return absl::ResourceExhaustedError("the device has no room for the image's side object");
+    }
+    std::ranges::copy(held->bytes(), kept.staged.data());
+    CAIRN_RETURN_IF_ERROR(Took(
+        device_.CopyIn(kept.memory.data(), kept.staged.data(), held->bytes().size(), stream_)));
+  }
+  return place->second.memory.data();
+}
+
+absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::Time deadline,
+                                           Batch& batch, size_t begin, size_t end,
+                                           std::vector<absl::StatusOr<GetResult>>& results) {
+  std::vector<kernels::DecodeJob> jobs;
+  std::vector<size_t> images;
+  for (size_t i = begin; i < end; ++i) {
+    if (!batch.is_on_device[i]) {
+      continue;
+    }
+    absl::StatusOr<const std::byte*> side = SideObjectOf(batch, i, deadline - MonotonicNow());
+    if (!side.ok()) {
+      batch.is_on_device[i] = false;
+      results[batch.first + i] = side.status();
+      continue;
+    }
+    images.push_back(i);
+    jobs.push_back({.prefix = &batch.prefixes[i],
+                    .image = DeviceImage(batch, i),
+                    .slice = placed_.slice,
+                    .target = ViewOf(request, batch, i),
+                    .side = InputsOf(batch.sides[i]),
+                    .side_object = *side});
+  }
+  if (jobs.empty()) {
+    return absl::OkStatus();
+  }
+  kernels::DecodePlan plan;
+  const std::span<std::byte> room(batch.host.data() + layout_.plan, kernels::DecodePlanBytesMax());
+  const codecs::Error error = kernels::MakeDecodePlan(jobs, kernels::Verify::kYes, room, &plan);
+  if (error == codecs::Error::kTooLarge && jobs.size() > 1) {
+    const size_t middle = images[images.size() / 2];
+    CAIRN_RETURN_IF_ERROR(DecodeSome(request, deadline, batch, begin, middle, results));
+    CAIRN_RETURN_IF_ERROR(Await(deadline));  // the plan's memory is used again
+    Collect(batch, begin, middle, results);
+    return DecodeSome(request, deadline, batch, middle, end, results);
+  }
+  if (error != codecs::Error::kOk) {
+    return absl::InvalidArgumentError(absl::StrCat("cache: ", ToAbsl(codecs::Name(error))));
+  }
+  // Statuses of a plan are in the order of its jobs; on the host they are put back by image.
+  std::byte* const statuses = batch.device.data() + layout_.status;
+  CAIRN_RETURN_IF_ERROR(Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
+  for (const size_t i : images) {
+    CAIRN_RETURN_IF_ERROR(Took(device_.CopyIn(DeviceImage(batch, i), HostImage(batch, i),
+                                              batch.prefixes[i].image_bytes(), stream_)));
+  }
+  CAIRN_RETURN_IF_ERROR(
+      Took(device_.CopyIn(batch.device.data() + layout_.plan, room.data(), plan.bytes, stream_)));
+  CAIRN_RETURN_IF_ERROR(Took(device_.Decode(plan, batch.device.data() + layout_.plan,
+                                            reinterpret_cast<uint32_t*>(statuses), stream_)));
+  for (size_t job = 0; job < images.size(); ++job) {
+    CAIRN_RETURN_IF_ERROR(
+        Took(device_.CopyOut(batch.host.data() + layout_.status + images[job] * sizeof(uint32_t),
+                             statuses + job * sizeof(uint32_t), sizeof(uint32_t), stream_)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceMover::Impl::Decode(const DeviceRequest& request, absl::Time deadline,
+                                       Batch& batch,
+                                       std::vector<absl::StatusOr<GetResult>>& results) {
+  CAIRN_RETURN_IF_ERROR(CopyPages(request, batch));
+  return DecodeSome(request, deadline, batch, 0, batch.count, results);
+}
+
+void DeviceMover::Impl::Collect(const Batch& batch, size_t begin, size_t end,
+                                std::vector<absl::StatusOr<GetResult>>& results) {
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t status = Statuses(batch)[i];
+    if (batch.is_on_device[i] && status != 0) {
+      const std::string_view reason = codecs::Name(static_cast<codecs::Error>(status));
+      LogWarn("client", "block failed verification on the device, taken as a miss",
+              {{"device", device_.name()}, {"group", placed_.group}, {"reason", reason}});
+      results[batch.first + i] = absl::NotFoundError(
+          absl::StrCat("failed verification on the device, taken as a miss: ", ToAbsl(reason)));
+    }
+  }
+}
+
+// Fetch of a batch while the one before is on the device.
+void DeviceMover::Impl::Get(const DeviceRequest& request, absl::Time deadline,
+                            std::vector<absl::StatusOr<GetResult>>& results) {
+  absl::Status status;
+  Batch* before = nullptr;
+  size_t next = 0;
+  while (status.ok() && (next < request.keys.size() || before != nullptr)) {
+    Batch* batch = nullptr;
+    if (next < request.keys.size()) {
+      batch = &batches_[before == &batches_[0] ? 1 : 0];
+      batch->first = next;
+      batch->count = std::min<size_t>(kBatchImages, request.keys.size() - next);
+      next += batch->count;
+      status = Fetch(request, deadline, *batch, results);
+    }
+    if (const absl::Status over = Await(deadline); !over.ok()) {
+      status = over;
+      break;  // how those before ended is not known
+    }
+    if (before != nullptr) {
+      Collect(*before, 0, before->count, results);
+    }
+    if (status.ok() && batch != nullptr) {
+      status = Decode(request, deadline, *batch, results);
+    }
+    before = batch;
+  }
+  if (!status.ok()) {
+    const size_t first = before == nullptr ? 0 : before->first;
+    std::fill(results.begin() + static_cast<std::ptrdiff_t>(first), results.end(),
+              absl::StatusOr<GetResult>(status));
+  }
+}
+
+}  // namespace cairn

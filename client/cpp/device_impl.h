@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a DeviceMover is made of: device.cc has what gets and puts share, device_get.cc and
+// device_put.cc each of them. Private to client/cpp.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/cpp/device.h"
+#include "client/cpp/paged.h"
+#include "client/cpp/side_objects.h"
+#include "codecs/image/image.h"
+
+namespace cairn {
+
+// Thread-safety: as of DeviceMover.
+class DeviceMover::Impl {
+ public:
+  Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
+      : space_(space), device_(device), slice_(slice), placed_(placed) {}
+  // Waits for the stream, however long that takes: nothing on it refers to memory that goes.
+  ~Impl();
+
+  absl::Status Prepare();
+  bool is_lost() const { return is_lost_; }
+
+  template <typename Result, typename Move>
+  std::vector<absl::StatusOr<Result>> Run(const DeviceRequest& request, bool is_put, Move move) {
+    std::vector<absl::StatusOr<Result>> results(request.keys.size(),
+                                                absl::InternalError("the request never ran"));
+    const absl::Time deadline =
+        MonotonicNow() +
+        (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
+    absl::Status status = Check(request, is_put);
+    if (status.ok()) {
+      status = Await(deadline);  // what a call before left behind
+    }
+    if (!status.ok()) {
+      std::fill(results.begin(), results.end(), status);
+      return results;
+    }
+    stream_ = request.stream;
+    DropSideObjects();
+    move(deadline, results);
+    return results;
+  }
+
+  void Get(const DeviceRequest& request, absl::Time deadline,
+           std::vector<absl::StatusOr<GetResult>>& results);
+  void Put(const DeviceRequest& request, absl::Time deadline,
+           std::vector<absl::StatusOr<PutResult>>& results);
+
+ private:
+  // Memory of the device or of the host.
+  class Memory {
+   public:
+    Memory() = default;
+    Memory(kernels::Runtime& device, bool is_host, size_t bytes)
+        : device_(&device),
+          is_host_(is_host),
+          data_(is_host ? device.AllocateHost(bytes) : device.AllocateDevice(bytes)) {}
+    ~Memory() { Free(); }
+    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory& operator=(Memory&& other) noexcept {
+      Free();
+      device_ = other.device_;
+      is_host_ = other.is_host_;
+      data_ = std::exchange(other.data_, nullptr);
+      return *this;
+    }
+
+    std::byte* data() const { return data_; }
+
+   private:
+    void Free() {
+      if (data_ != nullptr) {
+        is_host_ ? device_->FreeHost(data_) : device_->FreeDevice(data_);
+      }
+    }
+
+    kernels::Runtime* device_ = nullptr;
+    bool is_host_ = false;
+    std::byte* data_ = nullptr;
+  };
+
+  // Where the parts of a batch lie, in the memory of the host and, at the same places, of the
+  // device.
+  struct Layout {
+    uint64_t image_bytes_max = 0;  // of one
+    uint64_t images = 0, pages = 0, plan = 0, status = 0, results = 0;
+    uint64_t bytes = 0;       // of both
+    uint64_t slots = 0;       // the device's alone, behind
+    uint64_t slot_bytes = 0;  // of one image
+    uint64_t device_bytes = 0;
+  };
+
+  // Images that are moved together. Its memory is in use until the stream is over.
+  struct Batch {
+    size_t first = 0, count = 0;  // of the request's keys
+    Memory host, device;
+    std::array<codecs::ImagePrefix, kBatchImages> prefixes;
+    std::array<SideObjectHandle, kBatchImages> sides;
+    // Of those that are under way; others have their result already.
+    std::array<bool, kBatchImages> is_on_device{};
+  };
+
+  std::byte* HostImage(const Batch& batch, size_t i) const {
+    return batch.host.data() + layout_.images + i * layout_.image_bytes_max;
+  }
+  std::byte* DeviceImage(const Batch& batch, size_t i) const {
+    return batch.device.data() + layout_.images + i * layout_.image_bytes_max;
+  }
+  const uint32_t* Statuses(const Batch& batch) const {
+    return reinterpret_cast<const uint32_t*>(batch.host.data() + layout_.status);
+  }
+  size_t PagesPerKey(const DeviceRequest& request) const {
+    return placed_.tokens / request.cache.tokens_per_block;
+  }
+
+  absl::Status Check(const DeviceRequest& request, bool is_put) const;
+  // The batch's rows of the block table, to the device.
+  absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
+  kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
+
+  // Unavailable, and the device lost, where it failed.
+  absl::Status Took(kernels::LaunchResult result);
+  bool IsOver();
+  // Until the stream is over, or the deadline.
+  absl::Status Await(absl::Time deadline);
+  // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
+  // is over.
+  void DropSideObjects();
+
+  // --- Get.
+  absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
+                     std::vector<absl::StatusOr<GetResult>>& results);
+  // The image's side object, on the device as well; null where it has none.
+  absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Duration timeout);
+  absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
+                      std::vector<absl::StatusOr<GetResult>>& results);
+  // Those images from `begin` to before `end`, in one plan, or where that is too large in two.
+  absl::Status DecodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
+                          size_t begin, size_t end,
+                          std::vector<absl::StatusOr<GetResult>>& results);
+  void Collect(const Batch& batch, size_t begin, size_t end,
+               std::vector<absl::StatusOr<GetResult>>& results);
+
+  // --- Put.
+  absl::StatusOr<codecs::ImageSpec> SpecOf(const DeviceRequest& request, size_t key) const;
+  absl::Status Encode(const DeviceRequest& request, absl::Time deadline, Batch& batch);
+  absl::Status EncodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
+                          size_t begin, size_t end);
+  absl::Status Send(const DeviceRequest& request, absl::Time deadline, const Batch& batch,
+                    std::vector<absl::StatusOr<PutResult>>& results);
+
+  Space& space_;
+  kernels::Runtime& device_;
+  const GroupSlice slice_;
+  const PlacedSlice placed_;
+  Layout layout_;
+  std::array<Batch, 2> batches_;
+  struct OnDevice {
+    Memory memory;
+    Memory staged;      // the host's, until it is there
+    uint64_t used = 0;  // a count of uses
+  };
+  std::map<Digest, OnDevice> side_objects_;
+  uint64_t uses_ = 0;
+  std::array<codecs::ImageSpec, kBatchImages> specs_;  // of what is being encoded
+  std::array<uint64_t, kBatchImages> image_bytes_{};
+  kernels::Stream stream_ = nullptr;  // of the last call
+  bool is_lost_ = false;
+};
+
+}  // namespace cairn

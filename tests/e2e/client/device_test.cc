@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks from and into an engine's paged cache on a device, which is emulated: kernels run on the
+// CPU, in memory of their own.
+#include "client/cpp/device.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+
+#include "client/cpp/paged.h"
+#include "tests/e2e/client/client_fixture.h"
+#include "tests/kernels/device/device.h"
+#include "tests/support/side_object_bytes.h"
+
+namespace cairn {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using kernels::LaunchResult;
+using kernels::Stream;
+using testing::HasSubstr;
+
+constexpr auto kBf16 = codecs::DType::kBf16;
+constexpr uint32_t kKeys = 11;  // more than a batch
+constexpr uint32_t kPageTokens = 8, kPagesPerKey = kTokens / kPageTokens;
+constexpr int64_t kPages = 64;
+constexpr size_t kRow = kDim * 2;
+constexpr codecs::ProfileShape kShape = {
+    .layers = kLayers, .heads = kHeads, .k_dim = kDim, .v_dim = kDim};
+
+class EmulatedDevice final : public kernels::Runtime {
+ public:
+  std::string_view name() const override { return "emulated"; }
+  std::byte* AllocateDevice(size_t bytes) override {
+    return is_full_ ? nullptr : kernels::device::Allocate(bytes, /*is_writable=*/true);
+  }
+  void FreeDevice(std::byte* bytes) override { kernels::device::Free(bytes); }
+  std::byte* AllocateHost(size_t bytes) override { return new std::byte[bytes]; }
+  void FreeHost(std::byte* bytes) override { delete[] bytes; }
+
+  LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
+    kernels::device::CopyIn(to, from, bytes);
+    if (damaged_copy_ > 0 && bytes > kDamagedBytesMin && --damaged_copy_ == 0) {
+      Bytes last(from + bytes - 1, from + bytes);
+      last[0] ^= std::byte{1};
+      kernels::device::CopyIn(to + bytes - 1, last.data(), 1);
+    }
+    return Step();
+  }
+  LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
+    kernels::device::CopyOut(to, from, bytes);
+    return Step();
+  }
+  LaunchResult Clear(std::byte* at, size_t bytes, Stream) override {
+    kernels::device::CopyIn(at, Bytes(bytes).data(), bytes);
+    return Step();
+  }
+  LaunchResult Decode(const kernels::DecodePlan& plan, const std::byte* bytes, uint32_t* status,
+                      Stream) override {
+    kernels::device::Decode(plan, bytes, status);
+    EXPECT_EQ(kernels::device::Finish(), "");
+    return Step();
+  }
+  LaunchResult Encode(const kernels::EncodePlan& plan, const std::byte* bytes,
+                      kernels::TileResult* results, uint32_t* status, Stream) override {
+    kernels::device::Encode(plan, bytes, results, status);
+    EXPECT_EQ(kernels::device::Finish(), "");
+    return Step();
+  }
+  LaunchResult Poll(Stream, bool* is_over) override {
+    *is_over = !hangs_;
+    return is_dead_ ? LaunchResult::kDeviceError : LaunchResult::kOk;
+  }
+
+  // From the call of that number on, which counts from now, all fail.
+  void DieAfter(int calls) { calls_left_ = calls; }
+  // Damages the copy of that number, which counts from now, to the device, of those of images.
+  void Damage(int copy) { damaged_copy_ = copy; }
+  void SetHung(bool hangs) { hangs_ = hangs; }
+  void SetFull() { is_full_ = true; }
+
+ private:
+  static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
+
+  LaunchResult Step() {
+    is_dead_ |= calls_left_ >= 0 && calls_left_-- == 0;
+    return is_dead_ ? LaunchResult::kDeviceError : LaunchResult::kOk;
+  }
+
+  int calls_left_ = -1, damaged_copy_ = 0;
+  bool is_dead_ = false, hangs_ = false, is_full_ = false;
+};
+
+// K and V of an engine, a tensor a layer each: [page, token, head, dim].
+class EngineCache {
+ public:
+  static constexpr size_t kPageBytes = size_t{kPageTokens} * kHeads * kRow;
+  static constexpr size_t kLayerBytes = kPages * kPageBytes;
+
+  explicit EngineCache(EmulatedDevice& device)
+      : device_(device), host_(2 * kLayers * kLayerBytes, std::byte{0xEE}) {
+    memory_ = device.AllocateDevice(host_.size());
+    for (size_t i = 0; i < 2 * kLayers; ++i) {
+      layers_.push_back(memory_ + i * kLayerBytes);
+    }
+    Upload();
+  }
+  ~EngineCache() { device_.FreeDevice(memory_); }
+  EngineCache(const EngineCache&) = delete;
+  EngineCache& operator=(const EngineCache&) = delete;
+
+  DeviceCache Describe() const {
+    DeviceCache cache;
+    cache.tokens_per_block = kPageTokens;
+    cache.block_count = kPages;
+    kernels::PagedPlane plane;
+    plane.layer_bytes = kLayerBytes;
+    plane.page_stride = kPageBytes;
+    plane.token_stride = kHeads * kRow;
+    plane.head_stride = kRow;
+    cache.k = cache.v = plane;
+    cache.k.layers = std::span(layers_).first(kLayers);
+    cache.v.layers = std::span(layers_).last(kLayers);
+    return cache;
+  }
+  // The bytes of a block in source form: [layer, head, plane, token, dim].
+  void Set(const int64_t* pages, const Bytes& source) { Exchange(pages, source.data(), nullptr); }
+  Bytes Take(const int64_t* pages) {
+    Bytes source(size_t{kLayers} * kHeads * 2 * kTokens * kRow);
+    Exchange(pages, nullptr, source.data());
+    return source;
+  }
+  void Upload() { kernels::device::CopyIn(memory_, host_.data(), host_.size()); }
+  void Download() { kernels::device::CopyOut(host_.data(), memory_, host_.size()); }
+
+ private:
+  void Exchange(const int64_t* pages, const std::byte* from, std::byte* to) {
+    size_t at = 0;
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t head = 0; head < kHeads; ++head) {
+        for (size_t plane = 0; plane < 2; ++plane) {
+          for (size_t token = 0; token < kTokens; ++token, at += kRow) {
+            std::byte* const row = host_.data() + (plane * kLayers + layer) * kLayerBytes +
+                                   static_cast<size_t>(pages[token / kPageTokens]) * kPageBytes +
+                                   token % kPageTokens * kHeads * kRow + head * kRow;
+            std::memcpy(from != nullptr ? row : to + at, from != nullptr ? from + at : row, kRow);
+          }
+        }
+      }
+    }
+  }
+
+  EmulatedDevice& device_;
+  Bytes host_;
+  std::byte* memory_;
+  std::vector<std::byte*> layers_;
+};
+
+class DeviceTest : public ClientTest {
+ protected:
+  void Open(const std::string& recipe) {
+    client_ = Connect(Options());
+    space_ = cairn::ClientTest::Open(client_, ToyIdentity(kBf16, Model()), recipe);
+    ASSERT_TRUE(client_ && space_);
+    std::vector<uint32_t> tokens(kKeys * kTokens);
+    std::iota(tokens.begin(), tokens.end(), 7U);
+    keys_ = space_->DeriveChain(tokens);
+    for (uint32_t i = 0; i < kKeys * kPagesPerKey; ++i) {
+      table_.push_back((i * 5 + 3) % kPages);
+    }
+    auto mover = DeviceMover::Make(*space_, device_, {});
+    ASSERT_TRUE(mover.ok()) << mover.status();
+    mover_ = *std::move(mover);
+  }
+  Bytes SourceOf(uint32_t key) const { return ToyValues(kBf16, *space_->SourceBytes({}), key + 1); }
+  DeviceRequest Request(const EngineCache& cache) {
+    return {.keys = keys_,
+            .cache = cache.Describe(),
+            .table = table_,
+            .stream = &stream_,
+            .timeout = kPatience};
+  }
+  // All blocks, from a cache on the device.
+  void Put() {
+    EngineCache cache(device_);
+    for (uint32_t key = 0; key < kKeys; ++key) {
+      cache.Set(&table_[key * kPagesPerKey], SourceOf(key));
+    }
+    cache.Upload();
+    for (const auto& put : mover_->Put(Request(cache))) {
+      ASSERT_TRUE(put.ok()) << put.status();
+    }
+  }
+  // As a client without a device gets it.
+  Bytes Values(uint32_t key) const {
+    Bytes values(*space_->SourceBytes({}));
+    EXPECT_TRUE(space_->Get({.key = keys_[key], .target = SourceTarget{values}}, kPatience).ok());
+    return values;
+  }
+
+  EmulatedDevice device_;
+  int stream_ = 0;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Space> space_;
+  std::vector<BlockKey> keys_;
+  std::vector<int64_t> table_;
+  std::unique_ptr<DeviceMover> mover_;
+};
+
+class DeviceRecipes : public DeviceTest, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Recipe, DeviceRecipes,
+                         testing::Values("raw", "exact", "kivi:4", "fp8", "mixkvq", "cairn:2.3"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase_if(name, [](char c) {
+                             return !absl::ascii_isalnum(static_cast<unsigned char>(c));
+                           });
+                           return name;
+                         });
+
+TEST_P(DeviceRecipes, GoOutAndComeBackAsOnTheHost) {
+  const std::string recipe = GetParam();
+  ASSERT_NO_FATAL_FAILURE(Open(recipe));
+  if (recipe == "cairn:2.3") {
+    const Bytes profile = SideObjectBytes(SideObjectKind::kProfile, 1, kShape);
+    ASSERT_TRUE(space_->PutSideObject(0, SideObjectKind::kProfile, profile, kPatience).ok());
+  }
+  ASSERT_NO_FATAL_FAILURE(Put());
+  const bool is_lossless = recipe == "raw" || recipe == "exact";
+  // What the host encodes of the same values decodes to the same.
+  const BlockKey twin = space_->OpaqueKey(std::as_bytes(std::span("twin")));
+  const Bytes first = SourceOf(0);
+  ASSERT_TRUE(space_->Put({.key = twin, .source = SourceBytes{first}}, kPatience).ok());
+  Bytes twin_values(first.size());
+  ASSERT_TRUE(space_->Get({.key = twin, .target = SourceTarget{twin_values}}, kPatience).ok());
+  EXPECT_EQ(Values(0), twin_values);
+
+  EngineCache cache(device_);
+  const std::vector<int64_t> pages = table_;
+  table_[3] = kBlockSkipped;  // half of the second block
+  const auto got = mover_->Get(Request(cache));
+  cache.Download();
+  for (uint32_t key = 0; key < kKeys; ++key) {
+    SCOPED_TRACE(key);
+    ASSERT_TRUE(got[key].ok()) << got[key].status();
+    EXPECT_EQ(got[key]->bytes, *space_->SourceBytes({}));
+    EXPECT_EQ(got[key]->tier, Tier::kHost);
+    const Bytes taken = cache.Take(&pages[key * kPagesPerKey]);
+    if (key == 1) {
+      EXPECT_EQ(std::memcmp(taken.data(), Values(key).data(), kPageTokens * kRow), 0);
+      EXPECT_EQ(taken[kPageTokens * kRow], std::byte{0xEE}) << "it was left out";
+    } else {
+      EXPECT_EQ(taken, Values(key));
+      EXPECT_TRUE(!is_lossless || taken == SourceOf(key));
+    }
+  }
+}
+
+TEST_F(DeviceTest, WhatIsNotThereIsAMissAndTheRestComes) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  ASSERT_NO_FATAL_FAILURE(Put());
+  ASSERT_EQ(space_->Delete(std::span(keys_).last(1), kPatience).value_or(0), 1u);
+  EngineCache cache(device_);
+  const auto got = mover_->Get(Request(cache));
+  cache.Download();
+  EXPECT_EQ(got.back().status().code(), absl::StatusCode::kNotFound);
+  for (uint32_t key = 0; key + 1 < kKeys; ++key) {
+    EXPECT_TRUE(got[key].ok()) << got[key].status();
+    EXPECT_EQ(cache.Take(&table_[key * kPagesPerKey]), SourceOf(key));
+  }
+}
+
+TEST_F(DeviceTest, ACopyThatIsDamagedOnItsWayToTheDeviceIsAMiss) {
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  ASSERT_NO_FATAL_FAILURE(Put());
+  EngineCache cache(device_);
+  device_.Damage(3);
+  const auto got = mover_->Get(Request(cache));
+  cache.Download();
+  uint32_t missed = 0;
+  for (uint32_t key = 0; key < kKeys; ++key) {
+    if (!got[key].ok()) {
+      ++missed;
+      EXPECT_EQ(got[key].status().code(), absl::StatusCode::kNotFound);
+      EXPECT_THAT(std::string(got[key].status().message()), HasSubstr("on the device"));
+    } else {
+      EXPECT_EQ(cache.Take(&table_[key * kPagesPerKey]), SourceOf(key));
+    }
+  }
+  EXPECT_EQ(missed, 1u);
+}
+
+TEST_F(DeviceTest, ALostDeviceSaysSoAndTheStoreGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(Open("kivi:4"));
+  ASSERT_NO_FATAL_FAILURE(Put());
+  EngineCache cache(device_);
+  for (const int calls : {0, 1, 5, 12, 20}) {
+    SCOPED_TRACE(calls);
+    EmulatedDevice device;
+    auto mover = DeviceMover::Make(*space_, device, {});
+    ASSERT_TRUE(mover.ok());
+    device.DieAfter(calls);
+    const auto got = (*mover)->Get(Request(cache));
+    EXPECT_EQ(got.back().status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_TRUE((*mover)->is_lost());
+    for (const auto& put : (*mover)->Put(Request(cache))) {
+      EXPECT_EQ(put.status().code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(std::string(put.status().message()), HasSubstr("lost: emulated"));
+    }
+  }
+  EXPECT_EQ(Values(0).size(), SourceOf(0).size());
+}
+
+TEST_F(DeviceTest, ALateDeviceIsWaitedForNoLongerThanAsked) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  ASSERT_NO_FATAL_FAILURE(Put());
+  EngineCache cache(device_);
+  device_.SetHung(true);
+  DeviceRequest request = Request(cache);
+  request.timeout = absl::Milliseconds(300);
+  for (const auto& got : mover_->Get(request)) {
+    EXPECT_EQ(got.status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  for (const auto& put : mover_->Put(request)) {
+    EXPECT_EQ(put.status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  device_.SetHung(false);
+  for (const auto& got : mover_->Get(Request(cache))) {
+    EXPECT_TRUE(got.ok()) << got.status();
+  }
+  EXPECT_FALSE(mover_->is_lost());
+}
+
+TEST_F(DeviceTest, WrongRequestsNameTheField) {
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  EngineCache cache(device_);
+  const DeviceRequest good = Request(cache);
+  const auto refusal = [&](const DeviceRequest& request) {
+    const auto put = mover_->Put(request);
+    EXPECT_EQ(put.front().status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(put.front().status().message());
+  };
+  DeviceRequest wrong = good;
+  wrong.stream = nullptr;
+  EXPECT_THAT(refusal(wrong), HasSubstr("stream is null"));
+  wrong = good;
+  wrong.cache.tokens_per_block = 5;
+  EXPECT_THAT(refusal(wrong), HasSubstr("cache.tokens_per_block is 5, expected a divisor of"));
+  wrong = good;
+  wrong.cache.block_count = int64_t{1} << 31;
+  EXPECT_THAT(refusal(wrong), HasSubstr("cache.block_count is 2147483648, expected 1 to"));
+  wrong = good;
+  wrong.table = good.table.first(3);
+  EXPECT_THAT(refusal(wrong), HasSubstr("the table has 3 blocks, expected 2 for each of 11 keys"));
+  std::vector<int64_t> table = table_;
+  table[4] = kBlockSkipped;
+  wrong = good;
+  wrong.table = table;
+  EXPECT_THAT(refusal(wrong), HasSubstr("table[4] is -1, expected 0 to 63"));
+  table[4] = kPages;
+  EXPECT_THAT(refusal(wrong), HasSubstr("table[4] is 64"));
+  wrong = good;
+  wrong.cache.k.layer_bytes = 100;
+  EXPECT_THAT(refusal(wrong), HasSubstr("cache: "));
+  device_.SetFull();
+  EXPECT_EQ(DeviceMover::Make(*space_, device_, {}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace cairn
