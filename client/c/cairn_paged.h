@@ -35,7 +35,18 @@ typedef struct cairn_paged_cache {
   uint32_t tokens_per_block; /* of the engine's blocks; divides the space's */
   int64_t block_count;       /* that the engine has */
   cairn_paged_plane k, v;    /* a latent has k only */
+  int32_t device;            /* CAIRN_DEVICE_…: where the planes lie */
+  int32_t device_number;     /* which of them */
+  /* Of a device, its stream, a cudaStream_t that is not NULL: what is on it already is over before
+   * the cache is touched, what is put on it after the call comes after all of the call's. */
+  void* stream;
 } cairn_paged_cache;
+
+/* Where a cache lies. On a CUDA device images are encoded and decoded there; rows have adjacent
+ * channels, strides are not negative, and end_byte is given. UNIMPLEMENTED: the library has no
+ * device kernels; UNAVAILABLE: there is no such device, or it failed, and then for good. Calls for
+ * one space and device run one after the other. cairn_gather_paged() takes none. */
+enum { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
 
 /* Consecutive blocks of one chain, and where the engine has them. */
 typedef struct cairn_paged_request {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "client/c/device_movers.h"
 #include "client/cpp/buffer.h"
 #include "client/cpp/client.h"
 #include "client/cpp/space.h"
@@ -13,6 +14,7 @@ struct cairn_client {
 };
 struct cairn_space {
   std::unique_ptr<cairn::Space> space;
+  cairn::c::DeviceMovers movers{};  // goes before the space
 };
 struct cairn_buffer {
   cairn::Buffer buffer;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: blocks from and into an engine's paged cache.
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
 #include "client/c/guard.h"
 #include "client/c/handles.h"
+#include "client/cpp/device.h"
 #include "client/cpp/paged.h"
 
 namespace cairn::c {
@@ -76,14 +80,15 @@ absl::Status CheckPagedKeys(const PagedGiven& given) {
 
 // Writes the statuses, and the sums into the caller's request.
 template <typename Result, typename BytesOf>
-void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PagedGiven& given,
-                const BytesOf& bytes_of, cairn_paged_request* target) {
-  cairn_paged_request value = given.request;
+void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PlacedSlice& slice,
+                const cairn_paged_request& request, const BytesOf& bytes_of,
+                cairn_paged_request* target) {
+  cairn_paged_request value = request;
   value.bytes = value.wire_bytes = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     value.statuses[i] = Report(results[i].status());
     if (results[i].ok()) {
-      value.bytes += SourceBytesOf(given.slice);
+      value.bytes += SourceBytesOf(slice);
       value.wire_bytes += bytes_of(*results[i]);
     }
   }
@@ -104,6 +109,85 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
   put->source = given.views.At(i);
 }
 
+absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_paged_plane& plane,
+                                             uint64_t element_bytes,
+                                             std::vector<std::byte*>& layers) {
+  const bool has_rows = plane.tokens_per_run == 0 && plane.dims_per_run == 0 &&
+                        plane.dim_stride == static_cast<int64_t>(element_bytes);
+  if (!has_rows || plane.block_stride < 0 || plane.head_stride < 0 || plane.token_stride < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cache.", ToAbsl(name),
+        ": on a device the channels of a row are adjacent, and no stride is negative"));
+  }
+  if (plane.end_byte <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cache.", ToAbsl(name), ".end_byte is ",
+                                                   plane.end_byte,
+                                                   ": on a device it says where a layer ends"));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i] = static_cast<std::byte*>(plane.layers != nullptr ? plane.layers[i] : plane.data);
+    if (plane.layers == nullptr) {
+      layers[i] += static_cast<int64_t>(i) * plane.layer_stride;
+    }
+  }
+  kernels::PagedPlane result;
+  result.layers = layers;
+  result.layer_bytes = static_cast<uint64_t>(plane.end_byte);
+  result.page_stride = static_cast<uint64_t>(plane.block_stride);
+  result.token_stride = static_cast<uint64_t>(plane.token_stride);
+  result.head_stride = static_cast<uint64_t>(plane.head_stride);
+  return result;
+}
+
+// As MovePaged(), of a cache on a device. `move` gets or puts all at once.
+template <typename Move, typename BytesOf>
+absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
+                          cairn_paged_request* target, const Move& move, const BytesOf& bytes_of) {
+  CAIRN_RETURN_IF_ERROR(CheckStruct("request", target));
+  const cairn_paged_request request = ReadStruct(target);
+  CAIRN_RETURN_IF_ERROR(CheckPointer("blocks", request.blocks, request.block_count));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("keys", request.keys));
+  CAIRN_RETURN_IF_ERROR(CheckPointer("statuses", request.statuses));
+  const GroupSlice slice = FromSlice(request.slice);
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, space->space->Place(slice));
+  const uint64_t element_bytes = codecs::ElementBytes(placed.tile.dtype);
+  std::vector<std::byte*> k_layers(placed.slice.layer_count), v_layers(placed.slice.layer_count);
+  DeviceRequest wanted;
+  wanted.cache.tokens_per_block = cache.tokens_per_block;
+  wanted.cache.block_count = cache.block_count;
+  CAIRN_ASSIGN_OR_RETURN(wanted.cache.k, OnDevice("k", cache.k, element_bytes, k_layers));
+  if (codecs::PlaneCount(placed.tile.kind) > 1) {
+    CAIRN_ASSIGN_OR_RETURN(wanted.cache.v, OnDevice("v", cache.v, element_bytes, v_layers));
+  }
+  const auto keys = Keys(request.keys, request.key_count);
+  wanted.keys = keys;
+  wanted.lease = Bytes<LeaseToken>(request.lease);
+  wanted.table = {request.blocks, request.block_count};
+  wanted.stream = cache.stream;
+  wanted.parent = Bytes<BlockKey>(request.parent);
+  wanted.first_position = request.first_position;
+  wanted.is_derived = request.derived != 0;
+  wanted.timeout = Timeout(request.timeout_ms);
+  return space->movers.With(*space->space, cache.device_number, slice,
+                            [&](DeviceMover& mover) -> absl::Status {
+                              WritePaged(move(mover, wanted), placed, request, bytes_of, target);
+                              return absl::OkStatus();
+                            });
+}
+
+// Whether the cache is not the host's; what it says as far as it goes.
+absl::StatusOr<bool> IsOnDevice(cairn_space* space, const cairn_paged_cache* cache,
+                                cairn_paged_cache* known) {
+  CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
+  CAIRN_RETURN_IF_ERROR(CheckStruct("cache", cache));
+  *known = ReadStruct(cache);
+  if (known->device != CAIRN_DEVICE_HOST && known->device != CAIRN_DEVICE_CUDA) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache.device is ", known->device, ", expected 0 or 1"));
+  }
+  return known->device == CAIRN_DEVICE_CUDA;
+}
+
 // `run` gets or puts all requests at once.
 template <typename Request, typename Run, typename BytesOf>
 absl::Status MovePaged(cairn_space* space, const cairn_paged_cache* cache,
@@ -118,33 +202,57 @@ absl::Status MovePaged(cairn_space* space, const cairn_paged_cache* cache,
     requests[i].slice = FromSlice(given.request.slice);
     Fill(given, i, &requests[i]);
   }
-  WritePaged(run(requests, Timeout(given.request.timeout_ms)), given, bytes_of, request);
+  WritePaged(run(requests, Timeout(given.request.timeout_ms)), given.slice, given.request, bytes_of,
+             request);
   return absl::OkStatus();
 }
 
 absl::Status GetPaged(cairn_space* space, const cairn_paged_cache* cache,
                       cairn_paged_request* request) {
+  const auto wire_bytes = [](const GetResult& got) { return got.wire_bytes; };
+  cairn_paged_cache known;
+  CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
+  if (is_on_device) {
+    return MoveOnDevice(
+        space, known, request,
+        [](DeviceMover& mover, const DeviceRequest& wanted) { return mover.Get(wanted); },
+        wire_bytes);
+  }
   return MovePaged<GetRequest>(
       space, cache, request, ViewUse::kTarget,
       [space](const auto& gets, absl::Duration timeout) {
         return space->space->GetBatch(gets, timeout);
       },
-      [](const GetResult& got) { return got.wire_bytes; });
+      wire_bytes);
 }
 
 absl::Status PutPaged(cairn_space* space, const cairn_paged_cache* cache,
                       cairn_paged_request* request) {
+  const auto image_bytes = [](const PutResult& put) { return put.image_bytes; };
+  cairn_paged_cache known;
+  CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
+  if (is_on_device) {
+    return MoveOnDevice(
+        space, known, request,
+        [](DeviceMover& mover, const DeviceRequest& wanted) { return mover.Put(wanted); },
+        image_bytes);
+  }
   return MovePaged<PutRequest>(
       space, cache, request, ViewUse::kSource,
       [space](const auto& puts, absl::Duration timeout) {
         return space->space->PutBatch(puts, timeout);
       },
-      [](const PutResult& put) { return put.image_bytes; });
+      image_bytes);
 }
 
 absl::Status GatherPaged(cairn_space* space, const cairn_paged_cache* cache,
                          const cairn_paged_request* request, void* target, uint64_t target_bytes) {
   CAIRN_RETURN_IF_ERROR(CheckPointer("target", target));
+  cairn_paged_cache known;
+  CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
+  if (is_on_device) {
+    return absl::InvalidArgumentError("cache.device: only a cache of the host is gathered");
+  }
   CAIRN_ASSIGN_OR_RETURN(const PagedGiven given,
                          ReadPaged(space, cache, request, ViewUse::kSource));
   const uint64_t block_bytes = SourceBytesOf(given.slice);

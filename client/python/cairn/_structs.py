@@ -327,16 +327,11 @@ class TokenBudget(_Sized):
 
 
 class PagedPlane(Structure):
+    _axes = ("layer", "block", "head", "token_run", "token", "dim_run", "dim")
     _fields_ = [
         ("data", pointer),
         ("layers", POINTER(pointer)),
-        ("layer_stride", i64),
-        ("block_stride", i64),
-        ("head_stride", i64),
-        ("token_run_stride", i64),
-        ("token_stride", i64),
-        ("dim_run_stride", i64),
-        ("dim_stride", i64),
+        *((f"{name}_stride", i64) for name in _axes),
         ("tokens_per_run", u32),
         ("dims_per_run", u32),
         ("first_byte", i64),
@@ -351,6 +346,9 @@ class PagedCache(_Sized):
         ("block_count", i64),
         ("k", PagedPlane),
         ("v", PagedPlane),
+        ("device", i32),
+        ("device_number", i32),
+        ("stream", pointer),
     ]
 
 

@@ -68,7 +68,9 @@ class PagedCache:
     """An engine's cache: an array per layer, all of one shape, strides and dtype.
 
     The arrays are borrowed: they are kept alive, and described once. Nothing is ever written
-    outside the memory that they span.
+    outside the memory that they span. They may lie on a CUDA device: then `stream` is its stream,
+    as an integer (`torch.cuda.current_stream().cuda_stream`; not the default one, which is 0), and
+    images are encoded and decoded there, where the library has device kernels.
     """
 
     def __init__(
@@ -79,11 +81,18 @@ class PagedCache:
         block_count: int,
         k: Placement,
         v: Placement | None = None,
+        stream: int | None = None,
     ) -> None:
-        self._layers = [describe(f"layers[{i}]", layer) for i, layer in enumerate(layers)]
-        if len({(t.shape, t.strides, t.dtype) for t in self._layers}) != 1:
-            raise InvalidArgumentError("the layers' shapes, strides or dtypes differ")
+        self._layers = [
+            describe(f"layers[{i}]", layer, may_be_cuda=True) for i, layer in enumerate(layers)
+        ]
+        if len({(t.shape, t.strides, t.dtype, t.cuda_device) for t in self._layers}) != 1:
+            raise InvalidArgumentError("the layers' shapes, strides, dtypes or devices differ")
         first = self._layers[0]
+        if (first.cuda_device is None) != (not stream):
+            raise InvalidArgumentError(
+                "a cache on a CUDA device comes with a stream, that is not 0, and no other does"
+            )
         if any(stride < 0 for stride in first.strides):
             raise InvalidArgumentError("the layers have negative strides")
         spans = zip(first.shape, first.strides, strict=True)
@@ -99,6 +108,10 @@ class PagedCache:
         )
         if v is not None:
             self.native.v = v.native(self._pointers[1], span)
+        if first.cuda_device is not None:
+            self.native.device = _ffi.DEVICE_CUDA
+            self.native.device_number = first.cuda_device
+            self.native.stream = stream
 
     @property
     def layer_count(self) -> int:

@@ -23,6 +23,7 @@ _ACCEPTED = {
 }
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _DL_CPU_DEVICES = {1, 3, 11}  # CPU, CUDA pinned host, ROCm pinned host
+_DL_CUDA_DEVICES = {2, 13}  # CUDA, CUDA managed
 _TYPE_CHARACTERS = {"i": "int", "u": "uint", "f": "float", "V": "void"}
 
 
@@ -37,6 +38,7 @@ class Tensor:
     itemsize: int
     is_writable: bool
     owner: Any
+    cuda_device: int | None = None  # the CUDA device it lies on; None: in host memory
 
     @property
     def bytes(self) -> int:
@@ -52,12 +54,12 @@ class Tensor:
             raise InvalidArgumentError(f"{what} is read-only")
 
 
-def describe(what: str, array: Any) -> Tensor:
+def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
     """Describes `array`; `what` names it in errors."""
     if hasattr(array, "__array_interface__"):
         return _from_array_interface(array)
     if hasattr(array, "__dlpack__"):
-        return _from_dlpack(what, array)
+        return _from_dlpack(what, array, may_be_cuda)
     try:
         view = memoryview(array)
     except TypeError:
@@ -170,17 +172,19 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _capsule_pointer.restype = ctypes.c_void_p
 
 
-def _from_dlpack(what: str, array: Any) -> Tensor:
+def _from_dlpack(what: str, array: Any, may_be_cuda: bool) -> Tensor:
     if getattr(array, "requires_grad", False):
         array = array.detach()
-    device_type = int(array.__dlpack_device__()[0])
-    if device_type not in _DL_CPU_DEVICES:
+    device_type, number = (int(part) for part in array.__dlpack_device__())
+    is_cuda = device_type in _DL_CUDA_DEVICES
+    if device_type not in _DL_CPU_DEVICES and not (may_be_cuda and is_cuda):
         raise InvalidArgumentError(
             f"{what} lies on a device (DLPack type {device_type}); host memory is needed"
         )
     # The capsule is read and never renamed to "used": its destructor gives the tensor back, when
     # `owner` dies. Without max_version a producer makes the unversioned struct.
-    capsule = array.__dlpack__()
+    # What a CUDA array waits for is its stream's, which the caller names: -1 asks for no more.
+    capsule = array.__dlpack__(stream=-1) if is_cuda else array.__dlpack__()
     tensor = _DlTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     if tensor.lanes != 1:
         raise InvalidArgumentError(f"{what} has elements of {tensor.lanes} lanes")
@@ -192,4 +196,7 @@ def _from_dlpack(what: str, array: Any) -> Tensor:
     kind = _DL_CODES.get(tensor.code, f"code{tensor.code}:")
     address = (tensor.data or 0) + tensor.byte_offset
     # An unversioned DLPack cannot say "read-only": producers refuse to export such memory.
-    return Tensor(address, shape, strides, f"{kind}{tensor.bits}", itemsize, True, (capsule, array))
+    owner = (capsule, array)
+    dtype = f"{kind}{tensor.bits}"
+    cuda_device = number if is_cuda else None
+    return Tensor(address, shape, strides, dtype, itemsize, True, owner, cuda_device)

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, Part, paged
+from cairn import InvalidArgumentError, Part, UnavailableError, UnimplementedError, paged
 from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
 
 ENGINE = 16  # tokens of the engine's blocks: two to one of the store's
@@ -230,3 +230,38 @@ def test_what_is_refused(space):
     outside.cache.native.v.end_byte -= ITEM
     with pytest.raises(InvalidArgumentError, match="outside its memory"):
         paged.get(space, outside.cache, keys, [10, 10])
+
+
+class OnDevice:
+    """An array that says it lies on a CUDA device. Nothing reads through its address here."""
+
+    def __init__(self, values, number=0):
+        self._values, self._number = values, number
+
+    def __dlpack_device__(self):
+        return (2, self._number)
+
+    def __dlpack__(self, stream=None):
+        assert stream == -1, "the engine's stream is named elsewhere"
+        return self._values.__dlpack__()
+
+
+def test_a_cache_on_a_device_wants_kernels(space):
+    keys, engine = space.keys(range(TOKENS)), Packed()
+    arrays = [OnDevice(layer) for layer in engine.layers]
+    shape = {"tokens_per_block": ENGINE, "block_count": BLOCKS, **engine.placements()}
+    for wrong in [{"layers": arrays}, {"layers": arrays, "stream": 0}, {"layers": engine.layers, "stream": 5}]:
+        with pytest.raises(InvalidArgumentError, match="comes with a stream"):
+            paged.PagedCache(**wrong, **shape)
+    with pytest.raises(InvalidArgumentError, match="or devices differ"):
+        paged.PagedCache([*arrays[1:], OnDevice(engine.layers[0], 1)], stream=5, **shape)
+    cache = paged.PagedCache(arrays, stream=5, **shape)
+    for call in [paged.get, paged.put]:
+        # Of a build with kernels: that there is no device here.
+        with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
+            call(space, cache, keys, [0, 1])
+    with pytest.raises(InvalidArgumentError, match="only a cache of the host"):
+        paged.gather(space, cache, [0, 1], np.zeros(4, np.uint8))
+    engine.cache.native.device = 2
+    with pytest.raises(InvalidArgumentError, match="cache.device is 2, expected 0 or 1"):
+        paged.get(space, engine.cache, keys, [0, 1])

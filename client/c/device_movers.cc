@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/c/device_movers.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/text.h"
+
+namespace cairn::c {
+
+absl::Status DeviceMovers::With(Space& space, int32_t device, const GroupSlice& slice,
+                                absl::FunctionRef<absl::Status(DeviceMover& mover)> body) {
+  const kernels::Availability found = kernels::Probe();
+  if (!found.is_available) {
+    const std::string text =
+        absl::StrCat("the cache lies on a CUDA device; kernels are ", ToAbsl(found.reason));
+    return found.name == "none" ? absl::UnimplementedError(text) : absl::UnavailableError(text);
+  }
+  const MutexLock lock(mutex_);
+  std::unique_ptr<kernels::Runtime>& runtime = devices_[device];
+  if (runtime == nullptr) {
+    runtime = kernels::OpenCudaRuntime(device);
+  }
+  if (runtime == nullptr) {
+    return absl::UnavailableError(absl::StrCat("device_number is ", device, ": no such device"));
+  }
+  std::unique_ptr<DeviceMover>& mover =
+      movers_[{device, slice.group, slice.layer_first, slice.layer_count, slice.head_first,
+               slice.head_count}];
+  if (mover == nullptr) {
+    CAIRN_ASSIGN_OR_RETURN(mover, DeviceMover::Make(space, *runtime, slice));
+  }
+  return body(*mover);
+}
+
+}  // namespace cairn::c
