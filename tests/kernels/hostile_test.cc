@@ -122,7 +122,7 @@ TEST_F(HostileTest, PatternsThatAreNone) {
 // Maps of classes that the recipe does not make, or that come to other bytes.
 TEST_F(HostileTest, ClassesThatAreNone) {
   uint32_t more = 0, fewer = 0;
-  for (uint32_t round = 0; round < 40; ++round) {
+  for (uint32_t round = 0; round < 160; ++round) {
     const char* recipe = round % 2 == 0 ? "mixkvq" : "mixkvq:paper";
     const Content content = round % 4 < 2 ? Content::kBell : Content::kTails;
     // Of 61 channels a map with another class for one can come to the same bytes.
@@ -189,7 +189,7 @@ TEST_F(HostileTest, StepsThatAreNone) {
 // Whose widths and low bits come to others than the tile's.
 TEST_F(HostileTest, AnotherProfile) {
   uint32_t refused = 0;
-  for (uint32_t round = 0; round < 40; ++round) {
+  for (uint32_t round = 0; round < 200; ++round) {
     const codecs::TileShape shape = Kv(DType::kBf16, 40, 24);
     const char* recipe = round % 2 == 0 ? "cairn-hot:2.4" : "cairn:2.3";
     ImageOf image = MakeImage(recipe, shape, 40, Content::kBell);
