@@ -248,6 +248,15 @@ class DecodeFixture : public testing::Test {
     return side;
   }
 
+  // Channels of V get no bits of cairn-hot any more.
+  static void SilenceV(const codecs::TileShape& shape, SideObject* side) {
+    std::byte* channel =
+        side->bytes.data() + (side->profile.Channels(1, {}) - side->profile.bytes().data());
+    for (uint32_t i = 0; i < 5 * 3 * shape.v_dim; ++i, channel += codecs::kProfileChannelBytes) {
+      codecs::Store(channel, 0.0F);
+      codecs::Store(channel + 6, static_cast<int16_t>(codecs::Load<int16_t>(channel + 4) - 4000));
+    }
+  }
   std::shared_ptr<SideObject> MakeProfile(const codecs::TileShape& shape) {
     auto side = std::make_shared<SideObject>();
     codecs::ProfileShape of = codecs::AnyProfileShape(shape.k_dim, random_);
@@ -256,14 +265,7 @@ class DecodeFixture : public testing::Test {
     of.v_dim = shape.v_dim;
     side->bytes = codecs::ProfileBytes(of, std::mt19937_64(random_())).bytes();
     EXPECT_EQ(codecs::ParseProfile(side->bytes, &side->profile), codecs::Error::kOk);
-    if (has_silent_v_) {  // whose channels get no bits of cairn-hot
-      std::byte* channel =
-          side->bytes.data() + (side->profile.Channels(1, {}) - side->profile.bytes().data());
-      for (uint32_t i = 0; i < 5 * 3 * shape.v_dim; ++i, channel += codecs::kProfileChannelBytes) {
-        codecs::Store(channel, 0.0F);
-        codecs::Store(channel + 6, static_cast<int16_t>(codecs::Load<int16_t>(channel + 4) - 4000));
-      }
-    }
+    if (has_silent_v_) SilenceV(shape, side.get());
     side->on_device = std::make_unique<DeviceBytes>(side->bytes, false);
     return side;
   }

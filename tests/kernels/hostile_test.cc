@@ -212,5 +212,22 @@ TEST_F(HostileTest, AnotherProfile) {
   EXPECT_GT(refused, 5U);
 }
 
+// All of whose tokens have fewer bytes than the tile says.
+TEST_F(HostileTest, AProfileOfNoBits) {
+  const codecs::TileShape shape = Kv(DType::kBf16, 40, 24);
+  ImageOf image = MakeImage("cairn-hot:4.5", shape, 40, Content::kBell);
+  auto silent = std::make_shared<SideObject>();
+  silent->bytes = image.side->bytes;
+  ASSERT_EQ(codecs::ParseProfile(silent->bytes, &silent->profile), Error::kOk);
+  SilenceV(shape, silent.get());
+  silent->on_device = std::make_unique<DeviceBytes>(silent->bytes, false);
+  image.side = silent;
+  std::vector<std::byte> payload(image.source.size());
+  EXPECT_EQ(codecs::Decode(codecs::ReferenceBackend(), image.View(), image.spec.slice, payload,
+                           image.Inputs()),
+            Error::kBadTile);
+  EXPECT_EQ(StatusOf(0, AnyWholeShape(), &image), static_cast<uint32_t>(Error::kBadTile));
+}
+
 }  // namespace
 }  // namespace cairn::kernels
