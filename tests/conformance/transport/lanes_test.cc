@@ -35,7 +35,7 @@ TEST_F(LanesTest, ConnectEndsAtItsDeadline) {
   const absl::Time begun = MonotonicNow();
   EXPECT_EQ(TryConnect(16, absl::Milliseconds(300)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  EXPECT_LE(MonotonicNow() - begun, absl::Milliseconds(600));
+  EXPECT_LE(MonotonicNow() - begun, absl::Seconds(3)) << "the client's deadline, not the next";
 }
 
 TEST_F(LanesTest, PeersAreLimited) {
