@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/block_io.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "proto/convert.h"
@@ -54,6 +56,19 @@ uint64_t ImageBytesMaxOf(const PlacedSlice& slice) {
   uint64_t bytes = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(LargestImage(slice), &bytes) == codecs::Error::kOk);
   return bytes;
+}
+
+codecs::ImageSpec SpecOf(const PlacedSlice& slice, const Fingerprint& fingerprint,
+                         const BlockKey& key, uint64_t first_position) {
+  codecs::ImageSpec spec;
+  spec.space = std::bit_cast<codecs::Digest>(fingerprint);
+  spec.key = std::bit_cast<codecs::Digest>(key);
+  spec.group = slice.group;
+  spec.tile = slice.tile;
+  spec.slice = slice.slice;
+  spec.tokens = slice.tokens;
+  spec.first_position = first_position;
+  return spec;
 }
 
 }  // namespace cairn

@@ -125,5 +125,8 @@ absl::StatusOr<PlacedSlice> PlaceSlice(const std::vector<codecs::GroupShape>& sh
 // REQUIRES: `slice` came from PlaceSlice().
 uint64_t SourceBytesOf(const PlacedSlice& slice);
 uint64_t ImageBytesMaxOf(const PlacedSlice& slice);
+// Of the slice of a block, but for its recipe.
+codecs::ImageSpec SpecOf(const PlacedSlice& slice, const Fingerprint& fingerprint,
+                         const BlockKey& key, uint64_t first_position);
 
 }  // namespace cairn

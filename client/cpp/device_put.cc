@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -14,14 +13,8 @@ namespace cairn {
 
 absl::StatusOr<codecs::ImageSpec> DeviceMover::Impl::SpecOf(const DeviceRequest& request,
                                                             size_t key) const {
-  codecs::ImageSpec spec;
-  spec.space = std::bit_cast<codecs::Digest>(space_.fingerprint());
-  spec.key = std::bit_cast<codecs::Digest>(request.keys[key]);
-  spec.group = placed_.group;
-  spec.tile = placed_.tile;
-  spec.slice = placed_.slice;
-  spec.tokens = placed_.tokens;
-  spec.first_position = request.first_position + key * placed_.tokens;
+  codecs::ImageSpec spec = cairn::SpecOf(placed_, space_.fingerprint(), request.keys[key],
+                                         request.first_position + key * placed_.tokens);
   codecs::Recipe recipe;
   // What needs a side object has no kernel yet.
   const bool is_set = codecs::ParseRecipe(space_.recipe(), &recipe) == codecs::Error::kOk &&

@@ -18,10 +18,6 @@
 namespace cairn {
 namespace {
 
-codecs::Digest DigestOf(const std::array<std::byte, 32>& bytes) {
-  return std::bit_cast<codecs::Digest>(bytes);
-}
-
 absl::Status WrongSize(std::string_view what, uint64_t bytes, uint64_t expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(ToAbsl(what), " has ", bytes, " bytes; the slice has ", expected));
@@ -163,14 +159,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
     source = std::get<PlaneViews>(request_.source);
     CAIRN_RETURN_IF_ERROR(Validate(shape, source, ViewUse::kSource));
   }
-  codecs::ImageSpec spec;
-  spec.space = DigestOf(context_.fingerprint);
-  spec.key = DigestOf(request_.key);
-  spec.group = slice_.group;
-  spec.tile = slice_.tile;
-  spec.slice = slice_.slice;
-  spec.tokens = slice_.tokens;
-  spec.first_position = request_.first_position;
+  codecs::ImageSpec spec =
+      SpecOf(slice_, context_.fingerprint, request_.key, request_.first_position);
   CAIRN_ASSIGN_OR_RETURN(const SideObjectHandle side_object, SetRecipe(&spec));
   CAIRN_ASSIGN_OR_RETURN(const codecs::Backend* backend, FindBackend());
   const std::span<std::byte> target = scratch.Region(ImageBytesMaxOf(slice_) + sent_bytes_);
