@@ -8,18 +8,6 @@
 #include "proto/convert.h"
 
 namespace cairn {
-namespace {
-
-codecs::ImageSpec LargestImage(const PlacedSlice& slice) {
-  codecs::ImageSpec spec;
-  spec.group = slice.group;
-  spec.tile = slice.tile;
-  spec.slice = slice.slice;
-  spec.tokens = slice.tokens;
-  return spec;
-}
-
-}  // namespace
 
 absl::StatusOr<PlacedSlice> PlaceSlice(const std::vector<codecs::GroupShape>& shapes,
                                        const GroupSlice& slice) {
@@ -35,7 +23,7 @@ absl::StatusOr<PlacedSlice> PlaceSlice(const std::vector<codecs::GroupShape>& sh
                            .tile = shape.tile,
                            .slice = range,
                            .tokens = shape.tokens_per_block};
-  if (const codecs::Error error = codecs::Validate(LargestImage(placed));
+  if (const codecs::Error error = codecs::Validate(SpecOf(placed, {}, {}, 0));
       error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(
         absl::StrCat("slice of group ", slice.group, ": ", ToAbsl(codecs::Name(error)),
@@ -54,7 +42,7 @@ uint64_t SourceBytesOf(const PlacedSlice& slice) {
 
 uint64_t ImageBytesMaxOf(const PlacedSlice& slice) {
   uint64_t bytes = 0;
-  CAIRN_CHECK(codecs::MaxImageBytes(LargestImage(slice), &bytes) == codecs::Error::kOk);
+  CAIRN_CHECK(codecs::MaxImageBytes(SpecOf(slice, {}, {}, 0), &bytes) == codecs::Error::kOk);
   return bytes;
 }
 

@@ -38,10 +38,7 @@ absl::Status DeviceMover::Impl::Prepare() {
   if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
     return absl::InvalidArgumentError("a paged cache has KV or a latent; the group has neither");
   }
-  codecs::ImageSpec raw;
-  raw.tile = placed_.tile;
-  raw.slice = placed_.slice;
-  raw.tokens = placed_.tokens;
+  const codecs::ImageSpec raw = cairn::SpecOf(placed_, space_.fingerprint(), {}, 0);
   const uint64_t tiles = codecs::TilingOf(raw).count();
   layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_));
   layout_.slot_bytes = RoundUp(kernels::SlotBytes(raw));
