@@ -4,11 +4,10 @@
 // buffers of the connection, so each byte is copied once: between the shared region and the
 // daemon's arena, its CRC taken in that copy.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -16,8 +15,6 @@
 #include "base/status.h"
 #include "client/cpp/client.h"
 #include "client/cpp/space.h"
-#include "codecs/backend/backends.h"
-#include "codecs/image/encode.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/sdk.h"
 #include "tests/e2e/daemon/daemon_process.h"
@@ -37,18 +34,13 @@ class Load {
       : client_(client), space_(space), slice_(slice) {
     const uint64_t source_bytes = Must(space.SourceBytes(slice));
     const uint64_t image_bytes_max = Must(space.ImageBytesMax(slice));
-    std::vector<std::byte> source(source_bytes);
-    std::mt19937_64 random(source_bytes);
-    for (size_t i = 0; i < source.size(); i += 8) {
-      const uint64_t value = random() & 0xBFFFBFFFBFFFBFFF;  // finite
-      std::memcpy(&source[i], &value, 8);
-    }
+    const std::vector<std::byte> source = bench::FiniteSource(source_bytes);
     for (uint64_t i = 0; i < std::max<uint64_t>(1, total_bytes / source_bytes); ++i) {
       const std::string name = absl::StrCat(source_bytes, "/", i);
       keys_.push_back(space.OpaqueKey(std::as_bytes(std::span(name))));
       images_.push_back(Must(client.AllocateBuffer(image_bytes_max, kTimeout)));
       targets_.push_back(Must(client.AllocateBuffer(image_bytes_max, kTimeout)));
-      Encode(keys_.back(), source, images_.back());
+      image_bytes_ = bench::EncodeRaw(space, slice, keys_.back(), source, images_.back().bytes());
     }
   }
 
@@ -89,21 +81,6 @@ class Load {
   }
 
  private:
-  void Encode(const BlockKey& key, std::span<const std::byte> source, Buffer& target) {
-    const PlacedSlice placed = Must(space_.Place(slice_));
-    codecs::ImageSpec spec;
-    spec.space = std::bit_cast<codecs::Digest>(space_.fingerprint());
-    spec.key = std::bit_cast<codecs::Digest>(key);
-    spec.tile = placed.tile;
-    spec.slice = placed.slice;
-    spec.tokens = placed.tokens;
-    const codecs::Backend* backend = nullptr;
-    size_t bytes = 0;
-    CAIRN_CHECK(codecs::ActiveBackend(&backend) == codecs::Error::kOk);
-    CAIRN_CHECK(codecs::Encode(*backend, spec, source, target.bytes(), &bytes) ==
-                codecs::Error::kOk);
-    image_bytes_ = bytes;
-  }
   void Release() {
     CAIRN_CHECK_OK(client_.Release({&lease_, 1}, kTimeout));
     lease_ = {};
