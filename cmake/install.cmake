@@ -47,6 +47,10 @@ install(TARGETS ${sdk} EXPORT cairn
 install(DIRECTORY ${PROJECT_BINARY_DIR}/proto/generated/ DESTINATION ${headers} COMPONENT sdk
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT cairn NAMESPACE cairn:: FILE cairn-targets.cmake DESTINATION ${package} COMPONENT sdk)
+set(find_cuda)
+if(CMAKE_CUDA_COMPILER)
+  set(find_cuda "find_dependency(CUDAToolkit)")  # for its static runtime
+endif()
 configure_package_config_file(cmake/cairn-config.cmake.in cairn-config.cmake INSTALL_DESTINATION ${package})
 write_basic_package_version_file(cairn-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/cairn-config.cmake ${PROJECT_BINARY_DIR}/cairn-config-version.cmake

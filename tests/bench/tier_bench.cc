@@ -50,8 +50,8 @@ class Store {
       : daemon_(Must(DaemonProcess::Start(flags))) {}
 
   struct Caller {
-    std::unique_ptr<Client> client;
-    std::unique_ptr<Space> space;
+    std::unique_ptr<Client> client = nullptr;
+    std::unique_ptr<Space> space = nullptr;
   };
   Caller Connect() const {
     ConnectOptions options;
@@ -193,8 +193,9 @@ ReadRow MeasureReads(const std::string& folder, uint32_t layers, int batch,
   fs::remove_all(tier);
   fs::create_directories(tier);
   const uint64_t total_bytes = options.quick ? 64_MiB : 1_GiB;
+  // A drive that takes images of 16 MiB: at most 1/256 of it each.
   const Store store(
-      {"--host-bytes=256MiB", absl::StrCat("--ssd=", tier, "=2GiB"), "--ssd-scrub-rate=0"});
+      {"--host-bytes=256MiB", absl::StrCat("--ssd=", tier, "=8GiB"), "--ssd-scrub-rate=0"});
   const Store::Caller caller = store.Connect();
   Images images(caller, {.layer_count = layers}, batch);
   int count = 0;
@@ -257,11 +258,11 @@ class Writer {
 
 struct HitRow {
   std::string name;
-  std::unique_ptr<Store> store;
-  Store::Caller reader;
-  std::unique_ptr<Images> images;
-  std::unique_ptr<Writer> writer;    // null: nobody puts
-  std::vector<double> p50_s, p99_s;  // a round each
+  std::unique_ptr<Store> store = nullptr;
+  Store::Caller reader = {};
+  std::unique_ptr<Images> images = nullptr;
+  std::unique_ptr<Writer> writer = nullptr;    // null: nobody puts
+  std::vector<double> p50_s = {}, p99_s = {};  // a round each
 };
 
 HitRow MakeHits(const std::string& name, const std::vector<std::string>& flags, bool has_writer) {
