@@ -224,8 +224,7 @@ TEST_F(EndsTest, StopUnderLoadEndsEverythingWithinThreeSeconds) {
   std::atomic<int> started{0};
   std::vector<std::thread> clients;
   for (int c = 0; c < 4; ++c) {
-    clients.emplace_back([&, c] {
-      const auto connection = Connect();
+    clients.emplace_back([&, c, connection = Connect()] {  // all of them before the server stops
       const std::vector<std::byte> bytes = Pattern(2 << 20, 1);
       std::vector<Call> calls(4);
       uint64_t seq = 0;
