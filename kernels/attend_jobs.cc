@@ -81,9 +81,17 @@ std::string_view WhyDecodeFirst(const codecs::ImageSpec& spec) {
       return "decode first: entropy-coded tiles cannot be attended to";
     case RecipeId::kArkv:
       return spec.recipe.NeedsPlan() ? "decode first: arkv:paper lacks tokens" : "";
-    default:
+    case RecipeId::kRaw:
+    case RecipeId::kKivi:
+    case RecipeId::kCairnHot:
+    case RecipeId::kPatternkv:
+    case RecipeId::kOtt:
+    case RecipeId::kMixKvq:
+    case RecipeId::kLogQuant:
+    case RecipeId::kFp8:
       return {};
   }
+  return "decode first: nothing attends to this recipe";
 }
 
 }  // namespace cairn::kernels

@@ -57,9 +57,13 @@ AttendForm FormOf(uint16_t form) {
       return AttendForm::kMixed;
     case TileLayoutId::kHot:
       return AttendForm::kHot;
-    default:  // WhyDecodeFirst() leaves no other
-      return AttendForm::kAffine;
+    case TileLayoutId::kAffine:
+    case TileLayoutId::kStrips:  // of this and the next two WhyDecodeFirst() leaves none
+    case TileLayoutId::kStepStrips:
+    case TileLayoutId::kKept:
+      break;
   }
+  return AttendForm::kAffine;
 }
 
 // The list of a job's raw parts.

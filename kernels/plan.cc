@@ -91,10 +91,11 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
       return {static_cast<uint32_t>(plane.dtype == codecs::DType::kBf16 ? DecodeList::kFp8Bf16
                                                                         : DecodeList::kFp8Fp16),
               tokens};
-    default:
-      if (tokens == 0) return whole(DecodeList::kAffineAny);
-      return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
+    case TileLayoutId::kAffine:
+      break;  // no default: a new form has to be named here
   }
+  if (tokens == 0) return whole(DecodeList::kAffineAny);
+  return {AffineFastList(plane.bits, plane.dtype, plane.is_v), tokens};
 }
 
 // Calls visit(tile) for every tile of the job.

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "codecs/checksum/checksum.h"
 #include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/forms/form.h"
 #include "codecs/pack/exponent_tables.h"
 #include "codecs/pack/strip.h"
 #include "codecs/types/bytes.h"
@@ -26,6 +29,19 @@ constexpr uint16_t kTokens[] = {1,  7,   16,  31,  32,  33,  63,  64,
                                 97, 100, 127, 128, 129, 200, 256, 500};
 
 using DecodeTest = DecodeFixture;
+
+// The recipes that these tests go through write every form that there is.
+TEST_F(DecodeTest, LeavesOutNoForm) {
+  std::set<codecs::TileLayoutId> written = {codecs::TileLayoutId::kRaw};
+  for (const char* name : kRecipes) {
+    const ImageOf image = MakeImage(name, Kv(DType::kBf16, 128, 128), 64, AnyContent());
+    const codecs::TileGeometry tile = codecs::GeometryOf(image.spec, 0);
+    written.insert(codecs::LayoutIdOf(codecs::CodedForm(tile, image.spec.recipe)));
+  }
+  for (uint16_t id = 0; id < 256; ++id) {
+    EXPECT_EQ(written.contains(codecs::LayoutIdOf(id)), codecs::FormOf(id) != nullptr) << id;
+  }
+}
 
 TEST_F(DecodeTest, EveryTailOfEveryRecipe) {
   for (const char* recipe : kRecipes) {
