@@ -67,15 +67,15 @@ fuzz: deps  ## each fuzzer for FUZZ_SECONDS (60)
 	cmake --build --preset fuzz --target fuzzers -j $(JOBS)
 	.ci/fuzz $(FUZZ_SECONDS)
 
-asan: deps  ## everything under ASan and UBSan
+asan: deps  ## all tests but the long ones under ASan and UBSan
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
-	ctest --preset asan -j $(JOBS)
+	ctest --preset asan -LE "^(soak|ops)$$" -j $(JOBS)
 
-tsan: deps  ## everything under TSan
+tsan: deps  ## all tests but the long ones under TSan
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS)
-	ctest --preset tsan -j $(JOBS)
+	ctest --preset tsan -LE "^(soak|ops)$$" -j $(JOBS)
 
 kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and for all architectures (half an hour)
 	$(PYTHON) tests/kernels/nvcc_test.py c++ sm_80 sm_90 sm_100 || test $$? -eq 77

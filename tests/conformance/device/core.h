@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A few steps of every tile form, as hosts and devices compile them: each gives a digest of all
+// A few steps of tile forms, as hosts and devices compile them: each gives a digest of all
 // that it computed.
 //
 // Thread-safety: pure functions, but for the tiles they are given.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic and tables of every tile form compile for a device, and give the same bytes whoever compiles them.
+"""The arithmetic and tables of tile forms compile for a device, and give the same bytes whoever compiles them.
 
 Compiles core.cu with nvcc for sm_90 and, as C++, with the compiler of the tree, and compares what both print. No device is needed;
 where there is one, it has to print the same.

@@ -157,10 +157,14 @@ TEST_P(RestartOf, ByKillKeepsEveryByte) {
   }
   ASSERT_TRUE(daemon_->AwaitMetric(kWritten, kBlocks, absl::Seconds(20)));
   EXPECT_EQ(daemon_->Metric("cairn_images_uncopied"), 0);
+  const auto leased = space_->Match({.keys = keys_, .timeout = kPatience});
+  ASSERT_TRUE(leased.ok()) << leased.status();
+  EXPECT_EQ(daemon_->Metric("cairn_leased_images"), kBlocks);
   ASSERT_NO_FATAL_FAILURE(Kill());
 
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_EQ(daemon_->Metric("cairn_recovered_images_total"), kBlocks) << daemon_->ReadLog();
+  EXPECT_EQ(daemon_->Metric("cairn_leased_images"), 0) << "a lease is of its process";
   ASSERT_NO_FATAL_FAILURE(Open("raw"));
   EXPECT_EQ(space_->recipe(), recipe) << "the space keeps its policy";
   const auto match = space_->Match({.keys = keys_, .is_counting = true, .timeout = kPatience});
