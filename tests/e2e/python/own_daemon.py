@@ -13,14 +13,14 @@ START_SECONDS_MAX = 30
 
 
 class OwnDaemon:
-    """Ends, and takes its folder with it, when its `with` is left."""
+    """Ends, and takes its folder with it, when its `with` is left. `by`: words that start it."""
 
-    def __init__(self, bin_dir, host_bytes="64MiB"):
+    def __init__(self, bin_dir, host_bytes="64MiB", by=()):
         self._folder = tempfile.mkdtemp(prefix="cairn-own-")  # short: its sockets' paths are
         self.control = f"unix:{self._folder}/control"
         self.data = f"unix:{self._folder}/data"
         self._bin_dir = bin_dir
-        self._command = [str(bin_dir / "cairnd"), "--control", self.control, "--http", "off"]
+        self._command = [*by, str(bin_dir / "cairnd"), "--control", self.control, "--http", "off"]
         self._command += ["--socket", f"{self._folder}/data", "--host-bytes", host_bytes]
         self._command += ["--ssd", "off", "--drain-ms", "1000"]
         self._log = open(f"{self._folder}/log", "a", encoding="utf-8")
