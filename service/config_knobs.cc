@@ -105,7 +105,7 @@ constexpr Knob kTable[] = {
     {"drain-ms", "10000", Number{&Config::drain_ms, 0, 10 * kMinuteMs},
      "after SIGTERM: time for requests in flight to finish, and for blocks to reach the SSD tier"},
     {"slow-ms", "1000", Number{&Config::slow_ms, 0, 10 * kMinuteMs},
-     "a get or put that takes longer is logged with where its time went; 0: none is"},
+     "a get, put or control call that takes longer is logged with where its time went; 0: none is"},
     {"log-level", "info", Choice{&Config::log_level, kLogLevels}, "least severe level logged"},
     {"log-format", "text", Choice{&Config::log_format, kLogFormats},
      "of a record: a line to read, or an object of JSON a line"},

@@ -150,7 +150,7 @@ absl::Status Daemon::StartProbes() {
   for (const ControlAddress& address : {control, admin.value_or(control)}) {
     if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
   }
-  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, admin));
+  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, admin, SlowOf(config_)));
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
            {"admin", control_->admin_address()},
@@ -176,8 +176,7 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
                           .transport_label = transport_label,
                           .lanes = static_cast<int>(config_.lanes),
                           .window = static_cast<uint32_t>(config_.window),
-                          .slow = config_.slow_ms == 0 ? absl::InfiniteDuration()
-                                                       : absl::Milliseconds(config_.slow_ms)}));
+                          .slow = SlowOf(config_)}));
   return *data_servers_.back();
 }
 

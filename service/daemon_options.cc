@@ -61,6 +61,10 @@ std::optional<uint64_t> IndexBytesOf(const Config& config) {
   return *bytes;
 }
 
+absl::Duration SlowOf(const Config& config) {
+  return config.slow_ms == 0 ? absl::InfiniteDuration() : absl::Milliseconds(config.slow_ms);
+}
+
 uint64_t PeersMax(const Config& config) {
   return config.connections * ((config.socket != "off" ? 1 : 0) + (config.data.enabled() ? 1 : 0));
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "codecs/recipe/recipe.h"
 #include "service/config.h"
 #include "service/tier/ssd/ssd_tier.h"
@@ -24,6 +25,8 @@ std::optional<uint64_t> ScrubRateOf(const Config& config);
 // Bytes a day; 0: any.
 uint64_t WriteBudgetOf(const Config& config, const Tiers& tiers);
 std::optional<uint64_t> IndexBytesOf(const Config& config);
+// What takes longer is logged.
+absl::Duration SlowOf(const Config& config);
 // Of all transports.
 uint64_t PeersMax(const Config& config);
 

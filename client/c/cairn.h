@@ -83,8 +83,8 @@ CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the library t
 /* One line on the last call that failed on this thread. Valid until its next. */
 CAIRN_API const char* cairn_last_error(void);
 CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static. */
-/* A W3C traceparent, whose trace the daemon names where it logs a slow put or get that this thread
- * begins from now on. NULL: none. INVALID_ARGUMENT: it is no traceparent; what was set stays. */
+/* A W3C traceparent, whose trace the daemon names where it logs a slow call that this thread
+ * begins from now on, put and get included. NULL: none. INVALID_ARGUMENT: it is no traceparent; what was set stays. */
 CAIRN_API int cairn_set_trace(const char* traceparent);
 
 // ---------------------------------------------------------------------------------- connecting

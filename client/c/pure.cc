@@ -117,9 +117,9 @@ absl::Status ReadInputs(const cairn_image_spec& given, const codecs::ImageSpec& 
 }
 
 absl::Status SetGivenTrace(const char* traceparent) {
-  uint64_t trace = 0;
+  proto::Traceparent trace;
   if (traceparent != nullptr) {
-    CAIRN_ASSIGN_OR_RETURN(trace, ParseTraceparent(traceparent));
+    CAIRN_ASSIGN_OR_RETURN(trace, proto::ParseTraceparent(traceparent));
   }
   SetTrace(trace);
   return absl::OkStatus();

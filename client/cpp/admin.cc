@@ -70,7 +70,7 @@ class GrpcAdmin final : public AdminClient {
                       const std::function<void(const v1::VerifyProgress&)>& report) override {
     CAIRN_ASSIGN_OR_RETURN(v1::Admin::Stub * stub, Stub(deadline));
     grpc::ClientContext context;
-    context.set_deadline(RpcDeadline(deadline));
+    SetUp(context, deadline);
     v1::VerifyRequest request;
     request.set_space_id(space_id);
     auto reader = stub->Verify(&context, request);

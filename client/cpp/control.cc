@@ -126,7 +126,7 @@ class GrpcControl final : public Control {
     part.set_ticket(proto::ToBytes(session.ticket));
     part.set_total_bytes(content.size());
     grpc::ClientContext context;
-    context.set_deadline(RpcDeadline(deadline));
+    SetUp(context, deadline);
     v1::PutSideObjectReply reply;
     const auto writer = stub_->PutSideObject(&context, &reply);
     do {  // ends: each turn takes from the content

@@ -46,7 +46,7 @@ void Pipeline::Begin(Place& place, Scratch& scratch, Exchange& exchange) {
   request.ticket = ticket_;
   request.payload_bytes = place.call.payload.size();
   request.deadline_ms = MillisecondsLeft(deadline_);
-  request.trace = CurrentTrace();
+  request.trace = CurrentTrace().trace();
   // The caller's own numbers are in it: a wrong one is an answer, not an abort.
   if (const absl::Status status = proto::CheckFrame(request); !status.ok()) {
     return exchange.Fail(status);

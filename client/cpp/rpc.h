@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What control.cc and admin.cc share of gRPC: the channel's settings, status and deadline
-// conversions, one unary call. Private to client/cpp.
+// conversions, what every call carries, one unary call. Private to client/cpp.
 
 #include <grpcpp/grpcpp.h>
 
@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "client/cpp/trace.h"
 
 namespace cairn {
 
@@ -47,13 +48,21 @@ inline std::chrono::system_clock::time_point RpcDeadline(absl::Time deadline) {
   return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(deadline - MonotonicNow());
 }
 
+// Its deadline, and the caller's trace.
+inline void SetUp(grpc::ClientContext& context, absl::Time deadline) {
+  context.set_deadline(RpcDeadline(deadline));
+  if (const std::string_view trace = CurrentTrace().text(); !trace.empty()) {
+    context.AddMetadata("traceparent", std::string(trace));
+  }
+}
+
 template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> RunRpc(Stub& stub,
                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                           Reply*),
                              const Request& request, absl::Time deadline) {
   grpc::ClientContext context;
-  context.set_deadline(RpcDeadline(deadline));
+  SetUp(context, deadline);
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (!status.ok()) {

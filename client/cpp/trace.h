@@ -4,35 +4,33 @@
 // cairnd names it where it logs a slow request: a get that the trace shows as long is found in the
 // daemon's log, with the time of each step.
 //
-//   const absl::StatusOr<uint64_t> trace = ParseTraceparent(header);  // "00-4bf92f…4736-00f0…-01"
-//   const TraceScope scope(trace.value_or(0));
+//   const absl::StatusOr<Traceparent> trace = ParseTraceparent(header);  // "00-4bf92f…-01"
+//   const TraceScope scope(trace.value_or(Traceparent()));
 //   space.Get(…);
 //
-// Thread-safety: of the calling thread. Puts and gets that it begins carry the trace.
-#include <cstdint>
-#include <string_view>
+// Thread-safety: of the calling thread. What it begins carries the trace: puts and gets in their
+// frames, control calls as metadata, which proxies on the way see, too.
 
-#include "absl/status/statusor.h"
+#include "proto/traceparent.h"
 
 namespace cairn {
 
-// The last 8 bytes of the trace id, which is what frames carry: never 0. InvalidArgument: not a
-// traceparent of W3C Trace Context (section 3.2.2).
-absl::StatusOr<uint64_t> ParseTraceparent(std::string_view traceparent);
+using proto::ParseTraceparent;
+using proto::Traceparent;
 
-// Of this thread; 0: none.
-uint64_t CurrentTrace();
-void SetTrace(uint64_t trace);
+// Of this thread.
+const Traceparent& CurrentTrace();
+void SetTrace(const Traceparent& trace);
 
 class TraceScope {
  public:
-  explicit TraceScope(uint64_t trace) : before_(CurrentTrace()) { SetTrace(trace); }
+  explicit TraceScope(const Traceparent& trace) : before_(CurrentTrace()) { SetTrace(trace); }
   ~TraceScope() { SetTrace(before_); }
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
  private:
-  const uint64_t before_;
+  const Traceparent before_;
 };
 
 }  // namespace cairn

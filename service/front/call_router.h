@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "service/front/call_budget.h"
 #include "service/front/control_call.h"
 #include "service/front/control_listener.h"
@@ -25,8 +26,12 @@ class CallRouter final : public grpc::CallbackGenericService {
   // Who is behind a gRPC peer.
   using Identify = std::function<ControlListener::Peer(std::string_view peer)>;
   // `operators_at` is where operators come in, for those who ask elsewhere.
-  CallRouter(CallBudget& budget, Identify identify, std::string operators_at)
-      : budget_(budget), identify_(std::move(identify)), operators_at_(std::move(operators_at)) {}
+  // A call that takes longer than `slow` is logged.
+  CallRouter(CallBudget& budget, Identify identify, std::string operators_at, absl::Duration slow)
+      : budget_(budget),
+        identify_(std::move(identify)),
+        operators_at_(std::move(operators_at)),
+        slow_(slow) {}
 
   // Makes the call, which deletes itself.
   using Start = std::function<ControlCall*(const CallPlace& place)>;
@@ -64,6 +69,7 @@ class CallRouter final : public grpc::CallbackGenericService {
   CallBudget& budget_;
   const Identify identify_;
   const std::string operators_at_;
+  const absl::Duration slow_;
   absl::flat_hash_map<std::string, Start> probes_;
   absl::flat_hash_map<std::string, Start> methods_;  // read once is_open_
   std::atomic<bool> is_open_{false};

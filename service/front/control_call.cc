@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hand_over.h"
+#include "base/log.h"
+#include "proto/traceparent.h"
 #include "service/front/rpc.h"
 #include "service/limits.h"
 
@@ -20,6 +24,14 @@ namespace {
 // Beside its messages: what gRPC and we keep of a call.
 constexpr uint64_t kCallBytes = 16 << 10;
 constexpr int kWriteBlockBytes = 1 << 20;
+
+// What came as metadata; 0 where it is none, or not one. As W3C has it, that is no error.
+uint64_t TraceOf(const grpc::GenericCallbackServerContext& context) {
+  const auto [first, last] = context.client_metadata().equal_range("traceparent");
+  if (first == last || std::next(first) != last) return 0;
+  const std::string_view text(first->second.data(), first->second.size());
+  return proto::ParseTraceparent(text).value_or(proto::Traceparent()).trace();
+}
 
 class RefusedCall final : public ControlCall {
  public:
@@ -56,6 +68,7 @@ absl::Status ControlCall::TakeRequest(const RequestBound& bound,
     }
   }
   read_.Clear();
+  taken_ = MonotonicNow();
   return status;
 }
 
@@ -75,12 +88,15 @@ void ControlCall::ReplyAndFinish(const google::protobuf::Message& reply) {
   if (!budget_.Hold(*this, bytes->Length() + kCallBytes)) {
     return FinishAs(absl::ResourceExhaustedError("too many calls at a time"));
   }
+  answered_ = MonotonicNow();
   HandOver(this);
   StartWriteAndFinish(bytes, grpc::WriteOptions(), grpc::Status::OK);
 }
 
 void ControlCall::FinishAs(const absl::Status& status) {
   HoldCall();
+  code_ = status.code();
+  answered_ = MonotonicNow();
   HandOver(this);
   Finish(ToGrpc(status));
 }
@@ -91,7 +107,23 @@ void ControlCall::HoldCall() { (void)budget_.Hold(*this, kCallBytes); }
 void ControlCall::OnDone() {
   TakeOver(this);
   budget_.Release(*this);
+  if (const absl::Time now = MonotonicNow(); now - began_ > slow_) LogSlow(now);
   delete this;
+}
+
+void ControlCall::LogSlow(absl::Time now) const {
+  const auto step = [](absl::Duration took) { return absl::Trunc(took, absl::Microseconds(1)); };
+  // Where the request never came, all of it is that it did not.
+  const absl::Time taken = std::clamp(taken_, began_, answered_);
+  const std::string& method = context_.method();
+  LogWarn("control", "call was slow",
+          {{"call", method.substr(method.rfind('/') + 1)},
+           {"trace", proto::TraceName(TraceOf(context_))},
+           {"code", absl::StatusCodeToString(code_)},
+           {"took", step(now - began_)},
+           {"receive", step(taken - began_)},
+           {"answer", step(answered_ - taken)},
+           {"send", step(now - answered_)}});
 }
 
 void ControlCall::GiveWay() {

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/hand_over.h"
 #include "base/peer_identity.h"
 #include "service/front/call_budget.h"
@@ -35,6 +36,10 @@ struct CallPlace {
   grpc::GenericCallbackServerContext& context;
   CallBudget& budget;
   std::optional<PeerIdentity> identity;
+  absl::Duration slow = absl::InfiniteDuration();  // a call that takes longer is logged
+
+  // Of one that goes on for as long as its client likes.
+  CallPlace ForStream() const { return {context, budget, identity}; }
 };
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
@@ -47,7 +52,11 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
 
  protected:
   explicit ControlCall(const CallPlace& place)
-      : context_(place.context), budget_(place.budget), identity_(place.identity) {}
+      : context_(place.context),
+        budget_(place.budget),
+        identity_(place.identity),
+        slow_(place.slow),
+        began_(MonotonicNow()) {}
 
   // Reads the next message into message(); OnReadDone() follows. False: the budget has no room, and
   // nothing was begun. `bytes` is what the call holds beside the message.
@@ -63,15 +72,22 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
 
   // From here on it counts as a call that is to leave.
   void HoldCall();
+  // The client said that it may take as long: that much is not slow.
+  void MayWait(absl::Duration wait) { slow_ += wait; }
 
   void OnDone() override;
 
  private:
   void GiveWay() override;
+  void LogSlow(absl::Time now) const;
 
   grpc::GenericCallbackServerContext& context_;
   CallBudget& budget_;
   const std::optional<PeerIdentity> identity_;
+  absl::Duration slow_;
+  const absl::Time began_;
+  absl::Time taken_, answered_;  // the request is there, the last of several; the answer is
+  absl::StatusCode code_ = absl::StatusCode::kOk;
   grpc::ByteBuffer read_, written_;  // lent to gRPC while it reads or writes
 };
 
@@ -107,6 +123,7 @@ class UnaryCall final : public ControlCall {
                                    : absl::InvalidArgumentError("the call has no request");
     if (!status.ok()) return Answer(status);
     HoldNothing();
+    if constexpr (requires { request.wait_ms(); }) MayWait(absl::Milliseconds(request.wait_ms()));
     method_.answer(*this, request,
                    [this](absl::StatusOr<Reply> reply) { Answer(std::move(reply)); });
   }

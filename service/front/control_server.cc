@@ -89,21 +89,27 @@ void SetLimits(grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-ControlServer::ControlServer(std::unique_ptr<ControlListener> listener)
+ControlServer::ControlServer(std::unique_ptr<ControlListener> listener, absl::Duration slow)
     : listener_(std::move(listener)),
       budget_({.bytes_max = limits::kControlBytesMax,
                .calls_max = limits::kCallsMax,
                .grace = absl::Milliseconds(limits::kCallGraceMs),
                .time_max = absl::Milliseconds(limits::kDeadlineMsMax)},
               RealClock::Get()),
+      router_(
+          budget_, [this](std::string_view peer) { return listener_->PeerOf(peer); },
+          admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
+                                   : "at " + admin_address(),
+          slow),
       names_(Names()) {}
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
-    const ControlAddress& control, const std::optional<ControlAddress>& admin) {
+    const ControlAddress& control, const std::optional<ControlAddress>& admin,
+    absl::Duration slow) {
   grpc::EnableDefaultHealthCheckService(false);  // it reads requests that nothing bounds
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   CAIRN_ASSIGN_OR_RETURN(auto listener, ControlListener::Bind(control, admin));
-  auto server = std::unique_ptr<ControlServer>(new ControlServer(std::move(listener)));
+  auto server = std::unique_ptr<ControlServer>(new ControlServer(std::move(listener), slow));
   server->AddHealth();
   grpc::ServerBuilder builder;
   for (const auto& name : server->names_) builder.RegisterService(name.get());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "service/config_value.h"
 #include "service/front/admin_service.h"
 #include "service/front/call_budget.h"
@@ -30,9 +31,11 @@ class ControlServer {
  public:
   // Listens. Health answers, NOT_SERVING, and every other call is refused as UNAVAILABLE until
   // Serve(). Unavailable when the address cannot be bound.
-  // Without `admin`, or where it is not `control`, calls of Admin are refused at `control`.
+  // Without `admin`, or where it is not `control`, calls of Admin are refused at `control`. A call
+  // that takes longer than `slow` is logged.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(
-      const ControlAddress& control, const std::optional<ControlAddress>& admin);
+      const ControlAddress& control, const std::optional<ControlAddress>& admin,
+      absl::Duration slow);
   // The services, which outlive the server, answer from now on. Once.
   void Serve(StoreService& store, AdminService& admin);
   ~ControlServer() { Stop(); }
@@ -54,15 +57,13 @@ class ControlServer {
   void Report(MetricSink& sink) const;
 
  private:
-  explicit ControlServer(std::unique_ptr<ControlListener> listener);
+  ControlServer(std::unique_ptr<ControlListener> listener, absl::Duration slow);
   void AddHealth();
 
   std::atomic<bool> is_serving_{false};
   const std::unique_ptr<ControlListener> listener_;
   CallBudget budget_;
-  CallRouter router_{budget_, [this](std::string_view peer) { return listener_->PeerOf(peer); },
-                     admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
-                                              : "at " + admin_address()};
+  CallRouter router_;
   CallMetrics calls_{Call::kHealthCheck, Call::kHealthCheck};
   const std::vector<std::unique_ptr<grpc::Service>> names_;  // what reflection lists
   std::unique_ptr<grpc::Server> server_;

@@ -9,7 +9,7 @@
 namespace cairn {
 
 PacedStream::PacedStream(const CallPlace& place, absl::Status end)
-    : ControlCall(place), end_(std::move(end)) {
+    : ControlCall(place.ForStream()), end_(std::move(end)) {
   if (!ReadHeld()) EndAs(absl::ResourceExhaustedError("too many calls at a time"));
 }
 

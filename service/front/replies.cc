@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "proto/block_key.h"
+#include "proto/traceparent.h"
 
 namespace cairn {
 namespace {
@@ -32,8 +33,7 @@ void LogSlow(const Request& request, absl::StatusCode code, absl::Time now) {
   const absl::Time made = std::max(std::max(landed, times.started), times.made);
   LogWarn("data", request.op == DataOp::kGet ? "get was slow" : "put was slow",
           {{"request", absl::StrCat(request.session.id, "/", request.seq)},
-           {"trace",
-            request.trace == 0 ? "none" : absl::StrCat(absl::Hex(request.trace, absl::kZeroPad16))},
+           {"trace", proto::TraceName(request.trace)},
            {"tenant", request.session.tenant.view()},
            {"space", request.space_id},
            {"key", proto::Hex(std::span(request.key).first(kKeyBytesLogged))},

@@ -30,7 +30,7 @@ struct Request {
   proto::Ticket ticket{};
   Session session;
   DataOp op = DataOp::kOther;
-  uint64_t trace = 0;        // the client\'s; 0: none
+  uint64_t trace = 0;        // the client's; 0: none
   uint64_t space_id = 0;     // of a get or a put
   proto::BlockKey key = {};  // likewise
   absl::Time arrived, deadline;

@@ -10,7 +10,7 @@
 namespace cairn {
 
 VerifyStream::VerifyStream(const CallPlace& place, const Begin& begin)
-    : ControlCall(place),
+    : ControlCall(place.ForStream()),
       begin_(begin),
       deadline_(deadline(absl::Milliseconds(limits::kVerifyMsMax))) {
   if (!ReadHeld()) FinishAs(absl::ResourceExhaustedError("too many calls at a time"));

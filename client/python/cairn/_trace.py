@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace that requests of a thread belong to."""
+"""The trace that calls of a thread belong to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _current = threading.local()
 
 @contextlib.contextmanager
 def trace(traceparent: str) -> Iterator[None]:
-    """Puts and gets that this thread begins inside belong to a trace of W3C Trace Context.
+    """Calls that this thread begins inside belong to a trace of W3C Trace Context.
 
-    `cairnd` names the trace where it logs a slow request. It is the thread's: a coroutine does not
+    `cairnd` names the trace where it logs a slow one, and proxies of the control plane see it. It is the thread's: a coroutine does not
     await inside. InvalidArgumentError: `traceparent` is none.
     """
     before = getattr(_current, "traceparent", None)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever bytes come over a data-plane connection: a frame, and a message of the local transport.
+// Whatever bytes come over a data-plane connection: a frame, and a message of the local transport;
+// and the metadata of a control call that we read.
 // What is taken writes itself again, byte for byte. Each input is tried as it is and with its CRC
 // made right, as few inputs would pass it otherwise.
 #include <algorithm>
@@ -7,12 +8,14 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "codecs/checksum/checksum.h"
 #include "proto/frame.h"
 #include "proto/frame_layout.h"
+#include "proto/traceparent.h"
 #include "transport/local/envelope.h"
 
 namespace {
@@ -40,11 +43,20 @@ void TryMessage(std::span<const std::byte> bytes, Direction direction) {
   }
 }
 
+void TryTraceparent(std::string_view text) {
+  const auto trace = cairn::proto::ParseTraceparent(text);
+  if (trace.ok()) {
+    CAIRN_CHECK(trace->trace() != 0 && trace->text().substr(2, 53) == text.substr(2, 53));
+    CAIRN_CHECK(cairn::proto::ParseTraceparent(trace->text()).value() == *trace);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), bytes);
   TryFrame(input);
+  TryTraceparent({reinterpret_cast<const char*>(data), bytes});
   TryMessage(input, Direction::kRequest);
   TryMessage(input, Direction::kReply);
   if (bytes >= cairn::proto::kFrameHeadBytes) {
