@@ -75,29 +75,26 @@ absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put)
     return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
   }
   const DeviceCache& cache = request.cache;
-  if (cache.tokens_per_block == 0 || placed_.tokens % cache.tokens_per_block != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache.tokens_per_block is ", cache.tokens_per_block,
-                     ", expected a divisor of the space's ", placed_.tokens));
-  }
   if (cache.block_count < 1 || cache.block_count > INT32_MAX) {
     return absl::InvalidArgumentError(
         absl::StrCat("cache.block_count is ", cache.block_count, ", expected 1 to ", INT32_MAX));
   }
+  CAIRN_RETURN_IF_ERROR(CheckTable(cache.tokens_per_block, cache.block_count, placed_.tokens,
+                                   request.table, is_put ? ViewUse::kSource : ViewUse::kTarget));
   if (request.table.size() != request.keys.size() * PagesPerKey(request)) {
     return absl::InvalidArgumentError(absl::StrCat("the table has ", request.table.size(),
                                                    " blocks, expected ", PagesPerKey(request),
                                                    " for each of ", request.keys.size(), " keys"));
   }
-  const int64_t least = is_put ? 0 : kBlockSkipped;
-  for (size_t i = 0; i < request.table.size(); ++i) {
-    if (request.table[i] < least || request.table[i] >= cache.block_count) {
-      return absl::InvalidArgumentError(absl::StrCat("table[", i, "] is ", request.table[i],
-                                                     ", expected ", least, " to ",
-                                                     cache.block_count - 1));
-    }
-  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> DeviceMover::Impl::TimeLeft(absl::Time deadline) {
+  const absl::Duration left = deadline - MonotonicNow();
+  if (left <= absl::ZeroDuration()) {
+    return absl::DeadlineExceededError("no time was left to ask the daemon");
+  }
+  return left;
 }
 
 absl::Status DeviceMover::Impl::Took(LaunchResult result) {

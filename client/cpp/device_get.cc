@@ -22,10 +22,7 @@ absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time d
     gets[i].slice = slice_;
     gets[i].target = ImageTarget{{HostImage(batch, i), layout_.image_bytes_max}};
   }
-  const absl::Duration left = deadline - MonotonicNow();
-  if (left <= absl::ZeroDuration()) {
-    return absl::DeadlineExceededError("no time was left to start");
-  }
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   std::vector<absl::StatusOr<GetResult>> got = space_.GetBatch(gets, left);
   for (size_t i = 0; i < batch.count; ++i) {
     batch.is_on_device[i] = got[i].ok();
@@ -40,13 +37,14 @@ absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time d
 }
 
 absl::StatusOr<const std::byte*> DeviceMover::Impl::SideObjectOf(Batch& batch, size_t i,
-                                                                 absl::Duration timeout) {
+                                                                 absl::Time deadline) {
   batch.sides[i] = nullptr;
   const codecs::ImageSpec& spec = batch.prefixes[i].spec();
   if (!spec.recipe.NeedsSideObject() || spec.side_object_count == 0) {
     return nullptr;
   }
-  CAIRN_ASSIGN_OR_RETURN(batch.sides[i], space_.GetSideObject(spec.side_objects[0], timeout));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+  CAIRN_ASSIGN_OR_RETURN(batch.sides[i], space_.GetSideObject(spec.side_objects[0], left));
   const SideObjectHandle& held = batch.sides[i];
   if (codecs::CheckCodableWith(spec, InputsOf(held)) != codecs::Error::kOk) {
     return absl::NotFoundError("the image is not one of the side object that it names");
@@ -77,7 +75,7 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
     if (!batch.is_on_device[i]) {
       continue;
     }
-    absl::StatusOr<const std::byte*> side = SideObjectOf(batch, i, deadline - MonotonicNow());
+    absl::StatusOr<const std::byte*> side = SideObjectOf(batch, i, deadline);
     if (!side.ok()) {
       batch.is_on_device[i] = false;
       results[batch.first + i] = side.status();

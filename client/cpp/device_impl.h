@@ -127,6 +127,8 @@ class DeviceMover::Impl {
   absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
   kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
 
+  // For a call of the space's, to which zero were its default. DeadlineExceeded: none.
+  static absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
   // Unavailable, and the device lost, where it failed.
   absl::Status Took(kernels::LaunchResult result);
   bool IsOver();
@@ -140,7 +142,7 @@ class DeviceMover::Impl {
   absl::Status Fetch(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                      std::vector<absl::StatusOr<GetResult>>& results);
   // The image's side object, on the device as well; null where it has none.
-  absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Duration timeout);
+  absl::StatusOr<const std::byte*> SideObjectOf(Batch& batch, size_t i, absl::Time deadline);
   absl::Status Decode(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                       std::vector<absl::StatusOr<GetResult>>& results);
   // Those images from `begin` to before `end`, in one plan, or where that is too large in two.

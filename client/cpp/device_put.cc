@@ -96,10 +96,7 @@ absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, absl::Time 
 absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time deadline,
                                      const Batch& batch,
                                      std::vector<absl::StatusOr<PutResult>>& results) {
-  const absl::Duration left = deadline - MonotonicNow();
-  if (left <= absl::ZeroDuration()) {
-    return absl::DeadlineExceededError("no time was left to send");
-  }
+  CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   std::vector<PutRequest> puts(batch.count);
   for (size_t i = 0; i < batch.count; ++i) {
     const size_t key = batch.first + i;

@@ -7,28 +7,6 @@
 namespace cairn {
 namespace {
 
-absl::Status CheckTable(const PagedCache& cache, const ViewShape& shape,
-                        std::span<const int64_t> table, ViewUse use) {
-  if (cache.tokens_per_block == 0 || shape.tokens % cache.tokens_per_block != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache.tokens_per_block is ", cache.tokens_per_block,
-                     ", expected a divisor of the space's ", shape.tokens));
-  }
-  const size_t blocks = shape.tokens / cache.tokens_per_block;
-  if (table.empty() || table.size() % blocks != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the table has ", table.size(), " blocks, expected a multiple of ", blocks));
-  }
-  const int64_t least = use == ViewUse::kTarget ? kBlockSkipped : 0;
-  for (size_t i = 0; i < table.size(); ++i) {
-    if (table[i] < least || table[i] >= cache.block_count) {
-      return absl::InvalidArgumentError(absl::StrCat("blocks[", i, "] is ", table[i], ", expected ",
-                                                     least, " to ", cache.block_count - 1));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Where a token of a block lies, from the plane's begin; false on overflow.
 bool OffsetOf(const PagedPlane& plane, int64_t block, int64_t token, int64_t* offset) {
   const int64_t run = plane.tokens_per_run;
@@ -56,13 +34,35 @@ PlaneView ViewOf(const PagedPlane& plane, std::span<const int64_t> offsets) {
 
 }  // namespace
 
+absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t tokens,
+                        std::span<const int64_t> table, ViewUse use) {
+  if (tokens_per_block == 0 || tokens % tokens_per_block != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cache.tokens_per_block is ", tokens_per_block,
+                                                   ", expected a divisor of the space's ", tokens));
+  }
+  const size_t blocks = tokens / tokens_per_block;
+  if (table.empty() || table.size() % blocks != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the table has ", table.size(), " blocks, expected a multiple of ", blocks));
+  }
+  const int64_t least = use == ViewUse::kTarget ? kBlockSkipped : 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table[i] < least || table[i] >= block_count) {
+      return absl::InvalidArgumentError(absl::StrCat("blocks[", i, "] is ", table[i], ", expected ",
+                                                     least, " to ", block_count - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PagedViews> PagedViews::Make(const PagedCache& cache, const ViewShape& shape,
                                             std::span<const int64_t> table, ViewUse use) {
   const codecs::GroupKind kind = shape.tile.kind;
   if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
     return absl::InvalidArgumentError("a paged cache has KV or a latent; the group has neither");
   }
-  CAIRN_RETURN_IF_ERROR(CheckTable(cache, shape, table, use));
+  CAIRN_RETURN_IF_ERROR(
+      CheckTable(cache.tokens_per_block, cache.block_count, shape.tokens, table, use));
   const size_t blocks = shape.tokens / cache.tokens_per_block;
   const uint32_t planes = codecs::PlaneCount(kind);
   PagedViews result;

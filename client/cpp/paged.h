@@ -46,6 +46,12 @@ struct PagedCache {
 // In a table of the engine's blocks: a get leaves the tokens of this one out.
 inline constexpr int64_t kBlockSkipped = -1;
 
+// Whether a table of an engine's blocks fits the engine, which has `block_count` of
+// `tokens_per_block`, and store blocks of `tokens`: all in it are there, and a whole number of
+// store blocks. InvalidArgument names the field that is wrong, and the place in the table.
+absl::Status CheckTable(uint32_t tokens_per_block, int64_t block_count, uint32_t tokens,
+                        std::span<const int64_t> table, ViewUse use);
+
 // Views of consecutive store blocks. Keeps the token offsets that they borrow.
 class PagedViews {
  public:

@@ -6,10 +6,11 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-
+#include "absl/time/clock.h"
 #include "client/cpp/paged.h"
 #include "tests/e2e/client/client_fixture.h"
 #include "tests/kernels/device/device.h"
@@ -42,6 +43,7 @@ class EmulatedDevice final : public kernels::Runtime {
   void FreeHost(std::byte* bytes) override { delete[] bytes; }
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
+    absl::SleepFor(std::exchange(delay_, absl::ZeroDuration()));
     kernels::device::CopyIn(to, from, bytes);
     if (damaged_copy_ > 0 && bytes > kDamagedBytesMin && --damaged_copy_ == 0) {
       Bytes last(from + bytes - 1, from + bytes);
@@ -79,6 +81,8 @@ class EmulatedDevice final : public kernels::Runtime {
   void DieAfter(int calls) { calls_left_ = calls; }
   // Damages the copy of that number, which counts from now, to the device, of those of images.
   void Damage(int copy) { damaged_copy_ = copy; }
+  // The next copy to the device takes that long.
+  void DelayCopy(absl::Duration delay) { delay_ = delay; }
   void SetHung(bool hangs) { hangs_ = hangs; }
   void SetFull() { is_full_ = true; }
 
@@ -91,6 +95,7 @@ class EmulatedDevice final : public kernels::Runtime {
   }
 
   int calls_left_ = -1, damaged_copy_ = 0;
+  absl::Duration delay_;
   bool is_dead_ = false, hangs_ = false, is_full_ = false;
 };
 
@@ -334,6 +339,23 @@ TEST_F(DeviceTest, ALateDeviceIsWaitedForNoLongerThanAsked) {
   EXPECT_FALSE(mover_->is_lost());
 }
 
+TEST_F(DeviceTest, NoSideObjectIsAskedForOnceTheTimeIsOver) {
+  ASSERT_NO_FATAL_FAILURE(Open("cairn:2.3"));
+  const Bytes profile = SideObjectBytes(SideObjectKind::kProfile, 1, kShape);
+  ASSERT_TRUE(space_->PutSideObject(0, SideObjectKind::kProfile, profile, kPatience).ok());
+  ASSERT_NO_FATAL_FAILURE(Put());
+  EngineCache cache(device_);
+  DeviceRequest request = Request(cache);
+  request.keys = request.keys.first(1);
+  request.table = request.table.first(kPagesPerKey);
+  request.timeout = absl::Milliseconds(200);
+  device_.DelayCopy(request.timeout);  // of the block table, after the image has come
+  const absl::Status late = mover_->Get(request).front().status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  request.timeout = kPatience;
+  EXPECT_TRUE(mover_->Get(request).front().ok());
+}
+
 TEST_F(DeviceTest, WrongRequestsNameTheField) {
   ASSERT_NO_FATAL_FAILURE(Open("raw"));
   EngineCache cache(device_);
@@ -354,14 +376,16 @@ TEST_F(DeviceTest, WrongRequestsNameTheField) {
   EXPECT_THAT(refusal(wrong), HasSubstr("cache.block_count is 2147483648, expected 1 to"));
   wrong = good;
   wrong.table = good.table.first(3);
-  EXPECT_THAT(refusal(wrong), HasSubstr("the table has 3 blocks, expected 2 for each of 11 keys"));
+  EXPECT_THAT(refusal(wrong), HasSubstr("the table has 3 blocks, expected a multiple of 2"));
+  wrong.table = good.table.first(4);
+  EXPECT_THAT(refusal(wrong), HasSubstr("the table has 4 blocks, expected 2 for each of 11 keys"));
   std::vector<int64_t> table = table_;
   table[4] = kBlockSkipped;
   wrong = good;
   wrong.table = table;
-  EXPECT_THAT(refusal(wrong), HasSubstr("table[4] is -1, expected 0 to 63"));
+  EXPECT_THAT(refusal(wrong), HasSubstr("blocks[4] is -1, expected 0 to 63"));
   table[4] = kPages;
-  EXPECT_THAT(refusal(wrong), HasSubstr("table[4] is 64"));
+  EXPECT_THAT(refusal(wrong), HasSubstr("blocks[4] is 64"));
   wrong = good;
   wrong.cache.k.layer_bytes = 100;
   EXPECT_THAT(refusal(wrong), HasSubstr("cache: "));
