@@ -10,13 +10,12 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "client" / "examples" / "vllm"))
 sys.path.insert(0, str(ROOT / "client" / "python"))
 sys.path.insert(0, str(ROOT / "tests" / "engines"))
 
@@ -63,47 +62,16 @@ def prompt(changed=0):
     return [token + 1 for token in tokens[:changed]] + tokens[changed:]
 
 
-def kill_in_load(pid):
-    """Kills a process 5 ms after the next load began."""
-    from cairn.vllm import worker
-
-    get = worker.paged.get
-
-    def get_and_kill(*arguments, **named):
-        worker.paged.get = get
-        threading.Timer(0.005, os.kill, (pid, signal.SIGKILL)).start()
-        return get(*arguments, **named)
-
-    worker.paged.get = get_and_kill
-
-
 def run_engine(model, extra, daemon_pid):
     """In a process of its own: prints what came of the prompt, as JSON."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what vLLM prints goes elsewhere
     os.dup2(2, 1)
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    from vllm import LLM, SamplingParams
-    from vllm.config import KVTransferConfig
+    from engine import kill_in_load, start
+    from process import config_of
+    from vllm import SamplingParams
 
-    transfer = KVTransferConfig(
-        kv_connector="CairnConnector",
-        kv_connector_module_path="cairn.vllm",
-        kv_role="kv_both",
-        kv_load_failure_policy="recompute",
-        kv_connector_extra_config={"recipe": "exact"} | extra,
-    )
-    llm = LLM(
-        model,
-        skip_tokenizer_init=True,
-        max_model_len=2048,
-        max_num_seqs=4,
-        enforce_eager=True,
-        block_size=BLOCK_TOKENS,
-        seed=0,
-        disable_log_stats=False,
-        kv_transfer_config=transfer,
-    )
+    config = config_of(recipe="exact", **extra)
+    llm = start(model, config, skip_tokenizer_init=True, max_model_len=2048)
 
     def generate(tokens, count=8):
         params = SamplingParams(
@@ -129,7 +97,7 @@ def run_engine(model, extra, daemon_pid):
     said.append(generate(prompt(changed=200)))
     if daemon_pid:
         llm.reset_prefix_cache()
-        kill_in_load(daemon_pid)
+        kill_in_load(daemon_pid, 0.005)
         said.append(generate(prompt()))
     said.append(generate(prompt()[:40], 4))  # figures come with a step
     llm.llm_engine.engine_core.shutdown()

@@ -22,7 +22,8 @@ BLOCK_TOKENS = 32
 PROMPT_TOKENS = 2184
 
 
-def start(model, config):
+def start(model, config, **more):
+    """`more` is of vLLM's own options."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -31,16 +32,9 @@ def start(model, config):
     from vllm.config import KVTransferConfig
 
     given = {} if config is None else {"kv_transfer_config": KVTransferConfig(**config)}
-    return LLM(
-        model,
-        max_model_len=4096,
-        max_num_seqs=4,
-        enforce_eager=True,
-        block_size=BLOCK_TOKENS,
-        seed=0,
-        disable_log_stats=False,
-        **given,
-    )
+    options = {"max_model_len": 4096, "max_num_seqs": 4, "enforce_eager": True, "seed": 0}
+    options |= {"block_size": BLOCK_TOKENS, "disable_log_stats": False}
+    return LLM(model, **options | given | more)
 
 
 def long_prompt(llm):

@@ -32,6 +32,17 @@ class Place(Protocol):
     def recipe(self) -> str | None: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class StoreSettings:
+    """Of an adapter whose engine does not say which weights it has."""
+
+    control: str = required(CONTROL)
+    weights_revision: str = required("which tells apart weights of one name")
+    data: str | None = None  # likewise; None: what the daemon names for this host
+    tenant: str = "default"
+    timeout: float = 5.0  # seconds of what the engine asks for
+
+
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
     """A `kind` of what is `given` in the option `where`. InvalidArgumentError names what is unknown,
     missing, or of the wrong type or range. Numbers are above 0, seconds at most 60."""

@@ -17,7 +17,7 @@ from typing import Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from ._session import Session
-from ._settings import CONTROL, required, settings_of
+from ._settings import StoreSettings, settings_of
 from ._sglang_pages import KnownPages, OpaquePages, pages_of
 from .errors import Error, InvalidArgumentError
 from .space import Space
@@ -31,13 +31,8 @@ log = logging.getLogger("cairn.sglang")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    control: str = required(CONTROL)
-    weights_revision: str = required("which tells apart weights of one name")
-    data: str | None = None  # likewise; None: what the daemon names for this host
-    tenant: str = "default"
+class Settings(StoreSettings):
     recipe: str | None = None  # if this engine makes the space; None: the daemon's default
-    timeout: float = 5.0  # seconds of a call of SGLang's
 
 
 class CairnHiCache(HiCacheStorage):

@@ -4,11 +4,10 @@ the attributes, the layouts and the methods that were read of the real ones, in 
 against the installed package is tests/engines/sglang_contract.py."""
 
 import abc
-import sys
-import types
 from types import SimpleNamespace
 
 import numpy as np
+from fake_modules import install_modules
 
 
 class HiCacheStorage(abc.ABC):
@@ -41,12 +40,7 @@ class HiCacheStorage(abc.ABC):
 
 def install():
     """Puts the module where `import sglang…` finds it."""
-    path = "sglang.srt.mem_cache.hicache_storage"
-    parts = path.split(".")
-    for i in range(1, len(parts) + 1):
-        name = ".".join(parts[:i])
-        sys.modules.setdefault(name, types.ModuleType(name))
-    sys.modules[path].HiCacheStorage = HiCacheStorage
+    install_modules({"sglang.srt.mem_cache.hicache_storage": {"HiCacheStorage": HiCacheStorage}})
 
 
 def config(extra, **changed):

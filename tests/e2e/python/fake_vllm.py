@@ -7,11 +7,10 @@ import dataclasses
 import hashlib
 import logging
 import random
-import sys
-import types
 from types import SimpleNamespace
 
 import numpy as np
+from fake_modules import install_modules
 
 LAYERS, HEADS, DIM = 4, 2, 32
 ENGINE = 32  # tokens of a block
@@ -71,12 +70,7 @@ def install():
         "vllm.v1.metrics.cache_hit_source": {"CacheHitSource": SimpleNamespace(HOST="host")},
         "vllm.v1.metrics.utils": {"create_metric_per_engine": None},
     }
-    for path, given in members.items():
-        parts = path.split(".")
-        for i in range(1, len(parts) + 1):
-            name = ".".join(parts[:i])
-            sys.modules.setdefault(name, types.ModuleType(name))
-        vars(sys.modules[path]).update(given)
+    install_modules(members)
 
 
 class FullAttentionSpec:

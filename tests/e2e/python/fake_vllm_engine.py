@@ -148,6 +148,16 @@ class Engine:
         self.drain()
         return one
 
+    def check_an_end(self, tokens, other):
+        """A request whose load fails ends, under the policy `fail`; what it held is free, and
+        another goes on."""
+        free = len(self.free)
+        self.add(Request("ends", tokens))
+        self.run()
+        assert self.errors == ["ends"] and "ends" not in self.done
+        assert len(self.free) == free and not self.scheduler._scheduler._chains
+        assert self.run_one("goes on", other).external == 0
+
     def preempt(self, request):
         self.running.remove(request)
         self._release(request)

@@ -5,11 +5,10 @@ calls them. The check against the installed package is tests/engines/tier_contra
 import dataclasses
 import enum
 import itertools
-import sys
-import types
 from types import SimpleNamespace
 
 import numpy as np
+from fake_modules import install_modules
 
 
 class LookupResult(enum.Enum):
@@ -58,12 +57,7 @@ def install():
             "SecondaryTierManager": SecondaryTierManager,
         },
     }
-    for path, given in members.items():
-        parts = path.split(".")
-        for i in range(1, len(parts) + 1):
-            name = ".".join(parts[:i])
-            sys.modules.setdefault(name, types.ModuleType(name))
-        vars(sys.modules[path]).update(given)
+    install_modules(members)
 
 
 def spec(**changed):

@@ -35,6 +35,15 @@ def make(request):
     return build
 
 
+@pytest.fixture
+def begun(own, make):
+    """Drivers of all connectors, which have hit all of prompt 1."""
+    own.start()
+    drivers = make(own)
+    until_hits(drivers, 1)
+    return drivers
+
+
 def each(drivers, do):
     """What `do` says of each, all at once."""
     said, raised = {}, []
@@ -129,30 +138,23 @@ def test_frozen_at_start(own, make):
     until_hits(drivers, 1)
 
 
-def test_killed_in_the_middle(own, make):
-    own.start()
-    drivers = make(own)
-    until_hits(drivers, 1)
-    for name, hits in use_while(drivers, 1, own.kill).items():
+def test_killed_in_the_middle(own, begun):
+    for name, hits in use_while(begun, 1, own.kill).items():
         assert BLOCKS in hits and hits[-1] == 0, name
     own.start()
-    until_hits(drivers, 1)
+    until_hits(begun, 1)
 
 
-def test_frozen_in_the_middle(own, make):
-    own.start()
-    drivers = make(own)
-    until_hits(drivers, 1)
-
+def test_frozen_in_the_middle(own, begun):
     def happens():
         own.freeze()
         time.sleep(FROZEN_SECONDS)
         own.thaw()
 
-    for name, hits in use_while(drivers, 1, happens).items():
+    for name, hits in use_while(begun, 1, happens).items():
         assert BLOCKS in hits and 0 in hits and len(hits) > 5, name
-    until_hits(drivers, 1)
-    until_hits(drivers, 2)
+    until_hits(begun, 1)
+    until_hits(begun, 2)
 
 
 def test_full(bin_dir, make):
@@ -167,17 +169,14 @@ def test_full(bin_dir, make):
             driver.close()
 
 
-def test_draining(own, make):
-    own.start()
-    drivers = make(own)
-    until_hits(drivers, 1)
-    hits = use_while(drivers, 1, own.drain)
+def test_draining(own, begun):
+    hits = use_while(begun, 1, own.drain)
     assert all(BLOCKS in one for one in hits.values())
     assert own.is_draining()
-    no_hits(drivers, 2, 2)  # nothing is taken any more
-    use_while(drivers, 1, own.terminate)
+    no_hits(begun, 2, 2)  # nothing is taken any more
+    use_while(begun, 1, own.terminate)
     own.start()
-    until_hits(drivers, 1)
+    until_hits(begun, 1)
 
 
 @pytest.mark.parametrize("when", ["looked up", "loaded"])
@@ -196,10 +195,7 @@ def test_many_requests_of_vllm_wait_side_by_side(own, make, when):
     own.thaw()
 
 
-def test_closing_beside_a_frozen_daemon(own, make):
-    own.start()
-    drivers = make(own)
-    until_hits(drivers, 1)
+def test_closing_beside_a_frozen_daemon(own, begun):
     own.freeze()
-    each(drivers, lambda driver: use(driver, 2))
-    each(drivers, lambda driver: driver.close())  # which has a deadline
+    each(begun, lambda driver: use(driver, 2))
+    each(begun, lambda driver: driver.close())  # which has a deadline

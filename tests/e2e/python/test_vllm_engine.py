@@ -210,11 +210,7 @@ def test_under_the_policy_fail_a_request_ends_and_others_go_on(make_engine, sett
     engine = make_engine(settings, kv_transfer_config__kv_load_failure_policy="fail")
     assert caplog.text.count("kv_load_failure_policy is 'fail'") == 1
     _lose(engine, tokens, 1)
-    engine.add(Request("ends", tokens))
-    engine.run()
-    assert engine.errors == ["ends"] and "ends" not in engine.done
-    assert len(engine.free) == 63 and not engine.scheduler._scheduler._chains
-    assert engine.run_one("goes on", prompt(22, STORE + 1)).external == 0
+    engine.check_an_end(tokens, prompt(22, STORE + 1))
 
 
 def test_an_abort_in_mid_load_gives_everything_back(make_engine, settings):

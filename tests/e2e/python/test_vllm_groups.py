@@ -99,11 +99,7 @@ def test_under_the_policy_fail_a_request_ends_and_others_go_on(make, settings):
     make(settings).run_one("cold", tokens)
     engine = make(settings, kv_transfer_config__kv_load_failure_policy="fail")
     fail(engine.ranks[0], 0, 0)
-    engine.add(Request("ends", tokens))
-    engine.run()
-    assert engine.errors == ["ends"] and "ends" not in engine.done
-    assert len(engine.free) == 399 and not engine.scheduler._scheduler._chains
-    assert engine.run_one("goes on", prompt(8, STORE + 1)).external == 0
+    engine.check_an_end(tokens, prompt(8, STORE + 1))
 
 
 def test_one_group_of_windows_alone(make, settings):

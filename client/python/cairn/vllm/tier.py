@@ -26,7 +26,7 @@ from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOfflo
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._session import Session
-from .._settings import CONTROL, required, settings_of
+from .._settings import StoreSettings, settings_of
 from ..errors import DeadlineExceededError, Error
 from ..keys import Group, SpaceSpec
 from ..space import Space
@@ -40,12 +40,7 @@ log = logging.getLogger("cairn.vllm.tier")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    control: str = required(CONTROL)
-    weights_revision: str = required("which tells apart weights of one name")
-    data: str | None = None  # likewise; None: what the daemon names for this host
-    tenant: str = "default"
-    timeout: float = 5.0  # seconds of a job
+class Settings(StoreSettings):
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     recipe: ClassVar[str] = "raw"
 
