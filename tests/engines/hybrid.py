@@ -68,10 +68,10 @@ def run_engine(model, extra, daemon_pid):
     os.dup2(2, 1)
     from engine import kill_in_load, start
     from process import config_of
-    from vllm import SamplingParams
 
     config = config_of(recipe="exact", **extra)
     llm = start(model, config, skip_tokenizer_init=True, max_model_len=2048)
+    from vllm import SamplingParams  # once the environment is set
 
     def generate(tokens, count=8):
         params = SamplingParams(
