@@ -84,7 +84,8 @@ CAIRN_API int cairn_abi_version(void);     /* CAIRN_ABI_VERSION of the library t
 CAIRN_API const char* cairn_last_error(void);
 CAIRN_API const char* cairn_status_name(int status); /* "NOT_FOUND" and so on. Static. */
 /* A W3C traceparent, whose trace the daemon names where it logs a slow call that this thread
- * begins from now on, put and get included. NULL: none. INVALID_ARGUMENT: it is no traceparent; what was set stays. */
+ * begins from now on, put and get included. NULL: none. INVALID_ARGUMENT: it is no traceparent;
+ * what was set stays. */
 CAIRN_API int cairn_set_trace(const char* traceparent);
 
 // ---------------------------------------------------------------------------------- connecting
@@ -361,21 +362,6 @@ CAIRN_API int cairn_delete(cairn_space* space, const cairn_key* keys, size_t key
 /* Unlinks every block of the space. `deleted_count` may be NULL. */
 CAIRN_API int cairn_invalidate(cairn_space* space, uint32_t timeout_ms, uint64_t* deleted_count);
 
-// -------------------------------------------------------------------------------- side objects
-enum { CAIRN_SIDE_OBJECT_PROFILE = 1, CAIRN_SIDE_OBJECT_BANK = 2 }; /* docs/formats */
-
-/* Makes `data` what later puts into the group are coded with. `id`, its SHA-256, may be NULL. */
-CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,
-                                    const void* data, size_t data_bytes, uint32_t timeout_ms,
-                                    uint8_t id[32]);
-/* Sets *bytes; writes them where `capacity` suffices, else CAIRN_INVALID_ARGUMENT. `target` NULL:
- * only sets *bytes. CAIRN_NOT_FOUND: the space has it not (any more). */
-CAIRN_API int cairn_side_object_get(cairn_space* space, const uint8_t id[32], uint32_t timeout_ms,
-                                    void* target, size_t capacity, size_t* bytes);
-/* Of that kind, what puts into the group are coded with now. CAIRN_NOT_FOUND: nothing. */
-CAIRN_API int cairn_side_object_current(cairn_space* space, uint32_t group, int32_t kind,
-                                        uint32_t timeout_ms, uint8_t id[32]);
-
 // ------------------------------------------------------------------------------------- buffers
 /* Memory of a data connection: a put from it or a get into it in SOURCE or IMAGE form moves with
  * the fewest copies. CAIRN_RESOURCE_EXHAUSTED when the region is full. It stays readable after the
@@ -395,6 +381,7 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 #include "cairn_figures.h"
 #include "cairn_image.h"
 #include "cairn_paged.h"
+#include "cairn_side_objects.h"
 #include "cairn_tokens.h"
 
 #endif /* CAIRN_H */

@@ -65,11 +65,12 @@ typedef struct cairn_paged_request {
   cairn_key parent;
   uint64_t first_position;
   uint32_t derived;
-  uint32_t reserved;
+  uint32_t durable;  /* as of cairn_put_request, of each key */
   int32_t* statuses; /* set by the call, one per key, where it returns CAIRN_OK */
   /* Set by the call, sums over the keys that succeeded: */
-  uint64_t bytes;      /* of source form that were put or got */
-  uint64_t wire_bytes; /* of a get: that moved; of a put: that the daemon holds */
+  uint64_t bytes;        /* of source form that were put or got */
+  uint64_t wire_bytes;   /* of a get: that moved; of a put: that the daemon holds */
+  int32_t* durabilities; /* NULL, or set by a put as statuses are: CAIRN_DURABILITY_… */
 } cairn_paged_request;
 
 /* Many at once, pipelined. CAIRN_OK: each key has its own status. Of a get, what is not

@@ -78,6 +78,12 @@ absl::Status CheckPagedKeys(const PagedGiven& given) {
   return absl::OkStatus();
 }
 
+// What became of a put that asked to be durable; of others kNotAsked.
+Durability DurabilityOf(const absl::StatusOr<PutResult>& put) {
+  return put.ok() ? put->durability : NotDurableOf(put.status()).value_or(PutResult()).durability;
+}
+Durability DurabilityOf(const absl::StatusOr<GetResult>&) { return Durability::kNotAsked; }
+
 // Writes the statuses, and the sums into the caller's request.
 template <typename Result, typename BytesOf>
 void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const PlacedSlice& slice,
@@ -87,6 +93,9 @@ void WritePaged(const std::vector<absl::StatusOr<Result>>& results, const Placed
   value.bytes = value.wire_bytes = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     value.statuses[i] = Report(results[i].status());
+    if (value.durabilities != nullptr) {
+      value.durabilities[i] = static_cast<int32_t>(DurabilityOf(results[i]));
+    }
     if (results[i].ok()) {
       value.bytes += SourceBytesOf(slice);
       value.wire_bytes += bytes_of(*results[i]);
@@ -105,6 +114,7 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
   put->parent = Bytes<BlockKey>(i == 0 ? given.request.parent : given.request.keys[i - 1]);
   put->first_position = given.request.first_position + i * given.slice.tokens;
   put->is_derived = given.request.derived != 0;
+  put->is_durable = given.request.durable != 0;
   put->encode = given.request.code == CAIRN_ENCODE_CLIENT ? Side::kClient : Side::kDaemon;
   put->source = given.views.At(i);
 }
@@ -167,6 +177,7 @@ absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
   wanted.parent = Bytes<BlockKey>(request.parent);
   wanted.first_position = request.first_position;
   wanted.is_derived = request.derived != 0;
+  wanted.is_durable = request.durable != 0;
   wanted.timeout = Timeout(request.timeout_ms);
   return space->movers.With(*space->space, cache.device_number, slice,
                             [&](DeviceMover& mover) -> absl::Status {

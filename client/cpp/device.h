@@ -50,6 +50,7 @@ struct DeviceRequest {
   BlockKey parent{};            // of the first key
   uint64_t first_position = 0;  // likewise
   bool is_derived = false;
+  bool is_durable = false;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
 };
 

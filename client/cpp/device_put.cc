@@ -105,6 +105,7 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
     puts[i].first_position = request.first_position + key * placed_.tokens;
     puts[i].slice = slice_;
     puts[i].is_derived = request.is_derived;
+    puts[i].is_durable = request.is_durable;
     const std::span<const std::byte> image(HostImage(batch, i), image_bytes_[i]);
     if (specs_[i].recipe.id == codecs::RecipeId::kRaw) {
       // Raw tiles are the source form, one behind another.

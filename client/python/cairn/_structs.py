@@ -366,10 +366,11 @@ class PagedRequest(_Sized):
         ("parent", u8 * 32),
         ("first_position", u64),
         ("derived", u32),
-        ("reserved", u32),
+        ("durable", u32),
         ("statuses", POINTER(i32)),
         ("bytes", u64),
         ("wire_bytes", u64),
+        ("durabilities", POINTER(i32)),
     ]
 
 

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _ffi
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, NotDurableError
 from .space import Space
 from .tensors import contiguous, describe
-from .transfer import Part, check_key
+from .transfer import DURABILITIES, Part, check_key
 
 SKIPPED = -1  # in a block table: a get leaves the tokens of this block out
 OK, MISS = _ffi.OK, _ffi.NOT_FOUND
+NOT_DURABLE = NotDurableError.code
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,14 @@ class PagedCache:
 @dataclass(frozen=True)
 class Moved:
     """What came of each key: `statuses` are numbers of the library, OK, MISS or an error's. bytes:
-    of source form that arrived. wire_bytes: that moved for them, or that the daemon now holds."""
+    of source form that arrived. wire_bytes: that moved for them, or that the daemon now holds.
+    durabilities: of puts that asked to be durable, as of a `PutResult`; those of `NOT_DURABLE` are
+    stored all the same."""
 
     statuses: list[int]
     bytes: int
     wire_bytes: int
+    durabilities: Sequence[str] = ()
 
 
 def get(
@@ -182,10 +186,11 @@ def put(
     first_position: int = 0,
     part: Part | None = None,
     is_derived: bool = False,
+    is_durable: bool = False,
     timeout: float | None = None,
 ) -> Moved:
     """Puts consecutive blocks of one chain out of the cache: `parent` is the key before the first,
-    `first_position` its first token's."""
+    `first_position` its first token's. is_durable: as of `Space.put`, of each key."""
     request, held = _request(cache, given, blocks, part)
     cache.require(space, part or Part(), is_target=False)
     request.timeout_ms = _ffi.milliseconds(timeout)
@@ -193,6 +198,7 @@ def put(
         request.parent[:] = check_key("parent", parent)
     request.first_position = _ffi.unsigned("first_position", first_position, 64)
     request.derived = 1 if is_derived else 0
+    request.durable = 1 if is_durable else 0
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
 
 
@@ -237,7 +243,7 @@ def _request(
     keys = ctypes.create_string_buffer(joined, len(joined) or 1)
     table = array("q", blocks)
     native = (ctypes.c_int64 * len(table)).from_buffer(table)
-    statuses = (ctypes.c_int32 * max(1, len(given)))()
+    statuses, durabilities = ((ctypes.c_int32 * max(1, len(given)))() for _ in range(2))
     request = _ffi.PagedRequest(
         slice=(part or Part()).native(),
         keys=ctypes.addressof(keys),
@@ -245,8 +251,9 @@ def _request(
         blocks=native,
         block_count=len(table),
         statuses=statuses,
+        durabilities=durabilities,
     )
-    return request, (keys, table, native, statuses)
+    return request, (keys, table, native, statuses, durabilities)
 
 
 def _move(
@@ -254,5 +261,6 @@ def _move(
 ) -> Moved:
     with space._handle.use() as address:
         _ffi.check(call(address, ctypes.byref(cache.native), ctypes.byref(request)))
-    statuses = list(held[-1][: request.key_count])
-    return Moved(statuses, request.bytes, request.wire_bytes)
+    count = request.key_count
+    durabilities = [DURABILITIES[number] for number in held[-1][:count]]
+    return Moved(list(held[-2][:count]), request.bytes, request.wire_bytes, durabilities)

@@ -6,13 +6,12 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/time/clock.h"
 #include "client/cpp/paged.h"
 #include "tests/e2e/client/client_fixture.h"
+#include "tests/e2e/client/emulated_device.h"
 #include "tests/kernels/device/device.h"
 #include "tests/support/side_object_bytes.h"
 
@@ -20,8 +19,6 @@ namespace cairn {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-using kernels::LaunchResult;
-using kernels::Stream;
 using testing::HasSubstr;
 
 constexpr auto kBf16 = codecs::DType::kBf16;
@@ -31,73 +28,6 @@ constexpr int64_t kPages = 64;
 constexpr size_t kRow = kDim * 2;
 constexpr codecs::ProfileShape kShape = {
     .layers = kLayers, .heads = kHeads, .k_dim = kDim, .v_dim = kDim};
-
-class EmulatedDevice final : public kernels::Runtime {
- public:
-  std::string_view name() const override { return "emulated"; }
-  std::byte* AllocateDevice(size_t bytes) override {
-    return is_full_ ? nullptr : kernels::device::Allocate(bytes, /*is_writable=*/true);
-  }
-  void FreeDevice(std::byte* bytes) override { kernels::device::Free(bytes); }
-  std::byte* AllocateHost(size_t bytes) override { return new std::byte[bytes]; }
-  void FreeHost(std::byte* bytes) override { delete[] bytes; }
-
-  LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
-    absl::SleepFor(std::exchange(delay_, absl::ZeroDuration()));
-    kernels::device::CopyIn(to, from, bytes);
-    if (damaged_copy_ > 0 && bytes > kDamagedBytesMin && --damaged_copy_ == 0) {
-      Bytes last(from + bytes - 1, from + bytes);
-      last[0] ^= std::byte{1};
-      kernels::device::CopyIn(to + bytes - 1, last.data(), 1);
-    }
-    return Step();
-  }
-  LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes, Stream) override {
-    kernels::device::CopyOut(to, from, bytes);
-    return Step();
-  }
-  LaunchResult Clear(std::byte* at, size_t bytes, Stream) override {
-    kernels::device::CopyIn(at, Bytes(bytes).data(), bytes);
-    return Step();
-  }
-  LaunchResult Decode(const kernels::DecodePlan& plan, const std::byte* bytes, uint32_t* status,
-                      Stream) override {
-    kernels::device::Decode(plan, bytes, status);
-    EXPECT_EQ(kernels::device::Finish(), "");
-    return Step();
-  }
-  LaunchResult Encode(const kernels::EncodePlan& plan, const std::byte* bytes,
-                      kernels::TileResult* results, uint32_t* status, Stream) override {
-    kernels::device::Encode(plan, bytes, results, status);
-    EXPECT_EQ(kernels::device::Finish(), "");
-    return Step();
-  }
-  LaunchResult Poll(Stream, bool* is_over) override {
-    *is_over = !hangs_;
-    return is_dead_ ? LaunchResult::kDeviceError : LaunchResult::kOk;
-  }
-
-  // From the call of that number on, which counts from now, all fail.
-  void DieAfter(int calls) { calls_left_ = calls; }
-  // Damages the copy of that number, which counts from now, to the device, of those of images.
-  void Damage(int copy) { damaged_copy_ = copy; }
-  // The next copy to the device takes that long.
-  void DelayCopy(absl::Duration delay) { delay_ = delay; }
-  void SetHung(bool hangs) { hangs_ = hangs; }
-  void SetFull() { is_full_ = true; }
-
- private:
-  static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
-
-  LaunchResult Step() {
-    is_dead_ |= calls_left_ >= 0 && calls_left_-- == 0;
-    return is_dead_ ? LaunchResult::kDeviceError : LaunchResult::kOk;
-  }
-
-  int calls_left_ = -1, damaged_copy_ = 0;
-  absl::Duration delay_;
-  bool is_dead_ = false, hangs_ = false, is_full_ = false;
-};
 
 // K and V of an engine, a tensor a layer each: [page, token, head, dim].
 class EngineCache {
@@ -337,6 +267,20 @@ TEST_F(DeviceTest, ALateDeviceIsWaitedForNoLongerThanAsked) {
     EXPECT_TRUE(got.ok()) << got.status();
   }
   EXPECT_FALSE(mover_->is_lost());
+}
+
+TEST_F(DeviceTest, APutThatAsksToBeDurableSaysWhyItIsNot) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  EngineCache cache(device_);
+  DeviceRequest request = Request(cache);
+  request.is_durable = true;
+  for (const auto& put : mover_->Put(request)) {
+    const auto stored = NotDurableOf(put.status());
+    ASSERT_TRUE(stored.has_value()) << put.status();
+    EXPECT_EQ(stored->durability, Durability::kNoTier);
+  }
+  EXPECT_THAT(space_->Contains(keys_, kPatience).value_or(std::vector<bool>()),
+              testing::Each(true));
 }
 
 TEST_F(DeviceTest, NoSideObjectIsAskedForOnceTheTimeIsOver) {

@@ -50,6 +50,7 @@ HEADERS = "".join(
         "cairn_figures.h",
         "cairn_image.h",
         "cairn_paged.h",
+        "cairn_side_objects.h",
         "cairn_tokens.h",
     )
 )

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks between the store and paged caches of engines, in the layouts that engines have."""
 
+import tempfile
+
+import cairn
 import numpy as np
 import pytest
 from cairn import InvalidArgumentError, Part, UnavailableError, UnimplementedError, paged
 from conftest import DIM, HEADS, LAYERS, TOKENS, make_kv, open_space
+from daemon import Daemon
 
 ENGINE = 16  # tokens of the engine's blocks: two to one of the store's
 BLOCKS = 11
@@ -265,3 +269,20 @@ def test_a_cache_on_a_device_wants_kernels(space):
     engine.cache.native.device = 2
     with pytest.raises(InvalidArgumentError, match="cache.device is 2, expected 0 or 1"):
         paged.get(space, engine.cache, keys, [0, 1])
+
+
+def test_a_put_that_asks_to_be_durable(space, bin_dir, tmp_path):
+    """Where nothing lasts it is stored all the same, and each key says why it is not durable."""
+    keys, engine, table = space.keys(range(3 * TOKENS)), Packed(), [1, 2, 3, 8, 9, 10]
+    moved = paged.put(space, engine.cache, keys, table, is_durable=True)
+    assert moved.statuses == [paged.NOT_DURABLE] * 3 and moved.durabilities == ["no_tier"] * 3
+    assert all(space.contains(keys))
+    assert paged.put(space, engine.cache, keys, table).durabilities == ["not_asked"] * 3
+    with tempfile.TemporaryDirectory(dir=bin_dir) as disk:  # a temporary folder may be memory
+        with (
+            Daemon(bin_dir, "local", tmp_path, "64MiB", f"{disk}=256MiB") as own,
+            cairn.connect(own.control, data=own.data) as client,
+        ):
+            lasting = open_space(client, "exact")
+            moved = paged.put(lasting, engine.cache, keys, table, is_durable=True, timeout=20)
+            assert moved.statuses == [paged.OK] * 3 and moved.durabilities == ["durable"] * 3
