@@ -5,6 +5,7 @@ A page of a memfd is charged to whoever touches it first, for as long as anybody
 """
 
 import contextlib
+import os
 import pathlib
 import subprocess
 import sys
@@ -55,6 +56,27 @@ def check(groups, at_rest):
     assert daemon.shared <= SLACK
     assert daemon.own <= min(DAEMON, at_rest + 32 * MIB)
     assert REGIONS - SLACK <= client.shared <= REGIONS + SLACK
+
+
+TOUCH = """
+import mmap, sys
+pages = mmap.mmap(int(sys.argv[1]), 0)
+for place in range(0, len(pages), mmap.PAGESIZE):
+    pages[place] = 1
+"""
+
+
+def test_a_page_is_charged_to_who_touches_it_first(groups):
+    """Or else the other test would show nothing."""
+    daemon, client = groups
+    memfd = os.memfd_create("region")
+    try:
+        os.truncate(memfd, 8 * MIB)
+        for group in [daemon, client]:
+            subprocess.run([*group.by, sys.executable, "-c", TOUCH, str(memfd)], pass_fds=[memfd], check=True)
+        assert daemon.shared >= 8 * MIB - SLACK and client.shared <= SLACK
+    finally:
+        os.close(memfd)
 
 
 def test_clients_pay_for_their_regions(groups):
