@@ -82,53 +82,36 @@ bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t thre
   return IsOk(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), list, shared_bytes, stream));
 }
 
-struct CudaDecode {
-  const DecodePlan& plan;
-  DecodeArgs args;
-  cudaStream_t stream;
-  int device;
-  bool is_ok = true;
+// Puts the kernels of a plan's lists on a stream.
+//   first  the number of the first of its lists among all kernels
+template <typename Plan, typename Arguments>
+class Launch {
+ public:
+  Launch(const Plan& plan, uint32_t first, Arguments arguments, Stream stream, int device)
+      : plan_(plan),
+        first_(first),
+        arguments_(arguments),
+        stream_(static_cast<cudaStream_t>(stream)),
+        device_(device) {}
 
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
-    if (plan.counts[shape.list] == 0 || !is_ok) return;
-    args.list = shape.list;
-    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), shape.list, device, shape.threads,
-                         shape.shared_bytes, args, stream);
+    if (plan_.counts[shape.list] == 0 || !is_ok_) return;
+    arguments_.list = shape.list;
+    is_ok_ = LaunchKernel(reinterpret_cast<const void*>(kKernel), first_ + shape.list, device_,
+                          shape.threads, shape.shared_bytes, arguments_, stream_);
   }
-};
-
-struct CudaEncode {
-  const EncodePlan& plan;
-  EncodeArgs args;
-  cudaStream_t stream;
-  int device;
-  bool is_ok = true;
-
-  template <auto kKernel>
-  void Kernel(const KernelShape& shape) {
-    if (plan.counts[shape.list] == 0 || !is_ok) return;
-    args.list = shape.list;
-    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel), kDecodeLists + shape.list, device,
-                         shape.threads, shape.shared_bytes, args, stream);
+  [[nodiscard]] LaunchResult result() const {
+    return is_ok_ ? LaunchResult::kOk : LaunchResult::kDeviceError;
   }
-};
 
-struct CudaAttend {
-  const AttendPlan& plan;
-  AttendArgs args;
-  cudaStream_t stream;
-  int device;
-  bool is_ok = true;
-
-  template <auto kKernel>
-  void Kernel(const KernelShape& shape) {
-    if (plan.counts[shape.list] == 0 || !is_ok) return;
-    args.list = shape.list;
-    is_ok = LaunchKernel(reinterpret_cast<const void*>(kKernel),
-                         kDecodeLists + kEncodeLists + shape.list, device, shape.threads,
-                         shape.shared_bytes, args, stream);
-  }
+ private:
+  const Plan& plan_;
+  uint32_t first_;
+  Arguments arguments_;
+  cudaStream_t stream_;
+  int device_;
+  bool is_ok_ = true;
 };
 
 // kOk where a launch may go on, on *device.
@@ -152,9 +135,9 @@ LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32
   const LaunchResult result = CheckLaunch(stream, &device);
   if (result != LaunchResult::kOk) return result;
   const DecodeArgs args{reinterpret_cast<const uint8_t*>(bytes), status, 0};
-  CudaDecode launch{plan, args, static_cast<cudaStream_t>(stream), device};
+  Launch launch(plan, 0, args, stream, device);
   ForEachDecodeKernel(launch);
-  return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
+  return launch.result();
 }
 
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
@@ -163,9 +146,9 @@ LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileRe
   const LaunchResult result = CheckLaunch(stream, &device);
   if (result != LaunchResult::kOk) return result;
   const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results, status, 0};
-  CudaEncode launch{plan, args, static_cast<cudaStream_t>(stream), device};
+  Launch launch(plan, kDecodeLists, args, stream, device);
   ForEachEncodeKernel(launch);
-  return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
+  return launch.result();
 }
 
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
@@ -175,9 +158,9 @@ LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::b
   if (result != LaunchResult::kOk) return result;
   const AttendArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<float*>(scratch),
                         status, 0};
-  CudaAttend launch{plan, args, static_cast<cudaStream_t>(stream), device};
+  Launch launch(plan, kDecodeLists + kEncodeLists, args, stream, device);
   ForEachAttendKernel(launch);
-  return launch.is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
+  return launch.result();
 }
 
 std::string_view LastDeviceError() {
