@@ -97,10 +97,11 @@ CAIRN_DEVICE void FindForm(AttendTile* tile, WideForms* forms, Fault* fault) {
       return;
     case AttendForm::kHot:
       FindScales(task, tile->plane, &forms->hot);
+      FindWidths(tile->plane, task.head, &forms->hot.widths);
       SyncBlock();
-      FillLastByte(task, tile->plane, &forms->hot);
+      FillLastByte(tile->plane, task.head, &forms->hot.widths);
       SyncBlock();
-      if (forms->hot.row_bytes != task.code_row_bytes) *fault = Fault::kBadTile;
+      if (forms->hot.widths.row_bytes != task.code_row_bytes) *fault = Fault::kBadTile;
       return;
     default:
       return;
@@ -153,11 +154,11 @@ CAIRN_DEVICE float MixedValue(const AttendTile& tile, const MixedShared& shared,
 // Of a profile whose K is as it was written: neither turned nor in a basis.
 CAIRN_DEVICE float HotValue(const AttendTile& tile, const HotShared& shared, uint32_t token,
                             uint32_t channel) {
-  const uint8_t* codes = tile.task.source + static_cast<uint64_t>(token) * shared.row_bytes;
-  const uint32_t width = shared.width[channel];
+  const uint8_t* codes = tile.task.source + static_cast<uint64_t>(token) * shared.widths.row_bytes;
+  const uint32_t width = shared.widths.width[channel];
   float level = 0.0F;
   if (width != 0) {
-    const uint32_t code = LoadBits(codes, shared.bit_at[channel], width);
+    const uint32_t code = LoadBits(codes, shared.widths.bit_at[channel], width);
     level = codecs::Multiply(codecs::HotLevel(code, width), shared.scale[channel]);
   }
   return codecs::Add(level, LoadChannel(tile.plane, tile.task.head, channel).mean);

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How wide the codes of `cairn-hot` are, and where in a token's they lie: what a profile and a
+// multiplier come to, as MakeHotTile() has it.
+
+#include <cstdint>
+
+#include "codecs/backend/hot_tile.h"
+#include "kernels/body/step_values.h"
+
+namespace cairn::kernels {
+
+// Of a head. In shared memory.
+struct HotWidths {
+  uint32_t row_bytes;                       // codes of a token
+  uint16_t bit_at[codecs::kProfileDimMax];  // of a channel's code among those of a token
+  uint8_t width[codecs::kProfileDimMax];    // of it, in bits
+};
+
+CAIRN_DEVICE int32_t WorthAt(const PlaneRecord& plane, uint32_t head, uint32_t channel) {
+  return codecs::WorthOf(LoadChannel(plane, head, channel), plane.multiplier);
+}
+
+// Channel by channel, without what fills the last byte.
+CAIRN_DEVICE void FindWidths(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
+  for (uint32_t c = ThreadIndex(); c < plane.dim; c += kBlockThreads) {
+    widths->width[c] = static_cast<uint8_t>(codecs::HotWidth(WorthAt(plane, head, c)));
+  }
+}
+
+// The first of the channels to which one more bit is worth most; one past the last where all are as
+// wide as can be. By a warp.
+CAIRN_DEVICE uint32_t NeediestChannel(const PlaneRecord& plane, uint32_t head,
+                                      const HotWidths& widths) {
+  uint32_t best = plane.dim;
+  int32_t best_gain = 0;
+  const auto take = [&](uint32_t channel, int32_t gain) {
+    const bool is_first = gain == best_gain && channel < best;
+    if (channel >= plane.dim || (best != plane.dim && gain <= best_gain && !is_first)) return;
+    best = channel;
+    best_gain = gain;
+  };
+  for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
+    const uint32_t width = widths.width[c];
+    if (width == codecs::kHotWidthMax) continue;
+    take(c, WorthAt(plane, head, c) - codecs::kHotThresholds[width]);
+  }
+  for (uint32_t lanes = kWarpLanes / 2; lanes != 0; lanes /= 2) {
+    const uint32_t channel = ShuffleXor(best, lanes);
+    take(channel, static_cast<int32_t>(ShuffleXor(static_cast<uint32_t>(best_gain), lanes)));
+  }
+  return best;
+}
+
+// Where codes lie, of widths so far; their bits. By a warp.
+CAIRN_DEVICE uint32_t PlaceHotCodes(const PlaneRecord& plane, HotWidths* widths) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  uint32_t bits = 0;
+  for (uint32_t first = 0; first < plane.dim; first += kWarpLanes) {
+    const uint32_t channel = first + lane;
+    const uint32_t width = channel < plane.dim ? widths->width[channel] : 0;
+    uint32_t before = bits;
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 3; ++i) {  // a width has three bits
+      const uint32_t set = Ballot((width >> i & 1) != 0);
+      before += CountBits(set & below) << i;
+      bits += CountBits(set) << i;
+    }
+    if (channel < plane.dim) widths->bit_at[channel] = static_cast<uint16_t>(before);
+  }
+  return bits;
+}
+
+// Gives what is left of a token's last byte to the channels to which it is worth most, and places
+// codes. By the first warp; the block has to meet before and behind.
+CAIRN_DEVICE void FillLastByte(const PlaneRecord& plane, uint32_t head, HotWidths* widths) {
+  if (ThreadIndex() >= kWarpLanes) return;
+  uint32_t bits = PlaceHotCodes(plane, widths);
+  for (; bits % 8 != 0 && bits < codecs::kHotWidthMax * plane.dim; ++bits) {
+    const uint32_t channel = NeediestChannel(plane, head, *widths);
+    SyncWarp();  // nobody looks at widths any more
+    if (ThreadIndex() == 0) ++widths->width[channel];
+    SyncWarp();
+  }
+  bits = PlaceHotCodes(plane, widths);
+  if (ThreadIndex() == 0) widths->row_bytes = (bits + 7) / 8;
+}
+
+}  // namespace cairn::kernels
