@@ -6,9 +6,11 @@
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
 #include "codecs/image/image.h"
+#include "codecs/image/settle.h"
 #include "codecs/stages/select/log_rows.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
+#include "kernels/plan_side.h"
 
 namespace cairn::kernels {
 namespace {
@@ -23,7 +25,9 @@ static_assert(kEntryBytesOfImage == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
-static_assert(kEncodeItemLists == 3);
+static_assert(kStepStripsTile == codecs::kStepStripsForm);
+static_assert(kEncodeItemLists == 4);
+static_assert(sizeof(EncodeTask) % 8 == 0);
 
 constexpr uint32_t kNoList = kEncodeLists;
 
@@ -35,6 +39,10 @@ Error Check(const EncodeJob& job) {
   const codecs::ImageSpec& spec = *job.spec;
   if (const Error error = codecs::Validate(spec); error != Error::kOk) return error;
   if (!IsEncodable(spec)) return Error::kUnknownRecipe;
+  if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
+    return error;
+  }
+  if (spec.recipe.NeedsSideObject() && !IsAligned(job.side_object)) return Error::kInvalidShape;
   if (!IsAligned(job.image)) return Error::kInvalidShape;
   return CheckView(spec, spec.slice, job.source, job.slots);
 }
@@ -52,9 +60,18 @@ uint32_t ListOf(uint16_t form) {
       return static_cast<uint32_t>(EncodeList::kFp8Any);
     case TileLayoutId::kStrips:
       return static_cast<uint32_t>(EncodeList::kStripsAny);
+    case TileLayoutId::kStepStrips:
+      return static_cast<uint32_t>(EncodeList::kStepsAny);
     default:
       return kNoList;
   }
+}
+
+// Of a tile, in bytes: a multiple of 16.
+uint64_t SlotBytesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
+  const uint64_t raw = codecs::RawLayout(geometry).bytes;
+  if (FormOf(spec, geometry) != codecs::kStepStripsForm) return raw;
+  return raw + codecs::AlignSection(uint64_t{geometry.rows} * geometry.dim * sizeof(int16_t));
 }
 
 uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
@@ -62,9 +79,11 @@ uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geom
   const bool is_first = spec.first_position == 0;
   uint32_t rules = 0;
   if (recipe.is_clipped) rules |= kRuleClipped;
-  const bool keeps_first = recipe.is_clipped || recipe.id == RecipeId::kArkv;
+  const bool keeps_first =
+      recipe.is_clipped || recipe.id == RecipeId::kArkv || recipe.NeedsProfile();
   if (keeps_first && is_first) rules |= kRuleFirstIsRow;
   if (recipe.id == RecipeId::kArkv && geometry.IsPerChannel()) rules |= kRuleScores;
+  if (recipe.NeedsProfile() && codecs::PlaneCount(spec.tile.kind) > 1) rules |= kRuleSmallNorms;
   if (recipe.id == RecipeId::kLogQuant) rules |= kRuleAgeing | (is_first ? kRuleFirstStays : 0);
   return static_cast<uint16_t>(rules);
 }
@@ -77,6 +96,9 @@ EncodeTask TaskOf(const EncodeJob& job, uint32_t job_index, uint32_t index, uint
   task.slot = codecs::U8(job.slots) + slot;
   task.source = BaseOf(job.source, spec.slice, area);
   task.plane = kPlanesOfImage * job_index + area.plane_first;
+  if (spec.recipe.NeedsSideObject()) {
+    task.head = HeadNumber(job.side, {area.slice.layer_first, area.slice.head_first});
+  }
   task.form = FormOf(spec, geometry);
   task.rules = RulesOf(spec, geometry);
   if (job.token_scores != nullptr && spec.recipe.id == RecipeId::kArkv) {
@@ -111,16 +133,22 @@ class EncodePlanMaker {
   Error Make(uint64_t room, EncodePlan* plan) {
     uint64_t tiles = 0;
     uint64_t items = 0;
-    for (const EncodeJob& job : jobs_) {
-      tiles += TileCount(*job.spec);
-      Count(*job.spec, &items);
+    for (uint32_t i = 0; i < jobs_.size(); ++i) {
+      const codecs::ImageSpec& spec = *jobs_[i].spec;
+      planes_[i] = RecordsOf(spec, spec.slice, jobs_[i].source, i);
+      AddSide(spec, jobs_[i].side, jobs_[i].side_object, &planes_[i]);
+      if (spec.recipe.id == RecipeId::kCairn) profiles_.Add(*jobs_[i].side.profile, &planes_[i]);
+      tiles += TileCount(spec);
+      Count(spec, &items);
       if (tiles > kPlanTasksMax || items > kPlanTasksMax) return Error::kTooLarge;
     }
+    if (profiles_.AreTooMany()) return Error::kTooLarge;
     const auto image_count = static_cast<uint32_t>(jobs_.size());
     header_.image_count = image_count;
     header_.tile_count = static_cast<uint32_t>(tiles);
     header_.planes_at = sizeof(EncodeHeader);
-    header_.images_at = header_.planes_at + image_count * sizeof(PlaneRecords);
+    header_.tables_at = header_.planes_at + image_count * sizeof(PlaneRecords);
+    header_.images_at = header_.tables_at + profiles_.TableCount() * sizeof(EncodeStepTables);
     header_.tasks_at = header_.images_at + image_count * sizeof(EncodeImage);
     header_.items_at = header_.tasks_at + header_.tile_count * sizeof(EncodeTask);
     ageing_at_ = header_.items_at + static_cast<uint32_t>(items) * sizeof(uint32_t);
@@ -135,6 +163,7 @@ class EncodePlanMaker {
       if (!Write(i, room)) return Error::kTargetTooSmall;
     }
     std::memcpy(buffer_, &header_, sizeof(header_));
+    profiles_.Write<EncodeStepTables>(buffer_ + header_.tables_at);
     counts_[static_cast<uint32_t>(EncodeList::kPlace)] = image_count;
     counts_[static_cast<uint32_t>(EncodeList::kStore)] = header_.tile_count;
     counts_[static_cast<uint32_t>(EncodeList::kSum)] = header_.tile_count;
@@ -144,7 +173,8 @@ class EncodePlanMaker {
 
  private:
   static uint32_t ItemsOf(uint32_t list, const codecs::TileGeometry& geometry) {
-    const bool is_in_strips = list == static_cast<uint32_t>(EncodeList::kStripsAny);
+    const bool is_in_strips = list == static_cast<uint32_t>(EncodeList::kStripsAny) ||
+                              list == static_cast<uint32_t>(EncodeList::kStepsAny);
     return is_in_strips ? codecs::StripCount(geometry.rows) : 1;
   }
 
@@ -164,7 +194,7 @@ class EncodePlanMaker {
   bool Write(uint32_t index, uint64_t room) {
     const EncodeJob& job = jobs_[index];
     const codecs::ImageSpec& spec = *job.spec;
-    const PlaneRecords planes = RecordsOf(spec, spec.slice, job.source, index);
+    const PlaneRecords& planes = planes_[index];
     std::memcpy(buffer_ + header_.planes_at + index * sizeof(planes), planes.data(),
                 sizeof(planes));
     const codecs::LogRows ageing = AgeingRows(job);
@@ -180,7 +210,7 @@ class EncodePlanMaker {
       const EncodeTask task = TaskOf(job, index, tile, slot);
       std::memcpy(buffer_ + header_.tasks_at + next_tile_ * sizeof(task), &task, sizeof(task));
       const codecs::TileGeometry geometry = codecs::GeometryOf(spec, task.plane % kPlanesOfImage);
-      slot += codecs::RawLayout(geometry).bytes;
+      slot += SlotBytesOf(spec, geometry);
       AddItems(ListOf(task.form), geometry);
     }
     return true;
@@ -200,6 +230,8 @@ class EncodePlanMaker {
   EncodeHeader header_{};
   std::array<uint32_t, kEncodeLists> counts_{};
   std::array<uint32_t, kEncodeItemLists> next_item_{};
+  std::array<PlaneRecords, kPlanImagesMax> planes_{};
+  PlanProfiles profiles_;
   uint32_t next_tile_ = 0;
   uint32_t ageing_at_ = 0;
 };
@@ -213,6 +245,7 @@ bool IsEncodable(const codecs::ImageSpec& spec) {
     case RecipeId::kFp8:
     case RecipeId::kKivi:
     case RecipeId::kLogQuant:
+    case RecipeId::kCairn:
       return true;
     case RecipeId::kArkv:
       return !spec.recipe.NeedsPlan();
@@ -225,7 +258,7 @@ uint64_t SlotBytes(const codecs::ImageSpec& spec) {
   uint64_t of_head = 0;
   const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
   for (uint32_t plane = 0; plane < planes; ++plane) {
-    of_head += codecs::RawLayout(codecs::GeometryOf(spec, plane)).bytes;
+    of_head += SlotBytesOf(spec, codecs::GeometryOf(spec, plane));
   }
   return TileCount(spec) / planes * of_head;
 }
@@ -242,6 +275,7 @@ Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffe
 
 uint64_t EncodePlanBytesMax() {
   return sizeof(EncodeHeader) + kPlanImagesMax * (sizeof(PlaneRecords) + sizeof(EncodeImage)) +
+         kPlanesOfImage * kPlanProfilesMax * sizeof(EncodeStepTables) +
          uint64_t{kPlanTasksMax} * (sizeof(EncodeTask) + sizeof(uint32_t)) +
          uint64_t{kPlanImagesMax} * codecs::kTokensPerBlockMax * sizeof(uint16_t);
 }

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "codecs/format/image_spec.h"
+#include "codecs/side/decode_inputs.h"
 #include "codecs/types/error.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
@@ -28,6 +29,8 @@ struct EncodeJob {
   // As codecs::EncodeInputs has them, the scores on the device.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
+  codecs::DecodeInputs side = {};          // what the recipe needs, parsed on the host
+  const std::byte* side_object = nullptr;  // its bytes on the device, at a multiple of 16
 };
 
 struct EncodePlan {
@@ -37,17 +40,18 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant and arkv. The host
-// encodes the others.
+// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant, arkv and cairn. The
+// host encodes the others.
 [[nodiscard]] bool IsEncodable(const codecs::ImageSpec& spec);
 
-// Bytes of the slots of all tiles, raw, each at a multiple of 16, in the order of the directory.
+// Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the
+// tile raw, and what its recipe's kernel keeps besides.
 // REQUIRES: Validate(spec) is kOk.
 [[nodiscard]] uint64_t SlotBytes(const codecs::ImageSpec& spec);
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk. Results are in
 // the order of jobs and, of a job, of its directory. Errors as MakeDecodePlan(), and those of
-// Validate(spec).
+// Validate(spec); kUnknownRecipe where IsEncodable() says no.
 codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffer,
                              EncodePlan* plan);
 

@@ -133,7 +133,8 @@ class PlanMaker {
       const codecs::ImageSpec& spec = jobs[i].prefix->spec();
       planes_[i] = RecordsOf(spec, jobs[i].slice, jobs[i].target, i);
       AddSide(spec, jobs[i].side, jobs[i].side_object, &planes_[i]);
-      if (spec.recipe.id == codecs::RecipeId::kCairn) AddTables(*jobs[i].side.profile, &planes_[i]);
+      if (spec.recipe.id == codecs::RecipeId::kCairn)
+        profiles_.Add(*jobs[i].side.profile, &planes_[i]);
     }
   }
 
@@ -171,13 +172,13 @@ class PlanMaker {
       return ++tasks <= kPlanTasksMax;
     });
     if (error != Error::kOk) return error;
-    if (profile_count_ > kPlanProfilesMax) return Error::kTooLarge;
+    if (profiles_.AreTooMany()) return Error::kTooLarge;
     made.image_count = static_cast<uint32_t>(jobs_.size());
     PlanHeader header{};
     header.image_count = made.image_count;
     header.planes_at = sizeof(PlanHeader);
     header.tables_at = header.planes_at + made.image_count * sizeof(PlaneRecords);
-    header.tasks_at = header.tables_at + kPlanesOfImage * profile_count_ * sizeof(StepTables);
+    header.tasks_at = header.tables_at + profiles_.TableCount() * sizeof(StepTables);
     made.bytes = header.tasks_at + tasks * sizeof(TileTask);
     if (made.bytes > buffer.size()) return Error::kTargetTooSmall;
     uint32_t first = 0;
@@ -191,30 +192,10 @@ class PlanMaker {
   }
 
  private:
-  // Images of one profile share its tables.
-  void AddTables(const codecs::Profile& profile, PlaneRecords* planes) {
-    const auto known = std::span(profiles_).first(std::min(profile_count_, kPlanProfilesMax));
-    const auto found = static_cast<uint32_t>(std::ranges::find(known, &profile) - known.begin());
-    if (found == known.size() && profile_count_++ < kPlanProfilesMax) profiles_[found] = &profile;
-    for (uint32_t plane = 0; plane < kPlanesOfImage; ++plane) {
-      (*planes)[plane].tables = static_cast<uint16_t>(kPlanesOfImage * found + plane);
-    }
-  }
-
-  void WriteTables(std::byte* buffer) const {
-    StepTables tables{};
-    for (uint32_t i = 0; i < kPlanesOfImage * profile_count_; ++i, buffer += sizeof(tables)) {
-      const codecs::Profile& profile = *profiles_[i / kPlanesOfImage];
-      const uint32_t plane = i % kPlanesOfImage;
-      if (plane < profile.planes()) MakeStepTables(profile, plane, &tables);
-      std::memcpy(buffer, &tables, sizeof(tables));
-    }
-  }
-
   void Write(const PlanHeader& header, std::byte* buffer) const {
     std::memcpy(buffer, &header, sizeof(header));
     std::memcpy(buffer + header.planes_at, planes_.data(), jobs_.size() * sizeof(PlaneRecords));
-    WriteTables(buffer + header.tables_at);
+    profiles_.Write<StepTables>(buffer + header.tables_at);
     std::array<uint32_t, kDecodeLists> next{};
     for (uint32_t list = 0; list < kDecodeLists; ++list) next[list] = header.lists[list].first;
     const Error error = ForEachTask([&](uint32_t list, const TileTask& task) {
@@ -226,8 +207,7 @@ class PlanMaker {
 
   std::span<const DecodeJob> jobs_;
   Verify verify_;
-  uint32_t profile_count_ = 0;  // past kPlanProfilesMax where there are too many
-  std::array<const codecs::Profile*, kPlanProfilesMax> profiles_{};
+  PlanProfiles profiles_;
   std::array<PlaneRecords, kPlanImagesMax> planes_{};
 };
 

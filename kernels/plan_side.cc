@@ -45,6 +45,7 @@ void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
   k.pairs = PairsOf(profile, on_device);
   if (!profile.HasBasis()) return;
   k.vectors = OnDevice(profile.bytes(), profile.Vectors({}), on_device);
+  k.scales = OnDevice(profile.bytes(), profile.Scales({}), on_device);
   k.scale_inverses = OnDevice(profile.bytes(), profile.ScaleInverses({}), on_device);
 }
 
@@ -53,12 +54,24 @@ uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at) {
   return at.layer * heads + at.head;
 }
 
-void MakeStepTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables) {
+void MakeTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables) {
   for (uint32_t i = 0; i < codecs::kProfileTables * codecs::kCoderSlots; ++i) {
     const codecs::CoderTable& table = profile.Table(plane, i / codecs::kCoderSlots);
     tables->entries[i] = CoderEntry(table, i % codecs::kCoderSlots);
   }
   std::memcpy(tables->offsets, profile.Offsets(plane), sizeof(tables->offsets));
+}
+
+void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables* tables) {
+  for (uint32_t i = 0; i < codecs::kProfileTables; ++i) {
+    const codecs::CoderTable& table = profile.Table(plane, i);
+    for (uint32_t symbol = 0; symbol < codecs::kCoderSymbols; ++symbol) {
+      tables->of[i][symbol] = StepOfSymbol(table, symbol);
+    }
+    SymbolStep none = StepOfSymbol(table, codecs::LikeliestSymbol(table));
+    none.step &= ~kStepEscape;  // no escape goes with it
+    tables->of[i][kNoCodeSymbol] = none;
+  }
 }
 
 }  // namespace cairn::kernels

@@ -4,12 +4,16 @@
 //
 // Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "codecs/format/image_spec.h"
 #include "codecs/side/decode_inputs.h"
 #include "codecs/side/profile.h"
+#include "kernels/plan.h"
 #include "kernels/plan_planes.h"
 #include "kernels/records.h"
 
@@ -24,6 +28,39 @@ void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
 // The number of a head among those of the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 
-void MakeStepTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables);
+// Of one plane of a profile, to decode with and to encode with.
+void MakeTables(const codecs::Profile& profile, uint32_t plane, StepTables* tables);
+void MakeTables(const codecs::Profile& profile, uint32_t plane, EncodeStepTables* tables);
+
+// The profiles of a plan that need tables: images of one share them.
+class PlanProfiles {
+ public:
+  // Says in *records which tables are the image's.
+  void Add(const codecs::Profile& profile, PlaneRecords* records) {
+    const auto known = std::span(profiles_).first(std::min(count_, kPlanProfilesMax));
+    const auto found = static_cast<uint32_t>(std::ranges::find(known, &profile) - known.begin());
+    if (found == known.size() && count_++ < kPlanProfilesMax) profiles_[found] = &profile;
+    for (uint32_t plane = 0; plane < kPlanesOfImage; ++plane) {
+      (*records)[plane].tables = static_cast<uint16_t>(kPlanesOfImage * found + plane);
+    }
+  }
+  [[nodiscard]] bool AreTooMany() const { return count_ > kPlanProfilesMax; }
+  // REQUIRES of both: they are not too many.
+  [[nodiscard]] uint32_t TableCount() const { return kPlanesOfImage * count_; }
+  template <typename Tables>
+  void Write(std::byte* buffer) const {
+    Tables tables{};
+    for (uint32_t i = 0; i < TableCount(); ++i, buffer += sizeof(tables)) {
+      const codecs::Profile& profile = *profiles_[i / kPlanesOfImage];
+      const uint32_t plane = i % kPlanesOfImage;
+      if (plane < profile.planes()) MakeTables(profile, plane, &tables);
+      std::memcpy(buffer, &tables, sizeof(tables));
+    }
+  }
+
+ private:
+  uint32_t count_ = 0;  // past kPlanProfilesMax where there are too many
+  std::array<const codecs::Profile*, kPlanProfilesMax> profiles_{};
+};
 
 }  // namespace cairn::kernels

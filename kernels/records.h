@@ -69,6 +69,21 @@ CAIRN_HD uint32_t CoderEntry(const codecs::CoderTable& table, uint32_t slot) {
          (symbol | flag) << 24;
 }
 
+// What a symbol does to a coder's state.
+struct SymbolStep {
+  uint32_t inverse;  // 2^24 / frequency, rounded up: state * inverse >> 24 is state / frequency
+  uint32_t step;     // start | frequency << 8, and kStepEscape
+};
+inline constexpr uint32_t kStepEscape = 1U << 16;
+
+// The escape's where a symbol has no frequency.
+CAIRN_HD SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbol) {
+  const uint32_t coded = table.frequency[symbol] == 0 ? codecs::kEscapeSymbol : symbol;
+  const uint32_t frequency = table.frequency[coded];
+  return {((1U << 24) + frequency - 1) / frequency,
+          table.start[coded] | frequency << 8 | (coded == codecs::kEscapeSymbol ? kStepEscape : 0)};
+}
+
 // What the codes of one plane of a profile have in common: of its tables, and offsets of the codes
 // of magnitude 1 and 2, also of codes with low bits.
 struct alignas(16) StepTables {
@@ -85,6 +100,7 @@ struct alignas(16) PlaneRecord {
   uint64_t token_stride;
   const uint8_t* side;            // of a side object, of its first head: patterns or channels
   const uint8_t* vectors;         // of a profile with a basis, likewise: K's; else null
+  const uint8_t* scales;          // likewise
   const uint8_t* scale_inverses;  // likewise
   TurningPairs pairs;             // none but in K
   uint64_t first_position;        // of token 0 in the chain
@@ -156,6 +172,7 @@ enum class EncodeList : uint8_t {
   kAffineAny,  // codes between a (min, range), a block a tile
   kFp8Any,     // bytes of E4M3 with a scale a token, a block a tile
   kStripsAny,  // what of a strip has to be known before its place, a warp a strip
+  kStepsAny,   // the same of codes by the steps of a profile
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -169,20 +186,31 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
 
 // How a tile's rows and params are chosen. Bits of EncodeTask::rules.
-inline constexpr uint16_t kRuleClipped = 1;     // ranges may shrink to their least squared error
-inline constexpr uint16_t kRuleFirstIsRow = 2;  // token 0, the first of its chain
-inline constexpr uint16_t kRuleFirstStays = 4;  // it is stored as a row, but coded as any other
-inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
-inline constexpr uint16_t kRuleAgeing = 16;     // rows are those of EncodeImage::ageing, too
+inline constexpr uint16_t kRuleClipped = 1;      // ranges may shrink to their least squared error
+inline constexpr uint16_t kRuleFirstIsRow = 2;   // token 0, the first of its chain
+inline constexpr uint16_t kRuleFirstStays = 4;   // it is stored as a row, but coded as any other
+inline constexpr uint16_t kRuleScores = 8;       // scores of tokens are stored
+inline constexpr uint16_t kRuleAgeing = 16;      // rows are those of EncodeImage::ageing, too
+inline constexpr uint16_t kRuleSmallNorms = 32;  // those of V make tokens of K and V rows; V is the
+                                                 // tile itself, or of K the one behind it
 
 // A tile to encode. Tiles of an image are one behind another, in the order of its directory.
 struct EncodeTask {
-  uint8_t* slot;          // room for the tile raw, at a multiple of 16
+  uint8_t* slot;          // room for the tile raw, at a multiple of 16; behind it, of cairn, for
+                          // codes that wait, 2 bytes an element
   uint8_t* source;        // its layer and head in page 0, token 0; only read
   const uint8_t* scores;  // of its tokens, fp32 each; null: none are known
   uint32_t plane;         // its PlaneRecord
+  uint32_t head;          // its number in the side object
   uint16_t form;          // that it is coded in, if that makes it smaller than raw
   uint16_t rules;
+};
+
+// What coding with one plane of a profile takes of its tables. The last of a table is what tokens
+// are coded as that have no code.
+inline constexpr uint32_t kNoCodeSymbol = codecs::kCoderSymbols;
+struct alignas(16) EncodeStepTables {
+  SymbolStep of[codecs::kProfileTables][codecs::kCoderSymbols + 1];
 };
 
 struct EncodeImage {
@@ -194,7 +222,7 @@ struct EncodeImage {
 struct alignas(16) EncodeHeader {
   TaskList lists[kEncodeItemLists];  // of items
   uint32_t image_count, tile_count;
-  uint32_t planes_at, images_at, tasks_at, items_at;  // bytes from the header
+  uint32_t planes_at, tables_at, images_at, tasks_at, items_at;  // bytes from the header
 };
 
 // A tile as a directory has it.
@@ -215,6 +243,7 @@ struct EncodeArgs {
 // Forms of a directory.
 inline constexpr uint16_t kRawTile = 0;
 inline constexpr uint16_t kStripsTile = 2;
+inline constexpr uint16_t kStepStripsTile = 3;
 
 inline constexpr uint32_t kHeaderBytesOfImage = 320;
 inline constexpr uint32_t kEntryBytesOfImage = 16;  // of a directory

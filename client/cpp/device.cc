@@ -41,7 +41,6 @@ absl::Status DeviceMover::Impl::Prepare() {
   const codecs::ImageSpec raw = cairn::SpecOf(placed_, space_.fingerprint(), {}, 0);
   const uint64_t tiles = codecs::TilingOf(raw).count();
   layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_));
-  layout_.slot_bytes = RoundUp(kernels::SlotBytes(raw));
   const auto take = [this](uint64_t bytes) {
     const uint64_t at = layout_.bytes;
     layout_.bytes += RoundUp(bytes);
@@ -52,16 +51,13 @@ absl::Status DeviceMover::Impl::Prepare() {
   layout_.plan = take(std::max(kernels::DecodePlanBytesMax(), kernels::EncodePlanBytesMax()));
   layout_.status = take(kBatchImages * sizeof(uint32_t));
   layout_.results = take(kBatchImages * tiles * sizeof(kernels::TileResult));
-  layout_.slots = layout_.bytes;
-  layout_.device_bytes = layout_.bytes + kBatchImages * layout_.slot_bytes;
   for (Batch& batch : batches_) {
     batch.host = Memory(device_, /*is_host=*/true, layout_.bytes);
-    batch.device = Memory(device_, /*is_host=*/false, layout_.device_bytes);
+    batch.device = Memory(device_, /*is_host=*/false, layout_.bytes);
     if (batch.host.data() == nullptr || batch.device.data() == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("two batches take ", 2 * layout_.bytes, " bytes of the host and ",
-                       2 * layout_.device_bytes, " of ", ToAbsl(device_.name()),
-                       ", which has no room for them"));
+          absl::StrCat("two batches take ", 2 * layout_.bytes, " bytes of the host and of ",
+                       ToAbsl(device_.name()), ", which has no room for them"));
     }
   }
   return absl::OkStatus();
@@ -123,6 +119,24 @@ absl::Status DeviceMover::Impl::Await(absl::Time deadline) {
     absl::SleepFor(kPollPause);
   }
   return is_lost_ ? Took(LaunchResult::kDeviceError) : absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandle& held) {
+  auto [place, is_new] = side_objects_.try_emplace(held->id());
+  place->second.used = ++uses_;
+  if (is_new) {
+    OnDevice& kept = place->second;
+    kept.memory = Memory(device_, /*is_host=*/false, held->bytes().size());
+    kept.staged = Memory(device_, /*is_host=*/true, held->bytes().size());
+    if (kept.memory.data() == nullptr || kept.staged.data() == nullptr) {
+      side_objects_.erase(place);
+      return absl::ResourceExhaustedError("the device has no room for the image's side object");
+    }
+    std::ranges::copy(held->bytes(), kept.staged.data());
+    CAIRN_RETURN_IF_ERROR(Took(
+        device_.CopyIn(kept.memory.data(), kept.staged.data(), held->bytes().size(), stream_)));
+  }
+  return place->second.memory.data();
 }
 
 void DeviceMover::Impl::DropSideObjects() {

@@ -60,8 +60,9 @@ class DeviceMover {
   // Images that are on the device at once, in each of two batches.
   static constexpr uint32_t kBatchImages = 8;
 
-  // Moves that slice of blocks. Allocates all memory that it will need. ResourceExhausted: host or
-  // device has no room for it. InvalidArgument: no such slice, or a group that is no KV and no
+  // Moves that slice of blocks. Allocates all memory that it will need, but for that of side
+  // objects and what encoding works in, which the first puts and gets do. ResourceExhausted: host
+  // or device has no room for it. InvalidArgument: no such slice, or a group that is no KV and no
   // latent.
   static absl::StatusOr<std::unique_ptr<DeviceMover>> Make(Space& space, kernels::Runtime& device,
                                                            const GroupSlice& slice);

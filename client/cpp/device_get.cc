@@ -49,21 +49,7 @@ absl::StatusOr<const std::byte*> DeviceMover::Impl::SideObjectOf(Batch& batch, s
   if (codecs::CheckCodableWith(spec, InputsOf(held)) != codecs::Error::kOk) {
     return absl::NotFoundError("the image is not one of the side object that it names");
   }
-  auto [place, is_new] = side_objects_.try_emplace(held->id());
-  place->second.used = ++uses_;
-  if (is_new) {
-    OnDevice& kept = place->second;
-    kept.memory = Memory(device_, /*is_host=*/false, held->bytes().size());
-    kept.staged = Memory(device_, /*is_host=*/true, held->bytes().size());
-    if (kept.memory.data() == nullptr || kept.staged.data() == nullptr) {
-      side_objects_.erase(place);
-      return absl::ResourceExhaustedError("the device has no room for the image's side object");
-    }
-    std::ranges::copy(held->bytes(), kept.staged.data());
-    CAIRN_RETURN_IF_ERROR(Took(
-        device_.CopyIn(kept.memory.data(), kept.staged.data(), held->bytes().size(), stream_)));
-  }
-  return place->second.memory.data();
+  return Upload(held);
 }
 
 absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::Time deadline,

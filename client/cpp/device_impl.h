@@ -93,10 +93,7 @@ class DeviceMover::Impl {
   struct Layout {
     uint64_t image_bytes_max = 0;  // of one
     uint64_t images = 0, pages = 0, plan = 0, status = 0, results = 0;
-    uint64_t bytes = 0;       // of both
-    uint64_t slots = 0;       // the device's alone, behind
-    uint64_t slot_bytes = 0;  // of one image
-    uint64_t device_bytes = 0;
+    uint64_t bytes = 0;
   };
 
   // Images that are moved together. Its memory is in use until the stream is over.
@@ -134,6 +131,8 @@ class DeviceMover::Impl {
   bool IsOver();
   // Until the stream is over, or the deadline.
   absl::Status Await(absl::Time deadline);
+  // The device's copy, which is on the stream at least.
+  absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
   // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
   // is over.
   void DropSideObjects();
@@ -153,7 +152,10 @@ class DeviceMover::Impl {
                std::vector<absl::StatusOr<GetResult>>& results);
 
   // --- Put.
-  absl::StatusOr<codecs::ImageSpec> SpecOf(const DeviceRequest& request, size_t key) const;
+  // What the batch is encoded as: the space's recipe where it has kernels, else raw.
+  absl::Status SetSpecs(const DeviceRequest& request, absl::Time deadline, const Batch& batch);
+  // Room for the slots of a batch. REQUIRES: the stream is over.
+  absl::Status ReserveSlots(uint64_t bytes);
   absl::Status Encode(const DeviceRequest& request, absl::Time deadline, Batch& batch);
   absl::Status EncodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
                           size_t begin, size_t end);
@@ -173,7 +175,13 @@ class DeviceMover::Impl {
   };
   std::map<Digest, OnDevice> side_objects_;
   uint64_t uses_ = 0;
-  std::array<codecs::ImageSpec, kBatchImages> specs_;  // of what is being encoded
+  // Of what is being encoded.
+  std::array<codecs::ImageSpec, kBatchImages> specs_;
+  SideObjectHandle side_;
+  const std::byte* side_on_device_ = nullptr;
+  Memory slots_;  // of the device
+  uint64_t slots_bytes_ = 0;
+  uint64_t slot_bytes_ = 0;  // of an image
   std::array<uint64_t, kBatchImages> image_bytes_{};
   kernels::Stream stream_ = nullptr;  // of the last call
   bool is_lost_ = false;

@@ -8,35 +8,69 @@
 #include "codecs/format/image_header.h"
 #include "codecs/image/settle.h"
 #include "codecs/recipe/recipe.h"
+#include "proto/side_object.h"
 
 namespace cairn {
 
-absl::StatusOr<codecs::ImageSpec> DeviceMover::Impl::SpecOf(const DeviceRequest& request,
-                                                            size_t key) const {
-  codecs::ImageSpec spec = cairn::SpecOf(placed_, space_.fingerprint(), request.keys[key],
-                                         request.first_position + key * placed_.tokens);
+absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Time deadline,
+                                         const Batch& batch) {
   codecs::Recipe recipe;
-  // What needs a side object has no kernel yet.
-  const bool is_set = codecs::ParseRecipe(space_.recipe(), &recipe) == codecs::Error::kOk &&
-                      codecs::SetRecipe(recipe, {}, {}, &spec) == codecs::Error::kOk;
-  if (!is_set || !kernels::IsEncodable(spec)) {
-    const codecs::Error error = codecs::SetRecipe("raw", {}, {}, &spec);
-    if (error != codecs::Error::kOk) {
-      return absl::InvalidArgumentError(absl::StrCat("the slice: ", ToAbsl(codecs::Name(error))));
+  const bool is_known = codecs::ParsePolicyRecipe(space_.recipe(), &recipe) == codecs::Error::kOk;
+  side_ = nullptr;
+  side_on_device_ = nullptr;
+  if (const auto kind = proto::KindFor(recipe); is_known && kind.has_value()) {
+    CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+    CAIRN_ASSIGN_OR_RETURN(side_, space_.GetCurrentSideObject(placed_.group, *kind, left));
+  }
+  const codecs::Digest id = side_ == nullptr ? codecs::Digest{} : side_->id();
+  for (size_t i = 0; i < batch.count; ++i) {
+    const size_t key = batch.first + i;
+    codecs::ImageSpec& spec = specs_[i];
+    spec = cairn::SpecOf(placed_, space_.fingerprint(), request.keys[key],
+                         request.first_position + key * placed_.tokens);
+    if (is_known) {  // as other puts: `exact` where there is no side object to code with
+      static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(side_), id, &spec));
+    }
+    if (!is_known || !kernels::IsEncodable(spec)) {
+      const codecs::Error error = codecs::SetRecipe("raw", {}, {}, &spec);
+      if (error != codecs::Error::kOk) {
+        return absl::InvalidArgumentError(absl::StrCat("the slice: ", ToAbsl(codecs::Name(error))));
+      }
     }
   }
-  return spec;
+  if (specs_[0].recipe.NeedsSideObject()) {
+    CAIRN_ASSIGN_OR_RETURN(side_on_device_, Upload(side_));
+  }
+  slot_bytes_ = kernels::SlotBytes(specs_[0]);
+  return ReserveSlots(kBatchImages * slot_bytes_);
+}
+
+absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
+  if (bytes <= slots_bytes_) {
+    return absl::OkStatus();
+  }
+  slots_ = Memory();  // first: there may be no room for both
+  slots_bytes_ = 0;
+  slots_ = Memory(device_, /*is_host=*/false, bytes);
+  if (slots_.data() == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("encoding takes ", bytes, " bytes more of ",
+                                                     ToAbsl(device_.name()),
+                                                     ", which has no room for them"));
+  }
+  slots_bytes_ = bytes;
+  return absl::OkStatus();
 }
 
 absl::Status DeviceMover::Impl::EncodeSome(const DeviceRequest& request, absl::Time deadline,
                                            Batch& batch, size_t begin, size_t end) {
   std::vector<kernels::EncodeJob> jobs;
   for (size_t i = begin; i < end; ++i) {
-    CAIRN_ASSIGN_OR_RETURN(specs_[i], SpecOf(request, batch.first + i));
     jobs.push_back({.spec = &specs_[i],
                     .source = ViewOf(request, batch, i),
-                    .slots = batch.device.data() + layout_.slots + i * layout_.slot_bytes,
-                    .image = DeviceImage(batch, i)});
+                    .slots = slots_.data() + i * slot_bytes_,
+                    .image = DeviceImage(batch, i),
+                    .side = InputsOf(side_),
+                    .side_object = side_on_device_});
   }
   kernels::EncodePlan plan;
   const std::span<std::byte> room(batch.host.data() + layout_.plan, kernels::EncodePlanBytesMax());
@@ -89,6 +123,7 @@ absl::Status DeviceMover::Impl::EncodeSome(const DeviceRequest& request, absl::T
 
 absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, absl::Time deadline,
                                        Batch& batch) {
+  CAIRN_RETURN_IF_ERROR(SetSpecs(request, deadline, batch));
   CAIRN_RETURN_IF_ERROR(CopyPages(request, batch));
   return EncodeSome(request, deadline, batch, 0, batch.count);
 }

@@ -137,6 +137,10 @@ class Space {
   // not (any more). DataLoss: what came is not what the id names.
   absl::StatusOr<SideObjectHandle> GetSideObject(const Digest& id,
                                                  absl::Duration timeout = absl::ZeroDuration());
+  // The one of a kind that puts into a group are coded with here, as it was a second ago at most;
+  // null: the group has none.
+  absl::StatusOr<SideObjectHandle> GetCurrentSideObject(
+      uint32_t group, SideObjectKind kind, absl::Duration timeout = absl::ZeroDuration());
   absl::StatusOr<std::vector<SideObjectFigures>> ListSideObjects(
       absl::Duration timeout = absl::ZeroDuration());
 

@@ -46,6 +46,13 @@ absl::StatusOr<SideObjectHandle> Space::GetSideObject(const Digest& id, absl::Du
       id, [&](const Digest& wanted) { return FetchSideObject(bound, wanted, deadline); });
 }
 
+absl::StatusOr<SideObjectHandle> Space::GetCurrentSideObject(uint32_t group, SideObjectKind kind,
+                                                             absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kDataTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const Bound bound, Bind(deadline));
+  return CurrentSideObject(bound, {group, kind}, deadline);
+}
+
 absl::StatusOr<SideObjectHandle> Space::FetchSideObject(const Bound& bound, const Digest& id,
                                                         absl::Time deadline) {
   std::vector<std::byte> bytes;

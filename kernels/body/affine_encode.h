@@ -216,7 +216,7 @@ CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile, Enc
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeAffineAny(EncodeArgs args) {
   CAIRN_SHARED(EncodeShared, shared);
-  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile) {
+  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile, Fault*) {
     return EncodeAffine(reader, tile, &shared);
   });
 }

@@ -9,6 +9,7 @@
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/fp8_encode.h"
 #include "kernels/body/image_encode.h"
+#include "kernels/body/step_encode.h"
 #include "kernels/body/strips_encode.h"
 #include "kernels/records.h"
 
@@ -24,6 +25,7 @@ void ForEachEncodeKernel(Launch&& launch) {
   launch.template Kernel<&EncodeFp8Any>(shape(EncodeList::kFp8Any, sizeof(EncodeShared)));
   launch.template Kernel<&EncodeStripsAny>(
       shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));
+  launch.template Kernel<&EncodeStepsAny>(shape(EncodeList::kStepsAny, sizeof(StepEncodeShared)));
   launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
   launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
   launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcShared)));

@@ -74,11 +74,13 @@ struct EncodeShared {
 
 // What of a tile is known, and where its parts lie in its slot.
 struct EncodeTile {
+  uint32_t number;
   PlaneRecord plane;
   EncodeTask task;
   uint32_t rows;
-  uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at,
-      content_bytes;
+  uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at;
+  uint32_t map_at, map_bytes;  // patterns of tokens and gates, or corrections
+  uint32_t content_bytes;
 };
 
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
@@ -135,7 +137,8 @@ CAIRN_DEVICE bool PlaceTile(const EncodeShared& shared, EncodeTile* tile) {
   tile->rows = shared.row_count;
   tile->scales_at = tile->row_bits_at + tile->rows * tile->plane.row_bytes;
   tile->positions_at = tile->scales_at + tile->scales_bytes;
-  tile->content_bytes = tile->positions_at + 2 * tile->rows;
+  tile->map_at = tile->positions_at + 2 * tile->rows;
+  tile->content_bytes = tile->map_at + tile->map_bytes;
   return Align16(tile->content_bytes) < RawBytes(tile->plane);
 }
 
@@ -167,8 +170,8 @@ CAIRN_DEVICE void StoreRowsOf(const EncodeTile& tile, const EncodeShared& shared
 }
 
 // The tiles of a list, a block a tile.
-//   encode(reader, tile)  with places, and no marks: true where the tile is whole in its slot, with
-//                         rows and content_bytes; else it has to be raw
+//   encode(reader, tile, fault)  with places, and no marks: true where the tile is whole in its
+//                                slot, with rows and content_bytes; else it has to be raw
 template <typename Encode>
 CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Encode encode) {
   const EncodeReader reader(args.plan);
@@ -176,6 +179,7 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
   for (uint32_t index = BlockIndex(); index < list.count; index += GridBlocks()) {
     const uint32_t number = reader.Item(list.first + index) / kStripsOfTileMax;
     EncodeTile tile{};
+    tile.number = number;
     tile.task = reader.Task(number);
     tile.plane = reader.Plane(tile.task.plane);
     Fault fault = Fault::kNone;
@@ -186,7 +190,7 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
       shared->is_row[ThreadIndex()] = shared->is_constant[ThreadIndex()] = 0;
     }
     TileResult result{0, 0, 0, 0, kRawTile};
-    if (!SyncBlockOr(fault != Fault::kNone) && encode(reader, &tile)) {
+    if (!SyncBlockOr(fault != Fault::kNone) && encode(reader, &tile, &fault)) {
       result = {0, Align16(tile.content_bytes), 0, static_cast<uint16_t>(tile.rows),
                 tile.task.form};
     }

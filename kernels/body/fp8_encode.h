@@ -43,7 +43,7 @@ CAIRN_DEVICE void StoreFp8Tokens(const EncodeTile& tile, const EncodeShared& sha
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeFp8Any(EncodeArgs args) {
   CAIRN_SHARED(EncodeShared, shared);
-  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile) {
+  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile, Fault*) {
     tile->codes_bytes = tile->plane.tokens * tile->plane.dim;
     tile->row_bits_at = Align16(tile->codes_bytes);
     tile->scales_bytes = 2 * tile->plane.tokens;

@@ -8,6 +8,7 @@
 #include "codecs/pack/strip.h"
 #include "kernels/body/crc.h"
 #include "kernels/body/encode_tasks.h"
+#include "kernels/body/step_encode.h"
 #include "kernels/body/strips_encode.h"
 
 namespace cairn::kernels {
@@ -35,12 +36,41 @@ CAIRN_DEVICE uint32_t BytesOfStrips(const EncodeTask& task, const PlaneRecord& p
   return static_cast<uint32_t>(bytes);
 }
 
+// The same of strips of codes.
+CAIRN_DEVICE codecs::StepStripParts StepPartsOf(const EncodeTask& task, const PlaneRecord& plane,
+                                                uint32_t token_first) {
+  const auto header = LoadGlobal<Words4>(task.slot + token_first * plane.row_bytes);
+  codecs::StepStripParts parts{};
+  parts.mode = static_cast<codecs::StepStripMode>(header.x & 0xFF);
+  parts.rows = header.x >> 8 & 0xFF;
+  parts.planes = header.x >> 16;
+  parts.stream_bytes = header.y;
+  parts.escapes = header.z;
+  codecs::PlaceStepParts(ShapeOfStrip(plane, token_first), &parts);
+  return parts;
+}
+
+// A tile of strips of codes, if it were not raw.
+CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& plane) {
+  uint64_t bytes = 0;
+  uint32_t rows = 0;
+  for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
+    const codecs::StepStripParts parts = StepPartsOf(task, plane, first);
+    bytes += parts.bytes;
+    rows += parts.rows;
+  }
+  return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), kStepStripsTile};
+}
+
 // A tile but for its place and CRC.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
                                     const TileResult& coded) {
   if (task.form == kStripsTile) {
     const uint32_t bytes = BytesOfStrips(task, plane);
     if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, kStripsTile};
+  } else if (task.form == kStepStripsTile) {
+    const TileResult steps = MeasureSteps(task, plane);
+    if (steps.bytes < RawBytes(plane)) return steps;
   } else if (task.form != kRawTile && coded.form != kRawTile) {
     return coded;
   }
@@ -123,6 +153,14 @@ CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_
   }
 }
 
+// Zeros behind the parts of a strip. Returns its bytes.
+template <typename Parts>
+CAIRN_DEVICE uint32_t StoreEnd(const Parts& parts, uint8_t* target) {
+  StoreZeros(target + parts.end, static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),
+             kBlockThreads);
+  return static_cast<uint32_t>(parts.bytes);
+}
+
 // A strip from its part of the slot and its source. Returns its bytes.
 CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plane,
                                  const uint8_t* const* places, uint32_t token_first,
@@ -149,9 +187,52 @@ CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plan
   StoreZeros(target + parts.coded_end, static_cast<uint32_t>(parts.plane - parts.coded_end),
              ThreadIndex(), kBlockThreads);
   StorePlaneAndLow(shape, places, parts, target);
-  StoreZeros(target + parts.end, static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),
-             kBlockThreads);
-  return static_cast<uint32_t>(parts.bytes);
+  return StoreEnd(parts, target);
+}
+
+// Source bits and positions of a strip's rows, a warp a row.
+//   marks_at  which tokens they are: bit token mod 32 of word token / 32
+CAIRN_DEVICE void StoreStepRows(const PlaneRecord& plane, const codecs::StepStripParts& parts,
+                                const uint8_t* const* places, const uint8_t* marks_at,
+                                uint8_t* target) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const auto bits_at = static_cast<uint32_t>(parts.row_bits);
+  const uint32_t unit = 1U << LowestBit(plane.unit | (bits_at & 15));
+  for (uint32_t first = 0, row = 0; row < parts.rows; first += 32) {
+    auto marks = LoadGlobal<uint32_t>(marks_at + first / 8);
+    for (; marks != 0; marks &= marks - 1, ++row) {
+      if (row % kBlockWarps != WarpOfBlock()) continue;
+      const uint32_t token = first + LowestBit(marks);
+      CopyRow(places[token], target + bits_at + row * plane.row_bytes, plane.row_bytes, unit, lane,
+              kWarpLanes);
+      if (lane == 0) StoreGlobal(target + parts.position + row, static_cast<uint8_t>(token));
+    }
+  }
+}
+
+// A strip of codes, likewise.
+CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plane,
+                                 const uint8_t* const* places, uint32_t token_first,
+                                 uint8_t* target) {
+  const codecs::StripShape shape = ShapeOfStrip(plane, token_first);
+  const codecs::StepStripParts parts = StepPartsOf(task, plane, token_first);
+  const uint8_t* part = task.slot + token_first * plane.row_bytes;
+  const uint8_t* end = part + Align16(shape.tokens * plane.row_bytes);
+  CopyBytes(target, part, codecs::kStripHeaderBytes);
+  if (parts.mode == codecs::StepStripMode::kRaw) {
+    StoreSourceBits(plane, places, shape.tokens, target + parts.low);
+    return static_cast<uint32_t>(parts.bytes);
+  }
+  CopyUnits<uint32_t>(part + parts.low, target + parts.low,
+                      static_cast<uint32_t>(parts.row_bits - parts.low), ThreadIndex(),
+                      kBlockThreads);
+  StoreStepRows(plane, parts, places, WaitingCodes(task, plane, token_first), target);
+  for (uint32_t i = ThreadIndex(); i < parts.escapes; i += kBlockThreads) {
+    const uint8_t* last = part + parts.row_bits + 2 * (parts.escapes - 1);
+    StoreGlobal(target + parts.escape + 2 * i, LoadGlobal<uint16_t>(last - 2 * i));
+  }
+  CopyBytes(target + parts.stream, end - parts.stream_bytes, parts.stream_bytes);
+  return StoreEnd(parts, target);
 }
 
 struct StoreShared {
@@ -166,6 +247,11 @@ CAIRN_DEVICE void StoreTile(const EncodeTask& task, const PlaneRecord& plane, Ti
     case kStripsTile:
       for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
         target += StoreStrip(task, plane, shared.places + first, first, target);
+      }
+      return;
+    case kStepStripsTile:
+      for (uint32_t first = 0; first < plane.tokens; first += codecs::kStripTokens) {
+        target += StoreSteps(task, plane, shared.places + first, first, target);
       }
       return;
     default:

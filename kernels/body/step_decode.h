@@ -82,12 +82,6 @@ CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, StepWarp* own) {
   return !Any(is_wrong);
 }
 
-CAIRN_DEVICE codecs::StepChannel LoadStep(const PlaneRecord& plane, const FoundSteps& strip,
-                                          uint32_t channel) {
-  return codecs::StepChannelOf(LoadChannel(plane, strip.head, channel),
-                               {plane.multiplier, plane.level});
-}
-
 // The bits of a lane's token, of planes that lie `step` bytes apart.
 CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bits) {
   uint32_t value = 0;
@@ -111,7 +105,7 @@ CAIRN_DEVICE bool DecodeStepCodes(const PlaneRecord& plane, const FoundSteps& st
   uint32_t planes = 0, escape = 0;
   for (uint32_t i = 0; i < plane.dim; ++i) {
     const uint32_t channel = plane.vectors == nullptr ? ChannelInPairs(plane, i) : i;
-    const codecs::StepShape by = LoadStep(plane, strip, channel).shape;
+    const codecs::StepShape by = LoadStep(plane, strip.head, channel).shape;
     const uint8_t* low = strip.bytes + parts.low + static_cast<uint64_t>(planes) * plane_bytes;
     planes += by.low_bits;
     if (planes > parts.planes) return false;  // all lanes alike
@@ -154,7 +148,7 @@ CAIRN_DEVICE void CentreToken(const PlaneRecord& plane, const FoundSteps& strip,
                               const uint8_t* place, CentredToken* centred) {
   const uint32_t element_bytes = plane.row_bytes / plane.dim;
   for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
-    const codecs::StepChannel channel = LoadStep(plane, strip, c);
+    const codecs::StepChannel channel = LoadStep(plane, strip.head, c);
     const uint32_t offsets =
         channel.shape.low_bits == 0 ? channel.shape.table : codecs::kProfileTables;
     const auto of = LoadGlobal<Words2>(strip.tables->offsets[offsets]);

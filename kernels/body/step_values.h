@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "codecs/backend/step_tile.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/side/profile_channel.h"
 #include "kernels/body/affine_decode.h"
@@ -22,6 +23,11 @@ CAIRN_DEVICE codecs::ProfileChannel LoadChannel(const PlaneRecord& plane, uint32
   const auto entry = LoadGlobal<Words2>(plane.side + codecs::kProfileChannelBytes * index);
   return {codecs::BitsFloat(entry.x), static_cast<int16_t>(entry.y & 0xFFFF),
           static_cast<int16_t>(entry.y >> 16)};
+}
+
+CAIRN_DEVICE codecs::StepChannel LoadStep(const PlaneRecord& plane, uint32_t head,
+                                          uint32_t channel) {
+  return codecs::StepChannelOf(LoadChannel(plane, head, channel), {plane.multiplier, plane.level});
 }
 
 // Turning channels come first, two by two; then the others, ascending.

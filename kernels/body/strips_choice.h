@@ -18,13 +18,6 @@ inline constexpr uint32_t kWindowWords = codecs::kWindow / 4;
 inline constexpr uint32_t kTopsTried = codecs::kAboveMax - codecs::kAboveMin + 1;
 inline constexpr uint32_t kTableChoices = codecs::kExponentTables * kTopsTried;
 
-// What a symbol does to a coder's state.
-struct SymbolStep {
-  uint32_t inverse;  // 2^24 / frequency, rounded up: state * inverse >> 24 is state / frequency
-  uint32_t step;     // start | frequency << 8, and kStepEscape
-};
-inline constexpr uint32_t kStepEscape = 1U << 16;
-
 struct EncodeTables {
   // Of table, top: what exponents of the sample's window cost, a byte each.
   alignas(16) uint32_t prices[kTableChoices][4];
@@ -54,13 +47,6 @@ CAIRN_DEVICE uint32_t PriceWord(uint32_t choice, uint32_t word) {
     prices |= price << (8 * i);
   }
   return prices;
-}
-
-CAIRN_DEVICE SymbolStep StepOfSymbol(const codecs::CoderTable& table, uint32_t symbol) {
-  const uint32_t coded = table.frequency[symbol] == 0 ? codecs::kEscapeSymbol : symbol;
-  const uint32_t frequency = table.frequency[coded];
-  return {((1U << 24) + frequency - 1) / frequency,
-          table.start[coded] | frequency << 8 | (coded == codecs::kEscapeSymbol ? kStepEscape : 0)};
 }
 
 // The block has to meet before anybody reads them.

@@ -236,35 +236,54 @@ CAIRN_DEVICE void WriteStrip(const SourceStrip& strip, const EncodeTables& table
                                  best.stream_bytes, best.escapes, best.raws});
 }
 
+// A strip of a list, and its tile.
+struct StripItem {
+  uint32_t tile, token_first;
+  EncodeTask task;
+  PlaneRecord plane;
+  SourceStrip strip;
+};
+
+// The strips of a list that the warp has.
+//   places  the warp's, of a strip's tokens
+//   write(reader, item, fault)  with places
+template <typename Write>
+CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** places, Write write) {
+  const EncodeReader reader(args.plan);
+  const auto list = LoadRecord<TaskList>(args.plan + args.list * sizeof(TaskList));
+  const uint32_t step = GridBlocks() * kBlockWarps;
+  for (uint32_t index = BlockIndex() * kBlockWarps + WarpOfBlock(); index < list.count;
+       index += step) {
+    const uint32_t number = reader.Item(list.first + index);
+    StripItem item{};
+    item.tile = number / kStripsOfTileMax;
+    item.token_first = number % kStripsOfTileMax * codecs::kStripTokens;
+    item.task = reader.Task(item.tile);
+    item.plane = reader.Plane(item.task.plane);
+    SourceStrip& strip = item.strip;
+    strip.shape = ShapeOfStrip(item.plane, item.token_first);
+    strip.places = places;
+    strip.part = item.task.slot + item.token_first * item.plane.row_bytes;
+    strip.part_bytes = Align16(strip.shape.tokens * item.plane.row_bytes);
+    Fault fault = Fault::kNone;
+    for (uint32_t at = ThreadIndex() % kWarpLanes; at < strip.shape.tokens; at += kWarpLanes) {
+      places[at] = SourcePlace(item.plane, item.task.source, item.token_first + at, &fault);
+    }
+    SyncWarp();
+    if (!Any(fault != Fault::kNone)) write(reader, item, &fault);
+    ReportFault(fault, item.plane, args.status);
+    SyncWarp();  // shared memory is of the next strip
+  }
+}
+
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeStripsAny(EncodeArgs args) {
   CAIRN_SHARED(StripsEncodeShared, shared);
   FillEncodeTables(&shared.tables);
   SyncBlock();
-  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes;
-  auto& own = shared.warps[warp];
-  const EncodeReader reader(args.plan);
-  const auto list = LoadRecord<TaskList>(args.plan + args.list * sizeof(TaskList));
-  const uint32_t step = GridBlocks() * kBlockWarps;
-  for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < list.count; index += step) {
-    const uint32_t item = reader.Item(list.first + index);
-    const EncodeTask task = reader.Task(item / kStripsOfTileMax);
-    const PlaneRecord plane = reader.Plane(task.plane);
-    const uint32_t token_first = item % kStripsOfTileMax * codecs::kStripTokens;
-    SourceStrip strip{ShapeOfStrip(plane, token_first), own.places,
-                      task.slot + token_first * plane.row_bytes, 0};
-    strip.part_bytes = Align16(strip.shape.tokens * plane.row_bytes);
-    Fault fault = Fault::kNone;
-    for (uint32_t at = lane; at < strip.shape.tokens; at += kWarpLanes) {
-      own.places[at] = SourcePlace(plane, task.source, token_first + at, &fault);
-    }
-    SyncWarp();
-    if (Any(fault != Fault::kNone)) {
-      ReportFault(fault, plane, args.status);
-    } else {
-      WriteStrip(strip, shared.tables, own.exponents);
-    }
-    SyncWarp();  // shared memory is of the next strip
-  }
+  auto& own = shared.warps[WarpOfBlock()];
+  EncodeWarpStrips(args, own.places, [&](const EncodeReader&, const StripItem& item, Fault*) {
+    WriteStrip(item.strip, shared.tables, own.exponents);
+  });
 }
 
 }  // namespace cairn::kernels

@@ -11,6 +11,7 @@
 
 #include "codecs/format/image_header.h"
 #include "codecs/forms/strips.h"
+#include "codecs/pack/step_strip.h"
 #include "kernels/device.h"
 #include "kernels/encode_plan.h"
 #include "tests/kernels/decode_fixture.h"
@@ -92,6 +93,7 @@ class EncodeFixture : public DecodeFixture {
       (want.form == codecs::kRawForm ? raw_ : coded_) += 1;
       with_rows_ += want.rows != 0 ? 1 : 0;
       if (want.form == codecs::kStripsForm) CountModes(image.spec, view, i);
+      if (want.form == codecs::kStepStripsForm) CountStepModes(image.spec, view, i);
     }
     std::vector<std::byte>& made = encoded->images[number];
     uint64_t bytes = 0;
@@ -118,11 +120,35 @@ class EncodeFixture : public DecodeFixture {
                              }));
   }
 
-  void CheckImage(const ImageOf& image, const CacheShape& shape, EncodeJob job = {}) {
-    PagedCache cache(image.spec, image.spec.slice, shape, random_);
-    cache.Fill(image.source);
+  void CountStepModes(const codecs::ImageSpec& spec, const codecs::ImageView& view, uint32_t tile) {
+    const codecs::TileGeometry geometry =
+        codecs::GeometryOf(spec, tile % codecs::PlaneCount(spec.tile.kind));
+    std::span<const std::byte> left = view.TileContent(tile);
+    for (uint32_t i = 0; i < codecs::StripCount(geometry.rows); ++i) {
+      codecs::StepStripParts parts{};
+      ASSERT_TRUE(codecs::ParseStepStrip(codecs::StripOf(geometry, spec.recipe, i),
+                                         codecs::U8(left.data()), left.size(), &parts));
+      ++modes_[static_cast<uint32_t>(parts.mode)];
+      escapes_ += parts.escapes;
+      low_planes_ += parts.planes;
+      left = left.subspan(parts.bytes);
+    }
+  }
+
+  // What encoding the image takes, of a source that lies in a cache.
+  static EncodeJob JobOf(const ImageOf& image, const PagedCache& cache, EncodeJob job = {}) {
     job.spec = &image.spec;
     job.source = cache.view();
+    if (image.side == nullptr) return job;
+    job.side = image.Inputs();
+    job.side_object = image.side->on_device->address();
+    return job;
+  }
+
+  void CheckImage(const ImageOf& image, const CacheShape& shape, const EncodeJob& inputs = {}) {
+    PagedCache cache(image.spec, image.spec.slice, shape, random_);
+    cache.Fill(image.source);
+    const EncodeJob job = JobOf(image, cache, inputs);
     Encoded encoded = Encode({job});
     ASSERT_EQ(encoded.error, Error::kOk);
     ASSERT_EQ(encoded.fault, "");
@@ -130,7 +156,9 @@ class EncodeFixture : public DecodeFixture {
   }
 
   // The image anew, of the source as it is now.
-  static void Reencode(ImageOf* image, const codecs::EncodeInputs& inputs = {}) {
+  static void Reencode(ImageOf* image, codecs::EncodeInputs inputs = {}) {
+    inputs.profile = image->Inputs().profile;
+    inputs.bank = image->Inputs().bank;
     uint64_t bytes_max = 0;
     ASSERT_EQ(codecs::MaxImageBytes(image->spec, &bytes_max), Error::kOk);
     image->bytes.resize(bytes_max);
@@ -143,7 +171,7 @@ class EncodeFixture : public DecodeFixture {
 
   uint32_t raw_ = 0, coded_ = 0, with_rows_ = 0;  // tiles
   uint32_t modes_[3] = {};                        // strips
-  uint64_t escapes_ = 0, raws_ = 0;
+  uint64_t escapes_ = 0, raws_ = 0, low_planes_ = 0;
 };
 
 }  // namespace cairn::kernels

@@ -25,6 +25,7 @@ RACES_FILTER = "*StripsOfEvery*:*ManyTilesOfAWarp*"  # what the thread sanitizer
 LAUNCHES = "tests/kernels/device/emulated.cc"  # where kernel bodies are compiled
 HOSTILE = ["tests/kernels/hostile_test.cc"]
 DECODE = ["tests/kernels/decode_test.cc", *HOSTILE]
+RECORDS = "kernels/records.h"
 TASKS = "kernels/body/tasks.h"
 AFFINE = "kernels/body/affine_decode.h"
 RAW = "kernels/body/raw_decode.h"
@@ -46,6 +47,10 @@ FP8_ENCODE = "kernels/body/fp8_encode.h"
 STRIPS_ENCODE = "kernels/body/strips_encode.h"
 STRIPS_CHOICE = "kernels/body/strips_choice.h"
 IMAGE_ENCODE = "kernels/body/image_encode.h"
+ENCODED_STEPS = ["tests/kernels/encode_steps_test.cc"]
+CENTRE = "kernels/body/centre.h"
+STEP_ENCODE = "kernels/body/step_encode.h"
+HOT_WIDTHS = "kernels/body/hot_widths.h"
 ATTENTION = ["tests/kernels/attention_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
@@ -131,14 +136,14 @@ MUTATIONS = {
     "steps_offsets": (DECODE, STEPS, "channel.shape.low_bits == 0 ? channel.shape.table : codecs::kProfileTables", "channel.shape.table"),
     "steps_end": (HOSTILE, STEPS, "return coder.HasEnded() && planes", "return planes"),
     "steps_row_past": (HOSTILE, STEPS, "token >= strip.shape.tokens ||", "token >= 128 ||"),
-    "hot_fill": (DECODE, HOT, "for (; bits % 8 != 0 && bits <", "for (; bits % 8 > 8 && bits <"),
-    "hot_first": (DECODE, HOT, "const bool is_first = gain == best_gain && channel < best;", "const bool is_first = gain == best_gain && channel > best;"),
+    "hot_fill": (DECODE, HOT_WIDTHS, "for (; bits % 8 != 0 && bits <", "for (; bits % 8 > 8 && bits <"),
+    "hot_first": (DECODE, HOT_WIDTHS, "const bool is_first = gain == best_gain && channel < best;", "const bool is_first = gain == best_gain && channel > best;"),
     "hot_correction": (DECODE, HOT, "if (!plane.is_v) {", "if (plane.dim == 0) {"),
     "hot_strip": (DECODE, HOT, "task.source + task.map_at + strip *", "task.source + task.map_at + 0 * strip *"),
-    "hot_bits": (DECODE, HOT, "for (uint32_t i = 0; i < 3; ++i) {", "for (uint32_t i = 0; i < 2; ++i) {"),
-    "hot_no_sync": (DECODE, HOT, "        FindScales(task, plane, &shared);\n        SyncBlock();", "        FindScales(task, plane, &shared);"),
+    "hot_bits": (DECODE, HOT_WIDTHS, "for (uint32_t i = 0; i < 3; ++i) {", "for (uint32_t i = 0; i < 2; ++i) {"),
+    "hot_no_sync": (DECODE, HOT, "        FindWidths(plane, task.head, &shared.widths);\n        SyncBlock();", "        FindWidths(plane, task.head, &shared.widths);"),
     "hot_no_sync_token": (DECODE, HOT, "    SyncWarp();\n    StoreTurned", "    StoreTurned"),
-    "hot_row_bytes": (HOSTILE, HOT, "if (shared.row_bytes != task.code_row_bytes) *fault", "if (shared.row_bytes > task.code_row_bytes) *fault"),
+    "hot_row_bytes": (HOSTILE, HOT, "if (shared.widths.row_bytes != task.code_row_bytes) *fault", "if (shared.widths.row_bytes > task.code_row_bytes) *fault"),
     "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) >=", "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) == 1 +"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
@@ -159,7 +164,7 @@ MUTATIONS = {
     "encode_fp8_row": (ENCODE, FP8_ENCODE, "is_row ? uint8_t{0} : codecs::FloatToE4m3(value)", "codecs::FloatToE4m3(value)"),
     "encode_fp8_scale": (ENCODE, FP8_ENCODE, "is_row ? uint16_t{0} : codecs::Fp8Scale", "codecs::Fp8Scale"),
     "encode_fp8_sign": (ENCODE, FP8_ENCODE, "LoadValue(plane.dtype, row, c)) & 0x7FFFFFFF;", "LoadValue(plane.dtype, row, c)) & 0xFFFFFFFF;"),
-    "strips_inverse": (ENCODED_STRIPS, STRIPS_CHOICE, "((1U << 24) + frequency - 1) / frequency", "(1U << 24) / frequency"),
+    "strips_inverse": (ENCODED_STRIPS, RECORDS, "((1U << 24) + frequency - 1) / frequency", "(1U << 24) / frequency"),
     "strips_full": (ENCODED_STRIPS, STRIPS_ENCODE, "const bool is_full = state >= frequency << 8;", "const bool is_full = state > frequency << 8;"),
     "strips_above": (ENCODED_STRIPS, STRIPS_ENCODE, "return ~1U << ThreadIndex()", "return ~0U << ThreadIndex()"),
     "strips_likeliest": (ENCODED_STRIPS, STRIPS_ENCODE, "uint32_t symbol = tables.likeliest[table];", "uint32_t symbol = 3;"),
@@ -176,6 +181,34 @@ MUTATIONS = {
     "strips_pending": (ENCODED_STRIPS, STRIPS_ENCODE, "pending = ReduceOr(is_escape && next == 0 ? nibble : 0);", "pending = ReduceOr(is_escape ? nibble : 0);"),
     "strips_last_nibble": (ENCODED_STRIPS, STRIPS_ENCODE, "if (escapes % 2 != 0 && ThreadIndex()", "if (escapes % 2 > 1 && ThreadIndex()"),
     "strips_no_sync_pars": (ENCODED_STRIPS, STRIPS_ENCODE, "[](uint32_t) { return 0U; });\n  }\n  SyncWarp();", "[](uint32_t) { return 0U; });\n  }"),
+    "norms_codable": (ENCODED_STEPS, CENTRE, "is_codable &= !codecs::IsRowValue(value);", ""),
+    "norms_lanes": (ENCODED_STEPS, CENTRE, "for (uint32_t lanes = kSums / 2; lanes > 0; lanes /= 2) {", "for (uint32_t lanes = 1; lanes < kSums; lanes *= 2) {"),
+    "norms_middle": (ENCODED_STEPS, CENTRE, "if (rank == tokens / 2)", "if (rank == (tokens - 1) / 2)"),
+    "norms_equal": (ENCODED_STEPS, CENTRE, "norms[other] == norms[at] && other < at", "norms[other] == norms[at] && other > at"),
+    "norms_two": (ENCODED_STEPS, CENTRE, "rank < codecs::kSmallNormsMax", "rank <= codecs::kSmallNormsMax"),
+    "norms_no_sync": (ENCODED_STEPS, CENTRE, "  FindNorms(v, source, token_first, tokens, norms, fault);\n  SyncWarp();", "  FindNorms(v, source, token_first, tokens, norms, fault);"),
+    "norms_of_k": (ENCODED_STEPS, CENTRE, "plane.is_v ? task : reader.Task(tile + 1)", "plane.is_v ? task : reader.Task(tile)"),
+    "centre_first": (ENCODED_STEPS, CENTRE, "token_first == 0 && (task.rules & kRuleFirstIsRow) != 0", "(task.rules & kRuleFirstIsRow) != 0"),
+    "centre_position": (ENCODED_STEPS, CENTRE, "plane.first_position + token);", "token);"),
+    "centre_uncodable": (ENCODED_STEPS, CENTRE, "is_uncodable |= codecs::IsRowValue(value);", ""),
+    "centre_scale": (ENCODED_STEPS, CENTRE, "codecs::BitsFloat(scale)", "codecs::BitsFloat(scale ^ 0x00400000U)"),
+    "centre_basis": (ENCODED_STEPS, CENTRE, "* plane.dim * plane.dim + component;", "* plane.dim + component;"),
+    "steps_level": (ENCODED_STEPS, STEP_ENCODE, "codecs::Coarsen(codecs::RoundToInt(position), plane.level)", "codecs::Coarsen(codecs::RoundToInt(position), 0U * plane.level)"),
+    "steps_uncodable": (ENCODED_STEPS, STEP_ENCODE, "is_codable &= is_code;", ""),
+    "steps_no_sync_centre": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();\n    const bool is_coded =", "    const bool is_coded ="),
+    "steps_no_sync_next": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();  // what is centred", "    // what is centred"),
+    "steps_no_code": (ENCODED_STEPS, STEP_ENCODE, "uint32_t symbol = kNoCodeSymbol;", "uint32_t symbol = 0;"),
+    "steps_no_clamp": (ENCODED_STEPS, STEP_ENCODE, "symbol = codecs::kEscapeSymbol;\n", "symbol = 7;\n"),
+    "steps_low_group": (ENCODED_STEPS, STEP_ENCODE, "low + i * plane_bytes + 4 * group", "low + i * plane_bytes"),
+    "steps_escape_low": (ENCODED_STEPS, STEP_ENCODE, "is_coded && !is_escape ? codecs::StepLow", "is_coded ? codecs::StepLow"),
+    "steps_escape_rank": (ENCODED_STEPS, STEP_ENCODE, "escapes + CountBits(escaping & LanesAbove())", "escapes + CountBits(escaping & ~LanesAbove()) - (is_escape ? 1 : 0)"),
+    "steps_escape_meets": (ENCODED_STEPS, STEP_ENCODE, "if (is_escape && to + 1 < lanes.stream)", "if (is_escape)"),
+    "steps_no_room": (ENCODED_STEPS, STEP_ENCODE, "if (escapes_at > item.strip.part_bytes) return parts;", ""),
+    "steps_larger": (ENCODED_STEPS, STEP_ENCODE, "if (parts.bytes >= codecs::RawStripBytes(shape))", "if (parts.bytes > codecs::RawStripBytes(shape) + 64)"),
+    "image_steps_rows": (ENCODED_STEPS, IMAGE_ENCODE, "    rows += parts.rows;", "    rows = parts.rows;"),
+    "image_steps_raw": (ENCODED_STEPS, IMAGE_ENCODE, "if (steps.bytes < RawBytes(plane)) return", "if (steps.bytes < RawBytes(plane) + 64) return"),
+    "image_steps_row": (ENCODED_STEPS, IMAGE_ENCODE, "if (row % kBlockWarps != WarpOfBlock()) continue;", "if (row != WarpOfBlock()) continue;"),
+    "image_steps_escapes": (ENCODED_STEPS, IMAGE_ENCODE, "LoadGlobal<uint16_t>(last - 2 * i)", "LoadGlobal<uint16_t>(last - 2 * (parts.escapes - 1 - i))"),
     "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
     "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
     "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),

@@ -58,6 +58,9 @@ class EmulatedDevice final : public kernels::Runtime {
                                kernels::TileResult* results, uint32_t* status,
                                kernels::Stream) override {
     kernels::device::Encode(plan, bytes, results, status);
+    for (uint32_t list = 0; list < kernels::kEncodeItemLists; ++list) {
+      coded_ += plan.counts[list];
+    }
     EXPECT_EQ(kernels::device::Finish(), "");
     return Step();
   }
@@ -74,6 +77,8 @@ class EmulatedDevice final : public kernels::Runtime {
   void DelayCopy(absl::Duration delay) { delay_ = delay; }
   void SetHung(bool hangs) { hangs_ = hangs; }
   void SetFull() { is_full_ = true; }
+  // Of what was encoded, all that is not left as it is.
+  uint64_t coded() const { return coded_; }
 
  private:
   static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
@@ -84,6 +89,7 @@ class EmulatedDevice final : public kernels::Runtime {
   }
 
   int calls_left_ = -1, damaged_copy_ = 0;
+  uint64_t coded_ = 0;
   absl::Duration delay_;
   bool is_dead_ = false, hangs_ = false, is_full_ = false;
 };

@@ -123,7 +123,9 @@ std::vector<EncodeJob> Workload::JobsOfEncode(uint32_t first, uint32_t batch,
                     .source = source.ViewOf(i),
                     .slots = slots_.get() + i * slot_bytes_,
                     .image = encoded_.get() + i * image_bytes_max_,
-                    .chain_tokens = ChainTokens()});
+                    .chain_tokens = ChainTokens(),
+                    .side = side_,
+                    .side_object = side_on_device_});
   }
   return jobs;
 }

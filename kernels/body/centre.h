@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What encoding by a profile starts from: which tokens are rows for a small V, and values turned
+// back, without their means, in the basis. As codecs/backend/step_token.h and small_norm.h have it,
+// a warp a strip and a warp a token.
+
+#include <cstdint>
+
+#include "codecs/backend/reference/small_norm.h"
+#include "codecs/backend/reference/token_norm.h"
+#include "kernels/body/encode_tasks.h"
+#include "kernels/body/step_values.h"
+
+namespace cairn::kernels {
+
+// Norms of a strip's tokens, half a warp each: a lane a sum.
+CAIRN_DEVICE void FindNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
+                            uint32_t tokens, float* norms, Fault* fault) {
+  constexpr uint32_t kSums = codecs::kNormSums;
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  for (uint32_t first = 0; first < tokens; first += kWarpLanes / kSums) {
+    const uint32_t at = first + lane / kSums;
+    const uint8_t* row = at < tokens ? SourcePlace(v, source, token_first + at, fault) : nullptr;
+    float sum = 0.0F;
+    bool is_codable = true;
+    for (uint32_t c = lane % kSums; row != nullptr && c < v.dim; c += kSums) {
+      const float value = LoadValue(v.dtype, row, c);
+      is_codable &= !codecs::IsRowValue(value);
+      sum = codecs::Add(sum, codecs::Multiply(value, value));
+    }
+    for (uint32_t lanes = kSums / 2; lanes > 0; lanes /= 2) {
+      sum = codecs::Add(sum, codecs::BitsFloat(ShuffleXor(codecs::FloatBits(sum), lanes)));
+    }
+    const uint32_t uncodable = Ballot(!is_codable) >> (lane / kSums * kSums);
+    if (lane % kSums != 0 || at >= tokens) continue;
+    norms[at] = codecs::BitsFloat((uncodable & ((1U << kSums) - 1)) != 0 ? codecs::kInfinityBits
+                                                                         : codecs::FloatBits(sum));
+  }
+}
+
+// Marks the tokens of a strip whose V has one of the smallest norms, far below the others'. The
+// warp has to meet before anybody looks at marks.
+//   v       the tile of V
+//   norms   kStripTokens in shared memory, of the warp
+//   is_row  the strip's, in shared memory
+CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
+                                 uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
+  FindNorms(v, source, token_first, tokens, norms, fault);
+  SyncWarp();
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  uint32_t middle = 0, small = 0;  // bits of the middle norm; of the lane's tokens, a bit each
+  for (uint32_t at = lane; at < tokens; at += kWarpLanes) {
+    uint32_t rank = 0;
+    for (uint32_t other = 0; other < tokens; ++other) {
+      const bool is_before = norms[other] < norms[at] || (norms[other] == norms[at] && other < at);
+      rank += is_before ? 1 : 0;
+    }
+    if (rank == tokens / 2) middle = codecs::FloatBits(norms[at]);
+    if (rank < codecs::kSmallNormsMax) small |= 1U << at / kWarpLanes;
+  }
+  const float limit = codecs::Multiply(codecs::kSmallNorm, codecs::BitsFloat(ReduceOr(middle)));
+  for (uint32_t at = lane; at < tokens; at += kWarpLanes) {
+    if ((small >> at / kWarpLanes & 1) == 0 || !(norms[at] < limit)) continue;
+    AtomicOrShared(&is_row[at / kWarpLanes], 1U << lane);
+  }
+}
+
+// Marks the rows that need no arithmetic of the tile's, of one of its strips. The warp has to meet
+// before anybody looks at marks.
+//   tile  the number of the tile
+CAIRN_DEVICE void SelectStepRows(const EncodeReader& reader, uint32_t tile, const EncodeTask& task,
+                                 const PlaneRecord& plane, const codecs::StripShape& shape,
+                                 uint32_t token_first, float* norms, uint32_t* is_row,
+                                 Fault* fault) {
+  if (ThreadIndex() % kWarpLanes == 0 && token_first == 0 && (task.rules & kRuleFirstIsRow) != 0) {
+    AtomicOrShared(is_row, 1);
+  }
+  if ((task.rules & kRuleSmallNorms) == 0) return;
+  const EncodeTask v = plane.is_v ? task : reader.Task(tile + 1);
+  MarkSmallNorms(reader.Plane(v.plane), v.source, token_first, shape.tokens, norms, is_row, fault);
+}
+
+// What a basis takes of a channel, or a code stands for where there is none.
+CAIRN_DEVICE float WithoutMean(const PlaneRecord& plane, uint32_t head, uint32_t channel,
+                               float value) {
+  value = codecs::Add(value, -LoadChannel(plane, head, channel).mean);
+  if (plane.vectors == nullptr) return value;
+  const uint64_t index = static_cast<uint64_t>(head) * plane.dim + channel;
+  const auto scale = LoadGlobal<uint32_t>(plane.scales + 4 * index);
+  return codecs::Multiply(value, codecs::BitsFloat(scale));
+}
+
+// Puts WithoutMean() of a token there, by the lanes of a warp, which has to meet before anybody
+// reads it. True in a lane that saw a value for which there is no code.
+CAIRN_DEVICE bool CentreSource(const PlaneRecord& plane, uint32_t head, uint32_t token,
+                               const uint8_t* row, CentredToken* centred) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, pairs = plane.pairs.count;
+  bool is_uncodable = false;
+  const auto load = [&](uint32_t channel) {
+    const float value = LoadValue(plane.dtype, row, channel);
+    is_uncodable |= codecs::IsRowValue(value);
+    return value;
+  };
+  for (uint32_t pair = lane; pair < pairs; pair += kWarpLanes) {
+    const uint32_t first = ChannelInPairs(plane, 2 * pair);
+    const uint32_t second = ChannelInPairs(plane, 2 * pair + 1);
+    const codecs::Rotation by = codecs::RotationAt(
+        LoadGlobal<uint64_t>(plane.pairs.turns + 8 * pair), plane.first_position + token);
+    const codecs::Pair turned = codecs::TurnBack({load(first), load(second)}, by);
+    centred->of[first] = WithoutMean(plane, head, first, turned.first);
+    centred->of[second] = WithoutMean(plane, head, second, turned.second);
+  }
+  for (uint32_t index = 2 * pairs + lane; index < plane.dim; index += kWarpLanes) {
+    const uint32_t channel = ChannelInPairs(plane, index);
+    centred->of[channel] = WithoutMean(plane, head, channel, load(channel));
+  }
+  return is_uncodable;
+}
+
+// What the code of a channel, or of a component, stands for.
+CAIRN_DEVICE float CentredValue(const PlaneRecord& plane, uint32_t head, uint32_t component,
+                                const CentredToken& centred) {
+  if (plane.vectors == nullptr) return centred.of[component];
+  const uint64_t first = static_cast<uint64_t>(head) * plane.dim * plane.dim + component;
+  float value = 0.0F;
+  CAIRN_NO_UNROLL
+  for (uint32_t c = 0; c < plane.dim; ++c) {
+    const uint64_t at = first + static_cast<uint64_t>(c) * plane.dim;
+    const float vector = HalfToFloat(LoadGlobal<uint16_t>(plane.vectors + 2 * at));
+    value = codecs::Add(value, codecs::Multiply(vector, centred.of[c]));
+  }
+  return value;
+}
+
+}  // namespace cairn::kernels

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `cairn`, a warp a strip: codes go token by token of all channels, and wait behind the
+// raw tile's room in the slot; then they are coded channel by channel of all tokens, the last
+// first. A strip's part of the slot, 16-byte aligned at both ends, is left so:
+//
+//   header | zeros                                       mode raw
+//   header | low planes | escapes, last first … stream   mode coded
+//
+// and where codes waited, which tokens are rows: their bits follow from the source. Escapes and
+// stream meet only where the strip is not smaller than raw: what is written then does not matter.
+
+#include <cstdint>
+
+#include "codecs/pack/lanes32.h"
+#include "codecs/pack/step_strip.h"
+#include "kernels/body/centre.h"
+#include "kernels/body/strips_encode.h"
+
+namespace cairn::kernels {
+
+struct StepEncodeShared {
+  struct Warp {
+    const uint8_t* places[kTaskTokensMax];
+    uint32_t is_row[kTaskTokensMax / 32];
+    CentredToken centred;  // before that, norms
+  } warps[kBlockWarps];
+};
+static_assert(codecs::kProfileDimMax >= codecs::kStripTokens);
+
+// Where the codes of a strip wait: i16, [token][channel].
+CAIRN_DEVICE uint8_t* WaitingCodes(const EncodeTask& task, const PlaneRecord& plane,
+                                   uint32_t token_first) {
+  return task.slot + RawBytes(plane) + 2 * token_first * plane.dim;
+}
+
+// The codes of a token. False where it has to be a row.
+CAIRN_DEVICE bool QuantizeToken(const PlaneRecord& plane, uint32_t head,
+                                const CentredToken& centred, uint8_t* codes) {
+  bool is_codable = true;
+  for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
+    const float position = codecs::Multiply(CentredValue(plane, head, c, centred),
+                                            LoadStep(plane, head, c).step_inverse);
+    const bool is_code = position >= -codecs::kStepCodeMax && position <= codecs::kStepCodeMax;
+    const int32_t code = is_code ? codecs::Coarsen(codecs::RoundToInt(position), plane.level) : 0;
+    StoreGlobal(codes + 2 * c, static_cast<int16_t>(code));
+    is_codable &= is_code;
+  }
+  return !Any(!is_codable);
+}
+
+// Codes of all tokens, and the marks of those that have none.
+CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepEncodeShared::Warp* own) {
+  const PlaneRecord& plane = item.plane;
+  uint8_t* codes = WaitingCodes(item.task, plane, item.token_first);
+  for (uint32_t at = 0; at < item.strip.shape.tokens; ++at) {
+    if (IsMarked(own->is_row, at)) continue;
+    const bool is_uncodable =
+        CentreSource(plane, item.task.head, item.token_first + at, own->places[at], &own->centred);
+    SyncWarp();
+    const bool is_coded =
+        QuantizeToken(plane, item.task.head, own->centred, codes + 2 * at * plane.dim) &&
+        !Any(is_uncodable);
+    if (!is_coded && ThreadIndex() % kWarpLanes == 0) {
+      own->is_row[at / 32] |= 1U << at % 32;
+    }
+    SyncWarp();  // what is centred is of the next token
+  }
+}
+
+// What is written of a strip, from both sides.
+struct StepWriter {
+  const uint8_t* codes;
+  const uint32_t* is_row;
+  uint8_t* escapes_at;
+  uint32_t escapes;
+  LaneWriter lanes;
+
+  // Codes a channel of all tokens, backwards.
+  //   low  of its low planes, `plane_bytes` each
+  CAIRN_DEVICE_MEMBER void Push(const codecs::StripShape& shape, uint32_t channel,
+                                codecs::StepShape by, const SymbolStep* table, uint8_t* low,
+                                uint32_t plane_bytes) {
+    const uint32_t lane = ThreadIndex() % kWarpLanes;
+    for (uint32_t group = codecs::CoderGroups(shape.tokens); group-- > 0;) {
+      const uint32_t token = kWarpLanes * group + lane;
+      const bool is_coded = token < shape.tokens && !IsMarked(is_row, token);
+      int32_t code = 0;
+      uint32_t symbol = kNoCodeSymbol;
+      if (is_coded) {
+        code = LoadRecord<int16_t>(codes + 2 * (token * shape.dim + channel));
+        symbol = codecs::StepSymbol(code, by.low_bits);
+        if (symbol > codecs::kEscapeSymbol) symbol = codecs::kEscapeSymbol;
+      }
+      const auto step = LoadGlobal<SymbolStep>(table + symbol);
+      const bool is_escape = (step.step & kStepEscape) != 0;
+      const uint32_t escaping = Ballot(is_escape);
+      uint8_t* to = escapes_at + 2 * (escapes + CountBits(escaping & LanesAbove()));
+      if (is_escape && to + 1 < lanes.stream) StoreGlobal(to, static_cast<int16_t>(code));
+      escapes += CountBits(escaping);
+      lanes.floor += 2 * CountBits(escaping);
+      const uint32_t bits = is_coded && !is_escape ? codecs::StepLow(code, by.low_bits) : 0;
+      for (uint32_t i = 0; i < by.low_bits; ++i) {
+        const uint32_t word = Ballot((bits >> i & 1) != 0);
+        if (lane == 0) StoreGlobal(low + i * plane_bytes + 4 * group, word);
+      }
+      lanes.Push(step);
+    }
+  }
+};
+
+// Low bits of all channels.
+CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
+  uint32_t planes = 0;
+  for (uint32_t c = ThreadIndex() % kWarpLanes; c < plane.dim; c += kWarpLanes) {
+    planes += LoadStep(plane, head, c).shape.low_bits;
+  }
+  for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) planes += ShuffleXor(planes, lanes);
+  return planes;
+}
+
+// Mode coded; bytes is 0 where that is not smaller than raw.
+CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
+                                               const EncodeStepTables& tables,
+                                               const StepEncodeShared::Warp& own) {
+  const codecs::StripShape& shape = item.strip.shape;
+  const PlaneRecord& plane = item.plane;
+  const uint32_t plane_bytes = codecs::LowPlaneBytes(shape.tokens);
+  codecs::StepStripParts parts{};
+  parts.mode = codecs::StepStripMode::kCoded;
+  parts.planes = CountLowPlanes(plane, item.task.head);
+  for (const uint32_t word : own.is_row) parts.rows += CountBits(word);
+  const uint32_t escapes_at = codecs::kStripHeaderBytes + parts.planes * plane_bytes;
+  if (escapes_at > item.strip.part_bytes) return parts;
+  uint8_t* const part = item.strip.part;
+  uint8_t* const end = part + item.strip.part_bytes;
+  StepWriter writer{WaitingCodes(item.task, plane, item.token_first),
+                    own.is_row,
+                    part + escapes_at,
+                    0,
+                    {end, part + escapes_at}};
+  uint8_t* low = part + escapes_at;
+  for (uint32_t i = plane.dim; i-- > 0;) {
+    const uint32_t channel = plane.vectors == nullptr ? ChannelInPairs(plane, i) : i;
+    const codecs::StepShape by = LoadStep(plane, item.task.head, channel).shape;
+    low -= by.low_bits * plane_bytes;
+    writer.Push(shape, channel, by, tables.of[by.table], low, plane_bytes);
+  }
+  writer.lanes.Finish();
+  parts.stream_bytes = static_cast<uint32_t>(end - writer.lanes.stream);
+  parts.escapes = writer.escapes;
+  codecs::PlaceStepParts(shape, &parts);
+  if (parts.bytes >= codecs::RawStripBytes(shape)) parts.bytes = 0;
+  return parts;
+}
+
+CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
+                             StepEncodeShared::Warp* own, Fault* fault) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  if (lane < kTaskTokensMax / 32) own->is_row[lane] = 0;
+  SyncWarp();
+  SelectStepRows(reader, item.tile, item.task, item.plane, item.strip.shape, item.token_first,
+                 own->centred.of, own->is_row, fault);
+  if (Any(*fault != Fault::kNone)) return;
+  SyncWarp();
+  QuantizeStrip(item, own);
+  const auto* tables =
+      reinterpret_cast<const EncodeStepTables*>(reader.plan + reader.header.tables_at);
+  codecs::StepStripParts parts = WriteCodes(item, tables[item.plane.tables], *own);
+  if (parts.bytes == 0) parts = {};
+  SyncWarp();  // no codes wait any more
+  if (lane != 0) return;
+  const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
+  StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, 0});
+  StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
+              Words4{own->is_row[0], own->is_row[1], own->is_row[2], own->is_row[3]});
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) EncodeStepsAny(EncodeArgs args) {
+  CAIRN_SHARED(StepEncodeShared, shared);
+  auto& own = shared.warps[WarpOfBlock()];
+  EncodeWarpStrips(args, own.places,
+                   [&](const EncodeReader& reader, const StripItem& item, Fault* fault) {
+                     WriteSteps(reader, item, &own, fault);
+                   });
+}
+
+}  // namespace cairn::kernels
