@@ -69,7 +69,9 @@ def _check(where: str, name: str, kind: str, value: Any) -> None:
         wanted = int
     elif kind == "float":
         wanted = (int, float)
-    is_right = isinstance(value, wanted) and not isinstance(value, bool)
+    elif kind == "bool":
+        wanted = bool
+    is_right = isinstance(value, wanted) and isinstance(value, bool) == (kind == "bool")
     if not is_right or (kind == "float" and not 0 < value <= 60) or (kind == "int" and value <= 0):
         raise InvalidArgumentError(
             f"{where}: {name} is {value!r}, expected {kind}"

@@ -57,6 +57,7 @@ def install():
             "KVConnectorMetadata": object,
             "KVConnectorRole": role,
             "KVConnectorTransferResults": _Results,
+            "KVConnectorWorkerMetadata": object,
             "SupportsHMA": type("SupportsHMA", (), {}),
         },
         "vllm.distributed.parallel_state": {

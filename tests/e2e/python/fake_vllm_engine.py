@@ -6,6 +6,7 @@ Where there are several groups of layers they share memory and numbers of blocks
 a group's window is let go of, as the hybrid manager does. Ranks have their heads and layers, in
 arrays of their own, and their answers are put together as vLLM's KVOutputAggregator does."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,10 +54,14 @@ class Rank:
             {layer_name(layer): array for layer, (_, array) in self.layers.items()}
         )
 
-    def write(self, kv, blocks, first, count):
+    def compute(self, layer, kv, blocks, windows, first, count):
+        """A layer of a request's tokens, on what is in the cache of those before `first`, which may
+        be wrong: what then."""
+        found = self.wrong(kv, blocks, windows, first, [layer])
+        group, array = self.layers[layer]
         for i in range(first, first + count):
-            for layer, (group, array) in self.layers.items():
-                array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
+            array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
+        return found
 
     def attend(self, step):
         """A forward, of all of a step's (kv, blocks, first, count) at once. Layers of one group have
@@ -76,10 +81,11 @@ class Rank:
                 metadata = SimpleNamespace(slot_mapping=np.array(slots))
                 at.impl.forward(at, np.concatenate(query), None, None, None, metadata)
 
-    def wrong(self, kv, blocks, windows, end):
+    def wrong(self, kv, blocks, windows, end, layers=None):
         """Where it is not what a sequence has that is computed up to `end`: layers and blocks."""
         found = []
-        for layer, (group, array) in self.layers.items():
+        for layer in layers or self.layers:
+            group, array = self.layers[layer]
             seen = max(0, end - windows[group] + 1) if windows[group] else 0
             for b in range(seen // ENGINE, -(-end // ENGINE)):
                 tokens = slice(max(seen, b * ENGINE), min(end, (b + 1) * ENGINE))
@@ -129,6 +135,7 @@ class Engine:
         self.questions, self.steps, self.counts = 0, 0, {}
         self._finished, self._ended_ranks, self._failed = set(), {}, set()
         self._kv = {}
+        self._is_sync, self._found = False, {}  # of a step: whether it loads; what was wrong in it
 
     def add(self, request):
         self._kv[request.request_id] = kv_of(request.all_token_ids, self.layer_count)
@@ -188,11 +195,13 @@ class Engine:
             (self._kv[one.request_id], one.blocks, one.num_computed_tokens, tokens)
             for one, tokens in scheduled.items()
         ]
-        for rank in self.ranks:
-            rank.attend(step)
+        if self._is_sync:  # or else loads begin behind the forward
+            self._each(lambda rank: rank.connector.start_load_kv(None))
+        self._each(lambda rank: self._forward(rank, step, scheduled))
         for request, tokens in scheduled.items():
-            self._compute(request, tokens)
+            request.num_computed_tokens += tokens
         outputs = [self._work(rank.connector) for rank in self.ranks]
+        self._is_sync = False
         self._finished = set()
         self._update(self._together(outputs))
 
@@ -218,8 +227,7 @@ class Engine:
             external, is_async = self.scheduler.get_num_new_matched_tokens(request, 0)
             if external is None:
                 return False
-            assert is_async == bool(external) and external % ENGINE == 0
-            assert external < request.num_tokens
+            assert external % ENGINE == 0 and external < request.num_tokens
             wanted = -(-request.num_tokens // ENGINE)
             if len(self.free) < wanted * len(self.windows):
                 return False
@@ -229,8 +237,9 @@ class Engine:
             ]
             self.scheduler.update_state_after_alloc(request, self._blocks(request), external)
             if external:
-                request.is_loading, request.external = True, external
-                request.num_computed_tokens = external
+                request.external = request.num_computed_tokens = external
+                request.is_loading, self._is_sync = is_async, not is_async
+            if is_async:
                 return False
         self.waiting.remove(request)
         self.running.append(request)
@@ -252,28 +261,39 @@ class Engine:
     def _blocks(self, request):
         return SimpleNamespace(get_block_ids=lambda: tuple(map(list, request.blocks)))
 
-    def _compute(self, request, tokens):
-        first, kv = request.num_computed_tokens, self._kv[request.request_id]
+    def _forward(self, rank, step, scheduled):
+        rank.attend(step)
+        if not scheduled:  # no forward runs
+            return
+        for layer in rank.layers:
+            rank.connector.wait_for_layer_load(layer_name(layer))
+            for request, tokens in scheduled.items():
+                kv, first = self._kv[request.request_id], request.num_computed_tokens
+                found = rank.compute(layer, kv, request.blocks, self.windows, first, tokens)
+                self._found.setdefault(request, []).extend(found)
+
+    def _each(self, do):
         for rank in self.ranks:
-            request.wrong += rank.wrong(kv, request.blocks, self.windows, first)
-            rank.write(kv, request.blocks, first, tokens)
-        request.num_computed_tokens += tokens
+            do(rank)
 
     def _work(self, worker):
-        worker.start_load_kv(None)
+        if not self._is_sync:
+            worker.start_load_kv(None)
         worker.wait_for_save()
         results = worker.get_transfer_results(self._finished)
         failed = worker.get_block_ids_with_load_errors()
         stats = worker.get_kv_connector_stats()
         for name, amount in (stats.data if stats else {}).items():
             self.counts[name] = self.counts.get(name, 0) + amount
+        ended = worker.build_connector_worker_meta()
         worker.clear_connector_metadata()
-        return results, failed
+        return results, failed, ended
 
     def _together(self, outputs):
         """A load has ended when all ranks say so; one that failed in any has failed."""
-        finished, invalid = set(), set()
-        for results, failed_blocks in outputs:
+        finished, invalid, metas = set(), set(), []
+        for results, failed_blocks, ended in outputs:
+            metas += [ended] if ended is not None else []
             assert results.failed_recving <= results.finished_recving
             self._failed |= results.failed_recving
             invalid |= failed_blocks
@@ -285,13 +305,18 @@ class Engine:
         failed = self._failed & finished
         self._failed -= failed
         assert not invalid or self.windows == [0], "the scheduler would raise, or cut a window"
+        together = functools.reduce(lambda one, other: one.aggregate(other), metas) if metas else None
         return SimpleNamespace(
-            finished_recving=finished or None, invalid_block_ids=invalid, failed_recving=failed
+            finished_recving=finished or None,
+            invalid_block_ids=invalid,
+            failed_recving=failed,
+            kv_connector_worker_meta=together,
         )
 
     def _update(self, output):
-        for request in self.waiting:
-            if not request.is_loading:
+        found, self._found = self._found, {}
+        for request in self.waiting + self.running:
+            if not request.is_loading and request not in self.running:
                 continue
             table = request.blocks[0]
             bad = [i for i, b in enumerate(table) if b in output.invalid_block_ids]
@@ -299,8 +324,11 @@ class Engine:
                 bad = [0]
             if bad:
                 request.num_computed_tokens = min(request.num_computed_tokens, bad[0] * ENGINE)
+                found.pop(request, None)  # what it computed in this step is dropped
                 if self.is_failing and request.request_id not in self.errors:
                     self.errors.append(request.request_id)
+        for request, wrong in found.items():
+            request.wrong += wrong
         self.scheduler.update_connector_output(output)
         for request in list(self.waiting):
             if request.request_id in (output.finished_recving or ()):
@@ -310,7 +338,9 @@ class Engine:
                 elif request.num_computed_tokens == 0 or request.request_id in self.done:
                     self._release(request)
         for request in list(self.running):
-            if request.num_computed_tokens == request.num_tokens:
+            if request.request_id in self.errors:
+                self.abort(request)
+            elif request.num_computed_tokens == request.num_tokens:
                 kv, end = self._kv[request.request_id], request.num_tokens
                 for rank in self.ranks:
                     request.wrong += rank.wrong(kv, request.blocks, self.windows, end)

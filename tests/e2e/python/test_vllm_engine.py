@@ -179,7 +179,7 @@ def test_a_failed_first_block_is_asked_for_once(make_engine, settings):
     tokens = prompt(11, 3 * STORE + 1)
     make_engine(settings).run_one("cold", tokens)
     engine = make_engine(settings)
-    _lose(engine, tokens, 0)
+    lose(engine, tokens, 0)
     one = engine.run_one("first lost", tokens)
     assert engine.counts["loads"] == 1 and one.external == 3 * STORE
     assert engine.counts["failed_blocks"] == 3 * STORE // ENGINE
@@ -189,7 +189,7 @@ def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make_engine, se
     tokens = prompt(12, 4 * STORE + 1)
     make_engine(settings).run_one("cold", tokens)
     engine = make_engine(settings)
-    _lose(engine, tokens, 2)
+    lose(engine, tokens, 2)
     saved = []
     one = engine.add(Request("middle lost", tokens))
     while engine.waiting or engine.running:
@@ -209,7 +209,7 @@ def test_under_the_policy_fail_a_request_ends_and_others_go_on(make_engine, sett
     make_engine(settings).run_one("cold", tokens)
     engine = make_engine(settings, kv_transfer_config__kv_load_failure_policy="fail")
     assert caplog.text.count("kv_load_failure_policy is 'fail'") == 1
-    _lose(engine, tokens, 1)
+    lose(engine, tokens, 1)
     engine.check_an_end(tokens, prompt(22, STORE + 1))
 
 
@@ -301,7 +301,7 @@ def _hold_loads(engine):
     return event
 
 
-def _lose(engine, tokens, block):
+def lose(engine, tokens, block):
     """The engine's next lookup finds everything; then the store loses a block."""
     scheduler = engine.scheduler._scheduler
     space = engine.scheduler._session.space

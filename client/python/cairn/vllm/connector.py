@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 from vllm.logger import init_logger
@@ -40,9 +41,20 @@ class PlanMetadata(KVConnectorMetadata):
         self.plan = plan
 
 
+class LoadsEnded(KVConnectorWorkerMetadata):
+    """Requests whose layer-wise loads ended in a step. All ranks end theirs in the same one."""
+
+    def __init__(self, requests: set[str]) -> None:
+        self.requests = requests
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> LoadsEnded:
+        assert isinstance(other, LoadsEnded)
+        return LoadsEnded(self.requests | other.requests)
+
+
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     """Blocks are named by their tokens, so that engines of one model share them. Loads run between
-    steps; what is not loaded in time is recomputed; saves are copied out of the way of the next
+    steps, or layer by layer within one; what is not loaded in time is recomputed; saves are copied out of the way of the next
     step and put beside it. The engine goes on whatever the daemon does."""
 
     _cache_hit_source = CacheHitSource.HOST
@@ -53,6 +65,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._settings = Settings.of(config.kv_connector_extra_config)
         self._model = model_of(vllm_config, kv_cache_config, self._settings)
         self._is_loading, self._is_saving = config.is_kv_consumer, config.is_kv_producer
+        self._is_layer_wise = self._settings.layer_wise and not self._model.is_all_or_nothing
+        if self._settings.layer_wise and not self._is_layer_wise:
+            log.warning("cairn: layer_wise is of models with one group of layers: not of this one")
         is_scheduler = role == KVConnectorRole.SCHEDULER
         name = f"vllm {'scheduler' if is_scheduler else 'worker'} {config.engine_id}"
         self._session = Session(self._settings, self._model.spec, name, log)
@@ -60,6 +75,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: Worker | None = None
         self._tap: Tap | None = None
         self._failed_blocks: set[int] = set()
+        self._loads_ended: set[str] = set()
+        self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
         if not is_scheduler:
             return
         if config.kv_load_failure_policy != "recompute":
@@ -92,7 +109,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         tokens = self._decider.answer(request, num_computed_tokens)
-        return tokens, bool(tokens)
+        return tokens, bool(tokens) and not self._is_layer_wise
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._decider.allocated(request, blocks.get_block_ids(), num_external_tokens)
@@ -102,8 +119,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return PlanMetadata(self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of))
 
     def update_connector_output(self, connector_output: Any) -> None:
+        ended = getattr(connector_output, "kv_connector_worker_meta", None)
         self._decider.loaded(
-            connector_output.finished_recving or (),
+            {*(connector_output.finished_recving or ()), *(ended.requests if ended else ())},
             connector_output.invalid_block_ids or (),
             connector_output.failed_recving,
         )
@@ -138,7 +156,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             for i, of in enumerate(names)
         ]
         self._tap = self._tap_of(kv_caches, [part.part for part in parts])
-        self._worker = Worker(self._session, self._settings, parts, log, self._tap)
+        self._layers = {name: i for i, name in enumerate(sorted(kv_caches, key=layer_index))}
+        self._worker = Worker(
+            self._session, self._settings, parts, log, self._tap, self._is_layer_wise
+        )
 
     def _tap_of(self, names: Iterable[str], parts: list[Part]) -> Tap | None:
         folder, of = self._settings.capture, self._vllm_config.compilation_config
@@ -182,7 +203,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.step(self._plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass  # loads end between steps
+        if self._is_layer_wise and self._worker is not None:  # else loads end between steps
+            self._worker.wait_layer(self._layers[layer_name])
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
@@ -202,11 +224,16 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 finished_recving=ended.requests, failed_recving=ended.failed_requests
             )
         self._failed_blocks |= ended.failed_blocks
+        self._loads_ended |= ended.layer_wise
         return KVConnectorTransferResults(finished_recving=ended.requests)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
+
+    def build_connector_worker_meta(self) -> LoadsEnded | None:
+        ended, self._loads_ended = self._loads_ended, set()
+        return LoadsEnded(ended) if ended else None
 
     def get_kv_connector_stats(self) -> CairnStats | None:
         counts = {} if self._worker is None else self._worker.take_counts()

@@ -73,7 +73,11 @@ class _Chain:
 
 class Scheduler:
     """`is_loading` and `is_saving`: what the engine's role lets it. recorded: of so many requests
-    all blocks are put, those too that are there already, as a tap wants whole sequences."""
+    all blocks are put, those too that are there already, as a tap wants whole sequences.
+
+    Loads may go on while their step computes, as layer-wise ones do. What is computed on a block
+    whose load failed is wrong, of whatever request, and the engine computes it again: until a load
+    is known to have ended, nothing is saved of requests that have a block of it."""
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class Scheduler:
         self._chains: dict[str, _Chain] = {}
         self._planned: list[Load] = []
         self._epoch: bytes | None = None
+        self._on_their_way: dict[str, set[int]] = {}  # by request, the engine's blocks of its load
 
     # ---------------------------------------------------------------------------- of a request
 
@@ -150,6 +155,7 @@ class Scheduler:
         self._mark_saved(chain, usable)
         chain.loading = (first, tables)
         chain.lease = found.lease
+        self._on_their_way[chain.request.request_id] = set(tables[0]) - {SKIPPED}
         keys_wanted = lookup.keys[first : first + count]
         self._planned.append(Load(chain.request.request_id, keys_wanted, tables, found.lease))
 
@@ -193,6 +199,8 @@ class Scheduler:
         computed = request.num_computed_tokens
         if chain.computed_from is None:
             chain.computed_from = computed
+        if any(not loads.isdisjoint(blocks[0]) for loads in self._on_their_way.values()):
+            return None  # in a later step
         # Tokens that are only guessed are not in num_tokens.
         full = min(computed + tokens, request.num_tokens) // geometry.store_tokens
         full = min(full, min(map(len, blocks)) // geometry.ratio)
@@ -231,6 +239,7 @@ class Scheduler:
             for chain in self._chains.values():
                 self._mark_failed(chain, failed)
         for request_id in finished:
+            self._on_their_way.pop(request_id, None)
             chain = self._chains.get(request_id)
             if chain is None or chain.loading is None:
                 continue
@@ -250,6 +259,7 @@ class Scheduler:
         if places:
             block = first + places[0] // self._geometry.ratio
             chain.usable_blocks = self._usable(chain, block)
+            chain.computed_from = None
             chain.saved_blocks = min(chain.saved_blocks, chain.usable_blocks)
 
     def reset(self) -> None:

@@ -19,6 +19,7 @@ class Settings:
     weights_revision: str | None = None  # None: of the hub's commit, or of the files' content
     tokens_per_block: int = 128  # of the store; a multiple of the engine's
     recipe: str | None = None  # if this engine makes the space; None: the daemon's default
+    layer_wise: bool = False  # a step computes with a request's first layers while others come
     load_timeout: float = 2.0  # seconds that a request waits for its blocks, then it recomputes
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     save_timeout: float = 5.0  # seconds after which a block is given up

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from .._session import Session
-from .. import paged
+from .. import layerwise, paged
 from ..errors import Error
 from ..space import Space
 from ..transfer import Part, Put
@@ -24,6 +24,7 @@ from .settings import Settings
 from .tap import Tap
 
 LOAD_THREADS = 2
+LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
 
 
@@ -49,14 +50,28 @@ class GroupPart:
 
 @dataclass
 class Ended:
-    """Loads that have ended, well or not, the engine's blocks that failed, and whose they are."""
+    """Loads that have ended, well or not, those of them that were layer-wise, the engine's blocks
+    that failed, and whose they are."""
 
     requests: set[str] = field(default_factory=set)
+    layer_wise: set[str] = field(default_factory=set)
     failed_blocks: set[int] = field(default_factory=set)
     failed_requests: set[str] = field(default_factory=set)
 
 
+@dataclass
+class _LayerLoad:
+    """transfer: None where none could begin."""
+
+    load: Load
+    transfer: layerwise.Transfer | None
+    started: float
+
+
 class Worker:
+    """is_layer_wise: loads go on while their step computes, which waits for each layer; of one group
+    of layers, without windows."""
+
     def __init__(
         self,
         session: Session,
@@ -64,10 +79,13 @@ class Worker:
         groups: Sequence[GroupPart],
         log: logging.Logger,
         tap: Tap | None = None,
+        is_layer_wise: bool = False,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
         self._tap = tap
         self._groups = groups
+        self._is_layer_wise = is_layer_wise
+        self._layer_loads: list[_LayerLoad] = []  # of this step
         self._loads = ThreadPoolExecutor(LOAD_THREADS, "cairn-load")
         self._puts = ThreadPoolExecutor(1, "cairn-put")
         self._changed = threading.Condition()
@@ -79,6 +97,9 @@ class Worker:
 
     def step(self, plan: Plan) -> None:
         """A step's loads begin. Where it computes nothing, loads get its time."""
+        if self._is_layer_wise:
+            self._layer_loads += [self._begin_layers(load) for load in plan.loads]
+            return
         for load in plan.loads:
             with self._changed:
                 self._loading += 1
@@ -89,8 +110,16 @@ class Worker:
                 if self._loading:
                     self._changed.wait(IDLE_SECONDS)
 
+    def wait_layer(self, layer: int) -> None:
+        """Until it is in the cache, of all loads of the step, or known not to come: at their deadline
+        at the latest."""
+        for load in self._layer_loads:
+            if load.transfer is not None:
+                load.transfer.wait_layer(layer)
+
     def save(self, plan: Plan) -> None:
         """Copies what a step has computed; from then on the engine may do with it what it wants."""
+        self._end_layers()
         started = time.perf_counter()
         for save in plan.saves:
             self._stage(save)
@@ -123,6 +152,38 @@ class Worker:
 
     # ------------------------------------------------------------------------------------ loads
 
+    def _begin_layers(self, load: Load) -> _LayerLoad:
+        started, transfer, space = time.perf_counter(), None, self._session.space
+        (group,), (blocks,) = self._groups, load.blocks
+        try:
+            if space is not None:
+                transfer = layerwise.get(
+                    space,
+                    group.cache,
+                    load.keys,
+                    group.table(blocks),
+                    lease=load.lease,
+                    part=group.part,
+                    timeout=self._settings.load_timeout,
+                    layers_per_step=-(-group.cache.layer_count // LAYER_STEPS),
+                )
+        except Error as error:
+            self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
+        except Exception:  # whatever it is, the engine goes on
+            self._log.exception("cairn: a load failed, its blocks are recomputed")
+        return _LayerLoad(load, transfer, started)
+
+    def _end_layers(self) -> None:
+        """Nothing is written to their blocks any more when it returns."""
+        loads, self._layer_loads = self._layer_loads, []
+        for one in loads:
+            good, moved_bytes = 0, 0
+            if one.transfer is not None:
+                moved = one.transfer.result()
+                bad = (i for i, status in enumerate(moved.statuses) if status != paged.OK)
+                good, moved_bytes = next(bad, len(moved.statuses)), moved.wire_bytes
+            self._ended_load(one.load, good, moved_bytes, one.started)
+
     def _load(self, load: Load, deadline: float) -> None:
         good, moved_bytes, started = 0, 0, time.perf_counter()
         try:
@@ -140,17 +201,23 @@ class Worker:
         except Exception:  # whatever it is, the request must not wait for ever
             good = 0
             self._log.exception("cairn: a load failed, its blocks are recomputed")
-        # After the first block that failed nothing counts, as nothing is computed on what came
-        # before it.
+        self._ended_load(load, good, moved_bytes, started)
+
+    def _ended_load(self, load: Load, good: int, moved_bytes: int, started: float) -> None:
+        """good: how many of its keys came, from the first on. After the first block that failed
+        nothing counts, as nothing is computed on what came before it."""
         ratio = len(load.blocks[0]) // len(load.keys)
         failed = [block for table in load.blocks for block in table[good * ratio :]]
         failed = [block for block in failed if block != paged.SKIPPED]
         with self._changed:
-            self._ended.requests.add(load.request_id)
             self._ended.failed_blocks.update(failed)
             if failed:
                 self._ended.failed_requests.add(load.request_id)
-            self._loading -= 1
+            if self._is_layer_wise:
+                self._ended.layer_wise.add(load.request_id)
+            else:
+                self._ended.requests.add(load.request_id)
+                self._loading -= 1
             self._changed.notify_all()
         wanted = sum(block != paged.SKIPPED for table in load.blocks for block in table)
         self._count(
