@@ -63,16 +63,17 @@ class Vllm:
     BLOCK_TOKENS = 128
     GROUPS = fake_vllm.ALL_LAYERS
     LOADED = BLOCKS * BLOCK_TOKENS // fake_vllm.ENGINE  # vLLM's blocks, when all is a hit
+    EXTRA, LIMITS = {"recipe": "raw"}, {}
 
     def __init__(self, settings):
         names = ("load_timeout", "lookup_timeout", "save_timeout")
-        extra = settings | dict.fromkeys(names, TIMEOUT) | {"recipe": "raw"}
+        extra = settings | dict.fromkeys(names, TIMEOUT) | self.EXTRA
         self._engine = fake_vllm_engine.Engine(
             CairnConnector, extra, budget=4096, block_count=256, groups=self.GROUPS
         )
         for holder, side in ((self._engine, "scheduler"), (self._engine.ranks[0], "connector")):
-            timed = Timed(getattr(holder, side), AT_ONCE, shutdown=2 * TIMEOUT + SLACK)
-            setattr(holder, side, timed)
+            limits = {"shutdown": 2 * TIMEOUT + SLACK, **self.LIMITS}
+            setattr(holder, side, Timed(getattr(holder, side), AT_ONCE, **limits))
         self._count = 0
 
     def begin(self, seed):
@@ -119,6 +120,13 @@ class VllmWindows(Vllm):
     WINDOW = 160
     GROUPS = (((0, 3), WINDOW), ((1, 4), WINDOW), ((2, 5), 0))
     LOADED = Vllm.LOADED + 2 * WINDOW // fake_vllm.ENGINE
+
+
+class VllmLayers(Vllm):
+    """A step waits for what its requests load, for as long as that may take."""
+
+    EXTRA = Vllm.EXTRA | {"layer_wise": True}
+    LIMITS = dict.fromkeys(["wait_for_layer_load", "wait_for_save"], TIMEOUT + SLACK)
 
 
 class Lmcache:
@@ -234,6 +242,7 @@ class VllmTier:
 CONNECTORS = {
     "vllm": Vllm,
     "vllm with windows": VllmWindows,
+    "vllm layer by layer": VllmLayers,
     "vllm's tier": VllmTier,
     "lmcache": Lmcache,
     "sglang": Sglang,

@@ -142,6 +142,7 @@ class Worker:
 
     def close(self) -> None:
         """Puts what is staged for as long as one put may take; then the rest is given up."""
+        self._end_layers()
         ended = threading.Event()
         self._puts.submit(ended.set)
         ended.wait(self._settings.save_timeout)
