@@ -129,6 +129,8 @@ def test_the_space_of_a_model():
         ({"recipes": "exact"}, {}, "has 'recipes'"),
         ({"control": ""}, {}, "no 'control'"),
         ({"load_timeout": 0}, {}, "load_timeout is 0"),
+        ({"layer_wise": 1}, {}, "layer_wise is 1, expected bool"),
+        ({"load_timeout": True}, {}, "load_timeout is True"),
         ({"staging_bytes": "1GiB"}, {}, "staging_bytes is '1GiB'"),
         ({}, {"model_config__hf_config": None}, "name their revision as weights_revision"),
     ],
