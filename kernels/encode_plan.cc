@@ -26,7 +26,7 @@ static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
 static_assert(kStepStripsTile == codecs::kStepStripsForm);
-static_assert(kEncodeItemLists == 4);
+static_assert(kEncodeItemLists == 5);
 static_assert(sizeof(EncodeTask) % 8 == 0);
 
 constexpr uint32_t kNoList = kEncodeLists;
@@ -62,6 +62,8 @@ uint32_t ListOf(uint16_t form) {
       return static_cast<uint32_t>(EncodeList::kStripsAny);
     case TileLayoutId::kStepStrips:
       return static_cast<uint32_t>(EncodeList::kStepsAny);
+    case TileLayoutId::kHot:
+      return static_cast<uint32_t>(EncodeList::kHotAny);
     default:
       return kNoList;
   }
@@ -69,9 +71,12 @@ uint32_t ListOf(uint16_t form) {
 
 // Of a tile, in bytes: a multiple of 16.
 uint64_t SlotBytesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
-  const uint64_t raw = codecs::RawLayout(geometry).bytes;
-  if (FormOf(spec, geometry) != codecs::kStepStripsForm) return raw;
-  return raw + codecs::AlignSection(uint64_t{geometry.rows} * geometry.dim * sizeof(int16_t));
+  const uint16_t form = FormOf(spec, geometry);
+  uint64_t element = 0;  // bytes that wait of it
+  if (form == codecs::kStepStripsForm) element = sizeof(int16_t);
+  if (form == codecs::kHotForm && geometry.IsPerChannel()) element = sizeof(float);
+  return codecs::RawLayout(geometry).bytes +
+         codecs::AlignSection(uint64_t{geometry.rows} * geometry.dim * element);
 }
 
 uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
@@ -246,6 +251,7 @@ bool IsEncodable(const codecs::ImageSpec& spec) {
     case RecipeId::kKivi:
     case RecipeId::kLogQuant:
     case RecipeId::kCairn:
+    case RecipeId::kCairnHot:
       return true;
     case RecipeId::kArkv:
       return !spec.recipe.NeedsPlan();

@@ -173,6 +173,7 @@ enum class EncodeList : uint8_t {
   kFp8Any,     // bytes of E4M3 with a scale a token, a block a tile
   kStripsAny,  // what of a strip has to be known before its place, a warp a strip
   kStepsAny,   // the same of codes by the steps of a profile
+  kHotAny,     // codes of a width that a profile comes to, a block a tile
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -197,7 +198,8 @@ inline constexpr uint16_t kRuleSmallNorms = 32;  // those of V make tokens of K 
 // A tile to encode. Tiles of an image are one behind another, in the order of its directory.
 struct EncodeTask {
   uint8_t* slot;          // room for the tile raw, at a multiple of 16; behind it, of cairn, for
-                          // codes that wait, 2 bytes an element
+                          // codes that wait, 2 bytes an element, and of cairn-hot, but in V, for
+                          // values, 4 bytes
   uint8_t* source;        // its layer and head in page 0, token 0; only read
   const uint8_t* scores;  // of its tokens, fp32 each; null: none are known
   uint32_t plane;         // its PlaneRecord

@@ -119,15 +119,11 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
     if (IsMarked(shared->is_row, token)) continue;
     const Extremes of = ExtremesOf(tile, *shared, pair % groups, token);
     if (codecs::IsInexactConstant(of.low, of.high)) {
-      AtomicOrShared(&shared->is_constant[token / 32], 1U << token % 32);
+      AtomicOrShared(&shared->is_found[token / 32], 1U << token % 32);
     }
     StorePair(tile, pair, ParamsOf(tile, *shared, pair % groups, token, of));
   }
-  SyncBlock();
-  if (ThreadIndex() < kRowWordsMax) {
-    shared->is_row[ThreadIndex()] |= shared->is_constant[ThreadIndex()];
-  }
-  SyncBlock();
+  AddFound(shared);
   for (uint32_t pair = ThreadIndex(); pair < pairs; pair += kBlockThreads) {
     if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});
   }

@@ -8,6 +8,7 @@
 #include "kernels/body/affine_encode.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/fp8_encode.h"
+#include "kernels/body/hot_encode.h"
 #include "kernels/body/image_encode.h"
 #include "kernels/body/step_encode.h"
 #include "kernels/body/strips_encode.h"
@@ -26,6 +27,7 @@ void ForEachEncodeKernel(Launch&& launch) {
   launch.template Kernel<&EncodeStripsAny>(
       shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));
   launch.template Kernel<&EncodeStepsAny>(shape(EncodeList::kStepsAny, sizeof(StepEncodeShared)));
+  launch.template Kernel<&EncodeHotAny>(shape(EncodeList::kHotAny, sizeof(HotEncodeShared)));
   launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
   launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
   launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcShared)));

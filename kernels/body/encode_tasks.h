@@ -67,7 +67,7 @@ CAIRN_DEVICE float LoadValue(codecs::DType dtype, const uint8_t* row, uint32_t c
 struct EncodeShared {
   const uint8_t* places[kTileTokensMax];
   uint32_t is_row[kRowWordsMax];
-  uint32_t is_constant[kRowWordsMax];  // V: a group of the token has no code that brings it back
+  uint32_t is_found[kRowWordsMax];     // those that are found to be rows while marks are looked at
   uint16_t positions[kTileTokensMax];  // of rows, as they are stored
   uint32_t row_count;
 };
@@ -85,6 +85,15 @@ struct EncodeTile {
 
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
   return (words[token / 32] >> token % 32 & 1) != 0;
+}
+
+// Tokens that were found are rows. The block meets in here.
+CAIRN_DEVICE void AddFound(EncodeShared* shared) {
+  SyncBlock();
+  if (ThreadIndex() < kRowWordsMax) {
+    shared->is_row[ThreadIndex()] |= shared->is_found[ThreadIndex()];
+  }
+  SyncBlock();
 }
 
 // Tokens with a value that has no code.
@@ -187,7 +196,7 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
       shared->places[token] = SourcePlace(tile.plane, tile.task.source, token, &fault);
     }
     if (ThreadIndex() < kRowWordsMax) {
-      shared->is_row[ThreadIndex()] = shared->is_constant[ThreadIndex()] = 0;
+      shared->is_row[ThreadIndex()] = shared->is_found[ThreadIndex()] = 0;
     }
     TileResult result{0, 0, 0, 0, kRawTile};
     if (!SyncBlockOr(fault != Fault::kNone) && encode(reader, &tile, &fault)) {

@@ -169,6 +169,23 @@ class EncodeFixture : public DecodeFixture {
     image->bytes.resize(bytes);
   }
 
+  // Calls set(token, channel) for the elements of the tiles of a plane; it returns what they are.
+  template <typename Set>
+  void SetPlane(uint32_t plane, Set set, ImageOf* image) {
+    uint64_t first = 0;  // element of the tile
+    for (uint32_t tile = 0; tile < image->View().tile_count(); ++tile) {
+      const codecs::TileGeometry geometry = codecs::GeometryOf(image->spec, tile % 2);
+      for (uint32_t i = 0; i < geometry.rows * geometry.dim && tile % 2 == plane; ++i) {
+        uint8_t* elements = codecs::U8(image->source.data());
+        const float value = codecs::LoadElement(geometry.dtype, elements, first + i);
+        codecs::StoreElement(geometry.dtype, elements, first + i,
+                             set(i / geometry.dim, i % geometry.dim, value));
+      }
+      first += uint64_t{geometry.rows} * geometry.dim;
+    }
+    Reencode(image);
+  }
+
   uint32_t raw_ = 0, coded_ = 0, with_rows_ = 0;  // tiles
   uint32_t modes_[3] = {};                        // strips
   uint64_t escapes_ = 0, raws_ = 0, low_planes_ = 0;

@@ -51,6 +51,7 @@ ENCODED_STEPS = ["tests/kernels/encode_steps_test.cc"]
 CENTRE = "kernels/body/centre.h"
 STEP_ENCODE = "kernels/body/step_encode.h"
 HOT_WIDTHS = "kernels/body/hot_widths.h"
+HOT_ENCODE = "kernels/body/hot_encode.h"
 ATTENTION = ["tests/kernels/attention_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
@@ -209,6 +210,20 @@ MUTATIONS = {
     "image_steps_raw": (ENCODED_STEPS, IMAGE_ENCODE, "if (steps.bytes < RawBytes(plane)) return", "if (steps.bytes < RawBytes(plane) + 64) return"),
     "image_steps_row": (ENCODED_STEPS, IMAGE_ENCODE, "if (row % kBlockWarps != WarpOfBlock()) continue;", "if (row != WarpOfBlock()) continue;"),
     "image_steps_escapes": (ENCODED_STEPS, IMAGE_ENCODE, "LoadGlobal<uint16_t>(last - 2 * i)", "LoadGlobal<uint16_t>(last - 2 * (parts.escapes - 1 - i))"),
+    "hot_word": (ENCODED_STEPS, HOT_ENCODE, "if (bit % 32 + width > 32) AtomicOr", "if (bit % 32 + width > 33) AtomicOr"),
+    "hot_zeros": (ENCODED_STEPS, HOT_ENCODE, "words[i] = 0;", "words[i] = i == 0 ? 0 : words[i];"),
+    "hot_row": (ENCODED_STEPS, HOT_ENCODE, "c < tile.plane.dim && !is_row; c", "c < tile.plane.dim && (!is_row || c != 0); c"),
+    "hot_no_sync_words": (ENCODED_STEPS, HOT_ENCODE, "  SyncWarp();\n  uint8_t* target", "  uint8_t* target"),
+    "hot_uncodable": (ENCODED_STEPS, HOT_ENCODE, "is_uncodable |= !(size >=", "is_uncodable |= is_uncodable && !(size >="),
+    "hot_found": (ENCODED_STEPS, HOT_ENCODE, "if (is_row && lane == 0) AtomicOr", "if (is_row && lane == 32) AtomicOr"),
+    "hot_power_rows": (ENCODED_STEPS, HOT_ENCODE, "      if (IsMarked(shared->tile.is_row, token)) continue;\n      const auto value", "      const auto value"),
+    "hot_power_end": (ENCODED_STEPS, HOT_ENCODE, "const uint32_t end = first + (left < codecs::kStripTokens ? left : codecs::kStripTokens);", "const uint32_t end = first + left;"),
+    "hot_power_none": (ENCODED_STEPS, HOT_ENCODE, "if (count != 0) {", "if (count != 1) {"),
+    "hot_scale": (ENCODED_STEPS, HOT_ENCODE, "codecs::HotScaleLog(spread, corrections[c])", "codecs::HotScaleLog(spread, 0 * corrections[c])"),
+    "hot_strip_of": (ENCODED_STEPS, HOT_ENCODE, "shared->corrections[token / codecs::kStripTokens]", "shared->corrections[0 * token]"),
+    "hot_nibble": (ENCODED_STEPS, HOT_ENCODE, "c + 1 < dim ? nibble(strip, c + 1) : 0;", "c + 1 <= dim ? nibble(strip, c + 1) : 0;"),
+    "hot_few": (ENCODED_STEPS, HOT_ENCODE, "if (plane.tokens < codecs::kHotTokensMin) return false;", ""),
+    "hot_encode_no_sync": (ENCODED_STEPS, HOT_ENCODE, "    FindCorrections(*tile, shared);\n    SyncBlock();", "    FindCorrections(*tile, shared);"),
     "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
     "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
     "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),
