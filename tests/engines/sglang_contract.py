@@ -124,6 +124,32 @@ def check_layout(check, module, daemon, layout, dtype):
     return None
 
 
+def check_pools(check, module, daemon):
+    """K and V, and those of windows beside them, as the controller of hybrid models keeps them."""
+    import torch
+    from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+
+    pool, window = (pool_of(module, layout, torch.bfloat16) for layout in LAYOUTS[:2])
+    backend = backend_of(pool, daemon, weights_revision="pools")
+    for name, one in ((PoolName.KV, pool), (PoolName.SWA, window)):
+        backend.register_mem_host_pool_v2(one, name)
+    if not all(one.session.wait(10) for one in backend._pools.values()):
+        return check("pools: sessions", False)
+    keys, policy = [f"{i:064x}" for i in range(4)], PoolHitPolicy.TRAILING_PAGES
+    trailing = PoolTransfer(PoolName.SWA, torch.arange(2 * PAGE), keys=keys[2:], hit_policy=policy)
+    given = [window.get_data_page(i * PAGE).clone() for i in range(2)]
+    check("pools: stores K and V", all(backend.batch_set_v1(keys, torch.arange(4 * PAGE))))
+    check("pools: stores windows", backend.batch_set_v2([trailing]) == {PoolName.SWA: [True] * 2})
+    found = backend.batch_exists_v2(keys, [trailing])
+    check("pools: finds", found.kv_hit_pages == 4 and found.restorable_prefix_pages == [4])
+    window.kv_buffer.zero_()
+    check("pools: loads", backend.batch_get_v2([trailing])["swa"] == [True] * 2)
+    same = [torch.equal(window.get_data_page(i * PAGE), page) for i, page in enumerate(given)]
+    check("pools: bit for bit", all(same))
+    backend.close()
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sglang", type=pathlib.Path, default=ROOT / "build/engines/sglang")
@@ -144,6 +170,7 @@ def main():
             for layout in LAYOUTS:
                 check_layout(check, module, daemon, layout, torch.bfloat16)
             check_layout(check, module, daemon, "page_first", torch.float8_e4m3fn)
+            check_pools(check, module, daemon)
     if check.failed:
         raise SystemExit(f"{check.failed} of the checks failed")
 

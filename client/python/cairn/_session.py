@@ -14,14 +14,26 @@ from .space import Space
 
 _BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
+_BESIDE_SECONDS = 0.05  # between looks at a session that is to open first
+
 LOSSLESS = ("raw", "exact")
 
 
 class Session:
-    """`space` is None until the daemon answers. Once open, the client reconnects by itself."""
+    """`space` is None until the daemon answers. Once open, the client reconnects by itself.
 
-    def __init__(self, settings: Place, spec: SpaceSpec, name: str, log: logging.Logger) -> None:
+    beside: another, whose client it uses; it is closed before that one."""
+
+    def __init__(
+        self,
+        settings: Place,
+        spec: SpaceSpec,
+        name: str,
+        log: logging.Logger,
+        beside: Session | None = None,
+    ) -> None:
         self._settings, self._spec, self._name, self._log = settings, spec, name, log
+        self._beside = beside
         self._ended = threading.Event()
         self._client: Client | None = None
         self.space: Space | None = None
@@ -45,11 +57,14 @@ class Session:
         self._ended.set()
         self._thread.join()
         self.space = None
-        if self._client is not None:
+        if self._client is not None and self._beside is None:
             self._client.close()
 
     def _run(self) -> None:
         attempt, said = 0, ""
+        while self._beside is not None and self._beside.space is None:
+            if self._ended.wait(_BESIDE_SECONDS):
+                return
         while not self._ended.is_set():
             try:
                 return self._open()
@@ -68,6 +83,8 @@ class Session:
 
     def _open(self) -> None:
         settings, spec = self._settings, self._spec
+        if self._client is None and self._beside is not None:
+            self._client = self._beside.client
         if self._client is None:
             self._client = connect(
                 settings.control,

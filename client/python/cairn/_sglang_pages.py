@@ -27,17 +27,24 @@ _AXES = {
     "page_first_direct": "plthd",
     "page_head": "phtld",
 }
+_STATE_TOKENS = 16  # of a block of the space, which has to have some
 _KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
 
 
-def pages_of(pool: Any, config: Any, revision: str) -> KnownPages | OpaquePages:
-    """Describes a pool. config: a HiCacheStorageConfig. InvalidArgumentError says what such a pool
-    cannot do."""
+ANCHOR = "kv"  # SGLang's name of the pool that pages of requests are in
+_OF_EACH_RANK = "mamba"  # its one pool of which all ranks keep theirs where the anchor's are the same
+
+
+def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> KnownPages | OpaquePages:
+    """Describes a pool, which SGLang calls `name`. config: a HiCacheStorageConfig.
+    InvalidArgumentError says what such a pool cannot do."""
+    if name != ANCHOR:
+        revision += f", pool {name}"
     if config.attn_cp_size > 1:  # each rank has other tokens of a page
         revision += f", context rank {config.attn_cp_rank} of {config.attn_cp_size}"
     if _is_known(pool):
         return KnownPages(pool, config, revision)
-    return OpaquePages(pool, config, revision)
+    return OpaquePages(pool, config, revision, config.is_mla_model and name != _OF_EACH_RANK)
 
 
 def _is_known(pool: Any) -> bool:
@@ -139,7 +146,7 @@ class OpaquePages:
 
     part = Part()
 
-    def __init__(self, pool: Any, config: Any, revision: str) -> None:
+    def __init__(self, pool: Any, config: Any, revision: str, is_of_all_ranks: bool) -> None:
         self._pool = pool
         kind = type(pool).__name__
         self.reason = f"the layout of {kind} ({pool.layout}, {pool.dtype}) is not known"
@@ -149,12 +156,16 @@ class OpaquePages:
             raise InvalidArgumentError(f"{self.reason}, and it hands out no pages") from error
         if count != pool.page_size * pool.get_size_per_token():
             raise InvalidArgumentError(f"{self.reason}, and its pages are not all that it holds")
-        rank = "" if config.is_mla_model else f", rank {config.tp_rank} of {config.tp_size}"
+        rank = "" if is_of_all_ranks else f", rank {config.tp_rank} of {config.tp_size}"
         rank += f", stage {config.pp_rank} of {config.pp_size}"
         revision += f", {kind} {pool.layout} {pool.dtype}{rank}"
         group = Group("state", 1, state_bytes=count)
         self.spec = SpaceSpec(
-            config.model_name or "", revision, (group,), tokens_per_block=pool.page_size
+            config.model_name or "",
+            revision,
+            (group,),
+            # A page of states has one place, whatever tokens it stands for.
+            tokens_per_block=_STATE_TOKENS if pool.page_size == 1 else pool.page_size,
         )
 
     def load(
@@ -182,7 +193,7 @@ class OpaquePages:
         puts = []
         for i, (key, index) in enumerate(zip(keys, pages, strict=True)):
             page = self._pool.get_data_page(index * self._pool.page_size, flat=True)
-            position = first_position + i * self._pool.page_size
+            position = first_position + i * self.spec.tokens_per_block
             puts.append(
                 Put(
                     key,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,14 +19,15 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from ._session import Session
 from ._settings import StoreSettings, settings_of
-from ._sglang_pages import KnownPages, OpaquePages, pages_of
+from ._sglang_pages import ANCHOR, KnownPages, OpaquePages, pages_of
 from .errors import Error, InvalidArgumentError
 from .space import Space
 from .transfer import Get, Put
 
 _OPTION = "--hicache-storage-backend-extra-config"
 _SGLANG_S = ("backend_name", "module_path", "class_name", "interface_v1")  # in the same option
-_ANCHOR = "kv"  # SGLang's name of the pool that pages of requests are in
+
+_ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # what a prefix needs of a pool
 
 log = logging.getLogger("cairn.sglang")
 
@@ -35,83 +37,159 @@ class Settings(StoreSettings):
     recipe: str | None = None  # if this engine makes the space; None: the daemon's default
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+    """One of SGLang's pools of host memory, and the space that its pages are kept in."""
+
+    host: Any
+    pages: KnownPages | OpaquePages
+    session: Session
+
+
 class CairnHiCache(HiCacheStorage):
     """Every call ends within its timeout and raises nothing: what fails is a miss, or is not
-    stored. SGLang gives up its third level for good where a call raises."""
+    stored. SGLang gives up its third level for good where a call raises.
+
+    What SGLang keeps of a page beside K and V (states, windows, an indexer, a draft model) lies in
+    pools of their own, and here in spaces of their own."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         given = storage_config.extra_config or {}
         ours = {name: value for name, value in given.items() if name not in _SGLANG_S}
         self._settings = settings_of(Settings, _OPTION, ours)
         self._config = storage_config
-        self._pages: KnownPages | OpaquePages | None = None
-        self._session: Session | None = None
+        self._pools: dict[str, _Pool] = {}  # by SGLang's name; the anchor comes first
         self._said = ""
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Before all that follows."""
         super().register_mem_pool_host(mem_pool_host)
-        settings = self._settings
-        pages = self._pages = pages_of(mem_pool_host, self._config, settings.weights_revision)
-        if pages.reason:
-            log.warning("cairn: %s: pages are kept as they are, recipes do not apply", pages.reason)
-            settings = dataclasses.replace(settings, recipe="raw")
-        name = f"sglang {self._config.tp_rank}"
         self.close()
-        self._session = Session(settings, pages.spec, name, log)
+        self._register(mem_pool_host, ANCHOR)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
-        name = getattr(host_pool_name, "value", host_pool_name)
-        if name != _ANCHOR:
-            raise InvalidArgumentError(
-                f"the model keeps pages in a pool {name!r}, too; this backend keeps one pool's"
+        name = str(getattr(host_pool_name, "value", host_pool_name))
+        if name not in self._pools:
+            self._register(host_pool, name)
+
+    def _register(self, host: Any, name: str) -> None:
+        settings = self._settings
+        try:
+            pages = pages_of(host, self._config, settings.weights_revision, name)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"SGLang's pool {name!r}: {error}") from error
+        if pages.reason:
+            log.warning(
+                "cairn: pool %s: %s: pages are kept as they are, recipes do not apply",
+                name,
+                pages.reason,
             )
+            settings = dataclasses.replace(settings, recipe="raw")
+        title = f"sglang {self._config.tp_rank}"
+        beside = self._session
+        self._pools[name] = _Pool(host, pages, Session(settings, pages.spec, title, log, beside))
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        while self._pools:  # the anchor's, whose client the others use, at last
+            self._pools.popitem()[1].session.close()
+
+    @property
+    def _session(self) -> Session | None:
+        """Of the anchor."""
+        return self._pools[ANCHOR].session if ANCHOR in self._pools else None
 
     # ------------------------------------------------------- pages where they lie in the pool
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        def load(space: Space, pages: KnownPages | OpaquePages) -> list[bool]:
-            places = self._places(keys, host_indices)
-            return pages.load(space, _keys(space, keys), places, self._settings.timeout)
-
-        return self._run("load", load, [False] * len(keys))
+        return self._load(ANCHOR, keys, host_indices, self._settings.timeout)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        def store(space: Space, pages: KnownPages | OpaquePages) -> list[bool]:
-            before = getattr(extra_info, "prefix_keys", None) or []
-            return pages.store(
+        before = getattr(extra_info, "prefix_keys", None) or []
+        return self._store(ANCHOR, keys, host_indices, before, True, self._settings.timeout)
+
+    def batch_exists_v2(
+        self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
+    ) -> Any:
+        """The longest prefix of which each pool has what it needs, and how far each has it."""
+        from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
+
+        count = self.batch_exists(keys, extra_info)
+        found: dict[Any, int] = {ANCHOR: count} if count else {}
+        lengths = list(range(1, count + 1))  # of prefixes that may be restored
+        for transfer in pool_transfers or ():
+            there = self._contains(transfer.name, keys[:count])
+            good = _restorable(there, transfer)
+            if good is None:  # another form of the same pages, which nothing waits for
+                continue
+            if good:
+                found[transfer.name] = max(good)
+            lengths = [length for length in lengths if length in good]
+        return PoolTransferResult(lengths[-1] if lengths else 0, found, lengths)
+
+    def batch_get_v2(self, transfers: Any, extra_info: Any = None) -> dict[Any, list[bool]]:
+        deadline = time.monotonic() + self._settings.timeout
+        return {
+            one.name: self._load(one.name, one.keys or [], one.host_indices, _left(deadline))
+            for one in transfers
+        }
+
+    def batch_set_v2(self, transfers: Any, extra_info: Any = None) -> dict[Any, list[bool]]:
+        deadline = time.monotonic() + self._settings.timeout
+        before = getattr(extra_info, "prefix_keys", None) or []
+        results = {}
+        for one in transfers:
+            # Of a window's pages those before it may be nowhere.
+            has_all = getattr(one.hit_policy, "value", one.hit_policy) == _ALL_PAGES
+            results[one.name] = self._store(
+                one.name, one.keys or [], one.host_indices, before, has_all, _left(deadline)
+            )
+        return results
+
+    def _load(self, name: str, keys: list[str], host_indices: Any, timeout: float) -> list[bool]:
+        def load(space: Space, pool: _Pool) -> list[bool]:
+            places = _places(pool, keys, host_indices)
+            return pool.pages.load(space, _keys(space, keys), places, timeout)
+
+        return self._run("load", load, [False] * len(keys), name)
+
+    def _store(
+        self,
+        name: str,
+        keys: list[str],
+        host_indices: Any,
+        before: Sequence[str],
+        is_chained: bool,
+        timeout: float,
+    ) -> list[bool]:
+        """before: keys of the pages before them. is_chained: these are in the pool, too."""
+
+        def store(space: Space, pool: _Pool) -> list[bool]:
+            return pool.pages.store(
                 space,
                 _keys(space, keys),
-                self._places(keys, host_indices),
-                self._settings.timeout,
-                parent=_keys(space, before[-1:])[0] if before else None,
-                first_position=len(before) * pages.spec.tokens_per_block,
+                _places(pool, keys, host_indices),
+                timeout,
+                parent=_keys(space, before[-1:])[0] if before and is_chained else None,
+                first_position=len(before) * pool.pages.spec.tokens_per_block,
                 is_derived=self._is_derived,
             )
 
-        return self._run("store", store, [False] * len(keys))
+        return self._run("store", store, [False] * len(keys), name)
 
-    def _places(self, keys: Sequence[str], host_indices: Any) -> list[int]:
-        """The pages of the pool that `host_indices`, of tokens, name."""
-        count = self.mem_pool_host.page_size
-        if len(host_indices) != len(keys) * count:
-            raise InvalidArgumentError(
-                f"there are {len(host_indices)} places of tokens for {len(keys)} pages of {count}"
-            )
-        return [place // count for place in host_indices[::count].tolist()]
+    def _contains(self, name: str, keys: list[str]) -> list[bool]:
+        def look_up(space: Space, pool: _Pool) -> list[bool]:
+            return list(space.contains(_keys(space, keys), timeout=self._settings.timeout))
+
+        return self._run("look-up", look_up, [False] * len(keys), name) if keys else []
 
     # ------------------------------------------------------------------- pages that lie apart
 
     def batch_get(
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> list[Any]:
-        def load(space: Space, pages: KnownPages | OpaquePages) -> list[Any]:
+        def load(space: Space, pool: _Pool) -> list[Any]:
+            pages = pool.pages
             named = zip(_keys(space, keys), target_locations, strict=True)
             gets = [Get(key, part=pages.part, **pages.arrays(page)) for key, page in named]
             results = space.get_batch(gets, timeout=self._settings.timeout)
@@ -129,7 +207,8 @@ class CairnHiCache(HiCacheStorage):
         target_locations: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        def store(space: Space, pages: KnownPages | OpaquePages) -> bool:
+        def store(space: Space, pool: _Pool) -> bool:
+            pages = pool.pages
             puts = [
                 Put(key, part=pages.part, is_derived=self._is_derived, **pages.arrays(page))
                 for key, page in zip(_keys(space, keys), values, strict=True)
@@ -156,10 +235,10 @@ class CairnHiCache(HiCacheStorage):
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many of them, from the first on, this rank can load."""
 
-        def look_up(space: Space, pages: KnownPages | OpaquePages) -> int:
-            wanted = _keys(space, keys)
+        def look_up(space: Space, pool: _Pool) -> int:
+            wanted, part = _keys(space, keys), pool.pages.part
             timeout = self._settings.timeout
-            return space.match(wanted, part=pages.part, lease=False, timeout=timeout).block_count
+            return space.match(wanted, part=part, lease=False, timeout=timeout).block_count
 
         return self._run("look-up", look_up, 0)
 
@@ -168,23 +247,33 @@ class CairnHiCache(HiCacheStorage):
 
     def clear(self) -> None:
         """Every page of this model, weights and layout, of all engines that share them."""
-        self._run("clear", lambda space, _: space.invalidate(timeout=self._settings.timeout), None)
+        for name in self._pools:
+            self._run("clear", self._forget, None, name)
+
+    def _forget(self, space: Space, pool: _Pool) -> None:
+        space.invalidate(timeout=self._settings.timeout)
 
     @property
     def _is_derived(self) -> bool:
         """Whether pages may have been computed on what was loaded with losses. SGLang does not say
         which: of a space with losses all count."""
-        return self._session is not None and not self._session.is_lossless
+        open_ones = (p.session for p in self._pools.values() if p.session.space is not None)
+        return not all(session.is_lossless for session in open_ones)
 
     def _run(
-        self, what: str, call: Callable[[Space, KnownPages | OpaquePages], Any], otherwise: Any
+        self,
+        what: str,
+        call: Callable[[Space, _Pool], Any],
+        otherwise: Any,
+        name: str = ANCHOR,
     ) -> Any:
-        """What `call` answers, or `otherwise` where there is no daemon or it fails."""
-        space = None if self._session is None else self._session.space
-        if space is None or self._pages is None:
+        """What `call` answers, or `otherwise` where there is no daemon or no such pool, or it fails."""
+        pool = self._pools.get(str(getattr(name, "value", name)))
+        space = None if pool is None else pool.session.space
+        if pool is None or space is None:
             return otherwise
         try:
-            answer = call(space, self._pages)
+            answer = call(space, pool)
         except Error as error:
             if type(error).__name__ != self._said:  # not once a page while the daemon is away
                 log.warning("cairn: a %s failed, SGLang goes on without: %s", what, error)
@@ -199,3 +288,28 @@ class CairnHiCache(HiCacheStorage):
 
 def _keys(space: Space, names: Sequence[str]) -> list[bytes]:
     return [space.opaque_key(name.encode()) for name in names]
+
+
+def _places(pool: _Pool, keys: Sequence[str], host_indices: Any) -> list[int]:
+    """The pages of the pool that `host_indices`, of tokens, name."""
+    count = pool.host.page_size
+    given = 0 if host_indices is None else len(host_indices)
+    if given != len(keys) * count:
+        raise InvalidArgumentError(
+            f"there are {given} places of tokens for {len(keys)} pages of {count}"
+        )
+    return [place // count for place in host_indices[::count].tolist()] if keys else []
+
+
+def _restorable(there: list[bool], transfer: Any) -> set[int] | None:
+    """Lengths of prefixes for which a pool has what is needed of `there`. None: nothing is."""
+    policy = getattr(transfer.hit_policy, "value", transfer.hit_policy)
+    if policy not in (_ALL_PAGES, _TRAILING_PAGES):
+        return None
+    window = len(there) if policy == _ALL_PAGES else max(1, len(transfer.keys or ()))
+    lengths = range(1, len(there) + 1)
+    return {length for length in lengths if all(there[max(0, length - window) : length])}
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -4,6 +4,7 @@ the attributes, the layouts and the methods that were read of the real ones, in 
 against the installed package is tests/engines/sglang_contract.py."""
 
 import abc
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,9 +39,26 @@ class HiCacheStorage(abc.ABC):
     def exists(self, key): ...
 
 
+@dataclasses.dataclass
+class PoolTransferResult:
+    kv_hit_pages: int
+    extra_pool_hit_pages: dict
+    restorable_prefix_pages: list | None = None
+
+
+def transfer(name, pool, keys, pages, policy="all_pages"):
+    """A PoolTransfer of pages of a pool."""
+    places = [np.arange(page * pool.page_size, (page + 1) * pool.page_size) for page in pages]
+    indices = np.concatenate([np.zeros(0, np.int64), *places])
+    return SimpleNamespace(name=name, keys=keys, host_indices=indices, hit_policy=policy)
+
+
 def install():
     """Puts the module where `import sglang…` finds it."""
-    install_modules({"sglang.srt.mem_cache.hicache_storage": {"HiCacheStorage": HiCacheStorage}})
+    install_modules({"sglang.srt.mem_cache.hicache_storage": MEMBERS})
+
+
+MEMBERS = {"HiCacheStorage": HiCacheStorage, "PoolTransferResult": PoolTransferResult}
 
 
 def config(extra, **changed):
@@ -137,3 +155,19 @@ class MLATokenToKVPoolHost(_Pool):
 
 class SomeNewPoolHost(MHATokenToKVPoolHost):
     """One that no version of ours has seen."""
+
+
+class MambaPoolHost(_Pool):
+    """States: a slot each, which its pages are made of."""
+
+    page_size, page_num, state_bytes = 1, 6, 4096
+    dtype, _before = "torch.uint8", ()
+
+    def _dims(self):
+        return self.page_num, self.state_bytes // 2
+
+    def _page(self, index):
+        return (index,)
+
+    def get_size_per_token(self):
+        return self.state_bytes

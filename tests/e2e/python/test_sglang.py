@@ -7,11 +7,19 @@ import logging
 import fake_sglang
 import numpy as np
 import pytest
-from fake_sglang import MHATokenToKVPoolHost, MLATokenToKVPoolHost, SomeNewPoolHost, config
+from fake_sglang import (
+    MambaPoolHost,
+    MHATokenToKVPoolHost,
+    MLATokenToKVPoolHost,
+    SomeNewPoolHost,
+    config,
+    transfer,
+)
 
 fake_sglang.install()
 
 from cairn import InvalidArgumentError  # noqa: E402
+from cairn._sglang_pages import pages_of  # noqa: E402
 from cairn.sglang import CairnHiCache  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
@@ -235,12 +243,12 @@ def test_what_cannot_be_kept_is_refused_by_name(make, settings):
         with pytest.raises(InvalidArgumentError, match=named):
             CairnHiCache(config(settings | extra), {})
     backend = make(MHATokenToKVPoolHost("layer_first"))
-    with pytest.raises(InvalidArgumentError, match="'mamba', too"):
-        backend.register_mem_host_pool_v2(object(), "mamba")
     silent = SomeNewPoolHost("layer_first")
     silent.get_dummy_flat_data_page = _refuse
     with pytest.raises(InvalidArgumentError, match="it hands out no pages"):
         make(silent)
+    with pytest.raises(InvalidArgumentError, match="SGLang's pool 'mamba': .*hands out no pages"):
+        backend.register_mem_host_pool_v2(silent, "mamba")
 
 
 def _refuse():
@@ -252,3 +260,106 @@ def test_places_that_do_not_fit_are_a_miss(make, caplog):
     backend = make(pool)
     assert backend.batch_set_v1(names(2), tokens_of(pool, [0])) == [False, False]
     assert "32 places of tokens for 2 pages of 32" in caplog.text
+
+
+# ------------------------------------------------------------------------------ several pools
+
+
+class Hybrid:
+    """A backend whose model keeps K and V, windows of other layers, states, and an indexer."""
+
+    def __init__(self, make, seed=0):
+        self.pools = {
+            "kv": MHATokenToKVPoolHost("page_first"),
+            "swa": MHATokenToKVPoolHost("layer_first", layer_num=2, page_num=3),
+            "mamba": MambaPoolHost("page_first"),
+            "indexer": SomeNewPoolHost("page_first_direct", head_num=1),
+        }
+        self.backend = make(self.pools["kv"])
+        for i, (name, pool) in enumerate(self.pools.items()):
+            if seed:
+                fill(pool, seed + i)
+            self.backend.register_mem_host_pool_v2(pool, name)
+        assert all(pool.session.wait(10) for pool in self.backend._pools.values())
+
+    def of(self, name, keys, pages, policy="trailing_pages"):
+        return transfer(name, self.pools[name], keys, pages, policy)
+
+    def asked(self, keys):
+        """As SGLang asks: a window of two pages, the last state, all of the indexer."""
+        return [
+            self.of("swa", keys[-2:], []),
+            self.of("mamba", keys[-1:], []),
+            self.of("indexer", keys, [], "all_pages"),
+        ]
+
+    def page(self, name, index):
+        return self.pools[name].get_data_page(index * self.pools[name].page_size)
+
+
+def test_each_pool_has_pages_of_its_own(make):
+    keys, first = names(4), Hybrid(make, seed=1)
+    assert all(first.backend.batch_set_v1(keys, tokens_of(first.pools["kv"], range(4))))
+    stored = first.backend.batch_set_v2(
+        [
+            first.of("swa", keys[2:], [0, 1]),
+            first.of("mamba", keys[3:], [5]),
+            first.of("indexer", keys, [0, 1, 2, 3], "all_pages"),
+        ]
+    )
+    assert stored == {"swa": [True] * 2, "mamba": [True], "indexer": [True] * 4}
+    second = Hybrid(make)
+    found = second.backend.batch_exists_v2(keys, second.asked(keys))
+    assert (found.kv_hit_pages, found.restorable_prefix_pages) == (4, [4])
+    assert found.extra_pool_hit_pages == {"kv": 4, "swa": 4, "mamba": 4, "indexer": 4}
+    loaded = second.backend.batch_get_v2(
+        [second.of("swa", keys[2:], [2, 0]), second.of("mamba", keys[2:], [0, 1])]
+    )
+    assert loaded == {"swa": [True, True], "mamba": [False, True]}
+    for name, places in {"swa": [(0, 2), (1, 0)], "mamba": [(5, 1)]}.items():
+        for given, got in places:
+            assert np.array_equal(first.page(name, given), second.page(name, got))
+
+
+def test_a_prefix_is_as_long_as_each_pool_lets_it_be(make):
+    keys, one = names(5), Hybrid(make, seed=9)
+    one.backend.batch_set_v1(keys, tokens_of(one.pools["kv"], range(5)))
+
+    def found(*transfers):
+        got = one.backend.batch_exists_v2(keys, transfers)
+        return got.kv_hit_pages, got.restorable_prefix_pages
+
+    assert found() == (5, [1, 2, 3, 4, 5])
+    one.backend.batch_set_v2([one.of("indexer", keys[:3], [0, 1, 2], "all_pages")])
+    assert found(one.of("indexer", keys, [], "all_pages")) == (3, [1, 2, 3])
+    one.backend.batch_set_v2([one.of("swa", [keys[1], keys[2], keys[4]], [0, 1, 2])])
+    window = one.of("swa", keys[-2:], [])
+    assert found(window) == (3, [3]), "of a window of two pages"
+    one.backend.batch_set_v2([one.of("mamba", [keys[0], keys[2]], [0, 1])])
+    state = one.of("mamba", keys[-1:], [])
+    assert found(state) == (3, [1, 3]) and found(state, window) == (3, [3])
+    # Another form of pages that are there.
+    assert found(one.of("swa", keys, [], "block_groups")) == (5, [1, 2, 3, 4, 5])
+    stranger = transfer("draft", one.pools["kv"], keys, range(5))
+    assert found(stranger) == (0, []) and one.backend.batch_get_v2([stranger]) == {"draft": [False] * 5}
+
+
+def test_ranks_of_a_latent_have_states_of_their_own(settings):
+    """SGLang stores of other pools what the first rank has."""
+
+    def spec(name, rank):
+        ranks = config(settings, is_mla_model=True, tp_size=2, tp_rank=rank)
+        return pages_of(MambaPoolHost("page_first"), ranks, "r", name).spec
+
+    assert spec("mamba", 0) != spec("mamba", 1) and spec("indexer", 0) == spec("indexer", 1)
+    assert spec("mamba", 0) != spec("indexer", 0)
+
+
+def test_pools_without_a_daemon_are_misses(settings):
+    backend = CairnHiCache(config(settings | {"control": "127.0.0.1:1", "data": None}), {})
+    backend.register_mem_pool_host(MHATokenToKVPoolHost("layer_first"))
+    backend.register_mem_host_pool_v2(MambaPoolHost("page_first"), "mamba")
+    asked = transfer("mamba", MambaPoolHost("page_first"), names(1), [0])
+    assert backend.batch_set_v2([asked]) == backend.batch_get_v2([asked]) == {"mamba": [False]}
+    assert backend.batch_exists_v2(asked.keys, [asked]).kv_hit_pages == 0
+    backend.close()
