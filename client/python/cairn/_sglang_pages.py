@@ -32,7 +32,7 @@ _KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
 
 
 ANCHOR = "kv"  # SGLang's name of the pool that pages of requests are in
-_OF_EACH_RANK = "mamba"  # its one pool of which all ranks keep theirs where the anchor's are the same
+_OF_EACH_RANK = "mamba"  # its pool of which each rank has its own, whatever the anchor is
 
 
 def pages_of(pool: Any, config: Any, revision: str, name: str = ANCHOR) -> KnownPages | OpaquePages:

@@ -267,7 +267,7 @@ class CairnHiCache(HiCacheStorage):
         otherwise: Any,
         name: str = ANCHOR,
     ) -> Any:
-        """What `call` answers, or `otherwise` where there is no daemon or no such pool, or it fails."""
+        """What `call` answers, or `otherwise`: there is no daemon, no such pool, or it fails."""
         pool = self._pools.get(str(getattr(name, "value", name)))
         space = None if pool is None else pool.session.space
         if pool is None or space is None:

@@ -4,6 +4,7 @@ What is computed for a token depends on all tokens before it, so that a wrong bl
 is in fake_vllm_engine.py."""
 
 import dataclasses
+import functools
 import hashlib
 import logging
 import random
@@ -170,7 +171,12 @@ class Request:
 
 
 def kv_of(tokens, layers=LAYERS):
-    """K and V bits [tokens, layers, heads, 2 * dim] that a sequence has."""
+    """K and V bits [tokens, layers, heads, 2 * dim] that a sequence has. Read only."""
+    return _kv_of(tuple(tokens), layers)
+
+
+@functools.lru_cache(maxsize=32)  # engines of a test have prompts in common
+def _kv_of(tokens, layers):
     out = np.empty((len(tokens), layers, HEADS, 2 * DIM), np.uint16)
     state = hashlib.sha256()
     for i, token in enumerate(tokens):
@@ -178,4 +184,5 @@ def kv_of(tokens, layers=LAYERS):
         seed = int.from_bytes(state.digest()[:8], "little")
         values = np.random.default_rng(seed).standard_normal(out[i].shape, np.float32)
         out[i] = values.view(np.uint32) >> 16
+    out.flags.writeable = False
     return out

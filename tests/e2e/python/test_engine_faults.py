@@ -163,7 +163,7 @@ def test_full(bin_dir, make):
         own.start()
         drivers = make(own)
         until_hits(drivers, 0)
-        each(drivers, lambda driver: [use(driver, seed) for seed in range(1, 20)])
+        each(drivers, lambda driver: [use(driver, seed) for seed in range(1, 9)])
         assert all(hits < BLOCKS for hits in each(drivers, lambda one: use(one, 0)).values())
         for driver in drivers.values():  # one after the other: there is room for one
             until_hits({"": driver}, 20)

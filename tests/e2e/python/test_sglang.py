@@ -341,7 +341,8 @@ def test_a_prefix_is_as_long_as_each_pool_lets_it_be(make):
     # Another form of pages that are there.
     assert found(one.of("swa", keys, [], "block_groups")) == (5, [1, 2, 3, 4, 5])
     stranger = transfer("draft", one.pools["kv"], keys, range(5))
-    assert found(stranger) == (0, []) and one.backend.batch_get_v2([stranger]) == {"draft": [False] * 5}
+    assert found(stranger) == (0, [])
+    assert one.backend.batch_get_v2([stranger]) == {"draft": [False] * 5}
 
 
 def test_ranks_of_a_latent_have_states_of_their_own(settings):
