@@ -5,6 +5,7 @@ over both of its connections, and says so."""
 import concurrent.futures
 import pathlib
 import sys
+import time
 
 import numpy as np
 
@@ -35,12 +36,24 @@ def move(space, index):
         assert np.array_equal(source, target)
 
 
+def open_space(client):
+    """As soon as the daemon is there: it may have been started again just now."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return client.open_space("regions", "1", [cairn.KvGroup(LAYERS, HEADS, DIM)], recipe="raw")
+        except cairn.UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 def main():
     control, data = sys.argv[1:]
     options = {"data": data, "connections": CONNECTIONS, "region_bytes": REGION_BYTES}
     with cairn.connect(control, **options) as client:
         for _ in sys.stdin:
-            space = client.open_space("regions", "1", [cairn.KvGroup(LAYERS, HEADS, DIM)], recipe="raw")
+            space = open_space(client)
             with concurrent.futures.ThreadPoolExecutor(CONNECTIONS) as pool:
                 list(pool.map(lambda index: move(space, index), range(CONNECTIONS)))
             space.invalidate(timeout=10)
