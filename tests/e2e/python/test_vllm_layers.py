@@ -86,6 +86,15 @@ def test_exactly_the_failed_blocks_are_recomputed_and_then_saved(make_engine, se
     assert make_engine(settings).run_one("whole again", tokens).external == 5 * STORE
 
 
+def test_under_the_policy_fail_a_request_ends_and_others_go_on(make_engine, settings):
+    tokens = prompt(10, 3 * STORE + 1)
+    make_engine(settings).run_one("cold", tokens)
+    engine = make_engine(settings, kv_transfer_config__kv_load_failure_policy="fail")
+    lose(engine, tokens, 1)
+    engine.check_an_end(tokens, prompt(11, STORE + 1))
+    assert not engine.scheduler._scheduler._on_their_way
+
+
 def test_nothing_is_saved_that_shares_a_block_on_its_way(make_engine, settings):
     """Of another request that hit, in the same step, what the first one loads."""
     tokens = prompt(6, 4 * STORE + 1)
