@@ -26,7 +26,7 @@ static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
 static_assert(kStepStripsTile == codecs::kStepStripsForm);
-static_assert(kEncodeItemLists == 5);
+static_assert(kEncodeItemLists == 6);
 static_assert(sizeof(EncodeTask) % 8 == 0);
 
 constexpr uint32_t kNoList = kEncodeLists;
@@ -56,6 +56,8 @@ uint32_t ListOf(uint16_t form) {
   switch (codecs::LayoutIdOf(form)) {
     case TileLayoutId::kAffine:
       return static_cast<uint32_t>(EncodeList::kAffineAny);
+    case TileLayoutId::kPatterned:
+      return static_cast<uint32_t>(EncodeList::kPatternedAny);
     case TileLayoutId::kFp8:
       return static_cast<uint32_t>(EncodeList::kFp8Any);
     case TileLayoutId::kStrips:
@@ -84,6 +86,7 @@ uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geom
   const bool is_first = spec.first_position == 0;
   uint32_t rules = 0;
   if (recipe.is_clipped) rules |= kRuleClipped;
+  if (recipe.is_nearest) rules |= kRuleNearest;
   const bool keeps_first =
       recipe.is_clipped || recipe.id == RecipeId::kArkv || recipe.NeedsProfile();
   if (keeps_first && is_first) rules |= kRuleFirstIsRow;
@@ -252,6 +255,7 @@ bool IsEncodable(const codecs::ImageSpec& spec) {
     case RecipeId::kLogQuant:
     case RecipeId::kCairn:
     case RecipeId::kCairnHot:
+    case RecipeId::kPatternkv:
       return true;
     case RecipeId::kArkv:
       return !spec.recipe.NeedsPlan();

@@ -40,8 +40,8 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant, arkv, cairn and
-// cairn-hot. The host encodes the others.
+// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant, arkv, cairn,
+// cairn-hot and patternkv. The host encodes the others.
 [[nodiscard]] bool IsEncodable(const codecs::ImageSpec& spec);
 
 // Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the

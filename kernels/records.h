@@ -169,11 +169,12 @@ enum class Fault : uint32_t { kNone = 0, kBadPage = 5, kBadChecksum = 23, kBadTi
 // Kernels that encode, in the order in which they run.
 enum class EncodeList : uint8_t {
   // Into the slots of tiles; each has a list of items.
-  kAffineAny,  // codes between a (min, range), a block a tile
-  kFp8Any,     // bytes of E4M3 with a scale a token, a block a tile
-  kStripsAny,  // what of a strip has to be known before its place, a warp a strip
-  kStepsAny,   // the same of codes by the steps of a profile
-  kHotAny,     // codes of a width that a profile comes to, a block a tile
+  kAffineAny,     // codes between a (min, range), a block a tile
+  kPatternedAny,  // the same of what patterns of a bank leave
+  kFp8Any,        // bytes of E4M3 with a scale a token, a block a tile
+  kStripsAny,     // what of a strip has to be known before its place, a warp a strip
+  kStepsAny,      // the same of codes by the steps of a profile
+  kHotAny,        // codes of a width that a profile comes to, a block a tile
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -192,6 +193,7 @@ inline constexpr uint16_t kRuleFirstIsRow = 2;   // token 0, the first of its ch
 inline constexpr uint16_t kRuleFirstStays = 4;   // it is stored as a row, but coded as any other
 inline constexpr uint16_t kRuleScores = 8;       // scores of tokens are stored
 inline constexpr uint16_t kRuleAgeing = 16;      // rows are those of EncodeImage::ageing, too
+inline constexpr uint16_t kRuleNearest = 64;     // patterns are those of the least squared distance
 inline constexpr uint16_t kRuleSmallNorms = 32;  // those of V make tokens of K and V rows; V is the
                                                  // tile itself, or of K the one behind it
 

@@ -30,9 +30,10 @@ struct Extremes {
 
 // Calls visit(value) for the values of a group that are no row's: tokens of a channel of K,
 // channels of a token of V.
-template <typename Visit>
+//   value_at(token, channel)  here and below: what is coded of an element
+template <typename ValueAt, typename Visit>
 CAIRN_DEVICE void ForEachOfGroup(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
-                                 uint32_t across, Visit visit) {
+                                 uint32_t across, ValueAt value_at, Visit visit) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t first = group * plane.group,
                  left = (plane.is_v ? plane.dim : plane.tokens) - first;
@@ -41,28 +42,30 @@ CAIRN_DEVICE void ForEachOfGroup(const EncodeTile& tile, const EncodeShared& sha
   for (uint32_t along = first; along < end; ++along) {
     const uint32_t token = plane.is_v ? across : along, channel = plane.is_v ? along : across;
     if (IsMarked(shared.is_row, token)) continue;
-    visit(LoadValue(plane.dtype, shared.places[token], channel));
+    visit(value_at(token, channel));
   }
 }
 
+template <typename ValueAt>
 CAIRN_DEVICE Extremes ExtremesOf(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
-                                 uint32_t across) {
+                                 uint32_t across, ValueAt value_at) {
   Extremes extremes;
-  ForEachOfGroup(tile, shared, group, across, [&](float value) { extremes.Add(value); });
+  ForEachOfGroup(tile, shared, group, across, value_at, [&](float value) { extremes.Add(value); });
   extremes.MakeZerosPositive();
   return extremes;
 }
 
 // What the codes of a group miss by, of which a clipped range is chosen.
+template <typename ValueAt>
 CAIRN_DEVICE uint32_t ClipError(const EncodeTile& tile, const EncodeShared& shared, uint32_t group,
-                                uint32_t across, codecs::AffineParams params,
-                                float covering_range) {
+                                uint32_t across, codecs::AffineParams params, float covering_range,
+                                ValueAt value_at) {
   const uint32_t bits = tile.plane.bits;
   const float min = codecs::Fp16ToFloat(params.min), range = codecs::Fp16ToFloat(params.range);
   const float inverse_step = codecs::InverseStep(bits, range);
   const float weight = codecs::ClipWeight(bits, range, covering_range);
   uint32_t error = 0;
-  ForEachOfGroup(tile, shared, group, across, [&](float value) {
+  ForEachOfGroup(tile, shared, group, across, value_at, [&](float value) {
     const int32_t distance =
         codecs::ClipDistance(value, min, inverse_step, codecs::Levels(bits), weight);
     error += static_cast<uint32_t>(distance * distance);
@@ -70,8 +73,10 @@ CAIRN_DEVICE uint32_t ClipError(const EncodeTile& tile, const EncodeShared& shar
   return error;
 }
 
+template <typename ValueAt>
 CAIRN_DEVICE codecs::AffineParams ParamsOf(const EncodeTile& tile, const EncodeShared& shared,
-                                           uint32_t group, uint32_t across, const Extremes& of) {
+                                           uint32_t group, uint32_t across, const Extremes& of,
+                                           ValueAt value_at) {
   const codecs::AffineParams covering = codecs::MakeParams(of.low, of.high, 0.0F);
   const uint32_t count = (tile.task.rules & kRuleClipped) != 0
                              ? codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)
@@ -84,7 +89,7 @@ CAIRN_DEVICE codecs::AffineParams ParamsOf(const EncodeTile& tile, const EncodeS
   for (uint32_t i = 0; i < count; ++i) {
     const codecs::AffineParams params =
         codecs::MakeParams(of.low, of.high, codecs::ClipInset(tile.plane.bits, i));
-    const uint32_t error = ClipError(tile, shared, group, across, params, covering_range);
+    const uint32_t error = ClipError(tile, shared, group, across, params, covering_range, value_at);
     if (i != 0 && error >= best_error) continue;
     best = params;
     best_error = error;
@@ -98,30 +103,34 @@ CAIRN_DEVICE void StorePair(const EncodeTile& tile, uint32_t pair, codecs::Affin
 }
 
 // Params of K. True where the tile has to be raw: a group is a constant that no code brings back.
-CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShared& shared) {
+template <typename ValueAt>
+CAIRN_DEVICE bool StoreParamsOfChannels(const EncodeTile& tile, const EncodeShared& shared,
+                                        ValueAt value_at) {
   const uint32_t dim = tile.plane.dim;
   const uint32_t groups = (tile.plane.tokens + tile.plane.group - 1) / tile.plane.group;
   bool is_raw = false;
   for (uint32_t pair = ThreadIndex(); pair < groups * dim; pair += kBlockThreads) {
-    const Extremes of = ExtremesOf(tile, shared, pair / dim, pair % dim);
+    const Extremes of = ExtremesOf(tile, shared, pair / dim, pair % dim, value_at);
     is_raw |= codecs::IsInexactConstant(of.low, of.high);
-    StorePair(tile, pair, ParamsOf(tile, shared, pair / dim, pair % dim, of));
+    StorePair(tile, pair, ParamsOf(tile, shared, pair / dim, pair % dim, of, value_at));
   }
   return is_raw;
 }
 
 // Params of V; tokens that have to be rows are marked, and rows' params are 0.
-CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shared) {
+template <typename ValueAt>
+CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shared,
+                                      ValueAt value_at) {
   const uint32_t groups = (tile.plane.dim + tile.plane.group - 1) / tile.plane.group;
   const uint32_t pairs = groups * tile.plane.tokens;
   for (uint32_t pair = ThreadIndex(); pair < pairs; pair += kBlockThreads) {
     const uint32_t token = pair / groups;
     if (IsMarked(shared->is_row, token)) continue;
-    const Extremes of = ExtremesOf(tile, *shared, pair % groups, token);
+    const Extremes of = ExtremesOf(tile, *shared, pair % groups, token, value_at);
     if (codecs::IsInexactConstant(of.low, of.high)) {
       AtomicOrShared(&shared->is_found[token / 32], 1U << token % 32);
     }
-    StorePair(tile, pair, ParamsOf(tile, *shared, pair % groups, token, of));
+    StorePair(tile, pair, ParamsOf(tile, *shared, pair % groups, token, of, value_at));
   }
   AddFound(shared);
   for (uint32_t pair = ThreadIndex(); pair < pairs; pair += kBlockThreads) {
@@ -130,18 +139,18 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
 }
 
 // The code of an element, by params that the block has stored.
-CAIRN_DEVICE uint32_t CodeAt(const EncodeTile& tile, const uint8_t* row, uint32_t token,
-                             uint32_t channel) {
+CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t token, uint32_t channel,
+                             float value) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t pair_at = tile.params_at + 4 * PairOf(plane, token, channel);
   const auto params = LoadRecord<uint32_t>(tile.task.slot + pair_at);
   const float min = codecs::Fp16ToFloat(static_cast<uint16_t>(params));
   const float range = codecs::Fp16ToFloat(static_cast<uint16_t>(params >> 16));
-  const float value = LoadValue(plane.dtype, row, channel);
   return codecs::Narrow(codecs::Code8(value, min, codecs::InverseStep(8, range)), plane.bits);
 }
 
-CAIRN_DEVICE void StoreCodes(const EncodeTile& tile, const EncodeShared& shared) {
+template <typename ValueAt>
+CAIRN_DEVICE void StoreCodes(const EncodeTile& tile, const EncodeShared& shared, ValueAt value_at) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t row_bytes = codecs::CodeRowBytes(plane.dim, plane.bits);
   const uint32_t of_byte = 8 / plane.bits;
@@ -150,7 +159,8 @@ CAIRN_DEVICE void StoreCodes(const EncodeTile& tile, const EncodeShared& shared)
     uint32_t byte = 0;
     for (uint32_t c = 0; c < of_byte && first + c < plane.dim; ++c) {
       if (IsMarked(shared.is_row, token)) break;
-      byte |= CodeAt(tile, shared.places[token], token, first + c) << (c * plane.bits);
+      const float value = value_at(token, first + c);
+      byte |= CodeOf(tile, token, first + c, value) << (c * plane.bits);
     }
     StoreGlobal(tile.task.slot + i, static_cast<uint8_t>(byte));
   }
@@ -186,20 +196,21 @@ CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
   tile->scales_bytes = (tile->task.rules & kRuleScores) != 0 ? 2 * plane.tokens : 0;
 }
 
-CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared) {
+// A tile whose rows are marked so far, as EncodeTiles() has it.
+template <typename ValueAt>
+CAIRN_DEVICE bool EncodeGroups(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared,
+                               ValueAt value_at) {
   PlaceCodes(tile);
-  MarkUncodable(*tile, shared);
-  MarkKept(*tile, shared);
-  SyncBlock();
   // Params of a few tokens can be more than the tokens, and the slot has no room for them.
-  bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) >= RawBytes(tile->plane);
+  const uint32_t least = Align16(tile->row_bits_at + tile->scales_bytes + tile->map_bytes);
+  bool is_raw = least >= RawBytes(tile->plane);
   if (!is_raw && tile->plane.is_v) {
-    StoreParamsOfTokens(*tile, shared);
+    StoreParamsOfTokens(*tile, shared, value_at);
   } else if (!is_raw) {
-    is_raw = StoreParamsOfChannels(*tile, *shared);
+    is_raw = StoreParamsOfChannels(*tile, *shared, value_at);
   }
   if (SyncBlockOr(is_raw)) return false;
-  StoreCodes(*tile, *shared);
+  StoreCodes(*tile, *shared, value_at);
   SyncBlock();
   ListRows(reader, *tile, shared);
   if (!PlaceTile(*shared, tile)) return false;
@@ -208,6 +219,15 @@ CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile, Enc
   }
   StoreRowsOf(*tile, *shared);
   return true;
+}
+
+CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared) {
+  MarkUncodable(*tile, shared);
+  MarkKept(*tile, shared);
+  SyncBlock();
+  return EncodeGroups(reader, tile, shared, [&](uint32_t token, uint32_t channel) {
+    return LoadValue(tile->plane.dtype, shared->places[token], channel);
+  });
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeAffineAny(EncodeArgs args) {

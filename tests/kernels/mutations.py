@@ -52,6 +52,8 @@ CENTRE = "kernels/body/centre.h"
 STEP_ENCODE = "kernels/body/step_encode.h"
 HOT_WIDTHS = "kernels/body/hot_widths.h"
 HOT_ENCODE = "kernels/body/hot_encode.h"
+ENCODED_CHOICES = ["tests/kernels/encode_choices_test.cc"]
+PATTERNED_ENCODE = "kernels/body/patterned_encode.h"
 ATTENTION = ["tests/kernels/attention_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
@@ -145,7 +147,7 @@ MUTATIONS = {
     "hot_no_sync": (DECODE, HOT, "        FindWidths(plane, task.head, &shared.widths);\n        SyncBlock();", "        FindWidths(plane, task.head, &shared.widths);"),
     "hot_no_sync_token": (DECODE, HOT, "    SyncWarp();\n    StoreTurned", "    StoreTurned"),
     "hot_row_bytes": (HOSTILE, HOT, "if (shared.widths.row_bytes != task.code_row_bytes) *fault", "if (shared.widths.row_bytes > task.code_row_bytes) *fault"),
-    "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) >=", "bool is_raw = Align16(tile->row_bits_at + tile->scales_bytes) == 1 +"),
+    "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = least >= RawBytes(tile->plane);", "bool is_raw = least == 1;"),
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
     "encode_row_codes": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared.is_row, token)) break;", ""),
@@ -224,6 +226,18 @@ MUTATIONS = {
     "hot_nibble": (ENCODED_STEPS, HOT_ENCODE, "c + 1 < dim ? nibble(strip, c + 1) : 0;", "c + 1 <= dim ? nibble(strip, c + 1) : 0;"),
     "hot_few": (ENCODED_STEPS, HOT_ENCODE, "if (plane.tokens < codecs::kHotTokensMin) return false;", ""),
     "hot_encode_no_sync": (ENCODED_STEPS, HOT_ENCODE, "    FindCorrections(*tile, shared);\n    SyncBlock();", "    FindCorrections(*tile, shared);"),
+    "patterns_first": (ENCODED_CHOICES, PATTERNED_ENCODE, "if (first != 0 && !(cost < best_cost)) continue;", "if (first != 0 && cost > best_cost) continue;"),
+    "patterns_halves": (ENCODED_CHOICES, PATTERNED_ENCODE, "other_cost < best_cost ||", "other_cost > best_cost ||"),
+    "patterns_odd": (ENCODED_CHOICES, PATTERNED_ENCODE, "first + half < plane.patterns ? first + half : first", "first + half"),
+    "patterns_nearest": (ENCODED_CHOICES, PATTERNED_ENCODE, "(tile.task.rules & kRuleNearest) != 0", "(tile.task.rules & kRuleNearest) == 1"),
+    "patterns_lanes": (ENCODED_CHOICES, PATTERNED_ENCODE, "pattern, 0, plane.dim, kHalf)", "pattern, 0, plane.dim, kWarpLanes)"),
+    "patterns_gate": (ENCODED_CHOICES, PATTERNED_ENCODE, "if (plane.is_v && !PassesGate(", "if (!PassesGate("),
+    "patterns_groups": (ENCODED_CHOICES, PATTERNED_ENCODE, "first < plane.dim; first += plane.group) {", "first < plane.dim; first += plane.dim) {"),
+    "patterns_uncodable": (ENCODED_CHOICES, PATTERNED_ENCODE, "is_uncodable |= codecs::IsRowValue(LeftOf(plane, row, pattern, c));", ""),
+    "patterns_found": (ENCODED_CHOICES, PATTERNED_ENCODE, "  AddFound(&shared->tile);\n", "  SyncBlock();\n"),
+    "patterns_row": (ENCODED_CHOICES, PATTERNED_ENCODE, "IsMarked(shared.is_predicted, token) &&\n           !IsMarked(shared.tile.is_row, token);", "IsMarked(shared.is_predicted, token);"),
+    "patterns_straddle": (ENCODED_CHOICES, PATTERNED_ENCODE, "number << (bit - 8 * i) : number >> (8 * i - bit)", "number << (bit - 8 * i) : 0"),
+    "patterns_left": (ENCODED_CHOICES, PATTERNED_ENCODE, "is_predicted ? PatternOf(", "is_predicted || token < 4096 ? PatternOf("),
     "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
     "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
     "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),
