@@ -80,6 +80,7 @@ bool Keeper::IsAllowed(const absl::Status& status, const char* call) {
   // The daemon is gone; whether it should be is for who ended it to say.
   EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
       << call << ": " << status;
+  ended_by_ = absl::StrCat(call, ": ", status.ToString());
   return false;
 }
 

@@ -53,6 +53,8 @@ class Keeper {
   // Something at random: a put, a deletion, a match with gets, or a get. True: go on. False: the
   // daemon does not answer any more. A wrong answer fails the test.
   bool Step();
+  // The call that got no answer, and how it ended.
+  const std::string& ended_by() const { return ended_by_; }
   // What a new process has of all chains. Fails the test where it is not as expected, and takes
   // what it found for what there is.
   void Check(const Expected& expected);
@@ -95,6 +97,7 @@ class Keeper {
   std::vector<Chain> chains_;
   std::deque<LeaseToken> leases_;  // not given back yet
   std::vector<std::byte> expected_, got_;
+  std::string ended_by_;
   Counts counts_;
 };
 

@@ -114,7 +114,7 @@ class DaemonSoak : public testing::Test {
       const absl::Status connected = keeper.Connect(control());
       ASSERT_TRUE(connected.ok()) << connected;
       for (int i = 0; i < kStepsPerSession && MonotonicNow() < until && !HasFailure(); ++i) {
-        ASSERT_TRUE(keeper.Step()) << "the daemon does not answer";
+        ASSERT_TRUE(keeper.Step()) << keeper.ended_by();
       }
     }
     keeper.Disconnect();
