@@ -164,7 +164,9 @@ LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::b
 }
 
 std::string_view LastDeviceError() {
-  return last_error == cudaSuccess ? std::string_view{} : cudaGetErrorName(last_error);
+  const cudaError_t error = last_error == cudaSuccess ? cudaPeekAtLastError() : last_error;
+  return error == cudaSuccess || error == cudaErrorNotReady ? std::string_view{}
+                                                            : cudaGetErrorName(error);
 }
 
 }  // namespace cairn::kernels

@@ -33,9 +33,18 @@ class Runtime {
   virtual void FreeDevice(std::byte* bytes) = 0;
   virtual std::byte* AllocateHost(size_t bytes) = 0;
   virtual void FreeHost(std::byte* bytes) = 0;
+  // Makes memory of the host that others have allocated as good as AllocateHost()'s, until it is
+  // let go. False: the driver refuses.
+  virtual bool RegisterHost(std::byte* bytes, size_t count) = 0;
+  virtual void UnregisterHost(std::byte* bytes) = 0;
 
-  // All of these are put on the stream and return. Host memory is AllocateHost()'s, and stays as it
-  // is until the stream is over.
+  // A stream that waits for no other. Null: the device has none.
+  virtual Stream OpenStream() = 0;
+  virtual void CloseStream(Stream stream) = 0;
+
+  // All of these are put on the stream and return. Host memory is AllocateHost()'s or registered
+  // (other memory is copied too, but the call may wait for it), and stays as it is until the stream
+  // is over.
   virtual LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes,
                               Stream stream) = 0;
   virtual LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes,

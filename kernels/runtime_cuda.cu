@@ -32,6 +32,21 @@ class CudaRuntime final : public Runtime {
   void FreeHost(std::byte* bytes) override {
     if (IsCurrent()) static_cast<void>(cudaFreeHost(bytes));
   }
+  bool RegisterHost(std::byte* bytes, size_t count) override {
+    return IsCurrent() && cudaHostRegister(bytes, count, cudaHostRegisterPortable) == cudaSuccess;
+  }
+  void UnregisterHost(std::byte* bytes) override {
+    if (IsCurrent()) static_cast<void>(cudaHostUnregister(bytes));
+  }
+  Stream OpenStream() override {
+    cudaStream_t stream = nullptr;
+    return IsCurrent() && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess
+               ? stream
+               : nullptr;
+  }
+  void CloseStream(Stream stream) override {
+    if (IsCurrent()) static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
+  }
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     return Copy(to, from, bytes, cudaMemcpyHostToDevice, stream);

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A device that is named `emulated`: memory of its own, streams, copies between it and the host,
+// and faults when the test says. It has no kernels; the device of the SDK's tests adds those.
+//
+// Thread-safety: Thread-safe, but for copies on one stream: one thread.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "kernels/runtime.h"
+
+namespace cairn {
+
+class EmulatedMemory : public kernels::Runtime {
+ public:
+  using LaunchResult = kernels::LaunchResult;
+  using Stream = kernels::Stream;
+
+  // What a test keeps of a device that somebody else owns.
+  struct Faults {
+    std::atomic<int> calls_left{-1};   // until all fail; below 0: they do not
+    std::atomic<int> damaged_copy{0};  // the copy to the device of that number is damaged, from 1
+    std::atomic<bool> hangs{false};    // nothing on a stream is done
+    std::atomic<bool> is_full{false};  // no memory is left
+    std::atomic<bool> refuses_host{false};
+    std::atomic<bool> is_dead{false};
+    std::atomic<uint64_t> copies_in{0}, copies_out{0};
+  };
+
+  explicit EmulatedMemory(std::shared_ptr<Faults> faults = std::make_shared<Faults>())
+      : faults_(std::move(faults)) {}
+  ~EmulatedMemory() override {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(streams_.empty() && registered_.empty(), "the device is not cleaned up");
+  }
+
+  std::string_view name() const override { return "emulated"; }
+  std::byte* AllocateDevice(size_t bytes) override {
+    return faults_->is_full
+               ? nullptr
+               : static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256}));
+  }
+  void FreeDevice(std::byte* bytes) override { ::operator delete (bytes, std::align_val_t{256}); }
+  std::byte* AllocateHost(size_t bytes) override { return new std::byte[bytes]; }
+  void FreeHost(std::byte* bytes) override { delete[] bytes; }
+  bool RegisterHost(std::byte* bytes, size_t count) override {
+    const MutexLock lock(mutex_);
+    return !faults_->refuses_host && registered_.emplace(bytes, count).second;
+  }
+  void UnregisterHost(std::byte* bytes) override {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(registered_.erase(bytes) == 1);
+  }
+  Stream OpenStream() override {
+    const MutexLock lock(mutex_);
+    auto work = std::make_unique<Work>();
+    Stream const stream = work.get();
+    streams_.emplace(stream, std::move(work));
+    return stream;
+  }
+  void CloseStream(Stream stream) override {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(streams_.erase(stream) == 1);
+  }
+
+  LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+    ++faults_->copies_in;
+    const bool is_damaged = IsDamaged(bytes);
+    return Put(stream, [=] {
+      Move(to, from, bytes);
+      if (is_damaged) {
+        const std::byte last = from[bytes - 1] ^ std::byte{1};
+        Move(to + bytes - 1, &last, 1);
+      }
+    });
+  }
+  LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+    ++faults_->copies_out;
+    return Put(stream, [=] { Move(to, from, bytes); });
+  }
+  LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) override {
+    return Put(stream, [=] {
+      const std::vector<std::byte> zeros(bytes);
+      Move(at, zeros.data(), bytes);
+    });
+  }
+  LaunchResult Decode(const kernels::DecodePlan&, const std::byte*, uint32_t*, Stream) override {
+    return LaunchResult::kUnavailable;
+  }
+  LaunchResult Encode(const kernels::EncodePlan&, const std::byte*, kernels::TileResult*, uint32_t*,
+                      Stream) override {
+    return LaunchResult::kUnavailable;
+  }
+  // What is on the stream is done here.
+  LaunchResult Poll(Stream stream, bool* is_over) override {
+    *is_over = !faults_->hangs;
+    if (faults_->is_dead) {
+      return LaunchResult::kDeviceError;
+    }
+    for (const std::function<void()>& act : *is_over ? Take(stream) : Work()) {
+      act();
+    }
+    return LaunchResult::kOk;
+  }
+
+  Faults& faults() { return *faults_; }
+  // From the call of that number on, which counts from now, all fail.
+  void DieAfter(int calls) { faults_->calls_left = calls; }
+  // Damages the copy of that number, which counts from now, to the device, of those of images.
+  void Damage(int copy) { faults_->damaged_copy = copy; }
+  void SetHung(bool hangs) { faults_->hangs = hangs; }
+  void SetFull() { faults_->is_full = true; }
+
+ protected:
+  // Puts work on a stream; on one that is not this device's it is done at once.
+  LaunchResult Put(Stream stream, std::function<void()> act) {
+    if (faults_->calls_left >= 0 && faults_->calls_left-- == 0) {
+      faults_->is_dead = true;
+    }
+    if (faults_->is_dead) {
+      return LaunchResult::kDeviceError;
+    }
+    const MutexLock lock(mutex_);
+    if (const auto found = streams_.find(stream); found != streams_.end()) {
+      found->second->push_back(std::move(act));
+    } else {
+      act();
+    }
+    return LaunchResult::kOk;
+  }
+
+ private:
+  static void Move(std::byte* to, const std::byte* from, size_t bytes) {
+    if (bytes != 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+  using Work = std::vector<std::function<void()>>;
+  static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
+
+  bool IsDamaged(size_t bytes) {
+    return faults_->damaged_copy > 0 && bytes > kDamagedBytesMin && --faults_->damaged_copy == 0;
+  }
+  Work Take(Stream stream) {
+    const MutexLock lock(mutex_);
+    const auto found = streams_.find(stream);
+    return found == streams_.end() ? Work() : std::exchange(*found->second, {});
+  }
+
+  const std::shared_ptr<Faults> faults_;
+  Mutex mutex_;
+  std::map<Stream, std::unique_ptr<Work>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::byte*, size_t> registered_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn
