@@ -210,6 +210,22 @@ inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
 inline constexpr int kIoReadThreads = 4;         // where io_uring is refused
 inline constexpr int kIoWriteThreads = 2;
 
+// --- GPU tier
+inline constexpr uint64_t kGpuBytesMin = 64_MiB;
+inline constexpr uint64_t kGpuBytesMax = kTiB;
+inline constexpr uint64_t kGpuDeviceMax = 63;  // by number, as CUDA counts them
+inline constexpr size_t kGpuQueueMax = 4096;   // transfers that wait, each way
+inline constexpr size_t kGpuBatchMax = 16;     // that are on a stream at a time
+inline constexpr uint32_t kGpuLateMs = 5'000;  // a device that needs longer for them is out
+// Blocks that gets read: how many are remembered, of 16 bytes; after how many reads one is copied
+// to the device, of which one that had to come from a drive counts as so many; and how many wait.
+inline constexpr size_t kReadBlocksMax = 16'384;
+inline constexpr uint32_t kReadsPerDeviceCopy = 2;
+inline constexpr size_t kDeviceCopiesWaitingMax = 4096;
+// On their way to the device, whose host copies cannot go meanwhile: as of the way down.
+inline constexpr uint64_t kDeviceCopyBytesMax = 32_MiB;
+inline constexpr uint64_t kDeviceCopyShareOfHost = 8;
+
 // --- The way down
 // Images being written to the lasting tier, whose host copies cannot go meanwhile: at most so many
 // bytes, and at most this part of the host tier's, one in eight; one image at least.

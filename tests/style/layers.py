@@ -41,6 +41,8 @@ ARROWS = {
     "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/state"},
     # The tier on drives; those above know its seam alone.
     "service/tier/ssd": {"base", "proto", "service/limits", "service/tier"} | CODECS,
+    # The tier on a device, likewise.
+    "service/tier/gpu": {"base", "kernels", "service/limits", "service/memory", "service/tier"} | CODECS,
     "service/index": {"base", "proto", "service/limits", "service/memory", "service/tier"} | CODECS,
     # What put, get and front share of a running daemon: spaces, sessions, the path pool.
     "service/state": PATH - {"service/state"},
@@ -61,9 +63,11 @@ UNITS = [
     ("service/path_pool", "service/state"),
     ("service/recovery", "service/state"),
     ("service/durable_waits", "service/state"),
+    ("service/read_notes", "service/state"),
     ("service/active_backend", "service/state"),
     ("service/step_timer", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
+    ("service/tier/gpu/", "service/tier/gpu"),
 ] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index put get upkeep front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/tier/gpu/gpu_tier.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "service/memory/arena.h"
+
+namespace cairn {
+namespace {
+
+using kernels::LaunchResult;
+
+constexpr uint64_t kPageBytes = RangeMap::kPageBytes;
+// Of one Reserve(); where the room is in pieces, what goes by age may leave one that is long
+// enough.
+constexpr int kEvictionsMax = 100'000;
+constexpr int kEvictionsForPieceMax = 64;
+constexpr absl::Duration kPollPause = absl::Microseconds(20);
+constexpr absl::Duration kLatePause = absl::Milliseconds(1);
+
+}  // namespace
+
+GpuTier::GpuTier(std::unique_ptr<kernels::Runtime> device, const Options& options)
+    : device_(std::move(device)),
+      path_(options.path),
+      capacity_bytes_(options.capacity_bytes / kPageBytes * kPageBytes),
+      host_memory_(options.host_memory),
+      late_after_(options.late_after),
+      ranges_(static_cast<uint32_t>(capacity_bytes_ / kPageBytes)),
+      seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds())} {}
+
+absl::StatusOr<std::unique_ptr<GpuTier>> GpuTier::Make(std::unique_ptr<kernels::Runtime> device,
+                                                       const Options& options) {
+  std::unique_ptr<GpuTier> tier(new GpuTier(std::move(device), options));
+  CAIRN_RETURN_IF_ERROR(tier->Prepare());
+  tier->thread_ = std::thread([raw = tier.get()] { raw->Run(); });
+  return tier;
+}
+
+absl::Status GpuTier::Prepare() {
+  const auto refused = [this](std::string_view what) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path_, " (", ToAbsl(device_->name()), ") ", ToAbsl(what)));
+  };
+  arena_ = device_->AllocateDevice(capacity_bytes_);
+  if (arena_ == nullptr) {
+    return refused(absl::StrCat("has no room for ", FormatBytes(capacity_bytes_)));
+  }
+  is_registered_ =
+      host_memory_.empty() || device_->RegisterHost(host_memory_.data(), host_memory_.size());
+  if (!is_registered_) {
+    return refused(absl::StrCat("does not take ", FormatBytes(host_memory_.size()),
+                                " of the host's memory: its driver refuses to register them"));
+  }
+  for (kernels::Stream& stream : streams_) {
+    stream = device_->OpenStream();
+    if (stream == nullptr) {
+      return refused("has no stream left");
+    }
+  }
+  return absl::OkStatus();
+}
+
+GpuTier::~GpuTier() {
+  Stop();
+  for (const kernels::Stream stream : streams_) {
+    if (stream != nullptr) {
+      device_->CloseStream(stream);
+    }
+  }
+  if (is_registered_ && !host_memory_.empty()) {
+    device_->UnregisterHost(host_memory_.data());
+  }
+  if (arena_ != nullptr) {
+    device_->FreeDevice(arena_);
+  }
+}
+
+const TierTraits& GpuTier::traits() const {
+  static constexpr TierTraits kTraits = {.id = TierId::kGpu, .is_leaf_first = true};
+  return kTraits;
+}
+
+void GpuTier::SetEvictor(Evictor* evictor) {
+  const MutexLock lock(mutex_);
+  evictor_ = evictor;
+}
+
+// --- Room ----------------------------------------------------------------------------------------
+
+absl::StatusOr<std::optional<TierExtent>> GpuTier::TryReserve(uint64_t bytes) {
+  const uint64_t rounded = RoundedExtentBytes(bytes);
+  const MutexLock lock(mutex_);
+  if (is_out_ || is_retired_ || is_stopping_) {
+    return absl::UnavailableError(absl::StrCat(path_, is_out_ ? " is out" : " takes no copies"));
+  }
+  const std::optional<uint32_t> page =
+      ranges_.Take(static_cast<uint32_t>(rounded / kPageBytes), Use::kPlaced);
+  if (!page.has_value()) {
+    return std::optional<TierExtent>();
+  }
+  used_bytes_ += rounded;
+  ++image_count_;
+  return std::optional<TierExtent>(std::in_place, *this, uint64_t{*page} * kPageBytes, bytes,
+                                   rounded);
+}
+
+absl::StatusOr<TierExtent> GpuTier::Reserve(uint64_t bytes, const Placement&) {
+  Evictor* evictor = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    evictor = evictor_;
+  }
+  const uint64_t rounded = RoundedExtentBytes(bytes);
+  int in_pieces = 0;
+  for (int evictions = 0; rounded <= capacity_bytes_ && evictions < kEvictionsMax; ++evictions) {
+    CAIRN_ASSIGN_OR_RETURN(std::optional<TierExtent> place, TryReserve(bytes));
+    if (place.has_value()) {
+      return *std::move(place);
+    }
+    in_pieces += used_bytes() + rounded <= capacity_bytes_ ? 1 : 0;
+    if (in_pieces > kEvictionsForPieceMax || evictor == nullptr ||
+        evictor->EvictOldest(TierId::kGpu, EvictionReason::kCapacity) == 0) {
+      break;
+    }
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes, " bytes: of ",
+                                                   capacity_bytes_, ", ", used_bytes(),
+                                                   " are in use and what could go is being read"));
+}
+
+void GpuTier::Free(uint64_t offset, uint64_t rounded_bytes) {
+  const MutexLock lock(mutex_);
+  ranges_.Return(static_cast<uint32_t>(offset / kPageBytes));
+  used_bytes_ -= rounded_bytes;
+  --image_count_;
+}
+
+uint64_t GpuTier::image_bytes_max() const {
+  return std::min(capacity_bytes_, CopyTier::image_bytes_max());
+}
+
+uint64_t GpuTier::used_bytes() const {
+  const MutexLock lock(mutex_);
+  return used_bytes_;
+}
+
+// --- Transfers -----------------------------------------------------------------------------------
+
+TransferId GpuTier::Read(const TierRead& read, TierDone done) {
+  return Submit(kRead, {.offset = read.place->offset() + read.offset,
+                        .host = read.target.data(),
+                        .bytes = read.target.size(),
+                        .deadline = read.deadline,
+                        .is_background = read.is_background,
+                        .done = std::move(done)});
+}
+
+TransferId GpuTier::Write(const TierWrite& write, TierDone done) {
+  return Submit(kWrite, {.offset = write.place->offset(),
+                         .host = const_cast<std::byte*>(write.source.data()),  // read only
+                         .bytes = write.source.size(),
+                         .deadline = write.deadline,
+                         .done = std::move(done)});
+}
+
+TransferId GpuTier::Submit(Way way, Transfer transfer) {
+  absl::Status refused;
+  {
+    const MutexLock lock(mutex_);
+    std::deque<Transfer>& waiting = waiting_[way];
+    if (is_out_) {
+      refused = absl::UnavailableError(absl::StrCat(path_, " is out"));
+    } else if (is_stopping_) {
+      refused = absl::UnavailableError("the gpu tier is stopping");
+    } else if (waiting.size() >= limits::kGpuQueueMax) {
+      refused = absl::ResourceExhaustedError("too many transfers wait for the device");
+    } else {
+      transfer.id = ++last_id_;
+      // What nobody waits for stays behind all others.
+      const auto behind = std::find_if(
+          waiting.rbegin(), waiting.rend(),
+          [&](const Transfer& other) { return transfer.is_background || !other.is_background; });
+      waiting.insert(behind.base(), std::move(transfer));
+      work_due_.NotifyOne();
+      return last_id_;
+    }
+  }
+  std::move(transfer.done)(refused);
+  return 0;
+}
+
+void GpuTier::Cancel(TransferId id) {
+  Transfers cancelled;
+  {
+    const MutexLock lock(mutex_);
+    for (std::deque<Transfer>& waiting : waiting_) {
+      const auto found = std::find_if(waiting.begin(), waiting.end(),
+                                      [id](const Transfer& other) { return other.id == id; });
+      if (found != waiting.end()) {
+        cancelled.push_back(std::move(*found));
+        waiting.erase(found);
+      }
+    }
+  }
+  Complete(cancelled, absl::CancelledError("cancelled"));
+}
+
+void GpuTier::Complete(Transfers& transfers, const absl::Status& status) {
+  for (Transfer& transfer : transfers) {
+    std::move(transfer.done)(status);
+  }
+  transfers.clear();
+}
+
+void GpuTier::Stop() {
+  Transfers waiting;
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    for (std::deque<Transfer>& queue : waiting_) {
+      std::move(queue.begin(), queue.end(), std::back_inserter(waiting));
+      queue.clear();
+    }
+    work_due_.NotifyAll();
+  }
+  Complete(waiting, absl::UnavailableError("the gpu tier is stopping"));
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+// --- The thread ----------------------------------------------------------------------------------
+
+void GpuTier::Run() {
+  pthread_setname_np(pthread_self(), "gpu");
+  std::array<bool, kWayCount> is_new{};
+  while (Take(&is_new)) {  // ends: Stop()
+    bool has_ended = false;
+    bool is_late = false;
+    for (const Way way : {kRead, kWrite}) {
+      if (is_new[way]) {
+        Begin(way);
+      }
+      if (!batches_[way].transfers.empty()) {
+        has_ended = Poll(way) || has_ended;
+        is_late = is_late || batches_[way].is_failed;
+      }
+    }
+    if (!has_ended) {
+      absl::SleepFor(is_late ? kLatePause : kPollPause);
+    }
+  }
+}
+
+bool GpuTier::Take(std::array<bool, kWayCount>* is_new) {
+  const MutexLock lock(mutex_);
+  const auto is_idle = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::all_of(waiting_.begin(), waiting_.end(), [](const auto& q) { return q.empty(); }) &&
+           std::all_of(on_stream_.begin(), on_stream_.end(), [](size_t n) { return n == 0; });
+  };
+  while (is_idle()) {
+    if (is_stopping_) {
+      return false;
+    }
+    work_due_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  }
+  for (const Way way : {kRead, kWrite}) {
+    Transfers& batch = batches_[way].transfers;
+    (*is_new)[way] = batch.empty() && !waiting_[way].empty();
+    while ((*is_new)[way] && !waiting_[way].empty() && batch.size() < limits::kGpuBatchMax) {
+      batch.push_back(std::move(waiting_[way].front()));
+      waiting_[way].pop_front();
+    }
+    on_stream_[way] = batch.size();
+  }
+  return true;
+}
+
+void GpuTier::Begin(Way way) {
+  Batch& batch = batches_[way];
+  batch.began = MonotonicNow();
+  batch.is_failed = false;
+  Transfers late;
+  const auto is_in_time = [&](const Transfer& transfer) { return batch.began < transfer.deadline; };
+  const auto first_late =
+      std::stable_partition(batch.transfers.begin(), batch.transfers.end(), is_in_time);
+  std::move(first_late, batch.transfers.end(), std::back_inserter(late));
+  batch.transfers.erase(first_late, batch.transfers.end());
+  Complete(late, absl::DeadlineExceededError("the device was not free in time"));
+  for (const Transfer& transfer : batch.transfers) {
+    std::byte* const at = arena_ + transfer.offset;
+    const LaunchResult result =
+        way == kRead ? device_->CopyOut(transfer.host, at, transfer.bytes, streams_[way])
+                     : device_->CopyIn(at, transfer.host, transfer.bytes, streams_[way]);
+    if (result != LaunchResult::kOk) {
+      batch.is_failed = true;  // what is on the stream already goes on
+      return Lose(kernels::LastDeviceError());
+    }
+  }
+  if (batch.transfers.empty()) {
+    End(way, absl::OkStatus());
+  }
+}
+
+bool GpuTier::Poll(Way way) {
+  Batch& batch = batches_[way];
+  bool is_over = false;
+  if (device_->Poll(streams_[way], &is_over) != LaunchResult::kOk) {
+    Lose(kernels::LastDeviceError());
+    End(way, absl::UnavailableError(absl::StrCat(path_, " failed")));
+    return true;
+  }
+  if (is_over) {
+    End(way, batch.is_failed ? absl::UnavailableError(absl::StrCat(path_, " failed"))
+                             : absl::OkStatus());
+    return true;
+  }
+  if (!batch.is_failed && MonotonicNow() - batch.began > late_after_) {
+    batch.is_failed = true;
+    Lose(absl::StrCat("it has not moved ", batch.transfers.size(), " copies within ",
+                      absl::FormatDuration(late_after_)));
+  }
+  return false;
+}
+
+void GpuTier::End(Way way, const absl::Status& status) {
+  Transfers ended = std::exchange(batches_[way].transfers, {});
+  const absl::Duration took = MonotonicNow() - batches_[way].began;
+  for (const Transfer& transfer : ended) {
+    if (status.ok()) {
+      bytes_[way].Add(transfer.bytes);
+      seconds_[way].Observe(took);
+    }
+  }
+  faults_.Add(status.ok() ? 0 : ended.size());
+  Complete(ended, status);
+  const MutexLock lock(mutex_);
+  on_stream_[way] = 0;
+}
+
+void GpuTier::Lose(std::string_view why) {
+  Transfers waiting;
+  Evictor* evictor = nullptr;
+  const std::string reason(why.empty() ? std::string_view("the device failed") : why);
+  {
+    const MutexLock lock(mutex_);
+    if (is_out_) {
+      return;
+    }
+    is_out_ = true;
+    reason_ = reason;
+    evictor = evictor_;
+    for (std::deque<Transfer>& queue : waiting_) {
+      std::move(queue.begin(), queue.end(), std::back_inserter(waiting));
+      queue.clear();
+    }
+  }
+  LogError("gpu", "device is out: its copies are dropped, other tiers serve",
+           {{"path", path_}, {"device", device_->name()}, {"error", reason}});
+  // Before any reader is told: who looks again finds another copy.
+  if (evictor != nullptr) {
+    evictor->LoseCopies(TierId::kGpu, 0, UINT64_MAX);
+  }
+  faults_.Add(waiting.size());
+  Complete(waiting, absl::UnavailableError(absl::StrCat(path_, " is out")));
+}
+
+}  // namespace cairn

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators are told of the GPU tier, and what they may do with it.
+#include "absl/strings/str_cat.h"
+#include "service/tier/gpu/gpu_tier.h"
+
+namespace cairn {
+namespace {
+
+constexpr MetricLabel kGpuLabel[] = {{"tier", "gpu"}};
+
+}  // namespace
+
+std::vector<DeviceReport> GpuTier::Devices() const {
+  DeviceReport report;
+  report.path = path_;
+  report.capacity_bytes = capacity_bytes_;
+  report.written_bytes = bytes_[kWrite].Value();
+  report.read_bytes = bytes_[kRead].Value();
+  report.fault_count = faults_.Value();
+  report.engine = device_->name();
+  const MutexLock lock(mutex_);
+  report.state = is_out_       ? DeviceState::kOut
+                 : is_retired_ ? DeviceState::kReadOnly
+                               : DeviceState::kOk;
+  report.reason = is_out_ ? reason_ : is_retired_ ? "retired" : "";
+  report.is_retired = is_retired_;
+  report.used_bytes = used_bytes_;
+  report.image_count = image_count_;
+  for (size_t way = 0; way < kWayCount; ++way) {
+    report.transfer_count += waiting_[way].size() + on_stream_[way];
+  }
+  return {report};
+}
+
+absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
+  if (path != path_) {
+    return CopyTier::SetRetired(path, is_retired);
+  }
+  const MutexLock lock(mutex_);
+  if (is_out_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " is out until the daemon starts again: ", reason_));
+  }
+  is_retired_ = is_retired;
+  return absl::OkStatus();
+}
+
+void GpuTier::Report(MetricSink& sink) const {
+  const DeviceReport device = Devices().front();
+  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kGpuLabel,
+                static_cast<double>(capacity_bytes_));
+  sink.AddGauge("cairn_tier_used_bytes",
+                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
+                "read included.",
+                kGpuLabel, static_cast<double>(device.used_bytes));
+  for (const DeviceState state : {DeviceState::kOk, DeviceState::kReadOnly, DeviceState::kOut}) {
+    const MetricLabel label[] = {{"state", Name(state)}};
+    sink.AddGauge("cairn_gpu_state", "1 for the state that the device is in.", label,
+                  device.state == state ? 1 : 0);
+  }
+  sink.AddCounter("cairn_gpu_faults_total", "Copies to and from the device that failed.", {},
+                  device.fault_count);
+  constexpr std::string_view kWays[kWayCount] = {"read", "write"};
+  for (size_t way = 0; way < kWayCount; ++way) {
+    const MetricLabel label[] = {{"op", kWays[way]}};
+    sink.AddCounter("cairn_gpu_bytes_total", "Bytes of images copied from and to the device.",
+                    label, bytes_[way].Value());
+    sink.AddHistogram("cairn_gpu_copy_seconds",
+                      "From the time that a copy is put on a stream until it is known to be over.",
+                      label, seconds_[way].Snapshot());
+  }
+  sink.AddGauge("cairn_gpu_transfers", "Copies to and from the device that are not over.", {},
+                static_cast<double>(device.transfer_count));
+}
+
+}  // namespace cairn
