@@ -32,14 +32,6 @@ absl::Status Check(GetRun& run) {
   return absl::OkStatus();
 }
 
-absl::Status Lookup(GetRun& run) {
-  const StepTimer timer(run.path.seconds(GetPath::Step::kLookup));
-  const proto::Get& get = run.get.get;
-  run.pins = run.path.index.Lookup({get.space_id, get.key}, get.group, run.slice);
-  // A code without a text: a miss does not allocate.
-  return run.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
-}
-
 // Counts how a get ended. For the reader damaged bytes are absent bytes.
 absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer, TierId tier) {
   if (answer.ok()) {
@@ -56,6 +48,14 @@ absl::StatusOr<Answer> Counted(GetPath& path, absl::StatusOr<Answer> answer, Tie
 }
 
 }  // namespace
+
+absl::Status Lookup(GetRun& run) {
+  const StepTimer timer(run.path.seconds(GetPath::Step::kLookup));
+  const proto::Get& get = run.get.get;
+  run.pins = run.path.index.Lookup({get.space_id, get.key}, get.group, run.slice);
+  // A code without a text: a miss does not allocate.
+  return run.pins.empty() ? absl::Status(absl::StatusCode::kNotFound, "") : absl::OkStatus();
+}
 
 void Get(GetPath& path, OwnedGet get, GetDone done) {
   absl::StatusOr<Answer> answer;

@@ -19,6 +19,7 @@
 #include "service/get/waiting_gets.h"
 #include "service/index/images.h"
 #include "service/path_pool.h"
+#include "service/read_notes.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 
@@ -47,6 +48,7 @@ class GetPath final : public PathPool::Deadlines {
   WaitingGets waiting;
   Promotions promotions;
   Prefetches prefetches;
+  ReadNotes* read_notes = nullptr;  // set before use; null: nobody wants to know
 
   // `tier`: where the bytes were, of a hit or of damaged ones.
   void Count(Outcome outcome, TierId tier = TierId::kHost);

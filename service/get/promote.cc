@@ -56,10 +56,45 @@ void Promote(std::unique_ptr<GetRun> run) {
   }
 }
 
+namespace {
+
+// Drops those copies that could not be read and are never an image's only ones. True: there were
+// some, and the get may look for others.
+bool DropSpare(GetRun& run) {
+  GetPath& path = run.path;
+  bool has_dropped = false;
+  for (const std::shared_ptr<const Promotion>& read : run.reads) {
+    if (read == nullptr || path.tiers.Find(read->pin().copy().tier)->traits().may_hold_last) {
+      continue;
+    }
+    if (absl::IsUnavailable(read->status())) {
+      path.index.Drop(read->pin());
+    }
+    has_dropped |= absl::IsUnavailable(read->status()) || absl::IsDataLoss(read->status());
+  }
+  return has_dropped;
+}
+
+void TryAgain(std::unique_ptr<GetRun> run) {
+  run->is_second = true;
+  run->reads.clear();
+  const absl::Status found = Lookup(*run);
+  if (found.ok() && NeedsPromotion(*run)) {
+    return Promote(std::move(run));
+  }
+  absl::StatusOr<Answer> answer = found.ok() ? Transcode(*run) : absl::StatusOr<Answer>(found);
+  Finish(std::move(run), std::move(answer));
+}
+
+}  // namespace
+
 void Resume(std::unique_ptr<GetRun> run) {
   GetPath& path = run->path;
   const absl::Duration promote = path.clock.Now() - run->promoted_at;
   path.seconds(GetPath::Step::kPromote).Observe(promote);
+  if (!run->is_second && DropSpare(*run)) {
+    return TryAgain(std::move(run));
+  }
   for (const std::shared_ptr<const Promotion>& read : run->reads) {
     if (read == nullptr || read->status().ok()) {
       continue;

@@ -90,7 +90,11 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
   } else if (status.ok()) {
     status = CheckSlice(*promotion);
   }
-  failed_.Add(status.ok() ? 0 : 1);
+  if (!status.ok()) {  // the next read, of another copy, may become one in the host tier
+    failed_.Add();
+    promotion->writer_.Reset();
+    promotion->memory_.Reset();
+  }
   std::vector<WaitingGets::Id> gets;
   {
     const MutexLock lock(mutex_);

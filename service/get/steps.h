@@ -29,15 +29,20 @@ struct GetRun {
   // Since Promote(), by image: what has read its bytes; null where they can be addressed.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promoted_at = absl::InfinitePast();
+  bool is_second = false;  // a copy failed that was not the only one, and another is looked for
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
   const ResidentPin& PinOf(size_t i) const { return IsRead(i) ? reads[i]->pin() : pins[i]; }
 };
 
+// Pins images that cover the slice. NotFound: there are none.
+absl::Status Lookup(GetRun& run);
+
 // Some of the pinned bytes have to be read through their tier.
 bool NeedsPromotion(const GetRun& run);
 // Has them read, and returns. The get goes on in Resume(), on the path pool, or is answered as a
-// miss at its deadline.
+// miss at its deadline. Where a copy that is never the only one cannot be read, it is dropped, and
+// the get begins anew with what else there is, once.
 void Promote(std::unique_ptr<GetRun> run);
 void Resume(std::unique_ptr<GetRun> run);
 

@@ -256,7 +256,13 @@ Slice WantedOf(const GetRun& run, const Slice& whole) {
 absl::StatusOr<Answer> Transcode(GetRun& run) {
   const StepTimer timer(run.path.seconds(GetPath::Step::kTranscode));
   CAIRN_ASSIGN_OR_RETURN(const Views views, Verify(run));
-  return run.get.get.form == proto::Form::kSource ? ToSource(run, views) : ToImage(run, views);
+  absl::StatusOr<Answer> answer =
+      run.get.get.form == proto::Form::kSource ? ToSource(run, views) : ToImage(run, views);
+  if (answer.ok() && run.path.read_notes != nullptr) {
+    run.path.read_notes->NoteRead({run.get.get.space_id, run.get.get.key},
+                                  static_cast<TierId>(answer->reply.tier));
+  }
+  return answer;
 }
 
 }  // namespace cairn

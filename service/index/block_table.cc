@@ -38,7 +38,7 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
     InTier& in = At(tier->id());
     in.exists = true;
     in.traits = tier->traits();
-    if (tier->id() != TierId::kHost) {
+    if (tier->id() != TierId::kHost && in.traits.may_hold_last) {
       in.lease_bytes_max = tier->capacity_bytes() / 100 * limits::kPinnedPercentMax;
     }
     if (in.traits.is_lasting) {
@@ -117,12 +117,21 @@ absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
 void BlockTable::MakeRoomForAwake(const BlockName& newcomer) {
   Visits visits;
   while (awake_bytes() > awake_bytes_max_ / 100 * limits::kAwakePercentBusy) {
-    Eviction eviction = {.reason = EvictionReason::kIndex, .newcomer = &newcomer, .since = uses_};
-    Block* block = OldestUnheld(eviction, visits);
-    if (block == nullptr) {
+    bool has_evicted = false;
+    // With copies on a device nothing is lost.
+    for (const TierId tier : {TierId::kGpu, TierId::kHost}) {
+      Eviction eviction = {
+          .tier = tier, .reason = EvictionReason::kIndex, .newcomer = &newcomer, .since = uses_};
+      Block* block = visits.Take() ? OldestUnheld(eviction, visits) : nullptr;
+      if (block != nullptr) {
+        EvictFrom(block, tier, EvictionReason::kIndex);
+        has_evicted = true;
+        break;
+      }
+    }
+    if (!has_evicted) {
       return;
     }
-    EvictFrom(block, TierId::kHost, EvictionReason::kIndex);
     Rest();
   }
 }

@@ -216,7 +216,7 @@ class BlockTable {
     bool is_out = false;
     TierTraits traits;
     std::array<Order, 2> orders;            // empty: the tier is not leaf-first
-    uint64_t lease_bytes_max = UINT64_MAX;  // of others than the host's
+    uint64_t lease_bytes_max = UINT64_MAX;  // of others than the host's that may hold last
     uint64_t held_blocks = 0;
     CopyFigures figures;
     uint64_t published_bytes_total = 0, unlinked_bytes_total = 0, lost_total = 0;
@@ -241,8 +241,8 @@ class BlockTable {
   void TakePlace(Block* block, const BlockClaim& claim);
   void LosePlace(Block* block);
   absl::Status MakeRoom(Block* block, absl::Time now);
-  // Blocks go from the host tier while those that are not at rest take too much. Nothing is lost of
-  // those that the lasting tier has.
+  // Blocks go from the device and then from the host tier while those that are not at rest take too
+  // much. Nothing is lost of those that the lasting tier has.
   void MakeRoomForAwake(const BlockName& newcomer);
   void LinkBlock(Block* block, absl::Time now);
   void RemoveBlock(Block* block);  // REQUIRES: no images

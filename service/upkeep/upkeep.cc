@@ -52,6 +52,7 @@ Upkeep::Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clo
       mining_(spaces, index, tiers, ActiveBackend()),
       write_down_(spaces, index, tiers, clock, options.write_budget_bytes, check_, recoder_,
                   [this] { Wake(); }),
+      device_copies_(spaces, index, index, tiers, [this] { Wake(); }),
       scrub_(spaces, index, tiers, clock, options.scrub_rate_bytes, [this] { Wake(); }),
       retry_(kRetryMin),
       encode_seconds_(LatencyBounds()) {}
@@ -73,6 +74,7 @@ void Upkeep::Stop() {
   mining_.Stop();
   scrub_.Stop();
   write_down_.Stop();
+  device_copies_.Stop();
 }
 
 void Upkeep::Wake() {
@@ -114,6 +116,7 @@ absl::Time Upkeep::RunOnce() {
   if (now >= encode_again_) {
     has_more = EncodePending() || has_more;
   }
+  has_more = device_copies_.RunOnce() || has_more;
   next = std::min({next, mining_.RunSlice(now), write_down_.RunOnce(now), scrub_.RunOnce(now)});
   if (has_more) {
     return now;
@@ -272,6 +275,7 @@ void Upkeep::Report(MetricSink& sink) const {
                     encode_seconds_.Snapshot());
   mining_.Report(sink);
   write_down_.Report(sink);
+  device_copies_.Report(sink);
   scrub_.Report(sink);
   check_.Report(sink);
   sink.AddCounter("cairn_verified_images_total", "Images checked by Verify and upkeep.", {},

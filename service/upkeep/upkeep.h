@@ -2,7 +2,7 @@
 #pragma once
 // The one thread of chores: leases that ran out, waiters whose deadline passed, eviction down to
 // the watermark, encoding of blocks that puts kept raw, mining of profiles, the way down into a
-// tier that lasts. Sleeps until the next of them is due.
+// tier that lasts, and that to a device. Sleeps until the next of them is due.
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
@@ -24,6 +24,7 @@
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
+#include "service/upkeep/device_copies.h"
 #include "service/upkeep/image_check.h"
 #include "service/upkeep/mining.h"
 #include "service/upkeep/recode.h"
@@ -56,6 +57,8 @@ class Upkeep {
 
   // For puts that are to be durable.
   DurableWaits& durable_waits() { return write_down_.durable_puts(); }
+  // For gets. Null: no tier wants to know what they read.
+  ReadNotes* read_notes() { return device_copies_.has_tier() ? &device_copies_ : nullptr; }
   // Images that a restart would lose and upkeep has yet to write down.
   uint64_t unwritten_count() const { return write_down_.left(); }
   ScrubReport scrub() const { return scrub_.Describe(); }
@@ -109,6 +112,7 @@ class Upkeep {
   ImageCheck check_;
   Mining mining_;
   WriteDown write_down_;
+  DeviceCopies device_copies_;
   Scrub scrub_;
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
   absl::Time next_collection_ = absl::InfinitePast();  // of blocks whose time is over

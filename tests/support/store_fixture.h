@@ -65,6 +65,7 @@ class StoreFixture {
     get = std::make_unique<GetPath>(spaces, *index, *tiers, *pool, clock);
     upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
     put->durable_waits = &upkeep->durable_waits();
+    get->read_notes = upkeep->read_notes();
     session = OpenSession("acme");
   }
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/upkeep/device_copies.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "service/limits.h"
+
+namespace cairn {
+namespace {
+
+// Of one round, so that a deadline never waits long for it.
+constexpr int kBlocksPerRound = 64;
+
+CopyTier* DeviceTier(const Tiers& tiers) {
+  const auto found = std::find_if(tiers.all().begin(), tiers.all().end(), [](const CopyTier* tier) {
+    return !tier->traits().may_hold_last;
+  });
+  return found == tiers.all().end() ? nullptr : *found;
+}
+
+}  // namespace
+
+DeviceCopies::DeviceCopies(Spaces& spaces, Images& images, Copies& copies, Tiers& tiers,
+                           std::function<void()> wake)
+    : spaces_(spaces),
+      images_(images),
+      copies_(copies),
+      wake_(std::move(wake)),
+      tier_(DeviceTier(tiers)),
+      bytes_max_(std::min(limits::kDeviceCopyBytesMax,
+                          tiers.host().capacity_bytes() / limits::kDeviceCopyShareOfHost)),
+      seen_(tier_ == nullptr ? 0 : limits::kReadBlocksMax) {}
+
+DeviceCopies::~DeviceCopies() {
+  const MutexLock lock(mutex_);
+  CAIRN_CHECK(count_ == 0, "a copy outlives upkeep");
+}
+
+void DeviceCopies::NoteRead(const BlockName& block, TierId tier) {
+  if (tier_ == nullptr || tier == tier_->id()) {
+    return;
+  }
+  const uint64_t hash = absl::HashOf(block);
+  bool is_first = false;
+  {
+    const MutexLock lock(mutex_);
+    Seen& seen = seen_[hash % seen_.size()];
+    if (seen.hash != hash) {
+      seen = {.hash = hash};
+    }
+    const bool was_due = seen.reads >= limits::kReadsPerDeviceCopy;
+    seen.reads += tier == TierId::kHost ? 1 : limits::kReadsPerDeviceCopy;
+    // One that had to be read from a drive lost the copy that it had, if any.
+    const bool is_due = seen.reads >= limits::kReadsPerDeviceCopy;
+    seen.reads = std::min(seen.reads, limits::kReadsPerDeviceCopy);
+    if (!is_due || (was_due && tier == TierId::kHost) || is_stopping_) {
+      return;
+    }
+    if (due_.size() >= limits::kDeviceCopiesWaitingMax) {
+      refused_.Add();
+      return;
+    }
+    is_first = due_.empty();
+    due_.push_back(block);
+  }
+  if (is_first) {
+    wake_();
+  }
+}
+
+bool DeviceCopies::HasRoom() const {
+  const MutexLock lock(mutex_);
+  return !is_stopping_ && !due_.empty() && bytes_ < bytes_max_;
+}
+
+bool DeviceCopies::RunOnce() {
+  for (int blocks = 0; blocks < kBlocksPerRound; ++blocks) {
+    if (!HasRoom()) {
+      return false;  // a copy that ends wakes
+    }
+    BlockName block;
+    {
+      const MutexLock lock(mutex_);
+      block = due_.front();
+      due_.pop_front();
+    }
+    CopyBlock(block);
+  }
+  return HasRoom();
+}
+
+void DeviceCopies::CopyBlock(const BlockName& block) {
+  for (const Pin& image : images_.PinImages(block)) {
+    auto way = std::make_unique<Way>();
+    way->source = images_.Reside(image, TierId::kHost);
+    absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
+    if (way->source.is_empty() || !space.ok()) {
+      gone_.Add();
+      continue;
+    }
+    way->space = *std::move(space);
+    way->writer = copies_.BeginCopy(way->source, tier_->id());
+    if (way->writer.is_empty()) {
+      continue;  // it has one, or gets one
+    }
+    absl::StatusOr<TierExtent> place = tier_->Reserve(way->source.bytes().size());
+    if (!place.ok()) {
+      refused_.Add();
+      continue;
+    }
+    way->place = *std::move(place);
+    Submit(std::move(way));
+  }
+}
+
+void DeviceCopies::Submit(std::unique_ptr<Way> owned) {
+  Way& way = *owned;
+  TierWrite write = {.place = &way.place,
+                     .image = way.source.facts(),
+                     .copy = way.source.copy(),
+                     .source = way.source.bytes()};
+  write.copy.tier = tier_->id();
+  {
+    const MutexLock lock(mutex_);
+    ++count_;
+    bytes_ += way.place.size_bytes();
+  }
+  tier_->Write(write, [this, owned = std::move(owned)](const absl::Status& status) mutable {
+    Completed(std::move(owned), status);
+  });
+}
+
+bool DeviceCopies::Finish(Way& way) {
+  const CopyFacts& facts = way.source.copy();
+  NewCopy copy;
+  copy.recipe = facts.recipe;
+  copy.extent = std::move(way.place);
+  copy.directory_crc = facts.directory_crc;
+  copy.tenant = way.space->tenant();
+  if (const SideObject* side_object = way.source.side_object(); side_object != nullptr) {
+    copy.side_object = way.space->coding().Find(side_object->id());
+    CAIRN_CHECK(copy.side_object.get() != nullptr);  // the source keeps it
+  }
+  return copies_.FinishCopy(std::move(way.writer), std::move(copy));
+}
+
+void DeviceCopies::Completed(std::unique_ptr<Way> way, const absl::Status& status) {
+  const uint64_t bytes = way->place.size_bytes();
+  if (!status.ok()) {
+    failed_.Add();
+  } else {
+    (Finish(*way) ? copied_ : gone_).Add();
+  }
+  way.reset();  // its pins are gone before Stop() returns
+  bool is_more_due = false;
+  {
+    const MutexLock lock(mutex_);
+    bytes_ -= bytes;
+    is_more_due = !due_.empty() && bytes_ <= bytes_max_ / 2;
+  }
+  if (is_more_due) {
+    wake_();
+  }
+  const MutexLock lock(mutex_);
+  --count_;
+  ended_.NotifyAll();
+}
+
+void DeviceCopies::Stop() {
+  const MutexLock lock(mutex_);
+  is_stopping_ = true;
+  while (count_ > 0) {  // ends: a tier completes every transfer
+    ended_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  }
+}
+
+void DeviceCopies::Report(MetricSink& sink) const {
+  if (tier_ == nullptr) {
+    return;
+  }
+  const auto outcome = [&](std::string_view name, const Counter& counter) {
+    const MetricLabel labels[] = {{"outcome", name}};
+    sink.AddCounter("cairn_gpu_copies_total",
+                    "Images that gets read often, on their way to the device, by how they ended.",
+                    labels, counter.Value());
+  };
+  outcome("copied", copied_);
+  outcome("gone", gone_);
+  outcome("refused", refused_);
+  outcome("failed", failed_);
+  const MutexLock lock(mutex_);
+  sink.AddGauge("cairn_gpu_copying_bytes", "Bytes on their way to the device.", {},
+                static_cast<double>(bytes_));
+  sink.AddGauge("cairn_gpu_copies_waiting", "Blocks that are to be copied to the device.", {},
+                static_cast<double>(due_.size()));
+}
+
+}  // namespace cairn
