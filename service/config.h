@@ -31,6 +31,7 @@ struct Config {
   uint64_t region_bytes = 0, regions_bytes = 0;
   uint64_t lanes = 0, path_threads = 0, connections = 0, window = 0;
   std::string ssd;  // ParseSsd() takes it
+  std::string gpu;  // ParseGpu() takes it
   std::string ssd_io, ssd_placement, ssd_scrub_rate, ssd_write_budget, index_bytes, recipe;
   uint64_t drain_ms = 0, slow_ms = 0;
   std::string huge_pages, log_level, log_format;

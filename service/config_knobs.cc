@@ -83,6 +83,13 @@ constexpr Knob kTable[] = {
      "what may be written to the SSD tier; when short, blocks are at their second sighting"},
     {"ssd-scrub-rate", "auto", Text{&Config::ssd_scrub_rate, CheckScrubRate, ScrubRateForm},
      "how fast the SSD tier is read in the background to find what rots; auto: in ten days"},
+    {"gpu", "off",
+     Text{&Config::gpu, [](std::string_view text) { return ParseGpu(text).status(); },
+          [] {
+            return std::string_view(
+                "DEVICE=BYTES, a number of CUDA's from 0 to 63, 64MiB to 1TiB; or off");
+          }},
+     "GPU tier: memory of a device for what is read often; needs ssd; no start without the device"},
     {"index-bytes", "auto",
      Text{&Config::index_bytes,
           [](std::string_view text) { return ParseIndexBytes(text).status(); },

@@ -98,6 +98,19 @@ absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text) {
   return folders;
 }
 
+absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text) {
+  if (text == "off") return std::optional<GpuShare>();
+  const size_t equals = text.find('=');
+  if (equals == std::string_view::npos) return absl::InvalidArgumentError("expected DEVICE=BYTES");
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t device, ParseInteger(text.substr(0, equals)));
+  CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(text.substr(equals + 1)));
+  if (device > limits::kGpuDeviceMax) return absl::InvalidArgumentError("no such number");
+  if (bytes < limits::kGpuBytesMin || bytes > limits::kGpuBytesMax) {
+    return absl::InvalidArgumentError("bytes out of range");
+  }
+  return std::optional<GpuShare>({.device = static_cast<uint32_t>(device), .bytes = bytes});
+}
+
 absl::StatusOr<WriteBudgetValue> ParseWriteBudget(std::string_view text) {
   WriteBudgetValue value;
   if (text == "off") return value;

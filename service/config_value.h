@@ -42,6 +42,14 @@ struct SsdFolder {
 // "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
+// A device of the GPU tier, as CUDA counts them, and how many bytes of it.
+struct GpuShare {
+  uint32_t device = 0;
+  uint64_t bytes = 0;
+};
+// "DEVICE=BYTES"; "off": nullopt.
+absl::StatusOr<std::optional<GpuShare>> ParseGpu(std::string_view text);
+
 // What may be written a day, in one of the two; "off": neither.
 struct WriteBudgetValue {
   uint64_t bytes = 0;

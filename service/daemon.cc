@@ -8,9 +8,11 @@
 #include "base/log_drops.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "kernels/backend.h"
 #include "service/daemon_options.h"
 #include "service/limits.h"
 #include "service/process.h"
+#include "service/tier/gpu/gpu_tier.h"
 #include "service/tier/ssd/ssd_tier.h"
 #include "transport/local/server.h"
 #include "transport/ucx_module.h"
@@ -24,8 +26,9 @@ constexpr absl::Duration kDrainStep = absl::Milliseconds(10);
 
 std::string_view DaemonVersion() { return CAIRN_VERSION; }
 
-Daemon::Daemon(const Config& config)
+Daemon::Daemon(const Config& config, Machine machine)
     : config_(config),
+      machine_(std::move(machine)),
       side_objects_(
           {.bytes_max = limits::kSideObjectsBytesMax, .count_max = limits::kSideObjectsMax}),
       query_squares_(limits::kQuerySquaresBytesMax),
@@ -41,8 +44,8 @@ Daemon::Daemon(const Config& config)
                      }},
                 PeersMax(config)) {}
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config) {
-  auto daemon = std::unique_ptr<Daemon>(new Daemon(config));
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Machine machine) {
+  auto daemon = std::unique_ptr<Daemon>(new Daemon(config, std::move(machine)));
   const absl::Status status = daemon->StartAll();
   if (!status.ok()) return status;
   return daemon;
@@ -58,10 +61,27 @@ absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFo
     options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
   }
   if (const std::optional<uint64_t> bytes = IndexBytesOf(config_); bytes.has_value()) {
-    options.images_max =
-        (*bytes - limits::AwakeBytesMax(config_.host_bytes, *bytes)) / limits::kIndexBytesAtRest;
+    options.images_max = (*bytes - AwakeBytesMaxOf(config_)) / limits::kIndexBytesAtRest;
   }
   return SsdTier::Make(options);
+}
+
+absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::OpenGpu(const GpuShare& gpu, HostTier& host) {
+  SetStep("making the GPU tier");
+  std::unique_ptr<kernels::Runtime> device = machine_.open_device(static_cast<int>(gpu.device));
+  if (device == nullptr) {
+    const kernels::Availability found = kernels::Probe();
+    return absl::FailedPreconditionError(
+        found.is_available ? absl::StrCat("gpu: unavailable: no CUDA device ", gpu.device)
+                           : absl::StrCat("gpu: ", ToAbsl(found.reason)));
+  }
+  const std::string name(device->name());
+  auto tier = GpuTier::Make(std::move(device), {.path = absl::StrCat("gpu:", gpu.device),
+                                                .capacity_bytes = gpu.bytes,
+                                                .host_memory = host.arena().mapping()});
+  if (!tier.ok()) return Annotate(tier.status(), "gpu");
+  LogInfo("daemon", "GPU tier", {{"device", name}, {"bytes", gpu.bytes}});
+  return tier;
 }
 
 absl::Status Daemon::StartStore() {
@@ -78,7 +98,11 @@ absl::Status Daemon::StartStore() {
                           },
                       .needs_hugetlb = config_.huge_pages == "required"}));
   std::vector<std::unique_ptr<CopyTier>> others;
-  uint64_t extents_max = 0;  // of the other tiers
+  if (const std::optional<GpuShare> gpu = GpuOf(config_); gpu.has_value()) {
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, OpenGpu(*gpu, *host));
+    others.push_back(std::move(tier));
+  }
+  uint64_t extents_max = 0;  // of the SSD tier
   if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
     CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, OpenSsd(folders));
     extents_max = ssd->extents_max();
@@ -87,8 +111,7 @@ absl::Status Daemon::StartStore() {
   tiers_ = std::make_unique<Tiers>(std::move(host), std::move(others));
   const uint64_t host_bytes = tiers_->host().capacity_bytes();
   const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
-  const uint64_t awake_max = limits::AwakeBytesMax(
-      config_.host_bytes, IndexBytesOf(config_).value_or(limits::kIndexBytesMax));
+  const uint64_t awake_max = AwakeBytesMaxOf(config_);
   index_ = std::make_unique<BlockIndex>(
       BlockIndex::Options{
           .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
@@ -129,6 +152,7 @@ absl::Status Daemon::StartAll() {
       Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_),
                       .write_budget_bytes = WriteBudgetOf(config_, *tiers_)});
   put_->durable_waits = &upkeep_->durable_waits();
+  get_->read_notes = upkeep_->read_notes();
   index_->SetWake([this] { upkeep_->Wake(); });
   upkeep_->Start();
   if (config_.socket != "off") CAIRN_RETURN_IF_ERROR(StartLocal());

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
+#include "kernels/runtime.h"
 #include "service/config.h"
 #include "service/front/admin_service.h"
 #include "service/front/control_server.h"
@@ -36,9 +38,17 @@
 
 namespace cairn {
 
+class GpuTier;
 class SsdTier;
 
 std::string_view DaemonVersion();
+
+// What the daemon has of the machine beside files and sockets. Tests have devices of their own.
+struct Machine {
+  // Null: there is no such device; kernels::Probe() says why.
+  std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
+      kernels::OpenCudaRuntime;
+};
 
 class Daemon {
  public:
@@ -47,7 +57,8 @@ class Daemon {
   // returns, the tiers have found what outlived the process before, the data planes listen, every
   // call is answered and /readyz is 200. Errors name the knob or the address, and nothing is left
   // of it.
-  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config);
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
+                                                       Machine machine = Machine());
   ~Daemon() { Stop(); }
 
   // "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
@@ -70,11 +81,12 @@ class Daemon {
   std::vector<DeviceReport> Devices() const { return tiers_->Devices(); }
 
  private:
-  explicit Daemon(const Config& config);
+  Daemon(const Config& config, Machine machine);
   absl::Status StartAll();
   absl::Status StartProbes();
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
+  absl::StatusOr<std::unique_ptr<GpuTier>> OpenGpu(const GpuShare& gpu, HostTier& host);
   void Recover();
   absl::Status StartLocal();
   absl::Status StartUcx();
@@ -90,6 +102,7 @@ class Daemon {
   DataServer& AddDataServer(std::string_view transport_label);
 
   const Config config_;
+  const Machine machine_;
   const Clock& clock_ = RealClock::Get();
   const absl::Time started_ = clock_.Now();
   std::atomic<bool> is_draining_{false};

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "service/limits.h"
 
 namespace cairn {
 
@@ -33,6 +34,18 @@ std::vector<SsdFolder> SsdFoldersOf(const Config& config) {
   absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsd(config.ssd);
   CAIRN_CHECK_OK(folders);  // a row checks it
   return *std::move(folders);
+}
+
+std::optional<GpuShare> GpuOf(const Config& config) {
+  absl::StatusOr<std::optional<GpuShare>> gpu = ParseGpu(config.gpu);
+  CAIRN_CHECK_OK(gpu);  // a row checks it
+  return *gpu;
+}
+
+uint64_t AwakeBytesMaxOf(const Config& config) {
+  const uint64_t gpu_bytes = GpuOf(config).value_or(GpuShare()).bytes;
+  return limits::AwakeBytesMax(config.host_bytes + gpu_bytes,
+                               IndexBytesOf(config).value_or(limits::kIndexBytesMax));
 }
 
 IoChoice IoOf(const Config& config) {

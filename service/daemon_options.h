@@ -20,6 +20,10 @@ ControlAddress ControlOf(const Config& config);
 std::optional<ControlAddress> AdminOf(const Config& config);
 codecs::Recipe RecipeOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
+// Absent: off.
+std::optional<GpuShare> GpuOf(const Config& config);
+// What blocks that are not at rest may take of the index.
+uint64_t AwakeBytesMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
 // Bytes a day; 0: any.

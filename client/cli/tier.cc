@@ -244,7 +244,7 @@ const Command kTier{
     .operands = "[retire PATH | admit PATH]",
     .summary = "Shows the tiers and their devices, retires a device or takes it back",
     .details =
-        "PATH is the folder of a device, as --ssd of cairnd names it.\n\n"
+        "PATH is the folder of a device, as --ssd of cairnd names it, or gpu:N of --gpu.\n\n"
         "retire   no new images go to the device; what it holds is read. Until admit, or the\n"
         "         end of the daemon: to take a drive out for good, take its --ssd away too.\n"
         "admit    the device takes images again. One that failed writes is tried at once.\n\n"
@@ -253,7 +253,8 @@ const Command kTier{
         "  ok          it serves\n"
         "  capped      its file system is too full for all that it may take\n"
         "  read-only   it failed writes, or is retired\n"
-        "  out         it is not there or cannot be opened, and is tried again\n\n"
+        "  out         it is not there or cannot be opened, and is tried again; a GPU that\n"
+        "              failed stays out until the daemon starts again\n\n"
         "CARRIED are bytes that were written again because they were in use when their segment\n"
         "was due; the line of writes has both a day, and what --ssd-write-budget of cairnd "
         "leaves.\n"

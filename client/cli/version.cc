@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "client/cli/command.h"
 #include "client/cli/output.h"
@@ -7,32 +11,55 @@
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
+#include "kernels/backend.h"
+#include "kernels/runtime.h"
 #include "proto/frame.h"
 
 namespace cairn::cli {
 namespace {
 
+// CUDA devices by name, in their order.
+std::vector<std::string> Devices() {
+  std::vector<std::string> names;
+  for (int device = 0;; ++device) {  // ends: there is none of the next number
+    const auto opened = kernels::OpenCudaRuntime(device);
+    if (opened == nullptr) {
+      return names;
+    }
+    names.emplace_back(opened->name());
+  }
+}
+
 absl::Status Run(const Arguments& arguments) {
   const codecs::Backend* backend = nullptr;
   const std::string_view active =
       codecs::ActiveBackend(&backend) == codecs::Error::kOk ? backend->name : "unknown";
+  const kernels::Availability kernels = kernels::Probe();
+  const std::vector<std::string> devices = Devices();
   if (arguments.is_json()) {
-    JsonWriter()
-        .BeginObject()
+    JsonWriter json;
+    json.BeginObject()
         .Field("version", CAIRN_VERSION_TEXT)
         .Field("image_version", uint32_t{codecs::kImageVersion})
         .Field("frame_version", uint32_t{proto::kFrameVersion})
         .Field("codec_backend", active)
         .Field("crc_backend", codecs::ActiveCrc32cForm().name)
         .Field("recipes", codecs::KnownRecipes())
-        .EndObject()
-        .Print();
+        .Field("kernels", kernels.reason)
+        .Key("devices")
+        .BeginArray();
+    for (const std::string& name : devices) {
+      json.String(name);
+    }
+    json.EndArray().EndObject().Print();
     return absl::OkStatus();
   }
   absl::PrintF(
-      "cairnctl %s\nimage format %d, frame format %d\ncodecs %s, checksums %s\nrecipes %s\n",
+      "cairnctl %s\nimage format %d, frame format %d\ncodecs %s, checksums %s\nrecipes %s\n"
+      "devices %s\n",
       CAIRN_VERSION_TEXT, codecs::kImageVersion, proto::kFrameVersion, ToAbsl(active),
-      codecs::ActiveCrc32cForm().name, ToAbsl(codecs::KnownRecipes()));
+      codecs::ActiveCrc32cForm().name, ToAbsl(codecs::KnownRecipes()),
+      devices.empty() ? std::string(kernels.reason) : absl::StrJoin(devices, ", "));
   return absl::OkStatus();
 }
 

@@ -56,6 +56,12 @@ CASES = {
         "device 1 of n1 is read-only",
         "critical",
     ),
+    "CairnGpuOut": Case(
+        one("cairn_gpu_state", "0x30 1x10", 'state="out"'),
+        one("cairn_gpu_state", "1x40", 'state="read-only"') | one("cairn_gpu_state", FLAT, 'state="out"'),
+        {"state": "out"},
+        "the GPU of n1 is out",
+    ),
     "CairnDeviceErrors": Case(
         *both("cairn_ssd_io_errors_total", "0x30 2x10", "0 2x39", 'device="0",op="write"'),
         {"device": "0"},
