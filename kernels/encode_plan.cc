@@ -26,13 +26,18 @@ static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
 static_assert(kStepStripsTile == codecs::kStepStripsForm);
-static_assert(kEncodeItemLists == 6);
+static_assert(kEncodeItemLists == 7);
 static_assert(sizeof(EncodeTask) % 8 == 0);
 
 constexpr uint32_t kNoList = kEncodeLists;
 
 uint32_t TileCount(const codecs::ImageSpec& spec) {
   return static_cast<uint32_t>(codecs::TilingOf(spec).count());
+}
+
+bool CodesWithSide(const codecs::ImageSpec& spec) {
+  return spec.recipe.NeedsSideObject() ||
+         (spec.recipe.MayHaveProfile() && spec.side_object_count != 0);
 }
 
 Error Check(const EncodeJob& job) {
@@ -42,7 +47,8 @@ Error Check(const EncodeJob& job) {
   if (const Error error = codecs::CheckCodableWith(spec, job.side); error != Error::kOk) {
     return error;
   }
-  if (spec.recipe.NeedsSideObject() && !IsAligned(job.side_object)) return Error::kInvalidShape;
+  if (!codecs::IsEncodableWith(spec, job.side.profile)) return Error::kNoProfile;
+  if (CodesWithSide(spec) && !IsAligned(job.side_object)) return Error::kInvalidShape;
   if (!IsAligned(job.image)) return Error::kInvalidShape;
   return CheckView(spec, spec.slice, job.source, job.slots);
 }
@@ -58,6 +64,8 @@ uint32_t ListOf(uint16_t form) {
       return static_cast<uint32_t>(EncodeList::kAffineAny);
     case TileLayoutId::kPatterned:
       return static_cast<uint32_t>(EncodeList::kPatternedAny);
+    case TileLayoutId::kMixed:
+      return static_cast<uint32_t>(EncodeList::kMixedAny);
     case TileLayoutId::kFp8:
       return static_cast<uint32_t>(EncodeList::kFp8Any);
     case TileLayoutId::kStrips:
@@ -87,6 +95,7 @@ uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geom
   uint32_t rules = 0;
   if (recipe.is_clipped) rules |= kRuleClipped;
   if (recipe.is_nearest) rules |= kRuleNearest;
+  if (recipe.id == RecipeId::kMixKvq) rules |= uint32_t{recipe.variant} << kRuleVariantShift;
   const bool keeps_first =
       recipe.is_clipped || recipe.id == RecipeId::kArkv || recipe.NeedsProfile();
   if (keeps_first && is_first) rules |= kRuleFirstIsRow;
@@ -104,13 +113,16 @@ EncodeTask TaskOf(const EncodeJob& job, uint32_t job_index, uint32_t index, uint
   task.slot = codecs::U8(job.slots) + slot;
   task.source = BaseOf(job.source, spec.slice, area);
   task.plane = kPlanesOfImage * job_index + area.plane_first;
-  if (spec.recipe.NeedsSideObject()) {
+  if (CodesWithSide(spec)) {
     task.head = HeadNumber(job.side, {area.slice.layer_first, area.slice.head_first});
   }
   task.form = FormOf(spec, geometry);
   task.rules = RulesOf(spec, geometry);
+  const uint64_t head = index / codecs::PlaneCount(spec.tile.kind);
+  if (job.query_magnitudes != nullptr && task.form == codecs::kMixedForm) {
+    task.scores = reinterpret_cast<const uint8_t*>(job.query_magnitudes + head * spec.tile.k_dim);
+  }
   if (job.token_scores != nullptr && spec.recipe.id == RecipeId::kArkv) {
-    const uint64_t head = index / codecs::PlaneCount(spec.tile.kind);
     task.scores = reinterpret_cast<const uint8_t*>(job.token_scores + head * spec.tokens);
   }
   return task;
@@ -145,6 +157,9 @@ class EncodePlanMaker {
       const codecs::ImageSpec& spec = *jobs_[i].spec;
       planes_[i] = RecordsOf(spec, spec.slice, jobs_[i].source, i);
       AddSide(spec, jobs_[i].side, jobs_[i].side_object, &planes_[i]);
+      if (spec.recipe.MayHaveProfile() && CodesWithSide(spec)) {
+        AddMagnitudes(*jobs_[i].side.profile, jobs_[i].side_object, &planes_[i]);
+      }
       if (spec.recipe.id == RecipeId::kCairn) profiles_.Add(*jobs_[i].side.profile, &planes_[i]);
       tiles += TileCount(spec);
       Count(spec, &items);
@@ -256,6 +271,7 @@ bool IsEncodable(const codecs::ImageSpec& spec) {
     case RecipeId::kCairn:
     case RecipeId::kCairnHot:
     case RecipeId::kPatternkv:
+    case RecipeId::kMixKvq:
       return true;
     case RecipeId::kArkv:
       return !spec.recipe.NeedsPlan();

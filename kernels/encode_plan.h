@@ -26,11 +26,12 @@ struct EncodeJob {
   std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec), in any state afterwards
   std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
                                // tiles, and leave header and directory to WritePrefix()
-  // As codecs::EncodeInputs has them, the scores on the device.
+  // As codecs::EncodeInputs has them, scores and magnitudes on the device.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
-  codecs::DecodeInputs side = {};          // what the recipe needs, parsed on the host
-  const std::byte* side_object = nullptr;  // its bytes on the device, at a multiple of 16
+  const float* query_magnitudes = nullptr;  // likewise
+  codecs::DecodeInputs side = {};           // what the spec names, parsed on the host
+  const std::byte* side_object = nullptr;   // its bytes on the device, at a multiple of 16
 };
 
 struct EncodePlan {
@@ -40,8 +41,7 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// Whether there are kernels for the recipe: raw, exact, fp8, kivi, logquant, arkv, cairn,
-// cairn-hot and patternkv. The host encodes the others.
+// Whether there are kernels for the recipe: all but ott and arkv:paper, which the host encodes.
 [[nodiscard]] bool IsEncodable(const codecs::ImageSpec& spec);
 
 // Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the

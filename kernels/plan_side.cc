@@ -49,6 +49,13 @@ void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
   k.scale_inverses = OnDevice(profile.bytes(), profile.ScaleInverses({}), on_device);
 }
 
+void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
+                   PlaneRecords* records) {
+  if (profile.HasBasis()) return;  // its steps are of components
+  const uint8_t* channels = codecs::U8(profile.Channels(0, {}));
+  records->front().side = OnDevice(profile.bytes(), channels, on_device);
+}
+
 uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at) {
   const uint32_t heads = side.profile != nullptr ? side.profile->heads() : side.bank->heads();
   return at.layer * heads + at.head;

@@ -25,6 +25,10 @@ namespace cairn::kernels {
 void AddSide(const codecs::ImageSpec& spec, const codecs::DecodeInputs& side,
              const std::byte* on_device, PlaneRecords* records);
 
+// Of an image whose encoder reads off a profile how large queries are, where that says it.
+void AddMagnitudes(const codecs::Profile& profile, const std::byte* on_device,
+                   PlaneRecords* records);
+
 // The number of a head among those of the side object.
 [[nodiscard]] uint32_t HeadNumber(const codecs::DecodeInputs& side, codecs::ProfileHead at);
 

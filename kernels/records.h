@@ -171,6 +171,7 @@ enum class EncodeList : uint8_t {
   // Into the slots of tiles; each has a list of items.
   kAffineAny,     // codes between a (min, range), a block a tile
   kPatternedAny,  // the same of what patterns of a bank leave
+  kMixedAny,      // channels in classes, of K, a block a tile
   kFp8Any,        // bytes of E4M3 with a scale a token, a block a tile
   kStripsAny,     // what of a strip has to be known before its place, a warp a strip
   kStepsAny,      // the same of codes by the steps of a profile
@@ -188,11 +189,12 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
 
 // How a tile's rows and params are chosen. Bits of EncodeTask::rules.
-inline constexpr uint16_t kRuleClipped = 1;      // ranges may shrink to their least squared error
-inline constexpr uint16_t kRuleFirstIsRow = 2;   // token 0, the first of its chain
-inline constexpr uint16_t kRuleFirstStays = 4;   // it is stored as a row, but coded as any other
-inline constexpr uint16_t kRuleScores = 8;       // scores of tokens are stored
-inline constexpr uint16_t kRuleAgeing = 16;      // rows are those of EncodeImage::ageing, too
+inline constexpr uint16_t kRuleClipped = 1;       // ranges may shrink to their least squared error
+inline constexpr uint16_t kRuleFirstIsRow = 2;    // token 0, the first of its chain
+inline constexpr uint16_t kRuleFirstStays = 4;    // it is stored as a row, but coded as any other
+inline constexpr uint16_t kRuleScores = 8;        // scores of tokens are stored
+inline constexpr uint16_t kRuleAgeing = 16;       // rows are those of EncodeImage::ageing, too
+inline constexpr uint16_t kRuleVariantShift = 8;  // above it: the variant of mixkvq
 inline constexpr uint16_t kRuleNearest = 64;     // patterns are those of the least squared distance
 inline constexpr uint16_t kRuleSmallNorms = 32;  // those of V make tokens of K and V rows; V is the
                                                  // tile itself, or of K the one behind it
@@ -203,7 +205,8 @@ struct EncodeTask {
                           // codes that wait, 2 bytes an element, and of cairn-hot, but in V, for
                           // values, 4 bytes
   uint8_t* source;        // its layer and head in page 0, token 0; only read
-  const uint8_t* scores;  // of its tokens, fp32 each; null: none are known
+  const uint8_t* scores;  // of its tokens, or of mixkvq magnitudes of queries at its channels, fp32
+                          // each; null: none are known
   uint32_t plane;         // its PlaneRecord
   uint32_t head;          // its number in the side object
   uint16_t form;          // that it is coded in, if that makes it smaller than raw

@@ -38,7 +38,7 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
       }
     }
   }
-  if (specs_[0].recipe.NeedsSideObject()) {
+  if (specs_[0].side_object_count != 0) {
     CAIRN_ASSIGN_OR_RETURN(side_on_device_, Upload(side_));
   }
   slot_bytes_ = kernels::SlotBytes(specs_[0]);

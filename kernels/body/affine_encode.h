@@ -138,15 +138,12 @@ CAIRN_DEVICE void StoreParamsOfTokens(const EncodeTile& tile, EncodeShared* shar
   }
 }
 
-// The code of an element, by params that the block has stored.
-CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t token, uint32_t channel,
-                             float value) {
-  const PlaneRecord& plane = tile.plane;
-  const uint32_t pair_at = tile.params_at + 4 * PairOf(plane, token, channel);
-  const auto params = LoadRecord<uint32_t>(tile.task.slot + pair_at);
+// The code of a value, by params that the block has stored.
+CAIRN_DEVICE uint32_t CodeOf(const EncodeTile& tile, uint32_t pair, uint32_t bits, float value) {
+  const auto params = LoadRecord<uint32_t>(tile.task.slot + tile.params_at + 4 * pair);
   const float min = codecs::Fp16ToFloat(static_cast<uint16_t>(params));
   const float range = codecs::Fp16ToFloat(static_cast<uint16_t>(params >> 16));
-  return codecs::Narrow(codecs::Code8(value, min, codecs::InverseStep(8, range)), plane.bits);
+  return codecs::Narrow(codecs::Code8(value, min, codecs::InverseStep(8, range)), bits);
 }
 
 template <typename ValueAt>
@@ -160,7 +157,8 @@ CAIRN_DEVICE void StoreCodes(const EncodeTile& tile, const EncodeShared& shared,
     for (uint32_t c = 0; c < of_byte && first + c < plane.dim; ++c) {
       if (IsMarked(shared.is_row, token)) break;
       const float value = value_at(token, first + c);
-      byte |= CodeOf(tile, token, first + c, value) << (c * plane.bits);
+      const uint32_t pair = PairOf(plane, token, first + c);
+      byte |= CodeOf(tile, pair, plane.bits, value) << (c * plane.bits);
     }
     StoreGlobal(tile.task.slot + i, static_cast<uint8_t>(byte));
   }

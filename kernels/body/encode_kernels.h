@@ -10,6 +10,7 @@
 #include "kernels/body/fp8_encode.h"
 #include "kernels/body/hot_encode.h"
 #include "kernels/body/image_encode.h"
+#include "kernels/body/mixed_encode.h"
 #include "kernels/body/patterned_encode.h"
 #include "kernels/body/step_encode.h"
 #include "kernels/body/strips_encode.h"
@@ -26,6 +27,7 @@ void ForEachEncodeKernel(Launch&& launch) {
   launch.template Kernel<&EncodeAffineAny>(shape(EncodeList::kAffineAny, sizeof(EncodeShared)));
   launch.template Kernel<&EncodePatternedAny>(
       shape(EncodeList::kPatternedAny, sizeof(PatternedEncodeShared)));
+  launch.template Kernel<&EncodeMixedAny>(shape(EncodeList::kMixedAny, sizeof(MixedEncodeShared)));
   launch.template Kernel<&EncodeFp8Any>(shape(EncodeList::kFp8Any, sizeof(EncodeShared)));
   launch.template Kernel<&EncodeStripsAny>(
       shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));

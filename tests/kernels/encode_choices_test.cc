@@ -101,6 +101,82 @@ TEST_F(EncodeChoicesTest, GatesOfGroups) {
   EXPECT_GT(with_rows_, 11U);
 }
 
+constexpr const char* kMixed[] = {"mixkvq", "mixkvq:paper", "mixkvq:paper/7b", "mixkvq:paper/14b",
+                                  "mixkvq:paper/32b"};
+
+TEST_F(EncodeChoicesTest, ClassesOfEveryTail) {
+  constexpr uint16_t kTokens[] = {1, 16, 33, 64, 127, 128, 129, 200, 300};
+  uint32_t trial = 0;
+  for (const char* recipe : kMixed) {
+    for (const uint16_t tokens : kTokens) {
+      const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
+      SCOPED_TRACE(testing::Message()
+                   << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
+      CheckImage(MakeImage(recipe, Kv(dtype, 41, 8), tokens, Content::kBell), AnyWholeShape());
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(coded_, 100U);
+}
+
+TEST_F(EncodeChoicesTest, ClassesOfEveryContent) {
+  const TileShape kShapes[] = {
+      Kv(DType::kBf16, 70, 40),
+      Kv(DType::kFp32, 3, 5),
+      {GroupKind::kLatent, DType::kFp16, 300, 0},
+  };
+  uint32_t trial = 0;
+  for (const TileShape& shape : kShapes) {
+    for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
+      const char* recipe = kMixed[trial++ % std::size(kMixed)];
+      const auto tokens = static_cast<uint16_t>(1 + random_() % 150);
+      SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
+                                      << shape.k_dim << ", content " << content);
+      CheckImage(MakeImage(recipe, shape, tokens, static_cast<Content>(content)), AnyWholeShape());
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(raw_, 5U);
+  EXPECT_GT(coded_, 40U);
+  EXPECT_GT(with_rows_, 5U);
+}
+
+// By magnitudes of queries, of which many are equal, and by what a profile says of them.
+TEST_F(EncodeChoicesTest, ClassesByQueries) {
+  const TileShape shape = Kv(DType::kBf16, 60, 16);
+  for (uint32_t round = 0; round < 12; ++round) {
+    ImageOf image = MakeImage(kMixed[round % 5], shape, 70, Content::kFewRows);
+    std::vector<float> magnitudes(size_t{4} * shape.k_dim);
+    for (float& magnitude : magnitudes) magnitude = static_cast<float>(random_() % 4);
+    DeviceBytes on_device(std::as_bytes(std::span(magnitudes)), false);
+    EncodeJob job;
+    if (round % 3 != 0) {
+      image.side = MakeProfile(shape);
+      ASSERT_EQ(codecs::SetRecipe(kMixed[round % 5], image.Inputs(), {1}, &image.spec), Error::kOk);
+      ASSERT_EQ(image.spec.side_object_count, 1U);
+    }
+    if (round % 2 == 0) job.query_magnitudes = reinterpret_cast<const float*>(on_device.address());
+    Reencode(&image, round % 2 == 0 ? codecs::EncodeInputs{.query_magnitudes = magnitudes}
+                                    : codecs::EncodeInputs{});
+    CheckImage(image, AnyWholeShape(), job);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(EncodeChoicesTest, PlansRefuseProfilesThatAreNone) {
+  ImageOf image = MakeImage("mixkvq", Kv(DType::kBf16, 32, 32), 40, Content::kBell);
+  image.side = MakeProfile(image.spec.tile);
+  ASSERT_EQ(codecs::SetRecipe("mixkvq", image.Inputs(), {1}, &image.spec), Error::kOk);
+  PagedCache cache(image.spec, image.spec.slice, CacheShape{}, random_);
+  EncodeJob job = JobOf(image, cache);
+  EXPECT_EQ(Encode({job}).error, Error::kOk);
+  job.side_object += 8;
+  EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
+  job = JobOf(image, cache);
+  job.side = {};
+  EXPECT_EQ(Encode({job}).error, Error::kNoProfile);
+}
+
 TEST_F(EncodeChoicesTest, PlansRefuseBanksThatAreNone) {
   ImageOf image = MakeImage("patternkv:2", Kv(DType::kBf16, 32, 32), 40, Content::kBell);
   PagedCache cache(image.spec, image.spec.slice, CacheShape{}, random_);

@@ -139,7 +139,7 @@ class EncodeFixture : public DecodeFixture {
   static EncodeJob JobOf(const ImageOf& image, const PagedCache& cache, EncodeJob job = {}) {
     job.spec = &image.spec;
     job.source = cache.view();
-    if (image.side == nullptr) return job;
+    if (image.side == nullptr || image.spec.side_object_count == 0) return job;
     job.side = image.Inputs();
     job.side_object = image.side->on_device->address();
     return job;

@@ -185,7 +185,7 @@ TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
   using View = PagedView;
   EXPECT_EQ(error_of([](Spec&, View&) {}), Error::kOk);
   EXPECT_EQ(error_of([](Spec& s, View&) { s.tokens = 0; }), Error::kInvalidShape);
-  for (const char* recipe : {"ott:2", "mixkvq"}) {
+  for (const char* recipe : {"ott:2", "ott:4"}) {
     EXPECT_EQ(error_of([&](Spec& s, View&) {
                 EXPECT_EQ(codecs::ParseRecipe(recipe, &s.recipe), Error::kOk);
               }),

@@ -47,13 +47,9 @@ FP8_ENCODE = "kernels/body/fp8_encode.h"
 STRIPS_ENCODE = "kernels/body/strips_encode.h"
 STRIPS_CHOICE = "kernels/body/strips_choice.h"
 IMAGE_ENCODE = "kernels/body/image_encode.h"
-ENCODED_STEPS = ["tests/kernels/encode_steps_test.cc"]
-CENTRE = "kernels/body/centre.h"
-STEP_ENCODE = "kernels/body/step_encode.h"
-HOT_WIDTHS = "kernels/body/hot_widths.h"
-HOT_ENCODE = "kernels/body/hot_encode.h"
-ENCODED_CHOICES = ["tests/kernels/encode_choices_test.cc"]
-PATTERNED_ENCODE = "kernels/body/patterned_encode.h"
+ENCODED_STEPS, ENCODED_CHOICES = ["tests/kernels/encode_steps_test.cc"], ["tests/kernels/encode_choices_test.cc"]
+CENTRE, HOT_WIDTHS = "kernels/body/centre.h", "kernels/body/hot_widths.h"
+STEP_ENCODE, HOT_ENCODE, PATTERNED_ENCODE, MIXED_ENCODE = (f"kernels/body/{name}_encode.h" for name in ("step", "hot", "patterned", "mixed"))
 ATTENTION = ["tests/kernels/attention_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
@@ -238,6 +234,17 @@ MUTATIONS = {
     "patterns_row": (ENCODED_CHOICES, PATTERNED_ENCODE, "IsMarked(shared.is_predicted, token) &&\n           !IsMarked(shared.tile.is_row, token);", "IsMarked(shared.is_predicted, token);"),
     "patterns_straddle": (ENCODED_CHOICES, PATTERNED_ENCODE, "number << (bit - 8 * i) : number >> (8 * i - bit)", "number << (bit - 8 * i) : 0"),
     "patterns_left": (ENCODED_CHOICES, PATTERNED_ENCODE, "is_predicted ? PatternOf(", "is_predicted || token < 4096 ? PatternOf("),
+    "classes_rank": (ENCODED_CHOICES, MIXED_ENCODE, "(other == own && c < channel)", "(other == own && c > channel)"),
+    "classes_profile": (ENCODED_CHOICES, MIXED_ENCODE, "codecs::Exp2(-LoadChannel(plane, task.head, channel).step_log)", "codecs::Exp2(LoadChannel(plane, task.head, channel).step_log)"),
+    "classes_given": (ENCODED_CHOICES, MIXED_ENCODE, "if (task.scores != nullptr) return", "if (task.scores == task.source) return"),
+    "classes_rows": (ENCODED_CHOICES, MIXED_ENCODE, "      if (IsMarked(shared->tile.is_row, token)) continue;\n      of.Add", "      of.Add"),
+    "classes_variant": (ENCODED_CHOICES, MIXED_ENCODE, "tile.task.rules >> kRuleVariantShift", "1 + 0 * tile.task.rules"),
+    "classes_order": (ENCODED_CHOICES, MIXED_ENCODE, "next + CountBits(all & below)", "next + CountBits(all & (below | below << 1))"),
+    "classes_row_codes": (ENCODED_CHOICES, MIXED_ENCODE, "if (IsMarked(shared.tile.is_row, token)) break;", ""),
+    "classes_row_source": (ENCODED_CHOICES, MIXED_ENCODE, "if (!IsMarked(shared.tile.is_row, token)) {", "if (tile.task.slot != nullptr) {"),
+    "classes_pair": (ENCODED_CHOICES, MIXED_ENCODE, "token / plane.group * columns + column;", "0 * token / plane.group * columns + column;"),
+    "classes_constant": (ENCODED_CHOICES, MIXED_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
+    "classes_no_sync": (ENCODED_CHOICES, MIXED_ENCODE, "  OrderByClass(plane, shared);\n  SyncBlock();", "  OrderByClass(plane, shared);"),
     "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
     "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
     "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),

@@ -37,7 +37,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn(said, done.stdout)
         rows = table(done.stdout)
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "decode"], DECODED)
-        for recipe in ("kivi:2", "patternkv:2", "exact", "cairn:2.3", "cairn:2.3/basis", "cairn-hot:2.4", "cairn-hot:2.4/basis"):
+        for recipe in ("kivi:2", "mixkvq", "patternkv:2", "exact", "cairn:2.3", "cairn:2.3/basis", "cairn-hot:2.4", "cairn-hot:2.4/basis"):
             self.assertIn(("encode", recipe), rows)
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "attend"], ["kivi:8", "kivi:4", "kivi:2"])
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "CRC"], ["raw", "kivi:2", "exact"])
