@@ -54,6 +54,7 @@ void PacedStream::OnCancel() {
   }
   OnGone();
   FinishIfOver();
+  HandOver(this);  // to OnDone(), which gRPC calls once this is over, whoever finished
 }
 
 void PacedStream::OnAlarm() {
