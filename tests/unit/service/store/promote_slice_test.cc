@@ -47,12 +47,12 @@ class PromoteSliceTest : public PromoteTest {
     EXPECT_TRUE(absl::IsNotFound(get.Await().status())) << get.Await().status();
     AwaitReads();
   }
-  // Lets the tier do what it has now, and waits until the read goes on.
+  // Lets the tier do what it has now, and waits until the read goes on: of a head, in two places.
   void CompleteHeader() {
     ASSERT_EQ(cold.waiting().size(), 1u);
     const TransferId header = cold.waiting()[0];
     Complete({header});
-    ASSERT_TRUE(WaitFor([&] { return !cold.waiting().empty(); }));
+    ASSERT_TRUE(WaitFor([&] { return cold.waiting().size() == 2; }));
   }
 };
 
