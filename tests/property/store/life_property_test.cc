@@ -143,6 +143,7 @@ class Life {
       EXPECT_TRUE(absl::IsNotFound(answer.status()) || absl::IsDataLoss(answer.status()) ||
                   absl::IsResourceExhausted(answer.status()))
           << answer.status();
+      miss_ = answer.status();
       return false;
     }
     const std::vector<std::byte> source = StoreFixture::Source(space, KeyOf(block), 0, whole);
@@ -191,7 +192,7 @@ class Life {
     for (const uint64_t block : lease.blocks) {
       if (deleted_since_lease_.contains(block)) continue;
       EXPECT_TRUE(Get(block, absl::Milliseconds(300)) || !is_owed)
-          << "block " << block << " is leased";
+          << "block " << block << " is leased: " << miss_;
       counts_.leased += is_owed ? 1 : 0;
     }
   }
@@ -279,6 +280,7 @@ class Life {
   std::map<uint64_t, Block> blocks_;
   std::deque<Lease> leases_;
   std::set<uint64_t> deleted_since_lease_;
+  absl::Status miss_;  // of the last Get() that found nothing
   Fault fault_ = kNone;
   uint64_t fault_steps_ = 0;
 };
