@@ -29,8 +29,9 @@ struct Options {
   int rounds = 5;
   bool quick = false;  // small sizes: shows that it runs, measures nothing
   std::string json_path;
-  bool counts_cpu_time = false;  // of a bench of one thread
-  std::string only;              // cases whose names contain it, and the first, the yardstick
+  bool counts_cpu_time = false;        // of a bench of one thread
+  std::string only;                    // cases whose names contain it, and the first, the yardstick
+  std::string folder = "build/bench";  // of what is to lie on a drive
 };
 
 inline Options ParseOptions(int argc, char** argv) {
@@ -46,8 +47,11 @@ inline Options ParseOptions(int argc, char** argv) {
       options.json_path = argv[++i];
     } else if (flag == "--only" && has_value) {
       options.only = argv[++i];
+    } else if (flag == "--folder" && has_value) {
+      options.folder = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--rounds N] [--quick] [--only TEXT] [--json FILE]\n",
+      std::fprintf(stderr,
+                   "usage: %s [--rounds N] [--quick] [--only TEXT] [--folder DIR] [--json FILE]\n",
                    argv[0]);
       std::exit(flag == "--help" ? 0 : 2);
     }

@@ -172,12 +172,12 @@ Figure RunFio(const char* engine, const Drive& drive, const Load& load) {
 }
 
 // The file, all of whose blocks are written, as a tier's segments are after their first pass.
-Drive MakeDrive(const std::string& folder, const Options& options, uint64_t memory_bytes) {
+Drive MakeDrive(const Options& options, uint64_t memory_bytes) {
   Drive drive;
-  drive.path = absl::StrCat(folder, "/ssd_bench.data");
+  drive.path = absl::StrCat(options.folder, "/ssd_bench.data");
   drive.file_bytes = options.quick ? 64_MiB : 1_GiB;
   drive.seconds = options.quick ? 0.1 : 1;
-  std::filesystem::create_directories(folder);
+  std::filesystem::create_directories(options.folder);
   drive.file = Fd(::open(drive.path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
   CAIRN_CHECK(drive.file.is_valid(), absl::StrCat(drive.path, ": ", std::strerror(errno)));
   void* const memory = ::mmap(nullptr, memory_bytes + 2_MiB, PROT_READ | PROT_WRITE,
@@ -250,16 +250,7 @@ void Print(const std::vector<Row>& rows, const Options& options, bool has_fio) {
 }
 
 int Main(int argc, char** argv) {
-  std::string folder = "build/bench";
-  std::vector<char*> others;
-  for (int i = 0; i < argc; ++i) {
-    if (std::string(argv[i]) == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else {
-      others.push_back(argv[i]);
-    }
-  }
-  const Options options = ParseOptions(static_cast<int>(others.size()), others.data());
+  const Options options = ParseOptions(argc, argv);
   std::vector<Load> loads;
   for (const Pattern& pattern : kPatterns) {
     for (const auto& [bytes, depth] :
@@ -267,7 +258,7 @@ int Main(int argc, char** argv) {
       loads.push_back({pattern, bytes, depth});
     }
   }
-  const Drive drive = MakeDrive(folder, options, 32_MiB);
+  const Drive drive = MakeDrive(options, 32_MiB);
   const bool has_fio = std::system("fio --version > /dev/null 2>&1") == 0;
   const bool has_uring = MakeIoEngine(IoChoice::kUring, {}).ok();
   std::vector<Row> rows;

@@ -355,18 +355,9 @@ void Print(const std::vector<ReadRow>& reads, const std::vector<HitRow>& hits,
 }
 
 int Main(int argc, char** argv) {
-  std::string folder = "build/bench";
-  std::vector<char*> others;
-  for (int i = 0; i < argc; ++i) {
-    if (std::string(argv[i]) == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else {
-      others.push_back(argv[i]);
-    }
-  }
-  const Options options = ParseOptions(static_cast<int>(others.size()), others.data());
-  fs::create_directories(folder);
-  folder = fs::absolute(folder).string();
+  const Options options = ParseOptions(argc, argv);
+  fs::create_directories(options.folder);
+  const std::string folder = fs::absolute(options.folder).string();
   std::vector<ReadRow> reads;
   for (const auto& [layers, batch] : {std::pair{2U, 8}, {8U, 4}, {32U, 2}}) {
     reads.push_back(MeasureReads(folder, layers, batch, options));

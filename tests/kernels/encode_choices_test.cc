@@ -7,22 +7,12 @@ namespace cairn::kernels {
 namespace {
 
 constexpr const char* kPatterned[] = {"patternkv:4", "patternkv:2", "patternkv:2:l2"};
-constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
 
 using EncodeChoicesTest = EncodeFixture;
 
 TEST_F(EncodeChoicesTest, PatternsOfEveryTail) {
   constexpr uint16_t kTokens[] = {1, 7, 33, 129};
-  uint32_t trial = 0;
-  for (const char* recipe : kPatterned) {
-    for (const uint16_t tokens : kTokens) {
-      const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
-      SCOPED_TRACE(testing::Message()
-                   << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
-      CheckImage(MakeImage(recipe, Kv(dtype, 12, 10), tokens, Content::kBell), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckTails(kPatterned, kTokens, 12, 10);
   EXPECT_GT(coded_, 50U);
 }
 
@@ -32,17 +22,7 @@ TEST_F(EncodeChoicesTest, PatternsOfEveryContent) {
       Kv(DType::kFp32, 5, 65),
       {GroupKind::kLatent, DType::kFp16, 96, 0},
   };
-  uint32_t trial = 0;
-  for (const TileShape& shape : kShapes) {
-    for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
-      const char* recipe = kPatterned[trial++ % std::size(kPatterned)];
-      const auto tokens = static_cast<uint16_t>(1 + random_() % 30);
-      SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
-                                      << shape.k_dim << ", content " << content);
-      CheckImage(MakeImage(recipe, shape, tokens, static_cast<Content>(content)), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckContents(kPatterned, kShapes, 30);
   EXPECT_GT(raw_, 5U);
   EXPECT_GT(coded_, 40U);
   EXPECT_GT(with_rows_, 10U);
@@ -106,16 +86,7 @@ constexpr const char* kMixed[] = {"mixkvq", "mixkvq:paper", "mixkvq:paper/7b", "
 
 TEST_F(EncodeChoicesTest, ClassesOfEveryTail) {
   constexpr uint16_t kTokens[] = {1, 16, 33, 64, 127, 128, 129, 200, 300};
-  uint32_t trial = 0;
-  for (const char* recipe : kMixed) {
-    for (const uint16_t tokens : kTokens) {
-      const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
-      SCOPED_TRACE(testing::Message()
-                   << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
-      CheckImage(MakeImage(recipe, Kv(dtype, 41, 8), tokens, Content::kBell), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckTails(kMixed, kTokens, 41, 8);
   EXPECT_GT(coded_, 100U);
 }
 
@@ -125,17 +96,7 @@ TEST_F(EncodeChoicesTest, ClassesOfEveryContent) {
       Kv(DType::kFp32, 3, 5),
       {GroupKind::kLatent, DType::kFp16, 300, 0},
   };
-  uint32_t trial = 0;
-  for (const TileShape& shape : kShapes) {
-    for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
-      const char* recipe = kMixed[trial++ % std::size(kMixed)];
-      const auto tokens = static_cast<uint16_t>(1 + random_() % 150);
-      SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
-                                      << shape.k_dim << ", content " << content);
-      CheckImage(MakeImage(recipe, shape, tokens, static_cast<Content>(content)), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckContents(kMixed, kShapes, 150);
   EXPECT_GT(raw_, 5U);
   EXPECT_GT(coded_, 40U);
   EXPECT_GT(with_rows_, 5U);

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,66 @@ class EncodeFixture : public DecodeFixture {
     ASSERT_EQ(encoded.error, Error::kOk);
     ASSERT_EQ(encoded.fault, "");
     Compare(image, &encoded, 0, 0);
+  }
+
+  // Images of each recipe of so many tokens, dtypes in turn.
+  void CheckTails(std::span<const char* const> recipes, std::span<const uint16_t> token_counts,
+                  uint32_t k_dim, uint32_t v_dim) {
+    constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
+    uint32_t trial = 0;
+    for (const char* recipe : recipes) {
+      for (const uint16_t tokens : token_counts) {
+        const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
+        SCOPED_TRACE(testing::Message()
+                     << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
+        CheckImage(MakeImage(recipe, Kv(dtype, k_dim, v_dim), tokens, Content::kBell),
+                   AnyWholeShape());
+        if (HasFailure()) return;
+      }
+    }
+  }
+
+  // Images of every content in each shape, recipes in turn, of up to so many tokens.
+  void CheckContents(std::span<const char* const> recipes, std::span<const TileShape> shapes,
+                     uint32_t tokens_max) {
+    uint32_t trial = 0;
+    for (const TileShape& shape : shapes) {
+      for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
+        const char* recipe = recipes[trial++ % recipes.size()];
+        const auto tokens = static_cast<uint16_t>(1 + random_() % tokens_max);
+        SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
+                                        << shape.k_dim << ", content " << content);
+        CheckImage(MakeImage(recipe, shape, tokens, static_cast<Content>(content)),
+                   AnyWholeShape());
+        if (HasFailure()) return;
+      }
+    }
+  }
+
+  // Images in one batch, of which one lies in a cache that lacks a page.
+  void CheckBatch(std::span<const ImageOf> images, size_t with_hole) {
+    std::vector<std::unique_ptr<PagedCache>> caches;
+    std::vector<EncodeJob> jobs;
+    for (const ImageOf& image : images) {
+      caches.push_back(
+          std::make_unique<PagedCache>(image.spec, image.spec.slice, CacheShape{}, random_));
+      caches.back()->Fill(image.source);
+      jobs.push_back(JobOf(image, *caches.back()));
+    }
+    caches[with_hole]->pages()[1] = -1;
+    Encoded encoded = Encode(jobs);
+    ASSERT_EQ(encoded.error, Error::kOk);
+    ASSERT_EQ(encoded.fault, "");
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < images.size(); ++i) {
+      SCOPED_TRACE(i);
+      if (i == with_hole) {
+        EXPECT_EQ(encoded.status[i], static_cast<uint32_t>(Error::kTargetTooSmall));
+      } else {
+        Compare(images[i], &encoded, i, first);
+      }
+      first += images[i].View().tile_count();
+    }
   }
 
   // The image anew, of the source as it is now.

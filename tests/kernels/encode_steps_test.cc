@@ -12,17 +12,7 @@ using EncodeStepsTest = EncodeFixture;
 
 TEST_F(EncodeStepsTest, EveryTailOfEveryRecipe) {
   constexpr uint16_t kTokens[] = {1, 2, 15, 16, 31, 32, 33, 64, 97, 127, 128, 129, 200, 300};
-  constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
-  uint32_t trial = 0;
-  for (const char* recipe : kRecipes) {
-    for (const uint16_t tokens : kTokens) {
-      const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
-      SCOPED_TRACE(testing::Message()
-                   << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
-      CheckImage(MakeImage(recipe, Kv(dtype, 24, 40), tokens, Content::kBell), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckTails(kRecipes, kTokens, 24, 40);
   EXPECT_GT(coded_, 100U);
   EXPECT_GT(with_rows_, 10U);
   EXPECT_GT(low_planes_, 100U);
@@ -35,17 +25,7 @@ TEST_F(EncodeStepsTest, EveryContentOfEveryShape) {
       Kv(DType::kFp32, 33, 20),
       {GroupKind::kLatent, DType::kBf16, 160, 0},
   };
-  uint32_t trial = 0;
-  for (const TileShape& shape : kShapes) {
-    for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
-      const char* recipe = kRecipes[trial++ % std::size(kRecipes)];
-      const auto tokens = static_cast<uint16_t>(1 + random_() % 150);
-      SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim "
-                                      << shape.k_dim << ", content " << content);
-      CheckImage(MakeImage(recipe, shape, tokens, static_cast<Content>(content)), AnyWholeShape());
-      if (HasFailure()) return;
-    }
-  }
+  CheckContents(kRecipes, kShapes, 150);
   EXPECT_GT(raw_, 5U);
   EXPECT_GT(coded_, 100U);
   for (const uint32_t strips : {modes_[0], modes_[1]}) EXPECT_GT(strips, 0U);
@@ -140,35 +120,13 @@ TEST_F(EncodeStepsTest, BatchesOfImages) {
   constexpr const char* kMixed[] = {"cairn:2.3", "exact",  "cairn:4.3",
                                     "cairn:2.3", "kivi:2", "cairn-hot:2.4"};
   std::vector<ImageOf> images;
-  std::vector<std::unique_ptr<PagedCache>> caches;
-  std::vector<EncodeJob> jobs;
   for (const char* recipe : kMixed) {
     images.push_back(MakeImage(recipe, Kv(DType::kBf16, 32, 24), 140, Content::kFewRows));
   }
   images[2].side = images[0].side;
   ASSERT_EQ(codecs::SetRecipe("cairn:4.3", images[2].Inputs(), {1}, &images[2].spec), Error::kOk);
   Reencode(&images[2]);
-  for (const ImageOf& image : images) {
-    caches.push_back(
-        std::make_unique<PagedCache>(image.spec, image.spec.slice, CacheShape{}, random_));
-    caches.back()->Fill(image.source);
-    jobs.push_back(JobOf(image, *caches.back()));
-  }
-  constexpr size_t kHoles = 3;
-  caches[kHoles]->pages()[1] = -1;
-  Encoded encoded = Encode(jobs);
-  ASSERT_EQ(encoded.error, Error::kOk);
-  ASSERT_EQ(encoded.fault, "");
-  uint32_t first = 0;
-  for (uint32_t i = 0; i < images.size(); ++i) {
-    SCOPED_TRACE(i);
-    if (i == kHoles) {
-      EXPECT_EQ(encoded.status[i], static_cast<uint32_t>(Error::kTargetTooSmall));
-    } else {
-      Compare(images[i], &encoded, i, first);
-    }
-    first += images[i].View().tile_count();
-  }
+  CheckBatch(images, 3);
 }
 
 TEST_F(EncodeStepsTest, PlansRefuseSideObjectsThatAreNone) {

@@ -92,32 +92,10 @@ TEST_F(EncodeTest, BatchesOfImages) {
   constexpr const char* kRecipes[] = {"exact",      "raw", "kivi:2", "fp8",
                                       "exact:fast", "raw", "exact"};
   std::vector<ImageOf> images;
-  std::vector<std::unique_ptr<PagedCache>> caches;
-  std::vector<EncodeJob> jobs(std::size(kRecipes));
   for (const char* recipe : kRecipes) {
     images.push_back(MakeImage(recipe, Kv(DType::kBf16, 32, 24), 40, Content::kFewRows));
   }
-  constexpr size_t kHoles = 5;
-  for (size_t i = 0; i < images.size(); ++i) {
-    caches.push_back(
-        std::make_unique<PagedCache>(images[i].spec, images[i].spec.slice, CacheShape{}, random_));
-    caches[i]->Fill(images[i].source);
-    jobs[i].spec = &images[i].spec;
-    jobs[i].source = caches[i]->view();
-  }
-  caches[kHoles]->pages()[1] = -1;
-  Encoded encoded = Encode(jobs);
-  ASSERT_EQ(encoded.error, Error::kOk);
-  ASSERT_EQ(encoded.fault, "");
-  uint32_t first = 0;
-  for (uint32_t i = 0; i < images.size(); ++i) {
-    if (i == kHoles) {
-      EXPECT_EQ(encoded.status[i], static_cast<uint32_t>(Error::kTargetTooSmall));
-    } else {
-      Compare(images[i], &encoded, i, first);
-    }
-    first += images[i].View().tile_count();
-  }
+  CheckBatch(images, 5);
 }
 
 TEST_F(EncodeTest, RefusesTablesThatAreNone) {

@@ -28,6 +28,7 @@
 #include "codecs/image/encode.h"
 #include "codecs/image/image.h"
 #include "service/tier/ssd/ssd_tier.h"
+#include "tests/support/awaited_transfer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
 
@@ -362,14 +363,9 @@ class SsdShelf final : public Evictor, public RecoverySink {
   }
   template <typename Submit>
   static absl::Status Await(Submit submit) {
-    absl::Status result;
-    std::atomic<bool> is_over{false};
-    submit([&](absl::Status status) {
-      result = std::move(status);
-      is_over = true;
-    });
-    CAIRN_CHECK(WaitFor([&] { return is_over.load(); }), "never completed");
-    return result;
+    AwaitedTransfer transfer;
+    submit(transfer.Done());
+    return transfer.Await();
   }
 
   Options options_;

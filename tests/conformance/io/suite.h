@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <deque>
@@ -26,9 +25,9 @@
 #include "service/tier/ssd/page_memory.h"
 #include "service/tier/ssd/thread_engine.h"
 #include "service/tier/ssd/uring_engine.h"
+#include "tests/support/awaited_transfer.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/wait.h"
 
 namespace cairn {
 
@@ -94,21 +93,8 @@ class PageBuffer {
   PageMemory memory_;
 };
 
-// One transfer and its completion.
-struct SentTransfer {
-  IoDone Done() {
-    return [this](absl::Status result) {
-      status = std::move(result);
-      CAIRN_CHECK(!is_over.exchange(true), "completed twice");
-    };
-  }
-  const absl::Status& Await() const {
-    CAIRN_CHECK(WaitFor([this] { return is_over.load(); }), "never completed");
-    return status;
-  }
+struct SentTransfer : AwaitedTransfer {
   IoId id = 0;
-  absl::Status status;
-  std::atomic<bool> is_over{false};
 };
 
 // The parameter is the name of the engine.

@@ -3,10 +3,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "tests/conformance/tier/suite.h"
+#include "tests/support/awaited_transfer.h"
 #include "tests/support/random.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/wait.h"
@@ -51,21 +51,7 @@ SpaceRecord Space() {
   return space;
 }
 
-// One transfer and its completion.
-struct Transfer {
-  TierDone Done() {
-    return [this](absl::Status result) {
-      status = std::move(result);
-      CAIRN_CHECK(!is_over.exchange(true), "completed twice");
-    };
-  }
-  const absl::Status& Await() const {
-    CAIRN_CHECK(WaitFor([this] { return is_over.load(); }), "never completed");
-    return status;
-  }
-  absl::Status status;
-  std::atomic<bool> is_over{false};
-};
+using Transfer = AwaitedTransfer;
 
 // A tier with the store that it needs, and calls that wait.
 struct Bench {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "service/tier/gpu/gpu_tier.h"
+#include "tests/support/awaited_transfer.h"
 #include "tests/support/emulated_memory.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
@@ -43,20 +44,7 @@ class CountingEvictor final : public Evictor {
   std::atomic<int> evictions{0}, losses{0};
 };
 
-struct Transfer {
-  TierDone Done() {
-    return [this](absl::Status result) {
-      status = std::move(result);
-      CAIRN_CHECK(!is_over.exchange(true), "completed twice");
-    };
-  }
-  const absl::Status& Await() const {
-    CAIRN_CHECK(WaitFor([this] { return is_over.load(); }), "never completed");
-    return status;
-  }
-  absl::Status status;
-  std::atomic<bool> is_over{false};
-};
+using Transfer = AwaitedTransfer;
 
 class GpuTierTest : public testing::Test {
  protected:
