@@ -262,7 +262,8 @@ struct HitRow {
   Store::Caller reader = {};
   std::unique_ptr<Images> images = nullptr;
   std::unique_ptr<Writer> writer = nullptr;    // null: nobody puts
-  std::vector<double> p50_s = {}, p99_s = {};  // a round each
+  std::vector<double> p50_s = {}, p99_s = {};  // of gets from memory, a round each
+  uint64_t from_drive = 0;                     // gets that are not in these
 };
 
 HitRow MakeHits(const std::string& name, const std::vector<std::string>& flags, bool has_writer) {
@@ -278,13 +279,17 @@ HitRow MakeHits(const std::string& name, const std::vector<std::string>& flags, 
 }
 
 void MeasureHits(HitRow& row, double seconds) {
+  // While nobody asked for them they may have left memory for the drive.
+  for (int i = 0; i < kLeased; ++i) row.images->Get("hit", i);
   std::vector<double> times;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (int i = 0; std::chrono::steady_clock::now() < end; ++i) {
     int from_drive = 0;
-    times.push_back(Seconds([&] { from_drive = row.images->Get("hit", i % kLeased); }));
-    CAIRN_CHECK(from_drive == 0, "a leased image was not in memory");
+    const double time = Seconds([&] { from_drive = row.images->Get("hit", i % kLeased); });
+    row.from_drive += static_cast<uint64_t>(from_drive);
+    if (from_drive == 0) times.push_back(time);
   }
+  CAIRN_CHECK(times.size() > 1000 || seconds < 1, "images that are asked for left memory");
   std::sort(times.begin(), times.end());
   row.p50_s.push_back(times[times.size() / 2]);
   row.p99_s.push_back(times[times.size() * 99 / 100]);
@@ -312,6 +317,7 @@ std::vector<HitRow> MeasureAllHits(const std::string& folder, const Options& opt
       if (rows.size() <= at) rows.push_back({.name = name});
       rows[at].p50_s.push_back(row.p50_s.back());
       rows[at].p99_s.push_back(row.p99_s.back());
+      rows[at].from_drive += row.from_drive;
       if (at == 2) {
         std::fprintf(stderr, "(%.0f MB written down, %.0f MB scrubbed) ",
                      row.store->daemon().Metric("cairn_ssd_written_bytes_total") / 1e6,
@@ -345,11 +351,12 @@ void Print(const std::vector<ReadRow>& reads, const std::vector<HitRow>& hits,
                         {"from_drive", row.from_drive}}});
   }
   std::printf("hits of 1 MiB in memory, one at a time, medians of %d rounds\n", options.rounds);
-  std::printf("%-46s %10s %10s\n", "case", "p50 ms", "p99 ms");
+  std::printf("%-46s %10s %10s %12s\n", "case", "p50 ms", "p99 ms", "not in it");
   for (const HitRow& row : hits) {
     const double p50 = 1000 * Median(row.p50_s), p99 = 1000 * Median(row.p99_s);
-    std::printf("%-46s %10.3f %10.3f\n", row.name.c_str(), p50, p99);
-    figures.push_back({row.name, {{"p50_ms", p50}, {"p99_ms", p99}}});
+    const auto from_drive = static_cast<double>(row.from_drive);
+    std::printf("%-46s %10.3f %10.3f %12.0f\n", row.name.c_str(), p50, p99, from_drive);
+    figures.push_back({row.name, {{"p50_ms", p50}, {"p99_ms", p99}, {"from_drive", from_drive}}});
   }
   WriteJson(options, "tier", figures);
 }
