@@ -14,10 +14,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -69,6 +73,12 @@ class FaultyIoEngine final : public IoEngine {
     const MutexLock lock(mutex_);
     return held_;
   }
+  // Whether the last read that began there failed, and nothing was written there since.
+  bool HasFailedToRead(std::string_view file, uint64_t offset) const {
+    const MutexLock lock(mutex_);
+    const auto found = unread_.find(file);
+    return found != unread_.end() && found->second.contains(offset);
+  }
 
   std::string_view name() const override { return engine_->name(); }
   IoId Submit(const IoTransfer& transfer, IoDone done) override {
@@ -101,7 +111,14 @@ class FaultyIoEngine final : public IoEngine {
     std::error_code ignored;
     const std::string path =
         std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", fd), ignored).string();
+    const std::string name = path.substr(path.rfind('/') + 1);
     const MutexLock lock(mutex_);
+    std::set<uint64_t>& unread = unread_[name];
+    if (kind == IoKind::kWrite) {
+      unread.erase(unread.lower_bound(offset), unread.lower_bound(offset + bytes));
+    } else {
+      unread.erase(offset);
+    }
     for (Fault& fault : faults_) {
       const bool is_file =
           path.size() >= fault.file.size() &&
@@ -119,6 +136,8 @@ class FaultyIoEngine final : public IoEngine {
           cleared_.WaitUntil(mutex_, absl::InfiniteFuture());
         }
         --held_;
+      } else if (met.act == kFail && kind == IoKind::kRead) {
+        unread.insert(offset);
       }
       return met;
     }
@@ -131,6 +150,7 @@ class FaultyIoEngine final : public IoEngine {
   uint64_t clears_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t met_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t held_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::set<uint64_t>, std::less<>> unread_ ABSL_GUARDED_BY(mutex_);
   const std::unique_ptr<IoEngine> engine_;  // last: its threads use the rest
 };
 

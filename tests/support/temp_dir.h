@@ -6,10 +6,14 @@
 // Thread-safety: Immutable.
 #include <stdlib.h>
 
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "tests/support/wait.h"
@@ -25,18 +29,19 @@ class TempDir {
     CAIRN_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
     path_ = pattern;
   }
-  // Another, in the same folder, with what is in this one now: what a kill of the process that
-  // writes here would leave. A file may go while it is copied: then once more.
+  // Another, in the same folder, with what is in this one at one moment: what a kill of the process
+  // that writes here would leave. Waits until nothing is written while files are copied.
   std::unique_ptr<TempDir> Copy() const {
     std::unique_ptr<TempDir> copy;
     CAIRN_CHECK(WaitFor([&] {
+      const Files before = AllFiles();
       std::error_code error;
       copy = std::make_unique<TempDir>(path_.parent_path());
       std::filesystem::copy(
           path_, copy->path(),
           std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks,
           error);
-      return !error;
+      return !error && before.is_calm && AllFiles().marks == before.marks;
     }));
     return copy;
   }
@@ -51,6 +56,26 @@ class TempDir {
   std::string File(const std::string& name) const { return (path_ / name).string(); }
 
  private:
+  struct Files {
+    std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> marks;
+    bool is_calm = true;  // whatever is written from now on has another time than what was
+  };
+  Files AllFiles() const {
+    constexpr std::chrono::milliseconds kTick(20);  // of file times, at most
+    Files files;
+    const auto now = std::filesystem::file_time_type::clock::now();
+    std::error_code error;
+    for (auto file = std::filesystem::recursive_directory_iterator(path_, error);
+         !error && file != std::filesystem::end(file); file.increment(error)) {
+      std::error_code gone;
+      const auto time = std::filesystem::last_write_time(file->path(), gone);
+      const uintmax_t bytes = file->is_regular_file(gone) ? file->file_size(gone) : 0;
+      files.marks[file->path().string()] = {bytes, time};
+      files.is_calm &= now - time > kTick;
+    }
+    return files;
+  }
+
   std::filesystem::path path_;
 };
 

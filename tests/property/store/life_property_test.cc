@@ -4,6 +4,7 @@
 // bytes that were put, or a miss. What may be a miss is the model's. CAIRN_SEED replays a run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <filesystem>
@@ -254,8 +255,15 @@ class Life {
   void EndFault() {
     counts_.faults_met += std::exchange(fault_, kNone) == kNone ? 0 : store_->drive->met();
     store_->drive->Clear();
-    // What was held ends now, and what it was read for is taken in.
-    EXPECT_TRUE(WaitFor([&] { return store_->get->promotions.count() == 0; }));
+    // What was held ends now, and what it was read for is taken in. What the drive failed to read
+    // for itself is lost a little later.
+    EXPECT_TRUE(WaitFor([&] {
+      return store_->get->promotions.count() == 0 &&
+             std::none_of(blocks_.begin(), blocks_.end(), [&](const auto& block) {
+               const uint64_t number = block.first;
+               return store_->IsUnreadable({SpaceOf(number).id(), KeyOf(number)});
+             });
+    }));
   }
 
   void Kill() {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "service/recovery.h"
@@ -19,6 +20,8 @@
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
+
+constexpr uint64_t kSegmentBytes = 2_MiB;
 
 struct LifeOptions {
   uint64_t host_bytes = 16_MiB;
@@ -34,7 +37,7 @@ struct FaultyDrive {
     FaultyDrive drive;
     SsdTier::Options options = {.devices = {},
                                 .io = IoChoice::kThreads,
-                                .segment_bytes = 2_MiB,
+                                .segment_bytes = kSegmentBytes,
                                 .keep_free_bytes = 0,
                                 .probe_after = absl::Milliseconds(5)};
     options.devices.push_back({folder, bytes});
@@ -73,8 +76,24 @@ class LifeStore : public StoreFixture {
     return identity;
   }
 
-  // The folder as a kill would leave it now.
-  std::unique_ptr<TempDir> CopyOfFolder() const { return folder_->Copy(); }
+  // The folder as a kill would leave it now. The drive stands still from here on.
+  std::unique_ptr<TempDir> CopyOfFolder() const {
+    drive->Inject({.act = FaultyIoEngine::kHold});
+    return folder_->Copy();
+  }
+
+  // A copy of the block on the drive could not be read, and is not lost yet.
+  bool IsUnreadable(const BlockName& name) {
+    for (const Pin& image : index->PinImages(name)) {
+      const ResidentPin copy = index->Reside(image, TierId::kSsd);
+      if (!copy.is_empty() &&
+          drive->HasFailedToRead(absl::StrFormat("%06u", copy.extent().offset() / kSegmentBytes),
+                                 copy.extent().offset() % kSegmentBytes)) {
+        return true;
+      }
+    }
+    return false;
+  }
 
   FaultyIoEngine* drive = nullptr;
   CopyTier& ssd;
