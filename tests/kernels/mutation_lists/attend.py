@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes of kernels that attend. mutations.py has how an entry is read."""
+
+ATTENTION = ["tests/kernels/attention_test.cc"]
+ATTEND_TASKS = "kernels/body/attend_tasks.h"
+ATTEND_STEPS = "kernels/body/attend_steps.h"
+ATTEND_AFFINE = "kernels/body/attend_affine.h"
+ATTEND_VALUES = "kernels/body/attend_values.h"
+ATTEND_ANY = "kernels/body/attend_any.h"
+ATTEND_MERGE = "kernels/body/attend_merge.h"
+
+MUTATIONS = {
+    "attend_query": (ATTENTION, ATTEND_TASKS, "of_head / queries.rows_of_token * queries.query_heads", "of_head / queries.rows_of_token * queries.rows_of_token"),
+    "attend_factor": (ATTENTION, ATTEND_STEPS, "(excess << 10)", "(excess << 9)"),
+    "attend_v_slot": (ATTENTION, ATTEND_STEPS, "v_at ^ (2 * kRowBytes | VSwizzle<kBits>(2))", "v_at ^ (2 * kRowBytes)"),
+    "attend_pieces": (ATTENTION, ATTEND_STEPS, "if (before + lane / kPieces < rows) {", "if (before + lane / kPieces < rows + kStepTokens) {"),
+    "attend_params_tail": (ATTENTION, ATTEND_STEPS, "if (2 * lane < tokens) {", "if (2 * lane + 1 < tokens) {"),
+    "attend_is_first": (ATTENTION, ATTEND_STEPS, "token == 0 ? 1 : 0;", "1;"),
+    "attend_no_wait": (ATTENTION, ATTEND_AFFINE, "    CopyWait<kSteps - 1>();\n", ""),
+    "attend_k_params": (ATTENTION, ATTEND_AFFINE, "CheckParams(WordOf(step.k_params[lane], i))", "CheckParams(0 * i)"),
+    "attend_v_params": (ATTENTION, ATTEND_AFFINE, "Worse(CheckParams(pairs.x), CheckParams(pairs.y))", "CheckParams(pairs.x)"),
+    "attend_no_zeros": (ATTENTION, ATTEND_AFFINE, "step->v_params[lane] = {0, 0};", ""),
+    "attend_mask": (ATTENTION, ATTEND_AFFINE, "+ i % 2 >= tokens", "+ i % 2 > tokens"),
+    "attend_extras": (ATTENTION, ATTEND_AFFINE, "sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);", ""),
+    "attend_weights_column": (ATTENTION, ATTEND_AFFINE, "g == 7 ? 0x3C003C00U", "g == 6 ? 0x3C003C00U"),
+    "attend_query_exponent": (ATTENTION, ATTEND_AFFINE, "(254 - exponent) << 23", "(253 - exponent) << 23"),
+    "attend_join": (ATTENTION, ATTEND_AFFINE, "Exp2Near(codecs::Add(shared.largest[i][row], -largest))", "1.0F"),
+    "attend_no_sync_steps": (ATTENTION, ATTEND_AFFINE, "    SyncBlock();  // outputs lie where steps were\n", ""),
+    "attend_no_sync_join": (ATTENTION, ATTEND_AFFINE, "    LeaveSums(sums, &shared);\n    SyncBlock();\n", "    LeaveSums(sums, &shared);\n"),
+    "attend_rows": (ATTENTION, ATTEND_VALUES, "places->of[at] = const_cast<uint8_t*>(bits);", "places->of[at] = const_cast<uint8_t*>(at > 999 ? bits : nullptr);"),
+    "attend_mixed_pair": (ATTENTION, ATTEND_VALUES, "(is_four ? number : four + number)", "number"),
+    "attend_hot_mean": (ATTENTION, ATTEND_VALUES, "codecs::Add(level, LoadChannel", "codecs::Add(level, 0 * LoadChannel"),
+    "attend_unrounded": (ATTENTION, ATTEND_VALUES, "if (dtype == codecs::DType::kFp32) return value;", "return value;"),
+    "attend_causal": (ATTENTION, ATTEND_ANY, "(queries.rows - 1 - row)", "(queries.rows - row)"),
+    "attend_hole": (ATTENTION, ATTEND_ANY, "k.is_tail && shared->places.of[at] == nullptr", "!k.is_tail && shared->places.of[at] == nullptr && first > 999"),
+    "attend_tail_bound": (ATTENTION, ATTEND_ANY, "if (tokens <= queries.tail_tokens_max) return tokens;", "return tokens;"),
+    "attend_shrink": (ATTENTION, ATTEND_ANY, "if (first == 0) sum = codecs::Multiply(sum, shared->shrink[row]);", ""),
+    "attend_fault": (ATTENTION, ATTEND_ANY, "return !SyncBlockOr(*fault != Fault::kNone);", "SyncBlock();\n  return true;"),
+    "attend_merge_weight": (ATTENTION, ATTEND_MERGE, "codecs::Add(log_sum, -merged.largest)", "codecs::Add(log_sum, -log_sum)"),
+    "attend_merge_channel": (ATTENTION, ATTEND_MERGE, "if (channel >= queries.v_dim) continue;\n      StoreGlobal", "StoreGlobal"),
+}
+
+# Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
+RACES = {
+    "race_attend_wait": (ATTENTION, ATTEND_AFFINE, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
+    "race_attend_step": (ATTENTION, ATTEND_AFFINE, "    SyncWarp();  // nobody reads the step any more\n", ""),
+}
