@@ -55,7 +55,8 @@ LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32
 //   bytes    its buffer, on the device
 //   results  plan.tile_count of them, on the device
 //   status   plan.image_count words, zeroed before. Then a word is 0 where results and image are
-//            whole, else kTargetTooSmall: its table has a page that is none, or a hole
+//            whole, else kTargetTooSmall: its table has a page that is none, or a hole; or, of a
+//            stored image, kBadTile or kNotDemotable
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           uint32_t* status, Stream stream);
 

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "codecs/format/image_spec.h"
+#include "codecs/image/image.h"
 #include "codecs/side/decode_inputs.h"
 #include "codecs/types/error.h"
 #include "kernels/plan.h"
@@ -19,19 +20,35 @@
 
 namespace cairn::kernels {
 
-// A slice of a block that lies on the device, and where its image is to go there.
+// An image on the device.
+struct StoredImage {
+  const codecs::ImagePrefix* prefix = nullptr;  // parsed on the host
+  const std::byte* image = nullptr;             // its verified bytes, at a multiple of 16
+};
+
+// A slice of a block that lies on the device, or an image of it, and where the new image is to go
+// there.
 struct EncodeJob {
   const codecs::ImageSpec* spec = nullptr;
-  PagedView source;            // of spec->slice, without holes; only read
+  PagedView source = {};  // of spec->slice, without holes; only read
+  // In place of a source: an image to code anew, which is only read. Its spec is *spec but for the
+  // recipe, and what becomes of it is what the CPU makes of it, without other inputs:
+  // - of raw, of kivi, ott, logquant or patternkv to fewer bits: codecs::Demote()
+  // - of cairn to a higher level: codecs::DemoteSteps(), by the profile of `side`
+  // - of logquant to the same recipe: codecs::Thin() for chain_tokens
+  // exact is decoded first, into pages, and encoded from there.
+  const StoredImage* stored = nullptr;
   std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec), in any state afterwards
   std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
                                // tiles, and leave header and directory to WritePrefix()
-  // As codecs::EncodeInputs has them, scores and magnitudes on the device.
+  // As codecs::EncodeInputs has them: scores, states, magnitudes and parents on the device.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
-  const float* query_magnitudes = nullptr;  // likewise
-  codecs::DecodeInputs side = {};           // what the spec names, parsed on the host
-  const std::byte* side_object = nullptr;   // its bytes on the device, at a multiple of 16
+  const uint8_t* token_states = nullptr;
+  const float* query_magnitudes = nullptr;
+  std::span<const StoredImage> parents = {};
+  codecs::DecodeInputs side = {};          // what the spec names, parsed on the host
+  const std::byte* side_object = nullptr;  // its bytes on the device, at a multiple of 16
 };
 
 struct EncodePlan {
@@ -41,8 +58,9 @@ struct EncodePlan {
   std::array<uint32_t, kEncodeLists> counts = {};  // of items, images or tiles
 };
 
-// Whether there are kernels for the recipe: all but ott and arkv:paper, which the host encodes.
-[[nodiscard]] bool IsEncodable(const codecs::ImageSpec& spec);
+// What the header of the job's image says: codecs::RecordedSpec() of its spec and parents, which is
+// its spec but where ott lacks a parent, or its image was raw.
+[[nodiscard]] codecs::ImageSpec RecordedSpec(const EncodeJob& job);
 
 // Bytes of the slots of all tiles, in the order of the directory, each at a multiple of 16: the
 // tile raw, and what its recipe's kernel keeps besides.
@@ -51,7 +69,8 @@ struct EncodePlan {
 
 // Writes a plan for jobs into `buffer`, at a multiple of 16; *plan is set on kOk. Results are in
 // the order of jobs and, of a job, of its directory. Errors as MakeDecodePlan(), and those of
-// Validate(spec); kUnknownRecipe where IsEncodable() says no.
+// Validate(spec). Of a stored image: kMismatch, its spec differs in more than the recipe;
+// kNotDemotable, none of those ways.
 codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffer,
                              EncodePlan* plan);
 
@@ -59,6 +78,7 @@ codecs::Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byt
 [[nodiscard]] uint64_t EncodePlanBytesMax();
 
 // Writes header and directory of the image whose tiles a job's kernels wrote.
+//   spec         RecordedSpec() of the job
 //   results      of all tiles of the spec, in the order of the directory
 //   prefix       PrefixBytes(tiles) at least, else kTargetTooSmall
 //   image_bytes  of the whole image; set on kOk

@@ -162,7 +162,13 @@ struct DecodeArgs {
 };
 
 // Why an image was not decoded, or not encoded. Values are those of codecs::Error.
-enum class Fault : uint32_t { kNone = 0, kBadPage = 5, kBadChecksum = 23, kBadTile = 24 };
+enum class Fault : uint32_t {
+  kNone = 0,
+  kBadPage = 5,
+  kNotDemotable = 12,
+  kBadChecksum = 23,
+  kBadTile = 24
+};
 
 // ---- Encoding ----
 
@@ -176,6 +182,10 @@ enum class EncodeList : uint8_t {
   kStripsAny,     // what of a strip has to be known before its place, a warp a strip
   kStepsAny,      // the same of codes by the steps of a profile
   kHotAny,        // codes of a width that a profile comes to, a block a tile
+  kKeptAny,       // as kFp8Any, of tokens that are not evicted
+  kNarrowed,      // stored tiles of codes, with fewer bits, a block a tile
+  kThinned,       // the same, with fewer rows
+  kNarrowSteps,   // stored strips of codes, in longer steps, a warp a strip
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -189,12 +199,15 @@ inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::k
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
 
 // How a tile's rows and params are chosen. Bits of EncodeTask::rules.
-inline constexpr uint16_t kRuleClipped = 1;       // ranges may shrink to their least squared error
-inline constexpr uint16_t kRuleFirstIsRow = 2;    // token 0, the first of its chain
-inline constexpr uint16_t kRuleFirstStays = 4;    // it is stored as a row, but coded as any other
-inline constexpr uint16_t kRuleScores = 8;        // scores of tokens are stored
-inline constexpr uint16_t kRuleAgeing = 16;       // rows are those of EncodeImage::ageing, too
-inline constexpr uint16_t kRuleVariantShift = 8;  // above it: the variant of mixkvq
+inline constexpr uint16_t kRuleClipped = 1;     // ranges may shrink to their least squared error
+inline constexpr uint16_t kRuleFirstIsRow = 2;  // token 0, the first of its chain
+inline constexpr uint16_t kRuleFirstStays = 4;  // it is stored as a row, but coded as any other
+inline constexpr uint16_t kRuleScores = 8;      // scores of tokens are stored
+inline constexpr uint16_t kRuleAgeing = 16;     // rows are those of EncodeImage::ageing, too
+// Above it: the variant of mixkvq or logquant; of a stored tile its bits, or its level.
+inline constexpr uint16_t kRuleVariantShift = 8;
+inline constexpr uint16_t kRuleTraced = 128;     // those of K with the smallest norms of the chain
+                                                 // make tokens rows; of V, K is the tile before it
 inline constexpr uint16_t kRuleNearest = 64;     // patterns are those of the least squared distance
 inline constexpr uint16_t kRuleSmallNorms = 32;  // those of V make tokens of K and V rows; V is the
                                                  // tile itself, or of K the one behind it
@@ -206,11 +219,14 @@ struct EncodeTask {
                           // values, 4 bytes
   uint8_t* source;        // its layer and head in page 0, token 0; only read
   const uint8_t* scores;  // of its tokens, or of mixkvq magnitudes of queries at its channels, fp32
-                          // each; null: none are known
+                          // each; of ott the pool that the block before left; of arkv:paper a
+                          // TokenState a token; null: none are known
   uint32_t plane;         // its PlaneRecord
   uint32_t head;          // its number in the side object
   uint16_t form;          // that it is coded in, if that makes it smaller than raw
   uint16_t rules;
+  uint32_t stored_bytes;  // of a coded tile that stands at `source`, to code anew; 0: a source does
+  uint16_t stored_rows;
 };
 
 // What coding with one plane of a profile takes of its tables. The last of a table is what tokens
@@ -224,12 +240,14 @@ struct EncodeImage {
   uint8_t* bytes;  // on the device, at a multiple of 16: header, directory, then tiles
   uint32_t tile_first, tile_count;
   uint32_t ageing_at, ageing_count;  // tokens that are rows by their age, u16 each; from the header
+  uint64_t chain_tokens;             // of logquant
 };
 
 struct alignas(16) EncodeHeader {
   TaskList lists[kEncodeItemLists];  // of items
   uint32_t image_count, tile_count;
   uint32_t planes_at, tables_at, images_at, tasks_at, items_at;  // bytes from the header
+  uint32_t old_tables_at;  // StepTables of stored strips, where there are any
 };
 
 // A tile as a directory has it.
@@ -251,6 +269,16 @@ struct EncodeArgs {
 inline constexpr uint16_t kRawTile = 0;
 inline constexpr uint16_t kStripsTile = 2;
 inline constexpr uint16_t kStepStripsTile = 3;
+
+// Of ott: norms in a head's pool, tokens that leave it before it is closed, and those that it is
+// offered at a time.
+inline constexpr uint32_t kPoolNorms = 3;
+inline constexpr uint32_t kPoolDisplacedMax = 32;
+inline constexpr uint32_t kTracedTokens = 128;
+inline constexpr uint32_t kPoolBytes = 16;
+
+// Of arkv:paper: a token's state, as codecs::TokenState has them. Others are above.
+inline constexpr uint32_t kStateEvicted = 0, kStateLow = 1;
 
 inline constexpr uint32_t kHeaderBytesOfImage = 320;
 inline constexpr uint32_t kEntryBytesOfImage = 16;  // of a directory

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "client/cpp/device_impl.h"
 #include "codecs/format/image_header.h"
+#include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
 #include "codecs/recipe/recipe.h"
 #include "proto/side_object.h"
@@ -31,7 +32,8 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
     if (is_known) {  // as other puts: `exact` where there is no side object to code with
       static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(side_), id, &spec));
     }
-    if (!is_known || !kernels::IsEncodable(spec)) {
+    // The daemon has the block before.
+    if (!is_known || codecs::FollowsChain(spec)) {
       const codecs::Error error = codecs::SetRecipe("raw", {}, {}, &spec);
       if (error != codecs::Error::kOk) {
         return absl::InvalidArgumentError(absl::StrCat("the slice: ", ToAbsl(codecs::Name(error))));

@@ -25,10 +25,11 @@ namespace cairn::codecs {
 
 // ott: the pool of a head, the smallest key norms of the chain so far.
 inline constexpr uint32_t kChainRows = 3;
+inline constexpr uint32_t kDisplacedMax = 32;  // the paper's "additional pool"
 struct ChainHead {
   float norms[kChainRows] = {};  // the first `count`, ascending
   uint8_t count = 0;
-  uint8_t displaced = 0;  // that have left the pool; 32: none enters any more
+  uint8_t displaced = 0;  // that have left the pool; kDisplacedMax: none enters any more
 };
 
 // What the tiles of one head share while they are encoded. K is encoded first.

@@ -10,6 +10,7 @@
 #include "codecs/numbers/score.h"
 #include "codecs/pack/dense.h"
 #include "kernels/body/encode_tasks.h"
+#include "kernels/body/traced_rows.h"
 
 namespace cairn::kernels {
 
@@ -190,7 +191,9 @@ CAIRN_DEVICE void PlaceCodes(EncodeTile* tile) {
                                      : (plane.tokens + plane.group - 1) / plane.group * plane.dim;
   tile->codes_bytes = plane.tokens * codecs::CodeRowBytes(plane.dim, plane.bits);
   tile->params_at = Align16(tile->codes_bytes);
-  tile->row_bits_at = tile->params_at + 4 * groups;
+  tile->chain_at = tile->params_at + 4 * groups;
+  tile->chain_bytes = (tile->task.rules & kRuleTraced) != 0 && !plane.is_v ? kPoolBytes : 0;
+  tile->row_bits_at = tile->chain_at + tile->chain_bytes;
   tile->scales_bytes = (tile->task.rules & kRuleScores) != 0 ? 2 * plane.tokens : 0;
 }
 
@@ -219,19 +222,34 @@ CAIRN_DEVICE bool EncodeGroups(const EncodeReader& reader, EncodeTile* tile, Enc
   return true;
 }
 
-CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile, EncodeShared* shared) {
-  MarkUncodable(*tile, shared);
-  MarkKept(*tile, shared);
+struct AffineEncodeShared {
+  EncodeShared tile;
+  TracedRows traced;
+};
+
+CAIRN_DEVICE bool EncodeAffine(const EncodeReader& reader, EncodeTile* tile,
+                               AffineEncodeShared* shared, Fault* fault) {
+  MarkUncodable(*tile, &shared->tile);
+  if ((tile->task.rules & kRuleTraced) != 0) {
+    MarkTraced(reader, *tile, &shared->traced, shared->tile.is_row, fault);
+  } else {
+    MarkKept(*tile, &shared->tile);
+  }
   SyncBlock();
-  return EncodeGroups(reader, tile, shared, [&](uint32_t token, uint32_t channel) {
-    return LoadValue(tile->plane.dtype, shared->places[token], channel);
-  });
+  const bool is_coded =
+      EncodeGroups(reader, tile, &shared->tile, [&](uint32_t token, uint32_t channel) {
+        return LoadValue(tile->plane.dtype, shared->tile.places[token], channel);
+      });
+  if (is_coded && tile->chain_bytes != 0 && ThreadIndex() == 0) {
+    StorePool(shared->traced.pool, tile->task.slot + tile->chain_at);
+  }
+  return is_coded;
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeAffineAny(EncodeArgs args) {
-  CAIRN_SHARED(EncodeShared, shared);
-  EncodeTiles(args, &shared, [&](const EncodeReader& reader, EncodeTile* tile, Fault*) {
-    return EncodeAffine(reader, tile, &shared);
+  CAIRN_SHARED(AffineEncodeShared, shared);
+  EncodeTiles(args, &shared.tile, [&](const EncodeReader& reader, EncodeTile* tile, Fault* fault) {
+    return EncodeAffine(reader, tile, &shared, fault);
   });
 }
 

@@ -7,36 +7,11 @@
 #include <cstdint>
 
 #include "codecs/backend/reference/small_norm.h"
-#include "codecs/backend/reference/token_norm.h"
 #include "kernels/body/encode_tasks.h"
 #include "kernels/body/step_values.h"
+#include "kernels/body/token_norms.h"
 
 namespace cairn::kernels {
-
-// Norms of a strip's tokens, half a warp each: a lane a sum.
-CAIRN_DEVICE void FindNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
-                            uint32_t tokens, float* norms, Fault* fault) {
-  constexpr uint32_t kSums = codecs::kNormSums;
-  const uint32_t lane = ThreadIndex() % kWarpLanes;
-  for (uint32_t first = 0; first < tokens; first += kWarpLanes / kSums) {
-    const uint32_t at = first + lane / kSums;
-    const uint8_t* row = at < tokens ? SourcePlace(v, source, token_first + at, fault) : nullptr;
-    float sum = 0.0F;
-    bool is_codable = true;
-    for (uint32_t c = lane % kSums; row != nullptr && c < v.dim; c += kSums) {
-      const float value = LoadValue(v.dtype, row, c);
-      is_codable &= !codecs::IsRowValue(value);
-      sum = codecs::Add(sum, codecs::Multiply(value, value));
-    }
-    for (uint32_t lanes = kSums / 2; lanes > 0; lanes /= 2) {
-      sum = codecs::Add(sum, codecs::BitsFloat(ShuffleXor(codecs::FloatBits(sum), lanes)));
-    }
-    const uint32_t uncodable = Ballot(!is_codable) >> (lane / kSums * kSums);
-    if (lane % kSums != 0 || at >= tokens) continue;
-    norms[at] = codecs::BitsFloat((uncodable & ((1U << kSums) - 1)) != 0 ? codecs::kInfinityBits
-                                                                         : codecs::FloatBits(sum));
-  }
-}
 
 // Marks the tokens of a strip whose V has one of the smallest norms, far below the others'. The
 // warp has to meet before anybody looks at marks.
@@ -45,7 +20,9 @@ CAIRN_DEVICE void FindNorms(const PlaneRecord& v, uint8_t* source, uint32_t toke
 //   is_row  the strip's, in shared memory
 CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
                                  uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
-  FindNorms(v, source, token_first, tokens, norms, fault);
+  FindNorms(
+      v, source, token_first, tokens, [](float value) { return codecs::Multiply(value, value); },
+      norms, fault);
   SyncWarp();
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   uint32_t middle = 0, small = 0;  // bits of the middle norm; of the lane's tokens, a bit each

@@ -10,9 +10,12 @@
 #include "kernels/body/fp8_encode.h"
 #include "kernels/body/hot_encode.h"
 #include "kernels/body/image_encode.h"
+#include "kernels/body/kept_encode.h"
 #include "kernels/body/mixed_encode.h"
+#include "kernels/body/narrow.h"
 #include "kernels/body/patterned_encode.h"
 #include "kernels/body/step_encode.h"
+#include "kernels/body/step_narrow.h"
 #include "kernels/body/strips_encode.h"
 #include "kernels/records.h"
 
@@ -24,7 +27,8 @@ void ForEachEncodeKernel(Launch&& launch) {
   const auto shape = [](EncodeList list, uint32_t shared_bytes) {
     return KernelShape{static_cast<uint32_t>(list), shared_bytes};
   };
-  launch.template Kernel<&EncodeAffineAny>(shape(EncodeList::kAffineAny, sizeof(EncodeShared)));
+  launch.template Kernel<&EncodeAffineAny>(
+      shape(EncodeList::kAffineAny, sizeof(AffineEncodeShared)));
   launch.template Kernel<&EncodePatternedAny>(
       shape(EncodeList::kPatternedAny, sizeof(PatternedEncodeShared)));
   launch.template Kernel<&EncodeMixedAny>(shape(EncodeList::kMixedAny, sizeof(MixedEncodeShared)));
@@ -33,6 +37,10 @@ void ForEachEncodeKernel(Launch&& launch) {
       shape(EncodeList::kStripsAny, sizeof(StripsEncodeShared)));
   launch.template Kernel<&EncodeStepsAny>(shape(EncodeList::kStepsAny, sizeof(StepEncodeShared)));
   launch.template Kernel<&EncodeHotAny>(shape(EncodeList::kHotAny, sizeof(HotEncodeShared)));
+  launch.template Kernel<&EncodeKeptAny>(shape(EncodeList::kKeptAny, sizeof(KeptEncodeShared)));
+  launch.template Kernel<&NarrowTiles>(shape(EncodeList::kNarrowed, sizeof(EncodeShared)));
+  launch.template Kernel<&ThinTiles>(shape(EncodeList::kThinned, sizeof(EncodeShared)));
+  launch.template Kernel<&NarrowSteps>(shape(EncodeList::kNarrowSteps, sizeof(StepShared)));
   launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
   launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
   launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcShared)));

@@ -79,7 +79,8 @@ struct EncodeTile {
   EncodeTask task;
   uint32_t rows;
   uint32_t codes_bytes, params_at, row_bits_at, scales_at, scales_bytes, positions_at;
-  uint32_t map_at, map_bytes;  // patterns of tokens and gates, or corrections
+  uint32_t chain_at, chain_bytes;  // of ott
+  uint32_t map_at, map_bytes;      // patterns of tokens and gates, or corrections
   uint32_t content_bytes;
 };
 

@@ -24,20 +24,19 @@ CAIRN_DEVICE float LargestOf(const PlaneRecord& plane, const uint8_t* row) {
   return codecs::BitsFloat(largest);
 }
 
-CAIRN_DEVICE void StoreFp8Tokens(const EncodeTile& tile, const EncodeShared& shared) {
+// The codes and the scale of a token, by a warp; zeros of a row.
+//   index  of the token among those that have codes
+CAIRN_DEVICE void StoreFp8Token(const EncodeTile& tile, const uint8_t* row, uint32_t index,
+                                bool is_row) {
   const PlaneRecord& plane = tile.plane;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  for (uint32_t token = WarpOfBlock(); token < plane.tokens; token += kBlockWarps) {
-    const uint8_t* row = shared.places[token];
-    const bool is_row = IsMarked(shared.is_row, token);
-    const uint16_t scale = is_row ? uint16_t{0} : codecs::Fp8Scale(LargestOf(plane, row));
-    const float inverse = codecs::Fp8Inverse(codecs::Fp16ToFloat(scale));
-    if (lane == 0) StoreGlobal(tile.task.slot + tile.scales_at + 2 * token, scale);
-    for (uint32_t c = lane; c < plane.dim; c += kWarpLanes) {
-      const float value = codecs::Multiply(LoadValue(plane.dtype, row, c), inverse);
-      StoreGlobal(tile.task.slot + token * plane.dim + c,
-                  is_row ? uint8_t{0} : codecs::FloatToE4m3(value));
-    }
+  const uint16_t scale = is_row ? uint16_t{0} : codecs::Fp8Scale(LargestOf(plane, row));
+  const float inverse = codecs::Fp8Inverse(codecs::Fp16ToFloat(scale));
+  if (lane == 0) StoreGlobal(tile.task.slot + tile.scales_at + 2 * index, scale);
+  for (uint32_t c = lane; c < plane.dim; c += kWarpLanes) {
+    const float value = codecs::Multiply(LoadValue(plane.dtype, row, c), inverse);
+    StoreGlobal(tile.task.slot + index * plane.dim + c,
+                is_row ? uint8_t{0} : codecs::FloatToE4m3(value));
   }
 }
 
@@ -51,7 +50,9 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeFp8Any(EncodeArgs args) {
     SyncBlock();
     ListRows(reader, *tile, &shared);
     if (!PlaceTile(shared, tile)) return false;
-    StoreFp8Tokens(*tile, shared);
+    for (uint32_t token = WarpOfBlock(); token < tile->plane.tokens; token += kBlockWarps) {
+      StoreFp8Token(*tile, shared.places[token], token, IsMarked(shared.is_row, token));
+    }
     StoreRowsOf(*tile, shared);
     return true;
   });

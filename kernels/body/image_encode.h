@@ -62,15 +62,38 @@ CAIRN_DEVICE TileResult MeasureSteps(const EncodeTask& task, const PlaneRecord& 
   return {0, static_cast<uint32_t>(bytes), 0, static_cast<uint16_t>(rows), kStepStripsTile};
 }
 
+// Where a token's source bits stand in a stored strip of codes. Null: it is no row.
+CAIRN_DEVICE const uint8_t* StoredPlace(const EncodeTask& task, const PlaneRecord& plane,
+                                        uint32_t token) {
+  const uint32_t at = token % codecs::kStripTokens, first = token - at;
+  const auto header = LoadGlobal<Words4>(task.slot + first * plane.row_bytes);
+  const bool is_raw = (header.x & 0xFF) == static_cast<uint32_t>(codecs::StepStripMode::kRaw);
+  const uint8_t* marks_at = WaitingCodes(task, plane, first);
+  uint32_t row = at;
+  if (!is_raw) {
+    const auto marks = LoadGlobal<uint32_t>(marks_at + at / 32 * 4);
+    if ((marks >> at % 32 & 1) == 0) return nullptr;
+    row = CountBits(marks & ((1U << at % 32) - 1));
+    for (uint32_t word = 0; word < at / 32; ++word) {
+      row += CountBits(LoadGlobal<uint32_t>(marks_at + 4 * word));
+    }
+  }
+  return task.source + header.w + row * plane.row_bytes;
+}
+
 // A tile but for its place and CRC.
 CAIRN_DEVICE TileResult MeasureTile(const EncodeTask& task, const PlaneRecord& plane,
-                                    const TileResult& coded) {
+                                    const TileResult& coded, Fault* fault) {
   if (task.form == kStripsTile) {
     const uint32_t bytes = BytesOfStrips(task, plane);
     if (bytes < RawBytes(plane)) return {0, bytes, 0, 0, kStripsTile};
   } else if (task.form == kStepStripsTile) {
     const TileResult steps = MeasureSteps(task, plane);
     if (steps.bytes < RawBytes(plane)) return steps;
+    if (task.stored_bytes != 0) {
+      *fault = Fault::kNotDemotable;  // nobody has its source
+      return {};
+    }
   } else if (task.form != kRawTile && coded.form != kRawTile) {
     return coded;
   }
@@ -92,8 +115,10 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
       TileResult result{};
       if (is_there && !is_wrong) {
         const EncodeTask task = reader.Task(number);
-        result = MeasureTile(task, reader.Plane(task.plane),
-                             LoadRecord<TileResult>(args.results + number));
+        const PlaneRecord plane = reader.Plane(task.plane);
+        Fault fault = Fault::kNone;
+        result = MeasureTile(task, plane, LoadRecord<TileResult>(args.results + number), &fault);
+        ReportFault(fault, plane, args.status);
       }
       uint32_t end = result.bytes / 16;  // of tiles up to the lane's
       for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
@@ -218,7 +243,11 @@ CAIRN_DEVICE uint32_t StoreSteps(const EncodeTask& task, const PlaneRecord& plan
   const codecs::StepStripParts parts = StepPartsOf(task, plane, token_first);
   const uint8_t* part = task.slot + token_first * plane.row_bytes;
   const uint8_t* end = part + Align16(shape.tokens * plane.row_bytes);
-  CopyBytes(target, part, codecs::kStripHeaderBytes);
+  if (ThreadIndex() == 0) {
+    auto header = LoadGlobal<Words4>(part);
+    header.w = 0;
+    StoreGlobal(target, header);
+  }
   if (parts.mode == codecs::StepStripMode::kRaw) {
     StoreSourceBits(plane, places, shape.tokens, target + parts.low);
     return static_cast<uint32_t>(parts.bytes);
@@ -270,7 +299,9 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
     const PlaneRecord plane = reader.Plane(task.plane);
     Fault fault = Fault::kNone;
     for (uint32_t token = ThreadIndex(); token < plane.tokens; token += kBlockThreads) {
-      shared.places[token] = SourcePlace(plane, task.source, token, &fault);
+      shared.places[token] = task.stored_bytes != 0 && task.form == kStepStripsTile
+                                 ? StoredPlace(task, plane, token)
+                                 : SourcePlace(plane, task.source, token, &fault);
     }
     if (!SyncBlockOr(fault != Fault::kNone)) {
       StoreTile(task, plane, result, shared,

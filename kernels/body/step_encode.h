@@ -7,8 +7,10 @@
 //   header | zeros                                       mode raw
 //   header | low planes | escapes, last first … stream   mode coded
 //
-// and where codes waited, which tokens are rows: their bits follow from the source. Escapes and
-// stream meet only where the strip is not smaller than raw: what is written then does not matter.
+// where the header's last word, which is zero in an image, says of a stored strip at which byte of
+// its tile its source bits start; and where codes waited, which tokens are rows: their bits follow
+// from the source. Escapes and stream meet only where the strip is not smaller than raw: what is
+// written then does not matter.
 
 #include <cstdint>
 
@@ -122,20 +124,20 @@ CAIRN_DEVICE uint32_t CountLowPlanes(const PlaneRecord& plane, uint32_t head) {
 // Mode coded; bytes is 0 where that is not smaller than raw.
 CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
                                                const EncodeStepTables& tables,
-                                               const StepEncodeShared::Warp& own) {
+                                               const uint32_t* is_row) {
   const codecs::StripShape& shape = item.strip.shape;
   const PlaneRecord& plane = item.plane;
   const uint32_t plane_bytes = codecs::LowPlaneBytes(shape.tokens);
   codecs::StepStripParts parts{};
   parts.mode = codecs::StepStripMode::kCoded;
   parts.planes = CountLowPlanes(plane, item.task.head);
-  for (const uint32_t word : own.is_row) parts.rows += CountBits(word);
+  for (uint32_t i = 0; i < kTaskTokensMax / 32; ++i) parts.rows += CountBits(is_row[i]);
   const uint32_t escapes_at = codecs::kStripHeaderBytes + parts.planes * plane_bytes;
   if (escapes_at > item.strip.part_bytes) return parts;
   uint8_t* const part = item.strip.part;
   uint8_t* const end = part + item.strip.part_bytes;
   StepWriter writer{WaitingCodes(item.task, plane, item.token_first),
-                    own.is_row,
+                    is_row,
                     part + escapes_at,
                     0,
                     {end, part + escapes_at}};
@@ -154,6 +156,18 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
   return parts;
 }
 
+// What is left of a strip besides its codes.
+//   source_at  of a stored strip, where its source bits start in its tile
+CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts& parts,
+                             const uint32_t* is_row, uint32_t source_at) {
+  SyncWarp();  // no codes wait any more
+  if (ThreadIndex() % kWarpLanes != 0) return;
+  const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
+  StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, source_at});
+  StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
+              Words4{is_row[0], is_row[1], is_row[2], is_row[3]});
+}
+
 CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
                              StepEncodeShared::Warp* own, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
@@ -166,14 +180,9 @@ CAIRN_DEVICE void WriteSteps(const EncodeReader& reader, const StripItem& item,
   QuantizeStrip(item, own);
   const auto* tables =
       reinterpret_cast<const EncodeStepTables*>(reader.plan + reader.header.tables_at);
-  codecs::StepStripParts parts = WriteCodes(item, tables[item.plane.tables], *own);
+  codecs::StepStripParts parts = WriteCodes(item, tables[item.plane.tables], own->is_row);
   if (parts.bytes == 0) parts = {};
-  SyncWarp();  // no codes wait any more
-  if (lane != 0) return;
-  const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
-  StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, 0});
-  StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
-              Words4{own->is_row[0], own->is_row[1], own->is_row[2], own->is_row[3]});
+  LeaveSteps(item, parts, own->is_row, 0);
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) EncodeStepsAny(EncodeArgs args) {

@@ -245,10 +245,9 @@ struct StripItem {
 };
 
 // The strips of a list that the warp has.
-//   places  the warp's, of a strip's tokens
-//   write(reader, item, fault)  with places
+//   write(reader, item, fault)  of a strip whose source has no places yet
 template <typename Write>
-CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** places, Write write) {
+CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
   const EncodeReader reader(args.plan);
   const auto list = LoadRecord<TaskList>(args.plan + args.list * sizeof(TaskList));
   const uint32_t step = GridBlocks() * kBlockWarps;
@@ -262,18 +261,28 @@ CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** place
     item.plane = reader.Plane(item.task.plane);
     SourceStrip& strip = item.strip;
     strip.shape = ShapeOfStrip(item.plane, item.token_first);
-    strip.places = places;
     strip.part = item.task.slot + item.token_first * item.plane.row_bytes;
     strip.part_bytes = Align16(strip.shape.tokens * item.plane.row_bytes);
     Fault fault = Fault::kNone;
-    for (uint32_t at = ThreadIndex() % kWarpLanes; at < strip.shape.tokens; at += kWarpLanes) {
-      places[at] = SourcePlace(item.plane, item.task.source, item.token_first + at, &fault);
-    }
-    SyncWarp();
-    if (!Any(fault != Fault::kNone)) write(reader, item, &fault);
+    write(reader, item, &fault);
     ReportFault(fault, item.plane, args.status);
     SyncWarp();  // shared memory is of the next strip
   }
+}
+
+// The same of sources.
+//   places  the warp's, of a strip's tokens
+//   write(reader, item, fault)  with places
+template <typename Write>
+CAIRN_DEVICE void EncodeWarpStrips(const EncodeArgs& args, const uint8_t** places, Write write) {
+  ForEachWarpStrip(args, [&](const EncodeReader& reader, StripItem& item, Fault* fault) {
+    item.strip.places = places;
+    for (uint32_t at = ThreadIndex() % kWarpLanes; at < item.strip.shape.tokens; at += kWarpLanes) {
+      places[at] = SourcePlace(item.plane, item.task.source, item.token_first + at, fault);
+    }
+    SyncWarp();
+    if (!Any(*fault != Fault::kNone)) write(reader, item, fault);
+  });
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) EncodeStripsAny(EncodeArgs args) {

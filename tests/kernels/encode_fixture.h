@@ -98,7 +98,7 @@ class EncodeFixture : public DecodeFixture {
     }
     std::vector<std::byte>& made = encoded->images[number];
     uint64_t bytes = 0;
-    ASSERT_EQ(WritePrefix(image.spec, results, made, &bytes), Error::kOk);
+    ASSERT_EQ(WritePrefix(view.spec(), results, made, &bytes), Error::kOk);
     ASSERT_GE(made.size(), bytes);
     for (uint64_t at = bytes; at < made.size(); ++at) {
       ASSERT_EQ(made[at], std::byte{0xCE}) << "byte " << at << " behind " << bytes;
@@ -150,6 +150,7 @@ class EncodeFixture : public DecodeFixture {
     PagedCache cache(image.spec, image.spec.slice, shape, random_);
     cache.Fill(image.source);
     const EncodeJob job = JobOf(image, cache, inputs);
+    EXPECT_EQ(RecordedSpec(job), image.View().spec());
     Encoded encoded = Encode({job});
     ASSERT_EQ(encoded.error, Error::kOk);
     ASSERT_EQ(encoded.fault, "");

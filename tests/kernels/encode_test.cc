@@ -99,7 +99,7 @@ TEST_F(EncodeTest, BatchesOfImages) {
 }
 
 TEST_F(EncodeTest, RefusesTablesThatAreNone) {
-  for (const char* recipe : {"kivi:4", "exact", "raw"}) {
+  for (const char* recipe : {"kivi:4", "exact", "raw", "ott:2", "arkv:paper"}) {
     const ImageOf image =
         MakeImage(recipe, {GroupKind::kKv, DType::kBf16, 32, 32}, 64, Content::kBell);
     for (const int32_t page : {-1, 1000}) {
@@ -163,12 +163,6 @@ TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
   using View = PagedView;
   EXPECT_EQ(error_of([](Spec&, View&) {}), Error::kOk);
   EXPECT_EQ(error_of([](Spec& s, View&) { s.tokens = 0; }), Error::kInvalidShape);
-  for (const char* recipe : {"ott:2", "ott:4"}) {
-    EXPECT_EQ(error_of([&](Spec& s, View&) {
-                EXPECT_EQ(codecs::ParseRecipe(recipe, &s.recipe), Error::kOk);
-              }),
-              Error::kUnknownRecipe);
-  }
   EXPECT_EQ(error_of([](Spec&, View& v) { --v.page_entries; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](Spec&, View& v) { v.k.layer_bytes -= 1; }), Error::kTargetTooSmall);
   // Elements are loaded whole.
@@ -180,6 +174,12 @@ TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
   job.spec = &image.spec;
   job.source = cache.view();
   job.image = room.address() + 8;
+  EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
+  codecs::ImagePrefix parent = image.View();
+  job.image = nullptr;
+  EXPECT_EQ(Encode({job}).error, Error::kOk);
+  const StoredImage parents[] = {{&parent, room.address() + 4}};
+  job.parents = parents;
   EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
 }
 

@@ -2,17 +2,11 @@
 #include "codecs/stages/select/log_rows.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
 
 #include "codecs/types/bytes.h"
 
 namespace cairn::codecs {
 namespace {
-
-constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-constexpr uint32_t kHalvingsMax = 5;  // 2^5 is the last power of 2 not above the window
-constexpr uint32_t kOctavesMax = 48;  // older than any chain
 
 LogVariant VariantOf(const Recipe& recipe) { return static_cast<LogVariant>(recipe.variant); }
 
@@ -21,19 +15,6 @@ uint16_t LoadPosition(const uint8_t* positions, uint32_t index) {
 }
 
 }  // namespace
-
-uint64_t RowUntil(uint64_t position, LogVariant variant) {
-  if (position == 0) return kNever;
-  const auto zeros = static_cast<uint32_t>(std::countr_zero(position));
-  uint64_t age = 0;
-  if (variant == LogVariant::kHalving) {
-    age = uint64_t{kLogWindow} * (std::min(zeros, kHalvingsMax) + 2);
-  } else {
-    if (zeros >= kOctavesMax) return kNever;
-    age = uint64_t{kLogWindow} << (zeros + 1);
-  }
-  return position > kNever - age ? kNever : position + age;
-}
 
 void SelectLogRows(const Recipe& recipe, uint32_t tokens, uint64_t first_position,
                    uint64_t chain_tokens, const TilePlan& plan, LogRows* rows) {

@@ -9,15 +9,12 @@
 #include <array>
 #include <cstdint>
 
+#include "codecs/numbers/row_age.h"
 #include "codecs/recipe/recipe.h"
 #include "codecs/stages/stages.h"
 #include "codecs/types/shape.h"
 
 namespace cairn::codecs {
-
-// Recipe::variant of logquant.
-enum class LogVariant : uint8_t { kHalving = 0, kOctaves = 1 };
-inline constexpr uint32_t kLogWindow = 42;
 
 // In a stored position: the row stays, however long the chain. The rest is the token.
 inline constexpr uint16_t kRowStays = 0x8000;
@@ -28,9 +25,6 @@ struct LogRows {
   std::array<uint16_t, kTokensPerBlockMax> positions;
   uint32_t count = 0;
 };
-
-// The longest chain in which the token at that place in it is a row; all ones for the first.
-[[nodiscard]] uint64_t RowUntil(uint64_t position, LogVariant variant);
 
 // Rows of a block of `tokens` in a chain of chain_tokens, which is taken to reach the block's end
 // at least. The plan's rows stay.

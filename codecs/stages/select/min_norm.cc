@@ -8,7 +8,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kDisplacedMax = 32;       // the paper's "additional pool"
 constexpr uint32_t kFiniteMax = 0x7F7FFFFF;  // bits of the largest finite float
 constexpr size_t kCountAt = sizeof(float) * kChainRows;
 constexpr size_t kDisplacedAt = kCountAt + 1;

@@ -153,7 +153,8 @@ class DeviceTest : public ClientTest {
 
 class DeviceRecipes : public DeviceTest, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Recipe, DeviceRecipes,
-                         testing::Values("raw", "exact", "kivi:4", "fp8", "mixkvq", "cairn:2.3"),
+                         testing::Values("raw", "exact", "kivi:4", "fp8", "mixkvq", "ott:2",
+                                         "cairn:2.3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase_if(name, [](char c) {

@@ -54,7 +54,6 @@ class Workload {
   // As the CPU decodes it.
   [[nodiscard]] std::span<const std::byte> payload() const { return payload_; }
   [[nodiscard]] std::vector<AttendImage> AttendImages() const;
-  [[nodiscard]] bool IsEncodable() const { return kernels::IsEncodable(spec_); }
 
   // Plans for all images, so many each, or as many as a plan takes.
   struct Plans {

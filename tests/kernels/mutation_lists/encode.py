@@ -13,10 +13,17 @@ IMAGE_ENCODE = "kernels/body/image_encode.h"
 ENCODED_STEPS = ["tests/kernels/encode_steps_test.cc"]
 ENCODED_CHOICES = ["tests/kernels/encode_choices_test.cc"]
 CENTRE = "kernels/body/centre.h"
+TOKEN_NORMS = "kernels/body/token_norms.h"
 STEP_ENCODE = "kernels/body/step_encode.h"
 HOT_ENCODE = "kernels/body/hot_encode.h"
 PATTERNED_ENCODE = "kernels/body/patterned_encode.h"
 MIXED_ENCODE = "kernels/body/mixed_encode.h"
+ENCODED_ROWS = ["tests/kernels/encode_rows_test.cc"]
+TRACED_ROWS = "kernels/body/traced_rows.h"
+KEPT_ENCODE = "kernels/body/kept_encode.h"
+DEMOTED = ["tests/kernels/demote_test.cc"]
+NARROW = "kernels/body/narrow.h"
+STEP_NARROW = "kernels/body/step_narrow.h"
 
 MUTATIONS = {
     "encode_larger": (ENCODE, AFFINE_ENCODE, "bool is_raw = least >= RawBytes(tile->plane);", "bool is_raw = least == 1;"),
@@ -24,7 +31,7 @@ MUTATIONS = {
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
     "encode_row_codes": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared.is_row, token)) break;", ""),
     "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "    low = codecs::Add(low, 0.0F);", "    low = codecs::Multiply(low, 1.0F);"),
-    "encode_no_sync": (ENCODE, AFFINE_ENCODE, "  MarkKept(*tile, shared);\n  SyncBlock();", "  MarkKept(*tile, shared);"),
+    "encode_no_sync": (ENCODE, AFFINE_ENCODE, "    MarkKept(*tile, &shared->tile);\n  }\n  SyncBlock();", "    MarkKept(*tile, &shared->tile);\n  }"),
     "encode_clips": (ENCODE, AFFINE_ENCODE, "codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)", "codecs::ClipCount(tile.plane.bits, tile.plane.is_v)"),
     "encode_clip_last": (ENCODE, AFFINE_ENCODE, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
     "encode_first_row": (ENCODE, AFFINE_ENCODE, "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {", "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) == 1) {"),
@@ -56,12 +63,12 @@ MUTATIONS = {
     "strips_pending": (ENCODED_STRIPS, STRIPS_ENCODE, "pending = ReduceOr(is_escape && next == 0 ? nibble : 0);", "pending = ReduceOr(is_escape ? nibble : 0);"),
     "strips_last_nibble": (ENCODED_STRIPS, STRIPS_ENCODE, "if (escapes % 2 != 0 && ThreadIndex()", "if (escapes % 2 > 1 && ThreadIndex()"),
     "strips_no_sync_pars": (ENCODED_STRIPS, STRIPS_ENCODE, "[](uint32_t) { return 0U; });\n  }\n  SyncWarp();", "[](uint32_t) { return 0U; });\n  }"),
-    "norms_codable": (ENCODED_STEPS, CENTRE, "is_codable &= !codecs::IsRowValue(value);", ""),
-    "norms_lanes": (ENCODED_STEPS, CENTRE, "for (uint32_t lanes = kSums / 2; lanes > 0; lanes /= 2) {", "for (uint32_t lanes = 1; lanes < kSums; lanes *= 2) {"),
+    "norms_codable": (ENCODED_STEPS, TOKEN_NORMS, "is_codable &= !codecs::IsRowValue(value);", ""),
+    "norms_lanes": (ENCODED_STEPS, TOKEN_NORMS, "for (uint32_t lanes = kSums / 2; lanes > 0; lanes /= 2) {", "for (uint32_t lanes = 1; lanes < kSums; lanes *= 2) {"),
     "norms_middle": (ENCODED_STEPS, CENTRE, "if (rank == tokens / 2)", "if (rank == (tokens - 1) / 2)"),
     "norms_equal": (ENCODED_STEPS, CENTRE, "norms[other] == norms[at] && other < at", "norms[other] == norms[at] && other > at"),
     "norms_two": (ENCODED_STEPS, CENTRE, "rank < codecs::kSmallNormsMax", "rank <= codecs::kSmallNormsMax"),
-    "norms_no_sync": (ENCODED_STEPS, CENTRE, "  FindNorms(v, source, token_first, tokens, norms, fault);\n  SyncWarp();", "  FindNorms(v, source, token_first, tokens, norms, fault);"),
+    "norms_no_sync": (ENCODED_STEPS, CENTRE, "      norms, fault);\n  SyncWarp();", "      norms, fault);"),
     "norms_of_k": (ENCODED_STEPS, CENTRE, "plane.is_v ? task : reader.Task(tile + 1)", "plane.is_v ? task : reader.Task(tile)"),
     "centre_first": (ENCODED_STEPS, CENTRE, "token_first == 0 && (task.rules & kRuleFirstIsRow) != 0", "(task.rules & kRuleFirstIsRow) != 0"),
     "centre_position": (ENCODED_STEPS, CENTRE, "plane.first_position + token);", "token);"),
@@ -129,6 +136,50 @@ MUTATIONS = {
     "image_end": (ENCODED_STRIPS, IMAGE_ENCODE, "static_cast<uint32_t>(parts.bytes - parts.end), ThreadIndex(),", "0, ThreadIndex(),"),
     "image_no_sync": (ENCODE, IMAGE_ENCODE, "    if (!SyncBlockOr(fault != Fault::kNone)) {\n      StoreTile(", "    if (fault == Fault::kNone) {\n      StoreTile("),
     "image_no_sync_next": (ENCODE, IMAGE_ENCODE, "    SyncBlock();                             // shared", "    // shared"),
+    "traced_pool_full": (ENCODED_ROWS, TRACED_ROWS, "|| norm >= third)", "|| norm > third)"),
+    "traced_pool_closed": (ENCODED_ROWS, TRACED_ROWS, "displaced == kPoolDisplacedMax ||", "displaced > kPoolDisplacedMax ||"),
+    "traced_pool_order": (ENCODED_ROWS, TRACED_ROWS, "third = second > norm ? second : norm;", "third = norm;"),
+    "traced_pool_second": (ENCODED_ROWS, TRACED_ROWS, "    if (first > norm) first = norm;", "    first = norm;"),
+    "traced_pool_unsorted": (ENCODED_ROWS, TRACED_ROWS, "bits >= previous && bits <", "bits <"),
+    "traced_pool_infinite": (ENCODED_ROWS, TRACED_ROWS, "bits < codecs::kInfinityBits : bits == 0;", "bits <= codecs::kInfinityBits : bits == 0;"),
+    "traced_pool_absent": (ENCODED_ROWS, TRACED_ROWS, ": bits == 0;", ": true;"),
+    "traced_pool_count": (ENCODED_ROWS, TRACED_ROWS, "(pool.displaced == 0 || pool.count == kPoolNorms);", "true;"),
+    "traced_pool_forgotten": (ENCODED_ROWS, TRACED_ROWS, "if (k.scores != nullptr) pool", "if (k.scores == k.source) pool"),
+    "traced_equal": (ENCODED_ROWS, TRACED_ROWS, "for (uint32_t i = kOfLane; i-- > 0;) at", "for (uint32_t i = 0; i < kOfLane; ++i) at"),
+    "traced_taken": (ENCODED_ROWS, TRACED_ROWS, "of[i] = codecs::kInfinityBits;  // taken", "of[i] += 0;"),
+    "traced_three": (ENCODED_ROWS, TRACED_ROWS, "for (uint32_t n = 0; n < kPoolNorms; ++n) {", "for (uint32_t n = 0; n < 2; ++n) {"),
+    "traced_uncodable": (ENCODED_ROWS, TRACED_ROWS, "if (smallest >= codecs::kInfinityBits ||", "if (smallest > codecs::kInfinityBits ||"),
+    "traced_sign": (ENCODED_ROWS, TRACED_ROWS, "codecs::FloatBits(value) & 0x7FFFFFFF", "codecs::FloatBits(value)"),
+    "traced_k_of_v": (ENCODED_ROWS, TRACED_ROWS, "reader.Task(tile.number - 1)", "reader.Task(tile.number)"),
+    "traced_no_sync": (ENCODED_ROWS, TRACED_ROWS, "  SyncBlock();\n  if (WarpOfBlock() != 0) return;", "  if (WarpOfBlock() != 0) return;"),
+    "traced_v_has_none": (ENCODED_ROWS, AFFINE_ENCODE, "(tile->task.rules & kRuleTraced) != 0 && !plane.is_v ?", "(tile->task.rules & kRuleTraced) != 0 ?"),
+    "kept_channels": (ENCODED_ROWS, KEPT_ENCODE, "tile->plane.dim < kKeptChannelsMin", "tile->plane.dim == 0"),
+    "kept_evicted_row": (ENCODED_ROWS, KEPT_ENCODE, "(shared->tile.is_row[word] | original) & kept;", "shared->tile.is_row[word] | original;"),
+    "kept_other_states": (ENCODED_ROWS, KEPT_ENCODE, "state > kStateLow", "state == kStateLow + 1"),
+    "kept_number": (ENCODED_ROWS, KEPT_ENCODE, "shared.before[token / 32] + CountBits(coded & (bit - 1))", "CountBits(coded & (bit - 1))"),
+    "kept_map": (ENCODED_ROWS, KEPT_ENCODE, ">> at % 4 * 8", ">> at % 4 * 0"),
+    "kept_encode_no_sync": (ENCODED_ROWS, KEPT_ENCODE, "    MarkUncodable(*tile, &shared.tile);\n    SyncBlock();\n", "    MarkUncodable(*tile, &shared.tile);\n"),
+    "kept_count_no_sync": (ENCODED_ROWS, KEPT_ENCODE, "CountCoded(KeptEncodeShared* shared) {\n  SyncBlock();", "CountCoded(KeptEncodeShared* shared) {"),
+    "narrow_twice": (DEMOTED, NARROW, "from == 8 ? codecs::Narrow(wide, bits) :", "from == 9 ? codecs::Narrow(wide, bits) :"),
+    "narrow_tail": (DEMOTED, NARROW, "c < of_byte && first + c < plane.dim;", "c < of_byte;"),
+    "narrow_padding": (DEMOTED, NARROW, "side_at - tile->codes_bytes, ThreadIndex(),", "0, ThreadIndex(),"),
+    "narrow_side": (DEMOTED, NARROW, "tile->task.stored_bytes - wide_at, ThreadIndex(),", "tile->task.stored_bytes - wide_at - 16, ThreadIndex(),"),
+    "narrow_rows": (DEMOTED, NARROW, "  tile->rows = tile->task.stored_rows;\n", "  tile->rows = 0;\n"),
+    "thin_stays": (DEMOTED, NARROW, "if (stays || codecs::RowUntil(", "if (codecs::RowUntil("),
+    "thin_chain": (DEMOTED, NARROW, ">= chain_tokens) {", "> chain_tokens) {"),
+    "thin_first": (DEMOTED, NARROW, "tile.plane.first_position + position, variant", "position + 0 * tile.plane.first_position, variant"),
+    "thin_no_sync": (DEMOTED, NARROW, "  SyncBlock();\n  for (uint32_t word = 0; word < kRowWordsMax; ++word) {", "  for (uint32_t word = 0; word < kRowWordsMax; ++word) {"),
+    "thin_positions": (DEMOTED, NARROW, "CopyUnits<uint16_t>(positions, slot + tile->positions_at,", "CopyUnits<uint16_t>(positions + 2, slot + tile->positions_at,"),
+    "thin_padding": (DEMOTED, NARROW, "Align16(tile->content_bytes) - tile->content_bytes,\n             ThreadIndex()", "0,\n             ThreadIndex()"),
+    "longer_level": (DEMOTED, STEP_NARROW, "item.plane.level - old.level;", "item.plane.level;"),
+    "longer_rows": (DEMOTED, STEP_NARROW, "    if (IsMarked(own->is_row, i / old.dim)) continue;\n", "    if (!IsMarked(own->is_row, i / old.dim)) continue;\n"),
+    "longer_not_smaller": (DEMOTED, STEP_NARROW, "    *fault = Fault::kNotDemotable;\n    return;", "    return;"),
+    "longer_source": (DEMOTED, STEP_NARROW, "strip_at + static_cast<uint32_t>(strip.parts.row_bits)", "strip_at + static_cast<uint32_t>(strip.parts.low)"),
+    "longer_raw_source": (DEMOTED, STEP_NARROW, "strip_at + static_cast<uint32_t>(strip.parts.low)", "static_cast<uint32_t>(strip.parts.low)"),
+    "longer_bad": (DEMOTED, STEP_NARROW, "  if (!LoadCodes(item, old, strip, own)) {", "  if (!LoadCodes(item, old, strip, own) && old.dim == 0) {"),
+    "longer_place": (DEMOTED, IMAGE_ENCODE, "row = CountBits(marks & ((1U << at % 32) - 1));", "row = CountBits(marks & ((2U << at % 32) - 1));"),
+    "longer_words": (DEMOTED, IMAGE_ENCODE, "for (uint32_t word = 0; word < at / 32; ++word) {", "for (uint32_t word = 0; word + 1 < at / 32; ++word) {"),
+    "longer_header": (DEMOTED, IMAGE_ENCODE, "    header.w = 0;\n", ""),
 }
 
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.

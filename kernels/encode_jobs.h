@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a plan says of the images that are to be encoded, and of each of their tiles.
+//
+// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+
+#include <cstdint>
+
+#include "codecs/format/image_spec.h"
+#include "codecs/format/tile_layout.h"
+#include "codecs/types/error.h"
+#include "kernels/encode_plan.h"
+#include "kernels/plan_planes.h"
+#include "kernels/records.h"
+
+namespace cairn::kernels {
+
+// kOk where a plan can be made for the job; errors as MakeEncodePlan().
+[[nodiscard]] codecs::Error CheckJob(const EncodeJob& job);
+
+// REQUIRES of all below: CheckJob() is kOk.
+
+[[nodiscard]] uint32_t TileCount(const codecs::ImageSpec& spec);
+
+// Of a tile, in bytes: a multiple of 16.
+[[nodiscard]] uint64_t SlotBytesOf(const codecs::ImageSpec& spec,
+                                   const codecs::TileGeometry& geometry);
+
+// The job's image is made of coded tiles by the tables of its profile, to decode and to encode.
+[[nodiscard]] bool NarrowsSteps(const EncodeJob& job);
+
+// But for the tables of its profile.
+//   image  whose status it is
+[[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
+
+// What is to be done for a tile. The kernel of `list` leaves it in its slot, in so many items; 0:
+// the tile needs none.
+struct TileWork {
+  EncodeTask task;
+  EncodeList list;
+  uint32_t items;
+};
+//   number  of the job in the plan
+//   slot    of the tile, from the job's slots
+[[nodiscard]] TileWork WorkOf(const EncodeJob& job, uint32_t number, uint32_t tile, uint64_t slot);
+
+}  // namespace cairn::kernels
