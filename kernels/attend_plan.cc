@@ -21,6 +21,7 @@ using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
 constexpr uint32_t kAffineLists = 3;
+constexpr uint32_t kFastLists = kAffineLists + 2;  // a warp a part
 
 static_assert(sizeof(AttendHeader) % 16 == 0 && sizeof(AttendQueries) % 16 == 0);
 static_assert(sizeof(PlaneRecord) % 16 == 0 && sizeof(AttendWork) % 4 == 0);
@@ -66,25 +67,39 @@ AttendForm FormOf(uint16_t form) {
   return AttendForm::kAffine;
 }
 
-// The list of a job's raw parts.
-AttendList RawList(const AttendJob& job) {
+// The list of parts that no fast kernel has, of plain forms.
+AttendList SlowList(const AttendJob& job) {
   const bool is_narrow = job.tile.k_dim <= kAttendNarrowDim && VDim(job) <= kAttendNarrowDim;
   return is_narrow ? AttendList::kNarrow : AttendList::kWide;
 }
 
+// Heads that the fast kernels have.
+bool IsFast(const AttendJob& job) {
+  const codecs::TileShape& tile = job.tile;
+  return tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 &&
+         tile.k_dim == kAttendDim && tile.v_dim == kAttendDim;
+}
+
+// The list of a job's source bits.
+//   unit  bytes that their rows are at multiples of
+AttendList PlainList(const AttendJob& job, uint32_t unit) {
+  if (IsFast(job) && unit == kUnitMax) {
+    return static_cast<AttendList>(AttendPlainList(job.tile.dtype));
+  }
+  return SlowList(job);
+}
+
 AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const TilePair& pair) {
   const auto is_plain = [](uint16_t form) { return FormOf(form) <= AttendForm::kFp8; };
-  const codecs::TileShape& tile = job.tile;
-  const bool is_fast = tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 &&
-                       tile.k_dim == kAttendDim && tile.v_dim == kAttendDim &&
-                       pair.k.form == codecs::AffineForm(recipe.bits) &&
-                       pair.v.form == pair.k.form && pair.k.rows == 0 && pair.v.rows == 0 &&
-                       recipe.k_group_tokens == kAttendKGroup &&
-                       recipe.v_group_channels == kAttendVGroup;
-  if (is_fast) {
-    return static_cast<AttendList>(AttendAffineList(recipe.bits));
+  const bool is_affine = pair.k.form == codecs::AffineForm(recipe.bits) &&
+                         pair.v.form == pair.k.form && pair.k.rows == 0 && pair.v.rows == 0 &&
+                         recipe.k_group_tokens == kAttendKGroup &&
+                         recipe.v_group_channels == kAttendVGroup;
+  if (IsFast(job) && is_affine) return static_cast<AttendList>(AttendAffineList(recipe.bits));
+  if (pair.k.form == codecs::kRawForm && pair.v.form == codecs::kRawForm) {
+    return PlainList(job, kUnitMax);
   }
-  return is_plain(pair.k.form) && is_plain(pair.v.form) ? RawList(job) : AttendList::kWide;
+  return is_plain(pair.k.form) && is_plain(pair.v.form) ? SlowList(job) : AttendList::kWide;
 }
 
 // Goes through jobs the same way to count and to write.
@@ -199,10 +214,13 @@ class AttendPlanMaker {
            a.side_object == b.side_object;
   }
 
-  void PutPlanes(const codecs::ImageSpec& spec, const PagedView& view, const AttendImage* image) {
+  // Returns what all rows are at multiples of.
+  uint32_t PutPlanes(const codecs::ImageSpec& spec, const PagedView& view,
+                     const AttendImage* image) {
     PlaneRecords records = RecordsOf(spec, spec.slice, view, 0);
     if (image != nullptr) AddSide(spec, image->side, image->side_object, &records);
     for (const PlaneRecord& record : records) Put(header_.planes_at, planes_++, record);
+    return std::min(records[0].unit, records[codecs::PlaneCount(spec.tile.kind) - 1].unit);
   }
 
   void AddPlanes(const AttendJob& job) {
@@ -214,7 +232,7 @@ class AttendPlanMaker {
     }
     if (job.tail_tokens_max == 0) return;
     tail_plane_ = static_cast<uint16_t>(planes_);
-    PutPlanes(TailSpec(job), job.tail, nullptr);
+    tail_unit_ = PutPlanes(TailSpec(job), job.tail, nullptr);
   }
 
   void AddHead(uint32_t job_index, uint32_t head) {
@@ -230,9 +248,9 @@ class AttendPlanMaker {
       const uint32_t slot_first = slots_;
       for (uint32_t list = 0; list < kAttendPartLists; ++list) {
         const uint32_t end = part_counts_[list];
-        // A warp a part in those for affine codes.
+        // A warp a part in fast ones.
         const uint32_t step =
-            list < kAffineLists ? std::max(parts_of_work_, kAttendThreads / 32) : parts_of_work_;
+            list < kFastLists ? std::max(parts_of_work_, kAttendThreads / 32) : parts_of_work_;
         for (uint32_t at = first[list]; at < end; at += step) {
           work.part_first = at;
           work.part_count = std::min(step, end - at);
@@ -313,7 +331,7 @@ class AttendPlanMaker {
     part.v.plane = static_cast<uint16_t>(tail_plane_ + (has_v ? 1 : 0));
     for (uint32_t first = 0; first < job.tail_tokens_max; first += kTaskTokensMax) {
       SetTokens(first, job.tail_tokens_max, &part);
-      PutPart(RawList(job), part);
+      PutPart(PlainList(job, tail_unit_), part);
     }
   }
 
@@ -327,6 +345,7 @@ class AttendPlanMaker {
   uint32_t planes_ = 0, slots_ = 0, status_count_ = 0;
   uint32_t image_count_ = 0;  // of the jobs before
   uint16_t tail_plane_ = 0;
+  uint32_t tail_unit_ = 0;
   std::array<uint16_t, kAttendImagesMax> plane_of_{};  // of images of all jobs
 };
 

@@ -12,9 +12,9 @@
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kAttendThreads = 128;    // of a block of the kernels for affine codes
+inline constexpr uint32_t kAttendThreads = 128;    // of a block of the fast kernels
 inline constexpr uint32_t kAttendRows = 16;        // query rows of a work
-inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…
+inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…, kPlain…
 inline constexpr uint32_t kAttendKGroup = 128;     // likewise: tokens that share a (min, range)
 inline constexpr uint32_t kAttendVGroup = 64;      // likewise: channels
 inline constexpr uint32_t kAttendNarrowDim = 128;  // of AttendList::kNarrow, at most
@@ -25,6 +25,8 @@ enum class AttendList : uint8_t {
   kAffine8,  // tiles of K and V without rows, in codes of 8 bits between a (min, range)
   kAffine4,
   kAffine2,
+  kPlainBf16,  // source bits of heads of 128, in tiles or in rows of whole 16 bytes
+  kPlainFp16,
   kNarrow,  // source bits, codes between a (min, range), and fp8
   kWide,    // every form that can be attended to, and wider heads
   kMerge,
@@ -36,6 +38,11 @@ CAIRN_HD constexpr uint32_t AttendAffineList(uint32_t bits) {
   return static_cast<uint32_t>(bits == 8   ? AttendList::kAffine8
                                : bits == 4 ? AttendList::kAffine4
                                            : AttendList::kAffine2);
+}
+// Of bf16 or fp16.
+CAIRN_HD constexpr uint32_t AttendPlainList(codecs::DType dtype) {
+  return static_cast<uint32_t>(dtype == codecs::DType::kBf16 ? AttendList::kPlainBf16
+                                                             : AttendList::kPlainFp16);
 }
 inline constexpr uint32_t kAttendPartLists = static_cast<uint32_t>(AttendList::kMerge);
 

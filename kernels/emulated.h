@@ -30,7 +30,8 @@ enum class Collective : uint8_t {
   kOr,
   kSync,
   kMmaBits,
-  kMmaHalves
+  kMmaHalves,
+  kMmaBf16
 };
 enum class Access : uint8_t { kLoad, kStore };
 
@@ -50,7 +51,7 @@ void CheckShared(const void* at, size_t bytes, int line);
 void CopyAsync(void* shared, const void* global, size_t bytes, int line);
 void CopyCommit();
 void CopyWait(uint32_t pending);
-// d: 4 of int32_t of kMmaBits, of float of kMmaHalves.
+// d: 4 of int32_t of kMmaBits, of float of kMmaHalves and kMmaBf16.
 void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, int line);
 
 }  // namespace cairn::kernels::emulated
@@ -208,6 +209,10 @@ CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_
 CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                             int line = __builtin_LINE()) {
   emulated::Mma(emulated::Collective::kMmaHalves, d, a, b, line);
+}
+CAIRN_DEVICE void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                          int line = __builtin_LINE()) {
+  emulated::Mma(emulated::Collective::kMmaBf16, d, a, b, line);
 }
 
 }  // namespace cairn::kernels

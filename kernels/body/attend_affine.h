@@ -25,15 +25,9 @@
 
 #include "kernels/body/affine_decode.h"
 #include "kernels/body/attend_steps.h"
+#include "kernels/body/attend_sums.h"
 
 namespace cairn::kernels {
-
-// What a lane has of the sums of its warp.
-struct AffineSums {
-  float outputs[kAttendVGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
-  float extras[4];                      // columns 0 and 1: of min of a group of V; 7: of weights
-  float largest[2];                     // score of row g and g + 8
-};
 
 // The queries times the steps of a part.
 struct SteppedQueries {
@@ -109,52 +103,6 @@ CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
     MmaHalves(scores,
               {queries.of[0][n], queries.of[1][n], queries.of[0][n + 1], queries.of[1][n + 1]},
               {CodePair<kBits>(word, n % P::kOfHalf), CodePair<kBits>(word, (n + 1) % P::kOfHalf)});
-  }
-}
-
-// Turns scores of 32 tokens into weights, and sums to what they are beside them.
-CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
-                              AffineSums* sums) {
-  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-  const float by[2] = {factors[g], factors[g + 8]};
-  if (tokens < kStepTokens) {
-    CAIRN_UNROLL
-    for (uint32_t i = 0; i < 16; ++i) {
-      if (8 * (i / 4) + 2 * p + i % 2 >= tokens) {
-        scores[i / 4][i % 4] = codecs::BitsFloat(kMinusInfinityBits);
-      }
-    }
-  }
-  float largest[2];
-  CAIRN_UNROLL
-  for (uint32_t row = 0; row < 2; ++row) {
-    largest[row] = Larger(scores[0][2 * row], scores[0][2 * row + 1]);
-    CAIRN_UNROLL
-    for (uint32_t i = 1; i < 4; ++i) {
-      largest[row] = Larger(largest[row], Larger(scores[i][2 * row], scores[i][2 * row + 1]));
-    }
-    largest[row] = LargerAcross(LargerAcross(largest[row], 1), 2);
-    largest[row] = Larger(codecs::Multiply(largest[row], by[row]), sums->largest[row]);
-  }
-  if (Any(largest[0] > sums->largest[0] || largest[1] > sums->largest[1])) {
-    const float shrink[2] = {Exp2Near(codecs::Add(sums->largest[0], -largest[0])),
-                             Exp2Near(codecs::Add(sums->largest[1], -largest[1]))};
-    CAIRN_UNROLL
-    for (uint32_t i = 0; i < 32 * kAttendVGroups; ++i) {
-      float& sum = sums->outputs[i / 32][i / 4 % 8][i % 4];
-      sum = codecs::Multiply(sum, shrink[i % 4 / 2]);
-    }
-    CAIRN_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);
-    }
-    sums->largest[0] = largest[0];
-    sums->largest[1] = largest[1];
-  }
-  CAIRN_UNROLL
-  for (uint32_t i = 0; i < 16; ++i) {
-    float& score = scores[i / 4][i % 4];
-    score = Exp2Near(FusedMultiplyAdd(score, by[i % 4 / 2], -sums->largest[i % 4 / 2]));
   }
 }
 
@@ -328,52 +276,6 @@ CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
   CopyWait<0>();
 }
 
-// Puts the sums of a warp where the block finds them.
-template <uint32_t kBits>
-CAIRN_DEVICE void LeaveSums(const AffineSums& sums, AffineAttendShared<kBits>* shared) {
-  constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
-  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes, g = lane / 4,
-                 p = lane % 4;
-  CAIRN_UNROLL
-  for (uint32_t row = 0; row < 2; ++row) {
-    const float weights = ShuffleFloat(sums.extras[2 * row + 1], 4 * g + 3);
-    const float mins[2] = {ShuffleFloat(sums.extras[2 * row], 4 * g),
-                           ShuffleFloat(sums.extras[2 * row + 1], 4 * g)};
-    if (p == 0) {
-      shared->largest[warp][g + 8 * row] = sums.largest[row];
-      shared->sums[warp][g + 8 * row] = weights;
-    }
-    float* outputs = shared->outputs[warp][g + 8 * row];
-    CAIRN_UNROLL
-    for (uint32_t i = 0; i < 16 * kAttendVGroups; ++i) {
-      const uint32_t group = i / 16, j = i / 2 % 8, column = i % 2;
-      const float unit =
-          kDenormalUnitInverse / static_cast<float>(1U << ExcessOf<kBits>(j % kOfHalf));
-      outputs[kAttendVGroup * group + 8 * (2 * p + column) + j] = codecs::Add(
-          codecs::Multiply(sums.outputs[group][j][2 * row + column], unit), mins[group]);
-    }
-  }
-}
-
-// Joins what the warps left, and leaves it for the merge.
-template <uint32_t kBits>
-CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const AffineAttendShared<kBits>& shared,
-                            uint32_t rows, float* slot) {
-  for (uint32_t row = 0; row < rows; ++row) {
-    float largest = shared.largest[0][row];
-    for (uint32_t i = 1; i < kAttendWarps; ++i) largest = Larger(largest, shared.largest[i][row]);
-    float output = 0.0F, sum = 0.0F;
-    for (uint32_t i = 0; i < kAttendWarps; ++i) {
-      const float factor = Exp2Near(codecs::Add(shared.largest[i][row], -largest));
-      sum = FusedMultiplyAdd(factor, shared.sums[i][row], sum);
-      output = FusedMultiplyAdd(factor, shared.outputs[i][row][ThreadIndex()], output);
-    }
-    StoreGlobal(slot + row * kAttendDim + ThreadIndex(),
-                sum == 0.0F ? 0.0F : codecs::Divide(output, sum));
-    if (ThreadIndex() == 0) StoreGlobal(LogSumsOf(slot_floats, slot) + row, LogSumOf(largest, sum));
-  }
-}
-
 template <uint32_t kBits>
 CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(AttendArgs args) {
   static_assert(kAttendThreads == kAttendDim && kAttendThreads == 8 * kAttendRows);
@@ -387,7 +289,13 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(Atten
     sums.largest[0] = sums.largest[1] = kNoScore;
     SumParts(args, reader, reader.Work(i), &shared, &sums);
     SyncBlock();  // outputs lie where steps were
-    LeaveSums(sums, &shared);
+    LeaveSums(
+        sums,
+        [](uint32_t j) {
+          constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
+          return kDenormalUnitInverse / static_cast<float>(1U << ExcessOf<kBits>(j % kOfHalf));
+        },
+        &shared);
     SyncBlock();
     const AttendWork work = reader.Work(i);  // again: no register held it
     JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),

@@ -9,6 +9,7 @@
 #include "kernels/body/attend_affine.h"
 #include "kernels/body/attend_any.h"
 #include "kernels/body/attend_merge.h"
+#include "kernels/body/attend_plain.h"
 #include "kernels/body/decode_kernels.h"
 
 namespace cairn::kernels {
@@ -25,6 +26,10 @@ void ForEachAttendKernel(Launch&& launch) {
       shape(AttendList::kAffine4, sizeof(AffineAttendShared<4>), kAttendThreads));
   launch.template Kernel<&AttendAffine<2>>(
       shape(AttendList::kAffine2, sizeof(AffineAttendShared<2>), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kBf16>>(
+      shape(AttendList::kPlainBf16, sizeof(PlainAttendShared), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kFp16>>(
+      shape(AttendList::kPlainFp16, sizeof(PlainAttendShared), kAttendThreads));
   launch.template Kernel<&AttendAny<NarrowShared>>(
       shape(AttendList::kNarrow, sizeof(NarrowShared), kBlockThreads));
   launch.template Kernel<&AttendAny<WideShared>>(

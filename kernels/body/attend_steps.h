@@ -5,13 +5,11 @@
 
 #include <cstdint>
 
+#include "kernels/body/attend_sums.h"
 #include "kernels/body/attend_tasks.h"
 
 namespace cairn::kernels {
 
-inline constexpr uint32_t kAttendWarps = kAttendThreads / kWarpLanes;
-inline constexpr uint32_t kStepTokens = 32;  // of a warp at once
-inline constexpr uint32_t kAttendVGroups = kAttendDim / kAttendVGroup;
 inline constexpr float kDenormalUnit = 5.9604644775390625e-8F;  // 2^-24
 inline constexpr float kDenormalUnitInverse = 16777216.0F;
 

@@ -115,6 +115,7 @@ TEST_F(ExecutorTest, MultipliesBitsAsPtxSpreadsThem) {
 }
 
 // Halves of a and b are small whole numbers, a denormal each eighth.
+template <bool kIsBf16>
 CAIRN_KERNEL MultiplyHalfWords(WordArgs args) {
   const uint32_t lane = ThreadIndex();
   uint32_t a[4], b[2];
@@ -124,9 +125,33 @@ CAIRN_KERNEL MultiplyHalfWords(WordArgs args) {
     d[i] = static_cast<float>(i);
   }
   for (uint32_t i = 0; i < 2; ++i) b[i] = LoadGlobal<uint32_t>(args.source + 128 + 2 * lane + i);
-  MmaHalves(d, a, b);
+  if constexpr (kIsBf16) {
+    MmaBf16(d, a, b);
+  } else {
+    MmaHalves(d, a, b);
+  }
   for (uint32_t i = 0; i < 4; ++i) {
     StoreGlobal(args.target + 4 * lane + i, codecs::FloatBits(d[i]));
+  }
+}
+
+// What a product of halves, in 16 bits each, makes of them.
+template <auto kToFloat>
+void CheckProducts(const uint32_t* source, const uint32_t* target) {
+  for (uint32_t row = 0; row < 16; ++row) {
+    for (uint32_t column = 0; column < 8; ++column) {
+      const uint32_t slot = row / 8 * 2 + column % 2;
+      double sum = slot;
+      for (uint32_t k = 0; k < 16; ++k) {
+        const uint32_t half = k / 8, part = k % 8 / 2;
+        const uint32_t a = source[4 * (row % 8 * 4 + part) + row / 8 + 2 * half];
+        const uint32_t b = source[128 + 2 * (column * 4 + part) + half];
+        sum += double{kToFloat(static_cast<uint16_t>(a >> 16 * (k % 2)))} *
+               kToFloat(static_cast<uint16_t>(b >> 16 * (k % 2)));
+      }
+      ASSERT_EQ(codecs::BitsFloat(target[4 * (row % 8 * 4 + column / 2) + slot]),
+                static_cast<float>(sum));
+    }
   }
 }
 
@@ -138,22 +163,16 @@ TEST_F(ExecutorTest, MultipliesHalvesAsPtxSpreadsThem) {
     };
     source_[i] = half(i * 7 + 3) | half(i * 5 + 1) << 16;
   }
-  ASSERT_EQ(Launch<MultiplyHalfWords>(1, 32, 1, Args()).fault, "");
-  for (uint32_t row = 0; row < 16; ++row) {
-    for (uint32_t column = 0; column < 8; ++column) {
-      const uint32_t slot = row / 8 * 2 + column % 2;
-      double sum = slot;
-      for (uint32_t k = 0; k < 16; ++k) {
-        const uint32_t half = k / 8, part = k % 8 / 2;
-        const uint32_t a = source_[4 * (row % 8 * 4 + part) + row / 8 + 2 * half];
-        const uint32_t b = source_[128 + 2 * (column * 4 + part) + half];
-        sum += double{codecs::Fp16ToFloat(static_cast<uint16_t>(a >> 16 * (k % 2)))} *
-               codecs::Fp16ToFloat(static_cast<uint16_t>(b >> 16 * (k % 2)));
-      }
-      ASSERT_EQ(codecs::BitsFloat(target_[4 * (row % 8 * 4 + column / 2) + slot]),
-                static_cast<float>(sum));
-    }
+  ASSERT_EQ(Launch<MultiplyHalfWords<false>>(1, 32, 1, Args()).fault, "");
+  CheckProducts<&codecs::Fp16ToFloat>(source_.data(), target_.data());
+  for (uint32_t i = 0; i < 192; ++i) {
+    const auto half = [&](uint32_t number) -> uint32_t {
+      return codecs::FloatToBf16(static_cast<float>(number % 17));
+    };
+    source_[i] = half(i * 7 + 3) | half(i * 5 + 1) << 16;
   }
+  ASSERT_EQ(Launch<MultiplyHalfWords<true>>(1, 32, 1, Args()).fault, "");
+  CheckProducts<&codecs::Bf16ToFloat>(source_.data(), target_.data());
 }
 
 struct Words {

@@ -68,23 +68,24 @@ struct Halves {
   float of[16];
 };
 
-template <typename WordAt>
+template <auto kToFloat, typename WordAt>
 Halves HalvesOf(WordAt word_at) {
   Halves halves;
   for (uint32_t i = 0; i < 16; ++i) {
-    halves.of[i] = codecs::Fp16ToFloat(static_cast<uint16_t>(word_at(i / 2) >> (16 * (i % 2))));
+    halves.of[i] = kToFloat(static_cast<uint16_t>(word_at(i / 2) >> (16 * (i % 2))));
   }
   return halves;
 }
 
 // Exact products, whose sum is rounded once: devices round it more often, and towards zero.
+template <auto kToFloat>
 void MultiplyHalvesOf(const Lanes& lanes) {
   std::array<Halves, 8> columns;
   for (uint32_t i = 0; i < 8; ++i) {
-    columns[i] = HalvesOf([&](uint32_t word) { return WordOfB(lanes, i, word); });
+    columns[i] = HalvesOf<kToFloat>([&](uint32_t word) { return WordOfB(lanes, i, word); });
   }
   for (uint32_t row = 0; row < 16; ++row) {
-    const Halves a = HalvesOf([&](uint32_t word) { return WordOfA(lanes, row, word); });
+    const Halves a = HalvesOf<kToFloat>([&](uint32_t word) { return WordOfA(lanes, row, word); });
     for (uint32_t column = 0; column < 8; ++column) {
       auto& d = ElementOfD<float>(lanes, row, column);
       double sum = d;
@@ -165,7 +166,8 @@ bool Warp::GiveResults(const Arrival& at, std::string* fault) {
 bool Warp::Complete(const Thread& last, std::string* fault) {
   if (!AreAllThere(last, fault) || !GiveResults(last.at, fault)) return false;
   if (last.at.collective == Collective::kMmaBits) MultiplyBits(lanes);
-  if (last.at.collective == Collective::kMmaHalves) MultiplyHalvesOf(lanes);
+  if (last.at.collective == Collective::kMmaHalves) MultiplyHalvesOf<&codecs::Fp16ToFloat>(lanes);
+  if (last.at.collective == Collective::kMmaBf16) MultiplyHalvesOf<&codecs::Bf16ToFloat>(lanes);
   if (last.at.collective == Collective::kSync) ++syncs;
   return true;
 }

@@ -29,6 +29,19 @@ TEST(GpuTableTest, HasACellForEachBatch) {
       << text;
 }
 
+TEST(GpuTableTest, SaysHowMuchFasterThanBf16) {
+  const Measured measured{"",
+                          {{"attend", "raw", {{1, 1, 2e12, 0.5}, {64, 4, 4e12, 0.9}}},
+                           {"encode", "kivi:2", {{1, 1, 9e12, 1}, {64, 4, 9e12, 1}}},
+                           {"attend", "kivi:2", {{1, 1, 7e12, 0.4}, {64, 4, 20e12, 0.7}}}},
+                          {}};
+  const std::string text = TableOf({"H", "5", "", 0}, "gpu_check", 30, kScale, measured);
+  EXPECT_NE(text.find("\nAttention, over that to bf16: kivi:2 3.5 x in batches of 1, "
+                      "5 x in batches of 4.\n"),
+            std::string::npos)
+      << text;
+}
+
 TEST(GpuTableTest, SaysWhatIsLeftOut) {
   const Measured measured = RunBench(kScale, std::chrono::steady_clock::now());
   EXPECT_EQ(measured.fault, "");

@@ -5,6 +5,8 @@ ATTENTION = ["tests/kernels/attention_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
 ATTEND_AFFINE = "kernels/body/attend_affine.h"
+ATTEND_SUMS = "kernels/body/attend_sums.h"
+ATTEND_PLAIN = "kernels/body/attend_plain.h"
 ATTEND_VALUES = "kernels/body/attend_values.h"
 ATTEND_ANY = "kernels/body/attend_any.h"
 ATTEND_MERGE = "kernels/body/attend_merge.h"
@@ -20,13 +22,13 @@ MUTATIONS = {
     "attend_k_params": (ATTENTION, ATTEND_AFFINE, "CheckParams(WordOf(step.k_params[lane], i))", "CheckParams(0 * i)"),
     "attend_v_params": (ATTENTION, ATTEND_AFFINE, "Worse(CheckParams(pairs.x), CheckParams(pairs.y))", "CheckParams(pairs.x)"),
     "attend_no_zeros": (ATTENTION, ATTEND_AFFINE, "step->v_params[lane] = {0, 0};", ""),
-    "attend_mask": (ATTENTION, ATTEND_AFFINE, "+ i % 2 >= tokens", "+ i % 2 > tokens"),
-    "attend_extras": (ATTENTION, ATTEND_AFFINE, "sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);", ""),
+    "attend_mask": (ATTENTION, ATTEND_SUMS, "+ i % 2 >= tokens", "+ i % 2 > tokens"),
+    "attend_extras": (ATTENTION, ATTEND_SUMS, "sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);", ""),
     "attend_weights_column": (ATTENTION, ATTEND_AFFINE, "g == 7 ? 0x3C003C00U", "g == 6 ? 0x3C003C00U"),
     "attend_query_exponent": (ATTENTION, ATTEND_AFFINE, "(254 - exponent) << 23", "(253 - exponent) << 23"),
-    "attend_join": (ATTENTION, ATTEND_AFFINE, "Exp2Near(codecs::Add(shared.largest[i][row], -largest))", "1.0F"),
+    "attend_join": (ATTENTION, ATTEND_SUMS, "Exp2Near(codecs::Add(shared.largest[i][row], -largest))", "1.0F"),
     "attend_no_sync_steps": (ATTENTION, ATTEND_AFFINE, "    SyncBlock();  // outputs lie where steps were\n", ""),
-    "attend_no_sync_join": (ATTENTION, ATTEND_AFFINE, "    LeaveSums(sums, &shared);\n    SyncBlock();\n", "    LeaveSums(sums, &shared);\n"),
+    "attend_no_sync_join": (ATTENTION, ATTEND_AFFINE, "        &shared);\n    SyncBlock();\n", "        &shared);\n"),
     "attend_rows": (ATTENTION, ATTEND_VALUES, "places->of[at] = const_cast<uint8_t*>(bits);", "places->of[at] = const_cast<uint8_t*>(at > 999 ? bits : nullptr);"),
     "attend_mixed_pair": (ATTENTION, ATTEND_VALUES, "(is_four ? number : four + number)", "number"),
     "attend_hot_mean": (ATTENTION, ATTEND_VALUES, "codecs::Add(level, LoadChannel", "codecs::Add(level, 0 * LoadChannel"),
@@ -38,6 +40,18 @@ MUTATIONS = {
     "attend_fault": (ATTENTION, ATTEND_ANY, "return !SyncBlockOr(*fault != Fault::kNone);", "SyncBlock();\n  return true;"),
     "attend_merge_weight": (ATTENTION, ATTEND_MERGE, "codecs::Add(log_sum, -merged.largest)", "codecs::Add(log_sum, -log_sum)"),
     "attend_merge_channel": (ATTENTION, ATTEND_MERGE, "if (channel >= queries.v_dim) continue;\n      StoreGlobal", "StoreGlobal"),
+    "plain_hole": (ATTENTION, ATTEND_PLAIN, "(step.there >> token & 1) != 0 && static_cast<int32_t>(token)", "static_cast<int32_t>(token)"),
+    "plain_end": (ATTENTION, ATTEND_PLAIN, "static_cast<int32_t>(token) < ends[i % 4 / 2];", "static_cast<int32_t>(token) <= ends[i % 4 / 2];"),
+    "plain_behind": (ATTENTION, ATTEND_PLAIN, "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[1] : 0)};", "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[0] : 0)};"),
+    "plain_tile_is_no_tail": (ATTENTION, ATTEND_PLAIN, "step.end - (step.is_tail != 0 ? behind[0] : 0),", "step.end - behind[0],"),
+    "plain_zeros": (ATTENTION, ATTEND_PLAIN, "*reinterpret_cast<Words4*>(step->v + PlainVAt(row, piece)) = {0, 0, 0, 0};", ""),
+    "plain_v_place": (ATTENTION, ATTEND_PLAIN, "v = PlainPlace(reader, part, part.v, token + lane, &fault);", "v = PlainPlace(reader, part, part.v, lane, &fault);"),
+    "plain_ones": (ATTENTION, ATTEND_PLAIN, "g == 7 ? kOnes : 0", "g == 6 ? kOnes : 0"),
+    "plain_pairs": (ATTENTION, ATTEND_PLAIN, "j % 2 == 0 ? 0x5410 : 0x7632", "j % 2 == 0 ? 0x5410 : 0x5432"),
+    "plain_no_wait": (ATTENTION, ATTEND_PLAIN, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    SyncWarp();\n"),
+    "plain_no_sync_steps": (ATTENTION, ATTEND_PLAIN, "    SyncBlock();  // outputs lie where steps were\n", ""),
+    "plain_no_sync_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {"),
+    "plain_fault": (ATTENTION, ATTEND_PLAIN, "  if (fault != Fault::kNone) AtomicMax(args.status + part.status, static_cast<uint32_t>(fault));\n", ""),
 }
 
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Attention over source bits of bf16 or fp16, of heads of 128: tails in the pages of a cache, and
+// raw tiles. As attend_affine.h has it, a warp 32 tokens at a time of every fourth part of its
+// block's work. Lane 4 g + p is one of eight lanes g and of four lanes p, as products spread what
+// they take:
+//
+// - K: lane g is a token of 8, lane p has 8 channels of each 32.
+// - V: lane p is two tokens of 8, lane g has 8 channels of each 64.
+// - queries: lane g is row g and row g + 8, lane p has the channels that it has of K.
+
+#include <cstdint>
+
+#include "kernels/body/attend_any.h"
+#include "kernels/body/attend_sums.h"
+
+namespace cairn::kernels {
+
+// What of 32 tokens is in shared memory. Pieces of 16 bytes are placed so that no two lanes of a
+// load have one bank.
+struct PlainStep {
+  static constexpr uint32_t kRowBytes = 2 * kAttendDim, kPieces = kRowBytes / 16;
+  alignas(16) uint8_t k[kStepTokens * kRowBytes];
+  alignas(16) uint8_t v[kStepTokens * kRowBytes];
+  const uint8_t* places[2][kStepTokens];  // of K and V; null: no such token
+  uint32_t there;                         // tokens, a bit each
+  int32_t end;                            // of the tail, or the part
+  uint32_t is_tail;
+};
+
+struct PlainAttendShared {
+  static constexpr uint32_t kSteps = 2;  // under way; of three a block has no room on sm_80
+  Words4 queries[2][4][kWarpLanes];      // of rows g and g + 8: 32 channels for each lane
+  float factors[kAttendRows];            // of a row's sums to scores
+  float largest[kAttendWarps][kAttendRows];
+  float sums[kAttendWarps][kAttendRows];
+  union {
+    PlainStep steps[kAttendWarps][kSteps];
+    float outputs[kAttendWarps][kAttendRows][kAttendDim];
+  };
+};
+
+CAIRN_DEVICE uint32_t PlainKAt(uint32_t token, uint32_t piece) {
+  return token * PlainStep::kRowBytes + 16 * (piece ^ (token & 1) << 2);
+}
+CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
+  return token * PlainStep::kRowBytes + 16 * (piece ^ (token & 6));
+}
+
+// Where a token's source bits are; null: nowhere, with *fault where its page is none.
+CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
+                                       const TileTask& task, uint32_t token, Fault* fault) {
+  if (!part.is_tail) return task.source + (task.token_first + token) * PlainStep::kRowBytes;
+  return PlaceOf(reader.Plane(task.plane), task.target, task.token_first + token, fault);
+}
+
+// Asks for up to 32 tokens of a part, from `token` on.
+CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader,
+                              const AttendPart& part, const AttendQueries& queries, uint32_t token,
+                              PlainStep* step) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  Fault fault = Fault::kNone;
+  const uint32_t tail_tokens = part.is_tail ? TailTokens(queries, &fault) : 0;
+  // The last row sees most.
+  const uint32_t seen = TokensSeen(queries, part, tail_tokens, queries.rows - 1);
+  const uint8_t* k = nullptr;
+  const uint8_t* v = nullptr;
+  if (token + lane < seen) {
+    k = PlainPlace(reader, part, part.k, token + lane, &fault);
+    v = PlainPlace(reader, part, part.v, token + lane, &fault);
+  }
+  if (fault != Fault::kNone) AtomicMax(args.status + part.status, static_cast<uint32_t>(fault));
+  step->places[0][lane] = k;
+  step->places[1][lane] = v;
+  const uint32_t there = Ballot(k != nullptr && v != nullptr);
+  if (lane == 0) {
+    step->there = there;
+    const uint32_t end = part.is_tail ? tail_tokens - part.k.token_first : part.k.token_count;
+    step->end = static_cast<int32_t>(end - token);
+    step->is_tail = part.is_tail ? 1 : 0;
+  }
+  SyncWarp();
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {
+    const uint32_t row = 2 * i + lane / PlainStep::kPieces, piece = lane % PlainStep::kPieces;
+    if ((there >> row & 1) != 0) {
+      CopyAsync16(step->k + PlainKAt(row, piece), step->places[0][row] + 16 * piece);
+      CopyAsync16(step->v + PlainVAt(row, piece), step->places[1][row] + 16 * piece);
+    } else {  // has no weight, and is to be a number
+      *reinterpret_cast<Words4*>(step->v + PlainVAt(row, piece)) = {0, 0, 0, 0};
+    }
+  }
+}
+
+// Asks for the parts of a warp, 32 tokens at a time.
+struct PlainAsker {
+  uint32_t index, end;  // of parts
+  uint32_t token;
+
+  [[nodiscard]] CAIRN_DEVICE_MEMBER bool IsOver() const { return index >= end; }
+  // REQUIRES: !IsOver().
+  CAIRN_DEVICE_MEMBER void Ask(const AttendArgs& args, const AttendReader& reader,
+                               const AttendQueries& queries, PlainStep* step) {
+    const auto part = reader.Part<AttendPart>(index);
+    AskForPlain(args, reader, part, queries, token, step);
+    token += kStepTokens;
+    if (token < part.k.token_count) return;
+    token = 0;
+    index += kAttendWarps;
+  }
+};
+
+template <codecs::DType kDType>
+CAIRN_DEVICE void MultiplyPlain(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kDType == codecs::DType::kBf16) {
+    MmaBf16(d, a, b);
+  } else {
+    MmaHalves(d, a, b);
+  }
+}
+
+// Scores of 8 tokens, of those from `first` on.
+template <codecs::DType kDType>
+CAIRN_DEVICE void ScorePlain(const PlainStep& step, uint32_t first, const Words4 (&queries)[2][4],
+                             float (&scores)[4]) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) scores[i] = 0.0F;
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    const auto k = *reinterpret_cast<const Words4*>(step.k + PlainKAt(first + g, 4 * i + p));
+    const Words4& a = queries[0][i];
+    const Words4& b = queries[1][i];
+    MultiplyPlain<kDType>(scores, {a.x, b.x, a.y, b.y}, {k.x, k.y});
+    MultiplyPlain<kDType>(scores, {a.z, b.z, a.w, b.w}, {k.z, k.w});
+  }
+}
+
+// What rows do not see has no weight.
+//   behind  query tokens behind those of row g and g + 8
+CAIRN_DEVICE void MaskPlain(const PlainStep& step, const int32_t (&behind)[2],
+                            float (&scores)[4][4]) {
+  const uint32_t p = ThreadIndex() % 4;
+  const int32_t ends[2] = {step.end - (step.is_tail != 0 ? behind[0] : 0),
+                           step.end - (step.is_tail != 0 ? behind[1] : 0)};
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 16; ++i) {
+    const uint32_t token = 8 * (i / 4) + 2 * p + i % 2;
+    const bool is_seen =
+        (step.there >> token & 1) != 0 && static_cast<int32_t>(token) < ends[i % 4 / 2];
+    if (!is_seen) scores[i / 4][i % 4] = codecs::BitsFloat(kMinusInfinityBits);
+  }
+}
+
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t PackPlain(float low, float high) {
+  return kDType == codecs::DType::kBf16 ? PackBf16(low, high) : PackFp16(low, high);
+}
+
+// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+template <codecs::DType kDType>
+CAIRN_DEVICE void AddPlain(const PlainStep& step, uint32_t first, const float (&weights)[2][4],
+                           AffineSums* sums) {
+  constexpr uint32_t kOnes = kDType == codecs::DType::kBf16 ? 0x3F803F80U : 0x3C003C00U;
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  const uint32_t pairs[4] = {PackPlain<kDType>(weights[0][0], weights[0][1]),
+                             PackPlain<kDType>(weights[0][2], weights[0][3]),
+                             PackPlain<kDType>(weights[1][0], weights[1][1]),
+                             PackPlain<kDType>(weights[1][2], weights[1][3])};
+  const uint32_t ones = g == 7 ? kOnes : 0;
+  MultiplyPlain<kDType>(sums->extras, pairs, {ones, ones});
+  CAIRN_UNROLL
+  for (uint32_t group = 0; group < kAttendVGroups; ++group) {
+    uint32_t of[2][8];  // channels of two tokens each
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t token = first + 8 * i + 2 * p;
+      const auto even = *reinterpret_cast<const Words4*>(step.v + PlainVAt(token, 8 * group + g));
+      const auto odd =
+          *reinterpret_cast<const Words4*>(step.v + PlainVAt(token + 1, 8 * group + g));
+      const uint32_t low[4] = {even.x, even.y, even.z, even.w};
+      const uint32_t high[4] = {odd.x, odd.y, odd.z, odd.w};
+      CAIRN_UNROLL
+      for (uint32_t j = 0; j < 8; ++j) {
+        of[i][j] = PermuteBytes(low[j / 2], high[j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
+      }
+    }
+    CAIRN_UNROLL
+    for (uint32_t j = 0; j < 8; ++j) {
+      MultiplyPlain<kDType>(sums->outputs[group][j], pairs, {of[0][j], of[1][j]});
+    }
+  }
+}
+
+// Lays rows of queries out as lanes take them. Zeros are of rows that there are not.
+CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& work,
+                              PlainAttendShared* shared) {
+  constexpr uint32_t kPieces = PlainStep::kPieces;
+  for (uint32_t i = ThreadIndex(); i < kAttendRows * kPieces; i += kAttendThreads) {
+    const uint32_t row = i / kPieces, piece = i % kPieces;
+    Words4 words{0, 0, 0, 0};
+    if (row < RowCount(queries, work)) {
+      const uint64_t at = uint64_t{QueryOf(queries, work, row)} * PlainStep::kRowBytes + 16 * piece;
+      words = LoadGlobal<Words4>(queries.queries + at);
+    }
+    shared->queries[row / 8][piece / 4][row % 8 * 4 + piece % 4] = words;
+  }
+  if (ThreadIndex() < kAttendRows) {
+    shared->factors[ThreadIndex()] = codecs::Multiply(queries.scale, kLog2E);
+  }
+}
+
+// What a warp has of a work.
+template <codecs::DType kDType>
+CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
+                           const AttendWork& work, PlainAttendShared* shared, AffineSums* sums) {
+  constexpr uint32_t kSteps = PlainAttendShared::kSteps;
+  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes;
+  const AttendQueries queries = reader.Queries(work.queries);
+  PlainAsker asker{work.part_first + warp, work.part_first + work.part_count, 0};
+  Words4 rows[2][4];
+  int32_t behind[2];
+  CAIRN_UNROLL
+  for (uint32_t half = 0; half < 2; ++half) {
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) rows[half][i] = shared->queries[half][i][lane];
+    const uint32_t row = work.row_first + lane / 4 + 8 * half;
+    const bool is_behind = queries.is_causal && row < queries.rows;
+    behind[half] =
+        is_behind ? static_cast<int32_t>((queries.rows - 1 - row) / queries.rows_of_token) : 0;
+  }
+  uint32_t under_way = 0, at = 0;
+  CAIRN_NO_UNROLL
+  for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
+    if (!asker.IsOver()) {
+      asker.Ask(args, reader, queries, &shared->steps[warp][at]);
+      ++under_way;
+    }
+    CopyCommit();
+    at = at == kSteps - 1 ? 0 : at + 1;
+    if (round + 1 < kSteps) continue;
+    const PlainStep& step = shared->steps[warp][at];
+    CopyWait<kSteps - 1>();
+    SyncWarp();
+    float scores[4][4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) ScorePlain<kDType>(step, 8 * i, rows, scores[i]);
+    MaskPlain(step, behind, scores);
+    WeighTokens(shared->factors, kStepTokens, scores, sums);
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; i += 2) {
+      const float weights[2][4] = {
+          {scores[i][0], scores[i][1], scores[i][2], scores[i][3]},
+          {scores[i + 1][0], scores[i + 1][1], scores[i + 1][2], scores[i + 1][3]}};
+      AddPlain<kDType>(step, 8 * i, weights, sums);
+    }
+    SyncWarp();  // nobody reads the step any more
+    --under_way;
+  }
+  CopyWait<0>();
+}
+
+template <codecs::DType kDType>
+CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 1) AttendPlain(AttendArgs args) {
+  CAIRN_SHARED(PlainAttendShared, shared);
+  const AttendReader reader(args.plan, AttendPlainList(kDType));
+  for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
+    const AttendWork work = reader.Work(i);
+    LayOutPlain(reader.Queries(work.queries), work, &shared);
+    SyncBlock();
+    AffineSums sums{};
+    sums.largest[0] = sums.largest[1] = kNoScore;
+    SumPlain<kDType>(args, reader, work, &shared, &sums);
+    SyncBlock();  // outputs lie where steps were
+    LeaveSums(
+        sums, [](uint32_t) { return 1.0F; }, &shared);
+    SyncBlock();
+    JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
+              SlotOf(args, reader.SlotFloats(), work.slot));
+    SyncBlock();  // shared memory is of the next work
+  }
+}
+
+}  // namespace cairn::kernels

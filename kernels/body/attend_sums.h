@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What products of halves sum up to: 16 rows of queries by 128 channels, of the tokens that a warp
+// has seen. A warp has sums of its own, and the block joins them at the end of a work. Lane 4 g + p
+// has rows g and g + 8.
+
+#include <cstdint>
+
+#include "kernels/body/attend_tasks.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kAttendWarps = kAttendThreads / kWarpLanes;
+inline constexpr uint32_t kStepTokens = 32;  // of a warp at once
+inline constexpr uint32_t kAttendVGroups = kAttendDim / kAttendVGroup;
+
+// What a lane has of the sums of its warp.
+struct AffineSums {
+  float outputs[kAttendVGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
+  float extras[4];                      // columns 0 and 1: of min of a group of V; 7: of weights
+  float largest[2];                     // score of row g and g + 8
+};
+
+// Turns scores of 32 tokens into weights, and sums to what they are beside them.
+CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
+                              AffineSums* sums) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  const float by[2] = {factors[g], factors[g + 8]};
+  if (tokens < kStepTokens) {
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) {
+      if (8 * (i / 4) + 2 * p + i % 2 >= tokens) {
+        scores[i / 4][i % 4] = codecs::BitsFloat(kMinusInfinityBits);
+      }
+    }
+  }
+  float largest[2];
+  CAIRN_UNROLL
+  for (uint32_t row = 0; row < 2; ++row) {
+    largest[row] = Larger(scores[0][2 * row], scores[0][2 * row + 1]);
+    CAIRN_UNROLL
+    for (uint32_t i = 1; i < 4; ++i) {
+      largest[row] = Larger(largest[row], Larger(scores[i][2 * row], scores[i][2 * row + 1]));
+    }
+    largest[row] = LargerAcross(LargerAcross(largest[row], 1), 2);
+    largest[row] = Larger(codecs::Multiply(largest[row], by[row]), sums->largest[row]);
+  }
+  if (Any(largest[0] > sums->largest[0] || largest[1] > sums->largest[1])) {
+    const float shrink[2] = {Exp2Near(codecs::Add(sums->largest[0], -largest[0])),
+                             Exp2Near(codecs::Add(sums->largest[1], -largest[1]))};
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 32 * kAttendVGroups; ++i) {
+      float& sum = sums->outputs[i / 32][i / 4 % 8][i % 4];
+      sum = codecs::Multiply(sum, shrink[i % 4 / 2]);
+    }
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);
+    }
+    sums->largest[0] = largest[0];
+    sums->largest[1] = largest[1];
+  }
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 16; ++i) {
+    float& score = scores[i / 4][i % 4];
+    score = Exp2Near(FusedMultiplyAdd(score, by[i % 4 / 2], -sums->largest[i % 4 / 2]));
+  }
+}
+
+// Puts the sums of a warp where the block finds them.
+//   unit_of(j)  what the outputs of channel j of eight are to be multiplied with
+template <typename Shared, typename UnitOf>
+CAIRN_DEVICE void LeaveSums(const AffineSums& sums, UnitOf unit_of, Shared* shared) {
+  const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes, g = lane / 4,
+                 p = lane % 4;
+  CAIRN_UNROLL
+  for (uint32_t row = 0; row < 2; ++row) {
+    const float weights = ShuffleFloat(sums.extras[2 * row + 1], 4 * g + 3);
+    const float mins[2] = {ShuffleFloat(sums.extras[2 * row], 4 * g),
+                           ShuffleFloat(sums.extras[2 * row + 1], 4 * g)};
+    if (p == 0) {
+      shared->largest[warp][g + 8 * row] = sums.largest[row];
+      shared->sums[warp][g + 8 * row] = weights;
+    }
+    float* outputs = shared->outputs[warp][g + 8 * row];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 16 * kAttendVGroups; ++i) {
+      const uint32_t group = i / 16, j = i / 2 % 8, column = i % 2;
+      outputs[kAttendVGroup * group + 8 * (2 * p + column) + j] = codecs::Add(
+          codecs::Multiply(sums.outputs[group][j][2 * row + column], unit_of(j)), mins[group]);
+    }
+  }
+}
+
+// Joins what the warps left, and leaves it for the merge.
+template <typename Shared>
+CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const Shared& shared, uint32_t rows,
+                            float* slot) {
+  for (uint32_t row = 0; row < rows; ++row) {
+    float largest = shared.largest[0][row];
+    for (uint32_t i = 1; i < kAttendWarps; ++i) largest = Larger(largest, shared.largest[i][row]);
+    float output = 0.0F, sum = 0.0F;
+    for (uint32_t i = 0; i < kAttendWarps; ++i) {
+      const float factor = Exp2Near(codecs::Add(shared.largest[i][row], -largest));
+      sum = FusedMultiplyAdd(factor, shared.sums[i][row], sum);
+      output = FusedMultiplyAdd(factor, shared.outputs[i][row][ThreadIndex()], output);
+    }
+    StoreGlobal(slot + row * kAttendDim + ThreadIndex(),
+                sum == 0.0F ? 0.0F : codecs::Divide(output, sum));
+    if (ThreadIndex() == 0) StoreGlobal(LogSumsOf(slot_floats, slot) + row, LogSumOf(largest, sum));
+  }
+}
+
+}  // namespace cairn::kernels
