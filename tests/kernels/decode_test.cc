@@ -44,15 +44,16 @@ TEST_F(DecodeTest, LeavesOutNoForm) {
 }
 
 TEST_F(DecodeTest, EveryTailOfEveryRecipe) {
+  uint32_t number = 0;  // of the recipe: those beside it have the other dtype
   for (const char* recipe : kRecipes) {
+    uint32_t trial = number++;
     for (const uint16_t tokens : kTokens) {
-      for (const DType dtype : {DType::kBf16, DType::kFp16}) {
-        SCOPED_TRACE(testing::Message()
-                     << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
-        const ImageOf image = MakeImage(recipe, Kv(dtype, 64, 128), tokens, AnyContent());
-        Check(image, AnyShape());
-        if (HasFailure()) return;
-      }
+      const DType dtype = trial++ % 2 == 0 ? DType::kBf16 : DType::kFp16;
+      SCOPED_TRACE(testing::Message()
+                   << recipe << " of " << tokens << " tokens, dtype " << static_cast<int>(dtype));
+      const ImageOf image = MakeImage(recipe, Kv(dtype, 64, 128), tokens, AnyContent());
+      Check(image, AnyShape());
+      if (HasFailure()) return;
     }
   }
 }
