@@ -87,10 +87,11 @@ def check_memory(container, config):
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
     assert limits["memory"] == requests["memory"]
     devices = [part.split("=")[1] for part in config["ssd"].split(",")] if config["ssd"] != "off" else []
-    index = 2048 * min(4 << 20, max(1024, mib("host-bytes") * 64))
+    gpu = mebibytes_of(config["gpu"].split("=")[1]) if config["gpu"] != "off" else 0
+    index = 2048 * min(4 << 20, max(1024, (mib("host-bytes") + gpu) * 64))
     index += sum(128 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
     given = mib("index-bytes") if config["index-bytes"] != "auto" else index // MIB
-    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given
+    rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given + (1024 if gpu else 0)
     if "hugepages-2Mi" in limits:
         assert limits["hugepages-2Mi"] == requests["hugepages-2Mi"]
         assert mebibytes(limits["hugepages-2Mi"]) >= arena
@@ -145,12 +146,30 @@ def test_every_mount_has_its_volume(render, example):
     specs = [pod for values in VALUES for pod in pods(render("-f", values))]
     words = ["--set", "image=y,cairn.image.repository=x", "--set-json", 'cairn.ssd.devices=[{"name":"a","size":"1Gi"}]']
     specs += pods(render(*words, chart=example))
-    assert len(specs) == 5
+    assert len(specs) == 6
     for pod in specs:
         volumes = {volume["name"] for volume in pod["volumes"]}
         mounts = {m["name"] for c in pod["containers"] + pod.get("initContainers", []) for m in c["volumeMounts"]}
         claims = {"cairn-ssd-data"}  # of the statefulset's claim templates
         assert mounts - claims == volumes
+
+
+def test_a_gpu_is_asked_for_where_there_is_a_gpu_tier(render):
+    for values in VALUES:
+        for pod in pods(render("-f", values)):
+            container = daemon_of(pod)
+            flags = [word for word in container["args"] if word.startswith("--gpu=")]
+            resources = [container["resources"][kind].get("nvidia.com/gpu") for kind in ("requests", "limits")]
+            environment = {v["name"]: v.get("value") for v in container["env"]}
+            if "gpu" in values.name:
+                assert flags == ["--gpu=1=16384MiB"] and resources == [2, 2]
+                assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "compute"
+            else:
+                assert not flags and resources == [None, None] and "NVIDIA_DRIVER_CAPABILITIES" not in environment
+    shared = ["-f", CHART / "ci" / "daemonset-gpu-values.yaml", "--set", "gpu.resources=null"]
+    (pod,) = pods(render(*shared))
+    assert "--gpu=1=16384MiB" in daemon_of(pod)["args"]
+    assert "nvidia.com/gpu" not in daemon_of(pod)["resources"]["limits"], "engines have it too"
 
 
 def test_the_selector_of_a_release_does_not_change(render):
@@ -226,6 +245,13 @@ REFUSALS = [
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
     (["--set", "ssd.writeBudget=2TB"], "at '/ssd/writeBudget': '2TB' does not match pattern"),
+    (["--set", "gpu.size=16Gi"], "gpu.size needs ssd.devices: no copy on a device is the only one"),
+    (["--set", "gpu.size=16GB"], "at '/gpu/size': '16GB' does not match pattern"),
+    (["--set", "gpu.device=64"], "at '/gpu/device': maximum: got 64, want 63"),
+    (
+        ["--set", "gpu.size=32Mi", "--set-json", 'ssd.devices=[{"name":"a","size":"1Gi","hostPath":"/mnt/a"}]'],
+        "gpu.size is 32Mi, expected 64Mi to 1Ti",
+    ),
     (["--set", "prepareNode.enabled=true"], "prepareNode.image: name an image"),
     (["--set-json", 'ssd.devices=[{"name":"a"}]'], "missing property 'size'"),
     (["--set-json", 'ssd.devices=[{"name":"a","size":"1Gi"}]'], "form daemonset wants hostPath or storageClassName"),

@@ -32,6 +32,9 @@ unix:/run/cairn/control.sock
 - --ssd-write-budget={{ .Values.ssd.writeBudget }}{{ if hasSuffix "i" .Values.ssd.writeBudget }}B{{ end }}
 - --ssd-scrub-rate={{ .Values.ssd.scrubRate }}{{ if hasSuffix "i" .Values.ssd.scrubRate }}B{{ end }}
 {{- end }}
+{{- with .Values.gpu.size }}
+- --gpu={{ $.Values.gpu.device }}={{ include "cairn.mi" . }}MiB
+{{- end }}
 {{- if .Values.ucx.enabled }}
 - --data={{ include "cairn.podIp" . }}:{{ .Values.ucx.port }}
 - --data-port-range={{ .Values.ucx.portFirst }}-{{ .Values.ucx.portLast }}
@@ -90,6 +93,10 @@ env:
         fieldPath: status.podIP
   - name: CAIRN_CONTROL # for cairnctl in this container
     value: {{ include "cairn.control" . | quote }}
+  {{- if .Values.gpu.size }}
+  - name: NVIDIA_DRIVER_CAPABILITIES # for the container runtime: the driver's libraries, and no more
+    value: compute
+  {{- end }}
   {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -7,8 +7,9 @@
 
 {{- /* What the daemon may take, in Mi, from docs/operations.md, Memory:
   arena  host and staging, the part that huge pages serve
-  index  2 KiB, a block with four images, for each 16 KiB of host (1,024 to 4 Mi of them), and 128 bytes for each image that an SSD has
-         room for: one per 512 KiB, or per 32 KiB up to 2^19
+  index  2 KiB, a block with four images, for each 16 KiB of host and of gpu (1,024 to 4 Mi of them), and 128 bytes for each image that
+         an SSD has room for: one per 512 KiB, or per 32 KiB up to 2^19
+  gpu    with a GPU tier 1,024 for what the driver takes of the host. An estimate: no device was at hand
   ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
   fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
 */ -}}
@@ -16,7 +17,10 @@
 {{- $host := include "cairn.mi" .Values.memory.host | int64 -}}
 {{- $staging := min 1024 (max 192 (div $host 8)) -}}
 {{- with .Values.memory.staging }}{{ $staging = include "cairn.mi" . | int64 }}{{ end -}}
-{{- $index := mul 2048 (min 4194304 (max 1024 (mul $host 64))) -}}
+{{- $awake := $host -}}
+{{- $gpu := 0 -}}
+{{- with .Values.gpu.size }}{{ $gpu = 1024 }}{{ $awake = add $host (include "cairn.mi" . | int64) }}{{ end -}}
+{{- $index := mul 2048 (min 4194304 (max 1024 (mul $awake 64))) -}}
 {{- range .Values.ssd.devices -}}
 {{- $size := include "cairn.mi" .size | int64 -}}
 {{- $index = add $index (mul 128 (max (mul $size 2) (min 524288 (mul $size 32)))) -}}
@@ -25,19 +29,23 @@
 {{- with .Values.memory.index }}{{ $index = include "cairn.mi" . | int64 }}{{ end -}}
 {{- $arena := mul (div (add $host $staging 1) 2) 2 -}}
 {{- $ssd := mul 128 (len .Values.ssd.devices) -}}
-{{- $rest := add $index $ssd 704 -}}
+{{- $rest := add $index $ssd $gpu 704 -}}
 {{- $sum := ternary $rest (add $arena $rest) .Values.memory.hugepages -}}
 {{- $limit := $sum -}}
 {{- with .Values.memory.limit }}{{ $limit = include "cairn.mi" . | int64 }}{{ end -}}
 {{- if lt $limit $sum -}}
 {{- $of := ternary "" (printf "host %dMi + staging %dMi + " $host $staging) .Values.memory.hugepages -}}
-{{- fail (printf "memory.limit is %dMi, and the daemon may take %dMi: %sindex %dMi + ssd %dMi + fixed 704Mi" $limit $sum $of $index $ssd) -}}
+{{- fail (printf "memory.limit is %dMi, and the daemon may take %dMi: %sindex %dMi + ssd %dMi + gpu %dMi + fixed 704Mi" $limit $sum $of $index $ssd $gpu) -}}
 {{- end -}}
 host: {{ $host }}
 staging: {{ $staging }}
 index: {{ $index }}
 arena: {{ $arena }}
 limit: {{ $limit }}
+{{- end -}}
+
+{{- define "cairn.gpuResources" -}}
+{{- if and .Values.gpu.size .Values.gpu.resources }}{{ toYaml .Values.gpu.resources }}{{ end -}}
 {{- end -}}
 
 {{- define "cairn.resources" -}}
@@ -53,6 +61,9 @@ requests:
   {{- with .Values.ucx.resources }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+  {{- with include "cairn.gpuResources" . }}
+  {{- . | nindent 2 }}
+  {{- end }}
 limits:
   {{- with .Values.cpu.limit }}
   cpu: {{ . | quote }}
@@ -63,6 +74,9 @@ limits:
   {{- end }}
   {{- with .Values.ucx.resources }}
   {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with include "cairn.gpuResources" . }}
+  {{- . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
