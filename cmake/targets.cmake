@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # One call per target; DEPS are the arrows. The include root of all targets is the repository root.
 #
-#   cairn_library(NAME cairn_base SRCS log.cc HDRS log.h DEPS absl::status PRIVATE_DEPS … [SEPARATE])
+#   cairn_library(NAME cairn_base SRCS log.cc HDRS log.h DEPS absl::status PRIVATE_DEPS … [SEPARATE] [ALONE …])
 #   cairn_binary (NAME cairnd SRCS main.cc DEPS …)                        -> bin/cairnd
-#   cairn_test   (NAME base_log_test SRCS log_test.cc DEPS cairn_base LABELS unit TIMEOUT 30
-#                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS])
+#   cairn_test   (NAME base_test SRCS clock_test.cc log_test.cc DEPS cairn_base LABELS unit TIMEOUT 30
+#                 [ENVIRONMENT "A=b" …] [ARGS …] [ONE_PROCESS] [ALONE …])
+#   cairn_test_objects(NAME transport_suite SRCS … DEPS …)               -> DEPS of several cairn_test()
 #   cairn_bench  (NAME cairn_codec_bench SRCS … DEPS …)                   -> bin/cairn_codec_bench
 #   cairn_fuzz   (NAME frame SRCS frame_fuzz.cc DEPS …)    -> bin/fuzz_frame
 #   cairn_python_test(NAME … SCRIPT x.py LABELS … TIMEOUT … [ENVIRONMENT …] [ARGS …])
@@ -15,16 +16,25 @@ function(_cairn_link target visibility)
   target_link_libraries(${target} ${visibility} ${ARGN})
 endfunction()
 
+# Compiles the sources of `target` together, eight at a time and but for those that follow it: what they include is parsed once for
+# all of them.
+function(_cairn_unity target)
+  if(CAIRN_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # A static library (an interface one if it has no SRCS). DEPS reach whoever links it; PRIVATE_DEPS do so at link time only.
-# SEPARATE: sources name things alike, so they are not compiled together.
+# SEPARATE: sources name things alike, so none are compiled together; ALONE: these do, so they are not.
 function(cairn_library)
-  cmake_parse_arguments(ARG "SEPARATE" "NAME" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SEPARATE" "NAME" "SRCS;HDRS;DEPS;PRIVATE_DEPS;ALONE" ${ARGN})
   if(ARG_SRCS)
     add_library(${ARG_NAME} STATIC ${ARG_SRCS})
     _cairn_link(${ARG_NAME} PUBLIC ${ARG_DEPS})
     target_link_libraries(${ARG_NAME} PRIVATE ${ARG_PRIVATE_DEPS})
-    if(CAIRN_UNITY AND NOT ARG_SEPARATE)
-      set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
+    if(NOT ARG_SEPARATE)
+      _cairn_unity(${ARG_NAME} ${ARG_ALONE})
     endif()
     set(scope PUBLIC)
   else()
@@ -65,10 +75,23 @@ function(_cairn_test_headers target)
   target_precompile_headers(${target} REUSE_FROM cairn_test_headers)
 endfunction()
 
-# A GoogleTest binary. Each TEST is one ctest entry, so a skipped one is reported as skipped; ONE_PROCESS makes the binary one
-# entry instead, for suites whose set-up is dear. TIMEOUT is in seconds per entry.
+# Tests that several binaries have, as DEPS of each: they are compiled once.
+function(cairn_test_objects)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_library(${ARG_NAME} OBJECT ${ARG_SRCS})
+  # As executables are compiled, whose precompiled headers they use.
+  set_target_properties(${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${ARG_NAME} PRIVATE -fPIE)
+  _cairn_link(${ARG_NAME} PUBLIC ${ARG_DEPS} GTest::gmock GTest::gtest)
+  _cairn_test_headers(${ARG_NAME})
+  _cairn_unity(${ARG_NAME})
+endfunction()
+
+# A GoogleTest binary, best one for all tests of a folder. Each TEST is one ctest entry and a process of its own, so a skipped one
+# is reported as skipped; ONE_PROCESS makes the binary one entry instead, for suites whose set-up is dear. TIMEOUT is in seconds per
+# entry. ALONE as in cairn_library().
 function(cairn_test)
-  cmake_parse_arguments(ARG "ONE_PROCESS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENVIRONMENT;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_PROCESS" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENVIRONMENT;ARGS;ALONE" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
@@ -81,6 +104,7 @@ function(cairn_test)
   add_executable(${ARG_NAME} ${ARG_SRCS})
   _cairn_link(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gmock_main)
   _cairn_test_headers(${ARG_NAME})
+  _cairn_unity(${ARG_NAME} ${ARG_ALONE})
   if("unit" IN_LIST ARG_LABELS)
     set_property(GLOBAL APPEND PROPERTY CAIRN_UNIT_TARGETS ${ARG_NAME})
   endif()

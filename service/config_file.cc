@@ -15,7 +15,7 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kFileBytesMax = 64 * kKiB;
+constexpr size_t kTextBytesMax = 64 * kKiB;
 constexpr size_t kKnobsMax = 1024;
 
 absl::Status Bad(const YAML::Mark& mark, absl::string_view why) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadMapping(const YAML::Node&
 }  // namespace
 
 absl::StatusOr<std::map<std::string, std::string>> ParseConfigFile(std::string_view text) {
-  if (text.size() > kFileBytesMax) {
+  if (text.size() > kTextBytesMax) {
     return absl::InvalidArgumentError("the file is larger than 64 KiB");
   }
   if (text.find('\0') != std::string_view::npos) {

@@ -33,6 +33,9 @@
 
 namespace cairn {
 
+// Halves of the heads of a space that StoreFixture::Identity() describes.
+inline constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
+
 class StoreFixture {
  public:
   explicit StoreFixture(uint64_t host_bytes = 16_MiB, uint64_t blocks_max = 4096,

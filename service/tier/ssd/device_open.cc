@@ -34,7 +34,7 @@ std::string_view BytesOf(const SsdTierId& id) {
   return {reinterpret_cast<const char*>(id.data()), id.size()};
 }
 
-absl::Status MakeFolder(const std::string& path) {
+absl::Status MakeFolders(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
@@ -92,7 +92,7 @@ absl::Status SsdDevice::OpenFolder() {
   if (::stat(options_.path.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
     return absl::InvalidArgumentError("it is no folder");
   }
-  CAIRN_RETURN_IF_ERROR(MakeFolder(absl::StrCat(options_.path, "/segments")));
+  CAIRN_RETURN_IF_ERROR(MakeFolders(absl::StrCat(options_.path, "/segments")));
   CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));
   CAIRN_ASSIGN_OR_RETURN(lock_file_, TakeLock(options_.path, options_.lock_wait, options_.on_step));
   options_.on_step(absl::StrCat("opening ", options_.path));

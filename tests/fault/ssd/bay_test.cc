@@ -19,13 +19,13 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using Numbers = std::set<uint64_t>;
 
-constexpr uint64_t kImages = 60;
+constexpr uint64_t kBayImages = 60;
 
 class SsdBays : public testing::Test {
  protected:
   // Puts that many chains of five.
   void Fill(SsdShelf& shelf, uint64_t first = 0) {
-    for (uint64_t number = first; number < first + kImages; ++number) {
+    for (uint64_t number = first; number < first + kBayImages; ++number) {
       EXPECT_TRUE(shelf.Put(number).ok()) << number;
     }
   }
@@ -61,7 +61,7 @@ TEST_F(SsdBays, AMissingDeviceCostsItsPrefixesUntilItComes) {
   EXPECT_EQ(missing.state, DeviceState::kOut);
   EXPECT_EQ(missing.path, shelf.folder(1));
   EXPECT_NE(missing.reason, "");
-  for (uint64_t number = 0; number < kImages; ++number) {
+  for (uint64_t number = 0; number < kBayImages; ++number) {
     EXPECT_EQ(shelf.Numbers().contains(number), number / 5 % 3 != 1) << "chains are whole or gone";
   }
   for (const uint64_t number : shelf.Numbers()) {
@@ -70,13 +70,13 @@ TEST_F(SsdBays, AMissingDeviceCostsItsPrefixesUntilItComes) {
   Fill(shelf, 100);  // its share goes to the others
   BringBack(shelf.folder(1));
   EXPECT_TRUE(WaitFor([&] { return IsOk(shelf, 1); })) << shelf.tier().Devices().at(1).reason;
-  EXPECT_EQ(shelf.Numbers().size(), 2 * kImages);
+  EXPECT_EQ(shelf.Numbers().size(), 2 * kBayImages);
   for (const uint64_t number : shelf.Numbers()) {
     EXPECT_TRUE(shelf.Get(number).ok()) << number;
   }
   Fill(shelf, 200);
   shelf.Crash();
-  EXPECT_EQ(shelf.Numbers().size(), 3 * kImages);
+  EXPECT_EQ(shelf.Numbers().size(), 3 * kBayImages);
 }
 
 TEST_F(SsdBays, ALostDeviceCutsEveryStripedChain) {
@@ -84,18 +84,18 @@ TEST_F(SsdBays, ALostDeviceCutsEveryStripedChain) {
   SsdShelf shelf(options_);
   Fill(shelf);
   for (size_t device = 0; device < 3; ++device) {
-    EXPECT_EQ(shelf.tier().Devices().at(device).image_count, kImages / 3);
+    EXPECT_EQ(shelf.tier().Devices().at(device).image_count, kBayImages / 3);
   }
   shelf.Close();
   TakeAway(shelf.folder(1));
   shelf.Open();
   std::set<uint64_t> cut;
-  for (uint64_t number = 0; number < kImages; ++number) {
+  for (uint64_t number = 0; number < kBayImages; ++number) {
     if (!shelf.Numbers().contains(number)) {
       cut.insert(number / 5);
     }
   }
-  EXPECT_EQ(cut.size(), kImages / 5);
+  EXPECT_EQ(cut.size(), kBayImages / 5);
 }
 
 TEST_F(SsdBays, WithoutAnyTheTierServesNothingAndSaysSo) {
@@ -116,7 +116,7 @@ TEST_F(SsdBays, WithoutAnyTheTierServesNothingAndSaysSo) {
     EXPECT_TRUE(shelf.tier().SetRetired(shelf.folder(device), false).ok()) << "it is tried at once";
   }
   EXPECT_TRUE(WaitFor([&] { return IsOk(shelf, 0) && IsOk(shelf, 1) && IsOk(shelf, 2); }));
-  EXPECT_EQ(shelf.Numbers().size(), kImages);
+  EXPECT_EQ(shelf.Numbers().size(), kBayImages);
 }
 
 // What was deleted while a device was away does not come back with it, at the start or later.
@@ -142,7 +142,7 @@ TEST_F(SsdBays, WhatWasDeletedWhileADeviceWasAwayStaysGone) {
     }
     ASSERT_TRUE(WaitFor([&] { return IsOk(shelf, 1); })) << shelf.tier().Devices().at(1).reason;
     for (int life = 0; life < 2; ++life) {
-      for (uint64_t number = 0; number < kImages; ++number) {
+      for (uint64_t number = 0; number < kBayImages; ++number) {
         EXPECT_EQ(shelf.Numbers().contains(number), !deleted.contains(number))
             << number << (is_restarted ? " after a restart" : "");
       }
@@ -166,7 +166,7 @@ TEST_F(SsdBays, AnInvalidatedSpaceStaysGoneToo) {
   Fill(shelf, 100);  // as new
   BringBack(shelf.folder(1));
   ASSERT_TRUE(WaitFor([&] { return IsOk(shelf, 1); }));
-  EXPECT_EQ(shelf.Numbers().size(), kImages);
+  EXPECT_EQ(shelf.Numbers().size(), kBayImages);
   EXPECT_EQ(*shelf.Numbers().begin(), 100U);
 }
 

@@ -18,7 +18,7 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kTokens = 100;
+constexpr uint32_t kPaperTokens = 100;
 constexpr uint32_t kHeads = 6;
 constexpr uint32_t kKDim = 64;
 constexpr uint32_t kVDim = 80;
@@ -26,9 +26,10 @@ constexpr uint32_t kVDim = 80;
 class ArkvPaperTest : public testing::Test {
  protected:
   ArkvPaperTest() {
-    spec_ = MakeSpec(DType::kBf16, {1, 2, 0, 3}, kTokens, kKDim, kVDim, RecipeNamed("arkv:paper"));
+    spec_ =
+        MakeSpec(DType::kBf16, {1, 2, 0, 3}, kPaperTokens, kKDim, kVDim, RecipeNamed("arkv:paper"));
     source_ = RandomValues(spec_, random_);
-    states_.resize(size_t{kHeads} * kTokens);
+    states_.resize(size_t{kHeads} * kPaperTokens);
     for (uint8_t& state : states_) state = random_() % 3;
   }
 
@@ -39,10 +40,10 @@ class ArkvPaperTest : public testing::Test {
   // Calls visit(index of the state, offset, bytes) for each row of each plane in the source.
   template <typename Visit>
   static void ForEachRow(const Visit& visit) {
-    for (size_t i = 0; i < size_t{kHeads} * kTokens; ++i) {
-      const size_t head = i / kTokens * kTokens * 2 * (kKDim + kVDim);
-      visit(i, head + i % kTokens * 2 * kKDim, 2 * kKDim);
-      visit(i, head + kTokens * 2 * kKDim + i % kTokens * 2 * kVDim, 2 * kVDim);
+    for (size_t i = 0; i < size_t{kHeads} * kPaperTokens; ++i) {
+      const size_t head = i / kPaperTokens * kPaperTokens * 2 * (kKDim + kVDim);
+      visit(i, head + i % kPaperTokens * 2 * kKDim, 2 * kKDim);
+      visit(i, head + kPaperTokens * 2 * kKDim + i % kPaperTokens * 2 * kVDim, 2 * kVDim);
     }
   }
 
@@ -70,12 +71,12 @@ TEST_F(ArkvPaperTest, StatesAreExactOrFp8OrGone) {
                                                   : zeros.data();
     EXPECT_EQ(std::memcmp(decoded.data() + at, expected, bytes), 0) << i;
   });
-  std::vector<uint8_t> kept(kTokens);
+  std::vector<uint8_t> kept(kPaperTokens);
   for (uint32_t head = 0; head < kHeads; ++head) {
     const auto [layer, kv_head, plane] = view.IdOf(2 * head);
     ASSERT_EQ(ReadKept(view, layer, kv_head, kept), Error::kOk);
-    for (uint32_t token = 0; token < kTokens; ++token) {
-      EXPECT_EQ(kept[token], states_[head * kTokens + token] == 0 ? 0 : 1);
+    for (uint32_t token = 0; token < kPaperTokens; ++token) {
+      EXPECT_EQ(kept[token], states_[head * kPaperTokens + token] == 0 ? 0 : 1);
     }
   }
   EXPECT_EQ(ReadKept(view, 9, 0, kept), Error::kInvalidSlice);
@@ -104,8 +105,8 @@ TEST_F(ArkvPaperTest, WithoutAPlanAllTokensAreLow) {
 TEST_F(ArkvPaperTest, EveryCountShowsInTheBytes) {
   for (const uint32_t dim : {16U, 17U, 80U}) {
     for (const uint32_t rows : {0U, 1U, 9U}) {
-      const TileGeometry geometry{Plane::kV, DType::kBf16, kTokens, dim};
-      for (uint32_t low = 0; low + rows <= kTokens; ++low) {
+      const TileGeometry geometry{Plane::kV, DType::kBf16, kPaperTokens, dim};
+      for (uint32_t low = 0; low + rows <= kPaperTokens; ++low) {
         const auto made = KeptLayoutOf(geometry, rows, low);
         if (!made.has_value()) continue;
         const auto found = LayoutOf(geometry, spec_.recipe, kKeptForm, rows, made->bytes);
@@ -117,7 +118,7 @@ TEST_F(ArkvPaperTest, EveryCountShowsInTheBytes) {
       }
     }
   }
-  EXPECT_FALSE(KeptLayoutOf({Plane::kV, DType::kBf16, kTokens, 15}, 0, 1).has_value());
+  EXPECT_FALSE(KeptLayoutOf({Plane::kV, DType::kBf16, kPaperTokens, 15}, 0, 1).has_value());
 }
 
 TEST_F(ArkvPaperTest, ABudgetHoldsInBytesForEachHead) {
@@ -126,13 +127,13 @@ TEST_F(ArkvPaperTest, ABudgetHoldsInBytesForEachHead) {
   for (float& score : scores) score = static_cast<float>(random_() % 100);
   std::vector<TokenState> planned(states_.size());
   for (uint32_t head = 0; head < kHeads; ++head) {
-    PlanTokens(budget, std::span(scores).subspan(head * kTokens, kTokens),
-               std::span(planned).subspan(head * kTokens, kTokens));
+    PlanTokens(budget, std::span(scores).subspan(head * kPaperTokens, kPaperTokens),
+               std::span(planned).subspan(head * kPaperTokens, kPaperTokens));
   }
   std::ranges::transform(planned, states_.begin(), [](TokenState s) { return uint8_t(s); });
   const Bytes image = Encoded();
   const ImageView view = ParseOrFail(image);
-  const uint64_t beside = 2 * ((kTokens + 7) / 8 + 30);  // maps, and two ends of sections each
+  const uint64_t beside = 2 * ((kPaperTokens + 7) / 8 + 30);  // maps, and two ends of sections each
   for (uint32_t head = 0; head < kHeads; ++head) {
     const uint64_t bytes = view.Tile(2 * head).bytes + view.Tile(2 * head + 1).bytes;
     EXPECT_LE(bytes, budget.bytes + beside);
@@ -141,20 +142,20 @@ TEST_F(ArkvPaperTest, ABudgetHoldsInBytesForEachHead) {
 }
 
 TEST_F(ArkvPaperTest, AHeadMayLoseAllOrKeepAll) {
-  std::fill_n(states_.begin(), kTokens, uint8_t{0});
-  std::fill_n(states_.begin() + kTokens, kTokens, uint8_t{2});
-  std::fill_n(states_.begin() + 2 * kTokens, kTokens, uint8_t{2});
-  states_[2 * kTokens + 3] = 0;  // whose loss would cost more than it saves
+  std::fill_n(states_.begin(), kPaperTokens, uint8_t{0});
+  std::fill_n(states_.begin() + kPaperTokens, kPaperTokens, uint8_t{2});
+  std::fill_n(states_.begin() + 2 * kPaperTokens, kPaperTokens, uint8_t{2});
+  states_[2 * kPaperTokens + 3] = 0;  // whose loss would cost more than it saves
   const Bytes image = Encoded();
   const ImageView view = ParseOrFail(image);
   EXPECT_EQ(view.Tile(0).bytes, 16U);
   EXPECT_EQ(view.Tile(2).form, kRawForm);
   EXPECT_EQ(view.Tile(4).form, kRawForm);
-  std::vector<uint8_t> kept(kTokens);
+  std::vector<uint8_t> kept(kPaperTokens);
   ASSERT_EQ(ReadKept(view, 1, 0, kept), Error::kOk);
   EXPECT_EQ(std::ranges::count(kept, 1), 0);
   ASSERT_EQ(ReadKept(view, 1, 2, kept), Error::kOk);
-  EXPECT_EQ(std::ranges::count(kept, 1), kTokens);
+  EXPECT_EQ(std::ranges::count(kept, 1), kPaperTokens);
   const Bytes decoded = DecodeOrFail(BestBackend(), view, {1, 1, 0, 1});
   EXPECT_TRUE(IsZero(decoded.data(), decoded.size()));
 }
@@ -198,8 +199,8 @@ TEST_F(ArkvPaperTest, MapsSurviveSlices) {
   size_t bytes = 0;
   ASSERT_EQ(Gather(views, {2, 1, 1, 2}, cut, &bytes), Error::kOk);
   cut.resize(bytes);
-  std::vector<uint8_t> kept(kTokens);
-  std::vector<uint8_t> expected(kTokens);
+  std::vector<uint8_t> kept(kPaperTokens);
+  std::vector<uint8_t> expected(kPaperTokens);
   ASSERT_EQ(ReadKept(views[0], 2, 1, expected), Error::kOk);
   ASSERT_EQ(ReadKept(ParseOrFail(cut), 2, 1, kept), Error::kOk);
   EXPECT_EQ(kept, expected);

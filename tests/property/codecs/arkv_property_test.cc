@@ -16,7 +16,7 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kTokens = 96;
+constexpr uint32_t kArkvTokens = 96;
 
 TEST(StoredScoreTest, IsTheNearestFp16InTheOrderOfScores) {
   EXPECT_EQ(StoredScore(NAN), 0);
@@ -37,10 +37,10 @@ TEST(StoredScoreTest, IsTheNearestFp16InTheOrderOfScores) {
 class ArkvImageTest : public testing::Test {
  protected:
   ArkvImageTest() {
-    spec_ = MakeSpec(DType::kBf16, {1, 2, 0, 3}, kTokens, 64, 80, RecipeNamed("arkv"));
+    spec_ = MakeSpec(DType::kBf16, {1, 2, 0, 3}, kArkvTokens, 64, 80, RecipeNamed("arkv"));
     spec_.first_position = 256;
     source_ = RandomValues(spec_, random_);
-    scores_.resize(size_t{6} * kTokens);
+    scores_.resize(size_t{6} * kArkvTokens);
     for (float& score : scores_) {
       score = random_() % 20 == 0 ? INFINITY : static_cast<float>(random_() % 1000) / 64;
     }
@@ -55,16 +55,16 @@ class ArkvImageTest : public testing::Test {
     const auto layout = LayoutOf(GeometryOf(view.spec(), 0), view.spec().recipe,
                                  view.Tile(tile).form, view.Tile(tile).rows);
     EXPECT_TRUE(layout.has_value());
-    EXPECT_EQ(layout->scales.bytes, 2 * kTokens);
+    EXPECT_EQ(layout->scales.bytes, 2 * kArkvTokens);
     return layout->scales.offset;
   }
 
   // Of head `head` of an image, the scores of `first` and on.
   void ExpectScores(const ImageView& view, uint32_t head, size_t first) const {
     const auto [layer, kv_head, plane] = view.IdOf(2 * head);
-    std::vector<float> read(kTokens);
+    std::vector<float> read(kArkvTokens);
     ASSERT_EQ(ReadScores(view, layer, kv_head, read), Error::kOk);
-    for (uint32_t token = 0; token < kTokens; ++token) {
+    for (uint32_t token = 0; token < kArkvTokens; ++token) {
       EXPECT_EQ(read[token], Fp16ToFloat(StoredScore(scores_[first + token]))) << token;
     }
   }
@@ -78,7 +78,7 @@ class ArkvImageTest : public testing::Test {
 TEST_F(ArkvImageTest, ScoresSurviveSlicesAndCopies) {
   const Bytes image = Encoded(scores_);
   const ImageView whole = ParseOrFail(image);
-  for (uint32_t head = 0; head < 6; ++head) ExpectScores(whole, head, size_t{head} * kTokens);
+  for (uint32_t head = 0; head < 6; ++head) ExpectScores(whole, head, size_t{head} * kArkvTokens);
 
   const Slice part{2, 1, 1, 2};
   const std::array views = {whole};
@@ -88,7 +88,7 @@ TEST_F(ArkvImageTest, ScoresSurviveSlicesAndCopies) {
   cut.resize(bytes);
   const ImageView sliced = ParseOrFail(cut);
   for (uint32_t head = 0; head < 2; ++head) {
-    ExpectScores(sliced, head, size_t{4 + head} * kTokens);
+    ExpectScores(sliced, head, size_t{4 + head} * kArkvTokens);
   }
 
   Bytes copy(DemoteBytesMax(whole, spec_.recipe));
@@ -113,9 +113,10 @@ TEST_F(ArkvImageTest, TokensOfInfiniteWorthAreExactAndScoresChangeNoCode) {
   uint32_t count = 0;
   for (size_t i = 0; i < scores_.size(); ++i) {
     if (!std::isinf(scores_[i])) continue;
-    const size_t head = i / kTokens * kTokens * 2 * (64 + 80);
-    for (const auto& [plane, dim] : {std::pair<size_t, size_t>{0, 64}, {kTokens * 2 * 64, 80}}) {
-      const size_t at = head + plane + i % kTokens * 2 * dim;
+    const size_t head = i / kArkvTokens * kArkvTokens * 2 * (64 + 80);
+    for (const auto& [plane, dim] :
+         {std::pair<size_t, size_t>{0, 64}, {kArkvTokens * 2 * 64, 80}}) {
+      const size_t at = head + plane + i % kArkvTokens * 2 * dim;
       EXPECT_EQ(std::memcmp(exact.data() + at, source_.data() + at, 2 * dim), 0) << i;
     }
     ++count;

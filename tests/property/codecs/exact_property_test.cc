@@ -13,7 +13,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr std::array<DType, 3> kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
 constexpr std::array<std::string_view, 2> kNames = {"exact", "exact:fast"};
 
 enum class Content : uint8_t {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,8 @@
 #include "tests/support/codec_calls.h"
 
 namespace cairn::codecs {
+
+inline constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
 
 inline const Backend& BestBackend() { return *CpuBackends().front(); }
 

@@ -19,15 +19,15 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr uint32_t kDim = 48;
-constexpr uint16_t kTokens = 150;
+constexpr uint32_t kMixDim = 48;
+constexpr uint16_t kMixTokens = 150;
 constexpr const char* kPapers[] = {"mixkvq:paper", "mixkvq:paper/7b", "mixkvq:paper/14b",
                                    "mixkvq:paper/32b"};
 
 class MixKvqPropertyTest : public testing::Test {
  protected:
   [[nodiscard]] static ImageSpec SpecOf(std::string_view recipe) {
-    return MakeSpec(DType::kBf16, {1, 2, 0, 2}, kTokens, kDim, 24, RecipeNamed(recipe));
+    return MakeSpec(DType::kBf16, {1, 2, 0, 2}, kMixTokens, kMixDim, 24, RecipeNamed(recipe));
   }
 
   static Bytes Encoded(const ImageSpec& spec, const Bytes& source, const EncodeInputs& inputs) {
@@ -46,7 +46,7 @@ class MixKvqPropertyTest : public testing::Test {
   }
 
   [[nodiscard]] std::vector<float> RandomMagnitudes() {
-    std::vector<float> magnitudes(size_t{4} * kDim);
+    std::vector<float> magnitudes(size_t{4} * kMixDim);
     std::lognormal_distribution<float> spread(-3.5F, 1);
     for (float& magnitude : magnitudes) magnitude = spread(random_);
     return magnitudes;
@@ -63,18 +63,18 @@ TEST_F(MixKvqPropertyTest, ClassesFollowSalience) {
     const ImageView view = ParseOrFail(image);
     for (uint32_t head = 0; head < 4; ++head) {
       const std::vector<ChannelClass> classes = ClassesOf(view, head);
-      const size_t first = size_t{head} * kTokens * (kDim + 24);
+      const size_t first = size_t{head} * kMixTokens * (kMixDim + 24);
       float least[kChannelClasses] = {INFINITY, INFINITY, INFINITY};
       float most[kChannelClasses] = {-1, -1, -1};
-      for (uint32_t c = 0; c < kDim; ++c) {
+      for (uint32_t c = 0; c < kMixDim; ++c) {
         float low = INFINITY;
         float high = -INFINITY;
-        for (uint32_t t = 0; t < kTokens; ++t) {
-          const float x = LoadValue(DType::kBf16, source_.data(), first + size_t{t} * kDim + c);
+        for (uint32_t t = 0; t < kMixTokens; ++t) {
+          const float x = LoadValue(DType::kBf16, source_.data(), first + size_t{t} * kMixDim + c);
           low = std::min(low, x);
           high = std::max(high, x);
         }
-        const float salience = Salience(magnitudes[size_t{head} * kDim + c], low, high);
+        const float salience = Salience(magnitudes[size_t{head} * kMixDim + c], low, high);
         const auto of = static_cast<uint8_t>(classes[c]);
         least[of] = std::min(least[of], salience);
         most[of] = std::max(most[of], salience);
@@ -110,10 +110,11 @@ TEST_F(MixKvqPropertyTest, ThresholdsOf14BLeaveFourBitsEmpty) {
 }
 
 TEST_F(MixKvqPropertyTest, WhatNeedsNoBitsGetsNone) {
-  std::vector<float> magnitudes(size_t{4} * kDim, 0.06F);
+  std::vector<float> magnitudes(size_t{4} * kMixDim, 0.06F);
   magnitudes[5] = 0;  // queries that never look there
-  for (uint32_t t = 0; t < kTokens; ++t) {
-    StoreValue(DType::kBf16, source_.data(), size_t{t} * kDim + 7, -2.75F);  // a constant channel
+  for (uint32_t t = 0; t < kMixTokens; ++t) {
+    StoreValue(DType::kBf16, source_.data(), size_t{t} * kMixDim + 7,
+               -2.75F);  // a constant channel
   }
   for (const char* name : {"mixkvq", kPapers[0]}) {
     const Bytes image = Encoded(SpecOf(name), source_, {.query_magnitudes = magnitudes});
@@ -122,14 +123,14 @@ TEST_F(MixKvqPropertyTest, WhatNeedsNoBitsGetsNone) {
     EXPECT_EQ(classes[5], ChannelClass::kTwoBits);
     EXPECT_EQ(classes[7], ChannelClass::kTwoBits);
     const Bytes decoded = DecodeOrFail(BestBackend(), view, view.spec().slice);
-    for (uint32_t t = 0; t < kTokens; ++t) {
-      EXPECT_EQ(LoadValue(DType::kBf16, decoded.data(), size_t{t} * kDim + 7), -2.75F);
+    for (uint32_t t = 0; t < kMixTokens; ++t) {
+      EXPECT_EQ(LoadValue(DType::kBf16, decoded.data(), size_t{t} * kMixDim + 7), -2.75F);
     }
   }
 }
 
 TEST_F(MixKvqPropertyTest, SourceBitsStayAndMoreBitsLoseLess) {
-  std::vector<float> magnitudes(size_t{4} * kDim);
+  std::vector<float> magnitudes(size_t{4} * kMixDim);
   for (uint32_t i = 0; i < magnitudes.size(); ++i) {
     magnitudes[i] = i % 3 == 0 ? 1000.0F : i % 3 == 1 ? 0.0F : 0.02F;
   }
@@ -138,11 +139,11 @@ TEST_F(MixKvqPropertyTest, SourceBitsStayAndMoreBitsLoseLess) {
   const Bytes decoded = DecodeOrFail(BestBackend(), view, view.spec().slice);
   const std::vector<ChannelClass> classes = ClassesOf(view, 0);
   double error[kChannelClasses] = {};
-  for (uint32_t i = 0; i < uint32_t{kTokens} * kDim; ++i) {
+  for (uint32_t i = 0; i < uint32_t{kMixTokens} * kMixDim; ++i) {
     const double x = LoadValue(DType::kBf16, source_.data(), i);
     const double d = LoadValue(DType::kBf16, decoded.data(), i) - x;
-    const auto of = static_cast<uint8_t>(classes[i % kDim]);
-    const double scale = i % kDim % 13;  // of the source's channels
+    const auto of = static_cast<uint8_t>(classes[i % kMixDim]);
+    const double scale = i % kMixDim % 13;  // of the source's channels
     if (scale > 0) error[of] += d * d / scale / scale;
   }
   EXPECT_EQ(error[2], 0);
@@ -156,7 +157,7 @@ TEST_F(MixKvqPropertyTest, ABudgetMakesTilesOfOneSize) {
   const Bytes second = Encoded(spec, RandomValues(spec, random_), {});
   EXPECT_EQ(first.size(), second.size());
   const std::vector<ChannelClass> classes = ClassesOf(ParseOrFail(first), 3);
-  EXPECT_EQ(std::count(classes.begin(), classes.end(), ChannelClass::kFourBits), kDim / 4);
+  EXPECT_EQ(std::count(classes.begin(), classes.end(), ChannelClass::kFourBits), kMixDim / 4);
   // K: 2.5 bits, params of 0.5 (two groups of 128 and 22 tokens), a map. V: 2.5 and padding.
   const double bits = 8.0 * static_cast<double>(first.size() - PrefixBytes(8)) /
                       static_cast<double>(source_.size() / 2);
@@ -164,7 +165,7 @@ TEST_F(MixKvqPropertyTest, ABudgetMakesTilesOfOneSize) {
 }
 
 TEST_F(MixKvqPropertyTest, AProfileStandsInForMagnitudes) {
-  const ProfileShape shape = {.layers = 3, .heads = 2, .k_dim = kDim, .v_dim = 24};
+  const ProfileShape shape = {.layers = 3, .heads = 2, .k_dim = kMixDim, .v_dim = 24};
   const Bytes profile_bytes = ProfileBytes(shape, SeededRandom(1)).bytes();
   Profile profile;
   ASSERT_EQ(ParseProfile(profile_bytes, &profile), Error::kOk);
@@ -178,7 +179,7 @@ TEST_F(MixKvqPropertyTest, AProfileStandsInForMagnitudes) {
   EXPECT_EQ(view.spec(), spec);
   std::vector<float> magnitudes;
   for (uint32_t head = 0; head < 4; ++head) {
-    for (uint32_t c = 0; c < kDim; ++c) {
+    for (uint32_t c = 0; c < kMixDim; ++c) {
       const ProfileChannel known = profile.Channel(0, HeadOf(spec, 2 * head), c);
       magnitudes.push_back(Exp2(-known.step_log));
     }
@@ -194,7 +195,7 @@ TEST_F(MixKvqPropertyTest, AProfileStandsInForMagnitudes) {
   size_t bytes = 0;
   EXPECT_EQ(Encode(BestBackend(), spec, source_, target, &bytes), Error::kNoProfile);
   EXPECT_EQ(Encode(BestBackend(), SpecOf("mixkvq"), source_, target, &bytes,
-                   {.query_magnitudes = std::span(magnitudes).first(kDim)}),
+                   {.query_magnitudes = std::span(magnitudes).first(kMixDim)}),
             Error::kSourceSize);
 }
 
@@ -218,7 +219,7 @@ TEST_F(MixKvqPropertyTest, MapsThatLieAreRefused) {
   EXPECT_EQ(error_with(0, 0xFF), Error::kBadTile);                        // class 3
   EXPECT_EQ(error_with(0, 0xAA), Error::kBadTile);                        // source bits
   EXPECT_EQ(error_with(0, map0 == 0x55 ? 0x00 : 0x55), Error::kBadTile);  // too many, or few
-  EXPECT_EQ(error_with(kDim / 4, 1), Error::kBadTile);                    // behind the map
+  EXPECT_EQ(error_with(kMixDim / 4, 1), Error::kBadTile);                 // behind the map
 }
 
 TEST_F(MixKvqPropertyTest, HeadersSayNothingElse) {

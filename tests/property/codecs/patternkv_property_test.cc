@@ -18,15 +18,15 @@ namespace {
 
 constexpr Slice kSlice{1, 1, 1, 2};
 
-struct Case {
+struct PatternCase {
   Bytes bank_bytes;
   Bank bank;
   ImageSpec spec;
 };
 
-Case CaseOf(std::string_view name, uint32_t patterns, std::mt19937_64& random,
-            DType dtype = DType::kBf16, uint32_t k_dim = 32, uint32_t v_dim = 80) {
-  Case made;
+PatternCase CaseOf(std::string_view name, uint32_t patterns, std::mt19937_64& random,
+                   DType dtype = DType::kBf16, uint32_t k_dim = 32, uint32_t v_dim = 80) {
+  PatternCase made;
   made.bank_bytes = BankBytes({2, 3, patterns, k_dim, v_dim}, random);
   EXPECT_EQ(ParseBank(made.bank_bytes, &made.bank), Error::kOk);
   made.spec = MakeSpec(dtype, kSlice, 140, k_dim, v_dim, Recipe{});
@@ -34,16 +34,18 @@ Case CaseOf(std::string_view name, uint32_t patterns, std::mt19937_64& random,
   return made;
 }
 
-Bytes EncodeWith(const Case& made, const Bytes& source, const Backend& backend = BestBackend()) {
+Bytes EncodeWith(const PatternCase& made, const Bytes& source,
+                 const Backend& backend = BestBackend()) {
   return EncodeOrFail(backend, made.spec, source, {.bank = &made.bank});
 }
 
-Bytes DecodeWith(const Case& made, const Bytes& image, const Backend& backend = BestBackend()) {
+Bytes DecodeWith(const PatternCase& made, const Bytes& image,
+                 const Backend& backend = BestBackend()) {
   const ImageView view = ParseOrFail(image);
   return DecodeOrFail(backend, view, view.spec().slice, {.bank = &made.bank});
 }
 
-float PatternValue(const Case& made, uint32_t plane, ProfileHead at, uint32_t number,
+float PatternValue(const PatternCase& made, uint32_t plane, ProfileHead at, uint32_t number,
                    uint32_t channel) {
   const uint64_t index = uint64_t{number} * made.bank.Dim(plane) + channel;
   return Fp16ToFloat(Load<uint16_t>(made.bank.PatternsOf(plane, at) + 2 * index));
@@ -115,7 +117,7 @@ TEST(GateTest, GroupsAddUp) {
 TEST(PatternkvPropertyTest, TokensThatArePatternsComeBack) {
   std::mt19937_64 random = SeededRandom();
   for (const char* name : {"patternkv:2", "patternkv:4:l2"}) {
-    const Case made = CaseOf(name, 5, random, DType::kFp16);
+    const PatternCase made = CaseOf(name, 5, random, DType::kFp16);
     Bytes source(SourceBytesOf(made.spec));
     size_t element = 0;
     for (uint32_t head = 0; head < 2; ++head) {
@@ -137,7 +139,7 @@ TEST(PatternkvPropertyTest, TokensThatArePatternsComeBack) {
 // Less is left of tokens near patterns, and V without the gate's leave is kivi's.
 TEST(PatternkvPropertyTest, PatternsHelpWhereTheyFitAndTheGateKeepsThemOutElsewhere) {
   std::mt19937_64 random = SeededRandom();
-  const Case made = CaseOf("patternkv:2", 16, random);
+  const PatternCase made = CaseOf("patternkv:2", 16, random);
   const auto error_of = [&](const Bytes& source, const Bytes& decoded) {
     double sum = 0;
     for (size_t i = 0; i < source.size() / 2; ++i) {
@@ -189,7 +191,7 @@ TEST(PatternkvPropertyTest, SameBytesOnEveryBackendAndAfterDemotion) {
   for (int round = 0; round < 6; ++round) {
     const bool is_nearest = round % 2 == 1;
     const DType dtype = std::array{DType::kBf16, DType::kFp16, DType::kFp32}[round % 3];
-    Case made =
+    PatternCase made =
         CaseOf(is_nearest ? "patternkv:4:l2" : "patternkv:4", 1 + random() % 40, random, dtype);
     Bytes source = RandomValues(made.spec, random);
     StoreValue(dtype, source.data(), 40, NAN);
@@ -213,13 +215,13 @@ TEST(PatternkvPropertyTest, SameBytesOnEveryBackendAndAfterDemotion) {
 
 TEST(PatternkvPropertyTest, WithoutItsBankThereIsNothing) {
   std::mt19937_64 random = SeededRandom();
-  const Case made = CaseOf("patternkv:2", 8, random);
+  const PatternCase made = CaseOf("patternkv:2", 8, random);
   const Bytes source = RandomValues(made.spec, random);
   const Bytes image = EncodeWith(made, source);
   Bytes target(image.size() + 100000);
   size_t bytes = 0;
-  const Case other = CaseOf("patternkv:2", 9, random);
-  const Case narrow = CaseOf("patternkv:2", 8, random, DType::kBf16, 16);
+  const PatternCase other = CaseOf("patternkv:2", 9, random);
+  const PatternCase narrow = CaseOf("patternkv:2", 8, random, DType::kBf16, 16);
   for (const Bank* bank : {static_cast<const Bank*>(nullptr), &other.bank, &narrow.bank}) {
     EXPECT_EQ(Encode(BestBackend(), made.spec, source, target, &bytes, {.bank = bank}),
               Error::kNoBank);
@@ -237,7 +239,7 @@ TEST(PatternkvPropertyTest, WithoutItsBankThereIsNothing) {
 // Any byte of a tile, with a CRC that fits: refused, or decoded in bounds.
 TEST(PatternkvPropertyTest, HostileTilesAreSafe) {
   std::mt19937_64 random = SeededRandom();
-  const Case made = CaseOf("patternkv:2", 5, random);
+  const PatternCase made = CaseOf("patternkv:2", 5, random);
   const Bytes image = EncodeWith(made, RandomValues(made.spec, random));
   const ImageView view = ParseOrFail(image);
   int refused = 0;

@@ -12,8 +12,6 @@
 namespace cairn::codecs {
 namespace {
 
-constexpr std::array<DType, 3> kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
-
 ImageSpec RandomSpec(std::mt19937_64& random, const Recipe& recipe) {
   const Slice slice{static_cast<uint16_t>(random() % 5), static_cast<uint16_t>(1 + random() % 2),
                     static_cast<uint16_t>(random() % 5), static_cast<uint16_t>(1 + random() % 2)};

@@ -16,13 +16,12 @@
 #include "codecs/backend/reference/reference.h"
 #include "codecs/backend/reference/step.h"
 #include "codecs/types/bytes.h"
+#include "tests/property/codecs/images.h"
 #include "tests/support/profile_bytes.h"
 #include "tests/support/random.h"
 
 namespace cairn::codecs {
 namespace {
-
-constexpr std::array kDTypes = {DType::kBf16, DType::kFp16, DType::kFp32};
 
 ProfileShape ShapeNumber(uint32_t i) {
   switch (i % 6) {

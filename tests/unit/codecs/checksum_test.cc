@@ -24,7 +24,7 @@ uint32_t Bitwise(uint32_t crc, std::span<const std::byte> bytes) {
   return ~crc;
 }
 
-std::span<const std::byte> Bytes(std::string_view text) {
+std::span<const std::byte> AsBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
@@ -47,7 +47,7 @@ TEST_P(ChecksumTest, MatchesTheVectorsOfRfc3720) {
   const std::vector<std::byte> ones(32, std::byte{0xFF});
   EXPECT_EQ(Extend(0, zeros), 0x8A9136AAU);
   EXPECT_EQ(Extend(0, ones), 0x62A8AB43U);
-  EXPECT_EQ(Extend(0, Bytes("123456789")), 0xE3069283U);
+  EXPECT_EQ(Extend(0, AsBytes("123456789")), 0xE3069283U);
   EXPECT_EQ(Extend(0, {}), 0U);
 }
 

@@ -16,7 +16,7 @@
 namespace cairn::transport {
 namespace {
 
-constexpr uint64_t kBytes = 1 << 16;
+constexpr uint64_t kRegionBytes = 1 << 16;
 
 Fd Memfd(uint64_t bytes, int seals, unsigned flags = MFD_ALLOW_SEALING) {
   Fd fd(memfd_create("test", MFD_CLOEXEC | flags));
@@ -38,17 +38,17 @@ absl::StatusCode MapCode(Fd fd, uint64_t bytes_max = 1 << 20, uint64_t budget_by
 constexpr int kGoodSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 TEST(Region, TakesASealedMemfdAndSharesItsBytes) {
-  Fd memfd = Memfd(kBytes, kGoodSeals);
+  Fd memfd = Memfd(kRegionBytes, kGoodSeals);
   const int kept = dup(memfd.get());
-  RegionBudget budget(kBytes);
+  RegionBudget budget(kRegionBytes);
   {
-    auto region = Region::Map(std::move(memfd), kBytes, budget);
+    auto region = Region::Map(std::move(memfd), kRegionBytes, budget);
     ASSERT_TRUE(region.ok()) << region.status();
-    EXPECT_EQ(region->bytes(), kBytes);
-    EXPECT_EQ(budget.used_bytes(), kBytes);
-    std::memcpy(region->At(kBytes - 5, 5), "hello", 5);
+    EXPECT_EQ(region->bytes(), kRegionBytes);
+    EXPECT_EQ(budget.used_bytes(), kRegionBytes);
+    std::memcpy(region->At(kRegionBytes - 5, 5), "hello", 5);
     char read[5];
-    EXPECT_EQ(pread(kept, read, 5, kBytes - 5), 5);
+    EXPECT_EQ(pread(kept, read, 5, kRegionBytes - 5), 5);
     EXPECT_EQ(std::string(read, 5), "hello");
     EXPECT_NE(ftruncate(kept, 0), 0);  // what makes the mapping safe
   }
@@ -57,19 +57,19 @@ TEST(Region, TakesASealedMemfdAndSharesItsBytes) {
 }
 
 TEST(Region, RefusesWhatCouldBeCut) {
-  EXPECT_EQ(MapCode(Memfd(kBytes, 0)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, F_SEAL_SHRINK)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, F_SEAL_GROW)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, 0, 0)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, 0)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, F_SEAL_SHRINK)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, F_SEAL_GROW)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, 0, 0)), absl::StatusCode::kInvalidArgument);
   const TempDir folder;
   Fd plain(open(folder.File("plain").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  EXPECT_EQ(ftruncate(plain.get(), kBytes), 0);
+  EXPECT_EQ(ftruncate(plain.get(), kRegionBytes), 0);
   EXPECT_EQ(MapCode(std::move(plain)), absl::StatusCode::kInvalidArgument);
   const std::string shared = "/dev/shm/cairn-region-test-" + std::to_string(getpid());
   Fd shm(open(shared.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (shm.is_valid()) {
     unlink(shared.c_str());
-    EXPECT_EQ(ftruncate(shm.get(), kBytes), 0);
+    EXPECT_EQ(ftruncate(shm.get(), kRegionBytes), 0);
     EXPECT_EQ(MapCode(std::move(shm)), absl::StatusCode::kInvalidArgument);
   }
 }
@@ -97,8 +97,9 @@ TEST(Region, RefusesHugePages) {
 }
 
 TEST(Region, RefusesMemoryItCannotWrite) {
-  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_WRITE)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_FUTURE_WRITE)),
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, kGoodSeals | F_SEAL_WRITE)),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, kGoodSeals | F_SEAL_FUTURE_WRITE)),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -111,65 +112,68 @@ uint64_t AllocatedBytes(int fd) {
 TEST(Region, RefusesHolesWithoutFillingThem) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   Fd sparse(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(ftruncate(sparse.get(), kBytes), 0);
+  ASSERT_EQ(ftruncate(sparse.get(), kRegionBytes), 0);
   // Blocks behind the end are no pages of the region.
-  ASSERT_EQ(fallocate(sparse.get(), FALLOC_FL_KEEP_SIZE, kBytes, kBytes), 0);
+  ASSERT_EQ(fallocate(sparse.get(), FALLOC_FL_KEEP_SIZE, kRegionBytes, kRegionBytes), 0);
   ASSERT_EQ(fcntl(sparse.get(), F_ADD_SEALS, kGoodSeals), 0);
   const Fd kept(dup(sparse.get()));
   const uint64_t before = AllocatedBytes(kept.get());
   EXPECT_EQ(MapCode(std::move(sparse)), kInvalid);
   EXPECT_EQ(AllocatedBytes(kept.get()), before);
-  Fd punched = Memfd(kBytes, kGoodSeals);
-  ASSERT_EQ(fallocate(punched.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096),
-            0);
+  Fd punched = Memfd(kRegionBytes, kGoodSeals);
+  ASSERT_EQ(
+      fallocate(punched.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kRegionBytes / 2, 4096),
+      0);
   EXPECT_EQ(MapCode(std::move(punched)), kInvalid);
-  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals | F_SEAL_SEAL)), kInvalid) << "may be punched later";
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, kGoodSeals | F_SEAL_SEAL)), kInvalid)
+      << "may be punched later";
 }
 
 TEST(Region, NobodyPunchesAHoleIntoWhatItMapped) {
-  Fd memfd = Memfd(kBytes, kGoodSeals);
+  Fd memfd = Memfd(kRegionBytes, kGoodSeals);
   const Fd kept(dup(memfd.get()));
   auto* theirs = static_cast<std::byte*>(
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, kept.get(), 0));
+      mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE, MAP_SHARED, kept.get(), 0));
   ASSERT_NE(theirs, MAP_FAILED);
-  RegionBudget budget(kBytes);
-  const auto region = Region::Map(std::move(memfd), kBytes, budget);
+  RegionBudget budget(kRegionBytes);
+  const auto region = Region::Map(std::move(memfd), kRegionBytes, budget);
   ASSERT_TRUE(region.ok()) << region.status();
   EXPECT_NE(fallocate(kept.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
-  EXPECT_NE(madvise(theirs, kBytes, MADV_REMOVE), 0);
-  EXPECT_EQ(AllocatedBytes(kept.get()), kBytes);
+  EXPECT_NE(madvise(theirs, kRegionBytes, MADV_REMOVE), 0);
+  EXPECT_EQ(AllocatedBytes(kept.get()), kRegionBytes);
   theirs[7] = std::byte{3};
   EXPECT_EQ(region->At(7, 1)[0], std::byte{3}) << "the client's own mapping goes on";
-  munmap(theirs, kBytes);
+  munmap(theirs, kRegionBytes);
 }
 
 TEST(Region, KeepsItsLimits) {
   EXPECT_EQ(MapCode(Memfd(0, kGoodSeals)), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals), kBytes - 1), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MapCode(Memfd(kBytes, kGoodSeals), kBytes, kBytes - 1),
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, kGoodSeals), kRegionBytes - 1),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MapCode(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, kRegionBytes - 1),
             absl::StatusCode::kResourceExhausted);
-  RegionBudget budget(2 * kBytes);
-  auto first = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
-  auto second = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
+  RegionBudget budget(2 * kRegionBytes);
+  auto first = Region::Map(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, budget);
+  auto second = Region::Map(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, budget);
   EXPECT_TRUE(first.ok() && second.ok());
-  EXPECT_FALSE(Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget).ok());
+  EXPECT_FALSE(Region::Map(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, budget).ok());
   first = absl::CancelledError();
-  EXPECT_TRUE(Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget).ok());
+  EXPECT_TRUE(Region::Map(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, budget).ok());
 }
 
 TEST(Region, AnswersOnlyForPlacesWithin) {
-  RegionBudget budget(kBytes);
-  auto region = Region::Map(Memfd(kBytes, kGoodSeals), kBytes, budget);
+  RegionBudget budget(kRegionBytes);
+  auto region = Region::Map(Memfd(kRegionBytes, kGoodSeals), kRegionBytes, budget);
   ASSERT_TRUE(region.ok());
-  EXPECT_NE(region->At(0, kBytes), nullptr);
-  EXPECT_NE(region->At(kBytes - 1, 1), nullptr);
-  EXPECT_EQ(region->At(0, kBytes + 1), nullptr);
-  EXPECT_EQ(region->At(1, kBytes), nullptr);
-  EXPECT_EQ(region->At(kBytes, 1), nullptr);
+  EXPECT_NE(region->At(0, kRegionBytes), nullptr);
+  EXPECT_NE(region->At(kRegionBytes - 1, 1), nullptr);
+  EXPECT_EQ(region->At(0, kRegionBytes + 1), nullptr);
+  EXPECT_EQ(region->At(1, kRegionBytes), nullptr);
+  EXPECT_EQ(region->At(kRegionBytes, 1), nullptr);
   EXPECT_EQ(region->At(UINT64_MAX, 1), nullptr);
   EXPECT_EQ(region->At(1, UINT64_MAX), nullptr);
   EXPECT_EQ(region->At(UINT64_MAX, UINT64_MAX), nullptr);
-  EXPECT_EQ(region->At(UINT64_MAX - kBytes + 1, kBytes), nullptr);
+  EXPECT_EQ(region->At(UINT64_MAX - kRegionBytes + 1, kRegionBytes), nullptr);
   EXPECT_EQ(Region().At(0, 1), nullptr);
 }
 

@@ -27,7 +27,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint32_t kExtents = 64;  // of a segment, which is one batch
+constexpr uint32_t kBatchExtents = 64;  // of a segment, which is one batch
 
 // Flushes often.
 Ledger::Options Small(const std::string& path, bool create) {
@@ -36,7 +36,7 @@ Ledger::Options Small(const std::string& path, bool create) {
 
 absl::Status WriteSegment(Ledger& ledger, uint64_t seq, std::mt19937_64& random) {
   Ledger::Batch batch;
-  for (uint32_t page = 1; page <= kExtents; ++page) {
+  for (uint32_t page = 1; page <= kBatchExtents; ++page) {
     batch.PutExtent(seq, page, RandomExtent(random));
   }
   return ledger.Write(batch, seq % 4 == 0);
@@ -59,13 +59,13 @@ void ExpectSegments(const Ledger& ledger, uint64_t segments) {
   uint64_t extents = 0;
   const absl::Status status = ledger.ScanExtents(
       0, ~uint64_t{0}, [&extents](uint64_t seq, uint32_t page, const ExtentRecord&) {
-        EXPECT_EQ(seq, 1 + extents / kExtents);
-        EXPECT_EQ(page, 1 + extents % kExtents);
+        EXPECT_EQ(seq, 1 + extents / kBatchExtents);
+        EXPECT_EQ(page, 1 + extents % kBatchExtents);
         ++extents;
         return true;
       });
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_TRUE(extents == segments * kExtents || extents == (segments + 1) * kExtents)
+  EXPECT_TRUE(extents == segments * kBatchExtents || extents == (segments + 1) * kBatchExtents)
       << extents << " extents where " << segments << " segments were taken";
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Chains of blocks in a space of three groups, for the tests of matching and of eviction.
+// Chains of blocks in a space of three groups, and what the index says of them,
+// for the tests of matching and of eviction.
 
 #include <cstdint>
 #include <vector>
 
 #include "base/check.h"
+#include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
 
 namespace cairn {
@@ -52,6 +54,12 @@ inline uint64_t MatchedBlocks(StoreFixture& store, const MatchQuery& query) {
   CAIRN_CHECK_OK(result);
   CAIRN_CHECK(result->token_count == result->blocks.size() * query.tokens_per_block);
   return result->blocks.size();
+}
+
+inline double IndexMetric(const StoreFixture& store, const char* name) {
+  MetricCapture metrics;
+  store.index->Report(metrics);
+  return metrics.Value(name);
 }
 
 }  // namespace cairn

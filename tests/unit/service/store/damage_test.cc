@@ -9,17 +9,12 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
+#include "tests/unit/service/store/nothing_held.h"
 
 namespace cairn {
 namespace {
 
 using Form = proto::Form;
-
-void ExpectNothingHeld(StoreFixture& store) {
-  EXPECT_EQ(store.host->staging_bytes(), 0u);
-  EXPECT_EQ(store.sessions.in_flight_bytes(), 0u);
-  EXPECT_EQ(store.index->pinned_bytes(), 0u);
-}
 
 TEST(DamageTest, FlippedBitInHostMemoryIsAMissOnceCountedAndLogged) {
   StoreFixture store;

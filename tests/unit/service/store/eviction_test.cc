@@ -130,12 +130,6 @@ TEST(EvictionTest, UnpinnedAncestorsOfAPinnedLeafCanGoInTheEnd) {
   EXPECT_EQ(store.index->figures().block_count, 1u);
 }
 
-double IndexMetric(const StoreFixture& store, const char* name) {
-  MetricCapture metrics;
-  store.index->Report(metrics);
-  return metrics.Value(name);
-}
-
 TEST(EvictionTest, WithEveryLeafPinnedAFewBlocksAreLookedAt) {
   constexpr uint64_t kChains = 1000;
   StoreFixture store(64_MiB, /*blocks_max=*/16384);

@@ -114,12 +114,6 @@ MatchQuery SlicedQuery(StoreFixture& store, uint64_t space_id, uint64_t count, b
   return query;
 }
 
-double IndexMetric(const StoreFixture& store, const char* name) {
-  MetricCapture metrics;
-  store.index->Report(metrics);
-  return metrics.Value(name);
-}
-
 TEST(MatchTest, CountsWhatWasMissedTheFirstTime) {
   StoreFixture store;
   const SpaceEntry& space = store.OpenSpace();

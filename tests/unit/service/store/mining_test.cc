@@ -14,8 +14,6 @@ namespace cairn {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-constexpr auto kProfile = proto::SideObjectKind::kProfile;
-constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
 constexpr uint64_t kBlocks = 33;     // of 16 tokens: 512 to mine of, and a block to judge by
 constexpr uint64_t kSampleMax = 64;  // 1024 tokens
 constexpr int kRoundsMax = 10'000;
@@ -32,7 +30,7 @@ class MiningTest : public testing::Test {
   }
   SideObjects& objects() { return store_.side_objects; }
   SideObjectRef Current(const SpaceEntry& space) {
-    return objects().Current(space.id(), 0, kProfile);
+    return objects().Current(space.id(), 0, proto::SideObjectKind::kProfile);
   }
   double Metric(const std::string& name) {
     MetricCapture metrics;
@@ -181,7 +179,7 @@ TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
           .bytes();
   store_.PutChain(space, kBlocks);
   BeginMining();
-  ASSERT_TRUE(space.coding().Install(0, kProfile, installed).ok());
+  ASSERT_TRUE(space.coding().Install(0, proto::SideObjectKind::kProfile, installed).ok());
   RunUpkeep();
   EXPECT_EQ(Current(space).get()->id(), proto::SideObjectId(installed));
   EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
@@ -191,7 +189,9 @@ TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {
       codecs::ProfileBytes({.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32}, std::mt19937_64(2))
           .bytes();
   EXPECT_TRUE(absl::IsAlreadyExists(
-      space.coding().Install(0, kProfile, other, SideObjectOrigin::kMined).status()));
+      space.coding()
+          .Install(0, proto::SideObjectKind::kProfile, other, SideObjectOrigin::kMined)
+          .status()));
 }
 
 TEST_F(MiningTest, WhatIsInstalledReplacesWhatWasMined) {
@@ -201,7 +201,7 @@ TEST_F(MiningTest, WhatIsInstalledReplacesWhatWasMined) {
   ASSERT_NE(Current(space).get(), nullptr);
   const Bytes mined(Current(space).get()->bytes().begin(), Current(space).get()->bytes().end());
   // Of equal bytes, who installs them is right.
-  ASSERT_TRUE(space.coding().Install(0, kProfile, mined).ok());
+  ASSERT_TRUE(space.coding().Install(0, proto::SideObjectKind::kProfile, mined).ok());
   EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kInstalled);
 }
 

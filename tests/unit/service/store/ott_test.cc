@@ -9,9 +9,7 @@
 namespace cairn {
 namespace {
 
-using proto::Form;
-
-constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
+using Form = proto::Form;
 
 // Of however many images; without it, the image says so.
 TEST(OttTest, GoesOnWithTheBlockBefore) {

@@ -8,6 +8,7 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
+#include "tests/unit/service/store/nothing_held.h"
 
 namespace cairn {
 namespace {
@@ -16,16 +17,8 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using Form = proto::Form;
 
-constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
-
-std::vector<std::byte> Bytes(std::span<const std::byte> bytes) {
+std::vector<std::byte> CopyOf(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};
-}
-
-void ExpectNothingHeld(StoreFixture& store) {
-  EXPECT_EQ(store.host->staging_bytes(), 0u);
-  EXPECT_EQ(store.sessions.in_flight_bytes(), 0u);
-  EXPECT_EQ(store.index->pinned_bytes(), 0u);
 }
 
 TEST(PutGetTest, RawComesBackBitForBit) {
@@ -40,7 +33,7 @@ TEST(PutGetTest, RawComesBackBitForBit) {
   {
     const auto answer = store.RunGet(space, key, whole);
     ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_EQ(Bytes(answer->payload), StoreFixture::Source(space, key, 0, whole));
+    EXPECT_EQ(CopyOf(answer->payload), StoreFixture::Source(space, key, 0, whole));
     EXPECT_EQ(answer->payload_crc32c, codecs::Crc32c(answer->payload));
     EXPECT_EQ(answer->reply.source_bytes, answer->payload.size());
     EXPECT_TRUE(answer->staging.is_empty()) << "sent as it lies";
@@ -59,7 +52,7 @@ TEST(PutGetTest, ImageGoesInAndOutUntouched) {
   ASSERT_TRUE(store.RunPut(frame, image, store.session).ok());
   const auto answer = store.RunGet(space, key, whole, Form::kImage);
   ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_EQ(Bytes(answer->payload), image);
+  EXPECT_EQ(CopyOf(answer->payload), image);
   EXPECT_EQ(answer->payload_crc32c, codecs::Crc32c(image));
   EXPECT_FALSE(answer->pin.is_empty());
 }
@@ -72,7 +65,7 @@ TEST(PutGetTest, SourceIsEncodedByTheRecipeOfTheSpace) {
   ASSERT_TRUE(store.PutSource(space, key, whole).ok());
   const auto answer = store.RunGet(space, key, whole, Form::kImage);
   ASSERT_TRUE(answer.ok());
-  EXPECT_EQ(Bytes(answer->payload), StoreFixture::Image(space, key, whole, "kivi:2"));
+  EXPECT_EQ(CopyOf(answer->payload), StoreFixture::Image(space, key, whole, "kivi:2"));
 }
 
 TEST(PutGetTest, MissIsNotFoundAndCounted) {
@@ -100,14 +93,14 @@ TEST(PutGetTest, HalvesOfTwoRanksAreReadWholeAndByLayer) {
     ASSERT_TRUE(store.PutSource(space, key, kLeft).ok());
     const auto image = store.RunGet(space, key, whole, Form::kImage);
     ASSERT_TRUE(image.ok()) << image.status();
-    EXPECT_EQ(Bytes(image->payload), StoreFixture::Image(space, key, whole, recipe));
+    EXPECT_EQ(CopyOf(image->payload), StoreFixture::Image(space, key, whole, recipe));
     EXPECT_EQ(image->payload_crc32c, codecs::Crc32c(image->payload));
     const codecs::Slice layer = {1, 1, 0, 4};
     const auto source = store.RunGet(space, key, layer);
     ASSERT_TRUE(source.ok());
     EXPECT_EQ(source->payload_crc32c, codecs::Crc32c(source->payload));
     if (recipe != "kivi:4") {
-      EXPECT_EQ(Bytes(source->payload), StoreFixture::Source(space, key, 0, layer));
+      EXPECT_EQ(CopyOf(source->payload), StoreFixture::Source(space, key, 0, layer));
     }
   }
 }
@@ -135,7 +128,7 @@ TEST(PutGetTest, ImagesOfDifferentRecipesBecomeOneRawImage) {
   std::vector<std::byte> whole(source->payload.size());
   ASSERT_EQ(codecs::Decode(store.get->backend, view, StoreFixture::Whole(space), whole),
             codecs::Error::kOk);
-  EXPECT_EQ(Bytes(source->payload), whole);
+  EXPECT_EQ(CopyOf(source->payload), whole);
 }
 
 TEST(PutGetTest, SecondPutIsADuplicateBeforeItsPayloadMoves) {
@@ -303,13 +296,13 @@ void KeepRawThenEncode(std::string_view recipe) {
   EXPECT_EQ(store.index->pending_count(), 1u);
   auto before = store.RunGet(space, key, whole, Form::kImage);
   ASSERT_TRUE(before.ok());
-  EXPECT_EQ(Bytes(before->payload), StoreFixture::Image(space, key, whole, "raw"));
+  EXPECT_EQ(CopyOf(before->payload), StoreFixture::Image(space, key, whole, "raw"));
   store.upkeep->RunOnce();
   EXPECT_EQ(store.index->pending_count(), 0u);
   const auto after = store.RunGet(space, key, whole, Form::kImage);
   ASSERT_TRUE(after.ok());
-  EXPECT_EQ(Bytes(after->payload), StoreFixture::Image(space, key, whole, recipe));
-  EXPECT_EQ(Bytes(before->payload), StoreFixture::Image(space, key, whole, "raw"))
+  EXPECT_EQ(CopyOf(after->payload), StoreFixture::Image(space, key, whole, recipe));
+  EXPECT_EQ(CopyOf(before->payload), StoreFixture::Image(space, key, whole, "raw"))
       << "who reads the old bytes keeps them";
   before = absl::NotFoundError("");
   EXPECT_EQ(store.host->used_bytes(), RoundedExtentBytes(after->payload.size()));

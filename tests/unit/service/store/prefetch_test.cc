@@ -14,7 +14,7 @@
 namespace cairn {
 namespace {
 
-using Keys = std::vector<proto::BlockKey>;
+using KeyList = std::vector<proto::BlockKey>;
 
 class PrefetchTest : public testing::Test {
  protected:
@@ -25,13 +25,13 @@ class PrefetchTest : public testing::Test {
     store_.upkeep->Stop();
   }
   // A chain that lies in the lasting tier alone.
-  Keys PutCold(uint64_t count, uint64_t first = 1) {
-    Keys keys = store_.PutChain(space_, count, first);
+  KeyList PutCold(uint64_t count, uint64_t first = 1) {
+    KeyList keys = store_.PutChain(space_, count, first);
     store_.WriteAllDown();
     store_.EvictHost();
     return keys;
   }
-  Prefetches::Answer Prefetch(const Keys& keys) {
+  Prefetches::Answer Prefetch(const KeyList& keys) {
     return store_.get->prefetches.Begin(space_.id(), keys, space_.whole());
   }
   void AwaitReads() {
@@ -50,7 +50,7 @@ class PrefetchTest : public testing::Test {
 };
 
 TEST_F(PrefetchTest, SaysAtOnceWhereTheBlocksAre) {
-  Keys keys = PutCold(3);
+  KeyList keys = PutCold(3);
   store_.PutChain(space_, 1, /*first=*/50);
   keys.push_back(StoreFixture::Key(50));
   keys.push_back(StoreFixture::Key(99));
@@ -72,7 +72,7 @@ TEST_F(PrefetchTest, SaysAtOnceWhereTheBlocksAre) {
 }
 
 TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
-  const Keys keys = PutCold(200);
+  const KeyList keys = PutCold(200);
   store_.lasting.HoldCompletions(true);
   EXPECT_EQ(Prefetch(keys).on_their_way, 200u);
   const uint64_t share = 16_MiB / limits::kPromotedShareOfHost / 2;
@@ -93,7 +93,7 @@ TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
 }
 
 TEST_F(PrefetchTest, WhatWaitsIsNotQueuedAgain) {
-  const Keys keys = PutCold(200);
+  const KeyList keys = PutCold(200);
   store_.lasting.HoldCompletions(true);
   Prefetch(keys);
   const double waiting = Metric("cairn_waiting_prefetches");
@@ -106,7 +106,7 @@ TEST_F(PrefetchTest, WhatWaitsIsNotQueuedAgain) {
 }
 
 TEST_F(PrefetchTest, AGetSharesTheRead) {
-  const Keys keys = PutCold(1);
+  const KeyList keys = PutCold(1);
   store_.lasting.HoldCompletions(true);
   Prefetch(keys);
   std::atomic<bool> is_hit{false};
@@ -125,7 +125,7 @@ TEST_F(PrefetchTest, AGetSharesTheRead) {
 }
 
 TEST_F(PrefetchTest, NoRoomIsNoError) {
-  const Keys keys = PutCold(4);
+  const KeyList keys = PutCold(4);
   std::vector<Extent> all;
   for (auto room = store_.host->Allocate(64_KiB, nullptr); room.ok();
        room = store_.host->Allocate(64_KiB, nullptr)) {
@@ -139,7 +139,7 @@ TEST_F(PrefetchTest, NoRoomIsNoError) {
 }
 
 TEST_F(PrefetchTest, AGetOfALeasedBlockReadsThoseThatFollow) {
-  const Keys keys = PutCold(30);
+  const KeyList keys = PutCold(30);
   const auto match = store_.index->Match(store_.Query(space_, keys, /*wants_lease=*/true));
   ASSERT_TRUE(match.ok() && match->blocks.size() == 30);
   store_.Fetch(space_, keys[2]);
@@ -153,7 +153,7 @@ TEST_F(PrefetchTest, AGetOfALeasedBlockReadsThoseThatFollow) {
 }
 
 TEST_F(PrefetchTest, WithoutALeaseNothingIsReadAhead) {
-  const Keys keys = PutCold(5);
+  const KeyList keys = PutCold(5);
   store_.Fetch(space_, keys[0]);
   AwaitReads();
   EXPECT_EQ(InMemory(), 1u);
@@ -163,7 +163,7 @@ TEST_F(PrefetchTest, ASliceThatIsReadAloneReadsNothingAhead) {
   proto::SpaceIdentity identity = StoreFixture::Identity();
   identity.tokens_per_block = 512;
   SpaceEntry& space = store_.OpenSpace("raw", identity);
-  const Keys keys = store_.PutChain(space, 3);
+  const KeyList keys = store_.PutChain(space, 3);
   store_.WriteAllDown();
   store_.EvictHost();
   const auto match = store_.index->Match(store_.Query(space, keys, /*wants_lease=*/true));

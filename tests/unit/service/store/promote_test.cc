@@ -15,8 +15,6 @@
 namespace cairn {
 namespace {
 
-constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
-
 TEST_F(PromoteTest, NobodyWaitsAndLateBytesAreRightAndBecomeACopy) {
   PutColdBlocks(1);
   cold.HoldCompletions(true);

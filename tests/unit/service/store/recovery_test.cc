@@ -14,7 +14,7 @@ namespace {
 
 using Drop = Restorer::Drop;
 
-const codecs::ProfileShape kShape = {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32};
+const codecs::ProfileShape kSpaceShape = {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32};
 
 TEST(RecoveryTest, BlocksAreFoundAgainUnderANewNumber) {
   const auto disk = std::make_shared<MemoryDisk>();
@@ -90,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(, RecoveredSideObjects, testing::Values(kProfileCase, k
 TEST_P(RecoveredSideObjects, AreCurrentAgainOrNamedByImagesAlone) {
   const auto kind = GetParam().kind;
   const auto disk = std::make_shared<MemoryDisk>();
-  const auto first = SideObjectBytes(kind, 1, kShape), second = SideObjectBytes(kind, 2, kShape);
+  const auto first = SideObjectBytes(kind, 1, kSpaceShape),
+             second = SideObjectBytes(kind, 2, kSpaceShape);
   std::vector<std::byte> before;
   {
     LastingStore store(disk);
@@ -135,7 +136,7 @@ TEST_P(RecoveredSideObjects, ThoseThatAreGoneTakeTheirImagesAlong) {
     SpaceEntry& space = store.OpenSpace(GetParam().recipe);
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(1), store.Whole(space)).ok());
     ASSERT_TRUE(space.coding()
-                    .Install(0, GetParam().kind, SideObjectBytes(GetParam().kind, 1, kShape))
+                    .Install(0, GetParam().kind, SideObjectBytes(GetParam().kind, 1, kSpaceShape))
                     .ok());
     ASSERT_TRUE(store.PutSource(space, StoreFixture::Key(2), store.Whole(space)).ok());
     store.WriteAllDown();
@@ -215,7 +216,7 @@ TEST(RecoveryTest, OfTwoDevicesTheFirstSaysWhatIsCurrentButForWhatWasMined) {
     std::vector<std::vector<std::byte>> objects;
   } source;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
-    source.objects.push_back(SideObjectBytes(proto::SideObjectKind::kProfile, seed, kShape));
+    source.objects.push_back(SideObjectBytes(proto::SideObjectKind::kProfile, seed, kSpaceShape));
   }
   SpaceRecord record;
   record.identity = StoreFixture::Identity();
@@ -244,7 +245,7 @@ TEST(RecoveryTest, OfTwoDevicesTheFirstSaysWhatIsCurrentButForWhatWasMined) {
 TEST(SpaceRecordTest, AnotherVersionWithEachChange) {
   StoreFixture store;
   SpaceEntry& space = store.OpenSpace("cairn:2.3");
-  const auto profile = SideObjectBytes(proto::SideObjectKind::kProfile, 1, kShape);
+  const auto profile = SideObjectBytes(proto::SideObjectKind::kProfile, 1, kSpaceShape);
   const auto first = space.Describe().record;
   EXPECT_EQ(first.recipe, "cairn:2.3");
   EXPECT_EQ(first.fingerprint, space.fingerprint());

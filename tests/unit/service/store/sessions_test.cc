@@ -148,7 +148,7 @@ TEST(SessionsTest, PutsInFlightAreBounded) {
   EXPECT_EQ(sessions.quarantine_bytes(), 0u);
 }
 
-TEST(SpacesTest, OneSpecificationIsOneSpace) {
+TEST(OpenSpaceTest, OneSpecificationIsOneSpace) {
   StoreFixture store;
   const auto identity = StoreFixture::Identity();
   const auto first = store.spaces.Open(identity, "kivi:4", "acme");
@@ -172,7 +172,7 @@ TEST(SpacesTest, OneSpecificationIsOneSpace) {
   EXPECT_EQ(store.spaces.List().size(), 2u);
 }
 
-TEST(SpacesTest, WantFillsInAndRefuses) {
+TEST(OpenSpaceTest, WantFillsInAndRefuses) {
   StoreFixture store;
   SpaceEntry& space = store.OpenSpace();
   using Asks = std::vector<SpaceEntry::Ask>;

@@ -19,7 +19,6 @@ using Bytes = std::vector<std::byte>;
 using Form = proto::Form;
 constexpr auto kProfile = proto::SideObjectKind::kProfile, kBank = proto::SideObjectKind::kBank;
 constexpr codecs::ProfileShape kShape = {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32};
-constexpr codecs::Slice kLeft = {0, 2, 0, 2}, kRight = {0, 2, 2, 2};
 
 Bytes Copied(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
 
