@@ -8,6 +8,7 @@
 // usable after its connection broke, at the price of one more copy.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -19,12 +20,18 @@ class DataPool;
 
 class Buffer {
  public:
-  Buffer(DataPool* pool, int slot, std::unique_ptr<transport::Buffer> memory)
-      : pool_(pool), slot_(slot), memory_(std::move(memory)) {}
+  Buffer(DataPool* pool, int slot, uint64_t connection, std::unique_ptr<transport::Buffer> memory)
+      : pool_(pool), slot_(slot), connection_(connection), memory_(std::move(memory)) {}
   Buffer(Buffer&& source) noexcept
-      : pool_(source.pool_), slot_(source.slot_), memory_(std::move(source.memory_)) {}
+      : pool_(source.pool_),
+        slot_(source.slot_),
+        connection_(source.connection_),
+        memory_(std::move(source.memory_)) {}
   Buffer& operator=(Buffer&&) = delete;
   ~Buffer();
+
+  // Whether no other connection has come in the place of its own so far.
+  bool is_current() const;
 
   std::span<std::byte> bytes() { return memory_->bytes(); }
   std::span<const std::byte> bytes() const { return memory_->bytes(); }
@@ -32,6 +39,7 @@ class Buffer {
  private:
   DataPool* pool_;
   int slot_;
+  uint64_t connection_;                        // of those that the slot has had
   std::unique_ptr<transport::Buffer> memory_;  // null once moved from
 };
 

@@ -39,6 +39,8 @@ Buffer::~Buffer() {
   }
 }
 
+bool Buffer::is_current() const { return pool_->IsLast(slot_, connection_); }
+
 std::span<std::byte> Scratch::Region(size_t bytes) {
   if (region_ == nullptr || region_->bytes().size() < bytes) {
     region_ = nullptr;
@@ -84,7 +86,7 @@ absl::StatusOr<std::string> DataPool::AddressOf(const SessionInfo& session) cons
   return *chosen;
 }
 
-int DataPool::CheckOut(const void* place, absl::Time deadline) {
+int DataPool::CheckOut(const void* place, absl::Time deadline, Order order) {
   const int count = static_cast<int>(slots_.size());
   MutexLock lock(mutex_);
   int wanted = -1;
@@ -98,7 +100,8 @@ int DataPool::CheckOut(const void* place, absl::Time deadline) {
   while (true) {
     for (int i = 0; i < count; ++i) {
       // The lowest free one: with one thread there is one connection, and its caches are warm.
-      const int slot = wanted >= 0 ? wanted : i;
+      const int free = order == Order::kLowest ? i : count - 1 - i;
+      const int slot = wanted >= 0 ? wanted : free;
       if (!slots_[static_cast<size_t>(slot)].is_busy) {
         slots_[static_cast<size_t>(slot)].is_busy = true;
         return slot;
@@ -139,6 +142,11 @@ void DataPool::Free(int slot, std::unique_ptr<transport::Buffer> memory) {
   }
 }
 
+bool DataPool::IsLast(int slot, uint64_t connection) const {
+  MutexLock lock(mutex_);
+  return slots_[static_cast<size_t>(slot)].connections == connection;
+}
+
 absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
                                        absl::Time deadline) {
   if (slot.connection != nullptr) {
@@ -166,7 +174,24 @@ absl::Status DataPool::EnsureConnected(Slot& slot, const SessionInfo& session,
     scratch.connection_ = slot.connection.get();
     scratch.is_region_shared_ = address.starts_with(kUnix);
   }
+  MutexLock lock(mutex_);
+  ++slot.connections;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<transport::Buffer>> DataPool::AllocateIn(Slot& slot,
+                                                                        const SessionInfo& session,
+                                                                        size_t bytes,
+                                                                        absl::Time deadline) {
+  CAIRN_RETURN_IF_ERROR(EnsureConnected(slot, session, deadline));
+  auto allocated = slot.connection->Allocate(bytes);
+  if (absl::IsResourceExhausted(allocated.status())) {
+    for (Scratch& scratch : slot.scratch) {
+      scratch.region_ = nullptr;
+    }
+    allocated = slot.connection->Allocate(bytes);
+  }
+  return allocated;
 }
 
 absl::StatusOr<Buffer> DataPool::Allocate(const SessionInfo& session, size_t bytes,
@@ -175,25 +200,43 @@ absl::StatusOr<Buffer> DataPool::Allocate(const SessionInfo& session, size_t byt
   if (index < 0) {
     return absl::DeadlineExceededError("every data connection is busy");
   }
+  return Lend(index, AllocateIn(slots_[static_cast<size_t>(index)], session, bytes, deadline));
+}
+
+absl::StatusOr<Buffer> DataPool::AllocateStaging(const SessionInfo& session, size_t bytes,
+                                                 absl::Time deadline) {
+  const int index = CheckOut(nullptr, deadline, Order::kHighest);
+  if (index < 0) {
+    return absl::DeadlineExceededError("every data connection is busy");
+  }
   Slot& slot = slots_[static_cast<size_t>(index)];
-  auto memory = [&]() -> absl::StatusOr<std::unique_ptr<transport::Buffer>> {
-    CAIRN_RETURN_IF_ERROR(EnsureConnected(slot, session, deadline));
-    auto allocated = slot.connection->Allocate(bytes);
-    if (absl::IsResourceExhausted(allocated.status())) {
-      for (Scratch& scratch : slot.scratch) {
-        scratch.region_ = nullptr;
-      }
-      allocated = slot.connection->Allocate(bytes);
+  uint64_t lent_bytes = bytes;
+  {
+    MutexLock lock(mutex_);
+    for (const std::span<const std::byte> lent : slot.buffers) {
+      lent_bytes += lent.size();
     }
-    return allocated;
-  }();
+  }
+  if (lent_bytes > options_.region_bytes / 2) {
+    return Lend(index,
+                absl::ResourceExhaustedError(absl::StrCat(
+                    "staging would take ", lent_bytes, " bytes, more than half of region_bytes")));
+  }
+  return Lend(index, AllocateIn(slot, session, bytes, deadline));
+}
+
+absl::StatusOr<Buffer> DataPool::Lend(int index,
+                                      absl::StatusOr<std::unique_ptr<transport::Buffer>> memory) {
+  uint64_t connection = 0;
   if (memory.ok()) {
     MutexLock lock(mutex_);
+    Slot& slot = slots_[static_cast<size_t>(index)];
     slot.buffers.push_back((*memory)->bytes());
+    connection = slot.connections;
   }
   CheckIn(index);
   CAIRN_RETURN_IF_ERROR(memory.status());
-  return Buffer(this, index, *std::move(memory));
+  return Buffer(this, index, connection, *std::move(memory));
 }
 
 void DataPool::MarkLent(const Slot& slot, std::span<Exchange* const> exchanges) {
@@ -207,7 +250,7 @@ void DataPool::MarkLent(const Slot& slot, std::span<Exchange* const> exchanges) 
 }
 
 void DataPool::Run(const SessionInfo& session, std::span<Exchange* const> exchanges,
-                   absl::Time deadline) {
+                   absl::Time deadline, Meanwhile meanwhile) {
   if (exchanges.empty()) {
     return;
   }
@@ -223,7 +266,8 @@ void DataPool::Run(const SessionInfo& session, std::span<Exchange* const> exchan
   Slot& slot = slots_[static_cast<size_t>(index)];
   if (const absl::Status status = EnsureConnected(slot, session, deadline); status.ok()) {
     MarkLent(slot, exchanges);
-    Pipeline(slot.connection, slot.scratch, session.ticket, &slot.seq, deadline).Run(exchanges);
+    Pipeline(slot.connection, slot.scratch, session.ticket, &slot.seq, deadline)
+        .Run(exchanges, meanwhile);
   } else {
     fail_all(status);
   }

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
@@ -62,6 +63,11 @@ class Exchange {
   bool is_lent = false;
 };
 
+// What a caller has to do while its requests are under way: called again and again on its thread,
+// in between of looks at the connection, until it returns false or the requests have ended.
+using Meanwhile = absl::FunctionRef<bool()>;
+inline bool NothingMeanwhile() { return false; }
+
 // What a connection carries at once, from start to end: one use of it.
 class Pipeline {
  public:
@@ -70,7 +76,7 @@ class Pipeline {
            const proto::Ticket& ticket, uint64_t* seq, absl::Time deadline);
 
   // Runs the exchanges to their end. A connection that keeps memory past the deadline is closed.
-  void Run(std::span<Exchange* const> exchanges);
+  void Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile = NothingMeanwhile);
 
  private:
   struct Place {
@@ -103,19 +109,26 @@ class DataPool {
 
   // Runs the exchanges in order, up to the window at once, over one connection; each has ended when
   // it returns, which is at most 200 ms after `deadline`.
-  void Run(const SessionInfo& session, std::span<Exchange* const> exchanges, absl::Time deadline);
+  void Run(const SessionInfo& session, std::span<Exchange* const> exchanges, absl::Time deadline,
+           Meanwhile meanwhile = NothingMeanwhile);
 
   // ResourceExhausted when the region is full.
   absl::StatusOr<Buffer> Allocate(const SessionInfo& session, size_t bytes, absl::Time deadline);
+  // The same for memory that stays lent while others use the connection: of the connection that
+  // they take last, and at most half of its region. ResourceExhausted also past that.
+  absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
+                                         absl::Time deadline);
 
   // Where the data plane of `session` is, as options.data or the session's addresses say.
   absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
 
  private:
   friend class Buffer;
-  // A place for one connection. All but is_busy, retired and buffers belong to whoever has it out.
+  // A place for one connection. All but is_busy, connections, retired and buffers belong to whoever
+  // has it out.
   struct Slot {
     bool is_busy = false;
+    uint64_t connections = 0;  // so many have been opened
     uint64_t epoch = 0;
     uint64_t seq = 0;
     std::unique_ptr<transport::Connection> connection;
@@ -124,17 +137,25 @@ class DataPool {
     std::vector<std::span<const std::byte>> buffers;          // lent to callers
   };
 
+  enum class Order : uint8_t { kLowest, kHighest };
   // Takes a slot out, the one that `place` lies in if it is one's; -1 after `deadline`.
-  int CheckOut(const void* place, absl::Time deadline);
+  //   order  which of several free ones
+  int CheckOut(const void* place, absl::Time deadline, Order order = Order::kLowest);
   void CheckIn(int slot);
   void Free(int slot, std::unique_ptr<transport::Buffer> memory);
+  bool IsLast(int slot, uint64_t connection) const;
   absl::Status EnsureConnected(Slot& slot, const SessionInfo& session, absl::Time deadline);
+  // REQUIRES: the slot is out.
+  absl::StatusOr<std::unique_ptr<transport::Buffer>> AllocateIn(Slot& slot,
+                                                                const SessionInfo& session,
+                                                                size_t bytes, absl::Time deadline);
+  absl::StatusOr<Buffer> Lend(int index, absl::StatusOr<std::unique_ptr<transport::Buffer>> memory);
   void MarkLent(const Slot& slot, std::span<Exchange* const> exchanges);
 
   const ConnectOptions options_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar freed_;
-  std::vector<Slot> slots_;  // is_busy, retired, buffers: guarded by mutex_
+  std::vector<Slot> slots_;  // is_busy, connections, retired, buffers: guarded by mutex_
   int next_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -17,12 +17,13 @@ namespace {
 using kernels::LaunchResult;
 
 constexpr uint64_t kAlignment = 256;
-constexpr absl::Duration kPollPause = absl::Microseconds(20);
+// Of images: a connection that ends takes away the pages of those that it was to fill.
+constexpr uint64_t kImageAlignment = 4096;
 // Side objects that stay on the device: of the spaces that one mover sees, more than enough.
 constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
-constexpr uint64_t RoundUp(uint64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+constexpr uint64_t RoundUp(uint64_t bytes, uint64_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 }  // namespace
@@ -40,24 +41,25 @@ absl::Status DeviceMover::Impl::Prepare() {
   }
   const codecs::ImageSpec raw = cairn::SpecOf(placed_, space_.fingerprint(), {}, 0);
   const uint64_t tiles = codecs::TilingOf(raw).count();
-  layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_));
+  layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_), kImageAlignment);
   const auto take = [this](uint64_t bytes) {
     const uint64_t at = layout_.bytes;
     layout_.bytes += RoundUp(bytes);
     return at;
   };
-  layout_.images = take(kBatchImages * layout_.image_bytes_max);
   layout_.pages = take(uint64_t{kBatchImages} * placed_.tokens * sizeof(int32_t));
   layout_.plan = take(std::max(kernels::DecodePlanBytesMax(), kernels::EncodePlanBytesMax()));
   layout_.status = take(kBatchImages * sizeof(uint32_t));
   layout_.results = take(kBatchImages * tiles * sizeof(kernels::TileResult));
+  layout_.images = layout_.bytes;
+  const uint64_t device_bytes = layout_.bytes + layout_.ImagesBytes();
   for (Batch& batch : batches_) {
     batch.host = Memory(device_, /*is_host=*/true, layout_.bytes);
-    batch.device = Memory(device_, /*is_host=*/false, layout_.bytes);
+    batch.device = Memory(device_, /*is_host=*/false, device_bytes);
     if (batch.host.data() == nullptr || batch.device.data() == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("two batches take ", 2 * layout_.bytes, " bytes of the host and of ",
-                       ToAbsl(device_.name()), ", which has no room for them"));
+          absl::StrCat("two batches take ", 2 * device_bytes, " bytes of ", ToAbsl(device_.name()),
+                       " and ", 2 * layout_.bytes, " of the host, which has no room for them"));
     }
   }
   return absl::OkStatus();
@@ -83,6 +85,13 @@ absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put)
                                                    " for each of ", request.keys.size(), " keys"));
   }
   return absl::OkStatus();
+}
+
+absl::Status DeviceMover::Impl::TakeStaging(Batch& batch, absl::Time deadline) {
+  return batch.staging.Take(device_, layout_.ImagesBytes(), [&]() -> absl::StatusOr<Buffer> {
+    CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+    return space_.AllocateStaging(layout_.ImagesBytes(), left);
+  });
 }
 
 absl::StatusOr<absl::Duration> DeviceMover::Impl::TimeLeft(absl::Time deadline) {

@@ -10,7 +10,10 @@
 //
 // A get has every image verified when it arrives, and once more on the device, where a copy may
 // have damaged it. While a batch of images is on the device the next one is on its way from the
-// daemon.
+// daemon; of a put, the one before is on its way to it. On the host images pass through memory of a
+// data connection, where its region has room for two batches, each of kBatchImages times
+// Space::ImageBytesMax() of the slice: at most half of ConnectOptions::region_bytes is given to
+// movers. Else through memory of the driver, one copy more on a `unix:` connection.
 
 #include <cstddef>
 #include <cstdint>
@@ -61,9 +64,9 @@ class DeviceMover {
   static constexpr uint32_t kBatchImages = 8;
 
   // Moves that slice of blocks. Allocates all memory that it will need, but for that of side
-  // objects and what encoding works in, which the first puts and gets do. ResourceExhausted: host
-  // or device has no room for it. InvalidArgument: no such slice, or a group that is no KV and no
-  // latent.
+  // objects, what images pass through and what encoding works in, which the first puts and gets do.
+  // ResourceExhausted: host or device has no room for it. InvalidArgument: no such slice, or a
+  // group that is no KV and no latent.
   static absl::StatusOr<std::unique_ptr<DeviceMover>> Make(Space& space, kernels::Runtime& device,
                                                            const GroupSlice& slice);
   ~DeviceMover();

@@ -15,6 +15,7 @@ namespace cairn {
 absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time deadline,
                                       Batch& batch,
                                       std::vector<absl::StatusOr<GetResult>>& results) {
+  CAIRN_RETURN_IF_ERROR(TakeStaging(batch, deadline));
   std::vector<GetRequest> gets(batch.count);
   for (size_t i = 0; i < batch.count; ++i) {
     gets[i].key = request.keys[batch.first + i];
@@ -24,6 +25,7 @@ absl::Status DeviceMover::Impl::Fetch(const DeviceRequest& request, absl::Time d
   }
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   std::vector<absl::StatusOr<GetResult>> got = space_.GetBatch(gets, left);
+  NoteFailures(got);
   for (size_t i = 0; i < batch.count; ++i) {
     batch.is_on_device[i] = got[i].ok();
     if (got[i].ok()) {  // GetBatch() has verified it: it parses

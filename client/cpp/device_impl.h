@@ -3,6 +3,7 @@
 // What a DeviceMover is made of: device.cc has what gets and puts share, device_get.cc and
 // device_put.cc each of them. Private to client/cpp.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +12,17 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "client/cpp/data.h"
 #include "client/cpp/device.h"
+#include "client/cpp/device_staging.h"
 #include "client/cpp/paged.h"
 #include "client/cpp/side_objects.h"
 #include "codecs/image/image.h"
 
 namespace cairn {
+
+// Between two looks at a stream.
+inline constexpr absl::Duration kPollPause = absl::Microseconds(20);
 
 // Thread-safety: as of DeviceMover.
 class DeviceMover::Impl {
@@ -89,25 +95,38 @@ class DeviceMover::Impl {
   };
 
   // Where the parts of a batch lie, in the memory of the host and, at the same places, of the
-  // device.
+  // device. Images come last: on the host they lie in the staging.
   struct Layout {
     uint64_t image_bytes_max = 0;  // of one
-    uint64_t images = 0, pages = 0, plan = 0, status = 0, results = 0;
-    uint64_t bytes = 0;
+    uint64_t pages = 0, plan = 0, status = 0, results = 0, images = 0;
+    uint64_t bytes = 0;  // of what comes before the images
+
+    uint64_t ImagesBytes() const { return kBatchImages * image_bytes_max; }
   };
 
   // Images that are moved together. Its memory is in use until the stream is over.
   struct Batch {
     size_t first = 0, count = 0;  // of the request's keys
     Memory host, device;
+    DeviceStaging staging;
+    // --- Of a get.
     std::array<codecs::ImagePrefix, kBatchImages> prefixes;
     std::array<SideObjectHandle, kBatchImages> sides;
     // Of those that are under way; others have their result already.
     std::array<bool, kBatchImages> is_on_device{};
+    // --- Of a put.
+    std::array<codecs::ImageSpec, kBatchImages> specs;
+    SideObjectHandle side;
+    const std::byte* side_on_device = nullptr;
+    uint64_t slot_bytes = 0;  // of an image
+    std::array<uint64_t, kBatchImages> image_bytes{};
+    kernels::EncodePlan plan;  // of images [encoded, planned)
+    size_t encoded = 0;        // so many are on their way to the staging, or there
+    size_t planned = 0;        // for so many there are kernels on the stream, or were
   };
 
   std::byte* HostImage(const Batch& batch, size_t i) const {
-    return batch.host.data() + layout_.images + i * layout_.image_bytes_max;
+    return batch.staging.data() + i * layout_.image_bytes_max;
   }
   std::byte* DeviceImage(const Batch& batch, size_t i) const {
     return batch.device.data() + layout_.images + i * layout_.image_bytes_max;
@@ -120,9 +139,22 @@ class DeviceMover::Impl {
   }
 
   absl::Status Check(const DeviceRequest& request, bool is_put) const;
+  // Memory for the batch's images. REQUIRES: nothing on the stream uses what the batch had.
+  absl::Status TakeStaging(Batch& batch, absl::Time deadline);
   // The batch's rows of the block table, to the device.
   absl::Status CopyPages(const DeviceRequest& request, const Batch& batch);
   kernels::PagedView ViewOf(const DeviceRequest& request, const Batch& batch, size_t i) const;
+
+  template <typename Result>
+  void NoteFailures(const std::vector<absl::StatusOr<Result>>& results) {
+    if (std::ranges::any_of(results, [](const auto& result) {
+          return absl::IsUnavailable(result.status()) || absl::IsDeadlineExceeded(result.status());
+        })) {
+      for (Batch& batch : batches_) {
+        batch.staging.OnCallsFailed();
+      }
+    }
+  }
 
   // For a call of the space's, to which zero were its default. DeadlineExceeded: none.
   static absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
@@ -153,14 +185,23 @@ class DeviceMover::Impl {
 
   // --- Put.
   // What the batch is encoded as: the space's recipe where it has kernels, else raw.
-  absl::Status SetSpecs(const DeviceRequest& request, absl::Time deadline, const Batch& batch);
+  absl::Status SetSpecs(const DeviceRequest& request, absl::Time deadline, Batch& batch);
   // Room for the slots of a batch. REQUIRES: the stream is over.
   absl::Status ReserveSlots(uint64_t bytes);
-  absl::Status Encode(const DeviceRequest& request, absl::Time deadline, Batch& batch);
-  absl::Status EncodeSome(const DeviceRequest& request, absl::Time deadline, Batch& batch,
-                          size_t begin, size_t end);
+  // Puts the first of the batch's work on the stream. REQUIRES: the stream is over.
+  absl::Status Begin(const DeviceRequest& request, absl::Time deadline, Batch& batch);
+  // Kernels for images that have none yet, as many as fit in a plan.
+  absl::Status Encode(const DeviceRequest& request, Batch& batch);
+  codecs::Error MakePlan(const DeviceRequest& request, Batch& batch, size_t end);
+  // What the kernels encoded, on its way to the staging. REQUIRES: the stream is over.
+  absl::Status CopyImages(Batch& batch);
+  // Does what the batch is ready for, and waits for nothing. True: all of its images are in the
+  // staging.
+  absl::StatusOr<bool> Advance(const DeviceRequest& request, Batch& batch);
+  absl::Status AwaitImages(const DeviceRequest& request, absl::Time deadline, Batch& batch);
+  // Does `meanwhile` while the batch is on its way to the daemon.
   absl::Status Send(const DeviceRequest& request, absl::Time deadline, const Batch& batch,
-                    std::vector<absl::StatusOr<PutResult>>& results);
+                    Meanwhile meanwhile, std::vector<absl::StatusOr<PutResult>>& results);
 
   Space& space_;
   kernels::Runtime& device_;
@@ -175,14 +216,8 @@ class DeviceMover::Impl {
   };
   std::map<Digest, OnDevice> side_objects_;
   uint64_t uses_ = 0;
-  // Of what is being encoded.
-  std::array<codecs::ImageSpec, kBatchImages> specs_;
-  SideObjectHandle side_;
-  const std::byte* side_on_device_ = nullptr;
-  Memory slots_;  // of the device
+  Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
-  uint64_t slot_bytes_ = 0;  // of an image
-  std::array<uint64_t, kBatchImages> image_bytes_{};
   kernels::Stream stream_ = nullptr;  // of the last call
   bool is_lost_ = false;
 };

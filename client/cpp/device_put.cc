@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/device_impl.h"
@@ -13,24 +15,26 @@
 
 namespace cairn {
 
+using kernels::LaunchResult;
+
 absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Time deadline,
-                                         const Batch& batch) {
+                                         Batch& batch) {
   codecs::Recipe recipe;
   const bool is_known = codecs::ParsePolicyRecipe(space_.recipe(), &recipe) == codecs::Error::kOk;
-  side_ = nullptr;
-  side_on_device_ = nullptr;
+  batch.side = nullptr;
+  batch.side_on_device = nullptr;
   if (const auto kind = proto::KindFor(recipe); is_known && kind.has_value()) {
     CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
-    CAIRN_ASSIGN_OR_RETURN(side_, space_.GetCurrentSideObject(placed_.group, *kind, left));
+    CAIRN_ASSIGN_OR_RETURN(batch.side, space_.GetCurrentSideObject(placed_.group, *kind, left));
   }
-  const codecs::Digest id = side_ == nullptr ? codecs::Digest{} : side_->id();
+  const codecs::Digest id = batch.side == nullptr ? codecs::Digest{} : batch.side->id();
   for (size_t i = 0; i < batch.count; ++i) {
     const size_t key = batch.first + i;
-    codecs::ImageSpec& spec = specs_[i];
+    codecs::ImageSpec& spec = batch.specs[i];
     spec = cairn::SpecOf(placed_, space_.fingerprint(), request.keys[key],
                          request.first_position + key * placed_.tokens);
     if (is_known) {  // as other puts: `exact` where there is no side object to code with
-      static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(side_), id, &spec));
+      static_cast<void>(codecs::SetRecipeOrExact(recipe, InputsOf(batch.side), id, &spec));
     }
     // The daemon has the block before.
     if (!is_known || codecs::FollowsChain(spec)) {
@@ -40,11 +44,11 @@ absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Tim
       }
     }
   }
-  if (specs_[0].side_object_count != 0) {
-    CAIRN_ASSIGN_OR_RETURN(side_on_device_, Upload(side_));
+  if (batch.specs[0].side_object_count != 0) {
+    CAIRN_ASSIGN_OR_RETURN(batch.side_on_device, Upload(batch.side));
   }
-  slot_bytes_ = kernels::SlotBytes(specs_[0]);
-  return ReserveSlots(kBatchImages * slot_bytes_);
+  batch.slot_bytes = kernels::SlotBytes(batch.specs[0]);
+  return ReserveSlots(kBatchImages * batch.slot_bytes);
 }
 
 absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
@@ -63,75 +67,116 @@ absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceMover::Impl::EncodeSome(const DeviceRequest& request, absl::Time deadline,
-                                           Batch& batch, size_t begin, size_t end) {
+codecs::Error DeviceMover::Impl::MakePlan(const DeviceRequest& request, Batch& batch, size_t end) {
   std::vector<kernels::EncodeJob> jobs;
-  for (size_t i = begin; i < end; ++i) {
-    jobs.push_back({.spec = &specs_[i],
+  for (size_t i = batch.encoded; i < end; ++i) {
+    jobs.push_back({.spec = &batch.specs[i],
                     .source = ViewOf(request, batch, i),
-                    .slots = slots_.data() + i * slot_bytes_,
+                    .slots = slots_.data() + i * batch.slot_bytes,
                     .image = DeviceImage(batch, i),
-                    .side = InputsOf(side_),
-                    .side_object = side_on_device_});
+                    .side = InputsOf(batch.side),
+                    .side_object = batch.side_on_device});
   }
-  kernels::EncodePlan plan;
   const std::span<std::byte> room(batch.host.data() + layout_.plan, kernels::EncodePlanBytesMax());
-  const codecs::Error error = kernels::MakeEncodePlan(jobs, room, &plan);
-  if (error == codecs::Error::kTooLarge && jobs.size() > 1) {
-    const size_t middle = begin + jobs.size() / 2;
-    CAIRN_RETURN_IF_ERROR(EncodeSome(request, deadline, batch, begin, middle));
-    return EncodeSome(request, deadline, batch, middle, end);
+  return kernels::MakeEncodePlan(jobs, room, &batch.plan);
+}
+
+absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, Batch& batch) {
+  size_t end = batch.count;
+  codecs::Error error = MakePlan(request, batch, end);
+  while (error == codecs::Error::kTooLarge && end - batch.encoded > 1) {
+    end = batch.encoded + (end - batch.encoded) / 2;
+    error = MakePlan(request, batch, end);
   }
   if (error != codecs::Error::kOk) {
     return absl::InvalidArgumentError(absl::StrCat("cache: ", ToAbsl(codecs::Name(error))));
   }
+  batch.planned = end;
+  std::byte* const plan = batch.device.data() + layout_.plan;
   std::byte* const statuses = batch.device.data() + layout_.status;
   std::byte* const results = batch.device.data() + layout_.results;
-  const uint64_t result_bytes = plan.tile_count * sizeof(kernels::TileResult);
   CAIRN_RETURN_IF_ERROR(Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
   CAIRN_RETURN_IF_ERROR(
-      Took(device_.CopyIn(batch.device.data() + layout_.plan, room.data(), plan.bytes, stream_)));
-  CAIRN_RETURN_IF_ERROR(Took(device_.Encode(plan, batch.device.data() + layout_.plan,
-                                            reinterpret_cast<kernels::TileResult*>(results),
-                                            reinterpret_cast<uint32_t*>(statuses), stream_)));
+      Took(device_.CopyIn(plan, batch.host.data() + layout_.plan, batch.plan.bytes, stream_)));
+  CAIRN_RETURN_IF_ERROR(
+      Took(device_.Encode(batch.plan, plan, reinterpret_cast<kernels::TileResult*>(results),
+                          reinterpret_cast<uint32_t*>(statuses), stream_)));
   CAIRN_RETURN_IF_ERROR(Took(device_.CopyOut(batch.host.data() + layout_.status, statuses,
                                              kBatchImages * sizeof(uint32_t), stream_)));
-  CAIRN_RETURN_IF_ERROR(
-      Took(device_.CopyOut(batch.host.data() + layout_.results, results, result_bytes, stream_)));
-  CAIRN_RETURN_IF_ERROR(Await(deadline));
-  const uint32_t tiles = plan.tile_count / static_cast<uint32_t>(jobs.size());
+  return Took(device_.CopyOut(batch.host.data() + layout_.results, results,
+                              batch.plan.tile_count * sizeof(kernels::TileResult), stream_));
+}
+
+absl::Status DeviceMover::Impl::Begin(const DeviceRequest& request, absl::Time deadline,
+                                      Batch& batch) {
+  batch.encoded = batch.planned = 0;
+  CAIRN_RETURN_IF_ERROR(TakeStaging(batch, deadline));
+  CAIRN_RETURN_IF_ERROR(SetSpecs(request, deadline, batch));
+  CAIRN_RETURN_IF_ERROR(CopyPages(request, batch));
+  return Encode(request, batch);
+}
+
+absl::Status DeviceMover::Impl::CopyImages(Batch& batch) {
+  const size_t jobs = batch.planned - batch.encoded;
+  const uint32_t tiles = batch.plan.tile_count / static_cast<uint32_t>(jobs);
+  const uint64_t prefix = codecs::PrefixBytes(tiles);
   const auto* const all =
       reinterpret_cast<const kernels::TileResult*>(batch.host.data() + layout_.results);
-  for (size_t job = 0; job < jobs.size(); ++job) {
-    const size_t i = begin + job;
+  for (size_t job = 0; job < jobs; ++job) {
+    const size_t i = batch.encoded + job;
     if (const uint32_t status = Statuses(batch)[job]; status != 0) {
       return absl::InternalError(
           absl::StrCat("the device could not encode: ",
                        ToAbsl(codecs::Name(static_cast<codecs::Error>(status)))));
     }
-    const uint64_t prefix = codecs::PrefixBytes(tiles);
-    const codecs::Error written = kernels::WritePrefix(
-        specs_[i], {all + job * tiles, tiles}, {HostImage(batch, i), prefix}, &image_bytes_[i]);
+    const codecs::Error written =
+        kernels::WritePrefix(batch.specs[i], {all + job * tiles, tiles},
+                             {HostImage(batch, i), prefix}, &batch.image_bytes[i]);
     if (written != codecs::Error::kOk) {
       return absl::InternalError(
           absl::StrCat("the device encoded no image: ", ToAbsl(codecs::Name(written))));
     }
     CAIRN_RETURN_IF_ERROR(
         Took(device_.CopyOut(HostImage(batch, i) + prefix, DeviceImage(batch, i) + prefix,
-                             image_bytes_[i] - prefix, stream_)));
+                             batch.image_bytes[i] - prefix, stream_)));
   }
-  return Await(deadline);
+  batch.encoded = batch.planned;
+  return absl::OkStatus();
 }
 
-absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, absl::Time deadline,
-                                       Batch& batch) {
-  CAIRN_RETURN_IF_ERROR(SetSpecs(request, deadline, batch));
-  CAIRN_RETURN_IF_ERROR(CopyPages(request, batch));
-  return EncodeSome(request, deadline, batch, 0, batch.count);
+absl::StatusOr<bool> DeviceMover::Impl::Advance(const DeviceRequest& request, Batch& batch) {
+  if (!IsOver()) {
+    return false;
+  }
+  if (is_lost_) {
+    return Took(LaunchResult::kDeviceError);
+  }
+  if (batch.encoded == batch.count) {
+    return true;
+  }
+  CAIRN_RETURN_IF_ERROR(CopyImages(batch));
+  if (batch.encoded < batch.count) {
+    CAIRN_RETURN_IF_ERROR(Encode(request, batch));
+  }
+  return false;
+}
+
+absl::Status DeviceMover::Impl::AwaitImages(const DeviceRequest& request, absl::Time deadline,
+                                            Batch& batch) {
+  while (true) {  // ends at the deadline
+    CAIRN_ASSIGN_OR_RETURN(const bool is_whole, Advance(request, batch));
+    if (is_whole) {
+      return absl::OkStatus();
+    }
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError("the device had not done its part in time");
+    }
+    absl::SleepFor(kPollPause);
+  }
 }
 
 absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time deadline,
-                                     const Batch& batch,
+                                     const Batch& batch, Meanwhile meanwhile,
                                      std::vector<absl::StatusOr<PutResult>>& results) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
   std::vector<PutRequest> puts(batch.count);
@@ -143,33 +188,61 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
     puts[i].slice = slice_;
     puts[i].is_derived = request.is_derived;
     puts[i].is_durable = request.is_durable;
-    const std::span<const std::byte> image(HostImage(batch, i), image_bytes_[i]);
-    if (specs_[i].recipe.id == codecs::RecipeId::kRaw) {
+    const std::span<const std::byte> image(HostImage(batch, i), batch.image_bytes[i]);
+    if (batch.specs[i].recipe.id == codecs::RecipeId::kRaw) {
       // Raw tiles are the source form, one behind another.
       puts[i].source = SourceBytes{image.last(SourceBytesOf(placed_))};
     } else {
       puts[i].source = ImageBytes{image};
     }
   }
-  std::vector<absl::StatusOr<PutResult>> put = space_.PutBatch(puts, left);
+  std::vector<absl::StatusOr<PutResult>> put = space_.PutBatch(puts, left, meanwhile);
+  NoteFailures(put);
   std::ranges::move(put, results.begin() + static_cast<std::ptrdiff_t>(batch.first));
   return absl::OkStatus();
 }
 
+// Encodes a batch while the one before is on its way to the daemon.
 void DeviceMover::Impl::Put(const DeviceRequest& request, absl::Time deadline,
                             std::vector<absl::StatusOr<PutResult>>& results) {
-  Batch& batch = batches_[0];
-  for (batch.first = 0; batch.first < request.keys.size(); batch.first += batch.count) {
-    batch.count = std::min<size_t>(kBatchImages, request.keys.size() - batch.first);
-    absl::Status status = Encode(request, deadline, batch);
-    if (status.ok()) {
-      status = Send(request, deadline, batch, results);
+  const auto fail_from = [&results](const Batch& batch, const absl::Status& status) {
+    std::fill(results.begin() + static_cast<std::ptrdiff_t>(batch.first), results.end(),
+              absl::StatusOr<PutResult>(status));
+  };
+  Batch* whole = nullptr;  // in its staging
+  size_t next = 0;
+  while (whole != nullptr || next < request.keys.size()) {
+    Batch* coming = nullptr;
+    absl::StatusOr<bool> is_whole = true;  // `coming`
+    if (next < request.keys.size()) {
+      coming = &batches_[whole == &batches_[0] ? 1 : 0];
+      coming->first = next;
+      coming->count = std::min<size_t>(kBatchImages, request.keys.size() - next);
+      next += coming->count;
+      is_whole = false;
+      if (const absl::Status begun = Begin(request, deadline, *coming); !begun.ok()) {
+        is_whole = begun;
+      }
+    }
+    if (whole != nullptr) {
+      const auto advance = [&] {
+        if (is_whole.ok() && !*is_whole) {
+          is_whole = Advance(request, *coming);
+        }
+        return is_whole.ok() && !*is_whole;
+      };
+      if (const absl::Status sent = Send(request, deadline, *whole, advance, results); !sent.ok()) {
+        return fail_from(*whole, sent);
+      }
+    }
+    absl::Status status = is_whole.status();
+    if (status.ok() && !*is_whole) {
+      status = AwaitImages(request, deadline, *coming);
     }
     if (!status.ok()) {
-      std::fill(results.begin() + static_cast<std::ptrdiff_t>(batch.first), results.end(),
-                absl::StatusOr<PutResult>(status));
-      return;
+      return fail_from(*coming, status);
     }
+    whole = coming;
   }
 }
 

@@ -19,6 +19,9 @@ namespace {
 // closed, which does it at once.
 constexpr absl::Duration kGrace = absl::Milliseconds(100);
 
+// How long a connection is looked at before the caller does what it has to do meanwhile.
+constexpr absl::Duration kTurn = absl::Microseconds(100);
+
 }  // namespace
 
 Pipeline::Pipeline(std::unique_ptr<transport::Connection>& connection, std::span<Scratch> scratch,
@@ -116,11 +119,13 @@ bool Pipeline::Fill(std::span<Exchange* const> exchanges, size_t* next) {
   return moving_ > 0;
 }
 
-void Pipeline::Run(std::span<Exchange* const> exchanges) {
+void Pipeline::Run(std::span<Exchange* const> exchanges, Meanwhile meanwhile) {
   size_t next = 0;
+  bool has_more = true;
   // Ends: each turn starts or ends a call, or the deadline passes and the connection is closed.
   while (Fill(exchanges, &next)) {
-    connection_->Poll(deadline_);
+    has_more = has_more && meanwhile();
+    connection_->Poll(has_more ? std::min(deadline_, MonotonicNow() + kTurn) : deadline_);
     if (MonotonicNow() > deadline_ + kGrace) {
       connection_ = nullptr;  // every call is over now
     }

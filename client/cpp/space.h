@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/cpp/block_io.h"
+#include "client/cpp/buffer.h"
 #include "client/cpp/client.h"
 #include "client/cpp/events.h"
 #include "client/cpp/side_objects.h"
@@ -146,6 +147,7 @@ class Space {
 
  private:
   friend class Client;
+  friend class DeviceMover;
   // What the daemon of one session made of the space.
   struct Opened {
     uint64_t epoch = 0;
@@ -160,10 +162,16 @@ class Space {
 
   Space(ClientCore& core, proto::SpaceIdentity identity, std::string recipe);
   absl::StatusOr<Bound> Bind(absl::Time deadline);
+  // As PutBatch() and, of memory that is kept, Client::AllocateBuffer(), for those who move blocks
+  // of the space all the time.
+  std::vector<absl::StatusOr<PutResult>> PutBatch(std::span<const PutRequest> requests,
+                                                  absl::Duration timeout, Meanwhile meanwhile);
+  absl::StatusOr<Buffer> AllocateStaging(size_t bytes, absl::Duration timeout);
   // Places, binds and runs `requests` as exchanges of that type.
   template <typename ExchangeType, typename Result, typename Request>
   std::vector<absl::StatusOr<Result>> RunBatch(std::span<const Request> requests,
-                                               absl::Duration timeout);
+                                               absl::Duration timeout,
+                                               Meanwhile meanwhile = NothingMeanwhile);
   absl::StatusOr<SideObjectHandle> FetchSideObject(const Bound& bound, const Digest& id,
                                                    absl::Time deadline);
   absl::StatusOr<std::vector<SideObjectFigures>> AskSideObjects(const Bound& bound,

@@ -11,7 +11,7 @@ namespace cairn {
 
 template <typename ExchangeType, typename Result, typename Request>
 std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> requests,
-                                                    absl::Duration timeout) {
+                                                    absl::Duration timeout, Meanwhile meanwhile) {
   std::vector<absl::StatusOr<Result>> results(requests.size(),
                                               absl::InternalError("the request never ran"));
   const absl::StatusOr<absl::Time> deadline = core_.Begin(timeout, kDataTimeoutDefault);
@@ -47,7 +47,7 @@ std::vector<absl::StatusOr<Result>> Space::RunBatch(std::span<const Request> req
     places.push_back(i);
   }
   const absl::Time started = MonotonicNow();
-  core_.data.Run(bound->session, to_run, *deadline);
+  core_.data.Run(bound->session, to_run, *deadline, meanwhile);
   Account(exchanges, MonotonicNow() - started);
   for (size_t i = 0; i < exchanges.size(); ++i) {
     results[places[i]] = exchanges[i].result();
@@ -94,9 +94,21 @@ std::vector<absl::StatusOr<PutResult>> Space::PutBatch(std::span<const PutReques
   return RunBatch<PutExchange, PutResult>(requests, timeout);
 }
 
+std::vector<absl::StatusOr<PutResult>> Space::PutBatch(std::span<const PutRequest> requests,
+                                                       absl::Duration timeout,
+                                                       Meanwhile meanwhile) {
+  return RunBatch<PutExchange, PutResult>(requests, timeout, meanwhile);
+}
+
 std::vector<absl::StatusOr<GetResult>> Space::GetBatch(std::span<const GetRequest> requests,
                                                        absl::Duration timeout) {
   return RunBatch<GetExchange, GetResult>(requests, timeout);
+}
+
+absl::StatusOr<Buffer> Space::AllocateStaging(size_t bytes, absl::Duration timeout) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, core_.Begin(timeout, kDataTimeoutDefault));
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, core_.control->Session(deadline));
+  return core_.data.AllocateStaging(session, bytes, deadline);
 }
 
 absl::StatusOr<PutResult> Space::Put(const PutRequest& request, absl::Duration timeout) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
@@ -37,6 +38,7 @@ class EmulatedMemory : public kernels::Runtime {
     std::atomic<bool> refuses_host{false};
     std::atomic<bool> is_dead{false};
     std::atomic<uint64_t> copies_in{0}, copies_out{0};
+    std::atomic<uint64_t> slow_copies{0};  // of them, with memory of the host that it does not know
   };
 
   explicit EmulatedMemory(std::shared_ptr<Faults> faults = std::make_shared<Faults>())
@@ -53,8 +55,17 @@ class EmulatedMemory : public kernels::Runtime {
                : static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256}));
   }
   void FreeDevice(std::byte* bytes) override { ::operator delete (bytes, std::align_val_t{256}); }
-  std::byte* AllocateHost(size_t bytes) override { return new std::byte[bytes]; }
-  void FreeHost(std::byte* bytes) override { delete[] bytes; }
+  std::byte* AllocateHost(size_t bytes) override {
+    const MutexLock lock(mutex_);
+    auto* const data = new std::byte[bytes];
+    host_.emplace(data, bytes);
+    return data;
+  }
+  void FreeHost(std::byte* bytes) override {
+    const MutexLock lock(mutex_);
+    CAIRN_CHECK(host_.erase(bytes) == 1);
+    delete[] bytes;
+  }
   bool RegisterHost(std::byte* bytes, size_t count) override {
     const MutexLock lock(mutex_);
     return !faults_->refuses_host && registered_.emplace(bytes, count).second;
@@ -77,6 +88,7 @@ class EmulatedMemory : public kernels::Runtime {
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     ++faults_->copies_in;
+    NoteHost(from, bytes);
     const bool is_damaged = IsDamaged(bytes);
     return Put(stream, [=] {
       Move(to, from, bytes);
@@ -88,6 +100,7 @@ class EmulatedMemory : public kernels::Runtime {
   }
   LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     ++faults_->copies_out;
+    NoteHost(to, bytes);
     return Put(stream, [=] { Move(to, from, bytes); });
   }
   LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) override {
@@ -150,6 +163,16 @@ class EmulatedMemory : public kernels::Runtime {
   using Work = std::vector<std::function<void()>>;
   static constexpr size_t kDamagedBytesMin = 2000;  // pages and side objects are less, plans more
 
+  void NoteHost(const std::byte* at, size_t bytes) {
+    const MutexLock lock(mutex_);
+    bool is_known = false;
+    for (const auto* known : {&host_, &registered_}) {
+      const auto next = known->upper_bound(const_cast<std::byte*>(at));
+      is_known = is_known || (next != known->begin() &&
+                              at + bytes <= std::prev(next)->first + std::prev(next)->second);
+    }
+    faults_->slow_copies += is_known ? 0 : 1;
+  }
   bool IsDamaged(size_t bytes) {
     return faults_->damaged_copy > 0 && bytes > kDamagedBytesMin && --faults_->damaged_copy == 0;
   }
@@ -162,6 +185,7 @@ class EmulatedMemory : public kernels::Runtime {
   const std::shared_ptr<Faults> faults_;
   Mutex mutex_;
   std::map<Stream, std::unique_ptr<Work>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::byte*, size_t> host_ ABSL_GUARDED_BY(mutex_);
   std::map<std::byte*, size_t> registered_ ABSL_GUARDED_BY(mutex_);
 };
 

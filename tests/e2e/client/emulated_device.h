@@ -30,7 +30,7 @@ class EmulatedDevice final : public EmulatedMemory {
   }
   LaunchResult Decode(const kernels::DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                       Stream stream) override {
-    return Put(stream, [=, &plan] {
+    return Put(stream, [=] {
       kernels::device::Decode(plan, bytes, status);
       EXPECT_EQ(kernels::device::Finish(), "");
     });
@@ -40,7 +40,7 @@ class EmulatedDevice final : public EmulatedMemory {
     for (uint32_t list = 0; list < kernels::kEncodeItemLists; ++list) {
       coded_ += plan.counts[list];
     }
-    return Put(stream, [=, &plan] {
+    return Put(stream, [=] {
       kernels::device::Encode(plan, bytes, results, status);
       EXPECT_EQ(kernels::device::Finish(), "");
     });

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a put of many blocks from a device does at once, and the memory that blocks pass through.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/cpp/dial.h"
+#include "tests/e2e/client/device_fixture.h"
+#include "tests/e2e/client/watched_connection.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint32_t kFirst = DeviceMover::kBatchImages;  // keys of the first batch
+// Of a batch without a side object, in the order in which they are put on the stream: its pages;
+// statuses cleared, the plan, kernels, statuses, results; then a copy an image.
+constexpr int kCallsOfABatch = 6 + kFirst;
+
+class DevicePutTest : public DeviceTest {
+ protected:
+  ConnectOptions Watched(uint64_t region_bytes = kRegionBytesDefault) {
+    ConnectOptions options = Options();
+    options.region_bytes = region_bytes;
+    options.dialer =
+        [this](
+            const DialRequest& request) -> absl::StatusOr<std::unique_ptr<transport::Connection>> {
+      auto real = DialTransport(request);
+      if (!real.ok()) {
+        return real.status();
+      }
+      return std::make_unique<WatchedConnection>(*std::move(real), &watch_);
+    };
+    return options;
+  }
+  // Of the device's own: what is on it is done when the device is asked for it.
+  void OpenStream() { asked_stream_ = device_.OpenStream(); }
+  DeviceRequest Request(const EngineCache& cache) {
+    DeviceRequest request = DeviceTest::Request(cache);
+    request.stream = asked_stream_ != nullptr ? asked_stream_ : request.stream;
+    return request;
+  }
+  void TearDown() override {
+    mover_.reset();
+    if (asked_stream_ != nullptr) {
+      device_.CloseStream(asked_stream_);
+    }
+  }
+  // Ends otherwise than the first batch.
+  static void ExpectFirstOnly(const std::vector<absl::StatusOr<PutResult>>& puts,
+                              absl::StatusCode code) {
+    for (uint32_t key = 0; key < kKeys; ++key) {
+      EXPECT_EQ(puts[key].status().code(), key < kFirst ? absl::StatusCode::kOk : code) << key;
+    }
+  }
+
+  Watch watch_;
+  kernels::Stream asked_stream_ = nullptr;
+};
+
+TEST_F(DevicePutTest, ABatchIsEncodedAndCopiedWhileTheOneBeforeIsOnItsWay) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact", Watched()));
+  OpenStream();
+  EngineCache cache(device_);
+  Fill(cache);
+  // The daemon's answers are not looked at before all images have been copied out of the device.
+  watch_.may_poll = [&] {
+    return watch_.payloads == 0 || device_.faults().copies_out == kKeys + 2 * 2;
+  };
+  for (const auto& put : mover_->Put(Request(cache))) {
+    EXPECT_TRUE(put.ok()) << put.status();
+  }
+  for (uint32_t key = 0; key < kKeys; ++key) {
+    EXPECT_EQ(Values(key), SourceOf(key));
+  }
+}
+
+TEST_F(DevicePutTest, ImagesLeaveFromAndLandInMemoryOfTheConnection) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact", Watched()));
+  ASSERT_NO_FATAL_FAILURE(Put());
+  EXPECT_EQ(watch_.payloads, static_cast<int>(kKeys));
+  EXPECT_EQ(watch_.own_payloads, static_cast<int>(kKeys));
+  EngineCache cache(device_);
+  for (const auto& got : mover_->Get(Request(cache))) {
+    EXPECT_TRUE(got.ok()) << got.status();
+  }
+  EXPECT_EQ(watch_.targets, static_cast<int>(kKeys));
+  EXPECT_EQ(watch_.own_targets, static_cast<int>(kKeys));
+  EXPECT_EQ(watch_.allocations, 2) << "a batch each: nothing is copied on the host";
+  EXPECT_EQ(device_.faults().slow_copies, 0u) << "it is registered with the device";
+  cache.Download();
+  EXPECT_EQ(cache.Take(table_.data()), SourceOf(0));
+}
+
+// Half of a region has room for one of the two batches; and a device that knows no other memory.
+TEST_F(DevicePutTest, WhereAConnectionHasNoRoomTheDriverHas) {
+  for (const bool refuses : {false, true}) {
+    SCOPED_TRACE(refuses);
+    EmulatedDevice device;
+    device.faults().refuses_host = refuses;
+    ASSERT_NO_FATAL_FAILURE(Open("exact", Watched(kRegionBytesMin)));
+    const uint64_t batch_bytes = kFirst * *space_->ImageBytesMax({});
+    ASSERT_LT(batch_bytes, kRegionBytesMin / 2);
+    ASSERT_GT(2 * batch_bytes, kRegionBytesMin / 2);
+    auto mover = DeviceMover::Make(*space_, device, {});
+    ASSERT_TRUE(mover.ok()) << mover.status();
+    EngineCache cache(device_);
+    Fill(cache);
+    watch_ = {};
+    for (const auto& put : (*mover)->Put(Request(cache))) {
+      ASSERT_TRUE(put.ok()) << put.status();
+    }
+    // A batch, and one that is refused, or copies of the images of the other.
+    EXPECT_EQ(watch_.allocations,
+              refuses ? 2 + static_cast<int>(kFirst) : 1 + static_cast<int>(kKeys - kFirst));
+    EXPECT_EQ(device.faults().slow_copies, 0u);
+    ASSERT_EQ(space_->Delete(keys_, kPatience).value_or(0), kKeys);
+    mover->reset();
+    mover_.reset();
+    space_.reset();
+    client_.reset();
+    table_.clear();
+  }
+}
+
+TEST_F(DevicePutTest, AConnectionThatEndsIsFollowedByMemoryOfTheNext) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact", Watched()));
+  EngineCache cache(device_);
+  Fill(cache);
+  watch_.calls_until_break = 3;
+  const auto cut = mover_->Put(Request(cache));
+  EXPECT_TRUE(absl::IsUnavailable(cut[3].status())) << cut[3].status();
+  watch_ = {};
+  for (const auto& put : mover_->Put(Request(cache))) {
+    EXPECT_TRUE(put.ok()) << put.status();
+  }
+  EXPECT_EQ(watch_.allocations, 2) << "it is no copy that lies in the connection's memory";
+  EXPECT_EQ(watch_.own_payloads, watch_.payloads);
+  EXPECT_FALSE(mover_->is_lost());
+  EXPECT_EQ(Values(kKeys - 1), SourceOf(kKeys - 1));
+}
+
+TEST_F(DevicePutTest, ADeviceThatIsLostTakesNoBatchAlongThatIsOnItsWay) {
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  for (const int calls : {0, 4, 7}) {
+    SCOPED_TRACE(calls);
+    EmulatedDevice device;
+    asked_stream_ = device.OpenStream();
+    EngineCache cache(device_);
+    Fill(cache);
+    auto mover = DeviceMover::Make(*space_, device, {});
+    ASSERT_TRUE(mover.ok()) << mover.status();
+    device.DieAfter(kCallsOfABatch + calls);
+    ExpectFirstOnly((*mover)->Put(Request(cache)), absl::StatusCode::kUnavailable);
+    EXPECT_TRUE((*mover)->is_lost());
+    mover->reset();
+    device.CloseStream(std::exchange(asked_stream_, nullptr));
+    EXPECT_EQ(Values(kFirst - 1), SourceOf(kFirst - 1));
+    ASSERT_EQ(space_->Delete(keys_, kPatience).value_or(0), kFirst);
+  }
+}
+
+TEST_F(DevicePutTest, ADeviceThatIsLateTakesNoBatchAlongThatIsOnItsWay) {
+  ASSERT_NO_FATAL_FAILURE(Open("raw", Watched()));
+  OpenStream();
+  EngineCache cache(device_);
+  Fill(cache);
+  watch_.on_payload = [&] { device_.SetHung(true); };
+  DeviceRequest request = Request(cache);
+  request.timeout = absl::Seconds(2);
+  ExpectFirstOnly(mover_->Put(request), absl::StatusCode::kDeadlineExceeded);
+  watch_.on_payload = nullptr;
+  device_.SetHung(false);
+  for (const auto& put : mover_->Put(Request(cache))) {
+    EXPECT_TRUE(put.ok()) << put.status();
+  }
+}
+
+TEST_F(DevicePutTest, ADaemonThatIsLateIsWaitedForNoLongerThanAsked) {
+  ASSERT_NO_FATAL_FAILURE(Open("raw", Watched()));
+  OpenStream();
+  EngineCache cache(device_);
+  Fill(cache);
+  watch_.may_poll = [&] { return watch_.payloads == 0; };
+  DeviceRequest request = Request(cache);
+  request.timeout = absl::Seconds(1);
+  for (const auto& put : mover_->Put(request)) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(put.status()) || absl::IsUnavailable(put.status()))
+        << put.status();
+  }
+  watch_ = {};
+  for (const auto& put : mover_->Put(Request(cache))) {
+    EXPECT_TRUE(put.ok()) << put.status();
+  }
+  EXPECT_EQ(watch_.allocations, 2);
+  EXPECT_EQ(Values(kKeys - 1), SourceOf(kKeys - 1));
+}
+
+}  // namespace
+}  // namespace cairn
