@@ -143,10 +143,15 @@ TEST_F(HangTest, ADriveThatHoldsAReadDoesNotHoldTheEnd) {
   EXPECT_EQ(values, SourceOf(0));
 }
 
-// Seconds of the stall. CAIRN_STALL_SECONDS=N replaces it.
-absl::Duration Stall() {
-  const char* given = std::getenv("CAIRN_STALL_SECONDS");
-  return absl::Seconds(given == nullptr ? 2 : std::atoi(given));
+// The soak's stall, CAIRN_STALL_SECONDS=N, which runs on a machine that does nothing else, is
+// judged by what clients are promised; the other by whether a get waits for the drive at all.
+struct Stall {
+  absl::Duration length = absl::Seconds(2), late_max = absl::Seconds(1);
+};
+Stall AskedStall() {
+  const char* seconds = std::getenv("CAIRN_STALL_SECONDS");
+  return seconds == nullptr ? Stall{}
+                            : Stall{absl::Seconds(std::atoi(seconds)), absl::Milliseconds(50)};
 }
 
 TEST_F(HangTest, AStallIsMissesInTimeAndHitsOnceItIsOver) {
@@ -159,7 +164,8 @@ TEST_F(HangTest, AStallIsMissesInTimeAndHitsOnceItIsOver) {
   Hang();
   std::vector<absl::Duration> late;
   Bytes values;
-  const absl::Time until = MonotonicNow() + Stall();
+  const Stall stall = AskedStall();
+  const absl::Time until = MonotonicNow() + stall.length;
   for (uint32_t block = 0; MonotonicNow() < until; block = (block + 1) % kBlocks) {
     const absl::Time began = MonotonicNow();
     const absl::Status status = Get(block, &values, kTimeout);
@@ -170,8 +176,8 @@ TEST_F(HangTest, AStallIsMissesInTimeAndHitsOnceItIsOver) {
   }
   std::ranges::sort(late);
   RecordProperty("late_ms_max", static_cast<int>(absl::ToInt64Milliseconds(late.back())));
-  // One in ten for a machine that is busy with other tests.
-  EXPECT_LE(late[late.size() * 9 / 10], absl::Milliseconds(50));
+  // One in ten for what else the machine does.
+  EXPECT_LE(late[late.size() * 9 / 10], stall.late_max);
   GoOn();
   for (uint32_t block = 0; block < kBlocks; ++block) {
     EXPECT_TRUE(WaitFor([&] { return Get(block, &values).ok(); })) << block;

@@ -39,7 +39,8 @@ class DaemonPowerCut : public RestartFixture {
 };
 
 TEST_F(DaemonPowerCut, LosesNothingThatIsDurable) {
-  for (int round = 0; round <= Rounds(2); ++round) {
+  // On a busy machine a round may end before anything was written that a cut takes back.
+  for (int round = 0; round <= Rounds(2) || (pages_ == 0 && round < 20); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     ASSERT_NO_FATAL_FAILURE(CutRound({.is_whole = !may_evict_, .is_closed = false, .spared = {}}));
   }
