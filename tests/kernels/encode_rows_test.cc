@@ -123,8 +123,18 @@ TEST_F(EncodeRowsTest, TracedRowsOfEqualNorms) {
   CheckImage(image, AnyWholeShape());
   SetPlane(0, falling, &image);
   CheckImage(image, AnyWholeShape());
+  const auto all_alike = [](uint32_t, uint32_t channel, float) {
+    return channel % 2 == 0 ? 1.0F : 0.5F;
+  };
+  SetPlane(0, all_alike, &image);
+  CheckImage(image, AnyWholeShape());
+  const auto two = [](uint32_t token, uint32_t channel, float value) {
+    return token != 70 && token != 90 && channel == 5 ? codecs::BitsFloat(0x7F800000) : value;
+  };
   image = MakeImage("ott:4", Kv(DType::kFp32, 64, 8), 140, Content::kBell);
   SetPlane(0, none, &image);
+  CheckImage(image, AnyWholeShape());
+  SetPlane(0, two, &image);
   CheckImage(image, AnyWholeShape());
   EXPECT_GT(with_rows_, 6U);
 }

@@ -22,21 +22,20 @@ from mutation_lists import attend, decode, encode
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
 PASSED = "the tests pass"
-RACES_FILTER = "*StripsOfEvery*:*ManyTilesOfAWarp*"  # what the thread sanitizer runs
+RACES_FILTER = "*StripsOfEvery*:*ManyTilesOfAWarp*:*SourceBitsOfWholeHeads*"  # what the thread sanitizer runs
 
-LAUNCHES = "tests/kernels/device/emulated.cc"  # where kernel bodies are compiled
+LAUNCHES = "cairn_kernel_device_emulated"  # the target where kernel bodies are compiled
 
 # name: (tests of which one has to fail, file, text, what stands there instead)
 MUTATIONS = decode.MUTATIONS | encode.MUTATIONS | attend.MUTATIONS
 RACES = decode.RACES | encode.RACES | attend.RACES
 
 
-def words_of(build, test, source):
-    """How `source` is compiled and the test's program linked, without outputs and without what is only for the build."""
-    target = f"bin/kernels_{pathlib.Path(test).stem}"
-    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", target], check=True, text=True, capture_output=True).stdout.splitlines()
-    name = f"/{pathlib.Path(source).name}.o -c "
-    compiled = next(shlex.split(line) for line in lines if name in line)
+def words_of(build, program, target):
+    """How the one source of `target` is compiled and the test's program linked, without outputs and without what is only for the build."""
+    lines = subprocess.run(["ninja", "-C", build, "-t", "commands", f"bin/{program}"], check=True, text=True, capture_output=True)
+    lines = lines.stdout.splitlines()
+    compiled = next(shlex.split(line) for line in lines if f"/{target}.dir/" in line and " -c " in line)
     start = next(i for i, word in enumerate(compiled) if re.fullmatch(r".*/(c\+\+|g\+\+|clang\+\+)(-\d+)?", word))
     output = compiled.index("-o")
     made = compiled[output + 1]
@@ -79,12 +78,13 @@ def run_test(build, name, test, file, mutated_text):
         mutated.parent.mkdir(parents=True)
         mutated.write_text(mutated_text)
         program, objects = pathlib.Path(folder) / "test", []
-        for source in (LAUNCHES, test):
-            compile_words, link_words, made = words_of(build, test, source)
+        of_test = f"kernels_{pathlib.Path(test).stem}"
+        for target in (LAUNCHES, of_test):
+            compile_words, link_words, made = words_of(build, of_test, target)
             if not includes(build, made, file):
                 objects.append(made)
                 continue
-            objects.append(f"{folder}/{pathlib.Path(source).stem}.o")
+            objects.append(f"{folder}/{target}.o")
             # The folder stands before the tree among those that are searched.
             line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", objects[-1]]
             if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:

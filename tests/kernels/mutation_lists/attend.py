@@ -50,12 +50,12 @@ MUTATIONS = {
     "plain_pairs": (ATTENTION, ATTEND_PLAIN, "j % 2 == 0 ? 0x5410 : 0x7632", "j % 2 == 0 ? 0x5410 : 0x5432"),
     "plain_no_wait": (ATTENTION, ATTEND_PLAIN, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    SyncWarp();\n"),
     "plain_no_sync_steps": (ATTENTION, ATTEND_PLAIN, "    SyncBlock();  // outputs lie where steps were\n", ""),
-    "plain_no_sync_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {"),
-    "plain_fault": (ATTENTION, ATTEND_PLAIN, "  if (fault != Fault::kNone) AtomicMax(args.status + part.status, static_cast<uint32_t>(fault));\n", ""),
+    "plain_fault": (ATTENTION, ATTEND_PLAIN, "  if (fault != Fault::kNone) AtomicMax(args.status + part.status,", "  if (fault != Fault::kNone && !part.is_tail) AtomicMax(args.status + part.status,"),
 }
 
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
 RACES = {
     "race_attend_wait": (ATTENTION, ATTEND_AFFINE, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
     "race_attend_step": (ATTENTION, ATTEND_AFFINE, "    SyncWarp();  // nobody reads the step any more\n", ""),
+    "race_plain_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {"),
 }
