@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a put of many blocks from a device does at once, and the memory that blocks pass through.
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/cpp/dial.h"
+#include "codecs/format/image_header.h"
+#include "codecs/types/bytes.h"
+#include "kernels/plan.h"
+#include "kernels/records.h"
 #include "tests/e2e/client/device_fixture.h"
 #include "tests/e2e/client/watched_connection.h"
 
@@ -194,6 +203,91 @@ TEST_F(DevicePutTest, ADaemonThatIsLateIsWaitedForNoLongerThanAsked) {
   }
   EXPECT_EQ(watch_.allocations, 2);
   EXPECT_EQ(Values(kKeys - 1), SourceOf(kKeys - 1));
+}
+
+// Its kernels leave images as they find them, all tiles raw.
+class UncodingDevice final : public EmulatedMemory {
+ public:
+  std::byte* AllocateDevice(size_t bytes) override {
+    std::byte* const data = EmulatedMemory::AllocateDevice(bytes);
+    for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
+      std::memcpy(data + i, &++filled_, sizeof(filled_));
+    }
+    return data;
+  }
+  LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+    copied.emplace_back(from, bytes);
+    return EmulatedMemory::CopyOut(to, from, bytes, stream);
+  }
+  LaunchResult Encode(const kernels::EncodePlan& plan, const std::byte* /*bytes*/,
+                      kernels::TileResult* results, uint32_t* /*status*/, Stream stream) override {
+    images_of_plans.push_back(plan.image_count);
+    return Put(stream, [=, this] {
+      const uint32_t tiles = plan.tile_count / plan.image_count;
+      for (uint32_t i = 0; i < plan.tile_count; ++i) {
+        const uint64_t at = codecs::PrefixBytes(tiles) + uint64_t{i % tiles} * tile_bytes;
+        results[i] = {.offset = static_cast<uint32_t>(at / codecs::kSectionAlignment),
+                      .bytes = tile_bytes,
+                      .crc = 0,
+                      .rows = 0,
+                      .form = 0};
+      }
+    });
+  }
+
+  uint32_t tile_bytes = 0;
+  std::vector<uint32_t> images_of_plans;
+  std::vector<std::span<const std::byte>> copied;  // to the host
+
+ private:
+  uint64_t filled_ = 0;
+};
+
+TEST_F(DevicePutTest, ABatchThatIsTooLargeForAPlanIsEncodedInTwo) {
+  constexpr uint32_t kManyLayers = 96, kManyHeads = 24, kSmallDim = 8;
+  static_assert(2 * kManyLayers * kManyHeads * kFirst > kernels::kPlanTasksMax);
+  ASSERT_NO_FATAL_FAILURE(Open("raw"));
+  proto::SpaceIdentity identity = ToyIdentity(kBf16, Model() + " of many tiles");
+  identity.groups[0].layers.resize(kManyLayers);
+  std::iota(identity.groups[0].layers.begin(), identity.groups[0].layers.end(), 0U);
+  identity.groups[0].kv_heads = kManyHeads;
+  identity.groups[0].k_dim = identity.groups[0].v_dim = kSmallDim;
+  const auto space = cairn::ClientTest::Open(client_, identity, "raw");
+  ASSERT_TRUE(space);
+  UncodingDevice device;
+  device.tile_bytes = kTokens * kSmallDim * 2;
+  auto mover = DeviceMover::Make(*space, device, {});
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  alignas(16) std::byte cache_memory{};  // nobody reads it
+  const std::vector<std::byte*> layers(kManyLayers, &cache_memory);
+  kernels::PagedPlane plane;
+  plane.layers = layers;
+  plane.head_stride = kSmallDim * 2;
+  plane.token_stride = kManyHeads * plane.head_stride;
+  plane.page_stride = kTokens * plane.token_stride;
+  plane.layer_bytes = kFirst * plane.page_stride;
+  std::vector<int64_t> table(kFirst);
+  std::iota(table.begin(), table.end(), 0);
+  const auto keys = std::span(keys_).first(kFirst);
+  const DeviceCache cache{
+      .tokens_per_block = kTokens, .block_count = kFirst, .k = plane, .v = plane};
+  for (const auto& put : (*mover)->Put({.keys = keys,
+                         .cache = cache,
+                         .table = table,
+                         .stream = &stream_,
+                         .timeout = kPatience})) {
+    ASSERT_TRUE(put.ok()) << put.status();
+  }
+  EXPECT_EQ(device.images_of_plans, std::vector<uint32_t>({kFirst / 2, kFirst / 2}));
+  std::vector<std::span<const std::byte>> images;
+  Bytes values(*space->SourceBytes({}));
+  std::ranges::copy_if(device.copied, std::back_inserter(images),
+                       [&](auto copied) { return copied.size() == values.size(); });
+  ASSERT_EQ(images.size(), kFirst);
+  for (uint32_t key = 0; key < kFirst; ++key) {
+    EXPECT_TRUE(space->Get({.key = keys[key], .target = SourceTarget{values}}, kPatience).ok());
+    EXPECT_TRUE(std::ranges::equal(values, images[key])) << key;
+  }
 }
 
 }  // namespace
