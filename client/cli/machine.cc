@@ -26,6 +26,8 @@
 #include "base/units.h"
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
+#include "kernels/backend.h"
+#include "kernels/runtime.h"
 #include "transport/local/client_region.h"
 #include "transport/ucx_module.h"
 
@@ -198,6 +200,24 @@ Finding CheckUcx(const std::string& root) {
           ""};
 }
 
+std::vector<std::string> CudaDevices() {
+  std::vector<std::string> names;
+  for (int device = 0;; ++device) {  // ends: there is none of the next number
+    const auto opened = kernels::OpenCudaRuntime(device);
+    if (opened == nullptr) {
+      return names;
+    }
+    names.emplace_back(opened->name());
+  }
+}
+
+// Who wants no device lacks nothing where there is none.
+Finding CheckKernels() {
+  const kernels::Availability found = kernels::Probe();
+  return {"gpu", Verdict::kOk,
+          found.is_available ? absl::StrJoin(CudaDevices(), ", ") : std::string(found.reason), ""};
+}
+
 Finding CheckSsdFolder(const std::string& folder) {
   const std::string check = absl::StrCat("folder ", folder);
   if (const absl::Status status = CheckDirectIo(folder); !status.ok()) {
@@ -228,7 +248,8 @@ std::vector<Finding> CheckMachine() {
           CheckSharedMemory(),
           CheckIoUring(""),
           CheckClock(""),
-          CheckUcx("")};
+          CheckUcx(""),
+          CheckKernels()};
 }
 
 }  // namespace cairn::cli

@@ -33,8 +33,12 @@ Finding CheckSharedMemory();
 Finding CheckIoUring(const std::string& root);
 Finding CheckClock(const std::string& root);
 Finding CheckUcx(const std::string& root);
+Finding CheckKernels();
 // A folder that is to be named by --ssd.
 Finding CheckSsdFolder(const std::string& folder);
+
+// CUDA devices by name, in their order.
+std::vector<std::string> CudaDevices();
 
 // All but folders, of this process.
 std::vector<Finding> CheckMachine();

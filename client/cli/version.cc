@@ -6,36 +6,24 @@
 #include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "client/cli/command.h"
+#include "client/cli/machine.h"
 #include "client/cli/output.h"
 #include "codecs/backend/backends.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
 #include "kernels/backend.h"
-#include "kernels/runtime.h"
 #include "proto/frame.h"
 
 namespace cairn::cli {
 namespace {
-
-// CUDA devices by name, in their order.
-std::vector<std::string> Devices() {
-  std::vector<std::string> names;
-  for (int device = 0;; ++device) {  // ends: there is none of the next number
-    const auto opened = kernels::OpenCudaRuntime(device);
-    if (opened == nullptr) {
-      return names;
-    }
-    names.emplace_back(opened->name());
-  }
-}
 
 absl::Status Run(const Arguments& arguments) {
   const codecs::Backend* backend = nullptr;
   const std::string_view active =
       codecs::ActiveBackend(&backend) == codecs::Error::kOk ? backend->name : "unknown";
   const kernels::Availability kernels = kernels::Probe();
-  const std::vector<std::string> devices = Devices();
+  const std::vector<std::string> devices = CudaDevices();
   if (arguments.is_json()) {
     JsonWriter json;
     json.BeginObject()

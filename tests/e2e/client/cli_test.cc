@@ -68,7 +68,7 @@ TEST_F(CliTest, DoctorLooksAtTheMachineAndTheDaemon) {
   const Ran ran = Run("doctor");
   EXPECT_EQ(ran.code, 0) << ran.output;
   for (const char* check :
-       {"processor", "huge pages", "shared memory", "io_uring", "clock", "ucx"}) {
+       {"processor", "huge pages", "shared memory", "io_uring", "clock", "ucx", "gpu"}) {
     EXPECT_THAT(ran.output, HasSubstr(check));
   }
   EXPECT_THAT(ran.output, testing::ContainsRegex("ok    daemon +cairnd [0-9.]+ at 127"));

@@ -7,8 +7,10 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_join.h"
 #include "client/cli/machine.h"
 #include "client/cli/scrape.h"
+#include "kernels/backend.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn::cli {
@@ -83,6 +85,17 @@ TEST_F(MachineTest, AFolderHasToBeOnADisk) {
   const Finding disk = CheckSsdFolder(CAIRN_TEST_DISK);
   EXPECT_EQ(disk.verdict, Verdict::kOk) << disk.found;
   EXPECT_THAT(disk.found, HasSubstr("takes O_DIRECT"));
+}
+
+TEST_F(MachineTest, ADeviceIsNamedAndNoneIsNoFault) {
+  const Finding found = CheckKernels();
+  EXPECT_EQ(found.verdict, Verdict::kOk);
+  if (kernels::Probe().is_available) {
+    EXPECT_EQ(found.found, absl::StrJoin(CudaDevices(), ", "));
+  } else {
+    EXPECT_THAT(found.found, testing::StartsWith("unavailable: "));
+    EXPECT_EQ(found.found, std::string(kernels::Probe().reason));
+  }
 }
 
 TEST_F(MachineTest, EveryCheckOfThisMachineSaysWhatItFound) {
