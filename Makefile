@@ -7,7 +7,7 @@ PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
 .PHONY: help deps build wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
-  kernels-check gpu-check fmt tidy clean
+  kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -86,6 +86,13 @@ kernels-check: build  ## kernels under ASan and TSan, with mistakes in them, and
 	  ctest --preset $$sanitizer -R '^kernels_' -j $(JOBS) || exit 1; \
 	done
 	$(PYTHON) tests/kernels/mutations.py build/tsan
+
+gpu-build: deps  ## codecs and kernels alone, and everything with CUDA, as it is without a device: the same demo (half an hour)
+	cmake --preset kernels
+	cmake --build --preset kernels -j $(JOBS)
+	cmake --preset gpu
+	cmake --build --preset gpu --target cairnd cairnctl cairn cairn_ucx -j $(JOBS)
+	$(PYTHON) tests/kernels/gpu_build_test.py build/gpu || test $$? -eq 77
 
 gpu-check: deps  ## kernels on a CUDA device: the CPU's bytes, and a table of their speed (eight minutes); says where there is none
 	cmake --preset gpu
