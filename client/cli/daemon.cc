@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,6 +31,10 @@ std::string Known(const v1::ListSpacesReply& spaces) {
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   return MonotonicNow() + timeout;
+}
+
+bool IsNobodyThere(const absl::Status& status) {
+  return absl::IsUnavailable(status) && absl::StrContains(status.message(), "failed to connect");
 }
 
 absl::StatusOr<ConnectOptions> ConnectOptionsOf(const Arguments& arguments,

@@ -26,6 +26,8 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments,
                                                 const std::string& tenant = "");
 absl::StatusOr<std::unique_ptr<AdminClient>> OpenAdmin(const Arguments& arguments);
 absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
+// Whether no daemon was reached. One that starts or drains is Unavailable too, and says so itself.
+bool IsNobodyThere(const absl::Status& status);
 
 inline constexpr Flag kSpaceFlag = {
     "--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"};

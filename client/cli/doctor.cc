@@ -27,8 +27,12 @@ bool IsNamed(const Arguments& arguments) {
 Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbout>& about) {
   constexpr std::string_view kOurs = CAIRN_VERSION_TEXT;
   const std::string at = absl::StrCat(" at ", arguments.control());
-  if (absl::IsUnavailable(about.status()) && !IsNamed(arguments)) {
+  if (IsNobodyThere(about.status()) && !IsNamed(arguments)) {
     return {"daemon", Verdict::kOk, absl::StrCat("none answers", at, "; none was named"), ""};
+  }
+  if (absl::IsUnavailable(about.status()) && !IsNobodyThere(about.status())) {
+    return {"daemon", Verdict::kWarn, absl::StrCat("cairnd", at, ": ", about.status().message()),
+            "ask again once it has started"};
   }
   if (!about.ok()) {
     return {"daemon", Verdict::kFail,

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "client/cli/command.h"
+#include "client/cli/daemon.h"
 
 namespace cairn::cli {
 namespace {
@@ -86,7 +87,7 @@ std::string Explain(const Command& command, const absl::Status& status) {
   if (text.starts_with("unknown flag")) {
     return absl::StrCat(text, "; 'cairnctl ", ToAbsl(command.name), " --help' lists them");
   }
-  if (absl::IsUnavailable(status)) {
+  if (IsNobodyThere(status)) {
     return absl::StrCat(
         text, "\nIs cairnd running, and is that its address (--control, $CAIRN_CONTROL)?");
   }

@@ -61,8 +61,8 @@ absl::StatusOr<std::vector<BlockKey>> KeysOf(const Arguments& arguments, const S
   std::vector<BlockKey> keys = space.DeriveChain(tokens);
   if (keys.empty() || keys.size() > kKeysMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--tokens: ", tokens.size(), " of them are ", keys.size(), " blocks of ",
-                     space.identity().tokens_per_block, ", expected 1 to ", kKeysMax));
+        absl::StrCat("--tokens: ", tokens.size(), " tokens make ", keys.size(), " blocks of ",
+                     space.identity().tokens_per_block, " tokens, expected 1 to ", kKeysMax));
   }
   return keys;
 }

@@ -2,7 +2,7 @@
 #include "base/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
@@ -13,38 +13,43 @@ namespace {
 
 constexpr int kBarCells = 24;
 
-std::string NameOf(Tier tier) { return std::string(TierName(static_cast<v1::Tier>(tier))); }
+std::string NameOf(v1::Tier tier) { return std::string(TierName(tier)); }
+
+// "1 block", "2 blocks".
+std::string Count(uint64_t count, std::string_view noun) {
+  return absl::StrCat(count, " ", ToAbsl(noun), count == 1 ? "" : "s");
+}
 
 // Whether it is for operators alone, and we are none.
 bool IsClosed(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
 }
 
-void PrintJson(const Arguments& arguments, const Stats& stats,
+void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
                const absl::StatusOr<v1::ListTiersReply>& tiers) {
   JsonWriter json;
   json.BeginObject()
       .Field("control", arguments.control())
-      .Field("daemon_version", stats.daemon_version)
-      .Field("uptime_ms", static_cast<uint64_t>(absl::ToInt64Milliseconds(stats.uptime)))
-      .Field("draining", stats.is_draining)
-      .Field("sessions", stats.session_count)
-      .Field("leases", stats.lease_count)
-      .Field("blocks", stats.block_count)
-      .Field("images", stats.image_count)
-      .Field("image_bytes", stats.image_bytes)
-      .Field("source_bytes", stats.source_bytes)
-      .Field("copies_source_bytes", stats.copies_source_bytes)
+      .Field("daemon_version", stats.daemon_version())
+      .Field("uptime_ms", stats.uptime_ms())
+      .Field("draining", stats.draining())
+      .Field("sessions", stats.session_count())
+      .Field("leases", stats.lease_count())
+      .Field("blocks", stats.block_count())
+      .Field("images", stats.image_count())
+      .Field("image_bytes", stats.image_bytes())
+      .Field("source_bytes", stats.source_bytes())
+      .Field("copies_source_bytes", stats.copies_source_bytes())
       .Key("tiers")
       .BeginArray();
-  for (const TierFigures& tier : stats.tiers) {
+  for (const v1::TierStats& tier : stats.tiers()) {
     json.BeginObject()
-        .Field("tier", NameOf(tier.tier))
-        .Field("capacity_bytes", tier.capacity_bytes)
-        .Field("used_bytes", tier.used_bytes)
-        .Field("pinned_bytes", tier.pinned_bytes)
-        .Field("staging_bytes", tier.staging_bytes)
-        .Field("quarantine_bytes", tier.quarantine_bytes)
+        .Field("tier", NameOf(tier.tier()))
+        .Field("capacity_bytes", tier.capacity_bytes())
+        .Field("used_bytes", tier.used_bytes())
+        .Field("pinned_bytes", tier.pinned_bytes())
+        .Field("staging_bytes", tier.staging_bytes())
+        .Field("quarantine_bytes", tier.quarantine_bytes())
         .EndObject();
   }
   json.EndArray();
@@ -66,31 +71,34 @@ void PrintJson(const Arguments& arguments, const Stats& stats,
 }
 
 absl::Status Run(const Arguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const auto client, Connect(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
-  CAIRN_ASSIGN_OR_RETURN(const Stats stats, client->GetStats(timeout));
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats, AskStats(arguments.control(), deadline));
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(MonotonicNow() + timeout);
+  const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(deadline);
   if (!tiers.ok() && !IsClosed(tiers.status())) return tiers.status();
   if (arguments.is_json()) {
     PrintJson(arguments, stats, tiers);
     return absl::OkStatus();
   }
-  absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version, arguments.control(),
-               stats.uptime < absl::Seconds(1)
+  const absl::Duration uptime = absl::Milliseconds(stats.uptime_ms());
+  absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version(), arguments.control(),
+               uptime < absl::Seconds(1)
                    ? "0s"
-                   : absl::FormatDuration(absl::Trunc(stats.uptime, absl::Seconds(1))),
-               stats.is_draining ? ", DRAINING" : "");
-  absl::PrintF("%d blocks, %d images: %s of KV; copies in all tiers take %s (%s)\n",
-               stats.block_count, stats.image_count, FormatBytes(stats.source_bytes),
-               FormatBytes(stats.image_bytes), Ratio(stats.copies_source_bytes, stats.image_bytes));
-  absl::PrintF("%d sessions, %d leases\n\n", stats.session_count, stats.lease_count);
+                   : absl::FormatDuration(absl::Trunc(uptime, absl::Seconds(1))),
+               stats.draining() ? ", DRAINING" : "");
+  absl::PrintF("%s, %s: %s of KV; copies in all tiers take %s (%s)\n",
+               Count(stats.block_count(), "block"), Count(stats.image_count(), "image"),
+               FormatBytes(stats.source_bytes()), FormatBytes(stats.image_bytes()),
+               Ratio(stats.copies_source_bytes(), stats.image_bytes()));
+  absl::PrintF("%s, %s\n\n", Count(stats.session_count(), "session"),
+               Count(stats.lease_count(), "lease"));
   std::vector<std::vector<std::string>> rows;
-  for (const TierFigures& tier : stats.tiers) {
-    rows.push_back({NameOf(tier.tier), Bar(tier.used_bytes, tier.capacity_bytes, kBarCells),
-                    Percent(tier.used_bytes, tier.capacity_bytes), FormatBytes(tier.used_bytes),
-                    FormatBytes(tier.capacity_bytes), FormatBytes(tier.pinned_bytes),
-                    FormatBytes(tier.staging_bytes), FormatBytes(tier.quarantine_bytes)});
+  for (const v1::TierStats& tier : stats.tiers()) {
+    rows.push_back({NameOf(tier.tier()), Bar(tier.used_bytes(), tier.capacity_bytes(), kBarCells),
+                    Percent(tier.used_bytes(), tier.capacity_bytes()),
+                    FormatBytes(tier.used_bytes()), FormatBytes(tier.capacity_bytes()),
+                    FormatBytes(tier.pinned_bytes()), FormatBytes(tier.staging_bytes()),
+                    FormatBytes(tier.quarantine_bytes())});
   }
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
   if (tiers.ok()) {

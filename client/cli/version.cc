@@ -32,7 +32,7 @@ absl::Status Run(const Arguments& arguments) {
         .Field("frame_version", uint32_t{proto::kFrameVersion})
         .Field("codec_backend", active)
         .Field("crc_backend", codecs::ActiveCrc32cForm().name)
-        .Field("recipes", codecs::KnownRecipes())
+        .Field("recipes", codecs::PolicyRecipes())
         .Field("kernels", kernels.reason)
         .Key("devices")
         .BeginArray();
@@ -46,7 +46,7 @@ absl::Status Run(const Arguments& arguments) {
       "cairnctl %s\nimage format %d, frame format %d\ncodecs %s, checksums %s\nrecipes %s\n"
       "devices %s\n",
       CAIRN_VERSION_TEXT, codecs::kImageVersion, proto::kFrameVersion, ToAbsl(active),
-      codecs::ActiveCrc32cForm().name, ToAbsl(codecs::KnownRecipes()),
+      codecs::ActiveCrc32cForm().name, ToAbsl(codecs::PolicyRecipes()),
       devices.empty() ? std::string(kernels.reason) : absl::StrJoin(devices, ", "));
   return absl::OkStatus();
 }

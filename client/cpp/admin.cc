@@ -122,6 +122,12 @@ absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time dead
                      .http_address = reply.http_address()};
 }
 
+absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline) {
+  CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
+  const auto store = v1::Store::NewStub(OpenChannel(control));
+  return RunRpc(*store, &v1::Store::Stub::Stats, v1::StatsRequest(), deadline);
+}
+
 absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Open(const std::string& control,
                                                                const std::string& admin) {
   ConnectOptions options;

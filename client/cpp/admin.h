@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cairn/v1/admin.pb.h"
+#include "cairn/v1/store.pb.h"
 
 namespace cairn {
 
@@ -23,6 +24,9 @@ struct DaemonAbout {
 // Which daemon answers at `control`, and where else. Needs no session. Unimplemented: one that is
 // older than this call.
 absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
+
+// Figures of the daemon at `control`. Needs no session, so a daemon that drains answers too.
+absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline);
 
 class AdminClient {
  public:

@@ -64,6 +64,13 @@ TEST_F(CliTest, StatusAndSpacesShowWhatIsThere) {
   EXPECT_THAT(Run("spaces --json").output, HasSubstr(proto::Hex(space_->fingerprint())));
 }
 
+TEST_F(CliTest, VersionNamesAllRecipesOfSpaces) {
+  const std::string text = RunCommand(CAIRNCTL_PATH " version").output;
+  for (const char* recipe : {"raw, ", "exact, ", "patternkv:4, ", "cairn:BITS"}) {
+    EXPECT_THAT(text, HasSubstr(recipe));
+  }
+}
+
 TEST_F(CliTest, DoctorLooksAtTheMachineAndTheDaemon) {
   const Ran ran = Run("doctor");
   EXPECT_EQ(ran.code, 0) << ran.output;
@@ -226,6 +233,24 @@ TEST_F(CliTest, ADaemonBehindAUnixSocketIsReached) {
   EXPECT_EQ(Run("status" + control).code, 0);
   EXPECT_EQ(Run("verify" + control).code, 0);
   EXPECT_EQ(Run("status --control unix:" + folder_.File("nobody.sock") + " #").code, 4);
+}
+
+TEST_F(CliTest, ADaemonThatDrainsIsLookedAt) {
+  const auto daemon = DaemonProcess::Start({});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const std::string control = " --control " + (*daemon)->endpoint("control") + " 2>&1 #";
+  const auto client = Client::Connect({.control = (*daemon)->endpoint("control")});
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE((*client)->OpenSpace(ToyIdentity(codecs::DType::kBf16, Model()), "raw").ok());
+  EXPECT_EQ(Run("drain" + control).code, 0);
+  const Ran status = Run("status" + control);
+  EXPECT_EQ(status.code, 0) << status.output;
+  EXPECT_THAT(status.output, HasSubstr(", DRAINING\n"));
+  EXPECT_THAT(status.output, HasSubstr("\n1 session, 0 leases\n")) << "cairnctl opens none";
+  const Ran refused = Run("events" + control);
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.output, HasSubstr("draining: no new sessions"));
+  EXPECT_THAT(refused.output, testing::Not(HasSubstr("Is cairnd running")));
 }
 
 TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
