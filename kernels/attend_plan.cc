@@ -20,7 +20,7 @@ using codecs::GroupKind;
 using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
-constexpr uint32_t kAffineLists = 3;
+constexpr uint32_t kAffineLists = 4;               // with fp8
 constexpr uint32_t kFastLists = kAffineLists + 2;  // a warp a part
 
 static_assert(sizeof(AttendHeader) % 16 == 0 && sizeof(AttendQueries) % 16 == 0);
@@ -96,6 +96,9 @@ AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const Tile
                          recipe.k_group_tokens == kAttendKGroup &&
                          recipe.v_group_channels == kAttendVGroup;
   if (IsFast(job) && is_affine) return static_cast<AttendList>(AttendAffineList(recipe.bits));
+  const bool is_fp8 = pair.k.form == codecs::kFp8Form && pair.v.form == pair.k.form &&
+                      pair.k.rows == 0 && pair.v.rows == 0;
+  if (IsFast(job) && is_fp8) return AttendList::kFp8;
   if (pair.k.form == codecs::kRawForm && pair.v.form == codecs::kRawForm) {
     return PlainList(job, kUnitMax);
   }
@@ -281,7 +284,7 @@ class AttendPlanMaker {
     for (uint32_t first = 0; first < spec.tokens; first += kTaskTokensMax) {
       SetTokens(first, spec.tokens, &part);
       if (static_cast<uint32_t>(list) < kAffineLists) {
-        PutPart(list, AffineOf(part, image.image, spec.recipe.bits));
+        PutPart(list, AffineOf(part, image.image, list, spec.recipe.bits));
       } else {
         PutPart(list, part);
       }
@@ -295,20 +298,23 @@ class AttendPlanMaker {
     }
   }
 
-  static AffinePart AffineOf(const AttendPart& part, const std::byte* image, uint32_t bits) {
-    const uint32_t first = part.k.token_first;
+  static AffinePart AffineOf(const AttendPart& part, const std::byte* image, AttendList list,
+                             uint32_t recipe_bits) {
+    const bool is_fp8 = list == AttendList::kFp8;
+    const uint32_t first = part.k.token_first, bits = is_fp8 ? 8 : recipe_bits;
     const uint32_t codes = first * codecs::CodeRowBytes(kAttendDim, bits);
     const auto from_image = [&](const TileTask& task) {
       return static_cast<uint32_t>(task.source - codecs::U8(image));  // of kImageBytesMax
     };
     constexpr uint32_t kVPairs = kAttendDim / kAttendVGroup;
+    const uint32_t k_params = 4 * (first / kAttendKGroup * kAttendDim);
+    const uint32_t v_params = 4 * first * kVPairs;
     AffinePart affine{};
     affine.image = codecs::U8(image);
     affine.k_codes = from_image(part.k) + codes;
-    affine.k_params =
-        from_image(part.k) + part.k.params_at + 4 * (first / kAttendKGroup * kAttendDim);
+    affine.k_params = from_image(part.k) + part.k.params_at + (is_fp8 ? 2 * first : k_params);
     affine.v_codes = from_image(part.v) + codes;
-    affine.v_params = from_image(part.v) + part.v.params_at + 4 * (first * kVPairs);
+    affine.v_params = from_image(part.v) + part.v.params_at + (is_fp8 ? 2 * first : v_params);
     affine.tokens = part.k.token_count;
     affine.status = part.status;
     return affine;

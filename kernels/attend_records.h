@@ -14,7 +14,7 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kAttendThreads = 128;    // of a block of the fast kernels
 inline constexpr uint32_t kAttendRows = 16;        // query rows of a work
-inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…, kPlain…
+inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…, kFp8, kPlain…
 inline constexpr uint32_t kAttendKGroup = 128;     // likewise: tokens that share a (min, range)
 inline constexpr uint32_t kAttendVGroup = 64;      // likewise: channels
 inline constexpr uint32_t kAttendNarrowDim = 128;  // of AttendList::kNarrow, at most
@@ -25,6 +25,7 @@ enum class AttendList : uint8_t {
   kAffine8,  // tiles of K and V without rows, in codes of 8 bits between a (min, range)
   kAffine4,
   kAffine2,
+  kFp8,        // likewise, in bytes of E4M3 with a scale a token
   kPlainBf16,  // source bits of heads of 128, in tiles or in rows of whole 16 bytes
   kPlainFp16,
   kNarrow,  // source bits, codes between a (min, range), and fp8
@@ -62,7 +63,8 @@ struct alignas(16) AttendQueries {
   bool is_causal;  // the tail ends with the query tokens, which do not see those behind them
 };
 
-// Up to 128 tokens of a tile of K and one of V, whose codes are 128 wide and share their groups.
+// Up to 128 tokens of a tile of K and one of V, whose codes are 128 wide and share their groups, or
+// have a scale a token.
 struct alignas(16) AffinePart {
   const uint8_t* image;
   uint32_t k_codes, k_params, v_codes, v_params;  // bytes from there; multiples of 16
@@ -95,7 +97,7 @@ struct alignas(16) AttendHeader {
   TaskList lists[kAttendLists];  // of works
   // Bytes from the header.
   uint32_t queries_at, planes_at, works_at;
-  uint32_t parts_at[kAttendPartLists];  // AffinePart of the first three lists, else AttendPart
+  uint32_t parts_at[kAttendPartLists];  // AffinePart of those up to kFp8, else AttendPart
   // Of scratch: kAttendRows outputs, as wide as the widest, then their log sums.
   uint32_t slot_floats;
 };

@@ -77,69 +77,23 @@ template <uint32_t kBits>
 CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
                               const SteppedQueries& queries, float (&scores)[4]) {
   using P = Pairing<kBits>;
-  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-  uint32_t words[kBits];  // 4 * kBits bytes of the token's row
-  if constexpr (kBits == 2) {
-    const auto two = *reinterpret_cast<const Words2*>(
-        step.k_codes + (first + g) * AffineStep<kBits>::kRowBytes + 8 * p);
-    words[0] = two.x;
-    words[1] = two.y;
-  } else {
-    CAIRN_UNROLL
-    for (uint32_t i = 0; i < kBits / 4; ++i) {
-      const auto& four = *reinterpret_cast<const Words4*>(
-          step.k_codes + KPieceAt<kBits>(first + g, kBits / 4 * p + i));
-      words[4 * i] = four.x;
-      words[4 * i + 1] = four.y;
-      words[4 * i + 2] = four.z;
-      words[4 * i + 3] = four.w;
-    }
-  }
+  const KeyWords<kBits> words(step, first);
   scores[0] = scores[1] = queries.start[0];
   scores[2] = scores[3] = queries.start[1];
   CAIRN_UNROLL
   for (uint32_t n = 0; n < 16; n += 2) {
-    const uint32_t word = words[n / P::kOfHalf];
+    const uint32_t word = words.of[n / P::kOfHalf];
     MmaHalves(scores,
               {queries.of[0][n], queries.of[1][n], queries.of[0][n + 1], queries.of[1][n + 1]},
               {CodePair<kBits>(word, n % P::kOfHalf), CodePair<kBits>(word, (n + 1) % P::kOfHalf)});
   }
 }
 
-// Codes of lane g's 8 channels of a group, of two tokens: one in the low halves, one in the high.
-template <uint32_t kBits>
-struct ValuePairs {
-  uint32_t of[kBits / 2];
-
-  CAIRN_DEVICE_MEMBER ValuePairs(const AffineStep<kBits>& step, uint32_t first, uint32_t group) {
-    constexpr uint32_t kRowBytes = AffineStep<kBits>::kRowBytes;
-    const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-    const uint32_t at = (group * (kRowBytes / 2) + kBits * g) ^ VSwizzle<kBits>(p);
-    const uint8_t* even = step.v_codes + (first + p) * kRowBytes + at;
-    const uint8_t* odd = even + 4 * kRowBytes;
-    if constexpr (kBits == 2) {
-      of[0] = PermuteBytes(*reinterpret_cast<const uint16_t*>(even),
-                           *reinterpret_cast<const uint16_t*>(odd), 0x5410);
-    } else {
-      using Words = CodeWords<kBits>;
-      const Words a(even), b(odd);
-      CAIRN_UNROLL
-      for (uint32_t i = 0; i < kBits / 4; ++i) {
-        of[2 * i] = PermuteBytes(a.of[i], b.of[i], 0x5410);
-        of[2 * i + 1] = PermuteBytes(a.of[i], b.of[i], 0x7632);
-      }
-    }
-  }
-  CAIRN_DEVICE_MEMBER uint32_t At(uint32_t j) const {
-    constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
-    return CodePair<kBits>(of[j / kOfHalf], j % kOfHalf);
-  }
-};
-
 // Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
 template <uint32_t kBits>
 CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
                             const float (&weights)[2][4], AffineSums* sums) {
+  constexpr uint32_t kOfHalf = Pairing<kBits>::kOfHalf;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   uint32_t pairs[4], extra[2];  // weights as products take them; what lane g adds of two tokens
   Words4 params[2];             // of two tokens: group 0 and 1 of one, then of the other
@@ -167,55 +121,14 @@ CAIRN_DEVICE void AddValues(const AffineStep<kBits>& step, uint32_t first,
     const ValuePairs<kBits> a(step, first, group), b(step, first + 8, group);
     CAIRN_UNROLL
     for (uint32_t j = 0; j < 8; ++j) {
-      MmaHalves(sums->outputs[group][j], stepped, {a.At(j), b.At(j)});
+      MmaHalves(sums->outputs[group][j], stepped,
+                {CodePair<kBits>(a.of[j / kOfHalf], j % kOfHalf),
+                 CodePair<kBits>(b.of[j / kOfHalf], j % kOfHalf)});
     }
   }
 }
 
 // ---- Works ----
-
-// Lays rows of queries out as lanes take them, each with the power of two that makes its largest
-// element 1 to 2: then no product with a step overflows. Threads of a warp have the same 4 rows.
-template <uint32_t kBits>
-CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work,
-                                AffineAttendShared<kBits>* shared) {
-  using P = Pairing<kBits>;
-  const AttendQueries queries = reader.Queries(work.queries);
-  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // 16 channels each
-  if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
-  const bool is_there = row < RowCount(queries, work);
-  const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
-  uint32_t largest = 0;
-  CAIRN_NO_UNROLL
-  for (uint32_t i = 0; i < 16; ++i) {
-    const float value = LoadQuery(queries, query, 16 * part + i);
-    const uint32_t bits = codecs::FloatBits(value) & 0x7FFFFFFF;
-    largest = bits > largest ? bits : largest;
-  }
-  CAIRN_UNROLL
-  for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
-    const uint32_t other = ShuffleXor(largest, lanes);
-    largest = other > largest ? other : largest;
-  }
-  uint32_t exponent = largest >> 23;
-  exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
-  const float shrink = is_there ? codecs::BitsFloat((254 - exponent) << 23) : 0.0F;
-  if (part == 0) {
-    const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
-    shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), kDenormalUnitInverse);
-  }
-  // Pairs 8 * (part mod 2) … of lane p = part / 2.
-  CAIRN_NO_UNROLL
-  for (uint32_t i = 0; i < 8; ++i) {
-    const uint32_t n = 8 * (part % 2) + i;
-    const uint32_t low = part / 2 * 32 + n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
-    const float first = codecs::Multiply(LoadQuery(queries, query, low), shrink);
-    const float second = codecs::Multiply(LoadQuery(queries, query, low + P::kOfHalf), shrink);
-    auto* words =
-        reinterpret_cast<uint32_t*>(&shared->queries[row / 8][n / 4][row % 8 * 4 + part / 2]);
-    words[n % 4] = PackFp16(first, second);
-  }
-}
 
 // Params of 32 tokens: a lane checks those of a token, or has them say nothing where there is none.
 template <uint32_t kBits>
@@ -235,29 +148,11 @@ template <uint32_t kBits>
 CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
                            const AttendWork& work, AffineAttendShared<kBits>* shared,
                            AffineSums* sums) {
-  constexpr uint32_t kSteps = AffineAttendShared<kBits>::kSteps;
-  const uint32_t warp = WarpOfBlock();
-  AffineStep<kBits>* steps = shared->steps[warp];
-  StepAsker<kBits> asker(reader, work.part_first + warp, shared->part_end);
   SteppedQueries queries{};
-  // Steps go round; the one behind that which is asked for is done, where it was asked for.
-  uint32_t under_way = 0, at = 0;
-  CAIRN_NO_UNROLL
-  for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
-    if (!asker.IsOver()) {
-      asker.Ask(steps + at);
-      ++under_way;
-    }
-    CopyCommit();
-    at = at == kSteps - 1 ? 0 : at + 1;
-    if (round + 1 < kSteps) continue;
-    AffineStep<kBits>& step = steps[at];
-    Fault fault = Fault::kNone;
-    CopyWait<kSteps - 1>();
-    SyncWarp();
+  ForEachStep(args, reader, work, shared, [&](AffineStep<kBits>& step, Fault* fault) {
     const uint32_t tokens = Uniform(step.tokens);
-    CheckValueParams(tokens, &step, &fault);
-    if (Uniform(step.is_first) != 0) StepQueries(*shared, step, &queries, &fault);
+    CheckValueParams(tokens, &step, fault);
+    if (Uniform(step.is_first) != 0) StepQueries(*shared, step, &queries, fault);
     float scores[4][4];
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 4; ++i) ScoreTokens(step, 8 * i, queries, scores[i]);
@@ -269,11 +164,7 @@ CAIRN_DEVICE void SumParts(const AttendArgs& args, const AttendReader& reader,
           {scores[i + 1][0], scores[i + 1][1], scores[i + 1][2], scores[i + 1][3]}};
       AddValues(step, 8 * i, weights, sums);
     }
-    if (fault != Fault::kNone) AtomicMax(args.status + step.status, static_cast<uint32_t>(fault));
-    SyncWarp();  // nobody reads the step any more
-    --under_way;
-  }
-  CopyWait<0>();
+  });
 }
 
 template <uint32_t kBits>
@@ -283,7 +174,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, kBits == 2 ? 3 : 2) AttendAffine(Atten
   // Known here, so that no register is asked where the list is.
   const AttendReader reader(args.plan, AttendAffineList(kBits));
   for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
-    LayOutQueries(reader, reader.Work(i), &shared);
+    LayOutQueries(reader, reader.Work(i), kDenormalUnitInverse, &shared);
     SyncBlock();
     AffineSums sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;

@@ -8,6 +8,7 @@
 #include "kernels/attend_records.h"
 #include "kernels/body/attend_affine.h"
 #include "kernels/body/attend_any.h"
+#include "kernels/body/attend_fp8.h"
 #include "kernels/body/attend_merge.h"
 #include "kernels/body/attend_plain.h"
 #include "kernels/body/decode_kernels.h"
@@ -26,6 +27,8 @@ void ForEachAttendKernel(Launch&& launch) {
       shape(AttendList::kAffine4, sizeof(AffineAttendShared<4>), kAttendThreads));
   launch.template Kernel<&AttendAffine<2>>(
       shape(AttendList::kAffine2, sizeof(AffineAttendShared<2>), kAttendThreads));
+  launch.template Kernel<&AttendFp8>(
+      shape(AttendList::kFp8, sizeof(Fp8AttendShared), kAttendThreads));
   launch.template Kernel<&AttendPlain<codecs::DType::kBf16>>(
       shape(AttendList::kPlainBf16, sizeof(PlainAttendShared), kAttendThreads));
   launch.template Kernel<&AttendPlain<codecs::DType::kFp16>>(

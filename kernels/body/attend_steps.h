@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Codes between a (min, range) on their way to products of halves: how they lie in shared memory,
-// and how tokens are asked for. See attend_affine.h.
+// Codes on their way to products of halves: how they lie in shared memory, and how tokens are asked
+// for. See attend_affine.h and attend_fp8.h.
 
 #include <cstdint>
 
+#include "kernels/body/affine_decode.h"
 #include "kernels/body/attend_sums.h"
 #include "kernels/body/attend_tasks.h"
 
@@ -43,9 +44,10 @@ CAIRN_DEVICE uint32_t StepFactors(uint32_t excess) {
 
 // What of 32 tokens is in shared memory. Pieces of 16 bytes are placed so that lanes that read at
 // once read different banks.
-template <uint32_t kBits>
+template <uint32_t kOfBits>
 struct AffineStep {
-  static constexpr uint32_t kRowBytes = kAttendDim * kBits / 8;
+  static constexpr uint32_t kBits = kOfBits, kRowBytes = kAttendDim * kBits / 8;
+  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // under way
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
   Words2 v_params[kStepTokens];  // of both groups
@@ -55,19 +57,20 @@ struct AffineStep {
   uint32_t is_first;  // of its part: k_params are new
 };
 
-template <uint32_t kBits>
-struct AffineAttendShared {
-  static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // under way
+template <typename Step>
+struct StepsShared {
   Words4 queries[2][4][kWarpLanes];  // of rows g and g + 8: 16 pairs of channels for each lane
   float factors[kAttendRows];        // of a row's sums to scores
   uint32_t part_end;                 // of the work
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
-    AffineStep<kBits> steps[kAttendWarps][kSteps];
+    Step steps[kAttendWarps][Step::kSteps];
     float outputs[kAttendWarps][kAttendRows][kAttendDim];
   };
 };
+template <uint32_t kBits>
+using AffineAttendShared = StepsShared<AffineStep<kBits>>;
 
 // ---- Steps on their way ----
 
@@ -75,7 +78,7 @@ struct AffineAttendShared {
 template <uint32_t kBits>
 CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
   if (kBits == 8) piece ^= token & 1;
-  return token * AffineStep<kBits>::kRowBytes + 16 * piece;
+  return token * (kAttendDim * kBits / 8) + 16 * piece;
 }
 // Of V even tokens of 8 come before odd ones: those that lanes p have at once are neighbours.
 CAIRN_DEVICE uint32_t VSlotOf(uint32_t token) {
@@ -87,10 +90,54 @@ CAIRN_DEVICE uint32_t VSwizzle(uint32_t slot) {
   return kBits == 8 ? (slot & 3) * 32 : kBits == 4 ? (slot >> 1 & 1) * 32 : 0;
 }
 
-// Asks for the parts of a warp, 32 tokens at a time.
+// Asks for the codes of up to 32 tokens of a part, from `token` on.
+template <typename Step>
+CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t tokens, Step* step) {
+  constexpr uint32_t kBits = Step::kBits, kRowBytes = Step::kRowBytes, kPieces = kRowBytes / 16;
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  // Where the lane's first pieces go.
+  const uint32_t row = lane / kPieces, piece = lane % kPieces, slot = VSlotOf(row);
+  const uint32_t k_at = KPieceAt<kBits>(row, piece);
+  const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kBits>(slot));
+  const uint8_t* k = part.image + (part.k_codes + token * kRowBytes + 16 * lane);
+  const uint8_t* v = part.image + (part.v_codes + token * kRowBytes + 16 * lane);
+  const auto ask = [&](uint32_t rows) {
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < kPieces; ++i) {
+      const uint32_t before = i * (kWarpLanes / kPieces);  // rows
+      // Eight rows on all is as it was; four rows on a slot is two on, and so is its swizzle.
+      const uint32_t v_to = before / 8 * 8 * kRowBytes +
+                            (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kBits>(2)));
+      if (before + lane / kPieces < rows) {
+        CopyAsync16(step->k_codes + k_at + before * kRowBytes, k + 16 * kWarpLanes * i);
+        CopyAsync16(step->v_codes + v_to, v + 16 * kWarpLanes * i);
+      }
+    }
+  };
+  // Of all of them the compiler leaves out what asks.
+  if (tokens == kStepTokens) {
+    ask(kStepTokens);
+  } else {
+    ask(tokens);
+  }
+}
+
+// And for what they have besides codes; behind the last there is padding, or another part of the
+// tile.
 template <uint32_t kBits>
+CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
+                               AffineStep<kBits>* step) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  if (2 * lane < tokens) {  // two tokens a piece
+    CopyAsync16(step->v_params + 2 * lane, part.image + (part.v_params + 8 * token + 16 * lane));
+  }
+  // Piece i of a lane p stands beside that of the others.
+  if (token == 0)
+    CopyAsync16(step->k_params + lane % 8 * 4 + lane / 8, part.image + (part.k_params + 16 * lane));
+}
+
+// Asks for the parts of a warp, 32 tokens at a time.
 struct StepAsker {
-  static constexpr uint32_t kRowBytes = AffineStep<kBits>::kRowBytes, kPieces = kRowBytes / 16;
   const AttendReader& reader;
   const uint32_t& end;  // of parts
   uint32_t index;
@@ -101,46 +148,14 @@ struct StepAsker {
   [[nodiscard]] CAIRN_DEVICE_MEMBER bool IsOver() const { return index >= end; }
 
   // REQUIRES: !IsOver().
-  CAIRN_DEVICE_MEMBER void Ask(AffineStep<kBits>* step) {
-    const uint32_t lane = ThreadIndex() % kWarpLanes;
-    // Where the lane's first pieces go.
-    const uint32_t row = lane / kPieces, piece = lane % kPieces, slot = VSlotOf(row);
-    const uint32_t k_at = KPieceAt<kBits>(row, piece);
-    const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kBits>(slot));
+  template <typename Step>
+  CAIRN_DEVICE_MEMBER void Ask(Step* step) {
     const auto part = reader.Part<AffinePart>(index);
     const uint32_t left = part.tokens - token;
     const uint32_t tokens = left < kStepTokens ? left : kStepTokens;
-    const uint8_t* k = part.image + (part.k_codes + token * kRowBytes + 16 * lane);
-    const uint8_t* v = part.image + (part.v_codes + token * kRowBytes + 16 * lane);
-    const auto ask_for_codes = [&](uint32_t rows) {
-      CAIRN_UNROLL
-      for (uint32_t i = 0; i < kPieces; ++i) {
-        const uint32_t before = i * (kWarpLanes / kPieces);  // rows
-        // Eight rows on all is as it was; four rows on a slot is two on, and so is its swizzle.
-        const uint32_t v_to =
-            before / 8 * 8 * kRowBytes +
-            (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kBits>(2)));
-        if (before + lane / kPieces < rows) {
-          CopyAsync16(step->k_codes + k_at + before * kRowBytes, k + 16 * kWarpLanes * i);
-          CopyAsync16(step->v_codes + v_to, v + 16 * kWarpLanes * i);
-        }
-      }
-    };
-    // Of all of them the compiler leaves out what asks.
-    if (tokens == kStepTokens) {
-      ask_for_codes(kStepTokens);
-    } else {
-      ask_for_codes(tokens);
-    }
-    // Two tokens a piece; behind the last there is padding, or another part of the tile.
-    if (2 * lane < tokens) {
-      CopyAsync16(step->v_params + 2 * lane, part.image + (part.v_params + 8 * token + 16 * lane));
-    }
-    // Piece i of a lane p stands beside that of the others.
-    if (token == 0)
-      CopyAsync16(step->k_params + lane % 8 * 4 + lane / 8,
-                  part.image + (part.k_params + 16 * lane));
-    if (lane == 0) {
+    AskForCodes(part, token, tokens, step);
+    AskForParams(part, token, tokens, step);
+    if (ThreadIndex() % kWarpLanes == 0) {
       step->tokens = tokens;
       step->status = part.status;
       step->is_first = token == 0 ? 1 : 0;
@@ -151,5 +166,137 @@ struct StepAsker {
     index += kAttendWarps;
   }
 };
+
+// The steps of a warp, one after another, those behind it under way. visit(step, fault)
+template <typename Step, typename Visit>
+CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader,
+                              const AttendWork& work, StepsShared<Step>* shared, Visit visit) {
+  constexpr uint32_t kSteps = Step::kSteps;
+  const uint32_t warp = WarpOfBlock();
+  Step* steps = shared->steps[warp];
+  StepAsker asker(reader, work.part_first + warp, shared->part_end);
+  // Steps go round; the one behind that which is asked for is done, where it was asked for.
+  uint32_t under_way = 0, at = 0;
+  CAIRN_NO_UNROLL
+  for (uint32_t round = 0; under_way != 0 || !asker.IsOver(); ++round) {
+    if (!asker.IsOver()) {
+      asker.Ask(steps + at);
+      ++under_way;
+    }
+    CopyCommit();
+    at = at == kSteps - 1 ? 0 : at + 1;
+    if (round + 1 < kSteps) continue;
+    Step& step = steps[at];
+    Fault fault = Fault::kNone;
+    CopyWait<kSteps - 1>();
+    SyncWarp();
+    visit(step, &fault);
+    if (fault != Fault::kNone) AtomicMax(args.status + step.status, static_cast<uint32_t>(fault));
+    SyncWarp();  // nobody reads the step any more
+    --under_way;
+  }
+  CopyWait<0>();
+}
+
+// ---- What lanes take of codes and of queries ----
+
+// Codes of K of lane p's channels, of a token of 8.
+template <uint32_t kBits>
+struct KeyWords {
+  uint32_t of[kBits];
+
+  template <typename Step>
+  CAIRN_DEVICE_MEMBER KeyWords(const Step& step, uint32_t first) {
+    const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+    if constexpr (kBits == 2) {
+      const auto two =
+          *reinterpret_cast<const Words2*>(step.k_codes + (first + g) * Step::kRowBytes + 8 * p);
+      of[0] = two.x;
+      of[1] = two.y;
+    } else {
+      CAIRN_UNROLL
+      for (uint32_t i = 0; i < kBits / 4; ++i) {
+        const auto& four = *reinterpret_cast<const Words4*>(
+            step.k_codes + KPieceAt<kBits>(first + g, kBits / 4 * p + i));
+        of[4 * i] = four.x;
+        of[4 * i + 1] = four.y;
+        of[4 * i + 2] = four.z;
+        of[4 * i + 3] = four.w;
+      }
+    }
+  }
+};
+
+// Codes of V of lane g's 8 channels of a group, of two tokens: one in the low halves, one in the
+// high.
+template <uint32_t kBits>
+struct ValuePairs {
+  uint32_t of[kBits / 2];
+
+  template <typename Step>
+  CAIRN_DEVICE_MEMBER ValuePairs(const Step& step, uint32_t first, uint32_t group) {
+    constexpr uint32_t kRowBytes = Step::kRowBytes;
+    const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+    const uint32_t at = (group * (kRowBytes / 2) + kBits * g) ^ VSwizzle<kBits>(p);
+    const uint8_t* even = step.v_codes + (first + p) * kRowBytes + at;
+    const uint8_t* odd = even + 4 * kRowBytes;
+    if constexpr (kBits == 2) {
+      of[0] = PermuteBytes(*reinterpret_cast<const uint16_t*>(even),
+                           *reinterpret_cast<const uint16_t*>(odd), 0x5410);
+    } else {
+      using Words = CodeWords<kBits>;
+      const Words a(even), b(odd);
+      CAIRN_UNROLL
+      for (uint32_t i = 0; i < kBits / 4; ++i) {
+        of[2 * i] = PermuteBytes(a.of[i], b.of[i], 0x5410);
+        of[2 * i + 1] = PermuteBytes(a.of[i], b.of[i], 0x7632);
+      }
+    }
+  }
+};
+
+// Lays rows of queries out as lanes take them, each with the power of two that makes its largest
+// element 1 to 2: then no product with a step overflows. Threads of a warp have the same 4 rows.
+//   unit  what sums are to be multiplied with besides
+template <typename Step>
+CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work, float unit,
+                                StepsShared<Step>* shared) {
+  using P = Pairing<Step::kBits>;
+  const AttendQueries queries = reader.Queries(work.queries);
+  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // 16 channels each
+  if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
+  const bool is_there = row < RowCount(queries, work);
+  const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
+  uint32_t largest = 0;
+  CAIRN_NO_UNROLL
+  for (uint32_t i = 0; i < 16; ++i) {
+    const float value = LoadQuery(queries, query, 16 * part + i);
+    const uint32_t bits = codecs::FloatBits(value) & 0x7FFFFFFF;
+    largest = bits > largest ? bits : largest;
+  }
+  CAIRN_UNROLL
+  for (uint32_t lanes = 1; lanes < 8; lanes *= 2) {
+    const uint32_t other = ShuffleXor(largest, lanes);
+    largest = other > largest ? other : largest;
+  }
+  uint32_t exponent = largest >> 23;
+  exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
+  const float shrink = is_there ? codecs::BitsFloat((254 - exponent) << 23) : 0.0F;
+  if (part == 0) {
+    const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
+    shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), unit);
+  }
+  // Pairs 8 * (part mod 2) … of lane p = part / 2.
+  CAIRN_NO_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t n = 8 * (part % 2) + i;
+    const uint32_t low = part / 2 * 32 + n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
+    const float first = codecs::Multiply(LoadQuery(queries, query, low), shrink);
+    const float second = codecs::Multiply(LoadQuery(queries, query, low + P::kOfHalf), shrink);
+    auto* words =
+        reinterpret_cast<uint32_t*>(&shared->queries[row / 8][n / 4][row % 8 * 4 + part / 2]);
+    words[n % 4] = PackFp16(first, second);
+  }
+}
 
 }  // namespace cairn::kernels

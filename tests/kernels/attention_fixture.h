@@ -29,6 +29,10 @@ inline constexpr Tolerance kNearBf16{6e-3, 2e-2};
 inline constexpr Tolerance kNearFp16{2e-3, 4e-3};
 inline constexpr Tolerance kSame{1e-5, 1e-5};
 
+// Those that fast kernels attend to where heads are 128 wide and tiles have no rows.
+inline constexpr const char* kFastRecipes[] = {"kivi:8",     "kivi:4", "kivi:2", "fp8",
+                                               "logquant:4", "ott:2",  "arkv"};
+
 // Of a plan, which lies at a multiple of it.
 struct alignas(16) PlanUnit {
   std::byte of[16];
@@ -75,6 +79,8 @@ struct Sequence {
 
 class AttentionFixture : public DecodeFixture {
  protected:
+  uint32_t Below(uint64_t bound) { return static_cast<uint32_t>(random_() % bound); }
+
   // Of the fast kernels, or of any.
   Sequence MakeSequence(std::string_view recipe, const codecs::TileShape& tile,
                         std::span<const uint16_t> tokens) {

@@ -26,7 +26,7 @@ constexpr std::string_view kRecipes[] = {"raw",           "kivi:8",
 constexpr std::string_view kCrcRecipes[] = {"raw", "kivi:2", "exact"};
 
 // Those with a fast kernel. The first is bf16 itself, what the others are compared with.
-constexpr std::string_view kAttendedRecipes[] = {"raw", "kivi:8", "kivi:4", "kivi:2"};
+constexpr std::string_view kAttendedRecipes[] = {"raw", "kivi:8", "kivi:4", "kivi:2", "fp8"};
 
 double MedianOf(std::vector<double> values) {
   if (values.empty()) return 0;

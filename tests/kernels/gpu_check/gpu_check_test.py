@@ -38,8 +38,8 @@ class GpuCheckTest(unittest.TestCase):
         rows = table(done.stdout)
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "decode"], DECODED)
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "encode"], DECODED)
-        self.assertEqual([recipe for kernels, recipe in rows if kernels == "attend"], ["raw", "kivi:8", "kivi:4", "kivi:2"])
-        self.assertRegex(done.stdout, r"\nAttention, over that to bf16: kivi:8 \S+ x in batches of 1, \S+ x in batches of 2; kivi:4 .*; kivi:2 .*\.\n")
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "attend"], ["raw", "kivi:8", "kivi:4", "kivi:2", "fp8"])
+        self.assertRegex(done.stdout, r"\nAttention, over that to bf16: kivi:8 \S+ x in batches of 1, \S+ x in batches of 2; kivi:4 .*; kivi:2 .*; fp8 .*\.\n")
         self.assertEqual([recipe for kernels, recipe in rows if kernels == "CRC"], ["raw", "kivi:2", "exact"])
         for key, cells in rows.items():
             self.assertEqual(len(cells), 4, key)

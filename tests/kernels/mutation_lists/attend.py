@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mistakes of kernels that attend. mutations.py has how an entry is read."""
 
-ATTENTION = ["tests/kernels/attention_test.cc"]
+ATTENTION = ["tests/kernels/attention_test.cc", "tests/kernels/attention_hostile_test.cc"]
 ATTEND_TASKS = "kernels/body/attend_tasks.h"
 ATTEND_STEPS = "kernels/body/attend_steps.h"
 ATTEND_AFFINE = "kernels/body/attend_affine.h"
+ATTEND_FP8 = "kernels/body/attend_fp8.h"
 ATTEND_SUMS = "kernels/body/attend_sums.h"
 ATTEND_PLAIN = "kernels/body/attend_plain.h"
 ATTEND_VALUES = "kernels/body/attend_values.h"
@@ -18,14 +19,14 @@ MUTATIONS = {
     "attend_pieces": (ATTENTION, ATTEND_STEPS, "if (before + lane / kPieces < rows) {", "if (before + lane / kPieces < rows + kStepTokens) {"),
     "attend_params_tail": (ATTENTION, ATTEND_STEPS, "if (2 * lane < tokens) {", "if (2 * lane + 1 < tokens) {"),
     "attend_is_first": (ATTENTION, ATTEND_STEPS, "token == 0 ? 1 : 0;", "1;"),
-    "attend_no_wait": (ATTENTION, ATTEND_AFFINE, "    CopyWait<kSteps - 1>();\n", ""),
+    "attend_no_wait": (ATTENTION, ATTEND_STEPS, "    CopyWait<kSteps - 1>();\n", ""),
     "attend_k_params": (ATTENTION, ATTEND_AFFINE, "CheckParams(WordOf(step.k_params[lane], i))", "CheckParams(0 * i)"),
     "attend_v_params": (ATTENTION, ATTEND_AFFINE, "Worse(CheckParams(pairs.x), CheckParams(pairs.y))", "CheckParams(pairs.x)"),
     "attend_no_zeros": (ATTENTION, ATTEND_AFFINE, "step->v_params[lane] = {0, 0};", ""),
     "attend_mask": (ATTENTION, ATTEND_SUMS, "+ i % 2 >= tokens", "+ i % 2 > tokens"),
     "attend_extras": (ATTENTION, ATTEND_SUMS, "sums->extras[i] = codecs::Multiply(sums->extras[i], shrink[i / 2]);", ""),
     "attend_weights_column": (ATTENTION, ATTEND_AFFINE, "g == 7 ? 0x3C003C00U", "g == 6 ? 0x3C003C00U"),
-    "attend_query_exponent": (ATTENTION, ATTEND_AFFINE, "(254 - exponent) << 23", "(253 - exponent) << 23"),
+    "attend_query_exponent": (ATTENTION, ATTEND_STEPS, "(254 - exponent) << 23", "(253 - exponent) << 23"),
     "attend_join": (ATTENTION, ATTEND_SUMS, "Exp2Near(codecs::Add(shared.largest[i][row], -largest))", "1.0F"),
     "attend_no_sync_steps": (ATTENTION, ATTEND_AFFINE, "    SyncBlock();  // outputs lie where steps were\n", ""),
     "attend_no_sync_join": (ATTENTION, ATTEND_AFFINE, "        &shared);\n    SyncBlock();\n", "        &shared);\n"),
@@ -40,6 +41,20 @@ MUTATIONS = {
     "attend_fault": (ATTENTION, ATTEND_ANY, "return !SyncBlockOr(*fault != Fault::kNone);", "SyncBlock();\n  return true;"),
     "attend_merge_weight": (ATTENTION, ATTEND_MERGE, "codecs::Add(log_sum, -merged.largest)", "codecs::Add(log_sum, -log_sum)"),
     "attend_merge_channel": (ATTENTION, ATTEND_MERGE, "if (channel >= queries.v_dim) continue;\n      StoreGlobal", "StoreGlobal"),
+    "fp8_params": (ATTENTION, ATTEND_FP8, "lane < 4 ? part.k_params : part.v_params", "lane < 4 ? part.v_params : part.k_params"),
+    "fp8_params_tail": (ATTENTION, ATTEND_FP8, "first >= tokens) return;", "first + 8 > tokens) return;"),
+    "fp8_pair": (ATTENTION, ATTEND_FP8, "word >> 1 & 0x3F803F80U", "word >> 1 & 0x3F003F80U"),
+    "fp8_sign": (ATTENTION, ATTEND_FP8, "word << 8 & 0x80008000U", "word << 8 & 0x00008000U"),
+    "fp8_nan_keys": (ATTENTION, ATTEND_FP8, "    nans->Look(words.of[i]);\n", "    nans->Look(words.of[i] & 0x7E7E7E7EU);\n"),
+    "fp8_nan_values": (ATTENTION, ATTEND_FP8, "      nans->Look(b.of[i]);\n", ""),
+    "fp8_nan_sign": (ATTENTION, ATTEND_FP8, "(word & 0x7F7F7F7FU) + 0x01010101U", "(word & 0x7F7F7F7FU) + 0x01010001U"),
+    "fp8_scales": (ATTENTION, ATTEND_FP8, "step->k_scales[lane] < 0x7C00 && ", ""),
+    "fp8_zeros": (ATTENTION, ATTEND_FP8, "piece < Fp8Step::kRowBytes; piece += 16", "piece < 16; piece += 16"),
+    "fp8_zeros_slot": (ATTENTION, ATTEND_FP8, "step->v_codes + VSlotOf(lane)", "step->v_codes + lane"),
+    "fp8_zeros_scale": (ATTENTION, ATTEND_FP8, "    step->v_scales[lane] = 0;\n", ""),
+    "fp8_score": (ATTENTION, ATTEND_FP8, "scales & 0xFFFF : scales >> 16", "scales & 0xFFFF : scales & 0xFFFF"),
+    "fp8_weights": (ATTENTION, ATTEND_FP8, "MmaHalves(sums->extras, pairs,", "MmaHalves(sums->extras, scaled,"),
+    "fp8_unit": (ATTENTION, ATTEND_FP8, "return kE4m3Unit;", "return kE4m3Unit / 2;"),
     "plain_hole": (ATTENTION, ATTEND_PLAIN, "(step.there >> token & 1) != 0 && static_cast<int32_t>(token)", "static_cast<int32_t>(token)"),
     "plain_end": (ATTENTION, ATTEND_PLAIN, "static_cast<int32_t>(token) < ends[i % 4 / 2];", "static_cast<int32_t>(token) <= ends[i % 4 / 2];"),
     "plain_behind": (ATTENTION, ATTEND_PLAIN, "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[1] : 0)};", "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[0] : 0)};"),
@@ -55,7 +70,7 @@ MUTATIONS = {
 
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
 RACES = {
-    "race_attend_wait": (ATTENTION, ATTEND_AFFINE, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
-    "race_attend_step": (ATTENTION, ATTEND_AFFINE, "    SyncWarp();  // nobody reads the step any more\n", ""),
+    "race_attend_wait": (ATTENTION, ATTEND_STEPS, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
+    "race_attend_step": (ATTENTION, ATTEND_STEPS, "    SyncWarp();  // nobody reads the step any more\n", ""),
     "race_plain_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {"),
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Attention over bytes of E4M3 with a scale a token, as they are. Moved below the exponent of a
+// half, the bits of a code are a fp16 that is 2^-8 of its value, exactly, and so never infinite or
+// NaN. Codes lie, and lanes take them, as attend_affine.h has it for 8 bits. Scales of K go into
+// scores, those of V into weights.
+
+#include <cstdint>
+
+#include "kernels/body/attend_steps.h"
+#include "kernels/body/attend_sums.h"
+#include "kernels/body/fp8_decode.h"
+
+namespace cairn::kernels {
+
+inline constexpr float kE4m3Unit = 256.0F;  // of what products take for a code
+
+// What of 32 tokens is in shared memory.
+struct Fp8Step {
+  static constexpr uint32_t kBits = 8, kRowBytes = kAttendDim, kSteps = 3;  // steps under way
+  alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
+  alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
+  alignas(16) uint16_t k_scales[kStepTokens];
+  alignas(16) uint16_t v_scales[kStepTokens];
+  uint32_t tokens;    // that there are
+  uint32_t status;    // whose they are
+  uint32_t is_first;  // of its part
+};
+using Fp8AttendShared = StepsShared<Fp8Step>;
+
+// Eight scales a piece; behind the last of the tile there is padding.
+CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
+                               Fp8Step* step) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, first = lane % 4 * 8;
+  if (lane >= 8 || first >= tokens) return;
+  const uint8_t* scales = part.image + (lane < 4 ? part.k_params : part.v_params);
+  CopyAsync16((lane < 4 ? step->k_scales : step->v_scales) + first, scales + 2 * (token + first));
+}
+
+// Bytes 0 and 2 of a word, or 1 and 3, as halves.
+CAIRN_DEVICE uint32_t E4m3Pair(uint32_t word, uint32_t i) {
+  return i == 0 ? (word << 7 & 0x3F803F80U) | (word << 8 & 0x80008000U)
+                : (word >> 1 & 0x3F803F80U) | (word & 0x80008000U);
+}
+
+// Finds codes that are NaNs: a magnitude of 127 carries into the sign.
+struct NanFinder {
+  uint32_t seen = 0;
+
+  CAIRN_DEVICE_MEMBER void Look(uint32_t word) { seen |= (word & 0x7F7F7F7FU) + 0x01010101U; }
+  [[nodiscard]] CAIRN_DEVICE_MEMBER bool HasFound() const { return (seen & 0x80808080U) != 0; }
+};
+
+// A lane checks the scales of a token, or has it say nothing where there is none.
+CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step* step, Fault* fault) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  if (lane < tokens) {
+    const bool are_scales = step->k_scales[lane] < 0x7C00 && step->v_scales[lane] < 0x7C00;
+    if (!are_scales) *fault = Worse(*fault, Fault::kBadTile);
+  } else {
+    step->v_scales[lane] = 0;
+    for (uint32_t piece = 0; piece < Fp8Step::kRowBytes; piece += 16) {
+      *reinterpret_cast<Words4*>(step->k_codes + lane * Fp8Step::kRowBytes + piece) = {0, 0, 0, 0};
+      *reinterpret_cast<Words4*>(step->v_codes + VSlotOf(lane) * Fp8Step::kRowBytes + piece) = {
+          0, 0, 0, 0};
+    }
+  }
+  if (tokens < kStepTokens) SyncWarp();
+}
+
+// Scores of 8 tokens, of those from `first` on.
+CAIRN_DEVICE void ScoreFp8(const Fp8Step& step, uint32_t first, const Words4 (&queries)[2][4],
+                           NanFinder* nans, float (&scores)[4]) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, p = lane % 4;
+  const KeyWords<8> words(step, first);
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) scores[i] = 0.0F;
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) {
+    nans->Look(words.of[i]);
+    const Words4& a = queries[0][i / 2];
+    const Words4& b = queries[1][i / 2];
+    const uint32_t rows[4] = {i % 2 == 0 ? a.x : a.z, i % 2 == 0 ? b.x : b.z,
+                              i % 2 == 0 ? a.y : a.w, i % 2 == 0 ? b.y : b.w};
+    MmaHalves(scores, rows, {E4m3Pair(words.of[i], 0), E4m3Pair(words.of[i], 1)});
+  }
+  const uint32_t scales = *reinterpret_cast<const uint32_t*>(step.k_scales + first + 2 * p);
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    scores[i] =
+        codecs::Multiply(scores[i], HalfToFloat(i % 2 == 0 ? scales & 0xFFFF : scales >> 16));
+  }
+}
+
+// Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
+CAIRN_DEVICE void AddFp8(const Fp8Step& step, uint32_t first, const float (&weights)[2][4],
+                         NanFinder* nans, AffineSums* sums) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
+  uint32_t pairs[4], scaled[4];
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    pairs[i] = PackFp16(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
+    const auto scales =
+        *reinterpret_cast<const uint32_t*>(step.v_scales + first + 8 * (i / 2) + 2 * p);
+    scaled[i] = MultiplyHalves(pairs[i], scales);
+  }
+  const uint32_t ones = g == 7 ? 0x3C003C00U : 0;
+  MmaHalves(sums->extras, pairs, {ones, ones});
+  CAIRN_UNROLL
+  for (uint32_t group = 0; group < kAttendVGroups; ++group) {
+    const ValuePairs<8> a(step, first, group), b(step, first + 8, group);
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      nans->Look(a.of[i]);
+      nans->Look(b.of[i]);
+    }
+    CAIRN_UNROLL
+    for (uint32_t j = 0; j < 8; ++j) {
+      MmaHalves(sums->outputs[group][j], scaled,
+                {E4m3Pair(a.of[j / 2], j % 2), E4m3Pair(b.of[j / 2], j % 2)});
+    }
+  }
+}
+
+// What a warp has of a work.
+CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, const AttendWork& work,
+                         Fp8AttendShared* shared, AffineSums* sums) {
+  Words4 queries[2][4];
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) {
+    queries[i / 4][i % 4] = shared->queries[i / 4][i % 4][ThreadIndex() % kWarpLanes];
+  }
+  ForEachStep(args, reader, work, shared, [&](Fp8Step& step, Fault* fault) {
+    const uint32_t tokens = Uniform(step.tokens);
+    CheckScales(tokens, &step, fault);
+    NanFinder nans;
+    float scores[4][4];
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) ScoreFp8(step, 8 * i, queries, &nans, scores[i]);
+    WeighTokens(shared->factors, tokens, scores, sums);
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < 4; i += 2) {
+      const float weights[2][4] = {
+          {scores[i][0], scores[i][1], scores[i][2], scores[i][3]},
+          {scores[i + 1][0], scores[i + 1][1], scores[i + 1][2], scores[i + 1][3]}};
+      AddFp8(step, 8 * i, weights, &nans, sums);
+    }
+    if (nans.HasFound()) *fault = Worse(*fault, Fault::kBadTile);
+  });
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 2) AttendFp8(AttendArgs args) {
+  CAIRN_SHARED(Fp8AttendShared, shared);
+  const AttendReader reader(args.plan, static_cast<uint32_t>(AttendList::kFp8));
+  for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
+    const AttendWork work = reader.Work(i);
+    LayOutQueries(reader, work, kE4m3Unit, &shared);
+    SyncBlock();
+    AffineSums sums{};
+    sums.largest[0] = sums.largest[1] = kNoScore;
+    SumFp8(args, reader, work, &shared, &sums);
+    SyncBlock();  // outputs lie where steps were
+    LeaveSums(
+        sums, [](uint32_t) { return kE4m3Unit; }, &shared);
+    SyncBlock();
+    JoinWarps(reader.SlotFloats(), shared, RowCount(reader.Queries(work.queries), work),
+              SlotOf(args, reader.SlotFloats(), work.slot));
+    SyncBlock();  // shared memory is of the next work
+  }
+}
+
+}  // namespace cairn::kernels
