@@ -104,25 +104,56 @@ def check_serves(root):
     shutil.rmtree(root / "run" / "cairn")
 
 
+STUB = """#!/bin/sh
+echo "$*" >> /tmp/systemctl
+[ "$1" != enable ] || ln -s /lib/systemd/system/cairnd.service /etc/systemd/system/multi-user.target.wants/
+"""
+
+
+@pytest.fixture
+def systemctl(bare):
+    """What the package has systemd do: a function that gives the calls since its last."""
+    (bare / "etc/systemd/system/multi-user.target.wants").mkdir(parents=True, exist_ok=True)
+    stub, calls = bare / "usr/local/bin/systemctl", bare / "tmp/systemctl"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+
+    def since():
+        said = calls.read_text().splitlines() if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return said
+
+    return since
+
+
 def test_the_same_programs_make_the_same_package(bare):
     digests = {hashlib.sha256(pathlib.Path(build()).read_bytes()).hexdigest() for _ in range(2)}
     assert len(digests) == 1
 
 
-def test_installs_serves_and_leaves_nothing(bare):
+def test_installs_serves_and_leaves_nothing(bare, systemctl):
     before = files(bare)
     shutil.copy(build(), bare / "tmp" / "cairn.deb")
     chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")
+    assert systemctl() == ["enable cairnd.service"], "an image that is being made runs no systemd, and has it start"
     assert "cairn:x:" in (bare / "etc" / "passwd").read_text()
     check_unit(bare)
     check_pages(bare)
     check_serves(bare)
+    running = bare / "run" / "systemd" / "system"
+    running.mkdir(parents=True, exist_ok=True)
+    restart = ["daemon-reload", "--quiet is-enabled cairnd.service", "restart cairnd.service"]
     chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")  # again, as an upgrade does
+    assert systemctl() == ["daemon-reload", *restart]
     config = bare / "etc" / "cairn" / "cairnd.yaml"
     config.write_text(config.read_text() + "log-level: debug\n")
+    chroot(bare, "dpkg", "-r", "cairn")
+    chroot(bare, "dpkg", "-i", "/tmp/cairn.deb")
+    assert systemctl() == ["stop cairnd.service", "daemon-reload", *restart], "it runs again after a removal"
     chroot(bare, "dpkg", "-r", "cairn")
     assert config.read_text().endswith("log-level: debug\n"), "a change of the operator's outlives a removal"
     assert (bare / "var" / "lib" / "cairn").exists(), "and so does the SSD tier"
     chroot(bare, "dpkg", "-P", "cairn")
+    shutil.rmtree(running.parent)
     assert files(bare) - before - LEFT == set()
     assert before - files(bare) == set()
