@@ -227,6 +227,15 @@ def test_ucx_is_fenced(render):
     ]
 
 
+def test_takes_every_recipe():
+    said = json.loads(subprocess.run([BIN / "cairnctl", "version", "--json"], capture_output=True, check=True).stdout)
+    names = [name for name in said["recipes"].split(", ") if "BITS" not in name]
+    assert len(names) > 20
+    pattern = json.loads((CHART / "values.schema.json").read_text())["properties"]["recipe"]["pattern"]
+    for name in [*names, "cairn:2.3", "cairn-hot:2.4", "cairn:10.0*27"]:
+        assert re.search(pattern, name), name
+
+
 REFUSALS = [
     (["--set", "memory.hots=1Gi"], "additional properties 'hots' not allowed"),
     (["--set", "frm=daemonset"], "additional properties 'frm' not allowed"),
@@ -245,6 +254,7 @@ REFUSALS = [
     (["--set", "form=sidecar,ucx.enabled=true"], "form sidecar takes no ucx"),
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
     (["--set", "ssd.writeBudget=2TB"], "at '/ssd/writeBudget': '2TB' does not match pattern"),
+    (["--set", "recipe=kivi:3"], "at '/recipe': 'kivi:3' does not match pattern"),
     (["--set", "gpu.size=16Gi"], "gpu.size needs ssd.devices: no copy on a device is the only one"),
     (["--set", "gpu.size=16GB"], "at '/gpu/size': '16GB' does not match pattern"),
     (["--set", "gpu.device=64"], "at '/gpu/device': maximum: got 64, want 63"),
