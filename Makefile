@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
+.PHONY: help deps build programs wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
   kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
@@ -19,20 +19,24 @@ build: deps  ## build everything into build/release, binaries in build/release/b
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS)
 
-demo: build  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
+programs: deps  ## build cairnd, cairnctl and the SDKs alone: a third of `build`, which has the tests too
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS) --target programs
+
+demo: programs  ## a real model's KV cache travels through cairnd; TRANSPORT=local or ucx
 	$(PYTHON) client/examples/demo/run.py --transport $(TRANSPORT)
 
-demo-vllm: build  ## two vLLM engines share a cache (6 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
+demo-vllm: programs  ## two vLLM engines share a cache (6 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines client/examples/vllm/run.py
 
-wheel: build  ## the Python package as a wheel in build/wheel
+wheel: programs  ## the Python package as a wheel in build/wheel
 	$(PYTHON) client/python/build_wheel.py --out build/wheel
 
-image: build  ## a container image in build/image, and its bill of materials
+image: programs  ## a container image in build/image, and its bill of materials
 	.ci/ops
 	cmake/packaging/image/build build/release/bin
 
-package: build  ## a Debian package in build/deb
+package: programs  ## a Debian package in build/deb
 	.ci/ops
 	cmake/packaging/deb/build build/release/bin
 

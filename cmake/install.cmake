@@ -47,6 +47,13 @@ install(TARGETS ${sdk} EXPORT cairn
 install(DIRECTORY ${PROJECT_BINARY_DIR}/proto/generated/ DESTINATION ${headers} COMPONENT sdk
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT cairn NAMESPACE cairn:: FILE cairn-targets.cmake DESTINATION ${package} COMPONENT sdk)
+
+# All that is installed, and nothing else.
+add_custom_target(programs DEPENDS cairnd cairnctl cairn ${sdk})
+if(TARGET cairn_ucx)
+  add_dependencies(programs cairn_ucx)
+endif()
+
 set(find_cuda)
 if(CMAKE_CUDA_COMPILER)
   set(find_cuda "find_dependency(CUDAToolkit)")  # for its static runtime

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs outside of the tree build against what `cmake --install` leaves, one in C++ by find_package(cairn), one in C by pkg-config,
-and work with the daemon that is installed beside it.
+"""Programs outside of the tree build against what `cmake --install` leaves, one in C++ by find_package(cairn), one in C by pkg-config, the
+one in C of docs/tutorials/cpp.md by the commands there, and work with the daemon that is installed beside it.
 
 usage: install_test.py CMAKE BUILD CXX_PROGRAM.cc C_PROGRAM.c
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+TUTORIAL = pathlib.Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "cpp.md"
 LISTS = """
 cmake_minimum_required(VERSION 3.25)
 project(outside LANGUAGES C CXX)
@@ -40,6 +41,14 @@ def check_nothing_points_home(prefix, build):
             sys.exit(f"{path} names the tree")
 
 
+def build_first(folder, prefix):
+    """The C program of the tutorial, by its commands."""
+    text = TUTORIAL.read_text()
+    (folder / "first.c").write_text(re.search(r"^```c\n(.*?)^```", text, re.MULTILINE | re.DOTALL).group(1))
+    commands = re.search(r"^(export PKG_CONFIG_PATH=.*?)^\./first", text, re.MULTILINE | re.DOTALL).group(1)
+    run("sh", "-ec", commands.replace("/opt/cairn", str(prefix)), cwd=folder)
+
+
 def main():
     cmake, build, in_cxx, in_c = sys.argv[1:5]
     build = pathlib.Path(build).resolve()
@@ -56,6 +65,7 @@ def main():
         environment = os.environ | {"PKG_CONFIG_PATH": str(pkgconfig)}
         run(cmake, "-S", outside, "-B", outside / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", env=environment)
         run(cmake, "--build", outside / "build")
+        build_first(outside, prefix)
         daemon = subprocess.Popen(
             [prefix / "bin" / "cairnd", "--control=127.0.0.1:0", "--http=off", f"--socket={folder}/cairnd.sock", "--host-bytes=64MiB"],
             stdout=subprocess.PIPE,
@@ -65,6 +75,7 @@ def main():
             control = re.search(r"control=(\S+)", daemon.stdout.readline()).group(1)
             run(outside / "build" / "in_cxx", control)
             run(outside / "build" / "in_c", control)
+            assert run(outside / "first", control).startswith("OK")
             assert "host" in run(prefix / "bin" / "cairnctl", "status", "--control", control)
         finally:
             daemon.kill()
