@@ -21,7 +21,7 @@ using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
 constexpr uint32_t kAffineLists = 4;               // with fp8
-constexpr uint32_t kFastLists = kAffineLists + 2;  // a warp a part
+constexpr uint32_t kFastLists = kAffineLists + 4;  // a warp a part
 
 static_assert(sizeof(AttendHeader) % 16 == 0 && sizeof(AttendQueries) % 16 == 0);
 static_assert(sizeof(PlaneRecord) % 16 == 0 && sizeof(AttendWork) % 4 == 0);
@@ -73,18 +73,19 @@ AttendList SlowList(const AttendJob& job) {
   return is_narrow ? AttendList::kNarrow : AttendList::kWide;
 }
 
-// Heads that the fast kernels have.
-bool IsFast(const AttendJob& job) {
+// Heads that the fast kernels have, of kAttendDim, and of source bits kAttendSmallDim too.
+bool IsFast(const AttendJob& job, uint32_t dim = kAttendDim) {
   const codecs::TileShape& tile = job.tile;
-  return tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 &&
-         tile.k_dim == kAttendDim && tile.v_dim == kAttendDim;
+  return tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 && tile.k_dim == dim &&
+         tile.v_dim == dim;
 }
 
 // The list of a job's source bits.
 //   unit  bytes that their rows are at multiples of
 AttendList PlainList(const AttendJob& job, uint32_t unit) {
-  if (IsFast(job) && unit == kUnitMax) {
-    return static_cast<AttendList>(AttendPlainList(job.tile.dtype));
+  const bool is_fast = IsFast(job) || IsFast(job, kAttendSmallDim);
+  if (is_fast && unit == kUnitMax) {
+    return static_cast<AttendList>(AttendPlainList(job.tile.dtype, job.tile.k_dim));
   }
   return SlowList(job);
 }

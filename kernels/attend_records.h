@@ -15,6 +15,7 @@ namespace cairn::kernels {
 inline constexpr uint32_t kAttendThreads = 128;    // of a block of the fast kernels
 inline constexpr uint32_t kAttendRows = 16;        // query rows of a work
 inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…, kFp8, kPlain…
+inline constexpr uint32_t kAttendSmallDim = 64;    // of AttendList::kPlain64…
 inline constexpr uint32_t kAttendKGroup = 128;     // likewise: tokens that share a (min, range)
 inline constexpr uint32_t kAttendVGroup = 64;      // likewise: channels
 inline constexpr uint32_t kAttendNarrowDim = 128;  // of AttendList::kNarrow, at most
@@ -28,6 +29,8 @@ enum class AttendList : uint8_t {
   kFp8,        // likewise, in bytes of E4M3 with a scale a token
   kPlainBf16,  // source bits of heads of 128, in tiles or in rows of whole 16 bytes
   kPlainFp16,
+  kPlain64Bf16,  // likewise, of heads of 64
+  kPlain64Fp16,
   kNarrow,  // source bits, codes between a (min, range), and fp8
   kWide,    // every form that can be attended to, and wider heads
   kMerge,
@@ -40,10 +43,13 @@ CAIRN_HD constexpr uint32_t AttendAffineList(uint32_t bits) {
                                : bits == 4 ? AttendList::kAffine4
                                            : AttendList::kAffine2);
 }
-// Of bf16 or fp16.
-CAIRN_HD constexpr uint32_t AttendPlainList(codecs::DType dtype) {
-  return static_cast<uint32_t>(dtype == codecs::DType::kBf16 ? AttendList::kPlainBf16
-                                                             : AttendList::kPlainFp16);
+// Of bf16 or fp16, and heads of kAttendDim or kAttendSmallDim.
+CAIRN_HD constexpr uint32_t AttendPlainList(codecs::DType dtype, uint32_t dim) {
+  const bool is_bf16 = dtype == codecs::DType::kBf16;
+  if (dim == kAttendDim) {
+    return static_cast<uint32_t>(is_bf16 ? AttendList::kPlainBf16 : AttendList::kPlainFp16);
+  }
+  return static_cast<uint32_t>(is_bf16 ? AttendList::kPlain64Bf16 : AttendList::kPlain64Fp16);
 }
 inline constexpr uint32_t kAttendPartLists = static_cast<uint32_t>(AttendList::kMerge);
 

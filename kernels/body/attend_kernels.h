@@ -29,10 +29,14 @@ void ForEachAttendKernel(Launch&& launch) {
       shape(AttendList::kAffine2, sizeof(AffineAttendShared<2>), kAttendThreads));
   launch.template Kernel<&AttendFp8>(
       shape(AttendList::kFp8, sizeof(Fp8AttendShared), kAttendThreads));
-  launch.template Kernel<&AttendPlain<codecs::DType::kBf16>>(
-      shape(AttendList::kPlainBf16, sizeof(PlainAttendShared), kAttendThreads));
-  launch.template Kernel<&AttendPlain<codecs::DType::kFp16>>(
-      shape(AttendList::kPlainFp16, sizeof(PlainAttendShared), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kBf16, kAttendDim>>(
+      shape(AttendList::kPlainBf16, sizeof(PlainAttendShared<kAttendDim>), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kFp16, kAttendDim>>(
+      shape(AttendList::kPlainFp16, sizeof(PlainAttendShared<kAttendDim>), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kBf16, kAttendSmallDim>>(
+      shape(AttendList::kPlain64Bf16, sizeof(PlainAttendShared<kAttendSmallDim>), kAttendThreads));
+  launch.template Kernel<&AttendPlain<codecs::DType::kFp16, kAttendSmallDim>>(
+      shape(AttendList::kPlain64Fp16, sizeof(PlainAttendShared<kAttendSmallDim>), kAttendThreads));
   launch.template Kernel<&AttendAny<NarrowShared>>(
       shape(AttendList::kNarrow, sizeof(NarrowShared), kBlockThreads));
   launch.template Kernel<&AttendAny<WideShared>>(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention over source bits of bf16 or fp16, of heads of 128: tails in the pages of a cache, and
-// raw tiles. As attend_affine.h has it, a warp 32 tokens at a time of every fourth part of its
+// Attention over source bits of bf16 or fp16, of heads of 64 or 128: tails in the pages of a cache,
+// and raw tiles. As attend_affine.h has it, a warp 32 tokens at a time of every fourth part of its
 // block's work. Lane 4 g + p is one of eight lanes g and of four lanes p, as products spread what
 // they take:
 //
@@ -18,8 +18,9 @@ namespace cairn::kernels {
 
 // What of 32 tokens is in shared memory. Pieces of 16 bytes are placed so that no two lanes of a
 // load have one bank.
+template <uint32_t kOfDim>
 struct PlainStep {
-  static constexpr uint32_t kRowBytes = 2 * kAttendDim, kPieces = kRowBytes / 16;
+  static constexpr uint32_t kDim = kOfDim, kRowBytes = 2 * kDim, kPieces = kRowBytes / 16;
   alignas(16) uint8_t k[kStepTokens * kRowBytes];
   alignas(16) uint8_t v[kStepTokens * kRowBytes];
   const uint8_t* places[2][kStepTokens];  // of K and V; null: no such token
@@ -28,36 +29,42 @@ struct PlainStep {
   uint32_t is_tail;
 };
 
+template <uint32_t kDim>
 struct PlainAttendShared {
-  static constexpr uint32_t kSteps = 2;  // under way; of three a block has no room on sm_80
-  Words4 queries[2][4][kWarpLanes];      // of rows g and g + 8: 32 channels for each lane
-  float factors[kAttendRows];            // of a row's sums to scores
+  static constexpr uint32_t kSteps = 2;      // under way; of three a block has no room on sm_80
+  Words4 queries[2][kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
+  float factors[kAttendRows];                // of a row's sums to scores
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
-    PlainStep steps[kAttendWarps][kSteps];
-    float outputs[kAttendWarps][kAttendRows][kAttendDim];
+    PlainStep<kDim> steps[kAttendWarps][kSteps];
+    float outputs[kAttendWarps][kAttendRows][kDim];
   };
 };
 
+template <uint32_t kDim>
 CAIRN_DEVICE uint32_t PlainKAt(uint32_t token, uint32_t piece) {
-  return token * PlainStep::kRowBytes + 16 * (piece ^ (token & 1) << 2);
+  return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 1) << 2);
 }
+template <uint32_t kDim>
 CAIRN_DEVICE uint32_t PlainVAt(uint32_t token, uint32_t piece) {
-  return token * PlainStep::kRowBytes + 16 * (piece ^ (token & 6));
+  return token * PlainStep<kDim>::kRowBytes + 16 * (piece ^ (token & 6));
 }
 
 // Where a token's source bits are; null: nowhere, with *fault where its page is none.
+template <uint32_t kDim>
 CAIRN_DEVICE const uint8_t* PlainPlace(const AttendReader& reader, const AttendPart& part,
                                        const TileTask& task, uint32_t token, Fault* fault) {
-  if (!part.is_tail) return task.source + (task.token_first + token) * PlainStep::kRowBytes;
+  if (!part.is_tail) return task.source + (task.token_first + token) * PlainStep<kDim>::kRowBytes;
   return PlaceOf(reader.Plane(task.plane), task.target, task.token_first + token, fault);
 }
 
 // Asks for up to 32 tokens of a part, from `token` on.
+template <uint32_t kDim>
 CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader,
                               const AttendPart& part, const AttendQueries& queries, uint32_t token,
-                              PlainStep* step) {
+                              PlainStep<kDim>* step) {
+  constexpr uint32_t kPieces = PlainStep<kDim>::kPieces, kRows = kWarpLanes / kPieces;  // at once
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   Fault fault = Fault::kNone;
   const uint32_t tail_tokens = part.is_tail ? TailTokens(queries, &fault) : 0;
@@ -66,8 +73,8 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
   const uint8_t* k = nullptr;
   const uint8_t* v = nullptr;
   if (token + lane < seen) {
-    k = PlainPlace(reader, part, part.k, token + lane, &fault);
-    v = PlainPlace(reader, part, part.v, token + lane, &fault);
+    k = PlainPlace<kDim>(reader, part, part.k, token + lane, &fault);
+    v = PlainPlace<kDim>(reader, part, part.v, token + lane, &fault);
   }
   if (fault != Fault::kNone) AtomicMax(args.status + part.status, static_cast<uint32_t>(fault));
   step->places[0][lane] = k;
@@ -81,13 +88,13 @@ CAIRN_DEVICE void AskForPlain(const AttendArgs& args, const AttendReader& reader
   }
   SyncWarp();
   CAIRN_UNROLL
-  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {
-    const uint32_t row = 2 * i + lane / PlainStep::kPieces, piece = lane % PlainStep::kPieces;
+  for (uint32_t i = 0; i < kPieces; ++i) {
+    const uint32_t row = kRows * i + lane / kPieces, piece = lane % kPieces;
     if ((there >> row & 1) != 0) {
-      CopyAsync16(step->k + PlainKAt(row, piece), step->places[0][row] + 16 * piece);
-      CopyAsync16(step->v + PlainVAt(row, piece), step->places[1][row] + 16 * piece);
+      CopyAsync16(step->k + PlainKAt<kDim>(row, piece), step->places[0][row] + 16 * piece);
+      CopyAsync16(step->v + PlainVAt<kDim>(row, piece), step->places[1][row] + 16 * piece);
     } else {  // has no weight, and is to be a number
-      *reinterpret_cast<Words4*>(step->v + PlainVAt(row, piece)) = {0, 0, 0, 0};
+      *reinterpret_cast<Words4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};
     }
   }
 }
@@ -99,8 +106,9 @@ struct PlainAsker {
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER bool IsOver() const { return index >= end; }
   // REQUIRES: !IsOver().
+  template <uint32_t kDim>
   CAIRN_DEVICE_MEMBER void Ask(const AttendArgs& args, const AttendReader& reader,
-                               const AttendQueries& queries, PlainStep* step) {
+                               const AttendQueries& queries, PlainStep<kDim>* step) {
     const auto part = reader.Part<AttendPart>(index);
     AskForPlain(args, reader, part, queries, token, step);
     token += kStepTokens;
@@ -120,15 +128,15 @@ CAIRN_DEVICE void MultiplyPlain(float (&d)[4], const uint32_t (&a)[4], const uin
 }
 
 // Scores of 8 tokens, of those from `first` on.
-template <codecs::DType kDType>
-CAIRN_DEVICE void ScorePlain(const PlainStep& step, uint32_t first, const Words4 (&queries)[2][4],
-                             float (&scores)[4]) {
+template <codecs::DType kDType, uint32_t kDim>
+CAIRN_DEVICE void ScorePlain(const PlainStep<kDim>& step, uint32_t first,
+                             const Words4 (&queries)[2][kDim / 32], float (&scores)[4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 4; ++i) scores[i] = 0.0F;
   CAIRN_UNROLL
-  for (uint32_t i = 0; i < 4; ++i) {
-    const auto k = *reinterpret_cast<const Words4*>(step.k + PlainKAt(first + g, 4 * i + p));
+  for (uint32_t i = 0; i < kDim / 32; ++i) {
+    const auto k = *reinterpret_cast<const Words4*>(step.k + PlainKAt<kDim>(first + g, 4 * i + p));
     const Words4& a = queries[0][i];
     const Words4& b = queries[1][i];
     MultiplyPlain<kDType>(scores, {a.x, b.x, a.y, b.y}, {k.x, k.y});
@@ -138,7 +146,8 @@ CAIRN_DEVICE void ScorePlain(const PlainStep& step, uint32_t first, const Words4
 
 // What rows do not see has no weight.
 //   behind  query tokens behind those of row g and g + 8
-CAIRN_DEVICE void MaskPlain(const PlainStep& step, const int32_t (&behind)[2],
+template <uint32_t kDim>
+CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)[2],
                             float (&scores)[4][4]) {
   const uint32_t p = ThreadIndex() % 4;
   const int32_t ends[2] = {step.end - (step.is_tail != 0 ? behind[0] : 0),
@@ -158,9 +167,9 @@ CAIRN_DEVICE uint32_t PackPlain(float low, float high) {
 }
 
 // Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
-template <codecs::DType kDType>
-CAIRN_DEVICE void AddPlain(const PlainStep& step, uint32_t first, const float (&weights)[2][4],
-                           AffineSums* sums) {
+template <codecs::DType kDType, uint32_t kDim>
+CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
+                           const float (&weights)[2][4], LaneSums<kDim / kAttendVGroup>* sums) {
   constexpr uint32_t kOnes = kDType == codecs::DType::kBf16 ? 0x3F803F80U : 0x3C003C00U;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   const uint32_t pairs[4] = {PackPlain<kDType>(weights[0][0], weights[0][1]),
@@ -170,14 +179,15 @@ CAIRN_DEVICE void AddPlain(const PlainStep& step, uint32_t first, const float (&
   const uint32_t ones = g == 7 ? kOnes : 0;
   MultiplyPlain<kDType>(sums->extras, pairs, {ones, ones});
   CAIRN_UNROLL
-  for (uint32_t group = 0; group < kAttendVGroups; ++group) {
+  for (uint32_t group = 0; group < kDim / kAttendVGroup; ++group) {
     uint32_t of[2][8];  // channels of two tokens each
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 2; ++i) {
       const uint32_t token = first + 8 * i + 2 * p;
-      const auto even = *reinterpret_cast<const Words4*>(step.v + PlainVAt(token, 8 * group + g));
+      const auto even =
+          *reinterpret_cast<const Words4*>(step.v + PlainVAt<kDim>(token, 8 * group + g));
       const auto odd =
-          *reinterpret_cast<const Words4*>(step.v + PlainVAt(token + 1, 8 * group + g));
+          *reinterpret_cast<const Words4*>(step.v + PlainVAt<kDim>(token + 1, 8 * group + g));
       const uint32_t low[4] = {even.x, even.y, even.z, even.w};
       const uint32_t high[4] = {odd.x, odd.y, odd.z, odd.w};
       CAIRN_UNROLL
@@ -193,14 +203,15 @@ CAIRN_DEVICE void AddPlain(const PlainStep& step, uint32_t first, const float (&
 }
 
 // Lays rows of queries out as lanes take them. Zeros are of rows that there are not.
+template <uint32_t kDim>
 CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& work,
-                              PlainAttendShared* shared) {
-  constexpr uint32_t kPieces = PlainStep::kPieces;
+                              PlainAttendShared<kDim>* shared) {
+  constexpr uint32_t kPieces = PlainStep<kDim>::kPieces;
   for (uint32_t i = ThreadIndex(); i < kAttendRows * kPieces; i += kAttendThreads) {
     const uint32_t row = i / kPieces, piece = i % kPieces;
     Words4 words{0, 0, 0, 0};
     if (row < RowCount(queries, work)) {
-      const uint64_t at = uint64_t{QueryOf(queries, work, row)} * PlainStep::kRowBytes + 16 * piece;
+      const uint64_t at = uint64_t{QueryOf(queries, work, row)} * (2 * kDim) + 16 * piece;
       words = LoadGlobal<Words4>(queries.queries + at);
     }
     shared->queries[row / 8][piece / 4][row % 8 * 4 + piece % 4] = words;
@@ -211,19 +222,20 @@ CAIRN_DEVICE void LayOutPlain(const AttendQueries& queries, const AttendWork& wo
 }
 
 // What a warp has of a work.
-template <codecs::DType kDType>
+template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
-                           const AttendWork& work, PlainAttendShared* shared, AffineSums* sums) {
-  constexpr uint32_t kSteps = PlainAttendShared::kSteps;
+                           const AttendWork& work, PlainAttendShared<kDim>* shared,
+                           LaneSums<kDim / kAttendVGroup>* sums) {
+  constexpr uint32_t kSteps = PlainAttendShared<kDim>::kSteps;
   const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes;
   const AttendQueries queries = reader.Queries(work.queries);
   PlainAsker asker{work.part_first + warp, work.part_first + work.part_count, 0};
-  Words4 rows[2][4];
+  Words4 rows[2][kDim / 32];
   int32_t behind[2];
   CAIRN_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     CAIRN_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) rows[half][i] = shared->queries[half][i][lane];
+    for (uint32_t i = 0; i < kDim / 32; ++i) rows[half][i] = shared->queries[half][i][lane];
     const uint32_t row = work.row_first + lane / 4 + 8 * half;
     const bool is_behind = queries.is_causal && row < queries.rows;
     behind[half] =
@@ -239,7 +251,7 @@ CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
     CopyCommit();
     at = at == kSteps - 1 ? 0 : at + 1;
     if (round + 1 < kSteps) continue;
-    const PlainStep& step = shared->steps[warp][at];
+    const PlainStep<kDim>& step = shared->steps[warp][at];
     CopyWait<kSteps - 1>();
     SyncWarp();
     float scores[4][4];
@@ -260,15 +272,15 @@ CAIRN_DEVICE void SumPlain(const AttendArgs& args, const AttendReader& reader,
   CopyWait<0>();
 }
 
-template <codecs::DType kDType>
+template <codecs::DType kDType, uint32_t kDim>
 CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 1) AttendPlain(AttendArgs args) {
-  CAIRN_SHARED(PlainAttendShared, shared);
-  const AttendReader reader(args.plan, AttendPlainList(kDType));
+  CAIRN_SHARED(PlainAttendShared<kDim>, shared);
+  const AttendReader reader(args.plan, AttendPlainList(kDType, kDim));
   for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
     const AttendWork work = reader.Work(i);
     LayOutPlain(reader.Queries(work.queries), work, &shared);
     SyncBlock();
-    AffineSums sums{};
+    LaneSums<kDim / kAttendVGroup> sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;
     SumPlain<kDType>(args, reader, work, &shared, &sums);
     SyncBlock();  // outputs lie where steps were

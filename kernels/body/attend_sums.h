@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What products of halves sum up to: 16 rows of queries by 128 channels, of the tokens that a warp
-// has seen. A warp has sums of its own, and the block joins them at the end of a work. Lane 4 g + p
-// has rows g and g + 8.
+// What products of halves sum up to: 16 rows of queries by 64 or 128 channels, of the tokens that a
+// warp has seen. A warp has sums of its own, and the block joins them at the end of a work. Lane 4
+// g + p has rows g and g + 8.
 
 #include <cstdint>
 
@@ -15,15 +15,18 @@ inline constexpr uint32_t kStepTokens = 32;  // of a warp at once
 inline constexpr uint32_t kAttendVGroups = kAttendDim / kAttendVGroup;
 
 // What a lane has of the sums of its warp.
-struct AffineSums {
-  float outputs[kAttendVGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
-  float extras[4];                      // columns 0 and 1: of min of a group of V; 7: of weights
-  float largest[2];                     // score of row g and g + 8
+template <uint32_t kGroups>
+struct LaneSums {
+  float outputs[kGroups][8][4];  // of code j of lane g: of rows g and g + 8, in columns
+  float extras[4];               // columns 0 and 1: of min of a group of V; 7: of weights
+  float largest[2];              // score of row g and g + 8
 };
+using AffineSums = LaneSums<kAttendVGroups>;
 
 // Turns scores of 32 tokens into weights, and sums to what they are beside them.
+template <uint32_t kGroups>
 CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&scores)[4][4],
-                              AffineSums* sums) {
+                              LaneSums<kGroups>* sums) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   const float by[2] = {factors[g], factors[g + 8]};
   if (tokens < kStepTokens) {
@@ -49,7 +52,7 @@ CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&sco
     const float shrink[2] = {Exp2Near(codecs::Add(sums->largest[0], -largest[0])),
                              Exp2Near(codecs::Add(sums->largest[1], -largest[1]))};
     CAIRN_UNROLL
-    for (uint32_t i = 0; i < 32 * kAttendVGroups; ++i) {
+    for (uint32_t i = 0; i < 32 * kGroups; ++i) {
       float& sum = sums->outputs[i / 32][i / 4 % 8][i % 4];
       sum = codecs::Multiply(sum, shrink[i % 4 / 2]);
     }
@@ -69,8 +72,8 @@ CAIRN_DEVICE void WeighTokens(const float* factors, uint32_t tokens, float (&sco
 
 // Puts the sums of a warp where the block finds them.
 //   unit_of(j)  what the outputs of channel j of eight are to be multiplied with
-template <typename Shared, typename UnitOf>
-CAIRN_DEVICE void LeaveSums(const AffineSums& sums, UnitOf unit_of, Shared* shared) {
+template <uint32_t kGroups, typename Shared, typename UnitOf>
+CAIRN_DEVICE void LeaveSums(const LaneSums<kGroups>& sums, UnitOf unit_of, Shared* shared) {
   const uint32_t warp = WarpOfBlock(), lane = ThreadIndex() % kWarpLanes, g = lane / 4,
                  p = lane % 4;
   CAIRN_UNROLL
@@ -84,7 +87,7 @@ CAIRN_DEVICE void LeaveSums(const AffineSums& sums, UnitOf unit_of, Shared* shar
     }
     float* outputs = shared->outputs[warp][g + 8 * row];
     CAIRN_UNROLL
-    for (uint32_t i = 0; i < 16 * kAttendVGroups; ++i) {
+    for (uint32_t i = 0; i < 16 * kGroups; ++i) {
       const uint32_t group = i / 16, j = i / 2 % 8, column = i % 2;
       outputs[kAttendVGroup * group + 8 * (2 * p + column) + j] = codecs::Add(
           codecs::Multiply(sums.outputs[group][j][2 * row + column], unit_of(j)), mins[group]);
@@ -96,6 +99,8 @@ CAIRN_DEVICE void LeaveSums(const AffineSums& sums, UnitOf unit_of, Shared* shar
 template <typename Shared>
 CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const Shared& shared, uint32_t rows,
                             float* slot) {
+  constexpr uint32_t kDim = sizeof(shared.outputs[0][0]) / sizeof(float);
+  if (kDim < kAttendThreads && ThreadIndex() >= kDim) return;
   for (uint32_t row = 0; row < rows; ++row) {
     float largest = shared.largest[0][row];
     for (uint32_t i = 1; i < kAttendWarps; ++i) largest = Larger(largest, shared.largest[i][row]);
@@ -105,7 +110,7 @@ CAIRN_DEVICE void JoinWarps(uint32_t slot_floats, const Shared& shared, uint32_t
       sum = FusedMultiplyAdd(factor, shared.sums[i][row], sum);
       output = FusedMultiplyAdd(factor, shared.outputs[i][row][ThreadIndex()], output);
     }
-    StoreGlobal(slot + row * kAttendDim + ThreadIndex(),
+    StoreGlobal(slot + row * kDim + ThreadIndex(),
                 sum == 0.0F ? 0.0F : codecs::Divide(output, sum));
     if (ThreadIndex() == 0) StoreGlobal(LogSumsOf(slot_floats, slot) + row, LogSumOf(largest, sum));
   }

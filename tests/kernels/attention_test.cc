@@ -103,17 +103,18 @@ TEST_F(AttentionTest, EveryFormThatHasAPlaceForEachCode) {
   EXPECT_GT(wide, 10U);
 }
 
-// Tails of any length and raw tiles of heads of 128, some of them where rows are at no multiple of
-// 16 bytes.
+// Tails of any length and raw tiles of heads of 64 and 128, some of them where rows are at no
+// multiple of 16 bytes.
 TEST_F(AttentionTest, SourceBitsOfWholeHeads) {
-  uint32_t plain = 0, slow = 0;
+  uint32_t plain = 0, small = 0, slow = 0;
   for (uint32_t round = 0; round < 16; ++round) {
     SCOPED_TRACE(round);
     const DType dtype = round % 2 == 0 ? DType::kBf16 : DType::kFp16;
     works_wanted_ = round % 4 == 0 ? 1 : 64;
     const auto tokens = static_cast<uint16_t>(1 + Below(300));
+    const uint32_t dim = round % 8 < 4 ? 128 : 64;
     Sequence sequence =
-        MakeSequence("raw", Kv(dtype, 128, 128), {&tokens, round % 3 == 0 ? 1U : 0U});
+        MakeSequence("raw", Kv(dtype, dim, dim), {&tokens, round % 3 == 0 ? 1U : 0U});
     sequence.rows_of_token = 1 + Below(5);
     sequence.query_tokens = 1 + Below(5);
     sequence.is_causal = round % 4 < 2;
@@ -123,9 +124,11 @@ TEST_F(AttentionTest, SourceBitsOfWholeHeads) {
     Check(std::move(sequence),
           round % 5 == 4 ? Tolerance{3 * near.output, 3 * near.log_sum} : near);
     plain += Works(AttendList::kPlainBf16) + Works(AttendList::kPlainFp16);
+    small += Works(AttendList::kPlain64Bf16) + Works(AttendList::kPlain64Fp16);
     slow += Works(AttendList::kNarrow) + Works(AttendList::kWide);
   }
-  EXPECT_GT(plain, 20U);
+  EXPECT_GT(plain, 10U);
+  EXPECT_GT(small, 10U);
   EXPECT_EQ(slow, 0U);
 }
 

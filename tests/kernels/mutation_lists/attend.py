@@ -59,9 +59,11 @@ MUTATIONS = {
     "plain_end": (ATTENTION, ATTEND_PLAIN, "static_cast<int32_t>(token) < ends[i % 4 / 2];", "static_cast<int32_t>(token) <= ends[i % 4 / 2];"),
     "plain_behind": (ATTENTION, ATTEND_PLAIN, "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[1] : 0)};", "behind[0] : 0),\n                           step.end - (step.is_tail != 0 ? behind[0] : 0)};"),
     "plain_tile_is_no_tail": (ATTENTION, ATTEND_PLAIN, "step.end - (step.is_tail != 0 ? behind[0] : 0),", "step.end - behind[0],"),
-    "plain_zeros": (ATTENTION, ATTEND_PLAIN, "*reinterpret_cast<Words4*>(step->v + PlainVAt(row, piece)) = {0, 0, 0, 0};", ""),
-    "plain_v_place": (ATTENTION, ATTEND_PLAIN, "v = PlainPlace(reader, part, part.v, token + lane, &fault);", "v = PlainPlace(reader, part, part.v, lane, &fault);"),
+    "plain_zeros": (ATTENTION, ATTEND_PLAIN, "*reinterpret_cast<Words4*>(step->v + PlainVAt<kDim>(row, piece)) = {0, 0, 0, 0};", ""),
+    "plain_v_place": (ATTENTION, ATTEND_PLAIN, "v = PlainPlace<kDim>(reader, part, part.v, token + lane, &fault);", "v = PlainPlace<kDim>(reader, part, part.v, lane, &fault);"),
     "plain_ones": (ATTENTION, ATTEND_PLAIN, "g == 7 ? kOnes : 0", "g == 6 ? kOnes : 0"),
+    "plain_rows": (ATTENTION, ATTEND_PLAIN, "kRows * i + lane / kPieces", "2 * i + lane / kPieces"),
+    "plain_join": (ATTENTION, ATTEND_SUMS, "  if (kDim < kAttendThreads && ThreadIndex() >= kDim) return;\n", ""),
     "plain_pairs": (ATTENTION, ATTEND_PLAIN, "j % 2 == 0 ? 0x5410 : 0x7632", "j % 2 == 0 ? 0x5410 : 0x5432"),
     "plain_no_wait": (ATTENTION, ATTEND_PLAIN, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    SyncWarp();\n"),
     "plain_no_sync_steps": (ATTENTION, ATTEND_PLAIN, "    SyncBlock();  // outputs lie where steps were\n", ""),
@@ -72,5 +74,5 @@ MUTATIONS = {
 RACES = {
     "race_attend_wait": (ATTENTION, ATTEND_STEPS, "    CopyWait<kSteps - 1>();\n    SyncWarp();\n", "    CopyWait<kSteps - 1>();\n"),
     "race_attend_step": (ATTENTION, ATTEND_STEPS, "    SyncWarp();  // nobody reads the step any more\n", ""),
-    "race_plain_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < PlainStep::kPieces; ++i) {"),
+    "race_plain_places": (ATTENTION, ATTEND_PLAIN, "  SyncWarp();\n  CAIRN_UNROLL\n  for (uint32_t i = 0; i < kPieces; ++i) {", "  CAIRN_UNROLL\n  for (uint32_t i = 0; i < kPieces; ++i) {"),
 }
