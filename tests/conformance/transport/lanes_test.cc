@@ -165,7 +165,7 @@ TEST_F(LanesTest, AFullQueueRefuses) {
 TEST_F(LanesTest, IdleLanesSleep) {
   StartServer({.lanes = 2});
   std::vector<std::unique_ptr<Connection>> connections;
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 4; ++i) {
     connections.push_back(Connect());
   }
   absl::SleepFor(absl::Milliseconds(100));
