@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM connector in a real vLLM, with SmolLM2: `make test-engines`. Three engines, one after the
+"""The vLLM connector in a real vLLM, with SmolLM2: `make test-engines`. Four engines, one after the
 other: what the first computes the second loads, also after cairnd was killed in the middle of a
-load and came back; the third has other weights by name, and no daemon when it starts."""
+load and came back; another loads it layer by layer; the last has other weights by name, and no
+daemon when it starts."""
 
 import argparse
 import os
@@ -20,7 +21,7 @@ import cairn  # noqa: E402
 from process import EngineProcess, config_of  # noqa: E402
 from smollm2 import make  # noqa: E402
 
-STORE_TOKENS = 128
+STORE_TOKENS, ENGINE_TOKENS = 128, 32  # a block
 PROMPT_TOKENS, CACHEABLE_TOKENS = 2184, 2176
 TOKEN_BYTES = 23040  # of KV
 HANG_SECONDS_MAX = 240.0  # of one answer, on a machine that others use
@@ -46,9 +47,10 @@ class Daemon:
             try:
                 with cairn.connect(self.control) as client:
                     return client.stats()
-            except cairn.Error:
+            except cairn.Error as error:
                 if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise SystemExit(f"cairnd did not start, see {self._log.name}") from None
+                    log = pathlib.Path(self._log.name).read_text(encoding="utf-8")
+                    raise SystemExit(f"cairnd did not start: {error}; its log:\n{log}") from None
                 time.sleep(0.1)
 
     def wait_for_ssd(self, count):
@@ -84,7 +86,7 @@ def first_engine(check, make_engine, daemon):
         check("the first engine computes all", cached == 0, f"{cold:.3f} s, {text!r}")
         deadline = time.monotonic() + 60
         metrics = {"vllm:cairn_saved_blocks": 0}
-        while metrics["vllm:cairn_saved_blocks"] < 68 and time.monotonic() < deadline:
+        while metrics["vllm:cairn_saved_blocks"] < CACHEABLE_TOKENS // ENGINE_TOKENS and time.monotonic() < deadline:
             engine.generate(tokens[50:90], 1)  # figures come with a step
             metrics = engine.do("metrics")
     with cairn.connect(daemon.control) as client:
@@ -130,6 +132,16 @@ def second_engine(check, make_engine, daemon, tokens, text, cold):
         check("after its restart, hits from the SSD tier", is_hit, cached)
 
 
+def layered_engine(check, make_engine, tokens, text):
+    with make_engine("layered", layer_wise=True) as engine:
+        engine.generate(tokens[50:90], 4)
+        for _ in range(2):
+            same, cached, warm, _ = engine.generate(tokens)
+            check("layer by layer, it loads as much", cached >= CACHEABLE_TOKENS - STORE_TOKENS, cached)
+            check("and goes on with the same text", same == text, f"{warm:.3f} s")
+            engine.do("reset")
+
+
 def third_engine(check, make_engine, daemon, tokens, text):
     daemon.kill()
     with make_engine("third", weights_revision="of another training") as engine:
@@ -169,6 +181,7 @@ def main():
             tokens, text, cold = first_engine(check, make_engine, daemon)
             check("the prompt is as long as it should be", len(tokens) == PROMPT_TOKENS)
             second_engine(check, make_engine, daemon, tokens, text, cold)
+            layered_engine(check, make_engine, tokens, text)
             third_engine(check, make_engine, daemon, tokens, text)
         finally:
             daemon.kill()

@@ -2,7 +2,9 @@
 """A vLLM engine in a process of its own, for the tests and the demo: reads a JSON object a line,
 answers with one. Run as: engine.py MODEL CONFIG, where CONFIG is JSON for --kv-transfer-config or -.
 
-    {"do": "generate", "tokens": [[…], …], "max_tokens": 24}  all prompts at once
+    {"do": "generate", "tokens": [[…], …], "max_tokens": 24, "logprobs": 20}  all prompts at once; for
+                         each token made, the so many likeliest ones, where that is asked for
+    {"do": "encode", "text": "…"}  its tokens
     {"do": "reset"}      forgets vLLM's own prefix cache
     {"do": "prompt"}     the tokens of the long prompt of the tests
     {"do": "metrics"}    of vLLM, those about caches
@@ -53,7 +55,12 @@ def generate(llm, command):
     for prompt in prompts:
         if "salt" in command:
             prompt["cache_salt"] = command["salt"]
-    params = SamplingParams(temperature=0, max_tokens=command["max_tokens"], ignore_eos=True)
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=command["max_tokens"],
+        ignore_eos=True,
+        logprobs=command.get("logprobs"),
+    )
     begin = time.monotonic()
     outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.monotonic() - begin
@@ -63,6 +70,11 @@ def generate(llm, command):
         "cached": [output.num_cached_tokens for output in outputs],
         "first_token": [output.metrics.first_token_latency for output in outputs],
         "seconds": seconds,
+        "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
+        "logprobs": [
+            [{token: given.logprob for token, given in one.items()} for one in output.outputs[0].logprobs or ()]
+            for output in outputs
+        ],
     }
 
 
@@ -86,6 +98,8 @@ def answer(llm, command):
         return generate(llm, command)
     if what == "reset":
         return {"ok": llm.reset_prefix_cache()}
+    if what == "encode":
+        return {"tokens": llm.get_tokenizer().encode(command["text"])}
     if what == "prompt":
         return {"tokens": long_prompt(llm)}
     if what == "metrics":
