@@ -57,20 +57,34 @@ def test_lives_through_a_release(cluster, values):
     assert not api.kinds()
 
 
-def documented_installs():
-    """The words of each `helm install` of the page."""
+def documented(verb):
+    """The words of each `helm VERB` of the page, but the namespace: it is the stand-in's own, and making one wants schemas, which it has not."""
     page = (ROOT / "docs" / "install" / "cluster.md").read_text().replace("\\\n", " ")
-    return [shlex.split(line)[1:] for line in page.splitlines() if line.startswith("helm install")]
+    found = [shlex.split(line)[1:] for line in page.splitlines() if line.startswith(f"helm {verb}")]
+    return [[word for word in words if word not in ("--namespace", "serving", "--create-namespace", "--wait")] for words in found]
 
 
-@pytest.mark.parametrize("words", documented_installs(), ids=lambda words: words[1])
+def test_the_page_upgrades_and_goes_back(cluster):
+    api, helm = cluster
+    ((_, name, _, *install), *_), (upgrade,), (back,), (end,) = map(documented, ["install", "upgrade", "rollback", "uninstall"])
+    images = []
+    for words in [["install", name, CHART, *install, *FAST], [*upgrade[:2], CHART, *upgrade[3:], *FAST], back]:
+        helm(*words)
+        (workload,) = [found for found in api.objects.values() if found["kind"] == "DaemonSet"]
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        images.append(container["image"])
+        assert "--host-bytes=65536MiB" in container["args"], "the release's values stay"
+    assert images == [f"registry.example/cairn:{tag}" for tag in ["0.1.0", "0.2.0", "0.1.0"]]
+    helm(*end)
+    assert not api.kinds()
+
+
+@pytest.mark.parametrize("words", documented("install"), ids=lambda words: words[1])
 def test_the_page_installs_what_it_says(cluster, words, tmp_path):
     api, helm = cluster
     shutil.copytree(ROOT / "helm", tmp_path / "helm")
     helm("dependency", "update", tmp_path / "helm" / "examples" / "vllm")
     words = [str(tmp_path / word) if word.startswith("helm/") else word for word in words]
-    # The namespace is the stand-in's own, and making one wants schemas, which it has not.
-    words = [word for word in words if word not in ("--namespace", "serving", "--create-namespace", "--wait")]
     assert "STATUS: deployed" in helm(*words, *FAST)
     assert {kind for kind, _ in api.kinds()} & {"DaemonSet", "StatefulSet", "Deployment"}
 
