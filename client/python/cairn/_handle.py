@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -77,3 +78,18 @@ class Handle:
                 f"this {self._what} belongs to process {self._pid} and cannot be used after fork"
                 f" in process {os.getpid()}: start workers with spawn, or connect after the fork"
             )
+
+
+def handle_within(
+    parent: Handle, owner: object, what: str, address: int, closer: Callable[[int], None]
+) -> Handle:
+    """A handle that keeps `parent` open until it is closed itself, with `owner` at the latest."""
+
+    def close(closed: int) -> None:
+        closer(closed)
+        parent.let_go()
+
+    parent.keep()
+    handle = Handle(what, address, close)
+    weakref.finalize(owner, handle.close)
+    return handle

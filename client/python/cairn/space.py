@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _ffi, keys
-from ._handle import Handle
+from ._handle import Handle, handle_within
 from ._side_objects import SideObjects
 from .errors import (
     Error,
@@ -60,7 +60,9 @@ class Space(SideObjects):
     ) -> None:
         self._client = client  # keeps the session open
         self._client_handle = client_handle
-        self._handle = Handle("space", address, _ffi.library().cairn_space_close)
+        self._handle = handle_within(
+            client_handle, self, "space", address, _ffi.library().cairn_space_close
+        )
         self.spec = spec
         info = _ffi.SpaceInfo()
         with self._handle.use() as space:

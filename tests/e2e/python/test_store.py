@@ -2,6 +2,7 @@
 """The package against a real cairnd."""
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import cairn
 import numpy as np
 import pytest
+from cairn import _ffi
 from conftest import DIM, HEADS, LAYERS, TOKENS, as_float, make_kv, open_space
 
 
@@ -271,6 +273,22 @@ def test_closed_and_unreachable(daemon):
     with pytest.raises((cairn.UnavailableError, cairn.DeadlineExceededError)):
         cairn.connect("127.0.0.1:1", timeout=1)
     assert time.monotonic() - begin < 5
+
+
+def test_a_space_that_is_dropped_is_closed_before_its_client(daemon, monkeypatch):
+    closed = []
+    for name in ("cairn_space_close", "cairn_close"):
+        real = getattr(_ffi.library(), name)
+        monkeypatch.setattr(
+            _ffi.library(), name, lambda address, name=name, real=real: (closed.append(name), real(address))
+        )
+    client = cairn.connect(daemon.control, data=daemon.data)
+    space = open_space(client)
+    del space
+    gc.collect()
+    assert closed == ["cairn_space_close"]
+    client.close()
+    assert closed == ["cairn_space_close", "cairn_close"]
 
 
 def test_fork_is_refused(client, daemon):
