@@ -176,8 +176,14 @@ TEST_F(DevicePutTest, ADeviceThatIsLateTakesNoBatchAlongThatIsOnItsWay) {
   Fill(cache);
   watch_.on_payload = [&] { device_.SetHung(true); };
   DeviceRequest request = Request(cache);
-  request.timeout = absl::Seconds(2);
-  ExpectFirstOnly(mover_->Put(request), absl::StatusCode::kDeadlineExceeded);
+  request.timeout = absl::Seconds(1);
+  std::vector<absl::StatusOr<PutResult>> puts;
+  do {  // on a busy machine the first batch may be late as well
+    device_.SetHung(false);
+    request.timeout *= 2;
+    puts = mover_->Put(request);
+  } while (!puts[kFirst - 1].ok() && request.timeout < kPatience);
+  ExpectFirstOnly(puts, absl::StatusCode::kDeadlineExceeded);
   watch_.on_payload = nullptr;
   device_.SetHung(false);
   for (const auto& put : mover_->Put(Request(cache))) {
@@ -192,17 +198,19 @@ TEST_F(DevicePutTest, ADaemonThatIsLateIsWaitedForNoLongerThanAsked) {
   Fill(cache);
   watch_.may_poll = [&] { return watch_.payloads == 0; };
   DeviceRequest request = Request(cache);
-  request.timeout = absl::Seconds(2);
-  for (const auto& put : mover_->Put(request)) {
-    EXPECT_TRUE(absl::IsDeadlineExceeded(put.status()) || absl::IsUnavailable(put.status()))
-        << put.status();
-  }
+  request.timeout = absl::Milliseconds(500);
+  do {  // on a busy machine the first batch may be late to be sent
+    request.timeout *= 2;
+    for (const auto& put : mover_->Put(request)) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(put.status()) || absl::IsUnavailable(put.status()))
+          << put.status();
+    }
+  } while (watch_.payloads == 0 && request.timeout < kPatience);
   watch_ = {};
   for (const auto& put : mover_->Put(Request(cache))) {
     EXPECT_TRUE(put.ok()) << put.status();
   }
-  // The second batch was on its way too, if the machine got that far in the time.
-  EXPECT_TRUE(watch_.allocations == 1 || watch_.allocations == 2) << watch_.allocations;
+  EXPECT_EQ(watch_.allocations, 2);
   EXPECT_EQ(Values(kKeys - 1), SourceOf(kKeys - 1));
 }
 
