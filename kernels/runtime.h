@@ -9,6 +9,7 @@
 #include <memory>
 #include <string_view>
 
+#include "kernels/attend_plan.h"
 #include "kernels/backend.h"
 #include "kernels/encode_plan.h"
 #include "kernels/plan.h"
@@ -50,10 +51,12 @@ class Runtime {
   virtual LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes,
                                Stream stream) = 0;
   virtual LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) = 0;
-  // As LaunchDecode() and LaunchEncode().
+  // As LaunchDecode(), LaunchEncode() and LaunchAttend().
   virtual LaunchResult Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                               Stream stream) = 0;
   virtual LaunchResult Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
+                              uint32_t* status, Stream stream) = 0;
+  virtual LaunchResult Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                               uint32_t* status, Stream stream) = 0;
 
   // Whether all that is on the stream is over, and how it went so far. Does not wait.

@@ -69,6 +69,11 @@ class CudaRuntime final : public Runtime {
     return IsCurrent() ? LaunchEncode(plan, bytes, results, status, stream)
                        : LaunchResult::kDeviceError;
   }
+  LaunchResult Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
+                      uint32_t* status, Stream stream) override {
+    return IsCurrent() ? LaunchAttend(plan, bytes, scratch, status, stream)
+                       : LaunchResult::kDeviceError;
+  }
   LaunchResult Poll(Stream stream, bool* is_over) override {
     if (!IsCurrent()) return LaunchResult::kDeviceError;
     const cudaError_t error = cudaStreamQuery(static_cast<cudaStream_t>(stream));

@@ -16,15 +16,10 @@ namespace {
 
 using kernels::LaunchResult;
 
-constexpr uint64_t kAlignment = 256;
 // Of images: a connection that ends takes away the pages of those that it was to fill.
 constexpr uint64_t kImageAlignment = 4096;
 // Side objects that stay on the device: of the spaces that one mover sees, more than enough.
 constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
-
-constexpr uint64_t RoundUp(uint64_t bytes, uint64_t alignment = kAlignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 }  // namespace
 
@@ -41,10 +36,10 @@ absl::Status DeviceMover::Impl::Prepare() {
   }
   const codecs::ImageSpec raw = cairn::SpecOf(placed_, space_.fingerprint(), {}, 0);
   const uint64_t tiles = codecs::TilingOf(raw).count();
-  layout_.image_bytes_max = RoundUp(ImageBytesMaxOf(placed_), kImageAlignment);
+  layout_.image_bytes_max = RoundUpTo(ImageBytesMaxOf(placed_), kImageAlignment);
   const auto take = [this](uint64_t bytes) {
     const uint64_t at = layout_.bytes;
-    layout_.bytes += RoundUp(bytes);
+    layout_.bytes += RoundUpTo(bytes);
     return at;
   };
   layout_.pages = take(uint64_t{kBatchImages} * placed_.tokens * sizeof(int32_t));

@@ -14,15 +14,13 @@
 #include "base/clock.h"
 #include "client/cpp/data.h"
 #include "client/cpp/device.h"
+#include "client/cpp/device_memory.h"
 #include "client/cpp/device_staging.h"
 #include "client/cpp/paged.h"
 #include "client/cpp/side_objects.h"
 #include "codecs/image/image.h"
 
 namespace cairn {
-
-// Between two looks at a stream.
-inline constexpr absl::Duration kPollPause = absl::Microseconds(20);
 
 // Thread-safety: as of DeviceMover.
 class DeviceMover::Impl {
@@ -62,37 +60,7 @@ class DeviceMover::Impl {
            std::vector<absl::StatusOr<PutResult>>& results);
 
  private:
-  // Memory of the device or of the host.
-  class Memory {
-   public:
-    Memory() = default;
-    Memory(kernels::Runtime& device, bool is_host, size_t bytes)
-        : device_(&device),
-          is_host_(is_host),
-          data_(is_host ? device.AllocateHost(bytes) : device.AllocateDevice(bytes)) {}
-    ~Memory() { Free(); }
-    Memory(Memory&& other) noexcept { *this = std::move(other); }
-    Memory& operator=(Memory&& other) noexcept {
-      Free();
-      device_ = other.device_;
-      is_host_ = other.is_host_;
-      data_ = std::exchange(other.data_, nullptr);
-      return *this;
-    }
-
-    std::byte* data() const { return data_; }
-
-   private:
-    void Free() {
-      if (data_ != nullptr) {
-        is_host_ ? device_->FreeHost(data_) : device_->FreeDevice(data_);
-      }
-    }
-
-    kernels::Runtime* device_ = nullptr;
-    bool is_host_ = false;
-    std::byte* data_ = nullptr;
-  };
+  using Memory = DeviceMemory;
 
   // Where the parts of a batch lie, in the memory of the host and, at the same places, of the
   // device. Images come last: on the host they lie in the staging.

@@ -3,14 +3,15 @@
 // A device whose kernels run on the CPU, in memory of their own, and that fails as it is told.
 // Thread-safety: Thread-compatible.
 
-#include <gtest/gtest.h>
-
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "kernels/runtime.h"
 #include "tests/kernels/device/device.h"
 #include "tests/support/emulated_memory.h"
@@ -20,9 +21,16 @@ namespace cairn {
 class EmulatedDevice final : public EmulatedMemory {
  public:
   std::byte* AllocateDevice(size_t bytes) override {
-    return faults().is_full ? nullptr : kernels::device::Allocate(bytes, /*is_writable=*/true);
+    if (faults().is_full) {
+      return nullptr;
+    }
+    ++allocations_;
+    return kernels::device::Allocate(bytes, /*is_writable=*/true);
   }
-  void FreeDevice(std::byte* bytes) override { kernels::device::Free(bytes); }
+  void FreeDevice(std::byte* bytes) override {
+    --allocations_;
+    kernels::device::Free(bytes);
+  }
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     absl::SleepFor(std::exchange(delay_, absl::ZeroDuration()));
@@ -32,7 +40,7 @@ class EmulatedDevice final : public EmulatedMemory {
                       Stream stream) override {
     return Put(stream, [=] {
       kernels::device::Decode(plan, bytes, status);
-      EXPECT_EQ(kernels::device::Finish(), "");
+      CheckFinished();
     });
   }
   LaunchResult Encode(const kernels::EncodePlan& plan, const std::byte* bytes,
@@ -42,7 +50,15 @@ class EmulatedDevice final : public EmulatedMemory {
     }
     return Put(stream, [=] {
       kernels::device::Encode(plan, bytes, results, status);
-      EXPECT_EQ(kernels::device::Finish(), "");
+      CheckFinished();
+    });
+  }
+
+  LaunchResult Attend(const kernels::AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
+                      uint32_t* status, Stream stream) override {
+    return Put(stream, [=] {
+      kernels::device::Attend(plan, bytes, scratch, status);
+      CheckFinished();
     });
   }
 
@@ -50,9 +66,17 @@ class EmulatedDevice final : public EmulatedMemory {
   void DelayCopy(absl::Duration delay) { delay_ = delay; }
   // Of what was encoded, all that is not left as it is.
   uint64_t coded() const { return coded_; }
+  // Of its memory, that were not freed.
+  int allocations() const { return allocations_; }
 
  private:
+  static void CheckFinished() {
+    const std::string fault = kernels::device::Finish();
+    CAIRN_CHECK(fault.empty(), fault);
+  }
+
   uint64_t coded_ = 0;
+  std::atomic<int> allocations_{0};
   absl::Duration delay_;
 };
 

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/attention.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "client/cpp/device_memory.h"
+#include "client/cpp/transfer.h"
+
+namespace cairn {
+namespace {
+
+using kernels::LaunchResult;
+
+absl::Status NoRoom(uint64_t bytes, const kernels::Runtime& device) {
+  return absl::ResourceExhaustedError(absl::StrCat("attention takes ", bytes, " bytes of ",
+                                                   ToAbsl(device.name()),
+                                                   " or of the host, which has no room for them"));
+}
+
+absl::Status DecodeFirst(std::string_view why) {
+  return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
+}
+
+// Empty where all can be attended to.
+std::string_view WhyDecodeFirst(std::span<const kernels::AttendJob> jobs) {
+  for (const kernels::AttendJob& job : jobs) {
+    for (const kernels::AttendImage& image : job.images) {
+      const std::string_view why = kernels::WhyDecodeFirst(image.prefix->spec());
+      if (!why.empty()) {
+        return why;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+class DeviceAttention::Impl {
+ public:
+  explicit Impl(kernels::Runtime& device) : device_(device) {}
+  ~Impl() { AwaitStream(device_, stream_); }
+
+  absl::Status Prepare(std::span<const kernels::AttendJob> jobs, kernels::Stream stream) {
+    CAIRN_RETURN_IF_ERROR(MakePlan(jobs));
+    stream_ = stream;
+    for (const kernels::AttendJob& job : jobs) {
+      image_counts_.push_back(job.images.size());
+    }
+    const uint64_t status_bytes = plan_.status_count * sizeof(uint32_t);
+    scratch_at_ = RoundUpTo(plan_.bytes);
+    status_at_ = scratch_at_ + RoundUpTo(plan_.scratch_bytes);
+    on_device_ = DeviceMemory(device_, /*is_host=*/false, status_at_ + status_bytes);
+    statuses_ = DeviceMemory(device_, /*is_host=*/true, std::max<uint64_t>(status_bytes, 1));
+    if (on_device_.data() == nullptr || statuses_.data() == nullptr) {
+      return NoRoom(status_at_ + status_bytes, device_);
+    }
+    std::fill_n(statuses_.data(), status_bytes, std::byte{0});
+    CAIRN_RETURN_IF_ERROR(
+        Took(device_.CopyIn(on_device_.data(), on_host_.data(), plan_.bytes, stream)));
+    return Took(device_.Clear(on_device_.data() + status_at_, status_bytes, stream));
+  }
+
+  absl::Status Launch(kernels::Stream stream) {
+    if (stream == nullptr) {
+      return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
+    }
+    stream_ = stream;
+    std::byte* const statuses = on_device_.data() + status_at_;
+    CAIRN_RETURN_IF_ERROR(
+        Took(device_.Attend(plan_, on_device_.data(), on_device_.data() + scratch_at_,
+                            reinterpret_cast<uint32_t*>(statuses), stream)));
+    return Took(
+        device_.CopyOut(statuses_.data(), statuses, plan_.status_count * sizeof(uint32_t), stream));
+  }
+
+  absl::Status Check() const {
+    bool is_over = false;
+    CAIRN_RETURN_IF_ERROR(Took(device_.Poll(stream_, &is_over)));
+    if (!is_over) {
+      return absl::FailedPreconditionError("the stream of the last launch is not over");
+    }
+    const auto* word = reinterpret_cast<const uint32_t*>(statuses_.data());
+    for (size_t job = 0; job < image_counts_.size(); ++job) {
+      for (size_t image = 0; image <= image_counts_[job]; ++image, ++word) {
+        const std::string what =
+            image == image_counts_[job] ? "tail" : absl::StrCat("image ", image);
+        CAIRN_RETURN_IF_ERROR(FromCodec(static_cast<codecs::Error>(*word),
+                                        absl::StrCat("sequence ", job, ", ", what)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status MakePlan(std::span<const kernels::AttendJob> jobs) {
+    if (const std::string_view why = cairn::WhyDecodeFirst(jobs); !why.empty()) {
+      return DecodeFirst(why);
+    }
+    const uint64_t bytes = kernels::AttendPlanBytes(jobs, kernels::kAttendWorksWanted);
+    on_host_ = DeviceMemory(device_, /*is_host=*/true, std::max<uint64_t>(bytes, 1));
+    if (on_host_.data() == nullptr) {
+      return NoRoom(bytes, device_);
+    }
+    const codecs::Error error = kernels::MakeAttendPlan(jobs, kernels::kAttendWorksWanted,
+                                                        {on_host_.data(), bytes}, &plan_);
+    if (error == codecs::Error::kTooLarge) {
+      return absl::ResourceExhaustedError("more jobs, images or tokens than a plan has");
+    }
+    size_t wrong = 0;  // the first that has no plan of its own
+    while (error != codecs::Error::kOk && wrong < jobs.size() &&
+           kernels::AttendPlanBytes(jobs.subspan(wrong, 1), kernels::kAttendWorksWanted) != 0) {
+      ++wrong;
+    }
+    return FromCodec(error, wrong < jobs.size() ? absl::StrCat("jobs[", wrong, "]") : "jobs");
+  }
+  absl::Status Took(LaunchResult result) const {
+    return result == LaunchResult::kOk
+               ? absl::OkStatus()
+               : absl::UnavailableError(absl::StrCat("the device failed: ", ToAbsl(device_.name()),
+                                                     " ", ToAbsl(kernels::LastDeviceError())));
+  }
+
+  kernels::Runtime& device_;
+  kernels::AttendPlan plan_;
+  DeviceMemory on_host_;    // the plan, until it is on the device
+  DeviceMemory on_device_;  // plan, scratch, status words
+  uint64_t scratch_at_ = 0, status_at_ = 0;
+  DeviceMemory statuses_;             // of the host
+  std::vector<size_t> image_counts_;  // of each job
+  kernels::Stream stream_ = nullptr;  // of the last launch
+};
+
+DeviceAttention::DeviceAttention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceAttention::~DeviceAttention() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceAttention>> DeviceAttention::Make(
+    kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream) {
+  if (stream == nullptr) {
+    return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
+  }
+  auto impl = std::make_unique<Impl>(device);
+  CAIRN_RETURN_IF_ERROR(impl->Prepare(jobs, stream));
+  return std::unique_ptr<DeviceAttention>(new DeviceAttention(std::move(impl)));
+}
+
+absl::Status DeviceAttention::Launch(kernels::Stream stream) { return impl_->Launch(stream); }
+
+absl::Status DeviceAttention::Check() const { return impl_->Check(); }
+
+}  // namespace cairn

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceImages (declared in attention.h): blocks on a device, as they are encoded.
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "client/cpp/attention.h"
+#include "client/cpp/device_memory.h"
+#include "client/cpp/options.h"
+#include "client/cpp/side_objects.h"
+#include "codecs/image/image.h"
+#include "codecs/image/settle.h"
+
+namespace cairn {
+namespace {
+
+using kernels::LaunchResult;
+
+constexpr size_t kBatchImages = 8;  // that are fetched at once
+
+}  // namespace
+
+class DeviceImages::Impl {
+ public:
+  Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
+      : space_(space),
+        device_(device),
+        slice_(slice),
+        placed_(placed),
+        image_bytes_max_(RoundUpTo(ImageBytesMaxOf(placed))) {}
+  ~Impl() { AwaitStream(device_, stream_); }
+
+  absl::StatusOr<size_t> Append(const DeviceImagesRequest& request) {
+    if (request.stream == nullptr) {
+      return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
+    }
+    const absl::Time deadline =
+        MonotonicNow() +
+        (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
+    CAIRN_RETURN_IF_ERROR(Await(deadline));  // what a call before left behind
+    DropUnkept();
+    stream_ = request.stream;
+    size_t appended = 0;
+    while (appended < request.keys.size()) {
+      const auto keys =
+          request.keys.subspan(appended, std::min(kBatchImages, request.keys.size() - appended));
+      CAIRN_ASSIGN_OR_RETURN(const size_t count, AppendSome(keys, request.lease, deadline));
+      appended += count;
+      if (count < keys.size()) {
+        break;
+      }
+    }
+    return appended;
+  }
+
+  const PlacedSlice& placed() const { return placed_; }
+  std::span<const kernels::AttendImage> images() const { return images_; }
+
+ private:
+  absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) const {
+    const absl::Duration left = deadline - MonotonicNow();
+    return left > absl::ZeroDuration()
+               ? absl::StatusOr<absl::Duration>(left)
+               : absl::DeadlineExceededError("no time was left to ask the daemon");
+  }
+
+  absl::Status Took(LaunchResult result) {
+    if (result != LaunchResult::kOk && !is_lost_) {
+      LogError("client", "the device failed and is not used any more",
+               {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
+      is_lost_ = true;
+    }
+    return is_lost_ ? absl::UnavailableError(
+                          absl::StrCat("the device is lost: ", ToAbsl(device_.name())))
+                    : absl::OkStatus();
+  }
+
+  absl::Status Await(absl::Time deadline) {
+    bool is_over = stream_ == nullptr;
+    while (true) {  // ends at the deadline
+      CAIRN_RETURN_IF_ERROR(Took(is_over ? LaunchResult::kOk : device_.Poll(stream_, &is_over)));
+      if (is_over) {
+        return absl::OkStatus();
+      }
+      if (MonotonicNow() >= deadline) {
+        return absl::DeadlineExceededError("the device had not done its part in time");
+      }
+      absl::SleepFor(kPollPause);
+    }
+  }
+
+  // What belongs to images that a call took no further. REQUIRES: the stream is over.
+  void DropUnkept() {
+    memories_.resize(memories_kept_);
+    prefixes_.resize(images_.size());
+    for (auto& [id, side] : sides_) {
+      side.staged = DeviceMemory();
+    }
+  }
+
+  // Up to kBatchImages, through the staging.
+  absl::StatusOr<size_t> AppendSome(std::span<const BlockKey> keys, const LeaseToken& lease,
+                                    absl::Time deadline) {
+    if (staging_.data() == nullptr) {
+      staging_ = DeviceMemory(device_, /*is_host=*/true, kBatchImages * image_bytes_max_);
+    }
+    if (staging_.data() == nullptr) {
+      return NoRoom(kBatchImages * image_bytes_max_);
+    }
+    std::vector<GetRequest> gets(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      gets[i].key = keys[i];
+      gets[i].lease = lease;
+      gets[i].slice = slice_;
+      gets[i].target = ImageTarget{{staging_.data() + i * image_bytes_max_, image_bytes_max_}};
+    }
+    CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+    const std::vector<absl::StatusOr<GetResult>> got = space_.GetBatch(gets, left);
+    size_t count = 0;
+    uint64_t bytes = 0;
+    for (; count < got.size() && got[count].ok(); ++count) {
+      bytes += RoundUpTo(got[count]->bytes);
+    }
+    if (count < got.size() && !absl::IsNotFound(got[count].status()) && count == 0) {
+      return got[0].status();
+    }
+    CAIRN_RETURN_IF_ERROR(Keep({got.data(), count}, bytes, deadline));
+    if (count < got.size() && !absl::IsNotFound(got[count].status())) {
+      return got[count].status();
+    }
+    return count;
+  }
+
+  // What lies in the staging, `bytes` in all.
+  absl::Status Keep(std::span<const absl::StatusOr<GetResult>> got, uint64_t bytes,
+                    absl::Time deadline) {
+    if (got.empty()) {
+      return absl::OkStatus();
+    }
+    DeviceMemory& memory = memories_.emplace_back(device_, /*is_host=*/false, bytes);
+    if (memory.data() == nullptr) {
+      memories_.pop_back();
+      return NoRoom(bytes);
+    }
+    std::vector<kernels::AttendImage> coming;
+    std::byte* to = memory.data();
+    for (size_t i = 0; i < got.size(); ++i) {
+      const std::span<const std::byte> image(staging_.data() + i * image_bytes_max_, got[i]->bytes);
+      codecs::ImagePrefix& prefix = prefixes_.emplace_back();
+      CAIRN_CHECK(codecs::ParseImagePrefix(image, &prefix) == codecs::Error::kOk);  // verified
+      if (const std::string_view why = kernels::WhyDecodeFirst(prefix.spec()); !why.empty()) {
+        return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
+      }
+      CAIRN_ASSIGN_OR_RETURN(const SideOnDevice* side, SideOf(prefix.spec(), deadline));
+      CAIRN_RETURN_IF_ERROR(Took(device_.CopyIn(to, image.data(), image.size(), stream_)));
+      coming.push_back({.prefix = &prefix, .image = to});
+      if (side != nullptr) {
+        coming.back().side = InputsOf(side->held);
+        coming.back().side_object = side->on_device.data();
+      }
+      to += RoundUpTo(image.size());
+    }
+    CAIRN_RETURN_IF_ERROR(Await(deadline));
+    images_.insert(images_.end(), coming.begin(), coming.end());
+    memories_kept_ = memories_.size();
+    return absl::OkStatus();
+  }
+
+  struct SideOnDevice {
+    SideObjectHandle held;
+    DeviceMemory on_device, staged;
+  };
+
+  // What the image names, on the device as well; null where it needs none.
+  absl::StatusOr<const SideOnDevice*> SideOf(const codecs::ImageSpec& spec, absl::Time deadline) {
+    if (!spec.recipe.NeedsSideObject() || spec.side_object_count == 0) {
+      return nullptr;
+    }
+    auto [place, is_new] = sides_.try_emplace(spec.side_objects[0]);
+    SideOnDevice& side = place->second;
+    if (is_new) {
+      const absl::Status status = [&]() -> absl::Status {
+        CAIRN_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline));
+        CAIRN_ASSIGN_OR_RETURN(side.held, space_.GetSideObject(spec.side_objects[0], left));
+        const uint64_t bytes = side.held->bytes().size();
+        side.on_device = DeviceMemory(device_, /*is_host=*/false, bytes);
+        side.staged = DeviceMemory(device_, /*is_host=*/true, bytes);
+        if (side.on_device.data() == nullptr || side.staged.data() == nullptr) {
+          return NoRoom(bytes);
+        }
+        std::ranges::copy(side.held->bytes(), side.staged.data());
+        return Took(device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, stream_));
+      }();
+      if (!status.ok()) {
+        sides_.erase(place);
+        return status;
+      }
+    }
+    if (codecs::CheckCodableWith(spec, InputsOf(side.held)) != codecs::Error::kOk) {
+      return absl::NotFoundError("the image is not one of the side object that it names");
+    }
+    return &side;
+  }
+
+  absl::Status NoRoom(uint64_t bytes) const {
+    return absl::ResourceExhaustedError(absl::StrCat("images take ", bytes, " bytes more of ",
+                                                     ToAbsl(device_.name()),
+                                                     " or of the host, which has no room"));
+  }
+
+  Space& space_;
+  kernels::Runtime& device_;
+  const GroupSlice slice_;
+  const PlacedSlice placed_;
+  const uint64_t image_bytes_max_;
+  DeviceMemory staging_;  // of the host, in use until the stream is over
+  // Of images_, and behind them of what a call took no further.
+  std::vector<DeviceMemory> memories_;
+  size_t memories_kept_ = 0;
+  std::deque<codecs::ImagePrefix> prefixes_;
+  std::map<Digest, SideOnDevice> sides_;
+  std::vector<kernels::AttendImage> images_;
+  kernels::Stream stream_ = nullptr;  // of the last call
+  bool is_lost_ = false;
+};
+
+DeviceImages::DeviceImages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DeviceImages::~DeviceImages() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceImages>> DeviceImages::Make(Space& space,
+                                                                 kernels::Runtime& device,
+                                                                 const GroupSlice& slice) {
+  CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, space.Place(slice));
+  return std::unique_ptr<DeviceImages>(
+      new DeviceImages(std::make_unique<Impl>(space, device, slice, placed)));
+}
+
+absl::StatusOr<size_t> DeviceImages::Append(const DeviceImagesRequest& request) {
+  return impl_->Append(request);
+}
+
+const PlacedSlice& DeviceImages::slice() const { return impl_->placed(); }
+
+std::span<const kernels::AttendImage> DeviceImages::images() const { return impl_->images(); }
+
+}  // namespace cairn

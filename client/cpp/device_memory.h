@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What those who own something on a device share: memory of it, and the wait for its stream.
+// Private to client/cpp.
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/runtime.h"
+
+namespace cairn {
+
+// Where things lie in memory of a device.
+inline constexpr uint64_t kDeviceAlignment = 256;
+constexpr uint64_t RoundUpTo(uint64_t bytes, uint64_t alignment = kDeviceAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// Between two looks at a stream.
+inline constexpr absl::Duration kPollPause = absl::Microseconds(20);
+
+// Memory of a device, or of the host as the device likes it. The device must outlive it.
+// Thread-safety: Thread-compatible.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(kernels::Runtime& device, bool is_host, size_t bytes)
+      : device_(&device),
+        is_host_(is_host),
+        data_(is_host ? device.AllocateHost(bytes) : device.AllocateDevice(bytes)) {}
+  ~DeviceMemory() { Free(); }
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    Free();
+    device_ = other.device_;
+    is_host_ = other.is_host_;
+    data_ = std::exchange(other.data_, nullptr);
+    return *this;
+  }
+
+  // Null: there was no room.
+  std::byte* data() const { return data_; }
+
+ private:
+  void Free() {
+    if (data_ != nullptr) {
+      is_host_ ? device_->FreeHost(data_) : device_->FreeDevice(data_);
+    }
+  }
+
+  kernels::Runtime* device_ = nullptr;
+  bool is_host_ = false;
+  std::byte* data_ = nullptr;
+};
+
+// Waits until a stream is over, or its device has failed, however long that takes. Null: at once.
+inline void AwaitStream(kernels::Runtime& device, kernels::Stream stream) {
+  bool is_over = stream == nullptr;
+  while (!is_over && device.Poll(stream, &is_over) == kernels::LaunchResult::kOk && !is_over) {
+    absl::SleepFor(kPollPause);
+  }
+}
+
+}  // namespace cairn
