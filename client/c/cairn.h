@@ -377,6 +377,7 @@ CAIRN_API void cairn_buffer_free(cairn_buffer* buffer);
 }
 #endif
 
+#include "cairn_attend.h"
 #include "cairn_events.h"
 #include "cairn_figures.h"
 #include "cairn_image.h"

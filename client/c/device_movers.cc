@@ -7,15 +7,18 @@
 
 namespace cairn::c {
 
-absl::Status DeviceMovers::With(Space& space, int32_t device, const GroupSlice& slice,
-                                absl::FunctionRef<absl::Status(DeviceMover& mover)> body) {
+absl::StatusOr<kernels::Runtime*> DeviceMovers::Open(int32_t device) {
+  const MutexLock lock(mutex_);
+  return OpenLocked(device);
+}
+
+absl::StatusOr<kernels::Runtime*> DeviceMovers::OpenLocked(int32_t device) {
   const kernels::Availability found = kernels::Probe();
   if (!found.is_available) {
     const std::string text =
-        absl::StrCat("the cache lies on a CUDA device; kernels are ", ToAbsl(found.reason));
+        absl::StrCat("a CUDA device is asked for; kernels are ", ToAbsl(found.reason));
     return found.name == "none" ? absl::UnimplementedError(text) : absl::UnavailableError(text);
   }
-  const MutexLock lock(mutex_);
   std::unique_ptr<kernels::Runtime>& runtime = devices_[device];
   if (runtime == nullptr) {
     runtime = kernels::OpenCudaRuntime(device);
@@ -23,6 +26,13 @@ absl::Status DeviceMovers::With(Space& space, int32_t device, const GroupSlice& 
   if (runtime == nullptr) {
     return absl::UnavailableError(absl::StrCat("device_number is ", device, ": no such device"));
   }
+  return runtime.get();
+}
+
+absl::Status DeviceMovers::With(Space& space, int32_t device, const GroupSlice& slice,
+                                absl::FunctionRef<absl::Status(DeviceMover& mover)> body) {
+  const MutexLock lock(mutex_);
+  CAIRN_ASSIGN_OR_RETURN(kernels::Runtime* const runtime, OpenLocked(device));
   std::unique_ptr<DeviceMover>& mover =
       movers_[{device, slice.group, slice.layer_first, slice.layer_count, slice.head_first,
                slice.head_count}];

@@ -19,6 +19,8 @@ namespace cairn::c {
 // Thread-safety: Thread-safe; one mover runs at a time.
 class DeviceMovers {
  public:
+  // The CUDA device of that number, which stays until this goes. Errors as of With().
+  absl::StatusOr<kernels::Runtime*> Open(int32_t device);
   // Runs `body` with the one of a slice and a CUDA device. Unimplemented: there are no kernels;
   // Unavailable: no such device. As DeviceMover::Make().
   absl::Status With(Space& space, int32_t device, const GroupSlice& slice,
@@ -26,6 +28,9 @@ class DeviceMovers {
 
  private:
   using Slot = std::tuple<int32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>;
+
+  absl::StatusOr<kernels::Runtime*> OpenLocked(int32_t device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   std::map<int32_t, std::unique_ptr<kernels::Runtime>> devices_ ABSL_GUARDED_BY(mutex_);

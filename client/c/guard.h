@@ -62,6 +62,25 @@ void WriteStruct(const T& value, T* target) {
   target->struct_bytes = bytes;
 }
 
+// Elements of a caller's array of structs, which may be of another version than ours.
+template <typename T>
+T* At(T* first, size_t index) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(first) + index * first->struct_bytes);
+}
+
+template <typename T>
+absl::Status CheckArray(const char* name, T* first, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    CAIRN_RETURN_IF_ERROR(CheckStruct(name, i == 0 ? first : At(first, i)));
+    if (At(first, i)->struct_bytes != first->struct_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(name, "[", i, "].struct_bytes is ",
+                                                     At(first, i)->struct_bytes, ", the first's ",
+                                                     first->struct_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
 inline absl::Status CheckPointer(const char* name, const void* pointer, size_t count = 1) {
   return pointer != nullptr || count == 0
              ? absl::OkStatus()

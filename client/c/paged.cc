@@ -9,12 +9,43 @@
 #include "base/text.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
+#include "client/c/device_plane.h"
 #include "client/c/guard.h"
 #include "client/c/handles.h"
 #include "client/cpp/device.h"
 #include "client/cpp/paged.h"
 
 namespace cairn::c {
+
+absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_paged_plane& plane,
+                                             uint64_t element_bytes,
+                                             std::vector<std::byte*>& layers) {
+  const bool has_rows = plane.tokens_per_run == 0 && plane.dims_per_run == 0 &&
+                        plane.dim_stride == static_cast<int64_t>(element_bytes);
+  if (!has_rows || plane.block_stride < 0 || plane.head_stride < 0 || plane.token_stride < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ToAbsl(name),
+        ": on a device the channels of a row are adjacent, and no stride is negative"));
+  }
+  if (plane.end_byte <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(ToAbsl(name), ".end_byte is ", plane.end_byte,
+                                                   ": on a device it says where a layer ends"));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i] = static_cast<std::byte*>(plane.layers != nullptr ? plane.layers[i] : plane.data);
+    if (plane.layers == nullptr) {
+      layers[i] += static_cast<int64_t>(i) * plane.layer_stride;
+    }
+  }
+  kernels::PagedPlane result;
+  result.layers = layers;
+  result.layer_bytes = static_cast<uint64_t>(plane.end_byte);
+  result.page_stride = static_cast<uint64_t>(plane.block_stride);
+  result.token_stride = static_cast<uint64_t>(plane.token_stride);
+  result.head_stride = static_cast<uint64_t>(plane.head_stride);
+  return result;
+}
+
 namespace {
 
 // What a caller gives, read and checked, but for the keys.
@@ -119,36 +150,6 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
   put->source = given.views.At(i);
 }
 
-absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_paged_plane& plane,
-                                             uint64_t element_bytes,
-                                             std::vector<std::byte*>& layers) {
-  const bool has_rows = plane.tokens_per_run == 0 && plane.dims_per_run == 0 &&
-                        plane.dim_stride == static_cast<int64_t>(element_bytes);
-  if (!has_rows || plane.block_stride < 0 || plane.head_stride < 0 || plane.token_stride < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cache.", ToAbsl(name),
-        ": on a device the channels of a row are adjacent, and no stride is negative"));
-  }
-  if (plane.end_byte <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cache.", ToAbsl(name), ".end_byte is ",
-                                                   plane.end_byte,
-                                                   ": on a device it says where a layer ends"));
-  }
-  for (size_t i = 0; i < layers.size(); ++i) {
-    layers[i] = static_cast<std::byte*>(plane.layers != nullptr ? plane.layers[i] : plane.data);
-    if (plane.layers == nullptr) {
-      layers[i] += static_cast<int64_t>(i) * plane.layer_stride;
-    }
-  }
-  kernels::PagedPlane result;
-  result.layers = layers;
-  result.layer_bytes = static_cast<uint64_t>(plane.end_byte);
-  result.page_stride = static_cast<uint64_t>(plane.block_stride);
-  result.token_stride = static_cast<uint64_t>(plane.token_stride);
-  result.head_stride = static_cast<uint64_t>(plane.head_stride);
-  return result;
-}
-
 // As MovePaged(), of a cache on a device. `move` gets or puts all at once.
 template <typename Move, typename BytesOf>
 absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
@@ -165,9 +166,9 @@ absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
   DeviceRequest wanted;
   wanted.cache.tokens_per_block = cache.tokens_per_block;
   wanted.cache.block_count = cache.block_count;
-  CAIRN_ASSIGN_OR_RETURN(wanted.cache.k, OnDevice("k", cache.k, element_bytes, k_layers));
+  CAIRN_ASSIGN_OR_RETURN(wanted.cache.k, OnDevice("cache.k", cache.k, element_bytes, k_layers));
   if (codecs::PlaneCount(placed.tile.kind) > 1) {
-    CAIRN_ASSIGN_OR_RETURN(wanted.cache.v, OnDevice("v", cache.v, element_bytes, v_layers));
+    CAIRN_ASSIGN_OR_RETURN(wanted.cache.v, OnDevice("cache.v", cache.v, element_bytes, v_layers));
   }
   const auto keys = Keys(request.keys, request.key_count);
   wanted.keys = keys;

@@ -51,25 +51,6 @@ absl::StatusOr<Wanted<Options>> ReadWanted(const cairn_space* space, const cairn
   return wanted;
 }
 
-// Elements of a caller's array of structs, which may be of another version than ours.
-template <typename T>
-T* At(T* first, size_t index) {
-  return reinterpret_cast<T*>(reinterpret_cast<char*>(first) + index * first->struct_bytes);
-}
-
-template <typename T>
-absl::Status CheckArray(const char* name, T* first, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    CAIRN_RETURN_IF_ERROR(CheckStruct(name, i == 0 ? first : At(first, i)));
-    if (At(first, i)->struct_bytes != first->struct_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(name, "[", i, "].struct_bytes is ",
-                                                     At(first, i)->struct_bytes, ", the first's ",
-                                                     first->struct_bytes));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The requests that could be read, with their places in the caller's array.
 template <typename Request>
 struct Read {

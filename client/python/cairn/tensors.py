@@ -69,9 +69,11 @@ def describe(what: str, array: Any, may_be_cuda: bool = False) -> Tensor:
     return _from_buffer(what, view)
 
 
-def contiguous(what: str, array: Any, is_target: bool = False) -> Tensor:
+def contiguous(
+    what: str, array: Any, is_target: bool = False, may_be_cuda: bool = False
+) -> Tensor:
     """Describes an array that is one piece of bytes, in C order; writable if it `is_target`."""
-    tensor = describe(what, array)
+    tensor = describe(what, array, may_be_cuda)
     wanted = contiguous_strides(tensor.shape, tensor.itemsize)
     # The stride of an axis of extent 1 is never taken, and may be anything.
     is_contiguous = 0 in tensor.shape or all(

@@ -9,6 +9,7 @@ import subprocess
 import cairn
 import pytest
 from cairn import _ffi
+from cairn.attention import NativeJob
 from conftest import ROOT
 
 STRUCTS = {
@@ -40,12 +41,14 @@ STRUCTS = {
     "cairn_attention": _ffi.Attention,
     "cairn_layer_statistics": _ffi.LayerStatistics,
     "cairn_token_budget": _ffi.TokenBudget,
+    "cairn_attend_job": NativeJob,
 }
 HEADER = ROOT / "client" / "c" / "cairn.h"
 HEADERS = "".join(
     (HEADER.parent / name).read_text()
     for name in (
         "cairn.h",
+        "cairn_attend.h",
         "cairn_events.h",
         "cairn_figures.h",
         "cairn_image.h",

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// libcairn.so as it is on a machine with a device, for tests of what C and Python say to one: the
+// device is emulated, and takes the place of kernels/'s. Device 0 is there and no other.
+
+#include <memory>
+
+#include "client/c/cairn.h"
+#include "kernels/backend.h"
+#include "kernels/runtime.h"
+#include "tests/e2e/client/emulated_device.h"
+#include "tests/kernels/device/device.h"
+
+namespace cairn::kernels {
+
+Availability Probe() { return {.name = "emulated", .is_available = true, .reason = "available"}; }
+
+std::unique_ptr<Runtime> OpenCudaRuntime(int device) {
+  return device == 0 ? std::make_unique<EmulatedDevice>() : nullptr;
+}
+
+LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+LaunchResult LaunchEncode(const EncodePlan&, const std::byte*, TileResult*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+LaunchResult LaunchAttend(const AttendPlan&, const std::byte*, std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+std::string_view LastDeviceError() { return {}; }
+
+}  // namespace cairn::kernels
+
+extern "C" {
+// Memory of the device, which kernels may touch and no other.
+CAIRN_API void* cairn_emulated_allocate(size_t bytes) {
+  return cairn::kernels::device::Allocate(bytes, /*is_writable=*/true);
+}
+CAIRN_API void cairn_emulated_free(void* memory) {
+  cairn::kernels::device::Free(static_cast<std::byte*>(memory));
+}
+}
