@@ -20,7 +20,7 @@ using codecs::GroupKind;
 using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
-constexpr uint32_t kAffineLists = 4;               // with fp8
+constexpr uint32_t kAffineLists = 5;               // with fp8
 constexpr uint32_t kFastLists = kAffineLists + 4;  // a warp a part
 
 static_assert(sizeof(AttendHeader) % 16 == 0 && sizeof(AttendQueries) % 16 == 0);
@@ -73,7 +73,7 @@ AttendList SlowList(const AttendJob& job) {
   return is_narrow ? AttendList::kNarrow : AttendList::kWide;
 }
 
-// Heads that the fast kernels have, of kAttendDim, and of source bits kAttendSmallDim too.
+// Heads that the fast kernels have, of kAttendDim, and of source bits and fp8 kAttendSmallDim too.
 bool IsFast(const AttendJob& job, uint32_t dim = kAttendDim) {
   const codecs::TileShape& tile = job.tile;
   return tile.kind == GroupKind::kKv && tile.dtype != codecs::DType::kFp32 && tile.k_dim == dim &&
@@ -99,7 +99,9 @@ AttendList ListOf(const AttendJob& job, const codecs::Recipe& recipe, const Tile
   if (IsFast(job) && is_affine) return static_cast<AttendList>(AttendAffineList(recipe.bits));
   const bool is_fp8 = pair.k.form == codecs::kFp8Form && pair.v.form == pair.k.form &&
                       pair.k.rows == 0 && pair.v.rows == 0;
-  if (IsFast(job) && is_fp8) return AttendList::kFp8;
+  if (is_fp8 && (IsFast(job) || IsFast(job, kAttendSmallDim))) {
+    return static_cast<AttendList>(AttendFp8List(job.tile.k_dim));
+  }
   if (pair.k.form == codecs::kRawForm && pair.v.form == codecs::kRawForm) {
     return PlainList(job, kUnitMax);
   }
@@ -285,7 +287,7 @@ class AttendPlanMaker {
     for (uint32_t first = 0; first < spec.tokens; first += kTaskTokensMax) {
       SetTokens(first, spec.tokens, &part);
       if (static_cast<uint32_t>(list) < kAffineLists) {
-        PutPart(list, AffineOf(part, image.image, list, spec.recipe.bits));
+        PutPart(list, AffineOf(part, image.image, list, spec));
       } else {
         PutPart(list, part);
       }
@@ -300,10 +302,10 @@ class AttendPlanMaker {
   }
 
   static AffinePart AffineOf(const AttendPart& part, const std::byte* image, AttendList list,
-                             uint32_t recipe_bits) {
-    const bool is_fp8 = list == AttendList::kFp8;
-    const uint32_t first = part.k.token_first, bits = is_fp8 ? 8 : recipe_bits;
-    const uint32_t codes = first * codecs::CodeRowBytes(kAttendDim, bits);
+                             const codecs::ImageSpec& spec) {
+    const bool is_fp8 = list >= AttendList::kFp8;
+    const uint32_t first = part.k.token_first, bits = is_fp8 ? 8 : spec.recipe.bits;
+    const uint32_t codes = first * codecs::CodeRowBytes(spec.tile.k_dim, bits);
     const auto from_image = [&](const TileTask& task) {
       return static_cast<uint32_t>(task.source - codecs::U8(image));  // of kImageBytesMax
     };

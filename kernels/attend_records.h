@@ -15,7 +15,7 @@ namespace cairn::kernels {
 inline constexpr uint32_t kAttendThreads = 128;    // of a block of the fast kernels
 inline constexpr uint32_t kAttendRows = 16;        // query rows of a work
 inline constexpr uint32_t kAttendDim = 128;        // of AttendList::kAffine…, kFp8, kPlain…
-inline constexpr uint32_t kAttendSmallDim = 64;    // of AttendList::kPlain64…
+inline constexpr uint32_t kAttendSmallDim = 64;    // of AttendList::kFp8Of64, kPlain64…
 inline constexpr uint32_t kAttendKGroup = 128;     // likewise: tokens that share a (min, range)
 inline constexpr uint32_t kAttendVGroup = 64;      // likewise: channels
 inline constexpr uint32_t kAttendNarrowDim = 128;  // of AttendList::kNarrow, at most
@@ -27,6 +27,7 @@ enum class AttendList : uint8_t {
   kAffine4,
   kAffine2,
   kFp8,        // likewise, in bytes of E4M3 with a scale a token
+  kFp8Of64,    // and of heads of 64
   kPlainBf16,  // source bits of heads of 128, in tiles or in rows of whole 16 bytes
   kPlainFp16,
   kPlain64Bf16,  // likewise, of heads of 64
@@ -42,6 +43,10 @@ CAIRN_HD constexpr uint32_t AttendAffineList(uint32_t bits) {
   return static_cast<uint32_t>(bits == 8   ? AttendList::kAffine8
                                : bits == 4 ? AttendList::kAffine4
                                            : AttendList::kAffine2);
+}
+// Of heads of kAttendDim or kAttendSmallDim.
+CAIRN_HD constexpr uint32_t AttendFp8List(uint32_t dim) {
+  return static_cast<uint32_t>(dim == kAttendDim ? AttendList::kFp8 : AttendList::kFp8Of64);
 }
 // Of bf16 or fp16, and heads of kAttendDim or kAttendSmallDim.
 CAIRN_HD constexpr uint32_t AttendPlainList(codecs::DType dtype, uint32_t dim) {
@@ -103,7 +108,7 @@ struct alignas(16) AttendHeader {
   TaskList lists[kAttendLists];  // of works
   // Bytes from the header.
   uint32_t queries_at, planes_at, works_at;
-  uint32_t parts_at[kAttendPartLists];  // AffinePart of those up to kFp8, else AttendPart
+  uint32_t parts_at[kAttendPartLists];  // AffinePart of those up to kFp8Of64, else AttendPart
   // Of scratch: kAttendRows outputs, as wide as the widest, then their log sums.
   uint32_t slot_floats;
 };

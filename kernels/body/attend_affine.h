@@ -77,7 +77,7 @@ template <uint32_t kBits>
 CAIRN_DEVICE void ScoreTokens(const AffineStep<kBits>& step, uint32_t first,
                               const SteppedQueries& queries, float (&scores)[4]) {
   using P = Pairing<kBits>;
-  const KeyWords<kBits> words(step, first);
+  const KeyWords<AffineStep<kBits>> words(step, first);
   scores[0] = scores[1] = queries.start[0];
   scores[2] = scores[3] = queries.start[1];
   CAIRN_UNROLL

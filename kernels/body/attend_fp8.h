@@ -16,8 +16,9 @@ namespace cairn::kernels {
 inline constexpr float kE4m3Unit = 256.0F;  // of what products take for a code
 
 // What of 32 tokens is in shared memory.
+template <uint32_t kOfDim>
 struct Fp8Step {
-  static constexpr uint32_t kBits = 8, kRowBytes = kAttendDim, kSteps = 3;  // steps under way
+  static constexpr uint32_t kBits = 8, kDim = kOfDim, kRowBytes = kDim, kSteps = 3;  // under way
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
   alignas(16) uint16_t k_scales[kStepTokens];
@@ -26,11 +27,13 @@ struct Fp8Step {
   uint32_t status;    // whose they are
   uint32_t is_first;  // of its part
 };
-using Fp8AttendShared = StepsShared<Fp8Step>;
+template <uint32_t kDim>
+using Fp8AttendShared = StepsShared<Fp8Step<kDim>>;
 
 // Eight scales a piece; behind the last of the tile there is padding.
+template <uint32_t kDim>
 CAIRN_DEVICE void AskForParams(const AffinePart& part, uint32_t token, uint32_t tokens,
-                               Fp8Step* step) {
+                               Fp8Step<kDim>* step) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, first = lane % 4 * 8;
   if (lane >= 8 || first >= tokens) return;
   const uint8_t* scales = part.image + (lane < 4 ? part.k_params : part.v_params);
@@ -52,31 +55,33 @@ struct NanFinder {
 };
 
 // A lane checks the scales of a token, or has it say nothing where there is none.
-CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step* step, Fault* fault) {
+template <uint32_t kDim>
+CAIRN_DEVICE void CheckScales(uint32_t tokens, Fp8Step<kDim>* step, Fault* fault) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   if (lane < tokens) {
     const bool are_scales = step->k_scales[lane] < 0x7C00 && step->v_scales[lane] < 0x7C00;
     if (!are_scales) *fault = Worse(*fault, Fault::kBadTile);
   } else {
     step->v_scales[lane] = 0;
-    for (uint32_t piece = 0; piece < Fp8Step::kRowBytes; piece += 16) {
-      *reinterpret_cast<Words4*>(step->k_codes + lane * Fp8Step::kRowBytes + piece) = {0, 0, 0, 0};
-      *reinterpret_cast<Words4*>(step->v_codes + VSlotOf(lane) * Fp8Step::kRowBytes + piece) = {
-          0, 0, 0, 0};
+    for (uint32_t piece = 0; piece < kDim; piece += 16) {
+      *reinterpret_cast<Words4*>(step->k_codes + lane * kDim + piece) = {0, 0, 0, 0};
+      *reinterpret_cast<Words4*>(step->v_codes + VSlotOf(lane) * kDim + piece) = {0, 0, 0, 0};
     }
   }
   if (tokens < kStepTokens) SyncWarp();
 }
 
 // Scores of 8 tokens, of those from `first` on.
-CAIRN_DEVICE void ScoreFp8(const Fp8Step& step, uint32_t first, const Words4 (&queries)[2][4],
-                           NanFinder* nans, float (&scores)[4]) {
+template <uint32_t kDim>
+CAIRN_DEVICE void ScoreFp8(const Fp8Step<kDim>& step, uint32_t first,
+                           const Words4 (&queries)[2][kDim / 32], NanFinder* nans,
+                           float (&scores)[4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, p = lane % 4;
-  const KeyWords<8> words(step, first);
+  const KeyWords<Fp8Step<kDim>> words(step, first);
   CAIRN_UNROLL
   for (uint32_t i = 0; i < 4; ++i) scores[i] = 0.0F;
   CAIRN_UNROLL
-  for (uint32_t i = 0; i < 8; ++i) {
+  for (uint32_t i = 0; i < kDim / 16; ++i) {
     nans->Look(words.of[i]);
     const Words4& a = queries[0][i / 2];
     const Words4& b = queries[1][i / 2];
@@ -93,8 +98,9 @@ CAIRN_DEVICE void ScoreFp8(const Fp8Step& step, uint32_t first, const Words4 (&q
 }
 
 // Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
-CAIRN_DEVICE void AddFp8(const Fp8Step& step, uint32_t first, const float (&weights)[2][4],
-                         NanFinder* nans, AffineSums* sums) {
+template <uint32_t kDim>
+CAIRN_DEVICE void AddFp8(const Fp8Step<kDim>& step, uint32_t first, const float (&weights)[2][4],
+                         NanFinder* nans, LaneSums<kDim / kAttendVGroup>* sums) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
   uint32_t pairs[4], scaled[4];
   CAIRN_UNROLL
@@ -107,7 +113,7 @@ CAIRN_DEVICE void AddFp8(const Fp8Step& step, uint32_t first, const float (&weig
   const uint32_t ones = g == 7 ? 0x3C003C00U : 0;
   MmaHalves(sums->extras, pairs, {ones, ones});
   CAIRN_UNROLL
-  for (uint32_t group = 0; group < kAttendVGroups; ++group) {
+  for (uint32_t group = 0; group < kDim / kAttendVGroup; ++group) {
     const ValuePairs<8> a(step, first, group), b(step, first + 8, group);
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
@@ -123,14 +129,17 @@ CAIRN_DEVICE void AddFp8(const Fp8Step& step, uint32_t first, const float (&weig
 }
 
 // What a warp has of a work.
+template <uint32_t kDim>
 CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, const AttendWork& work,
-                         Fp8AttendShared* shared, AffineSums* sums) {
-  Words4 queries[2][4];
+                         Fp8AttendShared<kDim>* shared, LaneSums<kDim / kAttendVGroup>* sums) {
+  constexpr uint32_t kOfRow = kDim / 32;
+  Words4 queries[2][kOfRow];
   CAIRN_UNROLL
-  for (uint32_t i = 0; i < 8; ++i) {
-    queries[i / 4][i % 4] = shared->queries[i / 4][i % 4][ThreadIndex() % kWarpLanes];
+  for (uint32_t i = 0; i < 2 * kOfRow; ++i) {
+    const uint32_t half = i / kOfRow;
+    queries[half][i % kOfRow] = shared->queries[half][i % kOfRow][ThreadIndex() % kWarpLanes];
   }
-  ForEachStep(args, reader, work, shared, [&](Fp8Step& step, Fault* fault) {
+  ForEachStep(args, reader, work, shared, [&](Fp8Step<kDim>& step, Fault* fault) {
     const uint32_t tokens = Uniform(step.tokens);
     CheckScales(tokens, &step, fault);
     NanFinder nans;
@@ -149,16 +158,17 @@ CAIRN_DEVICE void SumFp8(const AttendArgs& args, const AttendReader& reader, con
   });
 }
 
+template <uint32_t kDim>
 CAIRN_KERNEL CAIRN_BOUNDS(kAttendThreads, 2) AttendFp8(AttendArgs args) {
-  CAIRN_SHARED(Fp8AttendShared, shared);
-  const AttendReader reader(args.plan, static_cast<uint32_t>(AttendList::kFp8));
+  CAIRN_SHARED(Fp8AttendShared<kDim>, shared);
+  const AttendReader reader(args.plan, AttendFp8List(kDim));
   for (uint32_t i = BlockIndex(); i < reader.WorkCount(); i += GridBlocks()) {
     const AttendWork work = reader.Work(i);
     LayOutQueries(reader, work, kE4m3Unit, &shared);
     SyncBlock();
-    AffineSums sums{};
+    LaneSums<kDim / kAttendVGroup> sums{};
     sums.largest[0] = sums.largest[1] = kNoScore;
-    SumFp8(args, reader, work, &shared, &sums);
+    SumFp8<kDim>(args, reader, work, &shared, &sums);
     SyncBlock();  // outputs lie where steps were
     LeaveSums(
         sums, [](uint32_t) { return kE4m3Unit; }, &shared);

@@ -27,8 +27,10 @@ void ForEachAttendKernel(Launch&& launch) {
       shape(AttendList::kAffine4, sizeof(AffineAttendShared<4>), kAttendThreads));
   launch.template Kernel<&AttendAffine<2>>(
       shape(AttendList::kAffine2, sizeof(AffineAttendShared<2>), kAttendThreads));
-  launch.template Kernel<&AttendFp8>(
-      shape(AttendList::kFp8, sizeof(Fp8AttendShared), kAttendThreads));
+  launch.template Kernel<&AttendFp8<kAttendDim>>(
+      shape(AttendList::kFp8, sizeof(Fp8AttendShared<kAttendDim>), kAttendThreads));
+  launch.template Kernel<&AttendFp8<kAttendSmallDim>>(
+      shape(AttendList::kFp8Of64, sizeof(Fp8AttendShared<kAttendSmallDim>), kAttendThreads));
   launch.template Kernel<&AttendPlain<codecs::DType::kBf16, kAttendDim>>(
       shape(AttendList::kPlainBf16, sizeof(PlainAttendShared<kAttendDim>), kAttendThreads));
   launch.template Kernel<&AttendPlain<codecs::DType::kFp16, kAttendDim>>(

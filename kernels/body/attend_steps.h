@@ -46,7 +46,7 @@ CAIRN_DEVICE uint32_t StepFactors(uint32_t excess) {
 // once read different banks.
 template <uint32_t kOfBits>
 struct AffineStep {
-  static constexpr uint32_t kBits = kOfBits, kRowBytes = kAttendDim * kBits / 8;
+  static constexpr uint32_t kBits = kOfBits, kDim = kAttendDim, kRowBytes = kDim * kBits / 8;
   static constexpr uint32_t kSteps = kBits == 8 ? 3 : 4;  // under way
   alignas(16) uint8_t k_codes[kStepTokens * kRowBytes];
   alignas(16) uint8_t v_codes[kStepTokens * kRowBytes];
@@ -59,14 +59,14 @@ struct AffineStep {
 
 template <typename Step>
 struct StepsShared {
-  Words4 queries[2][4][kWarpLanes];  // of rows g and g + 8: 16 pairs of channels for each lane
-  float factors[kAttendRows];        // of a row's sums to scores
-  uint32_t part_end;                 // of the work
+  Words4 queries[2][Step::kDim / 32][kWarpLanes];  // of rows g and g + 8: a quarter for each lane
+  float factors[kAttendRows];                      // of a row's sums to scores
+  uint32_t part_end;                               // of the work
   float largest[kAttendWarps][kAttendRows];
   float sums[kAttendWarps][kAttendRows];
   union {
     Step steps[kAttendWarps][Step::kSteps];
-    float outputs[kAttendWarps][kAttendRows][kAttendDim];
+    float outputs[kAttendWarps][kAttendRows][Step::kDim];
   };
 };
 template <uint32_t kBits>
@@ -75,30 +75,30 @@ using AffineAttendShared = StepsShared<AffineStep<kBits>>;
 // ---- Steps on their way ----
 
 // Where the pieces of 16 bytes of K's codes lie, of a token's row.
-template <uint32_t kBits>
+template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t KPieceAt(uint32_t token, uint32_t piece) {
-  if (kBits == 8) piece ^= token & 1;
-  return token * (kAttendDim * kBits / 8) + 16 * piece;
+  if (kRowBytes == 128) piece ^= token & 1;
+  return token * kRowBytes + 16 * piece;
 }
 // Of V even tokens of 8 come before odd ones: those that lanes p have at once are neighbours.
 CAIRN_DEVICE uint32_t VSlotOf(uint32_t token) {
   return (token & ~7U) | (token & 7) >> 1 | (token & 1) << 2;
 }
 // What a place among a row's bytes is to be changed by.
-template <uint32_t kBits>
+template <uint32_t kRowBytes>
 CAIRN_DEVICE uint32_t VSwizzle(uint32_t slot) {
-  return kBits == 8 ? (slot & 3) * 32 : kBits == 4 ? (slot >> 1 & 1) * 32 : 0;
+  return kRowBytes == 128 ? (slot & 3) * 32 : kRowBytes == 64 ? (slot >> 1 & 1) * 32 : 0;
 }
 
 // Asks for the codes of up to 32 tokens of a part, from `token` on.
 template <typename Step>
 CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t tokens, Step* step) {
-  constexpr uint32_t kBits = Step::kBits, kRowBytes = Step::kRowBytes, kPieces = kRowBytes / 16;
+  constexpr uint32_t kRowBytes = Step::kRowBytes, kPieces = kRowBytes / 16;
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   // Where the lane's first pieces go.
   const uint32_t row = lane / kPieces, piece = lane % kPieces, slot = VSlotOf(row);
-  const uint32_t k_at = KPieceAt<kBits>(row, piece);
-  const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kBits>(slot));
+  const uint32_t k_at = KPieceAt<kRowBytes>(row, piece);
+  const uint32_t v_at = slot * kRowBytes + (16 * piece ^ VSwizzle<kRowBytes>(slot));
   const uint8_t* k = part.image + (part.k_codes + token * kRowBytes + 16 * lane);
   const uint8_t* v = part.image + (part.v_codes + token * kRowBytes + 16 * lane);
   const auto ask = [&](uint32_t rows) {
@@ -106,8 +106,9 @@ CAIRN_DEVICE void AskForCodes(const AffinePart& part, uint32_t token, uint32_t t
     for (uint32_t i = 0; i < kPieces; ++i) {
       const uint32_t before = i * (kWarpLanes / kPieces);  // rows
       // Eight rows on all is as it was; four rows on a slot is two on, and so is its swizzle.
-      const uint32_t v_to = before / 8 * 8 * kRowBytes +
-                            (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kBits>(2)));
+      const uint32_t v_to =
+          before / 8 * 8 * kRowBytes +
+          (before % 8 == 0 ? v_at : v_at ^ (2 * kRowBytes | VSwizzle<kRowBytes>(2)));
       if (before + lane / kPieces < rows) {
         CopyAsync16(step->k_codes + k_at + before * kRowBytes, k + 16 * kWarpLanes * i);
         CopyAsync16(step->v_codes + v_to, v + 16 * kWarpLanes * i);
@@ -201,23 +202,23 @@ CAIRN_DEVICE void ForEachStep(const AttendArgs& args, const AttendReader& reader
 // ---- What lanes take of codes and of queries ----
 
 // Codes of K of lane p's channels, of a token of 8.
-template <uint32_t kBits>
+template <typename Step>
 struct KeyWords {
-  uint32_t of[kBits];
+  static constexpr uint32_t kRowBytes = Step::kRowBytes;
+  uint32_t of[kRowBytes / 16];
 
-  template <typename Step>
   CAIRN_DEVICE_MEMBER KeyWords(const Step& step, uint32_t first) {
     const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-    if constexpr (kBits == 2) {
+    if constexpr (kRowBytes == 32) {
       const auto two =
-          *reinterpret_cast<const Words2*>(step.k_codes + (first + g) * Step::kRowBytes + 8 * p);
+          *reinterpret_cast<const Words2*>(step.k_codes + (first + g) * kRowBytes + 8 * p);
       of[0] = two.x;
       of[1] = two.y;
     } else {
       CAIRN_UNROLL
-      for (uint32_t i = 0; i < kBits / 4; ++i) {
+      for (uint32_t i = 0; i < kRowBytes / 64; ++i) {
         const auto& four = *reinterpret_cast<const Words4*>(
-            step.k_codes + KPieceAt<kBits>(first + g, kBits / 4 * p + i));
+            step.k_codes + KPieceAt<kRowBytes>(first + g, kRowBytes / 64 * p + i));
         of[4 * i] = four.x;
         of[4 * i + 1] = four.y;
         of[4 * i + 2] = four.z;
@@ -237,7 +238,7 @@ struct ValuePairs {
   CAIRN_DEVICE_MEMBER ValuePairs(const Step& step, uint32_t first, uint32_t group) {
     constexpr uint32_t kRowBytes = Step::kRowBytes;
     const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-    const uint32_t at = (group * (kRowBytes / 2) + kBits * g) ^ VSwizzle<kBits>(p);
+    const uint32_t at = (group * (kRowBytes / 2) + kBits * g) ^ VSwizzle<kRowBytes>(p);
     const uint8_t* even = step.v_codes + (first + p) * kRowBytes + at;
     const uint8_t* odd = even + 4 * kRowBytes;
     if constexpr (kBits == 2) {
@@ -262,15 +263,16 @@ template <typename Step>
 CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& work, float unit,
                                 StepsShared<Step>* shared) {
   using P = Pairing<Step::kBits>;
+  constexpr uint32_t kOfPart = Step::kDim / 8, kPairs = kOfPart / 2;
   const AttendQueries queries = reader.Queries(work.queries);
-  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // 16 channels each
+  const uint32_t row = ThreadIndex() / 8, part = ThreadIndex() % 8;  // kOfPart channels each
   if (ThreadIndex() == 0) shared->part_end = work.part_first + work.part_count;
   const bool is_there = row < RowCount(queries, work);
   const uint32_t query = QueryOf(queries, work, is_there ? row : 0);
   uint32_t largest = 0;
   CAIRN_NO_UNROLL
-  for (uint32_t i = 0; i < 16; ++i) {
-    const float value = LoadQuery(queries, query, 16 * part + i);
+  for (uint32_t i = 0; i < kOfPart; ++i) {
+    const float value = LoadQuery(queries, query, kOfPart * part + i);
     const uint32_t bits = codecs::FloatBits(value) & 0x7FFFFFFF;
     largest = bits > largest ? bits : largest;
   }
@@ -286,11 +288,12 @@ CAIRN_DEVICE void LayOutQueries(const AttendReader& reader, const AttendWork& wo
     const float grow = codecs::Multiply(codecs::BitsFloat(exponent << 23), queries.scale);
     shared->factors[row] = codecs::Multiply(codecs::Multiply(grow, kLog2E), unit);
   }
-  // Pairs 8 * (part mod 2) … of lane p = part / 2.
+  // Pairs kPairs * (part mod 2) … of lane p = part / 2.
   CAIRN_NO_UNROLL
-  for (uint32_t i = 0; i < 8; ++i) {
-    const uint32_t n = 8 * (part % 2) + i;
-    const uint32_t low = part / 2 * 32 + n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
+  for (uint32_t i = 0; i < kPairs; ++i) {
+    const uint32_t n = kPairs * (part % 2) + i;
+    const uint32_t low =
+        part / 2 * (2 * kOfPart) + n / P::kOfHalf * 2 * P::kOfHalf + n % P::kOfHalf;
     const float first = codecs::Multiply(LoadQuery(queries, query, low), shrink);
     const float second = codecs::Multiply(LoadQuery(queries, query, low + P::kOfHalf), shrink);
     auto* words =

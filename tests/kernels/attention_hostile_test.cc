@@ -19,11 +19,11 @@ class AttentionHostileTest : public AttentionFixture {};
 
 // Codes that are NaNs, and scales that are infinite or negative, of any token.
 TEST_F(AttentionHostileTest, BytesOfE4m3ThatAreNone) {
-  constexpr uint32_t kDim = 128;
   for (uint32_t round = 0; round < 40; ++round) {
     SCOPED_TRACE(round);
     const auto tokens = static_cast<uint16_t>(1 + Below(150));
-    Sequence sequence = MakeSequence("fp8", Kv(DType::kBf16, kDim, kDim), {&tokens, 1});
+    const uint32_t dim = round % 3 == 0 ? 64 : 128;
+    Sequence sequence = MakeSequence("fp8", Kv(DType::kBf16, dim, dim), {&tokens, 1});
     sequence.head_count = 1;
     ImageOf& image = sequence.images[0];
     const uint32_t index = image.View().IndexOf({4, 1, static_cast<uint8_t>(round % 2)});
@@ -32,17 +32,17 @@ TEST_F(AttentionHostileTest, BytesOfE4m3ThatAreNone) {
     const uint32_t token = Below(tokens);
     const bool is_code = round % 8 < 6;
     if (is_code) {
-      bytes[token * kDim + Below(kDim)] = round % 4 < 2 ? 0x7F : 0xFF;
+      bytes[token * dim + Below(dim)] = round % 4 < 2 ? 0x7F : 0xFF;
     } else {
       const uint16_t scale = round % 16 < 8 ? 0x7C00 : 0x8000;
-      codecs::Store(bytes + tokens * kDim + 2 * token, scale);
+      codecs::Store(bytes + tokens * dim + 2 * token, scale);
     }
     Vouch(index, &image);
     Prepare(&sequence);
     const AttendJob job = JobOf(sequence);
     const Attended attended = Attend({&job, 1});
     ASSERT_EQ(attended.fault, "");
-    EXPECT_GT(attended.plan.counts[static_cast<uint32_t>(AttendList::kFp8)], 0U);
+    EXPECT_GT(attended.plan.counts[AttendFp8List(dim)], 0U);
     EXPECT_EQ(attended.status[0], static_cast<uint32_t>(Error::kBadTile));
   }
 }

@@ -10,7 +10,7 @@ using codecs::DType;
 using codecs::Error;
 using codecs::GroupKind;
 
-constexpr uint16_t kTwoBlocks[] = {128, 50};
+constexpr uint16_t kTwoBlocks[] = {200, 50};
 
 class AttentionTest : public AttentionFixture {
  protected:
@@ -31,13 +31,17 @@ class AttentionTest : public AttentionFixture {
 };
 
 TEST_F(AttentionTest, TilesOfAnyLength) {
+  uint32_t small = 0;
   for (uint16_t tokens = 16; tokens <= 150; tokens = static_cast<uint16_t>(tokens + 1 + Below(3))) {
     const char* recipe = kFastRecipes[tokens % 4];
     SCOPED_TRACE(std::string(recipe) + " " + std::to_string(tokens));
-    Sequence sequence = MakeSequence(recipe, Kv(DType::kFp16, 128, 128), {&tokens, 1});
+    const uint32_t dim = tokens % 8 == 7 ? 64 : 128;  // of fp8 alone
+    Sequence sequence = MakeSequence(recipe, Kv(DType::kFp16, dim, dim), {&tokens, 1});
     Check(std::move(sequence), kNearFp16);
     EXPECT_EQ(Works(AttendList::kNarrow) + Works(AttendList::kWide), 0U);
+    small += Works(AttendList::kFp8Of64);
   }
+  EXPECT_GT(small, 5U);
 }
 
 TEST_F(AttentionTest, ManyTilesOfAWarp) {
@@ -203,8 +207,9 @@ TEST_F(AttentionTest, SequencesOfABatchApart) {
     works_wanted_ = round == 0 ? 1 : 64;
     std::vector<Sequence> sequences;
     for (uint32_t i = 0; i < 6; ++i) {
-      sequences.push_back(i % 3 == 2 ? MakeSequence("fp8", Kv(DType::kBf16, 64, 40), kTwoBlocks)
-                                     : AnyFast(DType::kBf16, 1 + Below(4)));
+      sequences.push_back(
+          i % 3 == 2 ? MakeSequence("fp8", Kv(DType::kBf16, 64, i == 2 ? 40 : 64), kTwoBlocks)
+                     : AnyFast(DType::kBf16, 1 + Below(4)));
       AddTail(&sequences.back(), Below(30), AnyShape());
       Prepare(&sequences.back());
     }
