@@ -65,7 +65,7 @@ def main():
     if "unavailable: " in version.stdout:
         check_absence(build)
     environment = dict(os.environ, CAIRN_BIN_DIR=str(build / "bin"), CAIRN_LIBRARY=str(build / "lib/libcairn.so"))
-    tests = [ROOT / "tests/e2e/python" / name for name in ("test_abi.py", "test_demo.py", "test_paged.py", "test_store.py")]
+    tests = [ROOT / "tests/e2e/python" / name for name in ("test_abi.py", "test_demo.py", "test_device.py", "test_paged.py", "test_store.py")]
     ran = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], env=environment, cwd=ROOT)
     check(ran.returncode == 0, ran.stdout, ran.stderr)
     print(ran.stdout.strip().splitlines()[-1])
