@@ -25,6 +25,7 @@ HIGH_WATER_MARK = 100_000
 END = (-1).to_bytes(8, "big", signed=True)  # of a replay
 MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
 WAIT_SECONDS = 0.05  # for events, then replays are answered
+SUBSCRIBER_MS = 2000  # that the first batch waits for one
 
 # As vLLM declares them: those that it always writes, then those that it leaves out at None.
 FIELDS = {
@@ -165,7 +166,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with zmq.Context() as context, connect(given.control, tenant=given.tenant) as client:
-        with context.socket(zmq.PUB) as publisher, context.socket(zmq.ROUTER) as router:
+        kind = zmq.XPUB if given.connect else zmq.PUB  # an XPUB hears of subscribers
+        with context.socket(kind) as publisher, context.socket(zmq.ROUTER) as router:
             publisher.set_hwm(HIGH_WATER_MARK)
             publisher.linger = router.linger = 0
             (publisher.connect if given.connect else publisher.bind)(given.zmq)
@@ -180,6 +182,8 @@ def main(arguments: list[str] | None = None) -> None:
             )
             with client.events() as watch:
                 try:
+                    if given.connect:  # what is sent before there is a subscriber is lost
+                        publisher.poll(SUBSCRIBER_MS)
                     while True:
                         bridge.step(watch)
                 except KeyboardInterrupt:
