@@ -18,6 +18,9 @@ from daemon import Daemon  # noqa: E402
 
 LAYERS, HEADS, TOKENS, DIM = 4, 2, 32, 64
 
+# Of engines here, but where a test says otherwise: a busy machine is no fault of theirs.
+PATIENT = {"lookup_timeout": 10.0, "load_timeout": 20.0, "save_timeout": 20.0}
+
 _revisions = itertools.count()
 
 
@@ -55,10 +58,10 @@ def make_engine(request):
     from fake_vllm_engine import Engine
 
     def build(extra, wait=True, **changed):
-        engine = Engine(CairnConnector, extra, **changed)
+        engine = Engine(CairnConnector, PATIENT | extra, **changed)
         request.addfinalizer(engine.close)
         connectors = [engine.scheduler, *(rank.connector for rank in engine.ranks)]
-        assert not wait or all(one._session.wait(10) for one in connectors)
+        assert not wait or all(one._session.wait(30) for one in connectors)
         return engine
 
     return build

@@ -224,7 +224,7 @@ def test_a_request_waits_for_the_slowest_rank(make_engine, settings):
     worker._load = lambda *arguments: may_load.wait(10) and load(*arguments)
     slow = engine.add(Request("slow", tokens))
     other = engine.add(Request("other", prompt(17, 40)))
-    while "other" not in engine.done:
+    while "other" not in engine.done or not engine._ended_ranks:
         engine.step()
     for _ in range(20):
         engine.step()

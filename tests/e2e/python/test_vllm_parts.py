@@ -338,6 +338,15 @@ def test_a_slice_that_is_gone_fails_from_there_on(two_ranks):
     assert worker.take_counts()["failed_blocks"] == 4
 
 
+def test_a_load_is_counted_when_it_has_ended(two_ranks):
+    space, ranks = two_ranks
+    worker, count = ranks[0][0], ranks[0][0]._count
+    worker._count = lambda **counts: time.sleep(0.2) or count(**counts)
+    worker.step(Plan(loads=[Load("r", space.keys(range(64)), [[0, 1]], None)]))
+    assert wait_for_loads(worker) == ({"r"}, {0, 1})
+    assert worker.take_counts()["loads"] == 1
+
+
 def test_saves_do_not_wait_for_the_store(two_ranks):
     space, ranks = two_ranks
     worker, _ = ranks[0]

@@ -206,20 +206,11 @@ class Worker:
 
     def _ended_load(self, load: Load, good: int, moved_bytes: int, started: float) -> None:
         """good: how many of its keys came, from the first on. After the first block that failed
-        nothing counts, as nothing is computed on what came before it."""
+        nothing counts, as nothing is computed on what came before it. Its figures are there when
+        its end is."""
         ratio = len(load.blocks[0]) // len(load.keys)
         failed = [block for table in load.blocks for block in table[good * ratio :]]
         failed = [block for block in failed if block != paged.SKIPPED]
-        with self._changed:
-            self._ended.failed_blocks.update(failed)
-            if failed:
-                self._ended.failed_requests.add(load.request_id)
-            if self._is_layer_wise:
-                self._ended.layer_wise.add(load.request_id)
-            else:
-                self._ended.requests.add(load.request_id)
-                self._loading -= 1
-            self._changed.notify_all()
         wanted = sum(block != paged.SKIPPED for table in load.blocks for block in table)
         self._count(
             loads=1,
@@ -235,6 +226,16 @@ class Worker:
                 wanted,
                 load.request_id,
             )
+        with self._changed:
+            self._ended.failed_blocks.update(failed)
+            if failed:
+                self._ended.failed_requests.add(load.request_id)
+            if self._is_layer_wise:
+                self._ended.layer_wise.add(load.request_id)
+            else:
+                self._ended.requests.add(load.request_id)
+                self._loading -= 1
+            self._changed.notify_all()
 
     def _load_group(
         self, space: Space, group: GroupPart, load: Load, blocks: list[int], deadline: float
