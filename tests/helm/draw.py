@@ -21,7 +21,7 @@ LEGEND_MAX = 8  # of lines: more hide the picture
 
 def scaled(value, base, suffixes):
     for suffix in suffixes[:-1]:
-        if abs(value) < base:
+        if abs(value) < 0.97 * base:  # 0.98 GiB, not 1003 MiB
             return f"{value:.3g} {suffix}".rstrip()
         value /= base
     return f"{value:.3g} {suffixes[-1]}"
