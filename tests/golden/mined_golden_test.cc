@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The miner against cairn.profile, on the sample of generate_mined.py.
+// The miners against cairn.profile and cairn.bank, on the sample of generate_mined.py.
 #include <cmath>
 #include <cstring>
 
+#include "codecs/mine/bank_miner.h"
 #include "codecs/mine/profile_miner.h"
 #include "tests/golden/golden.h"
 
@@ -126,6 +127,37 @@ TEST(MinedGoldenTest, TheMinerMakesWhatPythonMakes) {
       EXPECT_NEAR(a.spread_log, b.spread_log, 1) << plane << " " << i;
     }
   }
+}
+
+TEST(MinedGoldenTest, BanksAreThoseOfPython) {
+  // As a payload: of each head all texts' tokens, K then V.
+  constexpr uint32_t kElements = kTokens * kDim;
+  std::vector<float> sample;
+  for (uint32_t head = 0; head < kLayers * kHeads; ++head) {
+    for (uint32_t plane = 0; plane < 2; ++plane) {
+      for (uint32_t text = 0; text < kTexts; ++text) {
+        const std::vector<float> values = Sample(text, plane);
+        const auto first = values.begin() + head * kElements;
+        sample.insert(sample.end(), first, first + kElements);
+      }
+    }
+  }
+  const int lines = ForEachLine("mined", [&](const std::string&, std::istringstream& line) {
+    BankShape shape{.layers = kLayers, .heads = kHeads, .k_dim = kDim, .v_dim = kDim};
+    size_t bytes = 0;
+    std::string crc;
+    ASSERT_TRUE(line >> shape.patterns >> bytes >> crc);
+    const Bytes mined = InAnyFloat([&] {
+      Bytes bank;
+      EXPECT_EQ(
+          MineBank(shape, DType::kFp32, kTexts * kTokens, std::as_bytes(std::span(sample)), &bank),
+          Error::kOk);
+      return bank;
+    });
+    EXPECT_EQ(mined.size(), bytes);
+    EXPECT_EQ(Crc32c(mined), Hex(crc)) << shape.patterns;
+  });
+  EXPECT_EQ(lines, 4);
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The arithmetic of the k-means that mines a bank's patterns (docs/recipes/patternkv.md, section
+// 3). Means are sums of integers, which have no order, and distances have the order of
+// codecs/backend/reference/token_norm.h: whoever sums, in however many threads, gets the same bits.
+//
+// Thread-safety: pure functions. Free of the standard library, for hosts and devices.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+
+namespace cairn::codecs {
+
+inline constexpr uint32_t kClusterRoundsMax = 30;
+inline constexpr float kClusterMoveMax = 1e-4F;  // of a centre that stands still
+
+// The point, of so many, that centre `index` of `centres` starts from: at even distances.
+CAIRN_HD uint32_t SeedOf(uint32_t index, uint32_t centres, uint32_t points) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(index) * points / centres);
+}
+
+// In units of 2^-24; what is less is cut off.
+// REQUIRES: !IsRowValue(value). Fewer than 2^24 of them are added up.
+CAIRN_HD int64_t ClusterUnits(float value) {
+  return static_cast<int64_t>(Multiply(value, 16777216.0F));
+}
+
+// Of so many points' units, 1 and more.
+CAIRN_HD float ClusterMean(int64_t units, uint32_t points) {
+  return Multiply(static_cast<float>(units / static_cast<int64_t>(points)), 5.9604644775390625e-8F);
+}
+
+CAIRN_HD bool HasMoved(float from, float to) {
+  const float moved = Add(to, -from);
+  return moved > kClusterMoveMax || moved < -kClusterMoveMax;
+}
+
+}  // namespace cairn::codecs

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How large a bank is, where its patterns lie, and all of its bytes but those: for who makes one.
+// docs/formats/bank.md draws them.
+//
+// Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/types/error.h"
+
+namespace cairn::codecs {
+
+struct BankShape {
+  uint32_t layers = 1;
+  uint32_t heads = 1;
+  uint32_t patterns = 1;  // of each head and plane
+  uint32_t k_dim = 1;
+  uint32_t v_dim = 0;  // 0: a latent
+};
+
+// kInvalidShape: a number past what docs/formats/bank.md allows, or the bank would be.
+Error Validate(const BankShape& shape);
+
+// REQUIRES of all below: Validate(shape) is kOk.
+
+[[nodiscard]] inline uint32_t BankPlanes(const BankShape& shape) {
+  return shape.v_dim == 0 ? 1 : 2;
+}
+[[nodiscard]] inline uint32_t BankDim(const BankShape& shape, uint32_t plane) {
+  return plane == 0 ? shape.k_dim : shape.v_dim;
+}
+[[nodiscard]] uint64_t BankBytes(const BankShape& shape);
+// Where the patterns of a head start.
+//   head  its number in the group: layer * heads + head
+[[nodiscard]] uint64_t PatternsAt(const BankShape& shape, uint32_t plane, uint64_t head);
+// Writes all of a bank but its patterns.
+// REQUIRES: bank.size() is BankBytes(shape).
+void WriteBankFrame(const BankShape& shape, std::span<std::byte> bank);
+
+}  // namespace cairn::codecs
