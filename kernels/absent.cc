@@ -22,6 +22,10 @@ LaunchResult LaunchAttend(const AttendPlan&, const std::byte*, std::byte*, uint3
   return LaunchResult::kUnavailable;
 }
 
+LaunchResult LaunchMine(const MinePlan&, const std::byte*, std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+
 std::string_view LastDeviceError() { return {}; }
 
 std::unique_ptr<Runtime> OpenCudaRuntime(int /*device*/) { return nullptr; }

@@ -9,6 +9,7 @@
 
 #include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
+#include "kernels/mine_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
 
@@ -69,6 +70,15 @@ LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileRe
 //            are in any state, those of others are not touched by it
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream);
+
+// The same of a bank to mine: its patterns are whole when what is on the stream is over.
+//   plan     as MakeMinePlan() gave it
+//   bytes    its buffer, on the device
+//   scratch  plan.scratch_bytes on the device, at a multiple of 16, in any state
+//   status   a word, zeroed before. Then it is 0, or kTargetTooSmall: the table has a page that is
+//            none; or kIncomplete: a head has no token. The bank is in any state then
+LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
+                        uint32_t* status, Stream stream);
 
 // What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.
 // Static storage.

@@ -10,6 +10,7 @@
 #include "kernels/body/attend_kernels.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
+#include "kernels/body/mine_bank.h"
 
 namespace cairn::kernels {
 namespace {
@@ -43,8 +44,10 @@ Availability Find() {
 }
 
 // Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
-// list's; those that encode come behind, then those that attend.
-using Residents = std::array<std::atomic<uint32_t>, kDecodeLists + kEncodeLists + kAttendLists>;
+// list's; those that encode come behind, then those that attend, then those that mine.
+constexpr uint32_t kAttendFirst = kDecodeLists + kEncodeLists;
+constexpr uint32_t kMineFirst = kAttendFirst + kAttendLists;
+using Residents = std::array<std::atomic<uint32_t>, kMineFirst + kMineLists>;
 
 Residents& ResidentsOf(int device) {
   static std::array<Residents, kDevicesMax> residents;
@@ -158,8 +161,20 @@ LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::b
   if (result != LaunchResult::kOk) return result;
   const AttendArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<float*>(scratch),
                         status, 0};
-  Launch launch(plan, kDecodeLists + kEncodeLists, args, stream, device);
+  Launch launch(plan, kAttendFirst, args, stream, device);
   ForEachAttendKernel(launch);
+  return launch.result();
+}
+
+LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
+                        uint32_t* status, Stream stream) {
+  int device = 0;
+  const LaunchResult result = CheckLaunch(stream, &device);
+  if (result != LaunchResult::kOk) return result;
+  const MineArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<uint8_t*>(scratch),
+                      status, 0};
+  Launch launch(plan, kMineFirst, args, stream, device);
+  ForEachMineKernel(launch);
   return launch.result();
 }
 

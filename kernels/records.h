@@ -161,10 +161,11 @@ struct DecodeArgs {
   uint32_t list;
 };
 
-// Why an image was not decoded, or not encoded. Values are those of codecs::Error.
+// Why an image was not decoded or encoded, or a bank not mined. Values are those of codecs::Error.
 enum class Fault : uint32_t {
   kNone = 0,
   kBadPage = 5,
+  kIncomplete = 11,
   kNotDemotable = 12,
   kBadChecksum = 23,
   kBadTile = 24

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from mutation_lists import attend, decode, encode
+from mutation_lists import attend, decode, encode, mine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
@@ -27,8 +27,8 @@ RACES_FILTER = "*StripsOfEvery*:*ManyTilesOfAWarp*:*SourceBitsOfWholeHeads*"  # 
 LAUNCHES = "cairn_kernel_device_emulated"  # the target where kernel bodies are compiled
 
 # name: (tests of which one has to fail, file, text, what stands there instead)
-MUTATIONS = decode.MUTATIONS | encode.MUTATIONS | attend.MUTATIONS
-RACES = decode.RACES | encode.RACES | attend.RACES
+MUTATIONS = decode.MUTATIONS | encode.MUTATIONS | attend.MUTATIONS | mine.MUTATIONS
+RACES = decode.RACES | encode.RACES | attend.RACES | mine.RACES
 
 
 def words_of(build, program, target):

@@ -167,6 +167,11 @@ void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, 
   NoteLaunch(LaunchAttend(plan, bytes, scratch, status, TheState().stream));
 }
 
+void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
+          uint64_t) {
+  NoteLaunch(LaunchMine(plan, bytes, scratch, status, TheState().stream));
+}
+
 std::string Finish() {
   State& state = TheState();
   IsOk(cudaStreamSynchronize(state.stream), "cudaStreamSynchronize");

@@ -14,6 +14,7 @@
 #include "kernels/body/attend_kernels.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
+#include "kernels/body/mine_bank.h"
 #include "tests/kernels/device/device.h"
 #include "tests/kernels/executor/executor.h"
 
@@ -54,7 +55,7 @@ State& TheState() {
 }
 
 // What is wrong with the device, for tests of those who are to notice: it forgets a task of each
-// list of what it decodes, encodes or attends to.
+// list of what it decodes, encodes, attends to or mines.
 bool Forgets(std::string_view what) {
   const char* told = std::getenv("CAIRN_EMULATED_FORGETS");
   return told != nullptr && what == told;
@@ -136,6 +137,13 @@ void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, 
   ForEachAttendKernel(
       Launch(plan.counts.data(),
              AttendArgs{codecs::U8(bytes), reinterpret_cast<float*>(scratch), status, 0}, seed));
+}
+
+void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
+          uint64_t seed) {
+  Forget("mine", plan.counts, kMineLists, bytes);
+  ForEachMineKernel(Launch(plan.counts.data(),
+                           MineArgs{codecs::U8(bytes), codecs::U8(scratch), status, 0}, seed));
 }
 
 std::string Finish() { return std::exchange(TheState().fault, {}); }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Plans of banks to mine: out of a sample of a group's KV that lies on the device, the device makes
+// the patterns, and the host what stands around them. The bank's bytes are those that
+// codecs::MineBank() makes of the same tokens.
+//
+// Thread-safety: pure functions. Nothing allocates, synchronizes or throws.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codecs/side/bank_shape.h"
+#include "codecs/types/error.h"
+#include "codecs/types/shape.h"
+#include "kernels/mine_records.h"
+#include "kernels/target.h"
+
+namespace cairn::kernels {
+
+// A sample of a group, and where its bank is to go.
+struct MineJob {
+  codecs::TileShape tile;  // kKv or kLatent
+  uint16_t layers = 0;
+  uint16_t heads = 0;
+  uint32_t patterns = 0;  // of each head
+  // Of the whole group; only read. Holes of its table are left out, as are tokens with a value that
+  // has no code: so texts may lie behind one another, and the first tokens of each be left out.
+  PagedView sample;
+  uint32_t tokens = 0;        // 1 to 65535, those in holes too
+  std::byte* bank = nullptr;  // at a multiple of 16: codecs::BankBytes() of BankShapeOf(). Kernels
+                              // write patterns, and leave all else to codecs::WriteBankFrame()
+};
+
+struct MinePlan {
+  uint32_t bytes = 0;
+  uint64_t scratch_bytes = 0;
+  std::array<uint32_t, kMineLists> counts{};  // of heads, of all planes
+};
+
+// REQUIRES: job.tile is of kKv or kLatent.
+[[nodiscard]] codecs::BankShape BankShapeOf(const MineJob& job);
+
+// Writes a plan for the job into `buffer`, at a multiple of 16; *plan is set on kOk. kInvalidShape:
+// a tile without values, numbers that no bank or no sample has, a view's tables or strides, or the
+// place of the bank. kTargetTooSmall: a page below page_count reaches past layer_bytes, a slot past
+// the table, or the plan past `buffer`.
+codecs::Error MakeMinePlan(const MineJob& job, std::span<std::byte> buffer, MinePlan* plan);
+
+// The bytes of a plan of so many heads of all planes.
+[[nodiscard]] uint64_t MinePlanBytes(uint32_t heads);
+
+}  // namespace cairn::kernels
