@@ -21,4 +21,7 @@ MUTATIONS = {
     "mine_head_no_sync": (MINED, MINE_BANK, "    SyncBlock();  // shared memory is of the next head", ""),
 }
 
-RACES = {}
+RACES = {
+    "race_mine_read": (MINED, MINE_BANK, "    SyncWarp();\n    const uint8_t* source", "    const uint8_t* source"),
+    "race_mine_written": (MINED, MINE_BANK, "    SyncWarp();\n    uint32_t best", "    uint32_t best"),
+}
