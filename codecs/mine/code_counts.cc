@@ -76,13 +76,6 @@ void MakeFrequencies(Masses& counts, uint8_t (&frequencies)[kCoderSymbols]) {
 
 }  // namespace
 
-void ShrinkSums::Add(StepShape shape, float position, int32_t code) {
-  const int32_t magnitude = std::abs(code);
-  if (shape.low_bits != 0 || magnitude < 1 || magnitude > 2) return;
-  rest[shape.table][magnitude - 1].Add(std::fabs(position) - static_cast<float>(magnitude));
-  ++count[shape.table][magnitude - 1];
-}
-
 void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
                 ProfileTable (&tables)[kProfileTables]) {
   for (uint32_t table = 0; table < kProfileTables; ++table) {
@@ -93,9 +86,9 @@ void MakeTables(const CodeCounts& counts, const ShrinkSums& shrink,
     }
     masses[kEscapeSymbol] = static_cast<double>(symbols[kEscapeSymbol]);
     MakeFrequencies(masses, tables[table].frequencies);
-    for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t i = 0; i < kShrunkCodes; ++i) {
       const double weight = static_cast<double>(shrink.count[table][i]) + kShrinkPrior;
-      const double offset = std::nearbyint(shrink.rest[table][i].Sum() / weight * kCoderSlots);
+      const double offset = std::nearbyint(shrink.Rest(table, i) / weight * kCoderSlots);
       tables[table].offsets[i] = static_cast<int8_t>(std::clamp(offset, -kOffsetMax, kOffsetMax));
     }
   }

@@ -33,32 +33,14 @@ int16_t LogOf(double value) {
       std::clamp(log, -static_cast<double>(kProfileLogMax), static_cast<double>(kProfileLogMax)));
 }
 
-// In steps.
-float PositionOf(float value, float mean, float inverse) {
-  return Multiply(Add(value, -mean), inverse);
-}
-
-// A position as a code; what no code can be is an escape in any case.
-int32_t CodeAt(float position) {
-  return RoundToInt(std::clamp(position, -kStepCodeMax, kStepCodeMax));
-}
-
-struct ChannelRate {
-  StepShape shape;
-  float inverse;
-};
-
-ChannelRate RateOf(const ProfileChannel& channel, int32_t multiplier) {
-  const int32_t step = channel.step_log + multiplier;
-  return {StepShapeOf(channel.spread_log - step), Exp2(-step)};
-}
-
-void Count(const ProfileChannel& channel, float mean, int32_t multiplier,
-           std::span<const float> values, CodeCounts* counts) {
-  const ChannelRate rate = RateOf(channel, multiplier);
-  counts->low_bits += uint64_t{rate.shape.low_bits} * values.size();
+void Count(const ProfileChannel& channel, float mean, const CodeColumn& column,
+           std::span<const float> values, CodeCounts* counts, ShrinkSums* shrink) {
+  const CodeRate rate = RateOf(channel, column.multiplier);
   for (const float value : values) {
-    counts->Add(rate.shape, CodeAt(PositionOf(value, mean, rate.inverse)));
+    const float position = PositionOf(value, mean, rate.inverse);
+    const int32_t code = CodeAt(position);
+    counts->Add(rate.shape, code);
+    if (column.has_shrink) shrink->Add(rate.shape, position, code);
   }
 }
 
@@ -135,6 +117,7 @@ ProfileMiner::ProfileMiner(MineRequest request)
     planes_[i].dim = PlaneDim(request_.group.tile, PlaneAt(request_.group.tile.kind, i));
     planes_[i].heads.resize(heads);
     planes_[i].channels.resize(heads * planes_[i].dim);
+    planes_[i].known.resize(heads * planes_[i].dim);
   }
   const FloatGuard guard;
   if (!request_.query_squares.empty()) WeighChannels();
@@ -164,6 +147,12 @@ void ProfileMiner::WeighChannels() {
 
 // --- Passes --------------------------------------------------------------------------------------
 
+ProfilePass ProfileMiner::pass() const {
+  ProfilePass pass{.columns = columns_, .channels = {}};
+  for (size_t i = 0; i < planes_.size(); ++i) pass.channels[i] = planes_[i].known;
+  return pass;
+}
+
 void ProfileMiner::Add(const MinedStrip& strip) {
   const FloatGuard guard;
   Plane& plane = planes_[strip.plane];
@@ -175,21 +164,33 @@ void ProfileMiner::Add(const MinedStrip& strip) {
   }
   const size_t first = HeadIndex(strip.at) * plane.dim;
   for (uint32_t c = 0; c < plane.dim; ++c) {
-    const std::span<const float> values = values_.Channel(c);
-    if (pass_ == Pass::kTables) AddShapes(plane, first + c, values);
-    if (pass_ == Pass::kSurprise) AddSurprise(plane, first + c, strip, values);
-    const ProfileChannel& channel = plane.channels[first + c].profile;
-    for (size_t i = 0; i < probes_.size(); ++i) {
-      Count(channel, channel.mean, probes_[i], values.first(values_.strided_count()),
-            &plane.probed[i]);
+    AddCodes(plane, strip.part, first + c, values_.Channel(c));
+  }
+}
+
+void ProfileMiner::Add(const PassSums& sums) {
+  norms_ += sums.norms;
+  small_norms_ += sums.small_norms;
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    const PassSums::Plane& from = sums.planes[i];
+    Plane& plane = planes_[i];
+    for (size_t head = 0; head < from.tokens.size(); ++head) {
+      plane.heads[head].Add(from.tokens[head]);
     }
+    for (size_t j = 0; j < from.moments.size(); ++j) {
+      plane.channels[j / kSampleParts].moments[j % kSampleParts].Add(from.moments[j]);
+    }
+    for (size_t column = 0; column < from.codes.size(); ++column) {
+      plane.codes[column].Add(from.codes[column]);
+    }
+    plane.shrink.Add(from.shrink);
   }
 }
 
 void ProfileMiner::AddMoments(Plane& plane, const MinedStrip& strip) {
-  Head& head = plane.heads[HeadIndex(strip.at)];
+  HeadTokens& head = plane.heads[HeadIndex(strip.at)];
   ++head.strips;
-  head.counts[strip.part] += values_.count();
+  head.of[strip.part] += values_.count();
   for (uint32_t c = 0; c < plane.dim; ++c) {
     Channel& channel = plane.channels[HeadIndex(strip.at) * plane.dim + c];
     for (const float value : values_.Channel(c)) channel.moments[strip.part].Add(value);
@@ -208,40 +209,37 @@ void ProfileMiner::CountSmallNorms(const MinedStrip& strip) {
   }
 }
 
-void ProfileMiner::AddShapes(Plane& plane, size_t channel, std::span<const float> values) {
-  const ProfileChannel& profile = plane.channels[channel].profile;
-  for (const int32_t multiplier : kFirstMultipliers) {
-    const ChannelRate rate = RateOf(profile, multiplier);
-    for (const float value : values) {
-      const float position = PositionOf(value, profile.mean, rate.inverse);
-      const int32_t code = CodeAt(position);
-      plane.counts.Add(rate.shape, code);
-      plane.shrink.Add(rate.shape, position, code);
-    }
+void ProfileMiner::AddCodes(Plane& plane, uint32_t part, size_t channel,
+                            std::span<const float> values) {
+  const MinedChannel& known = plane.known[channel];
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    const CodeColumn& column = columns_[i];
+    Count(known.profile, column.is_unseen ? known.unseen_means[part] : known.profile.mean, column,
+          column.is_strided ? values.first(values_.strided_count()) : values, &plane.codes[i],
+          &plane.shrink);
   }
-}
-
-void ProfileMiner::AddSurprise(Plane& plane, size_t channel, const MinedStrip& strip,
-                               std::span<const float> values) {
-  const Channel& at = plane.channels[channel];
-  const auto unseen_mean = static_cast<float>(
-      MeanWithout(at.moments, plane.heads[HeadIndex(strip.at)].counts, strip.part));
-  Count(at.profile, at.profile.mean, kSurpriseMultiplier, values, &plane.seen);
-  Count(at.profile, unseen_mean, kSurpriseMultiplier, values, &plane.unseen);
 }
 
 void ProfileMiner::EndPass() {
   const FloatGuard guard;
+  std::vector<CodeColumn> columns;
   switch (pass_) {
     case Pass::kMoments:
       for (Plane& plane : planes_) SetSteps(plane);
+      for (const int32_t multiplier : kFirstMultipliers) {
+        columns.push_back({.multiplier = multiplier, .has_shrink = true});
+      }
       pass_ = Pass::kTables;
-      return;
+      break;
     case Pass::kTables:
       for (Plane& plane : planes_) {
-        MakeTables(plane.counts, plane.shrink, plane.tables);
-        SetUnseenSpreads(plane);
+        CodeCounts counts;
+        for (const CodeCounts& of_column : plane.codes) counts.Add(of_column);
+        MakeTables(counts, plane.shrink, plane.tables);
+        SetUnseenMeans(plane);
       }
+      columns = {{.multiplier = kSurpriseMultiplier},
+                 {.multiplier = kSurpriseMultiplier, .is_unseen = true}};
       pass_ = Pass::kSurprise;
       break;
     case Pass::kSurprise:
@@ -255,8 +253,10 @@ void ProfileMiner::EndPass() {
     case Pass::kDone:
       return;
   }
-  SetProbes();
-  if (probes_.empty()) pass_ = Pass::kDone;
+  if (pass_ != Pass::kTables) AddProbes(&columns);
+  columns_ = std::move(columns);
+  for (Plane& plane : planes_) plane.codes.assign(columns_.size(), {});
+  if (columns_.empty()) pass_ = Pass::kDone;
 }
 
 // --- What passes come to -------------------------------------------------------------------------
@@ -267,38 +267,41 @@ void ProfileMiner::SetSteps(Plane& plane) {
     std::vector<double> sigmas(per_layer);
     double squares = 0;
     for (size_t i = 0; i < per_layer; ++i) {
-      Channel& channel = plane.channels[layer * per_layer + i];
-      const double count = Total(plane.heads[(layer * per_layer + i) / plane.dim].counts);
+      const Channel& channel = plane.channels[layer * per_layer + i];
+      ProfileChannel& known = plane.known[layer * per_layer + i].profile;
+      const double count = Total(plane.heads[(layer * per_layer + i) / plane.dim].of);
       const double sum = TotalSum(channel.moments);
       const double mean = count > 0 ? sum / count : 0;
-      channel.profile.mean = static_cast<float>(mean);
+      known.mean = static_cast<float>(mean);
       const double rest = TotalSquares(channel.moments) - sum * mean;
       sigmas[i] = count > 0 && rest > 0 ? std::sqrt(rest / count) : 0;
       squares += sigmas[i] * sigmas[i] * channel.weight * channel.weight;
     }
     const double step = std::max(std::sqrt(squares / static_cast<double>(per_layer)), kStepMin);
     for (size_t i = 0; i < per_layer; ++i) {
-      Channel& channel = plane.channels[layer * per_layer + i];
-      channel.profile.step_log = LogOf(step / channel.weight);
-      channel.profile.spread_log = LogOf(sigmas[i]);
+      ProfileChannel& known = plane.known[layer * per_layer + i].profile;
+      known.step_log = LogOf(step / plane.channels[layer * per_layer + i].weight);
+      known.spread_log = LogOf(sigmas[i]);
     }
   }
 }
 
-// Spreads about the means that the other parts have: those that other text will have.
-void ProfileMiner::SetUnseenSpreads(Plane& plane) {
+// And spreads about those means: which other text will have.
+void ProfileMiner::SetUnseenMeans(Plane& plane) {
   for (size_t i = 0; i < plane.channels.size(); ++i) {
-    Channel& channel = plane.channels[i];
-    const uint64_t(&counts)[kSampleParts] = plane.heads[i / plane.dim].counts;
+    const Channel& channel = plane.channels[i];
+    const uint64_t(&counts)[kSampleParts] = plane.heads[i / plane.dim].of;
     double squares = 0;
     for (uint32_t part = 0; part < kSampleParts; ++part) {
       const double mean = MeanWithout(channel.moments, counts, part);
+      plane.known[i].unseen_means[part] = static_cast<float>(mean);
       const ExactMoments& moments = channel.moments[part];
       squares += moments.Squares() - 2 * mean * moments.Sum() +
                  mean * mean * static_cast<double>(counts[part]);
     }
     const double count = Total(counts);
-    channel.profile.spread_log = LogOf(count > 0 && squares > 0 ? std::sqrt(squares / count) : 0);
+    plane.known[i].profile.spread_log =
+        LogOf(count > 0 && squares > 0 ? std::sqrt(squares / count) : 0);
   }
 }
 
@@ -321,46 +324,49 @@ double ProfileMiner::SurpriseBits() const {
   double bits = 0;
   double elements = 0;
   for (const Plane& plane : planes_) {
-    bits += CodedBits(plane.unseen, plane.tables) - CodedBits(plane.seen, plane.tables);
-    for (const Head& head : plane.heads) elements += Total(head.counts) * plane.dim;
+    bits += CodedBits(plane.codes[1], plane.tables) - CodedBits(plane.codes[0], plane.tables);
+    for (const HeadTokens& head : plane.heads) elements += Total(head.of) * plane.dim;
   }
   return elements > 0 ? bits / elements : 0;
 }
 
 // --- Search --------------------------------------------------------------------------------------
 
-void ProfileMiner::SetProbes() {
-  probes_.clear();
+void ProfileMiner::AddProbes(std::vector<CodeColumn>* columns) const {
+  std::vector<int32_t> probes;
   for (const Bracket& bracket : brackets_) {
     const int32_t inside = bracket.high - bracket.low - 1;
     const int32_t count = std::min(inside, kProbes);
     for (int32_t i = 1; i <= count; ++i) {
-      probes_.push_back(bracket.low + (inside + 1) * i / (count + 1));
+      probes.push_back(bracket.low + (inside + 1) * i / (count + 1));
     }
   }
-  std::sort(probes_.begin(), probes_.end());
-  probes_.erase(std::unique(probes_.begin(), probes_.end()), probes_.end());
-  for (Plane& plane : planes_) plane.probed.assign(probes_.size(), {});
+  std::sort(probes.begin(), probes.end());
+  probes.erase(std::unique(probes.begin(), probes.end()), probes.end());
+  for (const int32_t probe : probes) {
+    columns->push_back({.multiplier = probe, .is_strided = true});
+  }
 }
 
 void ProfileMiner::Narrow() {
   double elements = 0;
   for (const Plane& plane : planes_) {
     uint64_t symbols = 0;
-    if (plane.probed.empty()) continue;
-    for (const auto& table : plane.probed[0].symbols) {
+    for (const auto& table : plane.codes.back().symbols) {
       for (const uint64_t count : table) symbols += count;
     }
     elements += static_cast<double>(symbols);
   }
-  for (size_t i = 0; i < probes_.size(); ++i) {
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    if (!columns_[i].is_strided) continue;
+    const int32_t probe = columns_[i].multiplier;
     double bits = 0;
-    for (const Plane& plane : planes_) bits += CodedBits(plane.probed[i], plane.tables);
+    for (const Plane& plane : planes_) bits += CodedBits(plane.codes[i], plane.tables);
     const double per_element = fixed_bits_ + (elements > 0 ? bits / elements : 0);
     for (size_t rate = 0; rate < brackets_.size(); ++rate) {
       Bracket& bracket = brackets_[rate];
-      if (probes_[i] <= bracket.low || probes_[i] >= bracket.high) continue;
-      (per_element > request_.rates[rate] / 10.0 ? bracket.low : bracket.high) = probes_[i];
+      if (probe <= bracket.low || probe >= bracket.high) continue;
+      (per_element > request_.rates[rate] / 10.0 ? bracket.low : bracket.high) = probe;
     }
   }
 }
@@ -378,10 +384,10 @@ Error ProfileMiner::Write(std::vector<std::byte>* bytes) const {
     ProfilePlane& written = content.planes.emplace_back();
     written.dim = plane.dim;
     std::copy(std::begin(plane.tables), std::end(plane.tables), std::begin(written.tables));
-    for (const Head& head : plane.heads) {
+    for (const HeadTokens& head : plane.heads) {
       if (head.strips == 0) return Error::kIncomplete;
     }
-    for (const Channel& channel : plane.channels) written.channels.push_back(channel.profile);
+    for (const MinedChannel& known : plane.known) written.channels.push_back(known.profile);
   }
   *bytes = WriteProfile(content);
   return Error::kOk;

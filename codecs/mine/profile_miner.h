@@ -8,16 +8,20 @@
 // The sample is shown in passes, so that none of it is kept: about 160 bytes a channel are, and
 // 350 KB of counts.
 //
-// What is added up over the sample is added in integers (codecs/mine/exact_sum.h), and what comes
-// of the sums is computed by layer, head and channel in turn. So the profile's bytes depend on the
-// strips alone, neither on their order nor on how they come in batches. A strip is 128 tokens, or
-// what a block has left behind them: small norms are found in it, so it is not split further.
+// What is added up over the sample is added in integers (codecs/side/profile_sums.h), and what
+// comes of the sums is computed by layer, head and channel in turn. So the profile's bytes depend
+// on the strips alone, neither on their order nor on how they come in batches. A strip is 128
+// tokens, or what a block has left behind them: small norms are found in it, so it is not split
+// further.
 //
 //   while (miner.NeedsPass()) {
 //     for (each strip of the sample) miner.Add(strip);     // in any order, the same in each pass
 //     miner.EndPass();
 //   }
 //   error = miner.Write(&bytes);
+//
+// Whoever adds up elsewhere takes pass() to there and brings the sums back, in the place of strips:
+// kernels do so where the sample lies on a device (kernels/mine_pass.h), with the same bytes.
 //
 // Thread-safety: belongs to one caller. Allocates; in the library cairn_codecs_mine, which nothing
 // that only codes has to link.
@@ -29,16 +33,12 @@
 #include <vector>
 
 #include "codecs/mine/code_counts.h"
-#include "codecs/mine/exact_sum.h"
 #include "codecs/mine/profile_content.h"
+#include "codecs/mine/profile_pass.h"
 #include "codecs/mine/strip_values.h"
 #include "codecs/types/error.h"
 
 namespace cairn::codecs {
-
-// Parts of a sample of which each can be left out, to see what text takes that the profile was not
-// made from.
-inline constexpr uint32_t kSampleParts = 4;
 
 struct MineRequest {
   GroupShape group;  // elements of bf16, fp16 or fp32, of at most kProfileDimMax channels
@@ -66,9 +66,16 @@ class ProfileMiner {
   ProfileMiner& operator=(const ProfileMiner&) = delete;
 
   [[nodiscard]] bool NeedsPass() const { return pass_ != Pass::kDone; }
-  // REQUIRES: NeedsPass(), and the strip is of the group.
+  // REQUIRES of all three: NeedsPass(), and strip or sums are of the group.
   void Add(const MinedStrip& strip);
+  void Add(const PassSums& sums);
   void EndPass();
+  // What the sums of the pass are of. Borrowed until it ends.
+  [[nodiscard]] ProfilePass pass() const;
+
+  [[nodiscard]] const MineRequest& request() const { return request_; }
+  // The channels of K that `turns` are of.
+  [[nodiscard]] const RotaryPairs& pairs() const { return pairs_; }
 
   // *bytes is set on kOk. kIncomplete: a (layer, head) of the group of which there was no token.
   // REQUIRES: no pass is needed.
@@ -80,20 +87,14 @@ class ProfileMiner {
   struct Channel {
     ExactMoments moments[kSampleParts];
     float weight = 1;  // of its step: it is so much finer than others of its layer
-    ProfileChannel profile;
-  };
-  struct Head {
-    uint64_t counts[kSampleParts] = {};  // tokens
-    uint64_t strips = 0;
   };
   struct Plane {
     uint32_t dim = 0;
-    std::vector<Head> heads;
-    std::vector<Channel> channels;  // of heads, one after another
-    CodeCounts counts;
+    std::vector<HeadTokens> heads;
+    std::vector<Channel> channels;    // of heads, one after another
+    std::vector<MinedChannel> known;  // likewise
+    std::vector<CodeCounts> codes;    // of each column
     ShrinkSums shrink;
-    CodeCounts seen, unseen;         // with the means of all, and of the other parts
-    std::vector<CodeCounts> probed;  // at each of probes_
     ProfileTable tables[kProfileTables];
   };
   struct Bracket {  // of a rate: takes more bits at `low` than it is to, and not at `high`
@@ -106,14 +107,12 @@ class ProfileMiner {
   void WeighChannels();
   void AddMoments(Plane& plane, const MinedStrip& strip);
   void CountSmallNorms(const MinedStrip& strip);
-  void AddShapes(Plane& plane, size_t channel, std::span<const float> values);
-  void AddSurprise(Plane& plane, size_t channel, const MinedStrip& strip,
-                   std::span<const float> values);
+  void AddCodes(Plane& plane, uint32_t part, size_t channel, std::span<const float> values);
   void SetSteps(Plane& plane);
-  void SetUnseenSpreads(Plane& plane);
+  void SetUnseenMeans(Plane& plane);
   [[nodiscard]] double OverheadBits() const;  // an element
   [[nodiscard]] double SurpriseBits() const;
-  void SetProbes();
+  void AddProbes(std::vector<CodeColumn>* columns) const;
   void Narrow();  // the brackets, by what was probed
 
   const MineRequest request_;
@@ -125,7 +124,7 @@ class ProfileMiner {
   uint64_t norms_ = 0;
   double fixed_bits_ = 0;  // an element, beside those of codes
   std::vector<Bracket> brackets_;
-  std::vector<int32_t> probes_;  // ascending
+  std::vector<CodeColumn> columns_;  // of the pass; strided ones are probes for brackets
 };
 
 }  // namespace cairn::codecs

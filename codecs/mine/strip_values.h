@@ -13,11 +13,9 @@
 #include "codecs/mine/profile_content.h"
 #include "codecs/numbers/static_step.h"
 #include "codecs/pack/strip.h"
+#include "codecs/side/profile_sums.h"
 
 namespace cairn::codecs {
-
-inline constexpr uint64_t kTokensSkipped = 4;  // of a chain: what attention rests on by default
-inline constexpr uint32_t kFindStride = 4;     // of tokens, where bits of rates are counted
 
 // Up to kStripTokens consecutive tokens of one (layer, head, plane).
 struct MinedStrip {

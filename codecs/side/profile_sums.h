@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is added up over a sample to make a profile (docs/recipes/cairn.md, section 7), and the
+// arithmetic of each of its elements. All sums are of integers, which have no order: however a
+// sample is split, and whoever adds up, host or device, they are the same.
+//
+// Thread-safety: values and pure functions. Free of the standard library, for hosts and devices.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+#include "codecs/numbers/static_step.h"
+#include "codecs/pack/lanes32.h"
+#include "codecs/side/profile_channel.h"
+
+namespace cairn::codecs {
+
+// Parts of a sample of which each can be left out, to see what text takes that the profile was not
+// made from.
+inline constexpr uint32_t kSampleParts = 4;
+inline constexpr uint64_t kTokensSkipped = 4;  // of a chain: what attention rests on by default
+inline constexpr uint32_t kFindStride = 4;     // of tokens, where bits of rates are counted
+
+// ---- Moments ----
+
+// Sums of values and of their squares. A value counts in units of 2^-36, what is less is cut off.
+// REQUIRES: values are at most 2^15.5 in magnitude (two of kMagnitudeMax, turned into one), and
+// fewer than 2^24.
+struct ExactMoments {
+  __int128 sum = 0;
+  __int128 squares = 0;
+
+  CAIRN_HD_MEMBER void Add(float value) {
+    const auto units = static_cast<int64_t>(static_cast<double>(value) * kUnits);
+    sum += units;
+    squares += static_cast<__int128>(units) * units;
+  }
+  CAIRN_HD_MEMBER void Add(const ExactMoments& others) {
+    sum += others.sum;
+    squares += others.squares;
+  }
+  [[nodiscard]] double Sum() const { return static_cast<double>(sum) / kUnits; }
+  [[nodiscard]] double Squares() const { return static_cast<double>(squares) / (kUnits * kUnits); }
+
+  static constexpr double kUnits = 68719476736.0;  // 2^36
+};
+
+// What was added of a head.
+struct HeadTokens {
+  uint64_t of[kSampleParts] = {};  // tokens of each part
+  uint64_t strips = 0;             // those without such a token, too
+
+  void Add(const HeadTokens& others) {
+    for (uint32_t i = 0; i < kSampleParts; ++i) of[i] += others.of[i];
+    strips += others.strips;
+  }
+};
+
+// ---- Codes ----
+
+// Codes of all channels at one step: 256 * log2 more than the profile's.
+struct alignas(8) CodeColumn {
+  int32_t multiplier = 0;
+  bool is_unseen = false;   // about the means that the other parts have
+  bool is_strided = false;  // of tokens at every kFindStride-th position alone
+  bool has_shrink = false;  // ShrinkSums are wanted, too
+};
+
+// What is known of a channel before its codes are counted.
+struct alignas(8) MinedChannel {
+  ProfileChannel profile;
+  float unseen_means[kSampleParts] = {};  // of the other parts
+};
+
+struct CodeRate {
+  StepShape shape;
+  float inverse;  // of the step
+};
+
+CAIRN_HD CodeRate RateOf(const ProfileChannel& channel, int32_t multiplier) {
+  const int32_t step = channel.step_log + multiplier;
+  return {StepShapeOf(channel.spread_log - step), Exp2(-step)};
+}
+
+// In steps.
+CAIRN_HD float PositionOf(float value, float mean, float inverse) {
+  return Multiply(Add(value, -mean), inverse);
+}
+
+// A position as a code; what no code can be is an escape in any case.
+CAIRN_HD int32_t CodeAt(float position) {
+  const float low = position < -kStepCodeMax ? -kStepCodeMax : position;
+  return RoundToInt(low > kStepCodeMax ? kStepCodeMax : low);
+}
+
+CAIRN_HD uint32_t CountedSymbol(StepShape shape, int32_t code) {
+  const uint32_t symbol = StepSymbol(code, shape.low_bits);
+  return symbol < kEscapeSymbol ? symbol : kEscapeSymbol;
+}
+
+// How often each symbol came in each table.
+struct CodeCounts {
+  uint64_t symbols[kProfileTables][kCoderSymbols] = {};
+  uint64_t low_bits = 0;  // that go raw
+
+  void Add(StepShape shape, int32_t code) {
+    ++symbols[shape.table][CountedSymbol(shape, code)];
+    low_bits += shape.low_bits;
+  }
+  void Add(const CodeCounts& others) {
+    for (uint32_t i = 0; i < kProfileTables * kCoderSymbols; ++i) {
+      symbols[i / kCoderSymbols][i % kCoderSymbols] +=
+          others.symbols[i / kCoderSymbols][i % kCoderSymbols];
+    }
+    low_bits += others.low_bits;
+  }
+};
+
+inline constexpr uint32_t kShrunkCodes = 2;  // magnitudes 1 and 2
+
+// What rounding took from a position whose code has this magnitude: at most 1/2, in units of 2^-32.
+CAIRN_HD int64_t ShrinkUnits(float position, uint32_t magnitude) {
+  const float size = position < 0.0F ? -position : position;
+  return static_cast<int64_t>(static_cast<double>(Add(size, -static_cast<float>(magnitude))) *
+                              4294967296.0);
+}
+
+// What rounding took from codes of magnitude 1 and 2 without low bits. Of fewer than 2^31.
+struct ShrinkSums {
+  int64_t rest[kProfileTables][kShrunkCodes] = {};
+  uint64_t count[kProfileTables][kShrunkCodes] = {};
+
+  void Add(StepShape shape, float position, int32_t code) {
+    const auto magnitude = static_cast<uint32_t>(code < 0 ? -code : code);
+    if (shape.low_bits != 0 || magnitude < 1 || magnitude > kShrunkCodes) return;
+    rest[shape.table][magnitude - 1] += ShrinkUnits(position, magnitude);
+    ++count[shape.table][magnitude - 1];
+  }
+  void Add(const ShrinkSums& others) {
+    for (uint32_t i = 0; i < kProfileTables * kShrunkCodes; ++i) {
+      rest[i / kShrunkCodes][i % kShrunkCodes] += others.rest[i / kShrunkCodes][i % kShrunkCodes];
+      count[i / kShrunkCodes][i % kShrunkCodes] += others.count[i / kShrunkCodes][i % kShrunkCodes];
+    }
+  }
+  // In steps.
+  [[nodiscard]] double Rest(uint32_t table, uint32_t code) const {
+    return static_cast<double>(rest[table][code]) / 4294967296.0;
+  }
+};
+
+}  // namespace cairn::codecs
