@@ -26,6 +26,10 @@ LaunchResult LaunchMine(const MinePlan&, const std::byte*, std::byte*, uint32_t*
   return LaunchResult::kUnavailable;
 }
 
+LaunchResult LaunchMinePass(const MinePassPlan&, const std::byte*, std::byte*, uint32_t*, Stream) {
+  return LaunchResult::kUnavailable;
+}
+
 std::string_view LastDeviceError() { return {}; }
 
 std::unique_ptr<Runtime> OpenCudaRuntime(int /*device*/) { return nullptr; }

@@ -9,6 +9,7 @@
 
 #include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
+#include "kernels/mine_pass.h"
 #include "kernels/mine_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
@@ -79,6 +80,16 @@ LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::b
 //            none; or kIncomplete: a head has no token. The bank is in any state then
 LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                         uint32_t* status, Stream stream);
+
+// The same of a pass over the sample of a profile: its sums are whole when what is on the stream is
+// over.
+//   plan     as MakeMinePassPlan() gave it
+//   bytes    its buffer, on the device
+//   sums     plan.sums_bytes on the device, at a multiple of 16, zeroed before
+//   status   a word, zeroed before. Then it is 0, or kTargetTooSmall: the table has a page that is
+//            none. Sums are in any state then
+LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
+                            uint32_t* status, Stream stream);
 
 // What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.
 // Static storage.

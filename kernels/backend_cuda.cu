@@ -11,6 +11,7 @@
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
 #include "kernels/body/mine_bank.h"
+#include "kernels/body/mine_codes.h"
 
 namespace cairn::kernels {
 namespace {
@@ -44,10 +45,12 @@ Availability Find() {
 }
 
 // Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
-// list's; those that encode come behind, then those that attend, then those that mine.
+// list's; those that encode come behind, then those that attend, then those that mine,
+// banks first.
 constexpr uint32_t kAttendFirst = kDecodeLists + kEncodeLists;
 constexpr uint32_t kMineFirst = kAttendFirst + kAttendLists;
-using Residents = std::array<std::atomic<uint32_t>, kMineFirst + kMineLists>;
+constexpr uint32_t kPassFirst = kMineFirst + kMineLists;
+using Residents = std::array<std::atomic<uint32_t>, kPassFirst + kPassLists>;
 
 Residents& ResidentsOf(int device) {
   static std::array<Residents, kDevicesMax> residents;
@@ -175,6 +178,18 @@ LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte*
                       status, 0};
   Launch launch(plan, kMineFirst, args, stream, device);
   ForEachMineKernel(launch);
+  return launch.result();
+}
+
+LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
+                            uint32_t* status, Stream stream) {
+  int device = 0;
+  const LaunchResult result = CheckLaunch(stream, &device);
+  if (result != LaunchResult::kOk) return result;
+  const MinePassArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<uint8_t*>(sums),
+                          status, 0};
+  Launch launch(plan, kPassFirst, args, stream, device);
+  ForEachPassKernel(launch);
   return launch.result();
 }
 

@@ -165,6 +165,11 @@ CAIRN_DEVICE void StoreGlobal(void* to, T value) {
   }
 }
 CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
+}
+CAIRN_DEVICE void AtomicAddShared(uint32_t* at, uint32_t value) { atomicAdd(at, value); }
+CAIRN_DEVICE void AtomicAddShared(uint64_t* at, uint64_t value) { AtomicAdd(at, value); }
 // Returns what was there.
 CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value) { return atomicOr(at, value); }
 

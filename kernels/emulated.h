@@ -163,6 +163,15 @@ CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value, int line = __builtin_L
                                                       __ATOMIC_RELAXED)) {
   }
 }
+CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value, int line = __builtin_LINE()) {
+  emulated::CheckGlobal(at, sizeof(*at), emulated::Access::kStore, line);
+  __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+template <typename T>
+void AtomicAddShared(T* at, T value, int line = __builtin_LINE()) {
+  emulated::CheckShared(at, sizeof(*at), line);
+  __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
 CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value, int line = __builtin_LINE()) {
   emulated::CheckShared(at, sizeof(*at), line);
   return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);

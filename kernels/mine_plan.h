@@ -13,22 +13,17 @@
 
 #include "codecs/side/bank_shape.h"
 #include "codecs/types/error.h"
-#include "codecs/types/shape.h"
 #include "kernels/mine_records.h"
-#include "kernels/target.h"
+#include "kernels/mine_sample.h"
 
 namespace cairn::kernels {
 
 // A sample of a group, and where its bank is to go.
 struct MineJob {
-  codecs::TileShape tile;  // kKv or kLatent
-  uint16_t layers = 0;
-  uint16_t heads = 0;
-  uint32_t patterns = 0;  // of each head
-  // Of the whole group; only read. Holes of its table are left out, as are tokens with a value that
-  // has no code: so texts may lie behind one another, and the first tokens of each be left out.
-  PagedView sample;
-  uint32_t tokens = 0;        // 1 to 65535, those in holes too
+  // Holes of its table are left out, as are tokens with a value that has no code: so texts may lie
+  // behind one another, and the first tokens of each be left out.
+  MineSample sample;
+  uint32_t patterns = 0;      // of each head
   std::byte* bank = nullptr;  // at a multiple of 16: codecs::BankBytes() of BankShapeOf(). Kernels
                               // write patterns, and leave all else to codecs::WriteBankFrame()
 };
@@ -39,7 +34,7 @@ struct MinePlan {
   std::array<uint32_t, kMineLists> counts{};  // of heads, of all planes
 };
 
-// REQUIRES: job.tile is of kKv or kLatent.
+// REQUIRES: the sample is of kKv or kLatent.
 [[nodiscard]] codecs::BankShape BankShapeOf(const MineJob& job);
 
 // Writes a plan for the job into `buffer`, at a multiple of 16; *plan is set on kOk. kInvalidShape:

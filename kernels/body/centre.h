@@ -13,17 +13,11 @@
 
 namespace cairn::kernels {
 
-// Marks the tokens of a strip whose V has one of the smallest norms, far below the others'. The
-// warp has to meet before anybody looks at marks.
-//   v       the tile of V
-//   norms   kStripTokens in shared memory, of the warp
+// Marks the tokens of a strip whose norm is one of the smallest and far below the others', by a
+// warp that has met since they are there, and has to meet before anybody looks at marks.
+//   norms   of so many tokens, in shared memory
 //   is_row  the strip's, in shared memory
-CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
-                                 uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
-  FindNorms(
-      v, source, token_first, tokens, [](float value) { return codecs::Multiply(value, value); },
-      norms, fault);
-  SyncWarp();
+CAIRN_DEVICE void MarkSmallest(uint32_t tokens, const float* norms, uint32_t* is_row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   uint32_t middle = 0, small = 0;  // bits of the middle norm; of the lane's tokens, a bit each
   for (uint32_t at = lane; at < tokens; at += kWarpLanes) {
@@ -40,6 +34,18 @@ CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t
     if ((small >> at / kWarpLanes & 1) == 0 || !(norms[at] < limit)) continue;
     AtomicOrShared(&is_row[at / kWarpLanes], 1U << lane);
   }
+}
+
+// The same of V, whose norms it finds.
+//   v       the tile of V
+//   norms   kStripTokens in shared memory, of the warp
+CAIRN_DEVICE void MarkSmallNorms(const PlaneRecord& v, uint8_t* source, uint32_t token_first,
+                                 uint32_t tokens, float* norms, uint32_t* is_row, Fault* fault) {
+  FindNorms(
+      v, source, token_first, tokens, [](float value) { return codecs::Multiply(value, value); },
+      norms, fault);
+  SyncWarp();
+  MarkSmallest(tokens, norms, is_row);
 }
 
 // Marks the rows that need no arithmetic of the tile's, of one of its strips. The warp has to meet

@@ -34,11 +34,11 @@ class MineTest : public DecodeFixture {
 
   static MineJob JobOf(const ImageOf& sample, uint32_t patterns) {
     MineJob job;
-    job.tile = sample.spec.tile;
-    job.layers = sample.spec.slice.layer_count;
-    job.heads = sample.spec.slice.head_count;
+    job.sample.tile = sample.spec.tile;
+    job.sample.layers = sample.spec.slice.layer_count;
+    job.sample.heads = sample.spec.slice.head_count;
+    job.sample.tokens = sample.spec.tokens;
     job.patterns = patterns;
-    job.tokens = sample.spec.tokens;
     return job;
   }
 
@@ -76,10 +76,10 @@ class MineTest : public DecodeFixture {
   void CompareWithHost(const ImageOf& sample, uint32_t patterns, PagedView view,
                        std::span<const std::byte> source, uint32_t tokens) {
     MineJob job = JobOf(sample, patterns);
-    job.sample = view;
+    job.sample.view = view;
     std::vector<std::byte> expected;
     const Error error =
-        codecs::MineBank(BankShapeOf(job), job.tile.dtype, tokens, source, &expected);
+        codecs::MineBank(BankShapeOf(job), job.sample.tile.dtype, tokens, source, &expected);
     Mined mined = Mine(job);
     ASSERT_EQ(mined.error, Error::kOk);
     ASSERT_EQ(mined.fault, "");
@@ -204,7 +204,7 @@ TEST_F(MineTest, HolesAreLeftOut) {
 
   std::ranges::fill(cache.pages(), -1);
   MineJob job = JobOf(sample, 7);
-  job.sample = cache.view();
+  job.sample.view = cache.view();
   Mined mined = Mine(job);
   EXPECT_EQ(mined.fault, "");
   EXPECT_EQ(mined.status, static_cast<uint32_t>(Error::kIncomplete));
@@ -222,7 +222,7 @@ TEST_F(MineTest, WhatIsNoSampleIsRefused) {
   const ImageOf sample = MakeImage("raw", Kv(DType::kBf16, 8, 8), 16, Content::kBell);
   PagedCache cache(sample.spec, sample.spec.slice, {.page_tokens = 4}, random_);
   MineJob job = JobOf(sample, 3);
-  job.sample = cache.view();
+  job.sample.view = cache.view();
   EXPECT_EQ(Mine(job).error, Error::kOk);
   const auto error_with = [&](auto change) {
     MineJob changed = job;
@@ -232,22 +232,22 @@ TEST_F(MineTest, WhatIsNoSampleIsRefused) {
   const Error wrong = Error::kInvalidShape, small = Error::kTargetTooSmall;
   EXPECT_EQ(error_with([](MineJob* j) { j->patterns = 0; }), wrong);
   EXPECT_EQ(error_with([](MineJob* j) { j->patterns = 257; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->layers = 0; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->heads = 0; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->heads = 0xFFFF; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->tokens = 0; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->tokens = 0x10000; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->tile.k_dim = 1025; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.layers = 0; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.heads = 0; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.heads = 0xFFFF; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.tokens = 0; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.tokens = 0x10000; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.tile.k_dim = 1025; }), wrong);
   EXPECT_EQ(error_with([](MineJob* j) {
-              j->tile = {GroupKind::kState, DType::kBytes, 8, 0};
+              j->sample.tile = {GroupKind::kState, DType::kBytes, 8, 0};
             }),
             wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->sample.page_tokens = 0; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->sample.k.layers = {}; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->sample.k.token_stride = 3; }), wrong);
-  EXPECT_EQ(error_with([](MineJob* j) { j->tokens = 17; }), small);
-  EXPECT_EQ(error_with([](MineJob* j) { j->sample.v.layer_bytes -= 1; }), small);
-  EXPECT_EQ(error_with([](MineJob* j) { j->sample.k.page_stride = ~uint64_t{15}; }), small);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.page_tokens = 0; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.k.layers = {}; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.k.token_stride = 3; }), wrong);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.tokens = 17; }), small);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.v.layer_bytes -= 1; }), small);
+  EXPECT_EQ(error_with([](MineJob* j) { j->sample.view.k.page_stride = ~uint64_t{15}; }), small);
 
   DeviceBytes bank(codecs::BankBytes(BankShapeOf(job)), true);
   std::vector<Words4> room(64);

@@ -22,6 +22,9 @@ void Decode(const DecodePlan&, const std::byte*, uint32_t*, uint64_t) { std::abo
 void Encode(const EncodePlan&, const std::byte*, TileResult*, uint32_t*, uint64_t) { std::abort(); }
 void Attend(const AttendPlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) { std::abort(); }
 void Mine(const MinePlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) { std::abort(); }
+void MinePass(const MinePassPlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) {
+  std::abort();
+}
 std::string Finish() { std::abort(); }
 double Seconds(Timed, const std::function<void()>&) { std::abort(); }
 

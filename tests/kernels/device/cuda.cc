@@ -172,6 +172,11 @@ void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint
   NoteLaunch(LaunchMine(plan, bytes, scratch, status, TheState().stream));
 }
 
+void MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums, uint32_t* status,
+              uint64_t) {
+  NoteLaunch(LaunchMinePass(plan, bytes, sums, status, TheState().stream));
+}
+
 std::string Finish() {
   State& state = TheState();
   IsOk(cudaStreamSynchronize(state.stream), "cudaStreamSynchronize");

@@ -12,6 +12,7 @@
 
 #include "kernels/attend_plan.h"
 #include "kernels/encode_plan.h"
+#include "kernels/mine_pass.h"
 #include "kernels/mine_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
@@ -47,6 +48,8 @@ void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, 
             uint64_t seed = 1);
 void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
           uint64_t seed = 1);
+void MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums, uint32_t* status,
+              uint64_t seed = 1);
 void Copy(std::byte* to, const std::byte* from, size_t bytes);
 
 // Waits for the stream; what went wrong since the last call. Empty: nothing.

@@ -15,6 +15,7 @@
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_kernels.h"
 #include "kernels/body/mine_bank.h"
+#include "kernels/body/mine_codes.h"
 #include "tests/kernels/device/device.h"
 #include "tests/kernels/executor/executor.h"
 
@@ -144,6 +145,13 @@ void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint
   Forget("mine", plan.counts, kMineLists, bytes);
   ForEachMineKernel(Launch(plan.counts.data(),
                            MineArgs{codecs::U8(bytes), codecs::U8(scratch), status, 0}, seed));
+}
+
+void MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums, uint32_t* status,
+              uint64_t seed) {
+  Forget("mine", plan.counts, kPassLists, bytes);
+  ForEachPassKernel(Launch(plan.counts.data(),
+                           MinePassArgs{codecs::U8(bytes), codecs::U8(sums), status, 0}, seed));
 }
 
 std::string Finish() { return std::exchange(TheState().fault, {}); }
