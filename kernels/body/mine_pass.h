@@ -23,8 +23,9 @@ struct PassShared {
   SampleStrip strip;
   uint16_t kept[kBlockWarps];  // a bit a token of the strip that counts
 
+  // REQUIRES: token < kTaskTokensMax; those past the strip are not kept.
   CAIRN_DEVICE_MEMBER bool IsKept(uint32_t token) const {
-    return token < strip.tokens && (kept[token / kMarkedTokens] >> token % kMarkedTokens & 1) != 0;
+    return (kept[token / kMarkedTokens] >> token % kMarkedTokens & 1) != 0;
   }
   CAIRN_DEVICE_MEMBER const uint8_t* Row(uint32_t token, Fault* fault) const {
     return PlaceOf(plane, task.source, strip.token_first + token, fault);

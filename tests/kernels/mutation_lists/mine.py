@@ -26,7 +26,6 @@ MUTATIONS = {
     "pass_uncodable": (PASSED_OVER, MINE_PASS, "is_left_out |= codecs::IsRowValue(", "is_left_out &= codecs::IsRowValue("),
     "pass_hole": (PASSED_OVER, MINE_PASS, "bool is_left_out = row == nullptr;", "bool is_left_out = false;"),
     "pass_bad_page": (PASSED_OVER, MINE_PASS, "if (SyncBlockOr(fault != Fault::kNone)) return fault;", "SyncBlock();\n    if (false) return fault;"),
-    "pass_tail": (PASSED_OVER, MINE_PASS, "return token < strip.tokens &&", "return token <= strip.tokens &&"),
     "pass_odd_channel": (PASSED_OVER, MINE_PASS, "at.has_second = 2 * index + 1 < plane.dim;", "at.has_second = true;"),
     "pass_pairs": (PASSED_OVER, MINE_PASS, "at.is_pair = index < plane.pairs.count;", "at.is_pair = index + 1 < plane.pairs.count;"),
     "pass_position": (PASSED_OVER, MINE_PASS, "codecs::RotationAt(at.turns, shared.strip.first_position + token)", "codecs::RotationAt(at.turns, token)"),
@@ -43,19 +42,19 @@ MUTATIONS = {
     "pass_second_table": (PASSED_OVER, MINE_CODES, "const codecs::StepShape shape = is_first ? first.shape : second.shape;", "const codecs::StepShape shape = first.shape;"),
     "pass_shrink_low": (PASSED_OVER, MINE_CODES, "if (coded.shape.low_bits != 0) return;", ""),
     "pass_shrink_second": (PASSED_OVER, MINE_CODES, "AddShrink(shared, of_second, is_kept && at.has_second);", ""),
-    "pass_shrink_kept": (PASSED_OVER, MINE_CODES, "const bool is_shrunk = is_kept && size == magnitude;", "const bool is_shrunk = size == magnitude;"),
-    "pass_lead": (PASSED_OVER, MINE_CODES, "const uint32_t token = lead + stride * (group + lane);", "const uint32_t token = stride * (group + lane);"),
+    "pass_shrink_kept": (PASSED_OVER, MINE_CODES, "const bool is_shrunk = is_kept && size == magnitude;", "const bool is_shrunk = size == magnitude && (is_kept || true);"),
+    "pass_lead": (PASSED_OVER, MINE_CODES, "const uint32_t token = lead + stride * (group + lane);", "const uint32_t token = lead * 0 + stride * (group + lane);"),
     "pass_range_first": (PASSED_OVER, MINE_CODES, "args.plan + header.columns_at + shared.range.first * sizeof(codecs::CodeColumn);", "args.plan + header.columns_at;"),
     "pass_clear": (PASSED_OVER, MINE_CODES, "i < kColumnsOfRangeMax * kCountedSymbols; i += kBlockThreads) {\n    shared->symbols", "i < kColumnsOfRangeMax; i += kBlockThreads) {\n    shared->symbols"),
     "pass_sum_of_warp": (PASSED_OVER, MINE_PASS, "for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {\n    auto words", "for (uint32_t lanes = kWarpLanes / 4; lanes > 0; lanes /= 2) {\n    auto words"),
     "pass_strip_no_sync": (PASSED_OVER, MINE_PASS, "    SyncBlock();  // strip and marks are of the next", ""),
     "pass_task_no_sync": (PASSED_OVER, MINE_CODES, "    ClearCounts(&shared);\n    SyncBlock();", "    ClearCounts(&shared);"),
-    "pass_head_no_sync": (PASSED_OVER, MINE_CODES, "    SyncBlock();  // shared memory is of the next task", ""),
 }
 
 RACES = {
     "race_mine_read": (MINED, MINE_BANK, "    SyncWarp();\n    const uint8_t* source", "    const uint8_t* source"),
     "race_pass_norms": (PASSED_OVER, MINE_MOMENTS, "shared->norms, &hole);\n  SyncWarp();", "shared->norms, &hole);"),
+    "race_pass_head": (PASSED_OVER, MINE_CODES, "    SyncBlock();  // shared memory is of the next task", ""),
     "race_pass_marks": (PASSED_OVER, MINE_PASS, "    MarkKept(shared, is_strided, &fault);\n    if (SyncBlockOr(fault != Fault::kNone)) return fault;", "    MarkKept(shared, is_strided, &fault);"),
     "race_mine_written": (MINED, MINE_BANK, "    SyncWarp();\n    uint32_t best", "    uint32_t best"),
 }
