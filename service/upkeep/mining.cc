@@ -2,8 +2,6 @@
 #include "service/upkeep/mining.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +11,7 @@
 #include "codecs/image/encode.h"
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
+#include "proto/mine_request.h"
 #include "service/limits.h"
 #include "service/step_timer.h"
 
@@ -28,38 +27,6 @@ constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // of a target whos
 constexpr uint64_t kTokensMin = 512;   // of every head: what a profile can be made of
 constexpr uint64_t kTokensMax = 1024;  // more is better, but takes longer
 constexpr uint64_t kPinnedShare = 8;   // one part in so many of the tier
-// What profiles have besides the rate of the space's recipe, so that it can be changed.
-constexpr uint16_t kUsualRates[] = {23, 30, 43};
-
-// Turns of each pair; empty where K turns in no way that the space's identity says.
-std::vector<uint64_t> TurnsOfGroup(const proto::GroupGeometry& group) {
-  std::vector<uint64_t> turns;
-  // Of a latent it is not said which channels turn.
-  if (group.kind != proto::GroupGeometry::Kind::kKv ||
-      group.rope.kind == proto::Rope::Kind::kNone) {
-    return turns;
-  }
-  for (uint32_t pair = 0; pair < group.rope.rotary_dims / 2; ++pair) {
-    turns.push_back(
-        codecs::TurnsOf(group.rope.inverse_frequencies.empty()
-                            ? std::pow(group.rope.base, -2.0 * pair / group.rope.rotary_dims)
-                            : group.rope.inverse_frequencies[pair]));
-  }
-  return turns;
-}
-
-// Without query_squares.
-codecs::MineRequest RequestOf(const SpaceEntry& space, uint16_t group,
-                              const codecs::Recipe& recipe) {
-  codecs::MineRequest request;
-  request.group = space.groups()[group];
-  request.turns = TurnsOfGroup(space.identity().groups[group]);
-  request.rates.assign(std::begin(kUsualRates), std::end(kUsualRates));
-  request.rates.push_back(recipe.bits);
-  std::sort(request.rates.begin(), request.rates.end());
-  request.rates.erase(std::unique(request.rates.begin(), request.rates.end()), request.rates.end());
-  return request;
-}
 
 }  // namespace
 
@@ -165,7 +132,8 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
           codecs::SourceBytes(shape.tile, codecs::WholeOf(shape), 1, &token_bytes) ==
               codecs::Error::kOk &&
           there / token_bytes >= kTokensMin &&
-          codecs::Validate(RequestOf(*space, group, space->recipe())) == codecs::Error::kOk &&
+          codecs::Validate(proto::MineRequestOf(space->identity(), group, space->recipe())) ==
+              codecs::Error::kOk &&
           space->coding().WantsProfile(group) && TrialOf(space->id(), group).again <= now) {
         targets.push_back({space.Share(), group});
       }
@@ -226,7 +194,8 @@ bool Mining::Gather(Work& work, absl::Time until) {
   if (work.tokens < kTokensMin) {
     return false;
   }
-  codecs::MineRequest request = RequestOf(*work.target.space, work.target.group, work.recipe);
+  codecs::MineRequest request =
+      proto::MineRequestOf(work.target.space->identity(), work.target.group, work.recipe);
   // Of some heads alone they would say that the others' queries are nothing.
   QuerySquares::Snapshot squares = work.target.space->coding().query_squares(work.target.group);
   if (squares.tokens > 0) {
