@@ -12,6 +12,8 @@
 #include "kernels/attend_plan.h"
 #include "kernels/backend.h"
 #include "kernels/encode_plan.h"
+#include "kernels/mine_pass.h"
+#include "kernels/mine_plan.h"
 #include "kernels/plan.h"
 #include "kernels/records.h"
 
@@ -51,13 +53,17 @@ class Runtime {
   virtual LaunchResult CopyOut(std::byte* to, const std::byte* from, size_t bytes,
                                Stream stream) = 0;
   virtual LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) = 0;
-  // As LaunchDecode(), LaunchEncode() and LaunchAttend().
+  // As LaunchDecode() and the others of kernels/backend.h.
   virtual LaunchResult Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                               Stream stream) = 0;
   virtual LaunchResult Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                               uint32_t* status, Stream stream) = 0;
   virtual LaunchResult Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                               uint32_t* status, Stream stream) = 0;
+  virtual LaunchResult Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
+                            uint32_t* status, Stream stream) = 0;
+  virtual LaunchResult MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
+                                uint32_t* status, Stream stream) = 0;
 
   // Whether all that is on the stream is over, and how it went so far. Does not wait.
   virtual LaunchResult Poll(Stream stream, bool* is_over) = 0;

@@ -74,6 +74,16 @@ class CudaRuntime final : public Runtime {
     return IsCurrent() ? LaunchAttend(plan, bytes, scratch, status, stream)
                        : LaunchResult::kDeviceError;
   }
+  LaunchResult Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
+                    uint32_t* status, Stream stream) override {
+    return IsCurrent() ? LaunchMine(plan, bytes, scratch, status, stream)
+                       : LaunchResult::kDeviceError;
+  }
+  LaunchResult MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
+                        uint32_t* status, Stream stream) override {
+    return IsCurrent() ? LaunchMinePass(plan, bytes, sums, status, stream)
+                       : LaunchResult::kDeviceError;
+  }
   LaunchResult Poll(Stream stream, bool* is_over) override {
     if (!IsCurrent()) return LaunchResult::kDeviceError;
     const cudaError_t error = cudaStreamQuery(static_cast<cudaStream_t>(stream));

@@ -4,6 +4,7 @@
 #include <deque>
 #include <vector>
 
+#include "base/status.h"
 #include "client/cpp/core.h"
 #include "client/cpp/space.h"
 

@@ -120,6 +120,14 @@ class EmulatedMemory : public kernels::Runtime {
                       Stream) override {
     return LaunchResult::kUnavailable;
   }
+  LaunchResult Mine(const kernels::MinePlan&, const std::byte*, std::byte*, uint32_t*,
+                    Stream) override {
+    return LaunchResult::kUnavailable;
+  }
+  LaunchResult MinePass(const kernels::MinePassPlan&, const std::byte*, std::byte*, uint32_t*,
+                        Stream) override {
+    return LaunchResult::kUnavailable;
+  }
   // What is on the stream is done here.
   LaunchResult Poll(Stream stream, bool* is_over) override {
     *is_over = !faults_->hangs;

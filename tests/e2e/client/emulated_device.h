@@ -62,6 +62,21 @@ class EmulatedDevice final : public EmulatedMemory {
     });
   }
 
+  LaunchResult Mine(const kernels::MinePlan& plan, const std::byte* bytes, std::byte* scratch,
+                    uint32_t* status, Stream stream) override {
+    return Put(stream, [=] {
+      kernels::device::Mine(plan, bytes, scratch, status);
+      CheckFinished();
+    });
+  }
+  LaunchResult MinePass(const kernels::MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
+                        uint32_t* status, Stream stream) override {
+    return Put(stream, [=] {
+      kernels::device::MinePass(plan, bytes, sums, status);
+      CheckFinished();
+    });
+  }
+
   // The next copy to the device takes that long.
   void DelayCopy(absl::Duration delay) { delay_ = delay; }
   // Of what was encoded, all that is not left as it is.
