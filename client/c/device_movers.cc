@@ -42,4 +42,15 @@ absl::Status DeviceMovers::With(Space& space, int32_t device, const GroupSlice& 
   return body(*mover);
 }
 
+absl::Status DeviceMovers::WithMiner(Space& space, int32_t device,
+                                     absl::FunctionRef<absl::Status(DeviceMiner& miner)> body) {
+  const MutexLock lock(mutex_);
+  CAIRN_ASSIGN_OR_RETURN(kernels::Runtime* const runtime, OpenLocked(device));
+  std::unique_ptr<DeviceMiner>& miner = miners_[device];
+  if (miner == nullptr) {
+    miner = DeviceMiner::Make(space, *runtime);
+  }
+  return body(*miner);
+}
+
 }  // namespace cairn::c

@@ -6,7 +6,7 @@
 
 K is taken as the engine keeps it, after RoPE. Leave the first four tokens of each text out: their keys
 are like no other's, and a pattern that follows them does harm. docs/recipes/patternkv.md says what
-patterns are for.
+patterns are for. Of KV on a CUDA device, cairn.mine makes the same.
 Needs numpy.
 """
 

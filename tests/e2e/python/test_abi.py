@@ -10,6 +10,7 @@ import cairn
 import pytest
 from cairn import _ffi
 from cairn.attention import NativeJob
+from cairn.mine import NativeSample, NativeText
 from conftest import ROOT
 
 STRUCTS = {
@@ -42,6 +43,8 @@ STRUCTS = {
     "cairn_layer_statistics": _ffi.LayerStatistics,
     "cairn_token_budget": _ffi.TokenBudget,
     "cairn_attend_job": NativeJob,
+    "cairn_sample": NativeSample,
+    "cairn_sample_text": NativeText,
 }
 HEADER = ROOT / "client" / "c" / "cairn.h"
 HEADERS = "".join(
@@ -52,6 +55,7 @@ HEADERS = "".join(
         "cairn_events.h",
         "cairn_figures.h",
         "cairn_image.h",
+        "cairn_mine.h",
         "cairn_paged.h",
         "cairn_side_objects.h",
         "cairn_tokens.h",

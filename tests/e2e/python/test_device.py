@@ -8,7 +8,7 @@ import weakref
 import cairn
 import numpy as np
 import pytest
-from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _ffi, paged
+from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _ffi, bank, mine, paged
 from cairn.attention import AttendPlan, DeviceImages, Job, Tail
 from conftest import HEADS, LAYERS, TOKENS
 
@@ -259,6 +259,37 @@ def test_what_cannot_be_attended_to(problem, open_recipe):
                 plan.check()
 
 
+def test_what_is_mined_of_a_cache(emulated, open_recipe):
+    rng, cache = np.random.default_rng(7), Cache(emulated)
+    k, v = values_of(rng, 2 * TOKENS)
+    blocks = [4, 0, 2, 7]
+    cache.set(blocks, k, v)
+    texts = [mine.Text(blocks[:2]), mine.Text([blocks[2], paged.SKIPPED], first_position=96)]
+    space = open_recipe("patternkv:2")
+    mined = mine.bank(space, cache.cache, texts, patterns=3, timeout=PATIENCE)
+    left = slice(ENGINE, 3 * ENGINE)  # the first block has the first tokens of a chain
+    assert mined == bank.mine(k[:, :, left].astype(np.float32), v[:, :, left].astype(np.float32), patterns=3)
+    assert space.install_bank(0, mined) == space.current_bank(0)
+    space = open_recipe("cairn:3.0")
+    squares = np.ones((LAYERS, HEADS, DIM), np.float32)
+    profiles = [
+        mine.profile(space, cache.cache, texts[1:], rates=(3.0,), q_squares=given, timeout=PATIENCE) for given in (None, squares)
+    ]
+    assert profiles[0] == profiles[1], "that all queries are alike says nothing"
+    assert space.install_profile(0, profiles[0]) == space.current_profile(0)
+    refused = {
+        "patterns is 0, expected 1 to 256": lambda: mine.bank(space, cache.cache, texts, patterns=0),
+        "texts have 0 tokens": lambda: mine.bank(space, cache.cache, []),
+        rf"texts\[0\]: blocks\[1\] is {BLOCKS}": lambda: mine.bank(space, cache.cache, [mine.Text([0, BLOCKS])]),
+        "rates\\[0\\] is 5, expected 10 to 160": lambda: mine.profile(space, cache.cache, texts, rates=(0.5,)),
+        "query_squares has 2 numbers": lambda: mine.profile(space, cache.cache, texts, q_squares=squares[0, 0, :2]),
+        "q_squares has dtype float64": lambda: mine.profile(space, cache.cache, texts, q_squares=squares.astype(np.float64)),
+    }
+    for message, call in refused.items():
+        with pytest.raises(InvalidArgumentError, match=message):
+            call()
+
+
 def test_without_a_device(client):
     if hasattr(_ffi.library(), "cairn_emulated_allocate"):
         pytest.skip("the library has an emulated device")
@@ -269,3 +300,11 @@ def test_without_a_device(client):
         assert "kernels are unavailable" in str(error)
     else:
         pytest.skip("there is a device")
+    k, v = (paged.Placement(block=2048, head=128, token=128, dim=2, offset=offset) for offset in (0, 2048))
+    native = paged.PagedCache([np.zeros((2, 1, 16, 1, 64), np.uint16)], tokens_per_block=16, block_count=1, k=k, v=v)
+    with pytest.raises(InvalidArgumentError, match=r"sample.cache.device is 0, expected 1: a CUDA device"):
+        mine.bank(space, native, [mine.Text([0])])
+    native.native.device = _ffi.DEVICE_CUDA
+    native.native.stream = STREAM
+    with pytest.raises((UnimplementedError, UnavailableError), match="kernels are unavailable"):
+        mine.profile(space, native, [mine.Text([0])])

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mines banks and profiles from KV that lies in an engine's paged cache on a CUDA device, where it
+lies.
+
+    texts = [Text(blocks)]                  # the engine's blocks of each, full ones
+    space.install_bank(0, mine.bank(space, cache, texts, patterns=32))
+    space.install_profile(0, mine.profile(space, cache, texts))
+
+A bank is the one that `cairn.bank.mine` makes of the same tokens. A profile is the one that a daemon
+mines of the same strips; those of `cairn.profile` know more of a model, and need more. Without
+device kernels UnimplementedError is raised, without a device UnavailableError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _ffi
+from ._structs import _Sized
+from .errors import InvalidArgumentError
+from .paged import PagedCache
+from .space import Space
+from .tensors import contiguous
+from .transfer import Part
+
+
+class NativeText(ctypes.Structure):
+    """cairn_sample_text."""
+
+    _fields_ = [
+        ("blocks", ctypes.c_void_p),
+        ("block_count", ctypes.c_size_t),
+        ("first_position", ctypes.c_uint64),
+    ]
+
+
+class NativeSample(_Sized):
+    """cairn_sample."""
+
+    _fields_ = [
+        ("struct_bytes", ctypes.c_uint32),
+        ("timeout_ms", ctypes.c_uint32),
+        ("group", ctypes.c_uint32),
+        ("cache", ctypes.POINTER(_ffi.PagedCache)),
+        ("texts", ctypes.POINTER(NativeText)),
+        ("text_count", ctypes.c_size_t),
+    ]
+
+
+@dataclass(frozen=True)
+class Text:
+    """KV of a text: the engine's blocks, in order, and full; `paged.SKIPPED` leaves the tokens of
+    one out. first_position: of the first token of the first."""
+
+    blocks: Sequence[int]
+    first_position: int = 0
+
+
+def bank(
+    space: Space,
+    cache: PagedCache,
+    texts: Sequence[Text],
+    *,
+    patterns: int = 32,
+    group: int = 0,
+    timeout: float | None = None,
+) -> bytes:
+    """The bank of a group. `cache` has all of its layers and heads. Blocks with one of the first
+    four tokens of a chain are left out, too: patterns that follow those do harm."""
+    sample, held = _sample(space, cache, texts, group, timeout)
+    count = _ffi.unsigned("patterns", patterns)
+    call = _ffi.library().cairn_mine_bank
+    return _mined(space, lambda *ends: call(ends[0], ctypes.byref(sample), count, ends[1]), held)
+
+
+def profile(
+    space: Space,
+    cache: PagedCache,
+    texts: Sequence[Text],
+    *,
+    rates: Sequence[float] = (),
+    q_squares: Any | None = None,
+    group: int = 0,
+    timeout: float | None = None,
+) -> bytes:
+    """The profile of a group, of a few thousand tokens; 512 are usable. rates: in bits; none are
+    2.3, 3.0, 4.3 and that of the space's recipe. q_squares: float32 [layers, heads, dim] on the
+    host, the mean of the squared query at each channel of K, after RoPE."""
+    sample, held = _sample(space, cache, texts, group, timeout)
+    tenths = array("H", [round(10 * rate) for rate in rates])
+    at = (ctypes.c_uint16 * len(tenths)).from_buffer(tenths) if tenths else None
+    squares, square_count = None, 0
+    if q_squares is not None:
+        tensor = contiguous("q_squares", q_squares)
+        if tensor.dtype != "float32":
+            raise InvalidArgumentError(f"q_squares has dtype {tensor.dtype}, expected float32")
+        squares, square_count = tensor.address, tensor.bytes // tensor.itemsize
+    call = _ffi.library().cairn_mine_profile
+    return _mined(
+        space,
+        lambda *ends: call(
+            ends[0], ctypes.byref(sample), at, len(tenths), squares, square_count, ends[1]
+        ),
+        held,
+    )
+
+
+def _sample(
+    space: Space, cache: PagedCache, texts: Sequence[Text], group: int, timeout: float | None
+) -> tuple[NativeSample, list[Any]]:
+    """The sample, and what keeps its memory alive."""
+    cache.require(space, Part(group=group), is_target=False)
+    held: list[Any] = []
+    natives = (NativeText * max(1, len(texts)))()
+    for native, text in zip(natives, texts, strict=False):
+        blocks = array("q", text.blocks)
+        held.append(blocks)
+        native.blocks = blocks.buffer_info()[0]
+        native.block_count = len(blocks)
+        native.first_position = _ffi.unsigned("first_position", text.first_position, 64)
+    sample = NativeSample(
+        timeout_ms=_ffi.milliseconds(timeout),
+        group=group,
+        cache=ctypes.pointer(cache.native),
+        texts=natives,
+        text_count=len(texts),
+    )
+    return sample, held
+
+
+def _mined(space: Space, call: Any, held: list[Any]) -> bytes:
+    library = _ffi.library()
+    address = ctypes.c_void_p()
+    with space._handle.use() as open_space:
+        _ffi.check(call(open_space, ctypes.byref(address)))
+    del held
+    try:
+        return ctypes.string_at(
+            library.cairn_mined_data(address), library.cairn_mined_bytes(address)
+        )
+    finally:
+        library.cairn_mined_free(address)
