@@ -70,7 +70,7 @@ absl::Status CheckSquares(std::span<const float> squares, const codecs::GroupSha
 class DeviceMiner::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device) : space_(space), device_(device) {}
-  ~Impl() { AwaitStream(device_, stream_); }
+  ~Impl() { AwaitStream(device_, is_pending_ ? stream_ : nullptr); }
 
   absl::StatusOr<Bytes> MineBank(const DeviceSample& sample, uint32_t patterns) {
     CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, Begin(sample));
@@ -300,6 +300,7 @@ class DeviceMiner::Impl {
   // Pages and plan, to the device.
   absl::Status Upload(uint64_t plan_bytes) {
     std::ranges::copy(std::as_bytes(std::span(pages_)), inputs_on_host_.data());
+    is_pending_ = true;
     CAIRN_RETURN_IF_ERROR(Took(
         device_.CopyIn(inputs_.data(), inputs_on_host_.data(), plan_at_ + plan_bytes, stream_)));
     return Took(device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), stream_));
@@ -329,10 +330,11 @@ class DeviceMiner::Impl {
   }
 
   absl::Status Await() {
-    bool is_over = stream_ == nullptr;
+    bool is_over = !is_pending_;
     while (true) {  // ends at the deadline
       CAIRN_RETURN_IF_ERROR(Took(is_over ? LaunchResult::kOk : device_.Poll(stream_, &is_over)));
       if (is_over) {
+        is_pending_ = false;
         return absl::OkStatus();
       }
       if (MonotonicNow() >= deadline_) {
@@ -351,6 +353,7 @@ class DeviceMiner::Impl {
   uint64_t plan_at_ = 0, plan_bytes_ = 0, status_at_ = 0;
   absl::Time deadline_;
   kernels::Stream stream_ = nullptr;  // of the last call
+  bool is_pending_ = false;           // something of it may still be on the stream
   bool is_lost_ = false;
 };
 

@@ -51,7 +51,7 @@ class DeviceMiner {
  public:
   // Allocates nothing.
   static std::unique_ptr<DeviceMiner> Make(Space& space, kernels::Runtime& device);
-  // Waits for what is on the stream.
+  // Waits for what a call that was late has left on its stream.
   ~DeviceMiner();
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;
