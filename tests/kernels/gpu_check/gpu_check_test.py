@@ -53,7 +53,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertNotIn("|", done.stdout)
 
     def test_conformance_fails(self):
-        for what, filter in (("decode", "*OpaqueBytes"), ("encode", "*EncodeTest.BatchesOfImages")):
+        for what, filter in (("decode", "*OpaqueBytes"), ("encode", "*EncodeTest.BatchesOfImages"), ("mine", "*TokensOfSmallNorms")):
             done = run(EMULATED, "--small", f"--gtest_filter={filter}", CAIRN_EMULATED_FORGETS=what)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn("conformance failed: nothing is timed", done.stdout)
