@@ -168,8 +168,8 @@ std::vector<Deletion> Deletions::Join(const DeletionHistory& history) {
   return unknown;
 }
 
-std::vector<Deletion> Deletions::Add(const proto::Fingerprint& space,
-                                     std::span<const proto::BlockKey> keys) {
+void Deletions::Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
+                    absl::FunctionRef<void(const std::vector<Deletion>&)> tell) {
   const auto now = static_cast<uint64_t>(std::max<int64_t>(absl::ToUnixMicros(MonotonicNow()), 0));
   std::vector<Deletion> added;
   const MutexLock lock(mutex_);
@@ -182,7 +182,7 @@ std::vector<Deletion> Deletions::Add(const proto::Fingerprint& space,
   }
   deletions_.insert(added.begin(), added.end());
   Bound();
-  return added;
+  tell(added);
 }
 
 void Deletions::Bound() {

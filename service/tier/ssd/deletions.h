@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
@@ -73,8 +74,11 @@ class Deletions {
   void Join(const std::vector<DeletionHistory>& histories);
   // What a device brings that comes later. Returns what was not known.
   std::vector<Deletion> Join(const DeletionHistory& history);
-  // No keys: all blocks of the space. Returns what is to be told to every device.
-  std::vector<Deletion> Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys);
+  // No keys: all blocks of the space. `tell` gets what is to be told to every device. Of calls at
+  // once one is over before the next, so that devices hear of deletions in the order of epochs: a
+  // ledger's epoch says that all before it are done.
+  void Add(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys,
+           absl::FunctionRef<void(const std::vector<Deletion>&)> tell);
 
   // What a device has to drop that was told of `history` and has done all up to `epoch`. nullopt:
   // that is not known any more, and anything may be deleted.

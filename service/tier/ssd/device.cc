@@ -152,7 +152,12 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
   // What is being recorded now may hold some, what is queued the rest.
   const uint64_t last_round = queued_.is_empty() ? next_round_ - 1 : next_round_;
   // A ledger that failed is opened anew, and what was freed meanwhile is taken out of it then.
-  return await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; });
+  if (!await([&] { return rounds_over_ >= last_round && !is_ledger_failed_; })) {
+    return false;
+  }
+  records_wanted_round_ = std::max(records_wanted_round_, last_round);
+  commit_due_.NotifyOne();
+  return await([&] { return records_synced_round_ >= last_round && !is_ledger_failed_; });
 }
 
 // --- Ends ----------------------------------------------------------------------------------------

@@ -215,6 +215,9 @@ class SsdDevice {
   // So many have asked, or the first of them so long ago.
   bool IsSyncDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunSyncs(std::vector<TierDone> syncs, uint64_t round);
+  // Somebody waits until records are durable that are not yet.
+  bool AreRecordsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SyncRecords(uint64_t round);
   // Makes the bytes of segments durable that are not sealed. Loses those that the device did not
   // keep: false.
   bool SyncUnsealed();
@@ -305,9 +308,12 @@ class SsdDevice {
   // Rounds of the commit thread: the one that takes what is queued now, the last that is over,
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;
-  // the last that recorded anything, and the last after which all was durable.
+  // the last that recorded anything, the last after which all was durable,
   uint64_t recorded_round_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
+  // the last after which the ledger was, and the one whose records somebody waits for.
+  uint64_t records_synced_round_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t records_wanted_round_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<proto::Fingerprint, SpaceNumber> spaces_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, uint64_t> space_ids_ ABSL_GUARDED_BY(mutex_);  // by number
   uint32_t last_space_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -30,11 +30,12 @@ void SsdDevice::RunCommits() {
     uint64_t number = 0;
     {
       const MutexLock lock(mutex_);
-      while (is_mending_ || (queued_.is_empty() && !IsSyncDue() && !is_landed_)) {
+      while (is_mending_ ||
+             (queued_.is_empty() && !IsSyncDue() && !AreRecordsDue() && !is_landed_)) {
         commit_due_.WaitUntil(mutex_,
                               is_mending_ || syncs_.empty() ? absl::InfiniteFuture() : sync_at_);
       }
-      if (queued_.is_empty() && !IsSyncDue()) {
+      if (queued_.is_empty() && !IsSyncDue() && !AreRecordsDue()) {
         return;
       }
       round = std::exchange(queued_, {});
@@ -49,6 +50,7 @@ void SsdDevice::RunCommits() {
     }
     Commit(std::move(round));
     RunSyncs(std::move(syncs), number);
+    SyncRecords(number);
     const MutexLock lock(mutex_);
     is_committing_ = false;
     rounds_over_ = number;
@@ -189,12 +191,33 @@ void SsdDevice::RunSyncs(std::vector<TierDone> syncs, uint64_t round) {
       SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was not kept");
   if (status.ok()) {
     const MutexLock lock(mutex_);
-    synced_round_ = round;
+    synced_round_ = records_synced_round_ = round;
   } else if (!ledger_->health().ok()) {
     LedgerFailed("records cannot be written", status);
   }
   for (TierDone& done : syncs) {
     std::move(done)(status.ok() ? status : absl::UnavailableError(status.message()));
+  }
+}
+
+bool SsdDevice::AreRecordsDue() const { return records_wanted_round_ > records_synced_round_; }
+
+void SsdDevice::SyncRecords(uint64_t round) {
+  {
+    const MutexLock lock(mutex_);
+    if (!AreRecordsDue()) {
+      return;
+    }
+  }
+  const absl::Status status = ledger_->SyncWal();
+  if (!status.ok() && !ledger_->health().ok()) {
+    LedgerFailed("records cannot be written", status);
+  }
+  const MutexLock lock(mutex_);
+  if (status.ok()) {
+    records_synced_round_ = round;
+  } else {
+    records_wanted_round_ = records_synced_round_;  // who waits asks again
   }
 }
 

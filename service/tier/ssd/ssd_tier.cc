@@ -185,10 +185,11 @@ void SsdTier::RunTend(RecoverySink& sink) {
 }
 
 void SsdTier::Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) {
-  const std::vector<Deletion> deletions = deletions_.Add(space, keys);
-  for (const auto& device : Present()) {
-    device->Tell(deletions);
-  }
+  deletions_.Add(space, keys, [this](const std::vector<Deletion>& deletions) {
+    for (const auto& device : Present()) {
+      device->Tell(deletions);
+    }
+  });
 }
 
 void SsdTier::PolicyChanged(const SpaceRecord& space) {

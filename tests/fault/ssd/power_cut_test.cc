@@ -89,6 +89,9 @@ class SsdPowerCut : public testing::Test {
       });
       reverted_pages_ += cut.pages;
     }
+    if (is_ledger_alone_) {
+      std::filesystem::remove(folder_.path() / "0" / "deletions");
+    }
     Numbers evicted;
     SsdShelf shelf({.folder = folder_.path().string(),
                     .on_gone = [&](uint64_t number, bool) { evicted.insert(number); }});
@@ -120,7 +123,11 @@ class SsdPowerCut : public testing::Test {
     ::posix_spawn_file_actions_addclose(&actions, out[0]);
     std::vector<std::string> arguments = {
         std::filesystem::read_symlink("/proc/self/exe").parent_path() / "cairn_ssd_writer",
-        folder_.path(), absl::StrCat(next_), absl::StrCat(durable_each), absl::StrCat(random_())};
+        folder_.path(),
+        absl::StrCat(next_),
+        absl::StrCat(durable_each),
+        absl::StrCat(random_()),
+        is_ledger_alone_ ? "1" : "0"};
     std::vector<std::string> environment;
     if (end != End::kKill) {
       environment = {absl::StrCat(kCutRootVariable, "=", folder_.path().string()),
@@ -156,6 +163,9 @@ class SsdPowerCut : public testing::Test {
       if (!is_open && absl::StrContains(lines, "open")) {
         is_open = true;
         kill_at = absl::Now() + run;
+      }
+      if (is_open && is_ledger_alone_) {  // a deletion was answered
+        kill_at = absl::StrContains(lines, "\n= ") ? absl::Now() : absl::InfiniteFuture();
       }
       if (!is_killed && absl::Now() >= kill_at) {
         ::kill(pid, SIGKILL);
@@ -202,6 +212,8 @@ class SsdPowerCut : public testing::Test {
   TempDir folder_{std::filesystem::current_path()};
   TempDir outside_{std::filesystem::current_path()};
   std::mt19937_64 random_ = SeededRandom();
+  // The end comes just after a deletion, and the file of deletions is lost, too.
+  bool is_ledger_alone_ = false;
   std::string unbelieved_;  // syncs of files with this in their path do nothing
   Numbers settled_;         // found again in the last round
   uint64_t next_ = 1, puts_ = 0, lost_ = 0, reverted_pages_ = 0;
@@ -221,6 +233,16 @@ TEST_F(SsdPowerCut, APowerCutLosesNothingThatIsDurable) {
   }
   Print();
   EXPECT_EQ(lost_, 0U);
+}
+
+// What was answered does not hang on the file that mends the ledger: an image whose write was under
+// way is recorded after its deletion is.
+TEST_F(SsdPowerCut, WhatWasDeletedIsGoneFromTheLedgerItself) {
+  is_ledger_alone_ = true;
+  for (int round = 0; round < Rounds(); ++round) {
+    Round(End::kPowerCut, /*durable_each=*/1);
+  }
+  Print();
 }
 
 // A tier that did not sync what it has to would lose durable images: the test above would see it.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// cairn_ssd_writer FOLDER FIRST DURABLE_EACH SEED: opens the tier of the folder and puts images
-// from the number FIRST on, each DURABLE_EACHth durably (0: none), until it is killed. Now and then
-// it reads one, and deletes one. Says on standard output what happens, a line each:
+// cairn_ssd_writer FOLDER FIRST DURABLE_EACH SEED IS_STILL: opens the tier of the folder and puts
+// images from the number FIRST on, each DURABLE_EACHth durably (0: none), until it is killed. Now
+// and then it reads one, and deletes one; with an IS_STILL of 1 it does nothing after that. Says on
+// standard output what happens, a line each:
 //
 //   open      it is open
 //   + N       put
 //   ! N       put durably
 //   - N       about to go: evicted or deleted
-//   = N       deleted, for good where only the process ends
+//   = N       deleted, for good
 //   bad N     lost, or other bytes than were written
 
 #include <unistd.h>
@@ -40,12 +41,13 @@ uint64_t AnyOf(const std::set<uint64_t>& numbers, std::mt19937_64& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
+  if (argc != 6) {
     return 2;
   }
   const uint64_t first = std::strtoull(argv[2], nullptr, 10);
   const uint64_t durable_each = std::strtoull(argv[3], nullptr, 10);
   std::mt19937_64 random(std::strtoull(argv[4], nullptr, 10));
+  const bool is_still_after_deletion = argv[5][0] == '1';
   cairn::SsdShelf shelf({.folder = argv[1], .on_gone = [](uint64_t number, bool is_lost) {
                            Say(is_lost ? "bad" : "-", number);
                          }});
@@ -67,6 +69,9 @@ int main(int argc, char** argv) {
       shelf.Delete(any);
       if (shelf.tier().AwaitFreed(cairn::MonotonicNow() + absl::Seconds(10))) {
         Say("=", any);
+      }
+      if (is_still_after_deletion) {
+        ::pause();  // ends: by a kill
       }
     }
   }

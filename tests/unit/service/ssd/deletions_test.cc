@@ -4,15 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "tests/support/ssd_shelf.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -71,10 +74,33 @@ TEST(DeletionsTest, SaysWhatADeviceMissed) {
             (std::vector<Deletion>{At(3, 3), At(9, 2)}))
       << "and of what others were told where it was not";
   EXPECT_EQ(known.Missed(0, {}), (std::vector<Deletion>{At(1, 7), At(3, 3), At(4, 1), At(9, 2)}));
-  const std::vector<Deletion> added = known.Add(kSpace, {});
-  ASSERT_EQ(added.size(), 1U);
-  EXPECT_GT(added[0].epoch, 9U);
+  known.Add(kSpace, {}, [](const std::vector<Deletion>& added) {
+    ASSERT_EQ(added.size(), 1U);
+    EXPECT_GT(added[0].epoch, 9U);
+  });
   EXPECT_EQ(known.Missed(9, known.All())->size(), 1U);
+}
+
+// A device whose ledger has the epoch of a later one would take the earlier for done.
+TEST(DeletionsTest, TellsOfDeletionsInTheOrderOfTheirEpochs) {
+  Deletions known(100);
+  std::vector<uint64_t> told;
+  std::atomic<bool> is_second_told{false};
+  const auto tell = [&told](const std::vector<Deletion>& added) {
+    told.push_back(added.back().epoch);
+  };
+  std::thread second;
+  known.Add(kSpace, {}, [&](const std::vector<Deletion>& added) {
+    second = std::thread([&] {
+      known.Add(kSpace, {}, tell);
+      is_second_told = true;
+    });
+    EXPECT_FALSE(WaitFor([&] { return is_second_told.load(); }, absl::Milliseconds(50)));
+    tell(added);
+  });
+  second.join();
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_LT(told[0], told[1]);
 }
 
 TEST(DeletionsTest, WhatNobodyKnowsAnyMoreIsSaid) {
