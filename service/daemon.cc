@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "service/daemon_options.h"
 #include "service/limits.h"
+#include "service/memory/gpu_device.h"
 #include "service/process.h"
 #include "service/tier/gpu/gpu_tier.h"
 #include "service/tier/ssd/ssd_tier.h"
@@ -76,9 +77,9 @@ absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::OpenGpu(const GpuShare& gpu, Ho
                            : absl::StrCat("gpu: ", ToAbsl(found.reason)));
   }
   const std::string name(device->name());
-  auto tier = GpuTier::Make(std::move(device), {.path = absl::StrCat("gpu:", gpu.device),
-                                                .capacity_bytes = gpu.bytes,
-                                                .host_memory = host.arena().mapping()});
+  auto tier = GpuTier::Make(
+      std::make_shared<GpuDevice>(std::move(device), absl::StrCat("gpu:", gpu.device)),
+      {.capacity_bytes = gpu.bytes, .host_memory = host.arena().mapping()});
   if (!tier.ok()) return Annotate(tier.status(), "gpu");
   LogInfo("daemon", "GPU tier", {{"device", name}, {"bytes", gpu.bytes}});
   return tier;

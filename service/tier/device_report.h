@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/metric.h"
+
 namespace cairn {
 
 enum class DeviceState : uint8_t {
@@ -18,6 +20,8 @@ enum class DeviceState : uint8_t {
   kOut,       // nothing is read or written
 };
 std::string_view Name(DeviceState state);
+// As a metric, of a device that is a GPU.
+void ReportGpuState(DeviceState now, MetricSink& sink);
 
 struct DeviceReport {
   std::string path;

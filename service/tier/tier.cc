@@ -35,6 +35,14 @@ std::string_view Name(DeviceState state) {
   return "unknown";
 }
 
+void ReportGpuState(DeviceState now, MetricSink& sink) {
+  for (const DeviceState state : {DeviceState::kOk, DeviceState::kReadOnly, DeviceState::kOut}) {
+    const MetricLabel label[] = {{"state", Name(state)}};
+    sink.AddGauge("cairn_gpu_state", "1 for the state that the device is in.", label,
+                  now == state ? 1 : 0);
+  }
+}
+
 std::string FormatPlace(TierId tier, uint64_t offset) {
   return absl::StrCat(ToAbsl(Name(tier)), "+0x", absl::Hex(offset));
 }

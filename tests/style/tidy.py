@@ -13,9 +13,11 @@ FUNCTION_LINES_MAX = 70
 
 # shared_ptr needs a line here with its reason: (path, reason). Prometheus-cpp's and gRPC's interfaces ask for theirs.
 SHARED_PTR_ALLOWED = {
+    "service/daemon": "as service/tier/gpu/",
     "service/front/": "prometheus-cpp and gRPC take and return shared_ptr",
     "service/get/": "gets that wait for one read of a tier share its bytes, and the read has them too",
     "service/upkeep/write_down": "writes under way share what describes their space, and where their chain goes",
+    "service/tier/gpu/": "the tier and others work on one device, and either may end first",
     "service/tier/ssd/ledger": "RocksDB's options take shared_ptr",
     "service/tier/ssd/bay": "a device that leaves is destroyed once the calls that have it are over",
     "service/tier/ssd/ssd_tier": "the same",

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "service/memory/arena.h"
@@ -29,16 +28,15 @@ constexpr absl::Duration kLatePause = absl::Milliseconds(1);
 
 }  // namespace
 
-GpuTier::GpuTier(std::unique_ptr<kernels::Runtime> device, const Options& options)
+GpuTier::GpuTier(std::shared_ptr<GpuDevice> device, const Options& options)
     : device_(std::move(device)),
-      path_(options.path),
       capacity_bytes_(options.capacity_bytes / kPageBytes * kPageBytes),
       host_memory_(options.host_memory),
       late_after_(options.late_after),
       ranges_(static_cast<uint32_t>(capacity_bytes_ / kPageBytes)),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds())} {}
 
-absl::StatusOr<std::unique_ptr<GpuTier>> GpuTier::Make(std::unique_ptr<kernels::Runtime> device,
+absl::StatusOr<std::unique_ptr<GpuTier>> GpuTier::Make(std::shared_ptr<GpuDevice> device,
                                                        const Options& options) {
   std::unique_ptr<GpuTier> tier(new GpuTier(std::move(device), options));
   CAIRN_RETURN_IF_ERROR(tier->Prepare());
@@ -49,20 +47,19 @@ absl::StatusOr<std::unique_ptr<GpuTier>> GpuTier::Make(std::unique_ptr<kernels::
 absl::Status GpuTier::Prepare() {
   const auto refused = [this](std::string_view what) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(path_, " (", ToAbsl(device_->name()), ") ", ToAbsl(what)));
+        absl::StrCat(device_->path(), " (", ToAbsl(device_->runtime().name()), ") ", ToAbsl(what)));
   };
-  arena_ = device_->AllocateDevice(capacity_bytes_);
+  arena_ = device_->runtime().AllocateDevice(capacity_bytes_);
   if (arena_ == nullptr) {
     return refused(absl::StrCat("has no room for ", FormatBytes(capacity_bytes_)));
   }
-  is_registered_ =
-      host_memory_.empty() || device_->RegisterHost(host_memory_.data(), host_memory_.size());
+  is_registered_ = device_->RegisterHost(host_memory_);
   if (!is_registered_) {
     return refused(absl::StrCat("does not take ", FormatBytes(host_memory_.size()),
                                 " of the host's memory: its driver refuses to register them"));
   }
   for (kernels::Stream& stream : streams_) {
-    stream = device_->OpenStream();
+    stream = device_->runtime().OpenStream();
     if (stream == nullptr) {
       return refused("has no stream left");
     }
@@ -74,14 +71,14 @@ GpuTier::~GpuTier() {
   Stop();
   for (const kernels::Stream stream : streams_) {
     if (stream != nullptr) {
-      device_->CloseStream(stream);
+      device_->runtime().CloseStream(stream);
     }
   }
-  if (is_registered_ && !host_memory_.empty()) {
-    device_->UnregisterHost(host_memory_.data());
+  if (is_registered_) {
+    device_->UnregisterHost();
   }
   if (arena_ != nullptr) {
-    device_->FreeDevice(arena_);
+    device_->runtime().FreeDevice(arena_);
   }
 }
 
@@ -100,8 +97,9 @@ void GpuTier::SetEvictor(Evictor* evictor) {
 absl::StatusOr<std::optional<TierExtent>> GpuTier::TryReserve(uint64_t bytes) {
   const uint64_t rounded = RoundedExtentBytes(bytes);
   const MutexLock lock(mutex_);
-  if (is_out_ || is_retired_ || is_stopping_) {
-    return absl::UnavailableError(absl::StrCat(path_, is_out_ ? " is out" : " takes no copies"));
+  if (device_->is_out() || is_retired_ || is_stopping_) {
+    return absl::UnavailableError(
+        absl::StrCat(device_->path(), device_->is_out() ? " is out" : " takes no copies"));
   }
   const std::optional<uint32_t> page =
       ranges_.Take(static_cast<uint32_t>(rounded / kPageBytes), Use::kPlaced);
@@ -178,8 +176,8 @@ TransferId GpuTier::Submit(Way way, Transfer transfer) {
   {
     const MutexLock lock(mutex_);
     std::deque<Transfer>& waiting = waiting_[way];
-    if (is_out_) {
-      refused = absl::UnavailableError(absl::StrCat(path_, " is out"));
+    if (device_->is_out()) {
+      refused = absl::UnavailableError(absl::StrCat(device_->path(), " is out"));
     } else if (is_stopping_) {
       refused = absl::UnavailableError("the gpu tier is stopping");
     } else if (waiting.size() >= limits::kGpuQueueMax) {
@@ -245,6 +243,7 @@ void GpuTier::Run() {
   pthread_setname_np(pthread_self(), "gpu");
   std::array<bool, kWayCount> is_new{};
   while (Take(&is_new)) {  // ends: Stop()
+    LetGoIfOut();
     bool has_ended = false;
     bool is_late = false;
     for (const Way way : {kRead, kWrite}) {
@@ -272,11 +271,14 @@ bool GpuTier::Take(std::array<bool, kWayCount>* is_new) {
     if (is_stopping_) {
       return false;
     }
+    if (device_->is_out() && !has_let_go_) {
+      break;
+    }
     work_due_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
   }
   for (const Way way : {kRead, kWrite}) {
     Transfers& batch = batches_[way].transfers;
-    (*is_new)[way] = batch.empty() && !waiting_[way].empty();
+    (*is_new)[way] = batch.empty() && !waiting_[way].empty() && !device_->is_out();
     while ((*is_new)[way] && !waiting_[way].empty() && batch.size() < limits::kGpuBatchMax) {
       batch.push_back(std::move(waiting_[way].front()));
       waiting_[way].pop_front();
@@ -300,11 +302,12 @@ void GpuTier::Begin(Way way) {
   for (const Transfer& transfer : batch.transfers) {
     std::byte* const at = arena_ + transfer.offset;
     const LaunchResult result =
-        way == kRead ? device_->CopyOut(transfer.host, at, transfer.bytes, streams_[way])
-                     : device_->CopyIn(at, transfer.host, transfer.bytes, streams_[way]);
+        way == kRead ? device_->runtime().CopyOut(transfer.host, at, transfer.bytes, streams_[way])
+                     : device_->runtime().CopyIn(at, transfer.host, transfer.bytes, streams_[way]);
     if (result != LaunchResult::kOk) {
       batch.is_failed = true;  // what is on the stream already goes on
-      return Lose(kernels::LastDeviceError());
+      device_->Lose(kernels::LastDeviceError());
+      return LetGoIfOut();
     }
   }
   if (batch.transfers.empty()) {
@@ -315,20 +318,24 @@ void GpuTier::Begin(Way way) {
 bool GpuTier::Poll(Way way) {
   Batch& batch = batches_[way];
   bool is_over = false;
-  if (device_->Poll(streams_[way], &is_over) != LaunchResult::kOk) {
-    Lose(kernels::LastDeviceError());
-    End(way, absl::UnavailableError(absl::StrCat(path_, " failed")));
+  if (device_->runtime().Poll(streams_[way], &is_over) != LaunchResult::kOk) {
+    device_->Lose(kernels::LastDeviceError());
+    LetGoIfOut();
+    End(way, absl::UnavailableError(absl::StrCat(device_->path(), " failed")));
     return true;
   }
   if (is_over) {
-    End(way, batch.is_failed ? absl::UnavailableError(absl::StrCat(path_, " failed"))
-                             : absl::OkStatus());
+    // None is published on a device that is out: its copies are lost by now.
+    const bool is_failed = batch.is_failed || (way == kWrite && device_->is_out());
+    End(way, is_failed ? absl::UnavailableError(absl::StrCat(device_->path(), " failed"))
+                       : absl::OkStatus());
     return true;
   }
   if (!batch.is_failed && MonotonicNow() - batch.began > late_after_) {
     batch.is_failed = true;
-    Lose(absl::StrCat("it has not moved ", batch.transfers.size(), " copies within ",
-                      absl::FormatDuration(late_after_)));
+    device_->Lose(absl::StrCat("it has not moved ", batch.transfers.size(), " copies within ",
+                               absl::FormatDuration(late_after_)));
+    LetGoIfOut();
   }
   return false;
 }
@@ -348,31 +355,27 @@ void GpuTier::End(Way way, const absl::Status& status) {
   on_stream_[way] = 0;
 }
 
-void GpuTier::Lose(std::string_view why) {
+void GpuTier::LetGoIfOut() {
+  if (has_let_go_ || !device_->is_out()) {
+    return;
+  }
+  has_let_go_ = true;
   Transfers waiting;
   Evictor* evictor = nullptr;
-  const std::string reason(why.empty() ? std::string_view("the device failed") : why);
   {
     const MutexLock lock(mutex_);
-    if (is_out_) {
-      return;
-    }
-    is_out_ = true;
-    reason_ = reason;
     evictor = evictor_;
     for (std::deque<Transfer>& queue : waiting_) {
       std::move(queue.begin(), queue.end(), std::back_inserter(waiting));
       queue.clear();
     }
   }
-  LogError("gpu", "device is out: its copies are dropped, other tiers serve",
-           {{"path", path_}, {"device", device_->name()}, {"error", reason}});
   // Before any reader is told: who looks again finds another copy.
   if (evictor != nullptr) {
     evictor->LoseCopies(TierId::kGpu, 0, UINT64_MAX);
   }
   faults_.Add(waiting.size());
-  Complete(waiting, absl::UnavailableError(absl::StrCat(path_, " is out")));
+  Complete(waiting, absl::UnavailableError(absl::StrCat(device_->path(), " is out")));
 }
 
 }  // namespace cairn

@@ -9,8 +9,9 @@
 //
 // A device that fails is out until the process ends, and so is one that needs longer than
 // `late_after` for a batch: nothing more is put on a stream, its copies are lost to the index, and
-// what waits ends with Unavailable. What is on a stream keeps its memory until the stream is over
-// or the device has failed.
+// what waits ends with Unavailable. So it is where others who work on the device find it out; the
+// thread looks once a second at least. What is on a stream keeps its memory until the stream is
+// over or the device has failed.
 //
 // Thread-safety: Thread-safe, but for Make() and Stop(): one thread.
 // Locks:         none held while the device, the evictor or a completion is called.
@@ -22,7 +23,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -34,6 +34,7 @@
 #include "base/mutex.h"
 #include "kernels/runtime.h"
 #include "service/limits.h"
+#include "service/memory/gpu_device.h"
 #include "service/memory/range_map.h"
 #include "service/tier/tier.h"
 
@@ -42,7 +43,6 @@ namespace cairn {
 class GpuTier final : public CopyTier {
  public:
   struct Options {
-    std::string path = {};  // how operators name the device: "gpu:0"
     uint64_t capacity_bytes = 0;
     // Registered with the device, for what is read and written lies there. Outlives the tier.
     std::span<std::byte> host_memory = {};
@@ -50,7 +50,7 @@ class GpuTier final : public CopyTier {
   };
   // ResourceExhausted: the device has no room for the arena, or its driver does not take the memory
   // of the host. REQUIRES: `device` is not null.
-  static absl::StatusOr<std::unique_ptr<GpuTier>> Make(std::unique_ptr<kernels::Runtime> device,
+  static absl::StatusOr<std::unique_ptr<GpuTier>> Make(std::shared_ptr<GpuDevice> device,
                                                        const Options& options);
   ~GpuTier() override;
 
@@ -92,7 +92,7 @@ class GpuTier final : public CopyTier {
     bool is_failed = false;  // not all of it got there
   };
 
-  GpuTier(std::unique_ptr<kernels::Runtime> device, const Options& options);
+  GpuTier(std::shared_ptr<GpuDevice> device, const Options& options);
   absl::Status Prepare();
   void Free(uint64_t offset, uint64_t rounded_bytes) override;
   // Nothing: there is no room in one piece. Unavailable: the device takes nothing new.
@@ -109,11 +109,10 @@ class GpuTier final : public CopyTier {
   // False: it is not over yet.
   bool Poll(Way way);
   void End(Way way, const absl::Status& status);
-  // From now on it is out. Nothing if it is already.
-  void Lose(std::string_view why);
+  // Drops its copies and ends what waits, once, if the device is out.
+  void LetGoIfOut();
 
-  const std::unique_ptr<kernels::Runtime> device_;
-  const std::string path_;
+  const std::shared_ptr<GpuDevice> device_;
   const uint64_t capacity_bytes_;
   const std::span<std::byte> host_memory_;
   const absl::Duration late_after_;
@@ -121,14 +120,13 @@ class GpuTier final : public CopyTier {
   bool is_registered_ = false;
   std::array<kernels::Stream, kWayCount> streams_{};
   std::array<Batch, kWayCount> batches_;  // of the thread
+  bool has_let_go_ = false;               // of the thread
 
   mutable Mutex mutex_;
   CondVar work_due_;
   Evictor* evictor_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_out_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_retired_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);  // why it is out
   RangeMap ranges_ ABSL_GUARDED_BY(mutex_);
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t image_count_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -12,17 +12,18 @@ constexpr MetricLabel kGpuLabel[] = {{"tier", "gpu"}};
 
 std::vector<DeviceReport> GpuTier::Devices() const {
   DeviceReport report;
-  report.path = path_;
+  report.path = device_->path();
   report.capacity_bytes = capacity_bytes_;
   report.written_bytes = bytes_[kWrite].Value();
   report.read_bytes = bytes_[kRead].Value();
   report.fault_count = faults_.Value();
-  report.engine = device_->name();
+  report.engine = device_->runtime().name();
   const MutexLock lock(mutex_);
-  report.state = is_out_       ? DeviceState::kOut
+  const bool is_out = device_->is_out();
+  report.state = is_out        ? DeviceState::kOut
                  : is_retired_ ? DeviceState::kReadOnly
                                : DeviceState::kOk;
-  report.reason = is_out_ ? reason_ : is_retired_ ? "retired" : "";
+  report.reason = is_out ? device_->reason() : is_retired_ ? "retired" : "";
   report.is_retired = is_retired_;
   report.used_bytes = used_bytes_;
   report.image_count = image_count_;
@@ -33,14 +34,14 @@ std::vector<DeviceReport> GpuTier::Devices() const {
 }
 
 absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
-  if (path != path_) {
+  if (path != device_->path()) {
     return CopyTier::SetRetired(path, is_retired);
   }
-  const MutexLock lock(mutex_);
-  if (is_out_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path_, " is out until the daemon starts again: ", reason_));
+  if (device_->is_out()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        device_->path(), " is out until the daemon starts again: ", device_->reason()));
   }
+  const MutexLock lock(mutex_);
   is_retired_ = is_retired;
   return absl::OkStatus();
 }
@@ -53,11 +54,7 @@ void GpuTier::Report(MetricSink& sink) const {
                 "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
                 "read included.",
                 kGpuLabel, static_cast<double>(device.used_bytes));
-  for (const DeviceState state : {DeviceState::kOk, DeviceState::kReadOnly, DeviceState::kOut}) {
-    const MetricLabel label[] = {{"state", Name(state)}};
-    sink.AddGauge("cairn_gpu_state", "1 for the state that the device is in.", label,
-                  device.state == state ? 1 : 0);
-  }
+  ReportGpuState(device.state, sink);
   sink.AddCounter("cairn_gpu_faults_total", "Copies to and from the device that failed.", {},
                   device.fault_count);
   constexpr std::string_view kWays[kWayCount] = {"read", "write"};

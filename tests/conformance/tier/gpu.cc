@@ -10,7 +10,8 @@ namespace cairn {
 namespace {
 
 std::unique_ptr<CopyTier> On(std::unique_ptr<kernels::Runtime> device, uint64_t capacity_bytes) {
-  auto tier = GpuTier::Make(std::move(device), {.path = "gpu:0", .capacity_bytes = capacity_bytes});
+  auto tier = GpuTier::Make(std::make_shared<GpuDevice>(std::move(device), "gpu:0"),
+                            {.capacity_bytes = capacity_bytes});
   CAIRN_CHECK_OK(tier);
   return *std::move(tier);
 }

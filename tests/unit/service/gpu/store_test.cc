@@ -24,9 +24,9 @@ class GpuStoreTest : public testing::Test {
  protected:
   void Open(uint64_t gpu_bytes = 4_MiB, absl::Duration late_after = absl::Seconds(30)) {
     std::vector<std::unique_ptr<CopyTier>> others;
-    auto gpu =
-        GpuTier::Make(std::make_unique<EmulatedMemory>(faults_),
-                      {.path = "gpu:0", .capacity_bytes = gpu_bytes, .late_after = late_after});
+    auto gpu = GpuTier::Make(
+        std::make_shared<GpuDevice>(std::make_unique<EmulatedMemory>(faults_), "gpu:0"),
+        {.capacity_bytes = gpu_bytes, .late_after = late_after});
     CAIRN_CHECK_OK(gpu);
     others.push_back(*std::move(gpu));
     others.push_back(

@@ -51,9 +51,9 @@ class GpuTierTest : public testing::Test {
   using Faults = EmulatedMemory::Faults;
 
   absl::Status Open(GpuTier::Options options = {}) {
-    options.path = "gpu:3";
     options.capacity_bytes = 1_MiB;
-    auto made = GpuTier::Make(std::make_unique<EmulatedMemory>(faults_), options);
+    device_ = std::make_shared<GpuDevice>(std::make_unique<EmulatedMemory>(faults_), "gpu:3");
+    auto made = GpuTier::Make(device_, options);
     if (made.ok()) {
       tier_ = *std::move(made);
       tier_->SetEvictor(&evictor_);
@@ -72,6 +72,7 @@ class GpuTierTest : public testing::Test {
   const std::shared_ptr<Faults> faults_ = std::make_shared<Faults>();
   CountingEvictor evictor_;
   Bytes bytes_ = Bytes(64_KiB, std::byte{7}), target_ = Bytes(64_KiB);
+  std::shared_ptr<GpuDevice> device_;
   std::unique_ptr<GpuTier> tier_;
 };
 
@@ -223,6 +224,34 @@ TEST_F(GpuTierTest, ARetiredDeviceTakesNothingNewUntilItIsTakenBack) {
   tier_->Read({.place = &*place, .target = target_}, lost.Done());
   EXPECT_FALSE(lost.Await().ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(tier_->SetRetired("gpu:3", false)));
+}
+
+// As the codec finds it, on streams of its own.
+TEST_F(GpuTierTest, ADeviceThatOthersLoseIsOutForTheTierToo) {
+  ASSERT_TRUE(Open().ok());
+  const auto place = tier_->Reserve(bytes_.size());
+  faults_->hangs = true;
+  Transfer writing, waiting, late;
+  Write(*place, bytes_, writing);
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(1));
+  Write(*place, bytes_, waiting);
+  device_->Lose("another's kernel failed");
+  EXPECT_TRUE(absl::IsUnavailable(waiting.Await()));
+  EXPECT_EQ(evictor_.losses, 1);
+  EXPECT_EQ(Device().reason, "another's kernel failed");
+  faults_->hangs = false;
+  EXPECT_TRUE(absl::IsUnavailable(writing.Await())) << "it would be published after the loss";
+  tier_->Read({.place = &*place, .target = target_}, late.Done());
+  EXPECT_TRUE(absl::IsUnavailable(late.Await()));
+  EXPECT_EQ(faults_->copies_in + faults_->copies_out, 1u) << "nothing more is launched";
+}
+
+TEST_F(GpuTierTest, ADeviceThatIsLostWhileTheTierRestsIsSeenAllTheSame) {
+  ASSERT_TRUE(Open().ok());
+  device_->Lose("");
+  EXPECT_TRUE(WaitFor([&] { return evictor_.losses == 1; }));
+  EXPECT_EQ(Device().state, DeviceState::kOut);
+  EXPECT_EQ(Device().reason, "the device failed");
 }
 
 TEST_F(GpuTierTest, StopEndsWhatWaits) {
