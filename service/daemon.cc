@@ -146,7 +146,7 @@ absl::Status Daemon::StartAll() {
   CAIRN_RETURN_IF_ERROR(StartProbes());
   CAIRN_RETURN_IF_ERROR(StartStore());
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));
-  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
+  put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
   get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
   upkeep_ = std::make_unique<Upkeep>(
       spaces_, *index_, *tiers_, clock_,

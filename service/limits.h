@@ -217,6 +217,22 @@ inline constexpr uint64_t kGpuDeviceMax = 63;  // by number, as CUDA counts them
 inline constexpr size_t kGpuQueueMax = 4096;   // transfers that wait, each way
 inline constexpr size_t kGpuBatchMax = 16;     // that are on a stream at a time
 inline constexpr uint32_t kGpuLateMs = 5'000;  // a device that needs longer for them is out
+// Of its memory, what its codec has: an eighth, within these bounds, in two batches. One of 1 GiB
+// has room for 15 whole blocks of an 8B model, 17 MiB each: source, slots and image of each.
+inline constexpr uint64_t kGpuCodecShare = 8;
+inline constexpr uint64_t kGpuCodecBytesMin = 32_MiB;
+inline constexpr uint64_t kGpuCodecBytesMax = 2 * kGiB;
+inline constexpr uint64_t GpuCodecBytes(uint64_t gpu_bytes) {
+  const uint64_t bytes = gpu_bytes / kGpuCodecShare;
+  return bytes < kGpuCodecBytesMin   ? kGpuCodecBytesMin
+         : bytes > kGpuCodecBytesMax ? kGpuCodecBytesMax
+                                     : bytes;
+}
+// Of source: less takes a core no longer than launches and copies take, some 50 us (an estimate).
+inline constexpr uint64_t kGpuCodedBytesMin = 128_KiB;
+inline constexpr size_t kGpuCodecQueueMax = 256;  // images that wait, as the path pool's jobs
+// What the device has not coded by then, or by half of what its owner has left, a core does.
+inline constexpr uint32_t kGpuCodecPatienceMs = 500;
 // Blocks that gets read: how many are remembered, of 16 bytes; after how many reads one is copied
 // to the device, of which one that had to come from a drive counts as so many; and how many wait.
 inline constexpr size_t kReadBlocksMax = 16'384;
@@ -272,6 +288,8 @@ static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Mat
 static_assert(kControlConnectionsMax > kSessionsMax, "operators get in beside all sessions");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
+static_assert(kGpuCodecBytesMin < kGpuBytesMin);
+static_assert(2 * kGpuCodecPatienceMs < kDataDeadlineMs && kGpuCodecPatienceMs < kGpuLateMs);
 static_assert(kIoPieceBytes <= kIoReadInflightBytes && kIoPieceBytes <= kIoWriteInflightBytes);
 
 }  // namespace cairn::limits

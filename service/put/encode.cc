@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
 #include "service/index/pinned_image.h"
+#include "service/path_pool.h"
 #include "service/put/steps.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 namespace {
@@ -95,12 +96,6 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   return absl::OkStatus();
 }
 
-// The images of the block before, for ott, which goes on with what they have.
-struct Parents {
-  ResidentPins pins;
-  std::vector<codecs::ImageView> views;
-};
-
 // Nothing where they are not resident or not as they were: the image then says that it is local. It
 // is left to those who read them to drop them.
 Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
@@ -141,11 +136,47 @@ absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, const Bloc
   return target.ok() ? std::move(target) : host.Allocate(bytes, &block);
 }
 
+// What becomes of a payload in source form.
+void Settle(PutRun& run, Extent payload) {
+  OwnedPut& put = run.put;
+  PutPath& path = *put.path;
+  run.spec = put.spec;  // raw, so far
+  const codecs::Recipe policy = put.space->recipe();
+  const bool keeps_raw = put.keeps_raw || FollowsRaw(path, put.put, run.spec, policy);
+  if (keeps_raw && policy.id != codecs::RecipeId::kRaw &&
+      !AreCodedWith(put.put.statistics, policy)) {
+    run.encoded.is_encode_pending = true;
+    path.kept_raw.Add();
+  } else {
+    run.encoded.side_object = put.space->coding().Settle(&run.spec);
+    path.without_side_object.Add(
+        policy.NeedsSideObject() && run.encoded.side_object.get() == nullptr ? 1 : 0);
+  }
+  auto sources = std::make_shared<Sources>();
+  sources->payload = std::move(payload);
+  sources->side_object = run.encoded.side_object.Share();
+  sources->parents = ParentsOf(path, *put.space, put.put, run.spec);
+  for (const proto::Statistic kind :
+       {proto::Statistic::kQueryMagnitudes, proto::Statistic::kTokenScores}) {
+    sources->statistics.of(kind) = std::move(put.statistics.of(kind));
+  }
+  run.sources = std::move(sources);
+}
+
+codecs::EncodeInputs InputsOf(const Sources& sources) {
+  codecs::EncodeInputs inputs = codecs::EncodeWith(sources.side_object.inputs());
+  inputs.query_magnitudes = sources.statistics.of(proto::Statistic::kQueryMagnitudes);
+  inputs.token_scores = sources.statistics.of(proto::Statistic::kTokenScores);
+  inputs.parents = sources.parents.views;
+  return inputs;
+}
+
 }  // namespace
 
-absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
+absl::Status Prepare(PutRun& run, uint32_t crc32c) {
+  OwnedPut& put = run.put;
   PutPath& path = *put.path;
-  const StepTimer timer(path.seconds(PutPath::Step::kEncode));
+  run.began = MonotonicNow();
   Extent payload = std::move(put.staging);
   if (crc32c != put.payload_crc32c) {
     return Corrupt(path, put.put, "payload");
@@ -157,43 +188,75 @@ absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c) {
                            ReadStatistics(kinds, put.spec, payload.bytes().subspan(bytes)));
     payload.ShrinkTo(bytes);
   }
-  Encoded encoded;
   if (put.put.form == proto::Form::kImage) {
     CAIRN_RETURN_IF_ERROR(
-        CheckImage(path, *put.space, put.put, put.spec, payload.bytes(), &encoded));
-    encoded.image = std::move(payload);
-    return encoded;
+        CheckImage(path, *put.space, put.put, put.spec, payload.bytes(), &run.encoded));
+    run.encoded.image = std::move(payload);
+    return absl::OkStatus();
   }
-  codecs::ImageSpec spec = put.spec;  // raw, so far
-  const codecs::Recipe policy = put.space->recipe();
-  const bool keeps_raw = put.keeps_raw || FollowsRaw(path, put.put, spec, policy);
-  if (keeps_raw && policy.id != codecs::RecipeId::kRaw && !AreCodedWith(kinds, policy)) {
-    encoded.is_encode_pending = true;
-    path.kept_raw.Add();
-  } else {
-    encoded.side_object = put.space->coding().Settle(&spec);
-    path.without_side_object.Add(
-        policy.NeedsSideObject() && encoded.side_object.get() == nullptr ? 1 : 0);
+  Settle(run, std::move(payload));
+  return absl::OkStatus();
+}
+
+absl::Status Encode(PutRun& run) {
+  if (run.sources == nullptr) {
+    return absl::OkStatus();
   }
+  const OwnedPut& put = run.put;
+  PutPath& path = *put.path;
   uint64_t bytes_max = 0;
-  CAIRN_CHECK(codecs::MaxImageBytes(spec, &bytes_max) == codecs::Error::kOk);
-  CAIRN_ASSIGN_OR_RETURN(
-      encoded.image, AllocateTarget(path.tiers.host(), bytes_max, {put.put.space_id, put.put.key},
-                                    &encoded.is_placed));
-  const Parents parents = ParentsOf(path, *put.space, put.put, spec);
-  codecs::EncodeInputs inputs = codecs::EncodeWith(encoded.side_object.inputs());
-  inputs.query_magnitudes = put.statistics.of(proto::Statistic::kQueryMagnitudes);
-  inputs.token_scores = put.statistics.of(proto::Statistic::kTokenScores);
-  inputs.parents = parents.views;
+  CAIRN_CHECK(codecs::MaxImageBytes(run.spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_ASSIGN_OR_RETURN(run.encoded.image,
+                         AllocateTarget(path.tiers.host(), bytes_max,
+                                        {put.put.space_id, put.put.key}, &run.encoded.is_placed));
+  const codecs::EncodeInputs inputs = InputsOf(*run.sources);
   size_t bytes = 0;
-  const codecs::Error error =
-      codecs::Encode(path.backend, spec, payload.bytes(), encoded.image.bytes(), &bytes, inputs);
+  const codecs::Error error = codecs::Encode(path.backend, run.spec, run.sources->payload.bytes(),
+                                             run.encoded.image.bytes(), &bytes, inputs);
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
   }
-  encoded.image.ShrinkTo(bytes);
-  encoded.recipe = codecs::RecordedSpec(spec, inputs).recipe;
-  return encoded;
+  run.encoded.image.ShrinkTo(bytes);
+  run.encoded.recipe = codecs::RecordedSpec(run.spec, inputs).recipe;
+  return absl::OkStatus();
+}
+
+bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {
+  PutPath& path = *run->put.path;
+  if (path.device == nullptr || run->sources == nullptr ||
+      run->spec.recipe.id == codecs::RecipeId::kRaw) {
+    return false;
+  }
+  const std::shared_ptr<const Sources>& sources = run->sources;
+  const codecs::EncodeInputs inputs = InputsOf(*sources);
+  run->encoded.recipe = codecs::RecordedSpec(run->spec, inputs).recipe;
+  const absl::Duration left = run->put.deadline - path.clock.Now();
+  EncodeWork work = {.spec = run->spec,
+                     .source = sources->payload.bytes(),
+                     .side_object = sources->side_object.get(),
+                     .query_magnitudes = inputs.query_magnitudes,
+                     .token_scores = inputs.token_scores,
+                     .parents = sources->parents.views,
+                     .keeps = sources};
+  work.room = [&host = path.tiers.host(), raw = run.get()](uint64_t bytes) {
+    const BlockName block = {raw->put.put.space_id, raw->put.put.key};
+    return AllocateTarget(host, bytes, block, &raw->encoded.is_placed);
+  };
+  // The codec runs every completion, so the run has an owner again in either case.
+  PutRun* const released = run.release();
+  CodecDone done = [&pool = path.pool, released](absl::StatusOr<Extent> image) {
+    PathPool::Job job = [released, image = std::move(image)]() mutable {
+      Resume(std::unique_ptr<PutRun>(released), std::move(image));
+    };
+    if (!pool.Submit(std::move(job)).ok()) {
+      job();  // too many wait, or the daemon stops: the put is not to suffer from it
+    }
+  };
+  if (path.device->Encode(work, left, done)) {
+    return true;
+  }
+  run.reset(released);
+  return false;
 }
 
 }  // namespace cairn

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/put/put.h"
 
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "service/put/steps.h"
 
 namespace cairn {
 namespace {
-
-absl::Status RunSteps(OwnedPut& put, uint32_t crc32c) {
-  if (put.path->clock.Now() >= put.deadline) {
-    return absl::DeadlineExceededError("waited too long for its turn");
-  }
-  CAIRN_ASSIGN_OR_RETURN(Encoded encoded, Encode(put, crc32c));
-  CAIRN_ASSIGN_OR_RETURN(Placed placed, Place(put, std::move(encoded)));
-  return Publish(put, std::move(placed));
-}
 
 // The images are published, by this put or before it.
 void AnswerDurable(PutPath& path, const DurableWaits::Images& images, absl::Time deadline,
@@ -36,6 +29,33 @@ DurableWaits::Images ImagesOf(const OwnedPut& put) {
       .block = {put.put.space_id, put.put.key}, .group = put.put.group, .slice = put.spec.slice};
 }
 
+// Past the encoding, and the answer.
+void Finish(std::unique_ptr<PutRun> run, absl::Status status) {
+  OwnedPut& put = run->put;
+  PutPath& path = *put.path;
+  path.seconds(PutPath::Step::kEncode).Observe(MonotonicNow() - run->began);
+  run->sources = nullptr;
+  if (status.ok()) {
+    absl::StatusOr<Placed> placed = Place(put, std::move(run->encoded));
+    status = placed.ok() ? Publish(put, *std::move(placed)) : placed.status();
+  }
+  const proto::PutReply reply = put.reply();
+  const bool is_durable = put.put.is_durable;
+  const DurableWaits::Images images = ImagesOf(put);
+  const absl::Time deadline = put.deadline;
+  PutDone done = std::move(run->done);
+  run = nullptr;  // its memory is free before the client hears of it
+  if (!status.ok()) {
+    path.CountFailure(status);
+    return done(status);
+  }
+  path.Count(reply.is_duplicate ? PutPath::Outcome::kDuplicate : PutPath::Outcome::kStored);
+  if (is_durable) {
+    return AnswerDurable(path, images, deadline, reply, std::move(done));
+  }
+  done(reply);
+}
+
 }  // namespace
 
 void AnswerDuplicate(OwnedPut put, PutDone done) {
@@ -50,21 +70,33 @@ void AnswerDuplicate(OwnedPut put, PutDone done) {
 
 void Put(OwnedPut put, uint32_t crc32c, PutDone done) {
   PutPath& path = *put.path;
-  const absl::Status status = RunSteps(put, crc32c);
-  const proto::PutReply reply = put.reply();
-  const bool is_durable = put.put.is_durable;
-  const DurableWaits::Images images = ImagesOf(put);
-  const absl::Time deadline = put.deadline;
-  { const OwnedPut over = std::move(put); }  // its memory is free before the client hears of it
-  if (!status.ok()) {
-    path.CountFailure(status);
-    return done(status);
+  if (path.clock.Now() >= put.deadline) {
+    const absl::Status late = absl::DeadlineExceededError("waited too long for its turn");
+    { const OwnedPut over = std::move(put); }
+    path.CountFailure(late);
+    return done(late);
   }
-  path.Count(reply.is_duplicate ? PutPath::Outcome::kDuplicate : PutPath::Outcome::kStored);
-  if (is_durable) {
-    return AnswerDurable(path, images, deadline, reply, std::move(done));
+  auto run = std::make_unique<PutRun>();
+  run->put = std::move(put);
+  run->done = std::move(done);
+  absl::Status status = Prepare(*run, crc32c);
+  if (status.ok() && EncodeOnDevice(run)) {
+    return;
   }
-  done(reply);
+  if (status.ok()) {
+    status = Encode(*run);
+  }
+  Finish(std::move(run), std::move(status));
+}
+
+void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image) {
+  absl::Status status;
+  if (image.ok()) {
+    run->encoded.image = *std::move(image);
+  } else {
+    status = Encode(*run);
+  }
+  Finish(std::move(run), std::move(status));
 }
 
 }  // namespace cairn

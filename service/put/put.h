@@ -6,7 +6,8 @@
 // - Admit() runs on the lane before the payload moves: fields, limits, staging (admit.cc).
 // - The lane receives the payload into OwnedPut::target() (front/put_request.cc).
 // - Put() runs the rest on the path pool.
-// - Encode() checks the payload and makes the image by the space's recipe (encode.cc).
+// - Prepare() checks the payload and Encode() makes the image by the space's recipe (encode.cc); or
+//   a device makes it, for which no thread waits: the put goes on in Resume(), on the path pool.
 // - Place() moves the image into a tier and evicts if need be (place.cc).
 // - Publish() makes it visible, whole, to everyone (publish.cc).
 //

@@ -7,12 +7,13 @@
 
 namespace cairn {
 
-PutPath::PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers,
+PutPath::PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, PathPool& pool,
                  const Clock& clock)
     : spaces(spaces),
       sessions(sessions),
       index(index),
       tiers(tiers),
+      pool(pool),
       clock(clock),
       backend(ActiveBackend()),
       seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds()), Histogram(LatencyBounds()),

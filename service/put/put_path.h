@@ -12,8 +12,10 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
+#include "service/codec/device_codec.h"
 #include "service/durable_waits.h"
 #include "service/index/images.h"
+#include "service/path_pool.h"
 #include "service/sessions.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
@@ -22,7 +24,8 @@ namespace cairn {
 
 class PutPath {
  public:
-  PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, const Clock& clock);
+  PutPath(Spaces& spaces, Sessions& sessions, Images& index, Tiers& tiers, PathPool& pool,
+          const Clock& clock);
 
   // Each is named like the function that it times. Receive() is of the lane: front/put_request.cc.
   enum class Step : uint8_t { kAdmit, kReceive, kEncode, kPlace, kPublish };
@@ -34,10 +37,13 @@ class PutPath {
   Sessions& sessions;
   Images& index;
   Tiers& tiers;
+  PathPool& pool;
   const Clock& clock;
   const codecs::Backend& backend;
   // Set once, before the first put that asks to be durable.
   DurableWaits* durable_waits = nullptr;
+  // Set once, before the first put; null: there is none.
+  DeviceCodec* device = nullptr;
 
   void Count(Outcome outcome) { outcomes_[static_cast<size_t>(outcome)].Add(); }
   // Counts a put that failed, by its status.

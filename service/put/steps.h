@@ -3,10 +3,15 @@
 // The steps of Put(). Each consumes the product of the one before.
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "codecs/image/image.h"
 #include "codecs/recipe/recipe.h"
+#include "service/index/pin.h"
 #include "service/index/side_objects.h"
 #include "service/memory/arena.h"
 #include "service/put/put.h"
@@ -22,6 +27,30 @@ struct Encoded {
   bool is_encode_pending = false;  // kept raw
 };
 
+// The images of the block before, for ott, which goes on with what they have.
+struct Parents {
+  ResidentPins pins;
+  std::vector<codecs::ImageView> views;
+};
+
+// All that an image is made of. A device that is late keeps it.
+struct Sources {
+  Extent payload;
+  SideObjectRef side_object;
+  Statistics statistics;  // those that encoders read
+  Parents parents;
+};
+
+// One put on its way. Thread-safety: Thread-compatible: handed from thread to thread.
+struct PutRun {
+  OwnedPut put;
+  PutDone done;
+  absl::Time began = absl::InfinitePast();  // Prepare(), on the monotonic clock
+  codecs::ImageSpec spec;                   // what the payload is to become
+  std::shared_ptr<const Sources> sources;   // null: nothing is to be encoded
+  Encoded encoded;
+};
+
 // An image in a tier, owned, not yet visible.
 struct Placed {
   Extent image;
@@ -30,8 +59,16 @@ struct Placed {
   bool is_encode_pending = false;
 };
 
-// Takes put.staging. `crc32c` is of the payload as it landed.
-absl::StatusOr<Encoded> Encode(OwnedPut& put, uint32_t crc32c);
+// Checks what landed, takes put.staging, and decides what becomes of it. `crc32c` is of the
+// payload. Where that is an image, run.encoded is whole afterwards.
+absl::Status Prepare(PutRun& run, uint32_t crc32c);
+// Has the device encode, if there is one that takes it: then the put goes on in Resume(), on the
+// path pool, and `run` is empty.
+bool EncodeOnDevice(std::unique_ptr<PutRun>& run);
+// Encodes what is to be encoded, in this thread.
+absl::Status Encode(PutRun& run);
+// After EncodeOnDevice(): with the image, or with why the device did not make it.
+void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image);
 absl::StatusOr<Placed> Place(OwnedPut& put, Encoded encoded);
 // Sets put.is_duplicate and put.image_bytes.
 absl::Status Publish(OwnedPut& put, Placed placed);

@@ -6,7 +6,6 @@
 //
 // Thread-safety: Thread-safe. The thread is named "upkeep".
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -18,15 +17,13 @@
 #include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "codecs/backend/backend.h"
-#include "codecs/image/image.h"
-#include "codecs/image/inputs.h"
 #include "service/index/block_index.h"
 #include "service/spaces.h"
 #include "service/tier/tiers.h"
 #include "service/upkeep/device_copies.h"
 #include "service/upkeep/image_check.h"
 #include "service/upkeep/mining.h"
+#include "service/upkeep/pending_encodes.h"
 #include "service/upkeep/recode.h"
 #include "service/upkeep/scrub.h"
 #include "service/upkeep/write_down.h"
@@ -38,6 +35,7 @@ class Upkeep {
   struct Options {
     std::optional<uint64_t> scrub_rate_bytes = 0;  // as Scrub
     uint64_t write_budget_bytes = 0;               // as WriteDown
+    DeviceCodec* device = nullptr;                 // as PendingEncodes
   };
   Upkeep(Spaces& spaces, BlockIndex& index, Tiers& tiers, const Clock& clock,
          const Options& options);
@@ -76,31 +74,9 @@ class Upkeep {
   void Report(MetricSink& sink) const;
 
  private:
-  // Why an image stays as it was put.
-  enum class EncodeFailure : uint8_t { kSpace, kRoom, kCodec };
-  static constexpr size_t kEncodeFailureCount = 3;
-  // What the next image is coded with besides its source: the images of the block before, for ott,
-  // which goes on with what they have.
-  struct Parents {
-    ResidentPins pins;
-    std::vector<codecs::ImageView> views;
-  };
-
   void Run();
   // Goes on with the collection of blocks whose time is over; true if there may be more at once.
   bool CollectExpired(absl::Time now);
-  // Encodes up to a few pending images; true if there may be more at once.
-  bool EncodePending();
-  void PutBack(std::vector<ResidentPin>& pins);
-  // Pins of images of the block before `pin`'s that it is to go on with and whose encoding is
-  // pending too: they come first.
-  ResidentPins TakePendingParents(const ResidentPin& pin);
-  // ResourceExhausted: no room now, the image is to be pending again. Any other error is final: the
-  // image stays as it was put.
-  absl::Status EncodeOne(const ResidentPin& pin);
-  void CountEncodeFailure(const ResidentPin& pin, const absl::Status& status);
-  // Nothing where they are not resident or damaged: the image then says that it is local.
-  Parents ParentsOf(const ResidentPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                           const std::function<bool()>& goes_on);
 
@@ -110,6 +86,7 @@ class Upkeep {
   const Clock& clock_;
   const Recoder recoder_;
   ImageCheck check_;
+  PendingEncodes pending_encodes_;
   Mining mining_;
   WriteDown write_down_;
   DeviceCopies device_copies_;
@@ -124,12 +101,7 @@ class Upkeep {
   bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 
-  // Owned by the thread: when to encode again after there was no room, and how long that rest was.
-  absl::Time encode_again_ = absl::InfinitePast();
-  absl::Duration retry_;
-  Counter rounds_, encoded_;
-  std::array<Counter, kEncodeFailureCount> encode_failures_;
-  Histogram encode_seconds_;
+  Counter rounds_;
 };
 
 }  // namespace cairn

@@ -9,7 +9,7 @@ import sys
 
 import tree
 
-SERVICE_BELOW = {"service/limits", "service/memory", "service/tier", "service/index", "service/state"}
+SERVICE_BELOW = {"service/limits", "service/memory", "service/tier", "service/index", "service/codec", "service/state"}
 # What coding a tile is made of, and what stands above it.
 CODING = {f"codecs/{d}" for d in "types numbers checksum pack side recipe backend format stages forms".split()}
 CODECS = CODING | {"codecs/image", "codecs/transform", "codecs/mine"}
@@ -38,12 +38,14 @@ ARROWS = {
     "service/limits": {"base", "proto"} | CODECS,
     "service/config": {"base", "service/limits"} | CODECS,
     "service/memory": {"base", "transport", "kernels", "service/limits"},
-    "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/state"},
+    "service/tier": PATH - {"transport", "service/config", "service/tier", "service/index", "service/codec", "service/state"},
     # The tier on drives; those above know its seam alone.
     "service/tier/ssd": {"base", "proto", "service/limits", "service/tier"} | CODECS,
     # The tier on a device, likewise.
     "service/tier/gpu": {"base", "kernels", "service/limits", "service/memory", "service/tier"} | CODECS,
     "service/index": {"base", "proto", "service/limits", "service/memory", "service/tier"} | CODECS,
+    # What a device codes for those above.
+    "service/codec": {"base", "kernels", "service/limits", "service/memory", "service/tier", "service/index"} | CODECS,
     # What put, get and front share of a running daemon: spaces, sessions, the path pool.
     "service/state": PATH - {"service/state"},
     "service/put": PATH,
@@ -68,7 +70,7 @@ UNITS = [
     ("service/step_timer", "service/state"),
     ("service/tier/ssd/", "service/tier/ssd"),
     ("service/tier/gpu/", "service/tier/gpu"),
-] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index put get upkeep front".split()]
+] + [(f"service/{d}/", f"service/{d}") for d in "memory tier index codec put get upkeep front".split()]
 UNITS += [(f"{d}/", d) for d in sorted(CODECS)]
 
 # header pattern -> where it may be included (tests may include anything)

@@ -64,7 +64,7 @@ class StoreFixture {
         *tiers, clock);
     index->SetSessionCheck([this](uint64_t id) { return sessions.IsOpen(id); });
     pool = std::make_unique<PathPool>(2);
-    put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, clock);
+    put = std::make_unique<PutPath>(spaces, sessions, *index, *tiers, *pool, clock);
     get = std::make_unique<GetPath>(spaces, *index, *tiers, *pool, clock);
     upkeep = std::make_unique<Upkeep>(spaces, *index, *tiers, clock);
     put->durable_waits = &upkeep->durable_waits();

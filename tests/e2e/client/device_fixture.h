@@ -17,8 +17,8 @@
 #include "client/cpp/device.h"
 #include "client/cpp/device_memory.h"
 #include "tests/e2e/client/client_fixture.h"
-#include "tests/e2e/client/emulated_device.h"
 #include "tests/kernels/device/device.h"
+#include "tests/kernels/device/emulated_device.h"
 
 namespace cairn {
 

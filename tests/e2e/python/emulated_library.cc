@@ -7,8 +7,8 @@
 #include "client/c/cairn.h"
 #include "kernels/backend.h"
 #include "kernels/runtime.h"
-#include "tests/e2e/client/emulated_device.h"
 #include "tests/kernels/device/device.h"
+#include "tests/kernels/device/emulated_device.h"
 
 namespace cairn::kernels {
 

@@ -115,8 +115,8 @@ class DataServerTest : public ::testing::Test {
         BlockIndex::Options{.blocks_max = 1024, .images_max = 4096, .lease_bytes_max = 8_MiB},
         *tiers_, clock_);
     index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
-    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, clock_);
     pool_ = std::make_unique<PathPool>(kPathThreads);
+    put_ = std::make_unique<PutPath>(spaces_, sessions_, *index_, *tiers_, *pool_, clock_);
     get_ = std::make_unique<GetPath>(spaces_, *index_, *tiers_, *pool_, clock_);
     server_ = std::make_unique<DataServer>(
         DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},

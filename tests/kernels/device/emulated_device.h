@@ -20,6 +20,8 @@ namespace cairn {
 
 class EmulatedDevice final : public EmulatedMemory {
  public:
+  using EmulatedMemory::EmulatedMemory;
+
   std::byte* AllocateDevice(size_t bytes) override {
     if (faults().is_full) {
       return nullptr;

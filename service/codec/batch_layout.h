@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where the parts of a batch lie that do not depend on its images: at the same places in memory of
+// the host and of the device. Private to service/codec/.
+//
+// Thread-safety: Immutable.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/encode_plan.h"
+#include "kernels/plan.h"
+#include "kernels/records.h"
+
+namespace cairn {
+
+struct BatchLayout {
+  static constexpr uint64_t kAlignment = 256;
+  static constexpr uint64_t Rounded(uint64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  static constexpr uint64_t kStatus = 0;
+  static constexpr uint64_t kResults = kAlignment * 4;
+  // No plan has more tiles than tasks.
+  static constexpr uint64_t kPlan =
+      kResults + uint64_t{kernels::kPlanTasksMax} * sizeof(kernels::TileResult);
+  static_assert(kernels::kPlanImagesMax * sizeof(uint32_t) <= kResults && kPlan % kAlignment == 0);
+  static uint64_t PlanBytes() { return Rounded(kernels::EncodePlanBytesMax()); }
+  static uint64_t Bytes() { return kPlan + PlanBytes(); }
+};
+
+}  // namespace cairn

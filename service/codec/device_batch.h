@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Images that are coded together: a stream, memory of the device, and what of the host's the device
+// reads plans from and writes results to. All of it is taken once.
+//
+//   the device's memory:  plan, status, results | sources, slots, images … → free ← side objects
+//
+// Side objects stay from batch to batch as long as there is room. What is handed to a batch keeps
+// its memory until the stream is over or the device has failed, whatever its owner was told
+// meanwhile.
+//
+// Thread-safety: Owned by the codec's thread, but for Make() and the destructor.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/encode_plan.h"
+#include "kernels/runtime.h"
+#include "service/codec/codec_figures.h"
+#include "service/codec/codec_work.h"
+#include "service/memory/gpu_device.h"
+
+namespace cairn {
+
+// Work that waits for the device, or is on it.
+struct CodecJob {
+  CodecOp op = CodecOp::kEncode;
+  EncodeWork work;
+  CodecDone done;  // null: its owner has been told
+  Extent made;     // comes to be while the batch is copied
+  absl::Time give_up = absl::InfiniteFuture();
+  uint64_t device_bytes = 0;  // beside the side object
+};
+
+// Tells the owner that the device does not do it. Nothing if it has been told already.
+void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason);
+
+// Of the memory of a batch; the rest is plan, status and results.
+uint64_t RoomForImages(uint64_t batch_bytes);
+// What the work takes of it. The side object, which others of a batch may share, comes on top.
+uint64_t DeviceBytesOf(const EncodeWork& work);
+uint64_t SideBytesOf(const EncodeWork& work);
+
+class DeviceBatch {
+ public:
+  // ResourceExhausted: the device, or its driver, has no room. `figures` outlives it.
+  static absl::StatusOr<std::unique_ptr<DeviceBatch>> Make(std::shared_ptr<GpuDevice> device,
+                                                           uint64_t bytes, CodecFigures& figures);
+  ~DeviceBatch();  // REQUIRES: is_idle()
+
+  // Nothing of it is on the stream.
+  bool is_idle() const { return phase_ == Phase::kIdle; }
+  absl::Time began() const { return began_; }
+  size_t image_count() const { return jobs_.size(); }
+
+  // Puts jobs of one kind on the stream; returns those at their end that the plan had no room for.
+  // REQUIRES: it is idle; all jobs together have room.
+  std::deque<CodecJob> Begin(std::deque<CodecJob> jobs);
+  // Goes on where the stream is over; false: it is not.
+  bool Advance();
+  // Tells those whose time is over, or all, that the device does not do it.
+  void FallBackLate(absl::Time now);
+  void FallBackAll(CodecFallback reason);
+
+ private:
+  enum class Phase : uint8_t {
+    kIdle,
+    kCoding,   // up to results
+    kCopying,  // images, to their places in the host's memory
+    kLeaving,  // of no use any more
+  };
+  struct SideObjectThere {
+    codecs::Digest id{};
+    std::byte* at = nullptr;
+  };
+
+  DeviceBatch(std::shared_ptr<GpuDevice> device, uint64_t bytes, CodecFigures& figures);
+  absl::Status Prepare();
+
+  std::byte* Take(uint64_t bytes);
+  bool IsThere(const SideObject* side) const;
+  // Where the side object is, or is to be, on the device; null: it needs none.
+  std::byte* PlaceSide(const SideObject* side, uint64_t below);
+  // Records whether the device takes it; false: it does not, and nothing more is put on the stream.
+  bool Took(kernels::LaunchResult result);
+  bool CopyIn(std::byte* to, const void* from, size_t bytes);
+  void End();
+
+  // --- device_encode.cc
+  // Lays the job out in memory. False: no kernel does it.
+  bool Place(CodecJob& job, uint64_t below, kernels::EncodeJob* made);
+  // The most of them that a plan takes, from the first; 0: not even that one.
+  size_t MakePlan(std::span<const kernels::EncodeJob> made);
+  void Launch(std::span<const kernels::EncodeJob> made);
+  void CopyImages();
+  bool CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
+                 std::span<const kernels::TileResult> tiles);
+
+  const std::shared_ptr<GpuDevice> device_;
+  kernels::Runtime& runtime_;
+  const uint64_t bytes_;
+  CodecFigures& figures_;
+  kernels::Stream stream_ = nullptr;
+  std::byte* memory_ = nullptr;  // of the device
+  std::byte* host_ = nullptr;    // plan, status, results
+  Phase phase_ = Phase::kIdle;
+  absl::Time began_ = absl::InfinitePast();
+  std::deque<CodecJob> jobs_;
+  // Of each job. Addresses of layers for planes; images of blocks before.
+  std::deque<std::vector<std::byte*>> layers_;
+  std::deque<std::vector<kernels::StoredImage>> parents_;
+  std::vector<kernels::EncodeJob> made_;
+  kernels::EncodePlan plan_;
+  uint64_t used_bytes_ = 0;  // from the front of the memory
+  uint64_t side_begin_ = 0;  // of what side objects have of it
+  std::vector<SideObjectThere> sides_;
+};
+
+}  // namespace cairn

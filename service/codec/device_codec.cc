@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/codec/device_codec.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace cairn {
+namespace {
+
+constexpr absl::Duration kPollPause = absl::Microseconds(20);
+constexpr absl::Duration kLatePause = absl::Milliseconds(1);
+
+}  // namespace
+
+DeviceCodec::DeviceCodec(std::shared_ptr<GpuDevice> device, const Options& options)
+    : device_(std::move(device)), options_(options) {}
+
+absl::StatusOr<std::unique_ptr<DeviceCodec>> DeviceCodec::Make(std::shared_ptr<GpuDevice> device,
+                                                               const Options& options) {
+  std::unique_ptr<DeviceCodec> codec(new DeviceCodec(std::move(device), options));
+  CAIRN_RETURN_IF_ERROR(codec->Prepare());
+  codec->thread_ = std::thread([raw = codec.get()] { raw->Run(); });
+  return codec;
+}
+
+absl::Status DeviceCodec::Prepare() {
+  is_registered_ = device_->RegisterHost(options_.host_memory);
+  if (!is_registered_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(device_->path(), " (", ToAbsl(device_->runtime().name()), ") does not take ",
+                     FormatBytes(options_.host_memory.size()),
+                     " of the host's memory: its driver refuses to register them"));
+  }
+  for (std::unique_ptr<DeviceBatch>& batch : batches_) {
+    CAIRN_ASSIGN_OR_RETURN(batch,
+                           DeviceBatch::Make(device_, options_.bytes / batches_.size(), figures_));
+  }
+  return absl::OkStatus();
+}
+
+DeviceCodec::~DeviceCodec() {
+  Stop();
+  batches_ = {};
+  if (is_registered_) {
+    device_->UnregisterHost();
+  }
+}
+
+bool DeviceCodec::HasRoomFor(const EncodeWork& work) {
+  const auto refuse = [this](CodecFallback reason) {
+    figures_.NoteFallback(CodecOp::kEncode, reason);
+    return false;
+  };
+  figures_.NoteAsked(CodecOp::kEncode);
+  if (work.source.size() < options_.source_bytes_min) {
+    return refuse(CodecFallback::kSmall);
+  }
+  if (device_->is_out()) {
+    return refuse(CodecFallback::kLost);
+  }
+  if (DeviceBytesOf(work) + SideBytesOf(work) > RoomForImages(options_.bytes / batches_.size())) {
+    return refuse(CodecFallback::kLarge);
+  }
+  return true;
+}
+
+bool DeviceCodec::Encode(EncodeWork& work, absl::Duration left, CodecDone& done) {
+  if (!HasRoomFor(work)) {
+    return false;
+  }
+  const uint64_t device_bytes = DeviceBytesOf(work);
+  const absl::Time give_up = MonotonicNow() + std::min(options_.patience, left / 2);
+  {
+    const MutexLock lock(mutex_);
+    if (!is_stopping_ && waiting_.size() < options_.queue_max) {
+      CodecJob& job = waiting_.emplace_back();
+      job.work = std::move(work);
+      job.done = std::move(done);
+      job.give_up = give_up;
+      job.device_bytes = device_bytes;
+      work_due_.NotifyOne();
+      return true;
+    }
+    figures_.NoteFallback(CodecOp::kEncode,
+                          is_stopping_ ? CodecFallback::kStopping : CodecFallback::kFull);
+  }
+  return false;
+}
+
+void DeviceCodec::Stop() {
+  std::deque<CodecJob> waiting;
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+    waiting.swap(waiting_);
+    work_due_.NotifyAll();
+  }
+  for (CodecJob& job : waiting) {
+    FallBack(figures_, job, CodecFallback::kStopping);
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+// --- The thread ----------------------------------------------------------------------------------
+
+void DeviceCodec::Run() {
+  pthread_setname_np(pthread_self(), "gpu-codec");
+  while (Take()) {  // ends: Stop()
+    HandBackLate();
+    bool has_moved = false;
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      if (!next_[i].empty()) {
+        std::deque<CodecJob> left = batches_[i]->Begin(std::exchange(next_[i], {}));
+        const MutexLock lock(mutex_);
+        std::move(left.rbegin(), left.rend(), std::front_inserter(waiting_));
+        has_moved = true;
+      } else if (!batches_[i]->is_idle()) {
+        has_moved = batches_[i]->Advance() || has_moved;
+      }
+    }
+    if (!has_moved) {
+      absl::SleepFor(device_->is_out() ? kLatePause : kPollPause);
+    }
+  }
+}
+
+bool DeviceCodec::AreIdle() const {
+  return std::ranges::all_of(batches_, [](const auto& batch) { return batch->is_idle(); });
+}
+
+bool DeviceCodec::Take() {
+  const MutexLock lock(mutex_);
+  while (waiting_.empty() && AreIdle()) {
+    if (is_stopping_) {
+      return false;
+    }
+    work_due_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+  }
+  for (size_t i = 0; i < batches_.size() && !device_->is_out(); ++i) {
+    if (batches_[i]->is_idle()) {
+      next_[i] = NextJobs();
+    }
+  }
+  return true;
+}
+
+std::deque<CodecJob> DeviceCodec::NextJobs() {
+  const uint64_t room = RoomForImages(options_.bytes / batches_.size());
+  std::deque<CodecJob> jobs;
+  std::vector<const SideObject*> sides;
+  uint64_t bytes = 0;
+  while (!waiting_.empty() && jobs.size() < kernels::kPlanImagesMax) {
+    CodecJob& job = waiting_.front();
+    const SideObject* side = job.work.side_object;
+    const bool is_new = side != nullptr && std::ranges::find(sides, side) == sides.end();
+    bytes += job.device_bytes + (is_new ? SideBytesOf(job.work) : 0);
+    if (bytes > room) {
+      break;
+    }
+    if (is_new) {
+      sides.push_back(side);
+    }
+    jobs.push_back(std::move(job));
+    waiting_.pop_front();
+  }
+  return jobs;
+}
+
+void DeviceCodec::HandBackLate() {
+  const absl::Time now = MonotonicNow();
+  const bool is_out = device_->is_out();
+  std::vector<CodecJob> late;
+  {
+    const MutexLock lock(mutex_);
+    const auto first_late =
+        std::stable_partition(waiting_.begin(), waiting_.end(),
+                              [&](const CodecJob& job) { return !is_out && now < job.give_up; });
+    std::move(first_late, waiting_.end(), std::back_inserter(late));
+    waiting_.erase(first_late, waiting_.end());
+  }
+  for (CodecJob& job : late) {
+    FallBack(figures_, job, is_out ? CodecFallback::kLost : CodecFallback::kLate);
+  }
+  for (const std::unique_ptr<DeviceBatch>& batch : batches_) {
+    if (batch->is_idle()) {
+      continue;
+    }
+    if (is_out) {
+      batch->FallBackAll(CodecFallback::kLost);
+    }
+    batch->FallBackLate(now);
+    if (now - batch->began() > options_.late_after) {
+      device_->Lose(absl::StrCat("it has not coded ", batch->image_count(), " images within ",
+                                 absl::FormatDuration(options_.late_after)));
+    }
+  }
+}
+
+DeviceReport DeviceCodec::Device() const {
+  DeviceReport report;
+  report.path = device_->path();
+  report.engine = device_->runtime().name();
+  report.state = device_->is_out() ? DeviceState::kOut : DeviceState::kOk;
+  report.reason = device_->reason();
+  report.transfer_count = figures_.waiting(CodecOp::kEncode);
+  return report;
+}
+
+void DeviceCodec::Report(MetricSink& sink) const { figures_.Report(sink); }
+
+}  // namespace cairn

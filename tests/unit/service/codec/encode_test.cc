@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device encodes is what a processor does, and many images go together.
+#include "codecs/image/image.h"
+#include "tests/support/side_object_bytes.h"
+#include "tests/unit/service/codec/codec_fixture.h"
+
+namespace cairn {
+namespace {
+
+class EncodeTest : public CodecTest {
+ protected:
+  // Blocks of the chain, put one after another.
+  void PutChain(const SpaceEntry& space, uint64_t count, bool keeps_raw = false) {
+    for (uint64_t number = 1; number <= count; ++number) {
+      const auto put = StartPut(space, number, keeps_raw);
+      ASSERT_TRUE(put->Await().ok()) << put->Await().status();
+    }
+  }
+  static std::string RecipeOf(const Image& image) {
+    codecs::ImageView view;
+    CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
+    return std::string(codecs::FormatRecipe(view.spec().recipe));
+  }
+  void Install(SpaceEntry& space, const SideObjectCase& side) {
+    const codecs::TileShape& tile = space.groups()[0].tile;
+    const auto bytes = SideObjectBytes(
+        side.kind, 7, {.layers = 2, .heads = 4, .k_dim = tile.k_dim, .v_dim = tile.v_dim});
+    CAIRN_CHECK_OK(space.coding().Install(0, side.kind, bytes));
+  }
+};
+
+TEST_F(EncodeTest, ImagesEqualTheProcessors) {
+  OpenPatient();
+  double made = 0;
+  for (const char* recipe : {"exact", "kivi:2", "kivi:4+", "fp8", "ott:2", "logquant:2"}) {
+    SCOPED_TRACE(recipe);
+    identity_.weights_revision = recipe;
+    const SpaceEntry& space = store_.OpenSpace(recipe, identity_);
+    PutChain(space, 2);  // of ott, the second goes on with the first
+    EXPECT_EQ(RecipeOf(ImageOf(store_, space, 2)), recipe);
+    ExpectRight(space, 1);
+    ExpectRight(space, 2);
+    EXPECT_EQ(Made(), made += 2);
+  }
+  ExpectAccounts();
+  EXPECT_EQ(faults_->slow_copies, 0u) << "sources and images lie in registered memory";
+  EXPECT_EQ(Metric("cairn_gpu_codec_source_bytes_total{op=\"encode\"}"), made * 16_KiB);
+}
+
+TEST_F(EncodeTest, RecipesWithSideObjectsToo) {
+  OpenPatient();
+  for (const SideObjectCase& side : {kProfileCase, kBankCase}) {
+    SCOPED_TRACE(side.recipe);
+    identity_.weights_revision = side.recipe;
+    SpaceEntry& space = store_.OpenSpace(side.recipe, identity_);
+    Install(space, side);
+    plain_ = std::make_unique<StoreFixture>();
+    plain_space_ = &plain_->OpenSpace(side.recipe, identity_);
+    plain_blocks_ = 0;
+    Install(*plain_space_, side);
+    const uint64_t before = faults_->copies_in;
+    PutChain(space, 1);
+    const uint64_t first = faults_->copies_in - before;
+    ExpectRight(space, 1);
+    EXPECT_EQ(RecipeOf(ImageOf(store_, space, 1)).substr(0, 8),
+              std::string(side.recipe).substr(0, 8));
+    const auto put = StartPut(space, 2);
+    ASSERT_TRUE(put->Await().ok());
+    EXPECT_EQ(faults_->copies_in - before - first, first - 1) << "the side object is there by now";
+    ExpectRight(space, 2);
+  }
+  EXPECT_EQ(Made(), 4);
+}
+
+// arkv reads scores of tokens, mixkvq magnitudes of queries.
+TEST_F(EncodeTest, WhatComesWithAPutIsCodedWith) {
+  OpenPatient();
+  for (const auto& [recipe, kind] : {std::pair("arkv", proto::Statistic::kTokenScores),
+                                     std::pair("mixkvq", proto::Statistic::kQueryMagnitudes)}) {
+    SCOPED_TRACE(recipe);
+    identity_.weights_revision = recipe;
+    StoreFixture plain;
+    Image images[2];
+    for (StoreFixture* store : {&store_, &plain}) {
+      const SpaceEntry& space = store->OpenSpace(recipe, identity_);
+      Image payload = SourceOf(space, 1);
+      const codecs::TileShape& tile = space.groups()[0].tile;
+      const uint64_t count =
+          proto::CountOf(kind, tile, StoreFixture::Whole(space), space.tokens_per_block());
+      for (uint64_t i = 0; i < count; ++i) {
+        const float value = static_cast<float>(1 + i * 37 % 101);
+        const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+        payload.insert(payload.end(), bytes, bytes + sizeof(value));
+      }
+      proto::Frame frame = FrameOf(space, 1, payload);
+      std::get<proto::Put>(frame.body).statistics.Add(kind);
+      StartedPut put(*store, frame, payload);
+      ASSERT_TRUE(put.Await().ok()) << put.Await().status();
+      images[store == &plain] = ImageOf(*store, space, 1);
+    }
+    EXPECT_EQ(images[0], images[1]);
+    EXPECT_NE(images[0], Expected(store_.OpenSpace(recipe, identity_), 1)) << "they matter";
+  }
+  EXPECT_EQ(Made(), 2);
+}
+
+TEST_F(EncodeTest, WhatComesWhileTheDeviceIsBusyGoesTogether) {
+  OpenPatient();
+  const SpaceEntry& space = store_.OpenSpace("kivi:2");
+  faults_->hangs = true;
+  std::vector<std::unique_ptr<StartedPut>> puts;
+  puts.push_back(StartPut(space, 1));
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(2));  // source and plan: a lone image waits for no other
+  puts.push_back(StartPut(space, 2));
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(4));  // nor for the batch before
+  for (uint64_t number = 3; number <= 12; ++number) {
+    puts.push_back(StartPut(space, number));
+  }
+  EXPECT_EQ(Metric("cairn_gpu_codec_waiting{op=\"encode\"}"), 12);
+  EXPECT_EQ(faults_->copies_in, 4u);
+  faults_->hangs = false;
+  for (uint64_t number = 1; number <= 12; ++number) {
+    ASSERT_TRUE(puts[number - 1]->Await().ok());
+    ExpectRight(space, number);
+  }
+  EXPECT_EQ(Metric("cairn_gpu_codec_batch_images{op=\"encode\"}"), 3);
+  EXPECT_EQ(Metric("cairn_gpu_codec_batch_images_sum{op=\"encode\"}"), 12);
+  EXPECT_EQ(Metric("cairn_gpu_codec_seconds{op=\"encode\",recipe=\"kivi\"}"), 3);
+  EXPECT_EQ(Made(), 12);
+  ExpectAccounts();
+}
+
+TEST_F(EncodeTest, UpkeepEncodesSeveralAtATime) {
+  OpenPatient();
+  for (const char* recipe : {"kivi:2", "ott:2"}) {
+    SCOPED_TRACE(recipe);
+    identity_.weights_revision = recipe;
+    const SpaceEntry& space = store_.OpenSpace(recipe, identity_);
+    const double made = Made();
+    PutChain(space, 6, /*keeps_raw=*/true);
+    EXPECT_EQ(Made(), made) << "kept raw";
+    for (int i = 0; i < 20 && store_.index->pending_count() > 0; ++i) {
+      store_.upkeep->RunOnce();
+    }
+    EXPECT_EQ(Made(), made + 6);
+    for (uint64_t number = 1; number <= 6; ++number) {
+      ExpectRight(space, number);
+    }
+  }
+  EXPECT_EQ(Metric("cairn_upkeep_encoded_total"), 12);
+  EXPECT_LE(Metric("cairn_gpu_codec_batch_images{op=\"encode\"}"), 4 + 6)
+      << "of a chain of ott one after another";
+}
+
+TEST_F(EncodeTest, WhatADeviceHasNoUseForIsNotAskedOfIt) {
+  Open();
+  const SpaceEntry& raw = store_.OpenSpace("raw");
+  PutChain(raw, 1);
+  EXPECT_EQ(Metric("cairn_gpu_codec_asked_total{op=\"encode\"}"), 0);
+}
+
+}  // namespace
+}  // namespace cairn
