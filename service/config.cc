@@ -125,11 +125,6 @@ void CheckTogether(const Config& config, Errors* errors) {
   if (config.socket == "off" && !config.data.enabled()) {
     errors->Add("socket and data are both off: there would be no data plane");
   }
-  if (config.gpu != "off" && config.ssd == "off") {
-    errors->Add(
-        "gpu needs ssd: a copy on a device is never the only one, so without a drive it would go "
-        "with the one in memory");
-  }
 }
 
 void Resolve(const Environment& environment, Givens& givens, CommandLine* result, Errors* errors) {

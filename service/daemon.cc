@@ -7,14 +7,10 @@
 #include "base/log.h"
 #include "base/log_drops.h"
 #include "base/status.h"
-#include "base/units.h"
-#include "kernels/backend.h"
+#include "service/codec/device_codec.h"
 #include "service/daemon_options.h"
 #include "service/limits.h"
-#include "service/memory/gpu_device.h"
 #include "service/process.h"
-#include "service/tier/gpu/gpu_tier.h"
-#include "service/tier/ssd/ssd_tier.h"
 #include "transport/local/server.h"
 #include "transport/ucx_module.h"
 
@@ -45,101 +41,13 @@ Daemon::Daemon(const Config& config, Machine machine)
                      }},
                 PeersMax(config)) {}
 
+Daemon::~Daemon() { Stop(); }
+
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Machine machine) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon(config, std::move(machine)));
   const absl::Status status = daemon->StartAll();
   if (!status.ok()) return status;
   return daemon;
-}
-
-absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFolder>& folders) {
-  SsdTier::Options options;
-  options.io = IoOf(config_);
-  options.placement =
-      config_.ssd_placement == "stripe" ? SsdPlacement::kStripe : SsdPlacement::kChain;
-  options.on_step = [this](std::string_view what) { SetStep(what); };
-  for (const SsdFolder& folder : folders) {
-    options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
-  }
-  if (const std::optional<uint64_t> bytes = IndexBytesOf(config_); bytes.has_value()) {
-    options.images_max = (*bytes - AwakeBytesMaxOf(config_)) / limits::kIndexBytesAtRest;
-  }
-  return SsdTier::Make(options);
-}
-
-absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::OpenGpu(const GpuShare& gpu, HostTier& host) {
-  SetStep("making the GPU tier");
-  std::unique_ptr<kernels::Runtime> device = machine_.open_device(static_cast<int>(gpu.device));
-  if (device == nullptr) {
-    const kernels::Availability found = kernels::Probe();
-    return absl::FailedPreconditionError(
-        found.is_available ? absl::StrCat("gpu: unavailable: no CUDA device ", gpu.device)
-                           : absl::StrCat("gpu: ", ToAbsl(found.reason)));
-  }
-  const std::string name(device->name());
-  auto tier = GpuTier::Make(
-      std::make_shared<GpuDevice>(std::move(device), absl::StrCat("gpu:", gpu.device)),
-      {.capacity_bytes = gpu.bytes, .host_memory = host.arena().mapping()});
-  if (!tier.ok()) return Annotate(tier.status(), "gpu");
-  LogInfo("daemon", "GPU tier", {{"device", name}, {"bytes", gpu.bytes}});
-  return tier;
-}
-
-absl::Status Daemon::StartStore() {
-  SetStep("making the host tier");
-  CAIRN_ASSIGN_OR_RETURN(
-      std::unique_ptr<HostTier> host,
-      HostTier::Make({.capacity_bytes = config_.host_bytes,
-                      .staging_bytes = config_.staging_bytes,
-                      .on_faulted_in =
-                          [this](uint64_t done) {
-                            SetStep(absl::StrCat(
-                                "making the host tier: ", FormatBytes(done), " of ",
-                                FormatBytes(config_.host_bytes + config_.staging_bytes)));
-                          },
-                      .needs_hugetlb = config_.huge_pages == "required"}));
-  std::vector<std::unique_ptr<CopyTier>> others;
-  if (const std::optional<GpuShare> gpu = GpuOf(config_); gpu.has_value()) {
-    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, OpenGpu(*gpu, *host));
-    others.push_back(std::move(tier));
-  }
-  uint64_t extents_max = 0;  // of the SSD tier
-  if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
-    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, OpenSsd(folders));
-    extents_max = ssd->extents_max();
-    others.push_back(std::move(ssd));
-  }
-  tiers_ = std::make_unique<Tiers>(std::move(host), std::move(others));
-  const uint64_t host_bytes = tiers_->host().capacity_bytes();
-  const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
-  const uint64_t awake_max = AwakeBytesMaxOf(config_);
-  index_ = std::make_unique<BlockIndex>(
-      BlockIndex::Options{
-          .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
-          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)) + extents_max,
-          .lease_bytes_max = leased_max,
-          .awake_bytes_max = awake_max,
-          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
-      *tiers_, clock_);
-  index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
-  Recover();
-  return absl::OkStatus();
-}
-
-void Daemon::Recover() {
-  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_);
-  SetStep("");
-  for (CopyTier* tier : tiers_->all()) {
-    if (!tier->traits().is_lasting) continue;
-    const absl::Time began = MonotonicNow();
-    if (const absl::Status status = tier->Recover(*restorer_); !status.ok()) {
-      LogError("daemon", "tier is out: it cannot be recovered",
-               {{"tier", Name(tier->id())}, {"error", status}});
-      index_->TakeOut(tier->id());
-    }
-    restorer_->Finish(MonotonicNow() - began);
-  }
-  SetStep("starting the data planes");
 }
 
 absl::Status Daemon::StartAll() {
@@ -151,7 +59,9 @@ absl::Status Daemon::StartAll() {
   upkeep_ = std::make_unique<Upkeep>(
       spaces_, *index_, *tiers_, clock_,
       Upkeep::Options{.scrub_rate_bytes = ScrubRateOf(config_),
-                      .write_budget_bytes = WriteBudgetOf(config_, *tiers_)});
+                      .write_budget_bytes = WriteBudgetOf(config_, *tiers_),
+                      .device = codec_.get()});
+  put_->device = codec_.get();
   put_->durable_waits = &upkeep_->durable_waits();
   get_->read_notes = upkeep_->read_notes();
   index_->SetWake([this] { upkeep_->Wake(); });
@@ -246,9 +156,9 @@ void Daemon::StartServices() {
   store_service_ = std::make_unique<StoreService>(
       StoreService::Parts{spaces_, sessions_, *index_, *tiers_, get_->prefetches, clock_},
       std::move(terms));
-  admin_service_ = std::make_unique<AdminService>(
-      AdminService::Parts{spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
-                          [this] { BeginDrain(); }});
+  admin_service_ = std::make_unique<AdminService>(AdminService::Parts{
+      spaces_, sessions_, *index_, *upkeep_, *tiers_, store_service_->freed(),
+      [this] { BeginDrain(); }, tiers_->Find(TierId::kGpu) == nullptr ? codec_.get() : nullptr});
   control_->Serve(*store_service_, *admin_service_);
   is_started_.store(true, std::memory_order_release);
 }
@@ -266,7 +176,7 @@ std::string Daemon::Step() const {
     if (!step_.empty()) return step_;
   }
   uint64_t images = 0, found = 0;
-  const std::vector<DeviceReport> devices = tiers_->Devices();
+  const std::vector<DeviceReport> devices = Devices();
   for (const DeviceReport& device : devices) {
     images += device.image_count;
     found += device.state != DeviceState::kRecovering ? 1 : 0;
@@ -281,9 +191,17 @@ absl::Status Daemon::Readiness() const {
   return control_->Probe();
 }
 
+std::vector<DeviceReport> Daemon::Devices() const {
+  std::vector<DeviceReport> devices = tiers_->Devices();
+  if (codec_ != nullptr && tiers_->Find(TierId::kGpu) == nullptr) {
+    devices.push_back(codec_->Device());
+  }
+  return devices;
+}
+
 std::string Daemon::Remarks() const {
   std::string remarks;
-  for (const DeviceReport& device : tiers_->Devices()) {
+  for (const DeviceReport& device : Devices()) {
     if (device.state != DeviceState::kOk) {
       absl::StrAppend(&remarks, device.path, " is ", ToAbsl(Name(device.state)), ": ",
                       device.reason, "\n");
@@ -348,6 +266,7 @@ void Daemon::Stop() {
   if (admin_service_ != nullptr) admin_service_->Stop();
   for (const auto& server : transports_) server->Stop();
   if (get_ != nullptr) get_->Stop();
+  if (codec_ != nullptr) codec_->Stop();  // what it hands back, the pool does
   if (pool_ != nullptr) pool_->Stop();
   if (upkeep_ != nullptr) upkeep_->Stop();
   if (tiers_ != nullptr)
@@ -356,6 +275,10 @@ void Daemon::Stop() {
 
 void Daemon::ReportParts(MetricSink& sink) const {
   tiers_->Report(sink);
+  if (codec_ != nullptr) codec_->Report(sink);
+  if (codec_ != nullptr && tiers_->Find(TierId::kGpu) == nullptr) {
+    ReportGpuState(codec_->Device().state, sink);
+  }
   index_->Report(sink);
   restorer_->Report(sink);
   sessions_.Report(sink);

@@ -27,6 +27,7 @@
 #include "service/front/store_service.h"
 #include "service/get/get.h"
 #include "service/index/block_index.h"
+#include "service/limits.h"
 #include "service/path_pool.h"
 #include "service/put/put.h"
 #include "service/recovery.h"
@@ -38,6 +39,8 @@
 
 namespace cairn {
 
+class DeviceCodec;
+class GpuDevice;
 class GpuTier;
 class SsdTier;
 
@@ -48,6 +51,8 @@ struct Machine {
   // Null: there is no such device; kernels::Probe() says why.
   std::function<std::unique_ptr<kernels::Runtime>(int device)> open_device =
       kernels::OpenCudaRuntime;
+  // Of a device's codec: those of tests are slow.
+  uint64_t device_coded_bytes_min = limits::kGpuCodedBytesMin;
 };
 
 class Daemon {
@@ -59,7 +64,7 @@ class Daemon {
   // of it.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Config& config,
                                                        Machine machine = Machine());
-  ~Daemon() { Stop(); }
+  ~Daemon();
 
   // "cairnd ready control=HOST:PORT http=HOST:PORT socket=PATH data=HOST:PORT
   // admin=unix:PATH"; "off" for what is off.
@@ -77,8 +82,8 @@ class Daemon {
   void Stop();
 
   void Report(MetricSink& sink) const;
-  // Of all tiers.
-  std::vector<DeviceReport> Devices() const { return tiers_->Devices(); }
+  // Of all tiers, and that which codes without being one's.
+  std::vector<DeviceReport> Devices() const;
 
  private:
   Daemon(const Config& config, Machine machine);
@@ -86,7 +91,11 @@ class Daemon {
   absl::Status StartProbes();
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
-  absl::StatusOr<std::unique_ptr<GpuTier>> OpenGpu(const GpuShare& gpu, HostTier& host);
+  absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
+  // What of the device the codec does not have. Null: there is no tier to keep what it holds.
+  absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(const GpuShare& gpu,
+                                                       std::shared_ptr<GpuDevice> device,
+                                                       HostTier& host);
   void Recover();
   absl::Status StartLocal();
   absl::Status StartUcx();
@@ -119,6 +128,7 @@ class Daemon {
   Sessions sessions_;  // its hooks call index_ and data_servers_, from fronts only
   std::unique_ptr<BlockIndex> index_;
   std::unique_ptr<Restorer> restorer_;  // of what outlived the process before
+  std::unique_ptr<DeviceCodec> codec_;  // null: no device
   std::unique_ptr<PathPool> pool_;      // its jobs use what stands below it: Stop() ends them first
   std::unique_ptr<PutPath> put_;
   std::unique_ptr<GetPath> get_;

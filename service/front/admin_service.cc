@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "proto/convert.h"
+#include "service/codec/device_codec.h"
 #include "service/front/space_policy.h"
 
 namespace cairn {
@@ -246,6 +247,11 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
       FillScrub(parts_.upkeep.scrub(), info.mutable_scrub());
       FillWrites(parts_.upkeep.writes(), info.mutable_writes());
     }
+  }
+  if (parts_.codec != nullptr) {  // a tier that holds nothing
+    v1::TierInfo& info = *reply->add_tiers();
+    info.set_tier(static_cast<v1::Tier>(TierId::kGpu));
+    FillDevice(parts_.codec->Device(), info.add_devices());
   }
   return absl::OkStatus();
 }

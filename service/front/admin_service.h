@@ -25,6 +25,8 @@
 
 namespace cairn {
 
+class DeviceCodec;
+
 class AdminService {
  public:
   struct Parts {  // borrowed
@@ -35,6 +37,7 @@ class AdminService {
     Tiers& tiers;
     FreedCalls& freed;
     std::function<void()> drain;
+    const DeviceCodec* codec = nullptr;  // of a device that is no tier's; null: there is none such
   };
   explicit AdminService(Parts parts) : parts_(std::move(parts)) {}
   ~AdminService() { Stop(); }

@@ -255,7 +255,6 @@ REFUSALS = [
     (["--set", "ssd.io=uring"], "ssd.io uring needs securityContext.seccompProfile of type Localhost"),
     (["--set", "ssd.writeBudget=2TB"], "at '/ssd/writeBudget': '2TB' does not match pattern"),
     (["--set", "recipe=kivi:3"], "at '/recipe': 'kivi:3' does not match pattern"),
-    (["--set", "gpu.size=16Gi"], "gpu.size needs ssd.devices: no copy on a device is the only one"),
     (["--set", "gpu.size=16GB"], "at '/gpu/size': '16GB' does not match pattern"),
     (["--set", "gpu.device=64"], "at '/gpu/device': maximum: got 64, want 63"),
     (

@@ -64,9 +64,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "prepareNode.image: name an image that has /bin/sh, mkdir and chown" -}}
 {{- end -}}
 {{- with .Values.gpu.size -}}
-{{- if not $.Values.ssd.devices -}}
-{{- fail "gpu.size needs ssd.devices: no copy on a device is the only one" -}}
-{{- end -}}
 {{- $size := include "cairn.mi" . | int64 -}}
 {{- if or (lt $size 64) (gt $size 1048576) -}}
 {{- fail (printf "gpu.size is %s, expected 64Mi to 1Ti" .) -}}

@@ -9,7 +9,7 @@
   arena  host and staging, the part that huge pages serve
   index  2 KiB, a block with four images, for each 16 KiB of host and of gpu (1,024 to 4 Mi of them), and 128 bytes for each image that
          an SSD has room for: one per 512 KiB, or per 32 KiB up to 2^19
-  gpu    with a GPU tier 1,024 for what the driver takes of the host. An estimate: no device was at hand
+  gpu    with a GPU 1,024 for what the driver takes of the host. An estimate: no device was at hand
   ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
   fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
 */ -}}

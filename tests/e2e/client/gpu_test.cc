@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon with a GPU tier, in the process of the test, whose device is emulated: what clients,
-// operators and probes see of it. And cairnd, which has none.
+// A daemon with a GPU, in the process of the test, whose device is emulated: what clients,
+// operators and probes see of its tier and of what it encodes. And cairnd, which has none.
 
 #include <sys/socket.h>
 
@@ -20,7 +20,7 @@
 #include "service/config.h"
 #include "service/daemon.h"
 #include "tests/e2e/client/client_fixture.h"
-#include "tests/support/emulated_memory.h"
+#include "tests/kernels/device/emulated_device.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/run_command.h"
@@ -40,23 +40,27 @@ constexpr uint32_t kBlocks = 4, kOthers = 200;  // twice what memory holds
 
 class GpuTest : public testing::Test {
  protected:
-  std::vector<std::string> Flags() const {
+  enum class Drives { kNone, kOne };
+  std::vector<std::string> Flags(Drives drives = Drives::kOne) const {
     const std::string& folder = folder_.path().string();
-    return {"--control=127.0.0.1:0",
-            "--http=127.0.0.1:0",
-            absl::StrCat("--socket=", folder, "/s.sock"),
-            "--host-bytes=16MiB",
-            absl::StrCat("--ssd=", disk_.path().string(), "=256MiB"),
-            "--ssd-io=threads",
-            "--gpu=2=64MiB"};
+    std::vector<std::string> flags = {"--control=127.0.0.1:0", "--http=127.0.0.1:0",
+                                      absl::StrCat("--socket=", folder, "/s.sock"),
+                                      "--host-bytes=16MiB", "--gpu=2=64MiB"};
+    if (drives == Drives::kOne) {
+      flags.push_back(absl::StrCat("--ssd=", disk_.path().string(), "=256MiB"));
+      flags.push_back("--ssd-io=threads");
+    }
+    return flags;
   }
-  absl::Status Start() {
-    const auto line = ParseCommandLine(Flags(), {});
+  // `coded_bytes_min`: kernels are slow here, so most tests let the device have none.
+  absl::Status Start(Drives drives = Drives::kOne, uint64_t coded_bytes_min = UINT64_MAX) {
+    const auto line = ParseCommandLine(Flags(drives), {});
     CAIRN_RETURN_IF_ERROR(line.status());
     Machine machine;
     machine.open_device = [this](int device) -> std::unique_ptr<kernels::Runtime> {
-      return device == 2 ? std::make_unique<EmulatedMemory>(faults_) : nullptr;
+      return device == 2 ? std::make_unique<EmulatedDevice>(faults_) : nullptr;
     };
+    machine.device_coded_bytes_min = coded_bytes_min;
     CAIRN_ASSIGN_OR_RETURN(daemon_, Daemon::Start(line->config, machine));
     ConnectOptions options;
     options.control = Endpoint("control");
@@ -169,7 +173,7 @@ TEST_F(GpuTest, ServesWhatMemoryGaveUpAndGoesOnWithoutItsDevice) {
   EXPECT_EQ(Get(0), Tier::kHost);
   EXPECT_EQ(Get(1), Tier::kGpu);
   EXPECT_EQ(Metric("cairn_gets_total{outcome=\"hit\",tier=\"gpu\"}"), 2);
-  EXPECT_EQ(Metric("cairn_tier_capacity_bytes{tier=\"gpu\"}"), 64 << 20);
+  EXPECT_EQ(Metric("cairn_tier_capacity_bytes{tier=\"gpu\"}"), 32 << 20) << "the rest codes";
   EXPECT_EQ(HttpGet("/readyz"), "ready\n");
   std::string shown = Ctl("tier").output;
   EXPECT_THAT(shown, HasSubstr("gpu:2"));
@@ -189,6 +193,36 @@ TEST_F(GpuTest, ServesWhatMemoryGaveUpAndGoesOnWithoutItsDevice) {
   EXPECT_EQ(log.Count("device is out: its copies are dropped"), 1u);
   ASSERT_NO_FATAL_FAILURE(Put(kBlocks + kOthers, 1));
   EXPECT_EQ(Get(kBlocks + kOthers), Tier::kHost);
+}
+
+// No copy is kept there, since without a drive none would outlive the one in memory.
+TEST_F(GpuTest, EncodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
+  const LogCapture log;
+  const absl::Status started = Start(Drives::kNone, /*coded_bytes_min=*/1);
+  ASSERT_TRUE(started.ok()) << started;
+  EXPECT_EQ(log.Count("GPU codec device=emulated"), 1u);
+  EXPECT_EQ(log.Count("GPU tier"), 0u);
+  ASSERT_NO_FATAL_FAILURE(Put(0, 1));
+  EXPECT_EQ(Get(0), Tier::kHost);
+  const auto encoded = [&](const std::string& name, const std::string& more = "") {
+    return Metric("cairn_gpu_codec_" + name + "{op=\"encode\"" + more + "}");
+  };
+  const double done = encoded("made_total") + encoded("fallbacks_total", ",reason=\"late\"");
+  EXPECT_EQ(done, 1) << "on a busy machine the emulated device may be late";
+  EXPECT_EQ(Metric("cairn_gpu_state{state=\"ok\"}"), 1);
+  EXPECT_EQ(HttpGet("/readyz"), "ready\n");
+  std::string shown = Ctl("tier").output;
+  EXPECT_THAT(shown, HasSubstr("gpu:2"));
+  EXPECT_THAT(shown, Not(HasSubstr("is out")));
+
+  faults_->is_dead = true;
+  ASSERT_NO_FATAL_FAILURE(Put(1, 1));
+  EXPECT_EQ(Get(1), Tier::kHost);
+  EXPECT_EQ(encoded("fallbacks_total", ",reason=\"lost\""), 1);
+  EXPECT_EQ(Metric("cairn_gpu_state{state=\"out\"}"), 1);
+  EXPECT_EQ(HttpGet("/readyz"), "ready\ngpu:2 is out: the device failed\n");
+  EXPECT_THAT(Ctl("tier").output, HasSubstr("gpu:2 is out: the device failed"));
+  EXPECT_EQ(log.Count("device is out"), 1u);
 }
 
 // Metrics: docs/metrics.md lists what is exported of it.
@@ -219,7 +253,7 @@ TEST_F(GpuTest, ADeviceWithoutRoomEndsTheStart) {
   const absl::Status started = Start();
   EXPECT_TRUE(absl::IsResourceExhausted(started));
   EXPECT_THAT(std::string(started.message()),
-              HasSubstr("gpu: gpu:2 (emulated) has no room for 64MiB"));
+              HasSubstr("gpu: gpu:2 (emulated) has no room for 16MiB of work"));
 }
 
 TEST_F(GpuTest, CairndWithoutADeviceDoesNotStart) {

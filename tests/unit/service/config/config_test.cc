@@ -158,9 +158,9 @@ TEST_F(ConfigFile, FoldersOfTheSsdTierAreAListWithTheirBudgets) {
   EXPECT_THAT(ErrorOf({"--ssd-placement", "raid"}), HasSubstr("chain or stripe"));
 }
 
-TEST(Config, AGpuIsADeviceWithItsBytesBesideADrive) {
+TEST(Config, AGpuIsADeviceWithItsBytes) {
   EXPECT_EQ(ParseGpu(Parse({})->config.gpu)->has_value(), false);
-  const auto line = Parse({"--gpu", "3=2GiB", "--ssd=/a=1GiB"});
+  const auto line = Parse({"--gpu", "3=2GiB"});
   ASSERT_TRUE(line.ok()) << line.status();
   const auto gpu = ParseGpu(line->config.gpu);
   ASSERT_TRUE(gpu.ok() && gpu->has_value());
@@ -168,10 +168,8 @@ TEST(Config, AGpuIsADeviceWithItsBytesBesideADrive) {
   EXPECT_EQ((*gpu)->bytes, 2_GiB);
   for (const char* wrong :
        {"", "0", "=1GiB", "-1=1GiB", "64=1GiB", "0=63MiB", "0=2TiB", "0=1GiB,1=1GiB"}) {
-    EXPECT_THAT(ErrorOf({"--gpu", wrong, "--ssd=/a=1GiB"}), HasSubstr("takes DEVICE=BYTES"))
-        << wrong;
+    EXPECT_THAT(ErrorOf({"--gpu", wrong}), HasSubstr("takes DEVICE=BYTES")) << wrong;
   }
-  EXPECT_THAT(ErrorOf({"--gpu=0=1GiB"}), HasSubstr("gpu needs ssd: a copy on a device is never"));
 }
 
 TEST(Config, RatesOfTheSsdTier) {

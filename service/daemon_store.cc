@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of the daemon's start makes its store: tiers, the codec of a device, the index, and what
+// outlived the process before.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "kernels/backend.h"
+#include "service/codec/device_codec.h"
+#include "service/daemon.h"
+#include "service/daemon_options.h"
+#include "service/limits.h"
+#include "service/memory/gpu_device.h"
+#include "service/tier/gpu/gpu_tier.h"
+#include "service/tier/ssd/ssd_tier.h"
+
+namespace cairn {
+
+absl::StatusOr<std::unique_ptr<SsdTier>> Daemon::OpenSsd(const std::vector<SsdFolder>& folders) {
+  SsdTier::Options options;
+  options.io = IoOf(config_);
+  options.placement =
+      config_.ssd_placement == "stripe" ? SsdPlacement::kStripe : SsdPlacement::kChain;
+  options.on_step = [this](std::string_view what) { SetStep(what); };
+  for (const SsdFolder& folder : folders) {
+    options.devices.push_back({.path = folder.path, .budget_bytes = folder.budget_bytes});
+  }
+  if (const std::optional<uint64_t> bytes = IndexBytesOf(config_); bytes.has_value()) {
+    options.images_max = (*bytes - AwakeBytesMaxOf(config_)) / limits::kIndexBytesAtRest;
+  }
+  return SsdTier::Make(options);
+}
+
+absl::StatusOr<std::shared_ptr<GpuDevice>> Daemon::OpenGpu(const GpuShare& gpu) {
+  SetStep("opening the GPU");
+  std::unique_ptr<kernels::Runtime> device = machine_.open_device(static_cast<int>(gpu.device));
+  if (device == nullptr) {
+    const kernels::Availability found = kernels::Probe();
+    return absl::FailedPreconditionError(
+        found.is_available ? absl::StrCat("gpu: unavailable: no CUDA device ", gpu.device)
+                           : absl::StrCat("gpu: ", ToAbsl(found.reason)));
+  }
+  return std::make_shared<GpuDevice>(std::move(device), absl::StrCat("gpu:", gpu.device));
+}
+
+absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::MakeGpuTier(const GpuShare& gpu,
+                                                             std::shared_ptr<GpuDevice> device,
+                                                             HostTier& host) {
+  if (config_.ssd == "off") return nullptr;
+  SetStep("making the GPU tier");
+  const uint64_t bytes = gpu.bytes - limits::GpuCodecBytes(gpu.bytes);
+  const std::string name(device->runtime().name());
+  auto tier = GpuTier::Make(std::move(device),
+                            {.capacity_bytes = bytes, .host_memory = host.arena().mapping()});
+  if (!tier.ok()) return Annotate(tier.status(), "gpu");
+  LogInfo("daemon", "GPU tier", {{"device", name}, {"bytes", bytes}});
+  return tier;
+}
+
+absl::Status Daemon::StartStore() {
+  SetStep("making the host tier");
+  CAIRN_ASSIGN_OR_RETURN(
+      std::unique_ptr<HostTier> host,
+      HostTier::Make({.capacity_bytes = config_.host_bytes,
+                      .staging_bytes = config_.staging_bytes,
+                      .on_faulted_in =
+                          [this](uint64_t done) {
+                            SetStep(absl::StrCat(
+                                "making the host tier: ", FormatBytes(done), " of ",
+                                FormatBytes(config_.host_bytes + config_.staging_bytes)));
+                          },
+                      .needs_hugetlb = config_.huge_pages == "required"}));
+  std::vector<std::unique_ptr<CopyTier>> others;
+  std::unique_ptr<DeviceCodec> codec;
+  if (const std::optional<GpuShare> gpu = GpuOf(config_); gpu.has_value()) {
+    CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<GpuDevice> device, OpenGpu(*gpu));
+    const uint64_t bytes = limits::GpuCodecBytes(gpu->bytes);
+    auto made = DeviceCodec::Make(device, {.bytes = bytes,
+                                           .host_memory = host->arena().mapping(),
+                                           .source_bytes_min = machine_.device_coded_bytes_min});
+    if (!made.ok()) return Annotate(made.status(), "gpu");
+    LogInfo("daemon", "GPU codec", {{"device", device->runtime().name()}, {"bytes", bytes}});
+    codec = *std::move(made);
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, MakeGpuTier(*gpu, device, *host));
+    if (tier != nullptr) others.push_back(std::move(tier));
+  }
+  uint64_t extents_max = 0;  // of the SSD tier
+  if (const std::vector<SsdFolder> folders = SsdFoldersOf(config_); !folders.empty()) {
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> ssd, OpenSsd(folders));
+    extents_max = ssd->extents_max();
+    others.push_back(std::move(ssd));
+  }
+  tiers_ = std::make_unique<Tiers>(std::move(host), std::move(others));
+  codec_ = std::move(codec);
+  const uint64_t host_bytes = tiers_->host().capacity_bytes();
+  const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
+  const uint64_t awake_max = AwakeBytesMaxOf(config_);
+  index_ = std::make_unique<BlockIndex>(
+      BlockIndex::Options{
+          .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
+          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)) + extents_max,
+          .lease_bytes_max = leased_max,
+          .awake_bytes_max = awake_max,
+          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
+      *tiers_, clock_);
+  index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
+  Recover();
+  return absl::OkStatus();
+}
+
+void Daemon::Recover() {
+  restorer_ = std::make_unique<Restorer>(spaces_, *index_, clock_);
+  SetStep("");
+  for (CopyTier* tier : tiers_->all()) {
+    if (!tier->traits().is_lasting) continue;
+    const absl::Time began = MonotonicNow();
+    if (const absl::Status status = tier->Recover(*restorer_); !status.ok()) {
+      LogError("daemon", "tier is out: it cannot be recovered",
+               {{"tier", Name(tier->id())}, {"error", status}});
+      index_->TakeOut(tier->id());
+    }
+    restorer_->Finish(MonotonicNow() - began);
+  }
+  SetStep("starting the data planes");
+}
+
+}  // namespace cairn
