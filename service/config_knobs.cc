@@ -89,7 +89,7 @@ constexpr Knob kTable[] = {
             return std::string_view(
                 "DEVICE=BYTES, a number of CUDA's from 0 to 63, 64MiB to 1TiB; or off");
           }},
-     "a device that encodes, and with ssd keeps what is read often; no start without the device"},
+     "a device that codes, and with ssd keeps what is read often; no start without the device"},
     {"index-bytes", "auto",
      Text{&Config::index_bytes,
           [](std::string_view text) { return ParseIndexBytes(text).status(); },

@@ -62,6 +62,7 @@ absl::Status Daemon::StartAll() {
                       .write_budget_bytes = WriteBudgetOf(config_, *tiers_),
                       .device = codec_.get()});
   put_->device = codec_.get();
+  get_->device = codec_.get();
   put_->durable_waits = &upkeep_->durable_waits();
   get_->read_notes = upkeep_->read_notes();
   index_->SetWake([this] { upkeep_->Wake(); });

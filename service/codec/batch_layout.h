@@ -5,6 +5,7 @@
 //
 // Thread-safety: Immutable.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,7 +26,9 @@ struct BatchLayout {
   static constexpr uint64_t kPlan =
       kResults + uint64_t{kernels::kPlanTasksMax} * sizeof(kernels::TileResult);
   static_assert(kernels::kPlanImagesMax * sizeof(uint32_t) <= kResults && kPlan % kAlignment == 0);
-  static uint64_t PlanBytes() { return Rounded(kernels::EncodePlanBytesMax()); }
+  static uint64_t PlanBytes() {
+    return Rounded(std::max(kernels::EncodePlanBytesMax(), kernels::DecodePlanBytesMax()));
+  }
   static uint64_t Bytes() { return kPlan + PlanBytes(); }
 };
 

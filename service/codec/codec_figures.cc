@@ -10,7 +10,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::string_view kOpNames[kCodecOpCount] = {"encode"};
+constexpr std::string_view kOpNames[kCodecOpCount] = {"encode", "decode"};
 constexpr std::string_view kReasons[kCodecFallbackCount] = {
     "small", "large", "unsupported", "full", "late", "lost", "no_room", "refused", "stopping"};
 // By RecipeId.
@@ -28,7 +28,9 @@ std::array<Histogram, sizeof...(kIndices)> Latencies(std::index_sequence<kIndice
 
 CodecFigures::Figures::Figures() : batch_images(kBatchBounds) {}
 
-CodecFigures::CodecFigures() : seconds_{Latencies(std::make_index_sequence<kRecipeCount>())} {
+CodecFigures::CodecFigures()
+    : seconds_{Latencies(std::make_index_sequence<kRecipeCount>()),
+               Latencies(std::make_index_sequence<kRecipeCount>())} {
   static_assert(std::size(kRecipes) == kRecipeCount);
 }
 
@@ -66,15 +68,16 @@ void CodecFigures::Report(MetricSink& sink) const {
                       "Images that the processor coded in the device's place, by reason.", labels,
                       figures.fallbacks[reason].Value());
     }
-    sink.AddCounter("cairn_gpu_codec_asked_total", "Images that the device was to code.", label,
+    sink.AddCounter("cairn_gpu_codec_asked_total",
+                    "Images that the device was to encode, or to decode slices of.", label,
                     figures.asked.Value());
     sink.AddGauge("cairn_gpu_codec_waiting", "Of those, that wait for the device or are on it.",
                   label, static_cast<double>(waiting(static_cast<CodecOp>(op))));
     sink.AddCounter("cairn_gpu_codec_source_bytes_total",
-                    "Source bytes of the images that the device coded.", label,
+                    "Source bytes that the device encoded and decoded.", label,
                     figures.source_bytes.Value());
     sink.AddCounter("cairn_gpu_codec_image_bytes_total",
-                    "Bytes of the images that the device coded.", label,
+                    "Bytes of the images that it made, or decoded slices of.", label,
                     figures.image_bytes.Value());
     sink.AddHistogram("cairn_gpu_codec_batch_images",
                       "Images of a batch that was put on the device.", label,

@@ -16,8 +16,8 @@
 
 namespace cairn {
 
-enum class CodecOp : uint8_t { kEncode };
-inline constexpr size_t kCodecOpCount = 1;
+enum class CodecOp : uint8_t { kEncode, kDecode };
+inline constexpr size_t kCodecOpCount = 2;
 
 // Why the processor does what the device was asked to.
 enum class CodecFallback : uint8_t {

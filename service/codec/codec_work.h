@@ -37,6 +37,17 @@ struct EncodeWork {
   std::shared_ptr<const void> keeps = {};
 };
 
+// An image, verified, of which a slice is to be decoded to source form: to the values that
+// codecs::Decode() gives.
+struct DecodeWork {
+  codecs::ImageView view = {};
+  codecs::Slice slice = {};                 // inside the image's
+  uint64_t source_bytes = 0;                // of the slice
+  CodecRoom room = {};                      // called before the device begins
+  const SideObject* side_object = nullptr;  // that the image names
+  std::shared_ptr<const void> keeps = {};   // as of EncodeWork
+};
+
 // Runs exactly once, on the codec's thread or in Stop(), with no lock held: hand over what takes
 // longer than memory work. What was made, or why the device did not: the processor is to do it.
 using CodecDone = absl::AnyInvocable<void(absl::StatusOr<Extent>)>;

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "codecs/format/tile_layout.h"
 #include "service/codec/batch_layout.h"
 
 namespace cairn {
@@ -97,7 +98,7 @@ std::byte* DeviceBatch::PlaceSide(const SideObject* side, uint64_t below) {
   side_begin_ -= bytes;
   std::byte* const at = memory_ + side_begin_;
   sides_.push_back({.id = side->id(), .at = at});
-  CopyIn(at, side->bytes().data(), side->bytes().size());
+  Note(at, side->bytes().data(), side->bytes().size(), /*is_side=*/true);
   return at;
 }
 
@@ -117,46 +118,129 @@ bool DeviceBatch::CopyIn(std::byte* to, const void* from, size_t bytes) {
          Took(runtime_.CopyIn(to, static_cast<const std::byte*>(from), bytes, stream_));
 }
 
-std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
-  CAIRN_CHECK(is_idle() && !jobs.empty());
-  phase_ = Phase::kCoding;
-  began_ = MonotonicNow();
-  used_bytes_ = BatchLayout::Bytes();
+void DeviceBatch::Note(std::byte* to, const void* from, size_t bytes, bool is_side) {
+  noted_.push_back({.to = to,
+                    .from = static_cast<const std::byte*>(from),
+                    .bytes = bytes,
+                    .job = jobs_.size() - 1,
+                    .is_side = is_side});
+}
+
+void DeviceBatch::Forget(size_t first_job) {
+  while (!noted_.empty() && noted_.back().job >= first_job) {
+    if (const NextCopy& copy = noted_.back(); copy.is_side) {
+      std::erase_if(sides_, [&](const SideObjectThere& side) { return side.at == copy.to; });
+    }
+    noted_.pop_back();
+  }
+  encodes_.resize(std::min(encodes_.size(), first_job));
+  decodes_.resize(std::min(decodes_.size(), first_job));
+}
+
+void DeviceBatch::CopyNoted() {
+  for (const NextCopy& copy : noted_) {
+    CopyIn(copy.to, copy.from, copy.bytes);
+  }
+  noted_.clear();
+}
+
+// By layer, head and plane, one token behind another.
+kernels::PagedView DeviceBatch::ViewOfSource(const codecs::ImageSpec& spec, std::byte* base) {
+  std::vector<std::byte*>& layers = layers_.emplace_back();
+  const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
+  uint64_t head_bytes = 0;
+  for (uint32_t plane = 0; plane < planes; ++plane) {
+    head_bytes += codecs::GeometryOf(spec, plane).SourceBytes();
+  }
+  const uint64_t layer_bytes = head_bytes * spec.slice.head_count;
+  layers.reserve(size_t{planes} * spec.slice.layer_count);  // spans of it are taken
+  kernels::PagedView view;
+  view.page_count = 1;
+  view.page_tokens = codecs::TileRows(spec.tile.kind, spec.tokens);
+  uint64_t before = 0;
+  for (uint32_t plane = 0; plane < planes; ++plane) {
+    const codecs::TileGeometry geometry = codecs::GeometryOf(spec, plane);
+    const size_t first = layers.size();
+    for (uint32_t layer = 0; layer < spec.slice.layer_count; ++layer) {
+      layers.push_back(base + layer * layer_bytes + before);
+    }
+    kernels::PagedPlane& placed = plane == 0 ? view.k : view.v;
+    placed.layers = std::span(layers).subspan(first, spec.slice.layer_count);
+    placed.layer_bytes = layer_bytes - before;
+    placed.token_stride = geometry.RowBytes();
+    placed.head_stride = head_bytes;
+    before += geometry.SourceBytes();
+  }
+  return view;
+}
+
+const uint32_t* DeviceBatch::statuses() const {
+  return reinterpret_cast<const uint32_t*>(host_ + BatchLayout::kStatus);
+}
+
+void DeviceBatch::PlaceAll(std::deque<CodecJob> jobs) {
   uint64_t below = used_bytes_;  // what the jobs take
   uint64_t sides = 0;
   for (const CodecJob& job : jobs) {
     below += job.device_bytes;
-    sides += IsThere(job.work.side_object) ? 0 : SideBytesOf(job.work);
+    sides += IsThere(job.side_object()) ? 0 : SideBytesOf(job.side_object());
   }
   if (below + sides > side_begin_) {
     sides_.clear();
     side_begin_ = bytes_;
   }
-  for (CodecJob& job : jobs) {
-    kernels::EncodeJob made;
-    if (Place(job, below, &made)) {
-      made.spec = &jobs_.emplace_back(std::move(job)).work.spec;
-      made_.push_back(made);
-    } else {
+  for (CodecJob& waiting : jobs) {
+    CodecJob& job = jobs_.emplace_back(std::move(waiting));
+    const bool is_placed =
+        op_ == CodecOp::kEncode ? PlaceEncode(job.encode, below) : PlaceDecode(job, below);
+    if (!is_placed) {
       FallBack(figures_, job, CodecFallback::kUnsupported);
+      Forget(jobs_.size() - 1);
+      jobs_.pop_back();
     }
   }
-  const size_t planned = MakePlan(made_);
-  std::deque<CodecJob> left;
+}
+
+size_t DeviceBatch::MakePlan() {
+  const std::span<std::byte> room(host_ + BatchLayout::kPlan, BatchLayout::PlanBytes());
+  const auto make = [&](size_t count) {
+    return op_ == CodecOp::kEncode
+               ? kernels::MakeEncodePlan(std::span(encodes_).first(count), room, &encode_plan_)
+               : kernels::MakeDecodePlan(std::span(decodes_).first(count), kernels::Verify::kYes,
+                                         room, &decode_plan_);
+  };
+  size_t count = jobs_.size();
+  while (count > 0 && make(count) != codecs::Error::kOk) {
+    count /= 2;
+  }
+  return count;
+}
+
+std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
+  CAIRN_CHECK(is_idle() && !jobs.empty());
+  phase_ = Phase::kCoding;
+  began_ = MonotonicNow();
+  op_ = jobs.front().op;
+  used_bytes_ = BatchLayout::Bytes();
+  PlaceAll(std::move(jobs));
+  const size_t planned = MakePlan();
+  size_t taken = planned;
   if (planned == 0 && !jobs_.empty()) {
     FallBack(figures_, jobs_.front(), CodecFallback::kLarge);
+    taken = 1;
   }
-  const size_t taken = std::max<size_t>(planned, jobs_.empty() ? 0 : 1);
+  std::deque<CodecJob> left;
   std::move(jobs_.begin() + static_cast<std::ptrdiff_t>(taken), jobs_.end(),
             std::back_inserter(left));
   jobs_.resize(taken);
-  made_.resize(taken);
+  Forget(planned);
+  CopyNoted();
   if (planned == 0) {
-    phase_ = Phase::kLeaving;  // with what was copied
+    End();  // nothing is on the stream
     return left;
   }
-  figures_.NoteBatch(CodecOp::kEncode, planned);
-  Launch(made_);
+  figures_.NoteBatch(op_, planned);
+  op_ == CodecOp::kEncode ? LaunchEncode() : LaunchDecode();
   if (phase_ == Phase::kLeaving) {
     FallBackAll(device_->is_out() ? CodecFallback::kLost : CodecFallback::kUnsupported);
   }
@@ -179,25 +263,37 @@ bool DeviceBatch::Advance() {
     return true;
   }
   if (phase_ == Phase::kCopying) {
-    std::vector<codecs::RecipeId> recipes;
-    for (CodecJob& job : jobs_) {
-      recipes.push_back(job.work.spec.recipe.id);
-      if (job.done != nullptr) {
-        figures_.NoteMade(job.op, job.work.source.size(), job.made.size_bytes());
-        job.work.keeps = nullptr;  // before its owner answers
-        std::exchange(job.done, nullptr)(std::move(job.made));
-      }
-    }
-    figures_.NoteSeconds(CodecOp::kEncode, recipes, MonotonicNow() - began_);
+    Finish();
   }
   FallBackAll(CodecFallback::kLost);
   End();
   return true;
 }
 
+void DeviceBatch::Finish() {
+  if (op_ == CodecOp::kDecode) {
+    CheckDecoded();
+  }
+  std::vector<codecs::RecipeId> recipes;
+  for (CodecJob& job : jobs_) {
+    const bool is_encode = op_ == CodecOp::kEncode;
+    recipes.push_back(is_encode ? job.encode.spec.recipe.id : job.decode.view.spec().recipe.id);
+    if (job.done == nullptr) {
+      continue;
+    }
+    const uint64_t made_bytes = job.made.size_bytes();
+    figures_.NoteMade(op_, is_encode ? job.encode.source.size() : made_bytes,
+                      is_encode ? made_bytes : job.decode.view.image_bytes());
+    job.encode.keeps = job.decode.keeps = nullptr;  // before its owner answers
+    std::exchange(job.done, nullptr)(std::move(job.made));
+  }
+  figures_.NoteSeconds(op_, recipes, MonotonicNow() - began_);
+}
+
 void DeviceBatch::End() {
   jobs_.clear();
-  made_.clear();
+  encodes_.clear();
+  decodes_.clear();
   layers_.clear();
   parents_.clear();
   phase_ = Phase::kIdle;

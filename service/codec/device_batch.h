@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/encode_plan.h"
+#include "kernels/plan.h"
 #include "kernels/runtime.h"
 #include "service/codec/codec_figures.h"
 #include "service/codec/codec_work.h"
@@ -30,11 +31,16 @@ namespace cairn {
 
 // Work that waits for the device, or is on it.
 struct CodecJob {
+  const SideObject* side_object() const {
+    return op == CodecOp::kEncode ? encode.side_object : decode.side_object;
+  }
+
   CodecOp op = CodecOp::kEncode;
-  EncodeWork work;
+  EncodeWork encode;  // of either, the one that op names
+  DecodeWork decode;
   CodecDone done;  // null: its owner has been told
-  Extent made;     // comes to be while the batch is copied
-  absl::Time give_up = absl::InfiniteFuture();
+  Extent made;     // empty until there is room for it
+  absl::Time asked = absl::InfinitePast(), give_up = absl::InfiniteFuture();
   uint64_t device_bytes = 0;  // beside the side object
 };
 
@@ -45,7 +51,8 @@ void FallBack(CodecFigures& figures, CodecJob& job, CodecFallback reason);
 uint64_t RoomForImages(uint64_t batch_bytes);
 // What the work takes of it. The side object, which others of a batch may share, comes on top.
 uint64_t DeviceBytesOf(const EncodeWork& work);
-uint64_t SideBytesOf(const EncodeWork& work);
+uint64_t DeviceBytesOf(const DecodeWork& work);
+uint64_t SideBytesOf(const SideObject* side);
 
 class DeviceBatch {
  public:
@@ -71,13 +78,20 @@ class DeviceBatch {
  private:
   enum class Phase : uint8_t {
     kIdle,
-    kCoding,   // up to results
-    kCopying,  // images, to their places in the host's memory
+    kCoding,   // encoding, up to results
+    kCopying,  // to its place in the host's memory; decoding in front of it
     kLeaving,  // of no use any more
   };
   struct SideObjectThere {
     codecs::Digest id{};
     std::byte* at = nullptr;
+  };
+  struct NextCopy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t bytes = 0;
+    size_t job = 0;  // that has what is read
+    bool is_side = false;
   };
 
   DeviceBatch(std::shared_ptr<GpuDevice> device, uint64_t bytes, CodecFigures& figures);
@@ -90,17 +104,34 @@ class DeviceBatch {
   // Records whether the device takes it; false: it does not, and nothing more is put on the stream.
   bool Took(kernels::LaunchResult result);
   bool CopyIn(std::byte* to, const void* from, size_t bytes);
+  // To be copied where the job is one of the batch's in the end.
+  void Note(std::byte* to, const void* from, size_t bytes, bool is_side = false);
+  void CopyNoted();
+  // Of that job and those behind it, nothing is put on the stream.
+  void Forget(size_t first_job);
+  // What is whole goes to its owners.
+  void Finish();
   void End();
 
+  // Lays the jobs out in memory; those that no kernel does are handed back.
+  void PlaceAll(std::deque<CodecJob> jobs);
+  // The most jobs that a plan takes, from the first; 0: not even that one.
+  size_t MakePlan();
+  kernels::PagedView ViewOfSource(const codecs::ImageSpec& spec, std::byte* base);
+  const uint32_t* statuses() const;
+
   // --- device_encode.cc
-  // Lays the job out in memory. False: no kernel does it.
-  bool Place(CodecJob& job, uint64_t below, kernels::EncodeJob* made);
-  // The most of them that a plan takes, from the first; 0: not even that one.
-  size_t MakePlan(std::span<const kernels::EncodeJob> made);
-  void Launch(std::span<const kernels::EncodeJob> made);
+  bool PlaceEncode(EncodeWork& work, uint64_t below);
+  void LaunchEncode();
   void CopyImages();
   bool CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
                  std::span<const kernels::TileResult> tiles);
+
+  // --- device_decode.cc
+  bool PlaceDecode(CodecJob& job, uint64_t below);
+  void LaunchDecode();
+  // Hands back what the kernels found a fault in.
+  void CheckDecoded();
 
   const std::shared_ptr<GpuDevice> device_;
   kernels::Runtime& runtime_;
@@ -115,11 +146,15 @@ class DeviceBatch {
   // Of each job. Addresses of layers for planes; images of blocks before.
   std::deque<std::vector<std::byte*>> layers_;
   std::deque<std::vector<kernels::StoredImage>> parents_;
-  std::vector<kernels::EncodeJob> made_;
-  kernels::EncodePlan plan_;
+  CodecOp op_ = CodecOp::kEncode;  // of all jobs
+  std::vector<kernels::EncodeJob> encodes_;
+  std::vector<kernels::DecodeJob> decodes_;
+  kernels::EncodePlan encode_plan_;
+  kernels::DecodePlan decode_plan_;
   uint64_t used_bytes_ = 0;  // from the front of the memory
   uint64_t side_begin_ = 0;  // of what side objects have of it
   std::vector<SideObjectThere> sides_;
+  std::vector<NextCopy> noted_;
 };
 
 }  // namespace cairn

@@ -56,57 +56,91 @@ DeviceCodec::~DeviceCodec() {
   }
 }
 
-bool DeviceCodec::HasRoomFor(const EncodeWork& work) {
-  const auto refuse = [this](CodecFallback reason) {
-    figures_.NoteFallback(CodecOp::kEncode, reason);
+bool DeviceCodec::HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_bytes) {
+  const auto refuse = [&](CodecFallback reason) {
+    figures_.NoteFallback(op, reason);
     return false;
   };
-  figures_.NoteAsked(CodecOp::kEncode);
-  if (work.source.size() < options_.source_bytes_min) {
+  figures_.NoteAsked(op);
+  if (source_bytes < options_.source_bytes_min) {
     return refuse(CodecFallback::kSmall);
   }
   if (device_->is_out()) {
     return refuse(CodecFallback::kLost);
   }
-  if (DeviceBytesOf(work) + SideBytesOf(work) > RoomForImages(options_.bytes / batches_.size())) {
-    return refuse(CodecFallback::kLarge);
-  }
-  return true;
+  return device_bytes <= RoomForImages(options_.bytes / batches_.size()) ||
+         refuse(CodecFallback::kLarge);
 }
 
 bool DeviceCodec::Encode(EncodeWork& work, absl::Duration left, CodecDone& done) {
-  if (!HasRoomFor(work)) {
+  CodecJob job;
+  job.device_bytes = DeviceBytesOf(work);
+  if (!HasRoomFor(CodecOp::kEncode, work.source.size(),
+                  job.device_bytes + SideBytesOf(work.side_object))) {
     return false;
   }
-  const uint64_t device_bytes = DeviceBytesOf(work);
-  const absl::Time give_up = MonotonicNow() + std::min(options_.patience, left / 2);
-  {
-    const MutexLock lock(mutex_);
-    if (!is_stopping_ && waiting_.size() < options_.queue_max) {
-      CodecJob& job = waiting_.emplace_back();
-      job.work = std::move(work);
-      job.done = std::move(done);
-      job.give_up = give_up;
-      job.device_bytes = device_bytes;
-      work_due_.NotifyOne();
-      return true;
-    }
-    figures_.NoteFallback(CodecOp::kEncode,
-                          is_stopping_ ? CodecFallback::kStopping : CodecFallback::kFull);
+  job.encode = std::move(work);
+  job.done = std::move(done);
+  const bool is_taken = Submit(job, left);
+  if (!is_taken) {
+    work = std::move(job.encode);
+    done = std::move(job.done);
   }
-  return false;
+  return is_taken;
+}
+
+bool DeviceCodec::Decode(DecodeWork& work, absl::Duration left, CodecDone& done) {
+  CodecJob job;
+  job.op = CodecOp::kDecode;
+  job.device_bytes = DeviceBytesOf(work);
+  if (!HasRoomFor(CodecOp::kDecode, work.source_bytes,
+                  job.device_bytes + SideBytesOf(work.side_object))) {
+    return false;
+  }
+  job.decode = std::move(work);
+  job.done = std::move(done);
+  const bool is_taken = Submit(job, left);
+  if (!is_taken) {
+    work = std::move(job.decode);
+    done = std::move(job.done);
+  }
+  return is_taken;
+}
+
+bool DeviceCodec::Submit(CodecJob& job, absl::Duration left) {
+  const CodecOp op = job.op;
+  job.asked = MonotonicNow();
+  job.give_up = job.asked + std::min(options_.patience, left / 2);
+  const MutexLock lock(mutex_);
+  if (is_stopping_ || WaitingCount() >= options_.queue_max) {
+    figures_.NoteFallback(op, is_stopping_ ? CodecFallback::kStopping : CodecFallback::kFull);
+    return false;
+  }
+  waiting_[static_cast<size_t>(op)].push_back(std::move(job));
+  work_due_.NotifyOne();
+  return true;
+}
+
+size_t DeviceCodec::WaitingCount() const {
+  size_t count = 0;
+  for (const std::deque<CodecJob>& waiting : waiting_) {
+    count += waiting.size();
+  }
+  return count;
 }
 
 void DeviceCodec::Stop() {
-  std::deque<CodecJob> waiting;
+  std::array<std::deque<CodecJob>, kCodecOpCount> stopped;
   {
     const MutexLock lock(mutex_);
     is_stopping_ = true;
-    waiting.swap(waiting_);
+    stopped.swap(waiting_);
     work_due_.NotifyAll();
   }
-  for (CodecJob& job : waiting) {
-    FallBack(figures_, job, CodecFallback::kStopping);
+  for (std::deque<CodecJob>& waiting : stopped) {
+    for (CodecJob& job : waiting) {
+      FallBack(figures_, job, CodecFallback::kStopping);
+    }
   }
   if (thread_.joinable()) {
     thread_.join();
@@ -124,7 +158,10 @@ void DeviceCodec::Run() {
       if (!next_[i].empty()) {
         std::deque<CodecJob> left = batches_[i]->Begin(std::exchange(next_[i], {}));
         const MutexLock lock(mutex_);
-        std::move(left.rbegin(), left.rend(), std::front_inserter(waiting_));
+        if (!left.empty()) {
+          std::move(left.rbegin(), left.rend(),
+                    std::front_inserter(waiting_[static_cast<size_t>(left.front().op)]));
+        }
         has_moved = true;
       } else if (!batches_[i]->is_idle()) {
         has_moved = batches_[i]->Advance() || has_moved;
@@ -142,7 +179,7 @@ bool DeviceCodec::AreIdle() const {
 
 bool DeviceCodec::Take() {
   const MutexLock lock(mutex_);
-  while (waiting_.empty() && AreIdle()) {
+  while (WaitingCount() == 0 && AreIdle()) {
     if (is_stopping_) {
       return false;
     }
@@ -158,14 +195,17 @@ bool DeviceCodec::Take() {
 
 std::deque<CodecJob> DeviceCodec::NextJobs() {
   const uint64_t room = RoomForImages(options_.bytes / batches_.size());
+  const auto& longest = std::ranges::min_element(waiting_, {}, [](const auto& waiting) {
+    return waiting.empty() ? absl::InfiniteFuture() : waiting.front().asked;
+  });
   std::deque<CodecJob> jobs;
   std::vector<const SideObject*> sides;
   uint64_t bytes = 0;
-  while (!waiting_.empty() && jobs.size() < kernels::kPlanImagesMax) {
-    CodecJob& job = waiting_.front();
-    const SideObject* side = job.work.side_object;
+  while (!longest->empty() && jobs.size() < kernels::kPlanImagesMax) {
+    CodecJob& job = longest->front();
+    const SideObject* side = job.side_object();
     const bool is_new = side != nullptr && std::ranges::find(sides, side) == sides.end();
-    bytes += job.device_bytes + (is_new ? SideBytesOf(job.work) : 0);
+    bytes += job.device_bytes + (is_new ? SideBytesOf(side) : 0);
     if (bytes > room) {
       break;
     }
@@ -173,7 +213,7 @@ std::deque<CodecJob> DeviceCodec::NextJobs() {
       sides.push_back(side);
     }
     jobs.push_back(std::move(job));
-    waiting_.pop_front();
+    longest->pop_front();
   }
   return jobs;
 }
@@ -184,11 +224,12 @@ void DeviceCodec::HandBackLate() {
   std::vector<CodecJob> late;
   {
     const MutexLock lock(mutex_);
-    const auto first_late =
-        std::stable_partition(waiting_.begin(), waiting_.end(),
-                              [&](const CodecJob& job) { return !is_out && now < job.give_up; });
-    std::move(first_late, waiting_.end(), std::back_inserter(late));
-    waiting_.erase(first_late, waiting_.end());
+    for (std::deque<CodecJob>& waiting : waiting_) {
+      const auto is_in_time = [&](const CodecJob& job) { return !is_out && now < job.give_up; };
+      const auto first_late = std::stable_partition(waiting.begin(), waiting.end(), is_in_time);
+      std::move(first_late, waiting.end(), std::back_inserter(late));
+      waiting.erase(first_late, waiting.end());
+    }
   }
   for (CodecJob& job : late) {
     FallBack(figures_, job, is_out ? CodecFallback::kLost : CodecFallback::kLate);
@@ -214,7 +255,7 @@ DeviceReport DeviceCodec::Device() const {
   report.engine = device_->runtime().name();
   report.state = device_->is_out() ? DeviceState::kOut : DeviceState::kOk;
   report.reason = device_->reason();
-  report.transfer_count = figures_.waiting(CodecOp::kEncode);
+  report.transfer_count = figures_.waiting(CodecOp::kEncode) + figures_.waiting(CodecOp::kDecode);
   return report;
 }
 

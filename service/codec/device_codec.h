@@ -54,6 +54,7 @@ class DeviceCodec {
   // Takes the work, and tells `done` in time; false: it does not, and both are untouched.
   //   left  until the owner's own deadline, of which it keeps half for doing it itself
   bool Encode(EncodeWork& work, absl::Duration left, CodecDone& done);
+  bool Decode(DecodeWork& work, absl::Duration left, CodecDone& done);
 
   // Hands back what waits, and waits for what is on the device. Idempotent.
   void Stop();
@@ -66,14 +67,18 @@ class DeviceCodec {
   DeviceCodec(std::shared_ptr<GpuDevice> device, const Options& options);
   absl::Status Prepare();
   // Whether it is worth asking the device, and there is room to.
-  bool HasRoomFor(const EncodeWork& work);
+  bool HasRoomFor(CodecOp op, uint64_t source_bytes, uint64_t device_bytes);
+  // False: too many wait, or it is stopping; *job is untouched.
+  bool Submit(CodecJob& job, absl::Duration left);
 
   // Of the thread.
   void Run();
   // Waits for work or for what is on the device, and gives each idle batch its jobs. False: it is
   // stopping, and nothing is left.
   bool Take();
+  // Those of one kind, of which one has waited longest.
   std::deque<CodecJob> NextJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t WaitingCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void HandBackLate();
   bool AreIdle() const;
 
@@ -86,7 +91,7 @@ class DeviceCodec {
   mutable Mutex mutex_;
   CondVar work_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<CodecJob> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::array<std::deque<CodecJob>, kCodecOpCount> waiting_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

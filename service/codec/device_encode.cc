@@ -19,36 +19,6 @@ uint64_t InputBytes(const EncodeWork& work) {
          BatchLayout::Rounded(work.token_scores.size_bytes());
 }
 
-// A payload of the slice at `base`: by layer, head and plane, one token behind another.
-kernels::PagedView ViewOfSource(const codecs::ImageSpec& spec, std::byte* base,
-                                std::vector<std::byte*>& layers) {
-  const uint32_t planes = codecs::PlaneCount(spec.tile.kind);
-  uint64_t head_bytes = 0;
-  for (uint32_t plane = 0; plane < planes; ++plane) {
-    head_bytes += codecs::GeometryOf(spec, plane).SourceBytes();
-  }
-  const uint64_t layer_bytes = head_bytes * spec.slice.head_count;
-  layers.reserve(size_t{planes} * spec.slice.layer_count);  // spans of it are taken
-  kernels::PagedView view;
-  view.page_count = 1;
-  view.page_tokens = codecs::TileRows(spec.tile.kind, spec.tokens);
-  uint64_t before = 0;
-  for (uint32_t plane = 0; plane < planes; ++plane) {
-    const codecs::TileGeometry geometry = codecs::GeometryOf(spec, plane);
-    const size_t first = layers.size();
-    for (uint32_t layer = 0; layer < spec.slice.layer_count; ++layer) {
-      layers.push_back(base + layer * layer_bytes + before);
-    }
-    kernels::PagedPlane& placed = plane == 0 ? view.k : view.v;
-    placed.layers = std::span(layers).subspan(first, spec.slice.layer_count);
-    placed.layer_bytes = layer_bytes - before;
-    placed.token_stride = geometry.RowBytes();
-    placed.head_stride = head_bytes;
-    before += geometry.SourceBytes();
-  }
-  return view;
-}
-
 }  // namespace
 
 uint64_t DeviceBytesOf(const EncodeWork& work) {
@@ -63,70 +33,58 @@ uint64_t DeviceBytesOf(const EncodeWork& work) {
   return bytes;
 }
 
-uint64_t SideBytesOf(const EncodeWork& work) {
-  return work.side_object == nullptr ? 0 : BatchLayout::Rounded(work.side_object->bytes().size());
+uint64_t SideBytesOf(const SideObject* side) {
+  return side == nullptr ? 0 : BatchLayout::Rounded(side->bytes().size());
 }
 
-bool DeviceBatch::Place(CodecJob& job, uint64_t below, kernels::EncodeJob* made) {
-  EncodeWork& work = job.work;
+bool DeviceBatch::PlaceEncode(EncodeWork& work, uint64_t below) {
   uint64_t image_bytes = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(work.spec, &image_bytes) == codecs::Error::kOk);
-  made->spec = &work.spec;
+  kernels::EncodeJob made;
+  made.spec = &work.spec;
   std::byte* const source = Take(work.source.size());
-  made->source = ViewOfSource(work.spec, source, layers_.emplace_back());
-  made->slots = Take(kernels::SlotBytes(work.spec));
-  made->image = Take(image_bytes);
+  made.source = ViewOfSource(work.spec, source);
+  made.slots = Take(kernels::SlotBytes(work.spec));
+  made.image = Take(image_bytes);
   std::vector<kernels::StoredImage>& parents = parents_.emplace_back();
   for (const codecs::ImageView& parent : work.parents) {
     std::byte* const at = Take(parent.image_bytes());
     parents.push_back({.prefix = &parent, .image = at});
-    CopyIn(at, parent.bytes().data(), parent.image_bytes());
+    Note(at, parent.bytes().data(), parent.image_bytes());
   }
-  made->parents = parents;
+  made.parents = parents;
   const auto copy_floats = [this](std::span<const float> values) -> const float* {
     if (values.empty()) {
       return nullptr;
     }
     std::byte* const at = Take(values.size_bytes());
-    CopyIn(at, values.data(), values.size_bytes());
+    Note(at, values.data(), values.size_bytes());
     return reinterpret_cast<const float*>(at);
   };
-  made->query_magnitudes = copy_floats(work.query_magnitudes);
-  made->token_scores = copy_floats(work.token_scores);
+  made.query_magnitudes = copy_floats(work.query_magnitudes);
+  made.token_scores = copy_floats(work.token_scores);
   if (work.side_object != nullptr) {
-    made->side = work.side_object->content().inputs();
-    made->side_object = PlaceSide(work.side_object, below);
+    made.side = work.side_object->content().inputs();
+    made.side_object = PlaceSide(work.side_object, below);
   }
-  if (kernels::CheckJob(*made) != codecs::Error::kOk) {
-    return false;
-  }
-  CopyIn(source, work.source.data(), work.source.size());
-  return true;
+  Note(source, work.source.data(), work.source.size());
+  encodes_.push_back(made);
+  return kernels::CheckJob(made) == codecs::Error::kOk;
 }
 
-size_t DeviceBatch::MakePlan(std::span<const kernels::EncodeJob> made) {
-  const std::span<std::byte> room(host_ + BatchLayout::kPlan, BatchLayout::PlanBytes());
-  size_t count = made.size();
-  while (count > 0 &&
-         kernels::MakeEncodePlan(made.first(count), room, &plan_) != codecs::Error::kOk) {
-    count /= 2;
-  }
-  return count;
-}
-
-void DeviceBatch::Launch(std::span<const kernels::EncodeJob> made) {
+void DeviceBatch::LaunchEncode() {
   std::byte* const status = memory_ + BatchLayout::kStatus;
   std::byte* const results = memory_ + BatchLayout::kResults;
   std::byte* const plan = memory_ + BatchLayout::kPlan;
-  const uint64_t status_bytes = made.size() * sizeof(uint32_t);
+  const uint64_t status_bytes = encodes_.size() * sizeof(uint32_t);
   static_cast<void>(
       phase_ != Phase::kLeaving && Took(runtime_.Clear(status, status_bytes, stream_)) &&
-      CopyIn(plan, host_ + BatchLayout::kPlan, plan_.bytes) &&
-      Took(runtime_.Encode(plan_, plan, reinterpret_cast<kernels::TileResult*>(results),
+      CopyIn(plan, host_ + BatchLayout::kPlan, encode_plan_.bytes) &&
+      Took(runtime_.Encode(encode_plan_, plan, reinterpret_cast<kernels::TileResult*>(results),
                            reinterpret_cast<uint32_t*>(status), stream_)) &&
       Took(runtime_.CopyOut(host_ + BatchLayout::kStatus, status, status_bytes, stream_)) &&
       Took(runtime_.CopyOut(host_ + BatchLayout::kResults, results,
-                            plan_.tile_count * sizeof(kernels::TileResult), stream_)));
+                            encode_plan_.tile_count * sizeof(kernels::TileResult), stream_)));
 }
 
 bool DeviceBatch::CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
@@ -136,12 +94,12 @@ bool DeviceBatch::CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint3
   for (const kernels::TileResult& tile : tiles) {
     bytes += tile.bytes;
   }
-  CAIRN_CHECK(codecs::MaxImageBytes(job.work.spec, &bytes_max) == codecs::Error::kOk);
+  CAIRN_CHECK(codecs::MaxImageBytes(job.encode.spec, &bytes_max) == codecs::Error::kOk);
   if (status != 0 || bytes > bytes_max) {
     FallBack(figures_, job, CodecFallback::kRefused);
     return true;
   }
-  absl::StatusOr<Extent> image = job.work.room(bytes);
+  absl::StatusOr<Extent> image = job.encode.room(bytes);
   if (!image.ok()) {
     FallBack(figures_, job, CodecFallback::kNoRoom);
     return true;
@@ -160,13 +118,12 @@ bool DeviceBatch::CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint3
 
 void DeviceBatch::CopyImages() {
   phase_ = Phase::kCopying;
-  const auto* const statuses = reinterpret_cast<const uint32_t*>(host_ + BatchLayout::kStatus);
   const auto* results = reinterpret_cast<const kernels::TileResult*>(host_ + BatchLayout::kResults);
   for (size_t i = 0; i < jobs_.size(); ++i) {
-    const uint32_t tiles = static_cast<uint32_t>(codecs::TilingOf(jobs_[i].work.spec).count());
+    const uint32_t tiles = static_cast<uint32_t>(codecs::TilingOf(jobs_[i].encode.spec).count());
     const std::span<const kernels::TileResult> of_image(results, tiles);
     results += tiles;
-    if (jobs_[i].done != nullptr && !CopyImage(jobs_[i], made_[i], statuses[i], of_image)) {
+    if (jobs_[i].done != nullptr && !CopyImage(jobs_[i], encodes_[i], statuses()[i], of_image)) {
       return FallBackAll(CodecFallback::kLost);
     }
   }

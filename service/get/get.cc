@@ -69,7 +69,17 @@ void Get(GetPath& path, OwnedGet get, GetDone done) {
       run.done = std::move(done);
       return Promote(std::make_unique<GetRun>(std::move(run)));
     }
-    answer = status.ok() ? Transcode(run) : absl::StatusOr<Answer>(std::move(status));
+    if (status.ok() && path.device != nullptr) {
+      run.done = std::move(done);
+      return MakeAnswer(std::make_unique<GetRun>(std::move(run)));
+    }
+    if (status.ok()) {
+      status = Verify(run);
+      answer = status.ok() ? Transcode(run) : absl::StatusOr<Answer>(status);
+      NoteAnswer(run, answer);
+    } else {
+      answer = std::move(status);
+    }
   }  // pins that the answer does not need are gone before it leaves
   done(Counted(path, std::move(answer), TierId::kHost));
 }

@@ -6,8 +6,9 @@
 // - Lookup() pins images that cover the slice (get.cc).
 // - Promote() has those read whose bytes cannot be addressed, and returns; the completion queues
 //   Resume() on the path pool (promote.cc).
-// - Transcode() verifies them and makes one payload of the wanted form: the image itself, a
-//   gathered one, a decoded one, or source (transcode.cc).
+// - Verify() checks them, and Transcode() makes one payload of the wanted form: the image itself, a
+//   gathered one, a decoded one, or source; or a device decodes, for which no thread waits: the get
+//   goes on in ResumeDecoded(), on the path pool (transcode.cc).
 // - The lane sends the payload and then drops the answer (front/get_request.cc).
 //
 // No thread waits for a tier. A get whose deadline passes meanwhile gets a miss at once; the read

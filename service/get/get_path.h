@@ -14,6 +14,7 @@
 #include "base/metric.h"
 #include "codecs/backend/backend.h"
 #include "codecs/types/error.h"
+#include "service/codec/device_codec.h"
 #include "service/get/prefetches.h"
 #include "service/get/promotions.h"
 #include "service/get/waiting_gets.h"
@@ -49,6 +50,7 @@ class GetPath final : public PathPool::Deadlines {
   Promotions promotions;
   Prefetches prefetches;
   ReadNotes* read_notes = nullptr;  // set before use; null: nobody wants to know
+  DeviceCodec* device = nullptr;    // set before use; null: there is none
 
   // `tier`: where the bytes were, of a hit or of damaged ones.
   void Count(Outcome outcome, TierId tier = TierId::kHost);

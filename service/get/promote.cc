@@ -82,16 +82,15 @@ void TryAgain(std::unique_ptr<GetRun> run) {
   if (found.ok() && NeedsPromotion(*run)) {
     return Promote(std::move(run));
   }
-  absl::StatusOr<Answer> answer = found.ok() ? Transcode(*run) : absl::StatusOr<Answer>(found);
-  Finish(std::move(run), std::move(answer));
+  return found.ok() ? MakeAnswer(std::move(run)) : Finish(std::move(run), found);
 }
 
 }  // namespace
 
 void Resume(std::unique_ptr<GetRun> run) {
   GetPath& path = run->path;
-  const absl::Duration promote = path.clock.Now() - run->promoted_at;
-  path.seconds(GetPath::Step::kPromote).Observe(promote);
+  run->promote = path.clock.Now() - run->promoted_at;
+  path.seconds(GetPath::Step::kPromote).Observe(run->promote);
   if (!run->is_second && DropSpare(*run)) {
     return TryAgain(std::move(run));
   }
@@ -105,11 +104,7 @@ void Resume(std::unique_ptr<GetRun> run) {
                                     : absl::NotFoundError(read->status().message());
     return Finish(std::move(run), status, tier);
   }
-  absl::StatusOr<Answer> answer = Transcode(*run);
-  if (answer.ok()) {
-    answer->promote = promote;
-  }
-  Finish(std::move(run), std::move(answer));
+  MakeAnswer(std::move(run));
 }
 
 }  // namespace cairn

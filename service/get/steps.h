@@ -16,6 +16,9 @@
 
 namespace cairn {
 
+// Images of one answer: their views, in the order of their pins.
+using Views = absl::InlinedVector<codecs::ImageView, 4>;
+
 // One get on its way. Thread-safety: Thread-compatible: handed from thread to thread.
 struct GetRun {
   GetPath& path;
@@ -29,10 +32,18 @@ struct GetRun {
   // Since Promote(), by image: what has read its bytes; null where they can be addressed.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promoted_at = absl::InfinitePast();
+  absl::Duration promote = absl::ZeroDuration();
+  // Since Verify(), by image.
+  Views views = {};
+  absl::Time verifying_at = absl::InfinitePast();  // on the monotonic clock
+  // Since DecodeOnDevice(): the one pin, which a device that is late keeps.
+  std::shared_ptr<const ResidentPin> shared_pin = nullptr;
   bool is_second = false;  // a copy failed that was not the only one, and another is looked for
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
-  const ResidentPin& PinOf(size_t i) const { return IsRead(i) ? reads[i]->pin() : pins[i]; }
+  const ResidentPin& PinOf(size_t i) const {
+    return IsRead(i) ? reads[i]->pin() : shared_pin != nullptr ? *shared_pin : pins[i];
+  }
 };
 
 // Pins images that cover the slice. NotFound: there are none.
@@ -49,15 +60,24 @@ void Resume(std::unique_ptr<GetRun> run);
 // What the get wants of an image that has `whole`.
 codecs::Slice WantedOf(const GetRun& run, const codecs::Slice& whole);
 
-// Makes the answer, and takes of the run what keeps its payload.
+// Once all bytes can be addressed: verifies them, and finishes the get with the answer.
+void MakeAnswer(std::unique_ptr<GetRun> run);
+// Parses every image and checks those of its tiles that the answer is made of. What was read for
+// this has been verified by that.
+absl::Status Verify(GetRun& run);
+// Has the device decode the slice, if there is one that takes it: then the get goes on in
+// ResumeDecoded(), on the path pool, and `run` is empty.
+bool DecodeOnDevice(std::unique_ptr<GetRun>& run);
+// With the decoded slice, or with why the device did not make it.
+void ResumeDecoded(std::unique_ptr<GetRun> run, absl::StatusOr<Extent> source);
+// Makes the answer, and takes of the run what keeps its payload. REQUIRES: Verify() was OK.
 absl::StatusOr<Answer> Transcode(GetRun& run);
+// Of what was verified: notes how long the answer took, and that it was read.
+void NoteAnswer(GetRun& run, const absl::StatusOr<Answer>& answer);
 
 // Counts how the get ended, and answers. Nothing of the run is left by then. `tier`: where damaged
 // bytes were.
 void Finish(std::unique_ptr<GetRun> run, absl::StatusOr<Answer> answer,
             TierId tier = TierId::kHost);
-
-// Images of one answer: their views, in the order of their pins.
-using Views = absl::InlinedVector<codecs::ImageView, 4>;
 
 }  // namespace cairn

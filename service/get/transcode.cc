@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "codecs/checksum/checksum.h"
 #include "codecs/image/crc_join.h"
@@ -11,34 +12,12 @@
 #include "codecs/image/settle.h"
 #include "service/get/steps.h"
 #include "service/index/pinned_image.h"
-#include "service/step_timer.h"
 
 namespace cairn {
 namespace {
 
 using codecs::ImageView;
 using codecs::Slice;
-
-// Parses every image, checks that it is the one asked for, and checks those of its tiles that the
-// answer is made of. What was read for this has been verified by that.
-absl::StatusOr<Views> Verify(GetRun& run) {
-  Views views(run.pins.size());
-  for (size_t i = 0; i < run.pins.size(); ++i) {
-    if (run.IsRead(i)) {
-      views[i] = run.reads[i]->view();
-      continue;
-    }
-    const ResidentPin& pin = run.pins[i];
-    codecs::Error error = ParsePinned(pin, pin.bytes(), run.space->fingerprint(), &views[i]);
-    if (error == codecs::Error::kOk) {
-      error = codecs::VerifyTiles(views[i], WantedOf(run, views[i].spec().slice));
-    }
-    if (error != codecs::Error::kOk) {
-      return run.path.DropDamaged(pin, codecs::Name(error));
-    }
-  }
-  return views;
-}
 
 absl::Status CheckTarget(const GetRun& run, uint64_t bytes) {
   if (bytes > run.get.target_bytes) {
@@ -141,6 +120,15 @@ std::span<const std::byte> SourceWithin(const GetRun& run, const ImageView& view
   return view.bytes().subspan(begin, end - begin);
 }
 
+// A slice of one image, which has to be decoded, and there is a device to ask.
+bool IsForDevice(const GetRun& run) {
+  uint32_t crc32c = 0;
+  return run.path.device != nullptr && run.get.get.form == proto::Form::kSource &&
+         run.views.size() == 1 && run.source_bytes <= run.get.target_bytes &&
+         run.views.front().spec().recipe.id != codecs::RecipeId::kRaw &&
+         SourceWithin(run, run.views.front(), &crc32c).empty();
+}
+
 // Keeps the bytes of the first image, in which the payload lies, until the answer is sent.
 void KeepFirst(GetRun& run, Answer* answer) {
   if (run.IsRead(0)) {
@@ -154,10 +142,20 @@ void KeepFirst(GetRun& run, Answer* answer) {
 Answer AnswerOf(const GetRun& run) {
   const ResidentPin& pin = run.PinOf(0);
   Answer answer;
+  answer.promote = run.promote;
   answer.reply = {.form = run.get.get.form,
                   .tier = static_cast<uint8_t>(pin.copy().tier),
                   .first_position = pin.facts().first_position,
                   .source_bytes = run.source_bytes};
+  return answer;
+}
+
+Answer Decoded(const GetRun& run, Extent source) {
+  Answer answer = AnswerOf(run);
+  answer.staging = std::move(source);
+  answer.payload = answer.staging.bytes();
+  answer.payload_crc32c = codecs::Crc32c(answer.payload);
+  run.path.decoded.Add();
   return answer;
 }
 
@@ -172,11 +170,8 @@ absl::StatusOr<Answer> ToSource(GetRun& run, const Views& views) {
     run.path.direct.Add();
     return answer;
   }
-  CAIRN_ASSIGN_OR_RETURN(answer.staging, DecodeToStaging(run, views));
-  answer.payload = answer.staging.bytes();
-  answer.payload_crc32c = codecs::Crc32c(answer.payload);
-  run.path.decoded.Add();
-  return answer;
+  CAIRN_ASSIGN_OR_RETURN(Extent source, DecodeToStaging(run, views));
+  return Decoded(run, std::move(source));
 }
 
 absl::StatusOr<Extent> Gather(GetRun& run, const Views& views) {
@@ -253,16 +248,88 @@ Slice WantedOf(const GetRun& run, const Slice& whole) {
   return {layer_first, layer_count, head_first, head_count};
 }
 
+absl::Status Verify(GetRun& run) {
+  run.verifying_at = MonotonicNow();
+  run.views.resize(run.pins.size());
+  for (size_t i = 0; i < run.pins.size(); ++i) {
+    if (run.IsRead(i)) {
+      run.views[i] = run.reads[i]->view();
+      continue;
+    }
+    const ResidentPin& pin = run.pins[i];
+    codecs::Error error = ParsePinned(pin, pin.bytes(), run.space->fingerprint(), &run.views[i]);
+    if (error == codecs::Error::kOk) {
+      error = codecs::VerifyTiles(run.views[i], WantedOf(run, run.views[i].spec().slice));
+    }
+    if (error != codecs::Error::kOk) {
+      return run.path.DropDamaged(pin, codecs::Name(error));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Answer> Transcode(GetRun& run) {
-  const StepTimer timer(run.path.seconds(GetPath::Step::kTranscode));
-  CAIRN_ASSIGN_OR_RETURN(const Views views, Verify(run));
-  absl::StatusOr<Answer> answer =
-      run.get.get.form == proto::Form::kSource ? ToSource(run, views) : ToImage(run, views);
+  return run.get.get.form == proto::Form::kSource ? ToSource(run, run.views)
+                                                  : ToImage(run, run.views);
+}
+
+bool DecodeOnDevice(std::unique_ptr<GetRun>& run) {
+  if (!IsForDevice(*run)) {
+    return false;
+  }
+  GetPath& path = run->path;
+  DecodeWork work = {.view = run->views.front(),
+                     .slice = run->slice,
+                     .source_bytes = run->source_bytes,
+                     .side_object = run->PinOf(0).side_object()};
+  if (run->IsRead(0)) {
+    work.keeps = run->reads[0];
+  } else {
+    run->shared_pin = std::make_shared<const ResidentPin>(std::move(run->pins.front()));
+    work.keeps = run->shared_pin;
+  }
+  work.room = [&host = path.tiers.host()](uint64_t bytes) { return host.AllocateStaging(bytes); };
+  const absl::Duration left = run->get.deadline - path.clock.Now();
+  // The codec runs every completion, so the run has an owner again in either case.
+  GetRun* const released = run.release();
+  CodecDone done = [&pool = path.pool, released](absl::StatusOr<Extent> source) {
+    PathPool::Job job = [released, source = std::move(source)]() mutable {
+      ResumeDecoded(std::unique_ptr<GetRun>(released), std::move(source));
+    };
+    if (!pool.Submit(std::move(job)).ok()) {
+      job();
+    }
+  };
+  if (path.device->Decode(work, left, done)) {
+    return true;
+  }
+  run.reset(released);
+  return false;
+}
+
+void NoteAnswer(GetRun& run, const absl::StatusOr<Answer>& answer) {
+  run.path.seconds(GetPath::Step::kTranscode).Observe(MonotonicNow() - run.verifying_at);
   if (answer.ok() && run.path.read_notes != nullptr) {
     run.path.read_notes->NoteRead({run.get.get.space_id, run.get.get.key},
                                   static_cast<TierId>(answer->reply.tier));
   }
-  return answer;
+}
+
+void ResumeDecoded(std::unique_ptr<GetRun> run, absl::StatusOr<Extent> source) {
+  absl::StatusOr<Answer> answer =
+      source.ok() ? absl::StatusOr<Answer>(Decoded(*run, *std::move(source))) : Transcode(*run);
+  NoteAnswer(*run, answer);
+  Finish(std::move(run), std::move(answer));
+}
+
+void MakeAnswer(std::unique_ptr<GetRun> run) {
+  const absl::Status status = Verify(*run);
+  if (status.ok() && DecodeOnDevice(run)) {
+    return;
+  }
+  absl::StatusOr<Answer> answer = status.ok() ? Transcode(*run) : absl::StatusOr<Answer>(status);
+  NoteAnswer(*run, answer);
+  Finish(std::move(run), std::move(answer));
 }
 
 }  // namespace cairn

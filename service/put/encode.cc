@@ -152,15 +152,14 @@ void Settle(PutRun& run, Extent payload) {
     path.without_side_object.Add(
         policy.NeedsSideObject() && run.encoded.side_object.get() == nullptr ? 1 : 0);
   }
-  auto sources = std::make_shared<Sources>();
-  sources->payload = std::move(payload);
-  sources->side_object = run.encoded.side_object.Share();
-  sources->parents = ParentsOf(path, *put.space, put.put, run.spec);
+  Sources& sources = run.sources.emplace();
+  sources.payload = std::move(payload);
+  sources.side_object = run.encoded.side_object.Share();
+  sources.parents = ParentsOf(path, *put.space, put.put, run.spec);
   for (const proto::Statistic kind :
        {proto::Statistic::kQueryMagnitudes, proto::Statistic::kTokenScores}) {
-    sources->statistics.of(kind) = std::move(put.statistics.of(kind));
+    sources.statistics.of(kind) = std::move(put.statistics.of(kind));
   }
-  run.sources = std::move(sources);
 }
 
 codecs::EncodeInputs InputsOf(const Sources& sources) {
@@ -199,9 +198,10 @@ absl::Status Prepare(PutRun& run, uint32_t crc32c) {
 }
 
 absl::Status Encode(PutRun& run) {
-  if (run.sources == nullptr) {
+  if (!run.sources.has_value() && run.shared == nullptr) {
     return absl::OkStatus();
   }
+  const Sources& sources = run.shared != nullptr ? *run.shared : *run.sources;
   const OwnedPut& put = run.put;
   PutPath& path = *put.path;
   uint64_t bytes_max = 0;
@@ -209,9 +209,9 @@ absl::Status Encode(PutRun& run) {
   CAIRN_ASSIGN_OR_RETURN(run.encoded.image,
                          AllocateTarget(path.tiers.host(), bytes_max,
                                         {put.put.space_id, put.put.key}, &run.encoded.is_placed));
-  const codecs::EncodeInputs inputs = InputsOf(*run.sources);
+  const codecs::EncodeInputs inputs = InputsOf(sources);
   size_t bytes = 0;
-  const codecs::Error error = codecs::Encode(path.backend, run.spec, run.sources->payload.bytes(),
+  const codecs::Error error = codecs::Encode(path.backend, run.spec, sources.payload.bytes(),
                                              run.encoded.image.bytes(), &bytes, inputs);
   if (error != codecs::Error::kOk) {
     return absl::InternalError(absl::StrCat("encode: ", ToAbsl(codecs::Name(error))));
@@ -221,27 +221,29 @@ absl::Status Encode(PutRun& run) {
   return absl::OkStatus();
 }
 
+bool IsForDevice(const PutRun& run) {
+  return run.put.path->device != nullptr && run.sources.has_value() &&
+         run.spec.recipe.id != codecs::RecipeId::kRaw;
+}
+
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {
   PutPath& path = *run->put.path;
-  if (path.device == nullptr || run->sources == nullptr ||
-      run->spec.recipe.id == codecs::RecipeId::kRaw) {
-    return false;
-  }
-  const std::shared_ptr<const Sources>& sources = run->sources;
-  const codecs::EncodeInputs inputs = InputsOf(*sources);
+  run->shared = std::make_shared<const Sources>(*std::exchange(run->sources, std::nullopt));
+  const Sources& sources = *run->shared;
+  const codecs::EncodeInputs inputs = InputsOf(sources);
   run->encoded.recipe = codecs::RecordedSpec(run->spec, inputs).recipe;
-  const absl::Duration left = run->put.deadline - path.clock.Now();
   EncodeWork work = {.spec = run->spec,
-                     .source = sources->payload.bytes(),
-                     .side_object = sources->side_object.get(),
+                     .source = sources.payload.bytes(),
+                     .side_object = sources.side_object.get(),
                      .query_magnitudes = inputs.query_magnitudes,
                      .token_scores = inputs.token_scores,
-                     .parents = sources->parents.views,
-                     .keeps = sources};
+                     .parents = sources.parents.views,
+                     .keeps = run->shared};
   work.room = [&host = path.tiers.host(), raw = run.get()](uint64_t bytes) {
     const BlockName block = {raw->put.put.space_id, raw->put.put.key};
     return AllocateTarget(host, bytes, block, &raw->encoded.is_placed);
   };
+  const absl::Duration left = run->put.deadline - path.clock.Now();
   // The codec runs every completion, so the run has an owner again in either case.
   PutRun* const released = run.release();
   CodecDone done = [&pool = path.pool, released](absl::StatusOr<Extent> image) {

@@ -29,22 +29,23 @@ DurableWaits::Images ImagesOf(const OwnedPut& put) {
       .block = {put.put.space_id, put.put.key}, .group = put.put.group, .slice = put.spec.slice};
 }
 
-// Past the encoding, and the answer.
-void Finish(std::unique_ptr<PutRun> run, absl::Status status) {
-  OwnedPut& put = run->put;
-  PutPath& path = *put.path;
-  path.seconds(PutPath::Step::kEncode).Observe(MonotonicNow() - run->began);
-  run->sources = nullptr;
+// Past the encoding: the image, if there is one, becomes visible. Nothing of the put is left when
+// its client hears of it.
+void Finish(PutRun& run, absl::Status status) {
+  PutPath& path = *run.put.path;
+  path.seconds(PutPath::Step::kEncode).Observe(MonotonicNow() - run.began);
+  run.sources.reset();
+  run.shared = nullptr;
   if (status.ok()) {
-    absl::StatusOr<Placed> placed = Place(put, std::move(run->encoded));
-    status = placed.ok() ? Publish(put, *std::move(placed)) : placed.status();
+    absl::StatusOr<Placed> placed = Place(run.put, std::move(run.encoded));
+    status = placed.ok() ? Publish(run.put, *std::move(placed)) : placed.status();
   }
-  const proto::PutReply reply = put.reply();
-  const bool is_durable = put.put.is_durable;
-  const DurableWaits::Images images = ImagesOf(put);
-  const absl::Time deadline = put.deadline;
-  PutDone done = std::move(run->done);
-  run = nullptr;  // its memory is free before the client hears of it
+  const proto::PutReply reply = run.put.reply();
+  const bool is_durable = run.put.put.is_durable;
+  const DurableWaits::Images images = ImagesOf(run.put);
+  const absl::Time deadline = run.put.deadline;
+  PutDone done = std::move(run.done);
+  { const PutRun over = std::move(run); }
   if (!status.ok()) {
     path.CountFailure(status);
     return done(status);
@@ -76,17 +77,21 @@ void Put(OwnedPut put, uint32_t crc32c, PutDone done) {
     path.CountFailure(late);
     return done(late);
   }
-  auto run = std::make_unique<PutRun>();
-  run->put = std::move(put);
-  run->done = std::move(done);
-  absl::Status status = Prepare(*run, crc32c);
-  if (status.ok() && EncodeOnDevice(run)) {
-    return;
+  PutRun run;
+  run.put = std::move(put);
+  run.done = std::move(done);
+  absl::Status status = Prepare(run, crc32c);
+  if (status.ok() && IsForDevice(run)) {
+    auto handed_over = std::make_unique<PutRun>(std::move(run));
+    if (EncodeOnDevice(handed_over)) {
+      return;
+    }
+    run = std::move(*handed_over);
   }
   if (status.ok()) {
-    status = Encode(*run);
+    status = Encode(run);
   }
-  Finish(std::move(run), std::move(status));
+  Finish(run, std::move(status));
 }
 
 void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image) {
@@ -96,7 +101,7 @@ void Resume(std::unique_ptr<PutRun> run, absl::StatusOr<Extent> image) {
   } else {
     status = Encode(*run);
   }
-  Finish(std::move(run), std::move(status));
+  Finish(*run, std::move(status));
 }
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +34,7 @@ struct Parents {
   std::vector<codecs::ImageView> views;
 };
 
-// All that an image is made of. A device that is late keeps it.
+// All that an image is made of.
 struct Sources {
   Extent payload;
   SideObjectRef side_object;
@@ -47,7 +48,8 @@ struct PutRun {
   PutDone done;
   absl::Time began = absl::InfinitePast();  // Prepare(), on the monotonic clock
   codecs::ImageSpec spec;                   // what the payload is to become
-  std::shared_ptr<const Sources> sources;   // null: nothing is to be encoded
+  std::optional<Sources> sources;           // nothing: there is nothing to encode
+  std::shared_ptr<const Sources> shared;    // instead: a device that is late keeps them
   Encoded encoded;
 };
 
@@ -65,6 +67,8 @@ absl::Status Prepare(PutRun& run, uint32_t crc32c);
 // Has the device encode, if there is one that takes it: then the put goes on in Resume(), on the
 // path pool, and `run` is empty.
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run);
+// Whether there is a device to ask.
+bool IsForDevice(const PutRun& run);
 // Encodes what is to be encoded, in this thread.
 absl::Status Encode(PutRun& run);
 // After EncodeOnDevice(): with the image, or with why the device did not make it.

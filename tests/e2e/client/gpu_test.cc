@@ -196,7 +196,7 @@ TEST_F(GpuTest, ServesWhatMemoryGaveUpAndGoesOnWithoutItsDevice) {
 }
 
 // No copy is kept there, since without a drive none would outlive the one in memory.
-TEST_F(GpuTest, EncodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
+TEST_F(GpuTest, CodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   const LogCapture log;
   const absl::Status started = Start(Drives::kNone, /*coded_bytes_min=*/1);
   ASSERT_TRUE(started.ok()) << started;
@@ -204,11 +204,14 @@ TEST_F(GpuTest, EncodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   EXPECT_EQ(log.Count("GPU tier"), 0u);
   ASSERT_NO_FATAL_FAILURE(Put(0, 1));
   EXPECT_EQ(Get(0), Tier::kHost);
-  const auto encoded = [&](const std::string& name, const std::string& more = "") {
-    return Metric("cairn_gpu_codec_" + name + "{op=\"encode\"" + more + "}");
+  const auto count = [&](const std::string& op, const std::string& name,
+                         const std::string& more = "") {
+    return Metric("cairn_gpu_codec_" + name + "{op=\"" + op + "\"" + more + "}");
   };
-  const double done = encoded("made_total") + encoded("fallbacks_total", ",reason=\"late\"");
-  EXPECT_EQ(done, 1) << "on a busy machine the emulated device may be late";
+  for (const char* op : {"encode", "decode"}) {
+    EXPECT_EQ(count(op, "made_total") + count(op, "fallbacks_total", ",reason=\"late\""), 1)
+        << op << ": on a busy machine the emulated device may be late";
+  }
   EXPECT_EQ(Metric("cairn_gpu_state{state=\"ok\"}"), 1);
   EXPECT_EQ(HttpGet("/readyz"), "ready\n");
   std::string shown = Ctl("tier").output;
@@ -218,7 +221,9 @@ TEST_F(GpuTest, EncodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   faults_->is_dead = true;
   ASSERT_NO_FATAL_FAILURE(Put(1, 1));
   EXPECT_EQ(Get(1), Tier::kHost);
-  EXPECT_EQ(encoded("fallbacks_total", ",reason=\"lost\""), 1);
+  for (const char* op : {"encode", "decode"}) {
+    EXPECT_EQ(count(op, "fallbacks_total", ",reason=\"lost\""), 1) << op;
+  }
   EXPECT_EQ(Metric("cairn_gpu_state{state=\"out\"}"), 1);
   EXPECT_EQ(HttpGet("/readyz"), "ready\ngpu:2 is out: the device failed\n");
   EXPECT_THAT(Ctl("tier").output, HasSubstr("gpu:2 is out: the device failed"));

@@ -328,6 +328,7 @@ void Machine::RunBlock(uint32_t threads, size_t shared_bytes) {
 Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body body,
                     const void* arguments, const Options& options) {
   CAIRN_CHECK(threads <= kThreadsMax && threads % kWarpLanes == 0);
+  caller_.Adopt();
   report_ = {};
   body_ = body;
   arguments_ = arguments;
@@ -351,7 +352,6 @@ Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body
 uint32_t ThreadIndex() { return TheMachine().now().index; }
 uint32_t BlockIndex() { return TheMachine().block(); }
 uint32_t GridBlocks() { return TheMachine().blocks(); }
-
 uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument, int line) {
   return TheMachine().Meet(collective, mask, value, argument, line);
 }

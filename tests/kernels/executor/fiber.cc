@@ -64,7 +64,9 @@ Fiber* arriving = nullptr;
 
 }  // namespace
 
-Fiber::Fiber() {
+Fiber::Fiber() { Adopt(); }
+
+void Fiber::Adopt() {
 #if defined(CAIRN_TSAN_FIBERS)
   tsan_ = __tsan_get_current_fiber();
 #endif

@@ -4,7 +4,7 @@
 // thread sanitizers are told of every switch, and the thread sanitizer takes none for
 // synchronisation.
 //
-// Thread-safety: all fibers of a process run on one thread.
+// Thread-safety: all fibers of a process run on one thread at a time.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,9 @@ class Fiber {
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
+
+  // Without a stack, too: from now on it is what the caller runs on, maybe on another thread.
+  void Adopt();
 
   // Makes the next switch to this fiber call `entry` on a fresh stack, wherever it was.
   // `entry` never returns.

@@ -66,6 +66,7 @@ class CodecTest : public testing::Test {
     CAIRN_CHECK_OK(made);
     codec_ = *std::move(made);
     store_.put->device = codec_.get();
+    store_.get->device = codec_.get();
     store_.upkeep = std::make_unique<Upkeep>(store_.spaces, *store_.index, *store_.tiers,
                                              store_.clock, Upkeep::Options{.device = codec_.get()});
   }
@@ -137,9 +138,13 @@ class CodecTest : public testing::Test {
     store_.upkeep->Report(metrics);
     return metrics.Value(series);
   }
-  double Made() const { return Metric("cairn_gpu_codec_made_total{op=\"encode\"}"); }
+  // Of what the test is about.
+  double Count(const std::string& what, const std::string& more = "") const {
+    return Metric("cairn_gpu_codec_" + what + "{op=\"" + op_ + "\"" + more + "}");
+  }
+  double Made() const { return Count("made_total"); }
   double FellBack(const std::string& reason) const {
-    return Metric("cairn_gpu_codec_fallbacks_total{op=\"encode\",reason=\"" + reason + "\"}");
+    return Count("fallbacks_total", ",reason=\"" + reason + "\"");
   }
   // What the device was asked for is made, or fell back for one reason.
   void ExpectAccounts() const {
@@ -148,13 +153,13 @@ class CodecTest : public testing::Test {
                                "refused", "stopping"}) {
       over += FellBack(reason);
     }
-    EXPECT_EQ(Metric("cairn_gpu_codec_asked_total{op=\"encode\"}"),
-              over + Metric("cairn_gpu_codec_waiting{op=\"encode\"}"));
+    EXPECT_EQ(Count("asked_total"), over + Count("waiting"));
   }
   void AwaitOnDevice(uint64_t copies) {
     ASSERT_TRUE(WaitFor([&] { return faults_->copies_in >= copies; }));
   }
 
+  std::string op_ = "encode";
   proto::SpaceIdentity identity_ = StoreFixture::Identity();
   const std::shared_ptr<Faults> faults_ = std::make_shared<Faults>();
   StoreFixture store_;

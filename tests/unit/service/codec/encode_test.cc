@@ -21,10 +21,10 @@ class EncodeTest : public CodecTest {
     CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
     return std::string(codecs::FormatRecipe(view.spec().recipe));
   }
-  void Install(SpaceEntry& space, const SideObjectCase& side) {
+  void Install(SpaceEntry& space, const SideObjectCase& side, uint64_t seed = 7) {
     const codecs::TileShape& tile = space.groups()[0].tile;
     const auto bytes = SideObjectBytes(
-        side.kind, 7, {.layers = 2, .heads = 4, .k_dim = tile.k_dim, .v_dim = tile.v_dim});
+        side.kind, seed, {.layers = 2, .heads = 4, .k_dim = tile.k_dim, .v_dim = tile.v_dim});
     CAIRN_CHECK_OK(space.coding().Install(0, side.kind, bytes));
   }
 };
@@ -128,6 +128,41 @@ TEST_F(EncodeTest, WhatComesWhileTheDeviceIsBusyGoesTogether) {
   EXPECT_EQ(Metric("cairn_gpu_codec_seconds{op=\"encode\",recipe=\"kivi\"}"), 3);
   EXPECT_EQ(Made(), 12);
   ExpectAccounts();
+}
+
+// A plan has tables of four profiles: what has a fifth goes with the next.
+TEST_F(EncodeTest, WhatAPlanHasNoRoomForGoesWithTheNext) {
+  OpenPatient();
+  constexpr uint64_t kSpaces = 7;
+  std::vector<SpaceEntry*> spaces;
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    identity_.weights_revision = "revision " + std::to_string(i);
+    spaces.push_back(&store_.OpenSpace(kProfileCase.recipe, identity_));
+    Install(*spaces.back(), kProfileCase, /*seed=*/i);
+  }
+  faults_->hangs = true;
+  std::vector<std::unique_ptr<StartedPut>> puts;
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    puts.push_back(StartPut(*spaces[i], 1));
+    if (i < 2) {  // each takes a batch
+      ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(3 * (i + 1)));
+    }
+  }
+  faults_->hangs = false;
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(puts[i]->Await().ok());
+    identity_.weights_revision = "revision " + std::to_string(i);
+    plain_ = std::make_unique<StoreFixture>();
+    plain_space_ = &plain_->OpenSpace(kProfileCase.recipe, identity_);
+    plain_blocks_ = 0;
+    Install(*plain_space_, kProfileCase, /*seed=*/i);
+    ExpectRight(*spaces[i], 1);
+  }
+  EXPECT_EQ(Made(), kSpaces);
+  EXPECT_EQ(Metric("cairn_gpu_codec_batch_images_sum{op=\"encode\"}"), kSpaces);
+  EXPECT_EQ(faults_->copies_in, 2 * kSpaces + Metric("cairn_gpu_codec_batch_images{op=\"encode\"}"))
+      << "a source and a profile each, and plans";
 }
 
 TEST_F(EncodeTest, UpkeepEncodesSeveralAtATime) {
