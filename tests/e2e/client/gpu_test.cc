@@ -122,9 +122,10 @@ class GpuTest : public testing::Test {
     }
   }
   // Where the block's bytes came from; they are right.
-  Tier Get(uint32_t block) {
+  Tier Get(uint32_t block, Side decode = Side::kClient) {
     Bytes values(*space_->SourceBytes({}));
-    const auto got = space_->Get({.key = KeyOf(block), .target = SourceTarget{values}}, kPatience);
+    const auto got = space_->Get(
+        {.key = KeyOf(block), .decode = decode, .target = SourceTarget{values}}, kPatience);
     EXPECT_TRUE(got.ok()) << got.status();
     EXPECT_TRUE(values == SourceOf(block)) << block;
     return got.ok() ? got->tier : Tier::kNone;
@@ -203,7 +204,7 @@ TEST_F(GpuTest, CodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   EXPECT_EQ(log.Count("GPU codec device=emulated"), 1u);
   EXPECT_EQ(log.Count("GPU tier"), 0u);
   ASSERT_NO_FATAL_FAILURE(Put(0, 1));
-  EXPECT_EQ(Get(0), Tier::kHost);
+  EXPECT_EQ(Get(0, Side::kDaemon), Tier::kHost);
   const auto count = [&](const std::string& op, const std::string& name,
                          const std::string& more = "") {
     return Metric("cairn_gpu_codec_" + name + "{op=\"" + op + "\"" + more + "}");
@@ -220,7 +221,7 @@ TEST_F(GpuTest, CodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
 
   faults_->is_dead = true;
   ASSERT_NO_FATAL_FAILURE(Put(1, 1));
-  EXPECT_EQ(Get(1), Tier::kHost);
+  EXPECT_EQ(Get(1, Side::kDaemon), Tier::kHost);
   for (const char* op : {"encode", "decode"}) {
     EXPECT_EQ(count(op, "fallbacks_total", ",reason=\"lost\""), 1) << op;
   }
