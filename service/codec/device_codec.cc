@@ -156,12 +156,7 @@ void DeviceCodec::Run() {
     bool has_moved = false;
     for (size_t i = 0; i < batches_.size(); ++i) {
       if (!next_[i].empty()) {
-        std::deque<CodecJob> left = batches_[i]->Begin(std::exchange(next_[i], {}));
-        const MutexLock lock(mutex_);
-        if (!left.empty()) {
-          std::move(left.rbegin(), left.rend(),
-                    std::front_inserter(waiting_[static_cast<size_t>(left.front().op)]));
-        }
+        Begin(*batches_[i], std::exchange(next_[i], {}));
         has_moved = true;
       } else if (!batches_[i]->is_idle()) {
         has_moved = batches_[i]->Advance() || has_moved;
@@ -170,6 +165,21 @@ void DeviceCodec::Run() {
     if (!has_moved) {
       absl::SleepFor(device_->is_out() ? kLatePause : kPollPause);
     }
+  }
+}
+
+void DeviceCodec::Begin(DeviceBatch& batch, std::deque<CodecJob> jobs) {
+  if (device_->is_out()) {
+    for (CodecJob& job : jobs) {
+      FallBack(figures_, job, CodecFallback::kLost);
+    }
+    return;
+  }
+  std::deque<CodecJob> left = batch.Begin(std::move(jobs));
+  if (!left.empty()) {
+    const MutexLock lock(mutex_);
+    std::move(left.rbegin(), left.rend(),
+              std::front_inserter(waiting_[static_cast<size_t>(left.front().op)]));
   }
 }
 

@@ -79,6 +79,7 @@ class DeviceCodec {
   // Those of one kind, of which one has waited longest.
   std::deque<CodecJob> NextJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t WaitingCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Begin(DeviceBatch& batch, std::deque<CodecJob> jobs);
   void HandBackLate();
   bool AreIdle() const;
 

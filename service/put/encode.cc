@@ -222,8 +222,11 @@ absl::Status Encode(PutRun& run) {
 }
 
 bool IsForDevice(const PutRun& run) {
-  return run.put.path->device != nullptr && run.sources.has_value() &&
-         run.spec.recipe.id != codecs::RecipeId::kRaw;
+  const codecs::Recipe& recipe = run.spec.recipe;
+  // The next block of a chain of ott may be here already, and goes on with this one's image.
+  const bool is_awaited = recipe.id == codecs::RecipeId::kOtt && !recipe.is_local;
+  return run.put.path->device != nullptr && run.sources.has_value() && !is_awaited &&
+         recipe.id != codecs::RecipeId::kRaw;
 }
 
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {

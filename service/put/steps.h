@@ -67,7 +67,7 @@ absl::Status Prepare(PutRun& run, uint32_t crc32c);
 // Has the device encode, if there is one that takes it: then the put goes on in Resume(), on the
 // path pool, and `run` is empty.
 bool EncodeOnDevice(std::unique_ptr<PutRun>& run);
-// Whether there is a device to ask.
+// Whether there is a device, and it is to be asked.
 bool IsForDevice(const PutRun& run);
 // Encodes what is to be encoded, in this thread.
 absl::Status Encode(PutRun& run);

@@ -32,11 +32,11 @@ class EncodeTest : public CodecTest {
 TEST_F(EncodeTest, ImagesEqualTheProcessors) {
   OpenPatient();
   double made = 0;
-  for (const char* recipe : {"exact", "kivi:2", "kivi:4+", "fp8", "ott:2", "logquant:2"}) {
+  for (const char* recipe : {"exact", "kivi:2", "kivi:4+", "fp8", "ott:2/local", "logquant:2"}) {
     SCOPED_TRACE(recipe);
     identity_.weights_revision = recipe;
     const SpaceEntry& space = store_.OpenSpace(recipe, identity_);
-    PutChain(space, 2);  // of ott, the second goes on with the first
+    PutChain(space, 2);
     EXPECT_EQ(RecipeOf(ImageOf(store_, space, 2)), recipe);
     ExpectRight(space, 1);
     ExpectRight(space, 2);
@@ -191,6 +191,24 @@ TEST_F(EncodeTest, WhatADeviceHasNoUseForIsNotAskedOfIt) {
   Open();
   const SpaceEntry& raw = store_.OpenSpace("raw");
   PutChain(raw, 1);
+  EXPECT_EQ(Metric("cairn_gpu_codec_asked_total{op=\"encode\"}"), 0);
+}
+
+// Blocks of one chain may be on their way together, and each goes on with the image of the one
+// before: that would not be there yet.
+TEST_F(EncodeTest, AChainOfOttDoesNotWaitForADevice) {
+  OpenPatient();
+  const SpaceEntry& space = store_.OpenSpace("ott:2");
+  faults_->hangs = true;
+  std::vector<std::unique_ptr<StartedPut>> puts;
+  for (uint64_t number = 1; number <= 4; ++number) {
+    puts.push_back(StartPut(space, number));
+  }
+  for (uint64_t number = 1; number <= 4; ++number) {
+    ASSERT_TRUE(puts[number - 1]->Await().ok());
+    EXPECT_EQ(RecipeOf(ImageOf(store_, space, number)), "ott:2");
+    ExpectRight(space, number);
+  }
   EXPECT_EQ(Metric("cairn_gpu_codec_asked_total{op=\"encode\"}"), 0);
 }
 
