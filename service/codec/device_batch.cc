@@ -243,6 +243,7 @@ std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
   op_ == CodecOp::kEncode ? LaunchEncode() : LaunchDecode();
   if (phase_ == Phase::kLeaving) {
     FallBackAll(device_->is_out() ? CodecFallback::kLost : CodecFallback::kUnsupported);
+    sides_.clear();  // they may not have got there
   }
   return left;
 }

@@ -47,6 +47,29 @@ TEST_F(EncodeTest, ImagesEqualTheProcessors) {
   EXPECT_EQ(Metric("cairn_gpu_codec_source_bytes_total{op=\"encode\"}"), made * 16_KiB);
 }
 
+TEST_F(EncodeTest, GroupsOfEveryKind) {
+  OpenPatient();
+  using Kind = proto::GroupGeometry::Kind;
+  proto::GroupGeometry group;
+  group.layers = {0, 1};
+  for (const Kind kind : {Kind::kLatent, Kind::kState, Kind::kOpaqueRows}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    group.kind = kind;
+    group.kv_heads = kind == Kind::kLatent ? 1 : 0;
+    group.k_dim = kind == Kind::kLatent ? 72 : 0;
+    group.state_bytes = kind == Kind::kState ? 1000 : 0;
+    group.row_bytes = kind == Kind::kOpaqueRows ? 34 : 0;
+    identity_.groups = {group};
+    identity_.weights_revision = std::to_string(static_cast<int>(kind));
+    const SpaceEntry& space = store_.OpenSpace("exact", identity_);
+    plain_space_ = nullptr;
+    PutChain(space, 2);
+    ExpectRight(space, 1);
+    ExpectRight(space, 2);
+  }
+  EXPECT_EQ(Made(), 6);
+}
+
 TEST_F(EncodeTest, RecipesWithSideObjectsToo) {
   OpenPatient();
   for (const SideObjectCase& side : {kProfileCase, kBankCase}) {
