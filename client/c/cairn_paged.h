@@ -44,8 +44,10 @@ typedef struct cairn_paged_cache {
 
 /* Where a cache lies. On a CUDA device images are encoded and decoded there; rows have adjacent
  * channels, strides are not negative, and end_byte is given. UNIMPLEMENTED: the library has no
- * device kernels; UNAVAILABLE: there is no such device, or it failed, and then for good. Calls for
- * one space and device run one after the other. cairn_gather_paged() takes none. */
+ * device kernels; UNAVAILABLE: there is no such device, or it failed in an earlier call, and then
+ * for good. Gets of one space, slice and device run one after the other, puts likewise, and so do
+ * calls that name one stream; one whose turn does not come by its timeout answers
+ * DEADLINE_EXCEEDED. cairn_gather_paged() takes none. */
 enum { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
 
 /* Consecutive blocks of one chain, and where the engine has them. */
@@ -85,6 +87,9 @@ CAIRN_API int cairn_put_paged(cairn_space* space, const cairn_paged_cache* cache
 CAIRN_API int cairn_gather_paged(cairn_space* space, const cairn_paged_cache* cache,
                                  const cairn_paged_request* request, void* target,
                                  uint64_t target_bytes);
+
+/* Whether the library moves blocks of caches there: of a CUDA device the errors above. */
+CAIRN_API int cairn_check_device(int32_t device, int32_t device_number);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 // The C ABI: banks and profiles out of a cache on a device.
 #include "client/cpp/mine.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -9,12 +10,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
+#include "client/c/device_movers.h"
 #include "client/c/device_plane.h"
 #include "client/c/guard.h"
 #include "client/c/handles.h"
+#include "client/cpp/options.h"
 
 struct cairn_mined {
   std::vector<std::byte> bytes;
@@ -44,7 +49,6 @@ absl::Status Mine(cairn_space* space, const cairn_sample* given,
   const uint64_t element_bytes = codecs::ElementBytes(placed.tile.dtype);
   std::vector<std::byte*> k_layers(placed.slice.layer_count), v_layers(placed.slice.layer_count);
   DeviceSample sample{.group = known.group, .stream = cache.stream};
-  sample.timeout = Timeout(known.timeout_ms);
   sample.cache.tokens_per_block = cache.tokens_per_block;
   sample.cache.block_count = cache.block_count;
   CAIRN_ASSIGN_OR_RETURN(sample.cache.k, OnDevice("cache.k", cache.k, element_bytes, k_layers));
@@ -58,13 +62,21 @@ absl::Status Mine(cairn_space* space, const cairn_sample* given,
     texts[i] = {.blocks = {text.blocks, text.block_count}, .first_position = text.first_position};
   }
   sample.texts = texts;
-  return space->movers.WithMiner(*space->space, cache.device_number,
-                                 [&](DeviceMiner& miner) -> absl::Status {
-                                   auto made = std::make_unique<cairn_mined>();
-                                   CAIRN_ASSIGN_OR_RETURN(made->bytes, mine(miner, sample));
-                                   *mined = made.release();
-                                   return absl::OkStatus();
-                                 });
+  const DeviceMovers::Call call{
+      .device = cache.device_number,
+      .work = Work::kMine,
+      .slice = {},
+      .stream = cache.stream,
+      .deadline = MonotonicNow() +
+                  (known.timeout_ms == 0 ? kDataTimeoutDefault : Timeout(known.timeout_ms))};
+  return space->movers.WithMiner(*space->space, call, [&](DeviceMiner& miner) -> absl::Status {
+    // Above zero, which were the default.
+    sample.timeout = std::max(call.deadline - MonotonicNow(), absl::Milliseconds(1));
+    auto made = std::make_unique<cairn_mined>();
+    CAIRN_ASSIGN_OR_RETURN(made->bytes, mine(miner, sample));
+    *mined = made.release();
+    return absl::OkStatus();
+  });
 }
 
 absl::Status MineBank(cairn_space* space, const cairn_sample* sample, uint32_t patterns,

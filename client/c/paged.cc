@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: blocks from and into an engine's paged cache.
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/c/cairn.h"
 #include "client/c/convert.h"
+#include "client/c/device_movers.h"
 #include "client/c/device_plane.h"
 #include "client/c/guard.h"
 #include "client/c/handles.h"
 #include "client/cpp/device.h"
+#include "client/cpp/options.h"
 #include "client/cpp/paged.h"
 
 namespace cairn::c {
@@ -153,7 +158,8 @@ void Fill(const PagedGiven& given, size_t i, PutRequest* put) {
 // As MovePaged(), of a cache on a device. `move` gets or puts all at once.
 template <typename Move, typename BytesOf>
 absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
-                          cairn_paged_request* target, const Move& move, const BytesOf& bytes_of) {
+                          cairn_paged_request* target, Work work, const Move& move,
+                          const BytesOf& bytes_of) {
   CAIRN_RETURN_IF_ERROR(CheckStruct("request", target));
   const cairn_paged_request request = ReadStruct(target);
   CAIRN_RETURN_IF_ERROR(CheckPointer("blocks", request.blocks, request.block_count));
@@ -179,12 +185,27 @@ absl::Status MoveOnDevice(cairn_space* space, const cairn_paged_cache& cache,
   wanted.first_position = request.first_position;
   wanted.is_derived = request.derived != 0;
   wanted.is_durable = request.durable != 0;
-  wanted.timeout = Timeout(request.timeout_ms);
-  return space->movers.With(*space->space, cache.device_number, slice,
-                            [&](DeviceMover& mover) -> absl::Status {
-                              WritePaged(move(mover, wanted), placed, request, bytes_of, target);
-                              return absl::OkStatus();
-                            });
+  const absl::Duration timeout =
+      request.timeout_ms == 0 ? kDataTimeoutDefault : Timeout(request.timeout_ms);
+  const DeviceMovers::Call call{.device = cache.device_number,
+                                .work = work,
+                                .slice = slice,
+                                .stream = wanted.stream,
+                                .deadline = MonotonicNow() + timeout};
+  return space->movers.With(*space->space, call, [&](DeviceMover& mover) -> absl::Status {
+    // Above zero, which were the default.
+    wanted.timeout = std::max(call.deadline - MonotonicNow(), absl::Milliseconds(1));
+    WritePaged(move(mover, wanted), placed, request, bytes_of, target);
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<bool> IsCuda(std::string_view name, int32_t device) {
+  if (device != CAIRN_DEVICE_HOST && device != CAIRN_DEVICE_CUDA) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToAbsl(name), " is ", device, ", expected 0 or 1"));
+  }
+  return device == CAIRN_DEVICE_CUDA;
 }
 
 // Whether the cache is not the host's; what it says as far as it goes.
@@ -193,11 +214,12 @@ absl::StatusOr<bool> IsOnDevice(cairn_space* space, const cairn_paged_cache* cac
   CAIRN_RETURN_IF_ERROR(CheckPointer("space", space));
   CAIRN_RETURN_IF_ERROR(CheckStruct("cache", cache));
   *known = ReadStruct(cache);
-  if (known->device != CAIRN_DEVICE_HOST && known->device != CAIRN_DEVICE_CUDA) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache.device is ", known->device, ", expected 0 or 1"));
-  }
-  return known->device == CAIRN_DEVICE_CUDA;
+  return IsCuda("cache.device", known->device);
+}
+
+absl::Status CheckDevice(int32_t device, int32_t device_number) {
+  CAIRN_ASSIGN_OR_RETURN(const bool is_cuda, IsCuda("device", device));
+  return is_cuda ? DeviceMovers::Check(device_number) : absl::OkStatus();
 }
 
 // `run` gets or puts all requests at once.
@@ -226,7 +248,7 @@ absl::Status GetPaged(cairn_space* space, const cairn_paged_cache* cache,
   CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
   if (is_on_device) {
     return MoveOnDevice(
-        space, known, request,
+        space, known, request, Work::kGet,
         [](DeviceMover& mover, const DeviceRequest& wanted) { return mover.Get(wanted); },
         wire_bytes);
   }
@@ -245,7 +267,7 @@ absl::Status PutPaged(cairn_space* space, const cairn_paged_cache* cache,
   CAIRN_ASSIGN_OR_RETURN(const bool is_on_device, IsOnDevice(space, cache, &known));
   if (is_on_device) {
     return MoveOnDevice(
-        space, known, request,
+        space, known, request, Work::kPut,
         [](DeviceMover& mover, const DeviceRequest& wanted) { return mover.Put(wanted); },
         image_bytes);
   }
@@ -291,6 +313,10 @@ int cairn_get_paged(cairn_space* space, const cairn_paged_cache* cache,
 int cairn_put_paged(cairn_space* space, const cairn_paged_cache* cache,
                     cairn_paged_request* request) {
   return cairn::c::Guard([&] { return cairn::c::PutPaged(space, cache, request); });
+}
+
+int cairn_check_device(int32_t device, int32_t device_number) {
+  return cairn::c::Guard([&] { return cairn::c::CheckDevice(device, device_number); });
 }
 
 int cairn_gather_paged(cairn_space* space, const cairn_paged_cache* cache,

@@ -124,6 +124,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
         status,
         [pointer, POINTER(PagedCache), POINTER(PagedRequest), pointer, u64],
     ),
+    "cairn_check_device": (status, [i32, i32]),
     "cairn_device_images_open": (status, [pointer, i32, POINTER(Slice), POINTER(pointer)]),
     "cairn_device_images_append": (
         status,

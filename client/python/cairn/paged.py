@@ -202,6 +202,12 @@ def put(
     return _move(_ffi.library().cairn_put_paged, space, cache, request, held)
 
 
+def check_cuda(device: int) -> None:
+    """Raises UnimplementedError where the library has no device kernels, UnavailableError where
+    there is no such CUDA device: caches on it are not moved then."""
+    _ffi.check(_ffi.library().cairn_check_device(_ffi.DEVICE_CUDA, device))
+
+
 def check_table(
     space: Space, cache: PagedCache, wanted: Sequence[bytes], blocks: Sequence[int]
 ) -> None:

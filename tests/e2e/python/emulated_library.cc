@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // libcairn.so as it is on a machine with a device, for tests of what C and Python say to one: the
-// device is emulated, and takes the place of kernels/'s. Device 0 is there and no other.
+// device is emulated, and takes the place of kernels/'s. Device 0 is there and no other. Each space
+// opens it for itself; what is wrong with it is so for all.
 
 #include <memory>
 
@@ -11,11 +12,19 @@
 #include "tests/kernels/device/emulated_device.h"
 
 namespace cairn::kernels {
+namespace {
+
+std::shared_ptr<EmulatedDevice::Faults> TheFaults() {
+  static const auto faults = std::make_shared<EmulatedDevice::Faults>();
+  return faults;
+}
+
+}  // namespace
 
 Availability Probe() { return {.name = "emulated", .is_available = true, .reason = "available"}; }
 
 std::unique_ptr<Runtime> OpenCudaRuntime(int device) {
-  return device == 0 ? std::make_unique<EmulatedDevice>() : nullptr;
+  return device == 0 ? std::make_unique<EmulatedDevice>(TheFaults()) : nullptr;
 }
 
 LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream) {
@@ -34,9 +43,14 @@ std::string_view LastDeviceError() { return {}; }
 extern "C" {
 // Memory of the device, which kernels may touch and no other.
 CAIRN_API void* cairn_emulated_allocate(size_t bytes) {
-  return cairn::kernels::device::Allocate(bytes, /*is_writable=*/true);
+  return cairn::EmulatedDevice::Allocate(bytes);
 }
 CAIRN_API void cairn_emulated_free(void* memory) {
-  cairn::kernels::device::Free(static_cast<std::byte*>(memory));
+  cairn::EmulatedDevice::Free(static_cast<std::byte*>(memory));
+}
+// Whether all that is asked of it fails, and whether nothing on its streams comes to its end.
+CAIRN_API void cairn_emulated_fail(int is_dead, int hangs) {
+  cairn::kernels::TheFaults()->is_dead = is_dead != 0;
+  cairn::kernels::TheFaults()->hangs = hangs != 0;
 }
 }

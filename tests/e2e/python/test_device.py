@@ -3,6 +3,8 @@
 
 import ctypes
 import gc
+import threading
+import time
 import weakref
 
 import cairn
@@ -11,6 +13,7 @@ import pytest
 from cairn import InvalidArgumentError, UnavailableError, UnimplementedError, _ffi, bank, mine, paged
 from cairn.attention import AttendPlan, DeviceImages, Job, Tail
 from conftest import HEADS, LAYERS, TOKENS
+from own_daemon import OwnDaemon
 
 PATIENCE = 30  # seconds: kernels that are emulated take long on a busy machine
 STREAM = 5  # any: what is put on a stream that the device did not open is done at once
@@ -51,14 +54,14 @@ class OnDevice:
 class Cache:
     """An engine's: K and V of all blocks a layer, [K and V, block, token, head, dim]."""
 
-    def __init__(self, library):
+    def __init__(self, library, stream=STREAM):
         shape = (2, BLOCKS, ENGINE, HEADS, DIM)
         self.layers = [OnDevice(library, np.full(shape, 9, np.float16)) for _ in range(LAYERS)]
         plane, block, token, head, dim = self.layers[0].values.strides
         half = {"block": block, "head": head, "token": token, "dim": dim}
         placements = {"k": paged.Placement(**half), "v": paged.Placement(**half, offset=plane)}
         self.cache = paged.PagedCache(
-            self.layers, tokens_per_block=ENGINE, block_count=BLOCKS, stream=STREAM, **placements
+            self.layers, tokens_per_block=ENGINE, block_count=BLOCKS, stream=stream, **placements
         )
 
     def set(self, blocks, k, v):
@@ -102,6 +105,57 @@ def test_a_cache_on_a_device(emulated, open_recipe):
     assert got.statuses == [paged.OK] * 3
     for taken, given in zip(target.take(blocks[::-1]), (k, v), strict=True):
         assert np.array_equal(taken, given)
+
+
+@pytest.fixture
+def own_space(emulated, bin_dir):
+    """A space of a daemon that a test may freeze, and the daemon."""
+    with OwnDaemon(bin_dir) as own:
+        own.start()
+        with cairn.connect(own.control, data=own.data) as client:
+            groups = [cairn.KvGroup(layers=LAYERS, kv_heads=HEADS, dim=DIM)]
+            yield client.open_space("device", "own", groups, dtype="fp16", tokens_per_block=TOKENS), own
+            own.thaw()
+            emulated.cairn_emulated_fail(0, 0)
+
+
+def test_a_slow_put_delays_no_get_on_another_stream(emulated, own_space):
+    """And one on the same stream, or another put, no longer than it may take."""
+    space, own = own_space
+    caches = [Cache(emulated, stream) for stream in (5, 6, 5, 6)]
+    keys = space.keys(range(4 * TOKENS))
+    assert paged.put(space, caches[0].cache, keys[:1], [4, 0], timeout=PATIENCE).statuses == [paged.OK]
+    assert paged.get(space, caches[1].cache, keys[:1], [4, 0], timeout=PATIENCE).statuses == [paged.OK]
+    own.freeze()
+    slow = threading.Thread(target=paged.put, args=(space, caches[0].cache, keys[1:2], [1, 2]), kwargs={"timeout": 8})
+    slow.start()
+    time.sleep(0.3)  # until it is at it
+    began = time.monotonic()
+    late = paged.get(space, caches[1].cache, keys[:1], [4, 0], timeout=0.3)
+    assert late.statuses == [cairn.DeadlineExceededError.code], "of the daemon's"
+    with pytest.raises(cairn.DeadlineExceededError, match="other calls had the device until then"):
+        paged.get(space, caches[2].cache, keys[:1], [4, 0], timeout=0.3)
+    with pytest.raises(cairn.DeadlineExceededError, match="other calls had the device until then"):
+        paged.put(space, caches[3].cache, keys[2:3], [4, 0], timeout=0.3)
+    assert time.monotonic() - began < 6
+    own.thaw()
+    slow.join()
+
+
+def test_a_device_that_failed_is_lost_for_good(emulated, own_space):
+    space, _ = own_space
+    cache, keys = Cache(emulated).cache, space.keys(range(TOKENS))
+    emulated.cairn_emulated_fail(1, 0)
+    assert paged.put(space, cache, keys, [4, 0], timeout=PATIENCE).statuses == [UnavailableError.code]
+    emulated.cairn_emulated_fail(0, 0)
+    with pytest.raises(UnavailableError, match="the device is lost: emulated"):
+        paged.put(space, cache, keys, [4, 0], timeout=PATIENCE)
+
+
+def test_which_devices_there_are(emulated):
+    paged.check_cuda(0)
+    with pytest.raises(UnavailableError, match="device_number is 1: no such device"):
+        paged.check_cuda(1)
 
 
 def attended(queries, k, v, scale):
@@ -294,6 +348,10 @@ def test_without_a_device(client):
     if hasattr(_ffi.library(), "cairn_emulated_allocate"):
         pytest.skip("the library has an emulated device")
     space = client.open_space("no device", "1", [cairn.KvGroup(layers=1, kv_heads=1, dim=64)])
+    try:
+        paged.check_cuda(0)
+    except (UnimplementedError, UnavailableError) as error:
+        assert "kernels are unavailable" in str(error)
     try:
         DeviceImages(space).close()
     except (UnimplementedError, UnavailableError) as error:

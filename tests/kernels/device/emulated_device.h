@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A device whose kernels run on the CPU, in memory of their own, and that fails as it is told.
-// Thread-safety: Thread-compatible.
+// Thread-safety: Thread-safe, but for what is told and asked of a test's.
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/mutex.h"
 #include "kernels/runtime.h"
 #include "tests/kernels/device/device.h"
 #include "tests/support/emulated_memory.h"
@@ -27,20 +28,30 @@ class EmulatedDevice final : public EmulatedMemory {
       return nullptr;
     }
     ++allocations_;
-    return kernels::device::Allocate(bytes, /*is_writable=*/true);
+    return Allocate(bytes);
   }
   void FreeDevice(std::byte* bytes) override {
     --allocations_;
+    Free(bytes);
+  }
+  // Memory that kernels of all such devices may touch.
+  static std::byte* Allocate(size_t bytes) {
+    const MutexLock lock(executor_);
+    return kernels::device::Allocate(bytes, /*is_writable=*/true);
+  }
+  static void Free(std::byte* bytes) {
+    const MutexLock lock(executor_);
     kernels::device::Free(bytes);
   }
 
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
-    absl::SleepFor(std::exchange(delay_, absl::ZeroDuration()));
+    absl::SleepFor(absl::Nanoseconds(delay_ns_.exchange(0)));
     return EmulatedMemory::CopyIn(to, from, bytes, stream);
   }
   LaunchResult Decode(const kernels::DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                       Stream stream) override {
     return Put(stream, [=] {
+      const MutexLock lock(executor_);
       kernels::device::Decode(plan, bytes, status);
       CheckFinished();
     });
@@ -51,6 +62,7 @@ class EmulatedDevice final : public EmulatedMemory {
       coded_ += plan.counts[list];
     }
     return Put(stream, [=] {
+      const MutexLock lock(executor_);
       kernels::device::Encode(plan, bytes, results, status);
       CheckFinished();
     });
@@ -59,6 +71,7 @@ class EmulatedDevice final : public EmulatedMemory {
   LaunchResult Attend(const kernels::AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                       uint32_t* status, Stream stream) override {
     return Put(stream, [=] {
+      const MutexLock lock(executor_);
       kernels::device::Attend(plan, bytes, scratch, status);
       CheckFinished();
     });
@@ -80,21 +93,22 @@ class EmulatedDevice final : public EmulatedMemory {
   }
 
   // The next copy to the device takes that long.
-  void DelayCopy(absl::Duration delay) { delay_ = delay; }
+  void DelayCopy(absl::Duration delay) { delay_ns_ = absl::ToInt64Nanoseconds(delay); }
   // Of what was encoded, all that is not left as it is.
   uint64_t coded() const { return coded_; }
   // Of its memory, that were not freed.
   int allocations() const { return allocations_; }
 
  private:
-  static void CheckFinished() {
+  static void CheckFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(executor_) {
     const std::string fault = kernels::device::Finish();
     CAIRN_CHECK(fault.empty(), fault);
   }
 
-  uint64_t coded_ = 0;
+  static inline Mutex executor_;  // there is one, and it runs a kernel at a time
+  std::atomic<uint64_t> coded_{0};
   std::atomic<int> allocations_{0};
-  absl::Duration delay_;
+  std::atomic<int64_t> delay_ns_{0};
 };
 
 }  // namespace cairn
