@@ -12,13 +12,14 @@ from conftest import open_space
 
 fake_vllm.install()
 
+from cairn.vllm.group import GroupPart  # noqa: E402
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
 from cairn.vllm.lookup import Found, Lookups  # noqa: E402
 from cairn.vllm.model import layer_index, model_of, part_of, rope_of  # noqa: E402
 from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
 from cairn.vllm.revision import revision_of  # noqa: E402
 from cairn.vllm.settings import Settings  # noqa: E402
-from cairn.vllm.worker import GroupPart, Worker  # noqa: E402
+from cairn.vllm.worker import Worker  # noqa: E402
 
 LAYERS, HEADS, DIM, TOKENS = 4, 2, 64, 32
 BLOCKS = 6
@@ -351,7 +352,7 @@ def test_saves_do_not_wait_for_the_store(two_ranks):
     space, ranks = two_ranks
     worker, _ = ranks[0]
     keys = space.keys(range(5 * 64))
-    worker._puts.submit(__import__("time").sleep, 0.3)  # a slow store
+    worker._saves._puts.submit(__import__("time").sleep, 0.3)  # a slow store
     worker.save(Plan(saves=[Save(keys, [[0, 1] * 5], None, 0, False)]))
     assert worker.take_counts()["dropped_blocks"] == 4  # three blocks of five are staged
     worker.drain()
@@ -362,7 +363,7 @@ def test_without_a_daemon_loads_fail_and_saves_are_dropped(two_ranks):
     space, ranks = two_ranks
     worker, _ = ranks[0]
     keys = space.keys(range(64))
-    worker._session = _Session(None)
+    worker._session = worker._saves._session = _Session(None)
     worker.save(Plan(saves=[Save(keys, [[0, 1]], None, 0, False)]))
     worker.step(Plan(loads=[Load("r", keys, [[3, 4]], None)]))
     assert wait_for_loads(worker) == ({"r"}, {3, 4})

@@ -21,6 +21,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from .._session import Session
 from .. import keys
 from ..transfer import Part
+from .group import GroupPart
 from .layout import Shape, paged_cache
 from .lookup import Lookups
 from .model import layer_index, model_of, part_of
@@ -29,7 +30,7 @@ from .scheduler import Scheduler
 from .settings import Settings
 from .stats import CairnPromMetrics, CairnStats
 from .tap import Tap
-from .worker import GroupPart, Worker
+from .worker import Worker
 
 log = init_logger("vllm.cairn")
 

@@ -11,41 +11,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from .._session import Session
 from .. import layerwise, paged
 from ..errors import Error
 from ..space import Space
-from ..transfer import Part, Put
-from .plan import Load, Plan, Save
+from .group import GroupPart
+from .plan import Load, Plan
+from .saves import HostSaves
 from .settings import Settings
 from .tap import Tap
 
 LOAD_THREADS = 2
 LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
-
-
-@dataclass(frozen=True)
-class GroupPart:
-    """What this worker has of a group of layers. split: how many of the blocks of `cache` one of
-    the scheduler's has."""
-
-    cache: paged.PagedCache
-    part: Part
-    split: int
-
-    def table(self, blocks: list[int]) -> list[int]:
-        """In blocks of the cache."""
-        if self.split == 1:
-            return blocks
-        return [
-            paged.SKIPPED if block == paged.SKIPPED else block * self.split + i
-            for block in blocks
-            for i in range(self.split)
-        ]
 
 
 @dataclass
@@ -87,13 +68,11 @@ class Worker:
         self._is_layer_wise = is_layer_wise
         self._layer_loads: list[_LayerLoad] = []  # of this step
         self._loads = ThreadPoolExecutor(LOAD_THREADS, "cairn-load")
-        self._puts = ThreadPoolExecutor(1, "cairn-put")
         self._changed = threading.Condition()
         self._loading = 0  # all of these guarded by _changed
         self._ended = Ended()
-        self._staged_bytes = 0
-        self._free: dict[int, list[bytearray]] = {}  # by their lengths
         self._counts: Counter[str] = Counter()
+        self._saves = HostSaves(session, settings, groups, log, self._count, tap)
 
     def step(self, plan: Plan) -> None:
         """A step's loads begin. Where it computes nothing, loads get its time."""
@@ -120,10 +99,9 @@ class Worker:
     def save(self, plan: Plan) -> None:
         """Copies what a step has computed; from then on the engine may do with it what it wants."""
         self._end_layers()
-        started = time.perf_counter()
-        for save in plan.saves:
-            self._stage(save)
         if plan.saves:
+            started = time.perf_counter()
+            self._saves.stage(plan.saves)
             self._count(save_seconds=time.perf_counter() - started)
 
     def take_ended(self) -> Ended:
@@ -138,15 +116,12 @@ class Worker:
 
     def drain(self) -> None:
         """Waits until what is staged is put, or given up; each put has a deadline."""
-        self._puts.submit(lambda: None).result()
+        self._saves.drain()
 
     def close(self) -> None:
         """Puts what is staged for as long as one put may take; then the rest is given up."""
         self._end_layers()
-        ended = threading.Event()
-        self._puts.submit(ended.set)
-        ended.wait(self._settings.save_timeout)
-        self._puts.shutdown(cancel_futures=True)
+        self._saves.close()
         self._loads.shutdown()
         if self._tap is not None:
             self._tap.close()
@@ -259,97 +234,6 @@ class Worker:
         )
         bad = (i for i, status in zip(asked, moved.statuses, strict=True) if status != paged.OK)
         return next(bad, len(load.keys)), moved.wire_bytes
-
-    # ------------------------------------------------------------------------------------ saves
-
-    def _stage(self, save: Save) -> None:
-        ratio = len(save.blocks[0]) // len(save.keys)
-        for i in range(len(save.keys)):
-            puts = self._copies(save, i, ratio)
-            if puts is None:  # nor are those behind it saved: they would hang on nothing
-                rest = [block for table in save.blocks for block in table[i * ratio :]]
-                return self._count(dropped_blocks=len(rest) - rest.count(paged.SKIPPED))
-            self._puts.submit(self._put, puts, ratio).add_done_callback(self._settle)
-
-    def _copies(self, save: Save, index: int, ratio: int) -> list[Put] | None:
-        """Puts of the groups of a block, out of copies. None: there is no room for them."""
-        puts: list[Put] = []
-        space = self._session.space
-        for group, blocks in zip(self._groups, save.blocks, strict=True):
-            table = blocks[index * ratio : (index + 1) * ratio]
-            if paged.SKIPPED in table:  # the engine has let go of some of it
-                continue
-            slot = None if space is None else self._gather(space, group, table)
-            if space is None or slot is None:
-                for put in puts:
-                    self._give_slot(put.source)
-                return None
-            parent = save.keys[index - 1] if index else save.parent
-            position = save.first_position + index * space.spec.tokens_per_block
-            key, is_derived = save.keys[index], save.is_derived
-            puts.append(Put(key, None, None, parent, position, group.part, is_derived, source=slot))
-        return puts
-
-    def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
-        """A copy of a block. None: it is not saved."""
-        slot = self._take_slot(space.source_bytes(group.part))
-        if slot is None:
-            return None
-        try:
-            paged.gather(space, group.cache, group.table(table), slot, part=group.part)
-        except Error as error:
-            self._log.error("cairn: a block was not saved: %s", error)
-            self._give_slot(slot)
-            return None
-        return slot
-
-    def _put(self, puts: list[Put], engine_blocks: int) -> None:
-        """engine_blocks: that each of them has."""
-        errors: list[Error | None] = [None] * len(puts)
-        started = time.perf_counter()
-        try:
-            space = self._session.space
-            if space is not None:
-                if self._tap is not None:
-                    self._tap.before_puts(space)
-                results = space.put_batch(puts, timeout=self._settings.save_timeout)
-                if self._tap is not None:
-                    self._tap.after_puts(puts[0].key)
-                errors = [result.error for result in results]
-                good = [result for result in results if result.error is None]
-                self._count(
-                    saved_blocks=len(good) * engine_blocks,
-                    saved_bytes=sum(x.image_bytes for x in good if not x.is_duplicate),
-                )
-        except Error as raised:
-            errors = [raised] * len(puts)
-        finally:
-            for put in puts:
-                self._give_slot(put.source)
-            self._count(put_seconds=time.perf_counter() - started)
-        for error in errors:
-            if error is not None:
-                self._count(dropped_blocks=engine_blocks)
-                self._log.debug("cairn: a block was not saved: %s", error)
-
-    def _settle(self, put: Future[None]) -> None:
-        if not put.cancelled() and put.exception() is not None:
-            self._log.error("cairn: a block was not saved", exc_info=put.exception())
-
-    def _take_slot(self, slot_bytes: int) -> bytearray | None:
-        """None: as much is staged as may be. The save is given up; the engine does not wait."""
-        with self._changed:
-            if self._staged_bytes + slot_bytes > self._settings.staging_bytes:
-                return None
-            self._staged_bytes += slot_bytes
-            if free := self._free.get(slot_bytes):
-                return free.pop()
-        return bytearray(slot_bytes)
-
-    def _give_slot(self, slot: bytearray) -> None:
-        with self._changed:
-            self._staged_bytes -= len(slot)
-            self._free.setdefault(len(slot), []).append(slot)
 
     def _count(self, **amounts: float) -> None:
         with self._changed:

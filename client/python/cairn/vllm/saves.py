@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step has computed, on its way into the store: copied when the step is over, and put on a
+thread beside the next ones. What has no room is dropped and counted; the engine does not wait."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+from .. import paged
+from .._session import Session
+from ..errors import Error
+from ..space import Space
+from ..transfer import Put
+from .group import GroupPart
+from .plan import Save
+from .settings import Settings
+from .tap import Tap
+
+
+class Saves(abc.ABC):
+    """Calls come from the engine's thread. count: adds amounts to the figures."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        groups: Sequence[GroupPart],
+        log: logging.Logger,
+        count: Callable[..., None],
+    ) -> None:
+        self._session, self._settings, self._groups = session, settings, groups
+        self._log, self._count = log, count
+        self._puts = ThreadPoolExecutor(1, "cairn-put")
+
+    @abc.abstractmethod
+    def stage(self, saves: Sequence[Save]) -> None:
+        """Copies them; from then on the engine may do with its blocks what it wants."""
+
+    def drain(self) -> None:
+        """Waits until what is staged is put, or given up; each put has a deadline."""
+        self._puts.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """Puts what is staged for as long as one put may take; then the rest is given up."""
+        ended = threading.Event()
+        self._puts.submit(ended.set)
+        ended.wait(self._settings.save_timeout)
+        self._puts.shutdown(cancel_futures=True)
+
+    def _submit(self, put: Callable[..., None], *arguments: Any) -> None:
+        self._puts.submit(put, *arguments).add_done_callback(self._settle)
+
+    def _settle(self, put: Future[None]) -> None:
+        if not put.cancelled() and put.exception() is not None:
+            self._log.error("cairn: a block was not saved", exc_info=put.exception())
+
+    def _drop(self, save: Save, index: int) -> None:
+        """Its blocks from that key on: nor are those behind one saved that is not, they would hang
+        on nothing."""
+        first = index * (len(save.blocks[0]) // len(save.keys))
+        rest = [block for table in save.blocks for block in table[first:]]
+        self._count(dropped_blocks=len(rest) - rest.count(paged.SKIPPED))
+
+
+class HostSaves(Saves):
+    """Out of host memory, by copies in it."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        groups: Sequence[GroupPart],
+        log: logging.Logger,
+        count: Callable[..., None],
+        tap: Tap | None,
+    ) -> None:
+        super().__init__(session, settings, groups, log, count)
+        self._tap = tap
+        self._lock = threading.Lock()
+        self._staged_bytes = 0  # these are guarded by _lock
+        self._free: dict[int, list[bytearray]] = {}  # by their lengths
+
+    def stage(self, saves: Sequence[Save]) -> None:
+        for save in saves:
+            self._stage(save)
+
+    def _stage(self, save: Save) -> None:
+        ratio = len(save.blocks[0]) // len(save.keys)
+        for i in range(len(save.keys)):
+            puts = self._copies(save, i, ratio)
+            if puts is None:
+                return self._drop(save, i)
+            self._submit(self._put, puts, ratio)
+
+    def _copies(self, save: Save, index: int, ratio: int) -> list[Put] | None:
+        """Puts of the groups of a block, out of copies. None: there is no room for them."""
+        puts: list[Put] = []
+        space = self._session.space
+        for group, blocks in zip(self._groups, save.blocks, strict=True):
+            table = blocks[index * ratio : (index + 1) * ratio]
+            if paged.SKIPPED in table:  # the engine has let go of some of it
+                continue
+            slot = None if space is None else self._gather(space, group, table)
+            if space is None or slot is None:
+                for put in puts:
+                    self._give_slot(put.source)
+                return None
+            parent = save.keys[index - 1] if index else save.parent
+            position = save.first_position + index * space.spec.tokens_per_block
+            key, is_derived = save.keys[index], save.is_derived
+            puts.append(Put(key, None, None, parent, position, group.part, is_derived, source=slot))
+        return puts
+
+    def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
+        """A copy of a block. None: it is not saved."""
+        slot = self._take_slot(space.source_bytes(group.part))
+        if slot is None:
+            return None
+        try:
+            paged.gather(space, group.cache, group.table(table), slot, part=group.part)
+        except Error as error:
+            self._log.error("cairn: a block was not saved: %s", error)
+            self._give_slot(slot)
+            return None
+        return slot
+
+    def _put(self, puts: list[Put], engine_blocks: int) -> None:
+        """engine_blocks: that each of them has."""
+        errors: list[Error | None] = [None] * len(puts)
+        started = perf_counter()
+        try:
+            space = self._session.space
+            if space is not None:
+                if self._tap is not None:
+                    self._tap.before_puts(space)
+                results = space.put_batch(puts, timeout=self._settings.save_timeout)
+                if self._tap is not None:
+                    self._tap.after_puts(puts[0].key)
+                errors = [result.error for result in results]
+                good = [result for result in results if result.error is None]
+                self._count(
+                    saved_blocks=len(good) * engine_blocks,
+                    saved_bytes=sum(x.image_bytes for x in good if not x.is_duplicate),
+                )
+        except Error as raised:
+            errors = [raised] * len(puts)
+        finally:
+            for put in puts:
+                self._give_slot(put.source)
+            self._count(put_seconds=perf_counter() - started)
+        for error in errors:
+            if error is not None:
+                self._count(dropped_blocks=engine_blocks)
+                self._log.debug("cairn: a block was not saved: %s", error)
+
+    def _take_slot(self, slot_bytes: int) -> bytearray | None:
+        """None: as much is staged as may be. The save is given up."""
+        with self._lock:
+            if self._staged_bytes + slot_bytes > self._settings.staging_bytes:
+                return None
+            self._staged_bytes += slot_bytes
+            if free := self._free.get(slot_bytes):
+                return free.pop()
+        return bytearray(slot_bytes)
+
+    def _give_slot(self, slot: bytearray) -> None:
+        with self._lock:
+            self._staged_bytes -= len(slot)
+            self._free.setdefault(len(slot), []).append(slot)
