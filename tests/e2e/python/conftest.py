@@ -67,6 +67,20 @@ def make_engine(request):
     return build
 
 
+@pytest.fixture
+def device():
+    """An emulated one, and a stand-in for torch over it, both whole again at the end."""
+    import fake_torch
+
+    if not fake_torch.is_there():
+        pytest.skip("the library has no emulated device")
+    fake_torch.install()
+    fake_torch.waits.clear()
+    yield
+    fake_torch.fail()
+    fake_torch.faults.room = None
+
+
 def open_space(client, recipe="raw", dtype="bf16", **changed):
     """A space that no other test has."""
     group = cairn.KvGroup(LAYERS, HEADS, DIM, rope=cairn.Rope("half", DIM, 10000.0))

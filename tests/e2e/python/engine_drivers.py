@@ -11,6 +11,7 @@ import threading
 import time
 
 import fake_sglang
+import fake_torch
 import fake_vllm
 import fake_vllm_engine
 import fake_vllm_tier
@@ -247,3 +248,5 @@ CONNECTORS = {
     "lmcache": Lmcache,
     "sglang": Sglang,
 }
+if fake_torch.is_there():  # the others move host memory
+    CONNECTORS = {name: one for name, one in CONNECTORS.items() if issubclass(one, Vllm)}

@@ -126,6 +126,7 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
     config = SimpleNamespace(
         model_config=model,
         kv_transfer_config=transfer,
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=512),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tensor, pipeline_parallel_size=1, world_size=1, rank=0
         ),

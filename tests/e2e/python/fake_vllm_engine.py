@@ -4,11 +4,15 @@ real one, on a cache of numpy arrays.
 
 Where there are several groups of layers they share memory and numbers of blocks, and what is out of
 a group's window is let go of, as the hybrid manager does. Ranks have their heads and layers, in
-arrays of their own, and their answers are put together as vLLM's KVOutputAggregator does."""
+arrays of their own, and their answers are put together as vLLM's KVOutputAggregator does.
+
+Where the library has an emulated device the cache lies there, and what a step computes is put on the
+engine's stream: it is done when the engine looks at its results."""
 
 import functools
 from types import SimpleNamespace
 
+import fake_torch
 import numpy as np
 from fake_vllm import (
     ALL_LAYERS,
@@ -43,6 +47,11 @@ class Rank:
         memory = [
             np.full((block_count, heads, ENGINE, 2 * DIM), 9, np.uint16) for _ in range(count)
         ]
+        self.is_on_device, tensors = fake_torch.is_there(), {}
+        if self.is_on_device:
+            fake_torch.install()
+            tensors = {id(one.values): one for one in map(fake_torch.Tensor.of, memory)}
+            memory = [one.values for one in tensors.values()]
         self.layers = {}  # of each of its layers the group and the array, which groups share
         for g, (layers, _) in enumerate(groups):
             here = [layer for layer in layers if layer in mine]
@@ -51,17 +60,27 @@ class Rank:
         self.connector = connector_class(config, "worker", cache_config)
         this_rank[0] = tensor
         self.connector.register_kv_caches(
-            {layer_name(layer): array for layer, (_, array) in self.layers.items()}
+            {
+                layer_name(layer): tensors.get(id(array), array)
+                for layer, (_, array) in self.layers.items()
+            }
         )
 
-    def compute(self, layer, kv, blocks, windows, first, count):
+    def compute(self, layer, kv, blocks, windows, first, count, found):
         """A layer of a request's tokens, on what is in the cache of those before `first`, which may
-        be wrong: what then."""
-        found = self.wrong(kv, blocks, windows, first, [layer])
+        be wrong: then it is found."""
         group, array = self.layers[layer]
-        for i in range(first, first + count):
-            array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
-        return found
+        blocks = [list(table) for table in blocks]
+
+        def act():
+            found.extend(self.wrong(kv, blocks, windows, first, [layer]))
+            for i in range(first, first + count):
+                array[blocks[group][i // ENGINE]][:, i % ENGINE] = kv[i, layer, self.heads]
+
+        if self.is_on_device:
+            fake_torch.current_stream().put(act)
+        else:
+            act()
 
     def attend(self, step):
         """A forward, of all of a step's (kv, blocks, first, count) at once. Layers of one group have
@@ -269,8 +288,8 @@ class Engine:
             rank.connector.wait_for_layer_load(layer_name(layer))
             for request, tokens in scheduled.items():
                 kv, first = self._kv[request.request_id], request.num_computed_tokens
-                found = rank.compute(layer, kv, request.blocks, self.windows, first, tokens)
-                self._found.setdefault(request, []).extend(found)
+                found = self._found.setdefault(request, [])
+                rank.compute(layer, kv, request.blocks, self.windows, first, tokens, found)
 
     def _each(self, do):
         for rank in self.ranks:
@@ -314,6 +333,8 @@ class Engine:
         )
 
     def _update(self, output):
+        if self.ranks[0].is_on_device:
+            fake_torch.current_stream().synchronize()
         found, self._found = self._found, {}
         for request in self.waiting + self.running:
             if not request.is_loading and request not in self.running:

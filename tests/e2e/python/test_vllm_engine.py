@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import fake_torch
 import fake_vllm
 import pytest
 from fake_vllm import ENGINE, Request, prompt
@@ -20,7 +21,7 @@ STORE = 128
 
 @pytest.fixture
 def settings(settings):
-    return settings | {"recipe": "exact"}
+    return settings | {"recipe": fake_torch.recipe("exact")}
 
 
 def test_a_second_engine_loads_what_the_first_computed(make_engine, settings):

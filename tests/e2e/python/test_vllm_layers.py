@@ -5,6 +5,7 @@ loads while the others are on their way."""
 import threading
 import time
 
+import fake_torch
 import fake_vllm
 import pytest
 from cairn import DeadlineExceededError, paged
@@ -18,7 +19,7 @@ STORE = 128
 
 @pytest.fixture
 def settings(settings):
-    return settings | {"recipe": "exact", "layer_wise": True}
+    return settings | {"recipe": fake_torch.recipe("exact"), "layer_wise": True}
 
 
 def run(engine, *requests):

@@ -20,17 +20,20 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._session import Session
 from .. import keys
+from ..errors import InvalidArgumentError
 from ..transfer import Part
+from .cuda import Cuda, Stream
 from .group import GroupPart
-from .layout import Shape, paged_cache
+from .layout import Shape, cuda_device, paged_cache
 from .lookup import Lookups
 from .model import layer_index, model_of, part_of
 from .plan import Plan
 from .scheduler import Scheduler
 from .settings import Settings
+from .staging import Staging
 from .stats import CairnPromMetrics, CairnStats
 from .tap import Tap
-from .worker import Worker
+from .worker import OnDevice, Worker
 
 log = init_logger("vllm.cairn")
 
@@ -101,6 +104,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def requires_kv_delivery(self) -> bool:
         return False  # a save that is lost is a miss later on
 
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """A graph of a whole forward would leave the waits for layers out."""
+        return bool(extra_config.get("layer_wise", False))
+
     # ------------------------------------------------------------------------ scheduler's side
 
     def on_new_request(self, request: Any) -> None:
@@ -151,16 +159,45 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         groups = self._kv_cache_config.kv_cache_groups
-        names = [group.layer_names for group in groups] if len(groups) > 1 else [kv_caches]
-        parts = [
-            self._group_part(i, {name: kv_caches[name] for name in of})
-            for i, of in enumerate(names)
-        ]
-        self._tap = self._tap_of(kv_caches, [part.part for part in parts])
+        of_groups = [group.layer_names for group in groups] if len(groups) > 1 else [kv_caches]
+        names = [sorted(of, key=layer_index) for of in of_groups]
+        number = cuda_device(next(iter(kv_caches.values())))
+        cuda = None if number is None else Cuda(number, log)
+        stream = None if cuda is None else cuda.open_stream()
+        parts = [self._group_part(i, of, kv_caches, stream) for i, of in enumerate(names)]
+        device = None
+        if cuda is not None and stream is not None:
+            arrays = [[kv_caches[name] for name in of] for of in names]
+            device = OnDevice(cuda, stream, self._staging(cuda, parts, arrays))
+        else:
+            self._tap = self._tap_of(kv_caches, [part.part for part in parts])
         self._layers = {name: i for i, name in enumerate(sorted(kv_caches, key=layer_index))}
         self._worker = Worker(
-            self._session, self._settings, parts, log, self._tap, self._is_layer_wise
+            self._session, self._settings, parts, log, self._tap, self._is_layer_wise, device
         )
+
+    def _staging(
+        self, cuda: Cuda, parts: list[GroupPart], arrays: list[list[Any]]
+    ) -> Staging | None:
+        if self._settings.capture is not None:
+            raise InvalidArgumentError(
+                "kv_connector_extra_config: capture records KV of host memory, and this engine's"
+                " lies on a CUDA device"
+            )
+        if not self._is_saving:
+            return None
+        tokens, room = self._model.geometry.store_tokens, self._settings.staging_bytes
+        staging = Staging(cuda, parts, arrays, self._shapes, tokens, room)
+        step = self._vllm_config.scheduler_config.max_num_batched_tokens
+        if staging.slot_count * tokens < step:
+            log.warning(
+                "cairn: staging_bytes holds %d tokens, and a step computes up to %d, for which it"
+                " takes %d: of longer steps blocks are not saved",
+                staging.slot_count * tokens,
+                step,
+                -(-step // tokens) * sum(room.slot_bytes for room in staging.rooms),
+            )
+        return staging
 
     def _tap_of(self, names: Iterable[str], parts: list[Part]) -> Tap | None:
         folder, of = self._settings.capture, self._vllm_config.compilation_config
@@ -176,18 +213,24 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             folder = os.path.join(folder, f"rank{parallel.rank}")
         return Tap(self._settings, folder, parts, layers, self._model.geometry.engine_tokens, log)
 
-    def _group_part(self, group: int, layers: dict[str, Any]) -> GroupPart:
+    def _group_part(
+        self, group: int, names: list[str], layers: dict[str, Any], stream: Stream | None
+    ) -> GroupPart:
         """What this worker has of a group."""
-        names, model = sorted(layers, key=layer_index), self._model
-        parallel = self._vllm_config.parallel_config
+        model, parallel = self._model, self._vllm_config.parallel_config
         rank = _tensor_rank(parallel)
         part = part_of(names, model, rank, parallel.tensor_parallel_size, group)
         cache = paged_cache(
             [layers[name] for name in names],
-            Shape(model.heads[group], model.dims[group]),
+            self._shapes[group],
             self._kernels(names[0]),
+            None if stream is None else stream.number,
         )
         return GroupPart(cache, part, model.geometry.engine_tokens // cache.tokens_per_block)
+
+    @property
+    def _shapes(self) -> list[Shape]:
+        return [Shape(*one) for one in zip(self._model.heads, self._model.dims, strict=True)]
 
     def _kernels(self, layer_name: str) -> str | None:
         """What vLLM's CPU backend calls its layout; None: it is another backend."""
@@ -252,8 +295,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         for side in (self._scheduler, self._worker):
             if side is not None:
                 side.close()
-        self._scheduler = self._worker = None
         self._session.close()
+        self._scheduler = self._worker = None  # what the session moved from and to stays so long
 
     def take_events(self) -> Iterable[Any]:
         return ()

@@ -26,21 +26,31 @@ class Shape:
     dim: int  # of K and of V
 
 
-def paged_cache(layers: Sequence[Any], shape: Shape, kernels: str | None) -> PagedCache:
+def paged_cache(
+    layers: Sequence[Any], shape: Shape, kernels: str | None, stream: int | None = None
+) -> PagedCache:
     """Describes the layers' arrays. kernels: the name that vLLM's CPU backend gives its layout, of
-    another backend None. InvalidArgumentError names a layout that is not known."""
-    try:
-        first = describe("the KV cache", layers[0])
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(
-            f"{error}: this connector moves KV of host memory only, as vLLM's CPU backend has it"
-        ) from None
-    if kernels is not None:
+    another backend None. stream: of arrays on a CUDA device, the one that moves use.
+    InvalidArgumentError names a layout that is not known."""
+    first = describe("the KV cache", layers[0], may_be_cuda=True)
+    if kernels is not None and first.cuda_device is None:
         tokens, k, v = _of_processor(first, shape, kernels)
         blocks = first.shape[0]
     else:
         blocks, tokens, k, v = _of_strides(first, shape)
-    return PagedCache(layers, tokens_per_block=tokens, block_count=blocks, k=k, v=v)
+    if first.cuda_device is not None and (k.dim != first.itemsize or min(first.strides) < 0):
+        raise _refuse("on a device the channels of a row are adjacent", first, shape)
+    return PagedCache(layers, tokens_per_block=tokens, block_count=blocks, k=k, v=v, stream=stream)
+
+
+def cuda_device(layer: Any) -> int | None:
+    """The number of the CUDA device that a layer's array lies on; None: it is in host memory."""
+    return describe("the KV cache", layer, may_be_cuda=True).cuda_device
+
+
+def block_axis(extents: Sequence[int]) -> int:
+    """Which axis of a layer's array counts blocks, where `paged_cache` knows it."""
+    return 1 if len(extents) == 5 and extents[0] == 2 else 0
 
 
 def _refuse(what: str, tensor: Tensor, shape: Shape) -> InvalidArgumentError:
@@ -115,10 +125,10 @@ def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Plac
         raise _refuse("it is neither packed nor K and V apart", tensor, shape)
     if (extents[0] == 2) == (extents[1] == 2):
         raise _refuse("K and V cannot be told from two blocks", tensor, shape)
-    plane = 0 if extents[0] == 2 else 1  # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
-    block, (token, head, dim) = strides[1 - plane], strides[2:]
+    axis = block_axis(extents)  # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
+    block, (token, head, dim) = strides[axis], strides[2:]
     k = Placement(block, head, token, dim)
-    v = Placement(block, head, token, dim, offset=strides[plane])
+    v = Placement(block, head, token, dim, offset=strides[1 - axis])
     if math.prod(extents) * item == 0:
         raise _refuse("it has no blocks", tensor, shape)
-    return extents[1 - plane], extents[2], k, v
+    return extents[axis], extents[2], k, v

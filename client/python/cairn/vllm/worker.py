@@ -13,31 +13,46 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._session import Session
 from .. import layerwise, paged
-from ..errors import Error
+from ..errors import Error, UnavailableError
 from ..space import Space
+from .cuda import Cuda, Stream
+from .device_saves import DeviceSaves
 from .group import GroupPart
 from .plan import Load, Plan
-from .saves import HostSaves
+from .saves import HostSaves, Saves
 from .settings import Settings
+from .staging import Staging
 from .tap import Tap
 
-LOAD_THREADS = 2
+LOAD_THREADS = 2  # one where the cache lies on a device, which takes a load at a time
 LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A worker's cache lies on `cuda`. stream: of its loads, which its groups' caches name. staging:
+    of one that saves."""
+
+    cuda: Cuda
+    stream: Stream
+    staging: Staging | None
 
 
 @dataclass
 class Ended:
     """Loads that have ended, well or not, those of them that were layer-wise, the engine's blocks
-    that failed, and whose they are."""
+    that failed, and whose they are. marks: of a device, behind what was put on it for them."""
 
     requests: set[str] = field(default_factory=set)
     layer_wise: set[str] = field(default_factory=set)
     failed_blocks: set[int] = field(default_factory=set)
     failed_requests: set[str] = field(default_factory=set)
+    marks: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -61,29 +76,36 @@ class Worker:
         log: logging.Logger,
         tap: Tap | None = None,
         is_layer_wise: bool = False,
+        device: OnDevice | None = None,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
-        self._tap = tap
+        self._tap, self._device = tap, device
         self._groups = groups
         self._is_layer_wise = is_layer_wise
         self._layer_loads: list[_LayerLoad] = []  # of this step
-        self._loads = ThreadPoolExecutor(LOAD_THREADS, "cairn-load")
+        self._loads = ThreadPoolExecutor(LOAD_THREADS if device is None else 1, "cairn-load")
         self._changed = threading.Condition()
         self._loading = 0  # all of these guarded by _changed
         self._ended = Ended()
         self._counts: Counter[str] = Counter()
-        self._saves = HostSaves(session, settings, groups, log, self._count, tap)
+        self._saves: Saves
+        if device is None or device.staging is None:
+            self._saves = HostSaves(session, settings, groups, log, self._count, tap)
+        else:
+            self._saves = DeviceSaves(session, settings, groups, log, self._count, device.staging)
 
     def step(self, plan: Plan) -> None:
         """A step's loads begin. Where it computes nothing, loads get its time."""
+        # Their blocks may be in use until all is over that the engine has put on its stream.
+        before = self._device.cuda.engine.mark() if plan.loads and self._device else None
         if self._is_layer_wise:
-            self._layer_loads += [self._begin_layers(load) for load in plan.loads]
+            self._layer_loads += [self._begin_layers(load, before) for load in plan.loads]
             return
         for load in plan.loads:
             with self._changed:
                 self._loading += 1
             deadline = time.monotonic() + self._settings.load_timeout
-            self._loads.submit(self._load, load, deadline)
+            self._loads.submit(self._load, load, deadline, before)
         if plan.is_idle:
             with self._changed:
                 if self._loading:
@@ -105,9 +127,13 @@ class Worker:
             self._count(save_seconds=time.perf_counter() - started)
 
     def take_ended(self) -> Ended:
+        """What the engine computes from now on comes after all that these loads still write."""
         with self._changed:
             ended, self._ended = self._ended, Ended()
-            return ended
+        if self._device is not None:
+            for mark in ended.marks:
+                self._device.cuda.engine.wait(mark)
+        return ended
 
     def take_counts(self) -> dict[str, float]:
         with self._changed:
@@ -128,11 +154,11 @@ class Worker:
 
     # ------------------------------------------------------------------------------------ loads
 
-    def _begin_layers(self, load: Load) -> _LayerLoad:
+    def _begin_layers(self, load: Load, before: Any) -> _LayerLoad:
         started, transfer, space = time.perf_counter(), None, self._session.space
         (group,), (blocks,) = self._groups, load.blocks
         try:
-            if space is not None:
+            if space is not None and self._waits(before):
                 transfer = layerwise.get(
                     space,
                     group.cache,
@@ -160,11 +186,11 @@ class Worker:
                 good, moved_bytes = next(bad, len(moved.statuses)), moved.wire_bytes
             self._ended_load(one.load, good, moved_bytes, one.started)
 
-    def _load(self, load: Load, deadline: float) -> None:
+    def _load(self, load: Load, deadline: float, before: Any) -> None:
         good, moved_bytes, started = 0, 0, time.perf_counter()
         try:
             space = self._session.space
-            if space is not None:
+            if space is not None and self._waits(before):
                 good = len(load.keys)
                 for group, blocks in zip(self._groups, load.blocks, strict=True):
                     count, wire_bytes = self._load_group(space, group, load, blocks, deadline)
@@ -173,7 +199,10 @@ class Worker:
                         break
         except Error as error:
             good = 0
-            self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
+            if self._device is not None and isinstance(error, UnavailableError):
+                self._device.cuda.lose(error)  # of the whole call: not the daemon
+            else:
+                self._log.warning("cairn: a load failed, its blocks are recomputed: %s", error)
         except Exception:  # whatever it is, the request must not wait for ever
             good = 0
             self._log.exception("cairn: a load failed, its blocks are recomputed")
@@ -194,14 +223,16 @@ class Worker:
             failed_blocks=len(failed),
             loaded_bytes=moved_bytes,
         )
-        if failed:
+        if failed and not (self._device is not None and self._device.cuda.is_lost):
             self._log.warning(
                 "cairn: %d of %d blocks of request %s were not loaded; they are recomputed",
                 len(failed),
                 wanted,
                 load.request_id,
             )
+        mark = None if self._device is None else self._device.stream.mark()
         with self._changed:
+            self._ended.marks.append(mark)
             self._ended.failed_blocks.update(failed)
             if failed:
                 self._ended.failed_requests.add(load.request_id)
@@ -234,6 +265,15 @@ class Worker:
         )
         bad = (i for i, status in zip(asked, moved.statuses, strict=True) if status != paged.OK)
         return next(bad, len(load.keys)), moved.wire_bytes
+
+    # ------------------------------------------------------------------------------------ the rest
+
+    def _waits(self, mark: Any) -> bool:
+        """What loads put on a device comes after the mark. False: it is lost."""
+        if self._device is None:
+            return True
+        self._device.stream.wait(mark)
+        return not self._device.cuda.is_lost
 
     def _count(self, **amounts: float) -> None:
         with self._changed:

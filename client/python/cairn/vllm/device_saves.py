@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves out of a CUDA device's memory: a step's blocks are copied there, in the order of the
+engine's stream, and encoded and put out of the copies."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .. import paged
+from .._session import Session
+from ..errors import Error, UnavailableError
+from ..space import Space
+from .group import GroupPart
+from .plan import Save
+from .saves import Saves
+from .settings import Settings
+from .staging import Staging
+
+PUT_KEYS = 16  # of a call: the library encodes eight while it sends the eight before
+
+
+class DeviceSaves(Saves):
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        groups: Sequence[GroupPart],
+        log: logging.Logger,
+        count: Callable[..., None],
+        staging: Staging,
+    ) -> None:
+        super().__init__(session, settings, groups, log, count)
+        self._staging = staging
+
+    def stage(self, saves: Sequence[Save]) -> None:
+        """Blocks of several saves are copied together. Waits for nothing."""
+        staging = self._staging
+        is_open = self._session.space is not None and not staging.cuda.is_lost
+        taken = [staging.take(len(save.keys) if is_open else 0) for save in saves]
+        copies: list[list[tuple[int, list[int]]]] = [[] for _ in self._groups]
+        for save, slots in zip(saves, taken, strict=True):
+            if len(slots) < len(save.keys):
+                self._drop(save, len(slots))
+            for of, group, tables in zip(copies, self._groups, _tables(save), strict=True):
+                of += [
+                    (slot, group.table(table))
+                    for slot, table in zip(slots, tables, strict=False)
+                    if paged.SKIPPED not in table  # the engine has let go of some of it
+                ]
+        if not any(copies):
+            return staging.give_back(sum(map(len, taken)))
+        try:
+            mark = staging.copy(copies)
+        except Exception as error:
+            staging.cuda.lose(error)
+            mark = None
+        for save, slots in zip(saves, taken, strict=True):
+            for first in range(0, len(slots), PUT_KEYS):
+                self._submit(self._put, save, first, slots[first : first + PUT_KEYS], mark)
+
+    def _put(self, save: Save, first: int, slots: list[int], mark: Any) -> None:
+        """Some of its keys, from `first` on, which have been copied to slots before the mark."""
+        started, saved, wanted = time.perf_counter(), 0, 0
+        deadline = time.monotonic() + self._settings.save_timeout
+        ratio = len(save.blocks[0]) // len(save.keys)
+        try:
+            for group, tables in enumerate(_tables(save)):
+                is_there = [paged.SKIPPED not in table for table in tables[first:][: len(slots)]]
+                wanted += sum(is_there)
+                for begin, end in _runs(is_there):
+                    run = slots[begin:end]
+                    saved += self._put_run(save, group, first + begin, run, mark, deadline, ratio)
+        except UnavailableError as error:  # of the whole call: the device, not the daemon
+            self._staging.cuda.lose(error)
+        except Error as error:
+            self._log.debug("cairn: blocks were not saved: %s", error)
+        finally:
+            self._staging.give_back(len(slots))
+            self._count(
+                put_seconds=time.perf_counter() - started,
+                dropped_blocks=(wanted - saved) * ratio,
+            )
+
+    def _put_run(
+        self,
+        save: Save,
+        group: int,
+        first: int,
+        slots: list[int],
+        mark: Any,
+        deadline: float,
+        ratio: int,
+    ) -> int:
+        """How many of the keys, as many as slots, the store has taken."""
+        space: Space | None = self._session.space
+        left = deadline - time.monotonic()
+        if space is None or left <= 0 or self._staging.cuda.is_lost:
+            return 0
+        self._staging.stream.wait(mark)
+        moved = paged.put(
+            space,
+            self._staging.caches[group],
+            save.keys[first : first + len(slots)],
+            self._staging.rooms[group].table(slots),
+            parent=save.keys[first - 1] if first else save.parent,
+            first_position=save.first_position + first * space.spec.tokens_per_block,
+            part=self._groups[group].part,
+            is_derived=save.is_derived,
+            timeout=left,
+        )
+        good = sum(status == paged.OK for status in moved.statuses)
+        self._count(saved_blocks=good * ratio, saved_bytes=moved.wire_bytes)
+        return good
+
+
+def _tables(save: Save) -> list[list[list[int]]]:
+    """Of each group, of each key the engine's blocks."""
+    ratio = len(save.blocks[0]) // len(save.keys)
+    return [
+        [blocks[i : i + ratio] for i in range(0, len(blocks), ratio)] for blocks in save.blocks
+    ]
+
+
+def _runs(is_there: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Begins and ends of those that are, one behind another."""
+    begin = 0
+    for i in range(len(is_there) + 1):
+        if i == len(is_there) or not is_there[i]:
+            if begin < i:
+                yield begin, i
+            begin = i + 1

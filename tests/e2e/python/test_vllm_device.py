@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vLLM connector where KV lies on a CUDA device, which is emulated, and torch a stand-in whose
+streams do things as late as they may: what is loaded is what was computed, in every layout, and the
+engine goes on whatever the device does."""
+
+import dataclasses
+import functools
+import logging
+import threading
+import time
+
+import cairn
+import fake_torch
+import fake_vllm
+import numpy as np
+import pytest
+from cairn import InvalidArgumentError, Part, ResourceExhaustedError, paged
+from conftest import PATIENT, open_space
+from own_daemon import OwnDaemon
+
+fake_vllm.install()
+
+from cairn.vllm import device_saves  # noqa: E402
+from cairn.vllm.cuda import Cuda  # noqa: E402
+from cairn.vllm.group import GroupPart  # noqa: E402
+from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
+from cairn.vllm.plan import Load, Plan, Save  # noqa: E402
+from cairn.vllm.settings import Settings  # noqa: E402
+from cairn.vllm.staging import Staging  # noqa: E402
+from cairn.vllm.worker import OnDevice, Worker  # noqa: E402
+
+LAYERS, HEADS, DIM, TOKENS = 4, 2, 64, 16
+STORE = 32  # tokens: two blocks of the engine's
+BLOCKS = 8
+log = logging.getLogger("vllm.cairn")
+
+
+def packed(letters):
+    """[blocks, heads, tokens, K then V] of each layer, where memory has the axes in that order."""
+    extents = {"L": LAYERS, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": 2 * DIM}
+    whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
+    ordered = whole.values.transpose([letters.index(one) for one in "LBHNC"])
+    return [fake_torch.Tensor(ordered[i]) for i in range(LAYERS)]
+
+
+def apart(letters):
+    """K and V (P) apart, by shape [P, blocks, tokens, heads, dim] or [blocks, P, …]."""
+    extents = {"P": 2, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": DIM}
+    shape = "BPNHC" if letters[0] == "B" else "PBNHC"
+    layers = []
+    for _ in range(LAYERS):
+        whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
+        ordered = whole.values.transpose([letters.index(one) for one in shape])
+        layers.append(fake_torch.Tensor(ordered))
+    return layers
+
+
+LAYOUTS = {  # since 0.26, and before: FlashAttention's and FlashInfer's, NHD and HND
+    **{letters: packed for letters in ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")},
+    **{letters: apart for letters in ("PBNHC", "PBHNC", "BPNHC", "BPHNC")},
+}
+
+
+class _Session:
+    def __init__(self, space):
+        self.space = space
+
+
+class Rank:
+    """A worker without an engine, and its arrays."""
+
+    def __init__(self, space, layers, slots=4, **settings):
+        self.settings = Settings("127.0.0.1:1", **(PATIENT | settings))
+        self.cuda = Cuda(0, log)
+        self.stream = self.cuda.open_stream()
+        self.layers, shape = layers, Shape(HEADS, DIM)
+        cache = paged_cache(layers, shape, None, self.stream.number)
+        assert (cache.tokens_per_block, cache.block_count) == (TOKENS, BLOCKS)
+        groups = [GroupPart(cache, Part(), 1)]
+        room = slots * space.source_bytes() + 1
+        self.staging = Staging(self.cuda, groups, [layers], [shape], STORE, room)
+        on_device = OnDevice(self.cuda, self.stream, self.staging)
+        self.worker = Worker(_Session(space), self.settings, groups, log, device=on_device)
+
+    def compute(self, blocks, seed):
+        """On the engine's stream: as a step does, which is not over when it has been planned."""
+        for i, layer in enumerate(self.layers):
+            for block in blocks:
+                act = functools.partial(write, layer, block, values_of(seed, i, block))
+                fake_torch.current_stream().put(act)
+
+    def wrong(self, blocks, seed, computed):
+        """Which are not as those that were computed."""
+        fake_torch.current_stream().synchronize()
+        return [
+            block
+            for block, was in zip(blocks, computed, strict=True)
+            if not all(
+                np.array_equal(read(one, block), values_of(seed, i, was))
+                for i, one in enumerate(self.layers)
+            )
+        ]
+
+    def save(self, keys, blocks):
+        self.worker.save(Plan(saves=[Save(keys, [blocks], None, 0, False)]))
+
+    def allow(self, **seconds):
+        settings = dataclasses.replace(self.settings, **seconds)
+        self.worker._settings = self.worker._saves._settings = settings
+
+    def load(self, keys, blocks):
+        """The engine's blocks that failed."""
+        self.worker.step(Plan(loads=[Load("r", keys, [blocks], None)]))
+        return self.end()
+
+    def end(self):
+        while True:
+            self.worker.step(Plan(is_idle=True))
+            ended = self.worker.take_ended()
+            if ended.requests:
+                return ended.failed_blocks
+
+
+def planes(layer, block):
+    """K and V [heads, tokens, dim] of a block."""
+    if len(layer.shape) == 4:
+        return layer.values[block][..., :DIM], layer.values[block][..., DIM:]
+    both = layer.values[:, block] if layer.shape[0] == 2 else layer.values[block]
+    return both[0].swapaxes(0, 1), both[1].swapaxes(0, 1)
+
+
+def write(layer, block, values):
+    for plane, given in zip(planes(layer, block), values, strict=True):
+        plane[...] = given
+
+
+def read(layer, block):
+    return np.stack(planes(layer, block))
+
+
+def values_of(seed, layer, block):
+    rng = np.random.default_rng((seed, layer, block))
+    values = rng.standard_normal((2, HEADS, TOKENS, DIM), np.float32)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.fixture
+def space(client):
+    with open_space(client, "exact", tokens_per_block=STORE) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make(device, space, request):
+    def build(layout="LBHNC", **more):
+        rank = Rank(more.pop("space", space), LAYOUTS[layout](layout), **more)
+        request.addfinalizer(lambda: fake_torch.fail() or rank.worker.close())
+        return rank
+
+    return build
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_blocks_come_back_as_they_were_in_every_layout(make, space, layout):
+    rank, keys = make(layout), space.keys(range(3 * STORE))
+    rank.compute(range(6), 1)
+    rank.save(keys, [5, 0, 2, 1, 4, 3])
+    rank.compute(range(8), 2)  # the engine uses them anew at once
+    rank.worker.drain()
+    assert rank.worker.take_counts()["saved_blocks"] == 6
+    other = make("BHLNC")  # engines of other layouts share them
+    for one, table in ((rank, [7, 6, 3, 2, paged.SKIPPED, 5]), (other, [0, 1, 2, 3, 4, 5])):
+        one.compute(range(8), 3)  # of a step that is not over, and had them before
+        assert one.load(keys, table) == set()
+        there = [i for i, block in enumerate(table) if block != paged.SKIPPED]
+        computed = [[5, 0, 2, 1, 4, 3][i] for i in there]
+        assert one.wrong([table[i] for i in there], 1, computed) == []
+    assert rank.wrong([0, 1, 4], 3, [0, 1, 4]) == [], "no other block was touched"
+
+
+def test_who_waits_for_whom(make, space):
+    rank, keys, engine = make(), space.keys(range(STORE)), 0
+    rank.compute([1, 2], 1)
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert fake_torch.waits == [(rank.staging.stream.number, engine)]
+    fake_torch.waits.clear()
+    rank.load(keys, [3, 4])
+    assert fake_torch.waits == [(rank.stream.number, engine), (engine, rank.stream.number)]
+    assert 0 not in (rank.stream.number, rank.staging.stream.number), "the default one"
+
+
+def test_a_step_does_not_wait_for_its_saves(make, space):
+    """More than the staging has room for is dropped."""
+    rank, keys = make(slots=2), space.keys(range(4 * STORE))
+    may_go_on = threading.Event()
+    rank.worker._saves._puts.submit(may_go_on.wait, 10)
+    rank.compute(range(8), 1)
+    began = time.monotonic()
+    rank.save(keys[:3], [0, 1, 2, 3, 4, 5])
+    rank.save(keys[3:], [6, 7])
+    assert rank.worker.take_counts()["dropped_blocks"] == 4 and time.monotonic() - began < 5
+    may_go_on.set()
+    rank.worker.drain()
+    assert rank.worker.take_counts()["saved_blocks"] == 4
+    assert rank.load(keys[:2], [3, 2, 1, 0]) == set()
+    assert rank.wrong([3, 2, 1, 0], 1, [0, 1, 2, 3]) == []
+
+
+def test_slots_go_round(make, space):
+    rank, keys, table = make(slots=3), space.keys(range(8 * STORE)), [4, 1, 6, 3]
+    for i in range(0, 8, 2):
+        rank.compute(table, i)
+        rank.save(keys[i : i + 2], table)
+        rank.compute(table, 99)
+        rank.worker.drain()
+    for i in range(0, 8, 2):
+        assert rank.load(keys[i : i + 2], [0, 2, 5, 7]) == set()
+        assert rank.wrong([0, 2, 5, 7], i, table) == []
+
+
+def test_a_chain_is_put_in_calls_that_follow_one_another(make, space, monkeypatch):
+    rank, keys, calls, put = make(), space.keys(range(4 * STORE)), [], paged.put
+
+    def noted(to, cache, some, blocks, **more):
+        calls.append((some, more["parent"], more["first_position"], more["is_derived"]))
+        return put(to, cache, some, blocks, **more)
+
+    monkeypatch.setattr(paged, "put", noted)
+    monkeypatch.setattr(device_saves, "PUT_KEYS", 2)
+    rank.compute(range(6), 1)
+    save = Save(keys[1:], [[0, 1, 2, 3, 4, 5]], keys[0], STORE, True)
+    rank.worker.save(Plan(saves=[save]))
+    rank.worker.drain()
+    assert calls == [
+        (keys[1:3], keys[0], STORE, True),
+        (keys[3:], keys[2], 3 * STORE, True),
+    ]
+    # Which a lossless space does not take: the step does not notice.
+    counts = rank.worker.take_counts()
+    assert counts["dropped_blocks"] == 6 and counts["saved_blocks"] == 0
+
+
+def test_blocks_that_a_group_has_let_go_of_are_left_out(make, space):
+    rank, keys = make(), space.keys(range(3 * STORE))
+    rank.compute(range(6), 1)
+    rank.save(keys, [0, 1, paged.SKIPPED, 3, 4, 5])
+    rank.worker.drain()
+    assert [space.contains([key])[0] for key in keys] == [True, False, True]
+    assert rank.load(keys[2:], [6, 7]) == set() and rank.wrong([6, 7], 1, [4, 5]) == []
+
+
+def test_a_load_that_is_given_up_is_over_before_what_comes_later(make, space):
+    rank, keys = make(load_timeout=0.3), space.keys(range(STORE))
+    rank.compute([1, 2], 1)
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    fake_torch.waits.clear()
+    fake_torch.fail(hangs=True)
+    began = time.monotonic()
+    assert rank.load(keys, [3, 4]) == {3, 4} and time.monotonic() - began < 10
+    assert fake_torch.waits[-1] == (0, rank.stream.number), "what computes them anew waits for it"
+    assert not rank.cuda.is_lost
+    fake_torch.fail()
+    rank.allow(load_timeout=20.0)
+    assert rank.load(keys, [5, 6]) == set() and rank.wrong([5, 6], 1, [1, 2]) == []
+
+
+def test_a_device_that_is_lost_is_said_once(make, space, caplog):
+    rank, keys = make(), space.keys(range(STORE))
+    rank.compute([1, 2], 1)
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    fake_torch.fail(is_dead=True)
+    for _ in range(3):
+        assert rank.load(keys, [3, 4]) == {3, 4}
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert rank.worker.take_counts()["dropped_blocks"] == 2
+    assert caplog.text.count("nothing is cached any more") == 1
+    assert caplog.text.count("were not loaded") == 1, "of the load that met it"
+
+
+def test_puts_that_meet_it_first_say_it(make, space, caplog):
+    rank, keys = make(), space.keys(range(3 * STORE))
+    fake_torch.fail(is_dead=True)
+    for key in keys:
+        rank.save([key], [1, 2])
+        rank.worker.drain()
+    assert rank.worker.take_counts()["dropped_blocks"] == 6
+    assert caplog.text.count("nothing is cached any more") == 1
+
+
+def test_streams_that_fail_lose_the_device(make, space, caplog, monkeypatch):
+    rank, keys = make(), space.keys(range(STORE))
+
+    def broken(*arguments, **more):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(fake_torch.Stream, "record_event", broken)
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert rank.load(keys, [3, 4]) == {3, 4}
+    assert rank.worker.take_counts()["dropped_blocks"] == 2
+    assert caplog.text.count("nothing is cached any more") == 1 and "illegal memory access" in caplog.text
+
+
+def test_copies_that_fail_lose_the_device(make, space, caplog, monkeypatch):
+    rank, keys = make(), space.keys(range(STORE))
+    rank.cuda._torch = object()
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert rank.worker.take_counts()["dropped_blocks"] == 2 and "nothing is cached any more" in caplog.text
+    assert rank.staging._used == 0
+
+
+@pytest.fixture
+def own(device, bin_dir):
+    """A daemon of the test's own, and a space of it."""
+    with OwnDaemon(bin_dir) as daemon:
+        daemon.start()
+        with cairn.connect(daemon.control, data=daemon.data) as client:
+            with open_space(client, "exact", tokens_per_block=STORE) as space:
+                yield daemon, space
+
+
+def test_a_daemon_that_is_gone_loses_no_device(own, make):
+    daemon, space = own
+    rank, keys = make(space=space), space.keys(range(STORE))
+    rank.compute([1, 2], 1)
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert rank.worker.take_counts()["saved_blocks"] == 2
+    rank.allow(load_timeout=1.0, save_timeout=1.0)
+    daemon.kill()
+    assert rank.load(keys, [3, 4]) == {3, 4}
+    rank.save(keys, [1, 2])
+    rank.worker.drain()
+    assert rank.worker.take_counts()["dropped_blocks"] == 2 and not rank.cuda.is_lost
+
+
+def test_a_frozen_put_delays_no_load(own, make):
+    """Loads and puts have movers of their own."""
+    daemon, space = own
+    rank = make(space=space)
+    keys = space.keys(range(2 * STORE))
+    rank.compute(range(4), 1)
+    rank.save(keys[:1], [0, 1])
+    rank.worker.drain()
+    assert rank.load(keys[:1], [4, 5]) == set()  # which makes a mover
+    rank.allow(load_timeout=0.5)
+    daemon.freeze()
+    rank.save(keys[1:], [2, 3])
+    time.sleep(0.2)  # until it is at it
+    began = time.monotonic()
+    assert rank.load(keys[:1], [6, 7]) == {6, 7}
+    assert time.monotonic() - began < 5
+    daemon.thaw()
+
+
+def test_staging_without_room(make, space):
+    one = space.source_bytes()
+    with pytest.raises(InvalidArgumentError, match=f"staging_bytes is 1, and one block of 32 tokens takes {one}"):
+        make(slots=0)
+    fake_torch.faults.room = one
+    with pytest.raises(ResourceExhaustedError, match="staging_bytes"):
+        make(slots=4)
+
+
+def test_rows_whose_channels_lie_apart(device):
+    layers = [fake_torch.Tensor.of(np.zeros((BLOCKS, HEADS, 2 * DIM, TOKENS), np.uint16)) for _ in "12"]
+    turned = [fake_torch.Tensor(layer.values.swapaxes(2, 3)) for layer in layers]
+    with pytest.raises(InvalidArgumentError, match="the channels of a row are adjacent"):
+        paged_cache(turned, Shape(HEADS, DIM), None, 5)
