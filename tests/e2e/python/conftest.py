@@ -76,6 +76,7 @@ def device():
         pytest.skip("the library has no emulated device")
     fake_torch.install()
     fake_torch.waits.clear()
+    fake_torch.copies.clear()
     yield
     fake_torch.fail()
     fake_torch.faults.room = None

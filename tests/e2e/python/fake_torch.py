@@ -17,6 +17,7 @@ from cairn import _ffi
 from fake_modules import install_modules
 
 waits = []  # numbers of streams, those that waited and those of the marks; an engine's is 0
+copies = []  # the shapes of what blocks were copied out of
 faults = types.SimpleNamespace(room=None)  # bytes that the device has room for; None: enough
 
 _numbers = itertools.count(1)
@@ -43,8 +44,9 @@ class Tensor:
 
     device = "cuda:0"
 
-    def __init__(self, values):
-        self.values = values
+    def __init__(self, values, whole=None):
+        """whole: the piece of memory that it lies in."""
+        self.values, self._whole = values, values if whole is None else whole
 
     @staticmethod
     def of(values):
@@ -58,6 +60,9 @@ class Tensor:
         made = Tensor(np.frombuffer(memory, values.dtype).reshape(values.shape))
         made.values[...] = values
         return made
+
+    def view(self, values):
+        return Tensor(values, self._whole)
 
     @property
     def shape(self):
@@ -74,10 +79,19 @@ class Tensor:
         place = [slice(None)] * self.values.ndim
         place[axis] = slice(first, first + count)
         assert first >= 0 and first + count <= self.shape[axis]
-        return Tensor(self.values[tuple(place)])
+        return self.view(self.values[tuple(place)])
 
     def __getitem__(self, index):
-        return Tensor(self.values[index])
+        return self.view(self.values[index])
+
+    def stride(self):
+        return tuple(step // self.values.itemsize for step in self.values.strides)
+
+    def storage_offset(self):
+        return (self.values.ctypes.data - self._whole.ctypes.data) // self.values.itemsize
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: self._whole.ctypes.data)
 
     def __dlpack_device__(self):
         return (2, 0)
@@ -161,11 +175,19 @@ def empty(shape, dtype, device):
     return Tensor.of(values)
 
 
+def as_strided(tensor, shape, strides, offset):
+    flat = tensor._whole.reshape(-1)
+    assert offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) < flat.size
+    steps = [step * flat.itemsize for step in strides]
+    return tensor.view(np.lib.stride_tricks.as_strided(flat[offset:], shape, steps))
+
+
 def index_select(source, axis, index, out):
     def act():
         out.values[...] = source.values.take(index.values, axis)
 
     assert out.shape[axis] == index.shape[0]
+    copies.append(source.shape)
     current_stream().put(act)
 
 
@@ -175,6 +197,7 @@ def install():
             "int64": "int64",
             "empty": empty,
             "tensor": tensor,
+            "as_strided": as_strided,
             "index_select": index_select,
             "inference_mode": lambda mode: contextlib.nullcontext(),
         },

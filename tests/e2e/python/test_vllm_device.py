@@ -40,7 +40,7 @@ def packed(letters):
     extents = {"L": LAYERS, "B": BLOCKS, "H": HEADS, "N": TOKENS, "C": 2 * DIM}
     whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
     ordered = whole.values.transpose([letters.index(one) for one in "LBHNC"])
-    return [fake_torch.Tensor(ordered[i]) for i in range(LAYERS)]
+    return [whole.view(ordered[i]) for i in range(LAYERS)]
 
 
 def apart(letters):
@@ -51,7 +51,7 @@ def apart(letters):
     for _ in range(LAYERS):
         whole = fake_torch.Tensor.of(np.zeros([extents[one] for one in letters], np.uint16))
         ordered = whole.values.transpose([letters.index(one) for one in shape])
-        layers.append(fake_torch.Tensor(ordered))
+        layers.append(whole.view(ordered))
     return layers
 
 
@@ -168,6 +168,8 @@ def test_blocks_come_back_as_they_were_in_every_layout(make, space, layout):
     rank.compute(range(8), 2)  # the engine uses them anew at once
     rank.worker.drain()
     assert rank.worker.take_counts()["saved_blocks"] == 6
+    copies = 1 if layout[0] in "LB" and "P" not in layout else LAYERS  # in one piece of memory
+    assert len(fake_torch.copies) == copies
     other = make("BHLNC")  # engines of other layouts share them
     for one, table in ((rank, [7, 6, 3, 2, paged.SKIPPED, 5]), (other, [0, 1, 2, 3, 4, 5])):
         one.compute(range(8), 3)  # of a step that is not over, and had them before
@@ -369,6 +371,6 @@ def test_staging_without_room(make, space):
 
 def test_rows_whose_channels_lie_apart(device):
     layers = [fake_torch.Tensor.of(np.zeros((BLOCKS, HEADS, 2 * DIM, TOKENS), np.uint16)) for _ in "12"]
-    turned = [fake_torch.Tensor(layer.values.swapaxes(2, 3)) for layer in layers]
+    turned = [layer.view(layer.values.swapaxes(2, 3)) for layer in layers]
     with pytest.raises(InvalidArgumentError, match="the channels of a row are adjacent"):
         paged_cache(turned, Shape(HEADS, DIM), None, 5)

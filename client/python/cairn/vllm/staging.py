@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from ..paged import PagedCache
 from .cuda import Cuda
 from .group import GroupPart
 from .layout import Shape, block_axis, paged_cache
@@ -17,19 +18,40 @@ Copies = Sequence[tuple[int, list[int]]]  # slots, and blocks of an engine's cac
 
 
 class Room:
-    """Of a group: arrays of the device with `slots` times the engine's blocks of a store's block."""
+    """Of a group: arrays on the device with `blocks` of the engine's for each of the slots."""
 
-    def __init__(self, group: GroupPart, sources: Sequence[Any], blocks: int) -> None:
-        self.group, self.sources, self.blocks = group, sources, blocks
-        self.axis = block_axis(sources[0].shape)
-        extents = [*sources[0].shape]
-        extents[self.axis] = blocks
-        self.slot_bytes = len(sources) * math.prod(extents) * sources[0].element_size()
-        self.targets: list[Any] = []
+    def __init__(self, cuda: Cuda, arrays: Sequence[Any], blocks: int) -> None:
+        self._cuda, self._arrays, self._blocks = cuda, arrays, blocks
+        self._axis = block_axis(arrays[0].shape)
+        extents = [*arrays[0].shape]
+        extents[self._axis] = blocks
+        self.slot_bytes = len(arrays) * math.prod(extents) * arrays[0].element_size()
+        self._copies: list[tuple[Any, int, Any]] = []  # from where, by which axis, to where
+
+    def allocate(self, slots: int, shape: Shape, stream: int) -> PagedCache:
+        """Described as a cache of the store's, which moves on that stream."""
+        arrays, axis, count = self._arrays, self._axis, slots * self._blocks
+        room = self._cuda.allocate(arrays[0], axis, count, len(arrays))
+        layers = [room[i] for i in range(len(arrays))]
+        whole = self._cuda.together(arrays)  # then a step's blocks take one copy
+        if whole is not None:
+            self._copies = [(whole, axis + 1, room)]
+        else:
+            self._copies = [(of, axis, to) for of, to in zip(arrays, layers, strict=True)]
+        return paged_cache(layers, shape, None, stream)
 
     def table(self, slots: Sequence[int]) -> list[int]:
         """The blocks of the arrays that are those slots."""
-        return [slot * self.blocks + i for slot in slots for i in range(self.blocks)]
+        return [slot * self._blocks + i for slot in slots for i in range(self._blocks)]
+
+    def copy(self, slots: Sequence[int], numbers: Any) -> None:
+        """numbers: on the device, of the engine's blocks for those slots."""
+        first = 0
+        for slot, count in _runs(slots):
+            blocks = numbers[first : first + count * self._blocks]
+            for source, axis, target in self._copies:
+                self._cuda.copy_blocks(source, axis, blocks, target, slot * self._blocks)
+            first += count * self._blocks
 
 
 class Staging:
@@ -50,7 +72,7 @@ class Staging:
     ) -> None:
         self.cuda, self.stream = cuda, cuda.open_stream()
         self.rooms = [
-            Room(group, of, store_tokens // group.cache.tokens_per_block)
+            Room(cuda, of, store_tokens // group.cache.tokens_per_block)
             for group, of in zip(groups, arrays, strict=True)
         ]
         slot_bytes = sum(room.slot_bytes for room in self.rooms)
@@ -60,11 +82,10 @@ class Staging:
                 f"kv_connector_extra_config: staging_bytes is {bytes_max}, and one block of"
                 f" {store_tokens} tokens takes {slot_bytes} on the device"
             )
-        self.caches = []
-        for room, shape in zip(self.rooms, shapes, strict=True):
-            like, count = room.sources[0], self.slot_count * room.blocks
-            room.targets = cuda.allocate(like, room.axis, count, len(room.sources))
-            self.caches.append(paged_cache(room.targets, shape, None, self.stream.number))
+        self.caches = [
+            room.allocate(self.slot_count, shape, self.stream.number)
+            for room, shape in zip(self.rooms, shapes, strict=True)
+        ]
         self._lock = threading.Lock()
         self._next = self._used = 0  # guarded by _lock
 
@@ -83,14 +104,12 @@ class Staging:
 
     def copy(self, copies: Sequence[Copies]) -> Any:
         """Puts copies of each group on the engine's stream, and gives the mark behind them."""
-        everything = [block for of in copies for _, blocks in of for block in blocks]
-        numbers, first = self.cuda.numbers(everything), 0
+        numbers = self.cuda.numbers([block for of in copies for _, blocks in of for block in blocks])
+        first = 0
         for room, of in zip(self.rooms, copies, strict=True):
-            for slot, count in _runs([slot for slot, _ in of]):
-                end = first + count * room.blocks
-                blocks, place = numbers[first:end], slot * room.blocks
-                self.cuda.copy_blocks(room.sources, room.axis, blocks, room.targets, place)
-                first = end
+            end = first + sum(len(blocks) for _, blocks in of)
+            room.copy([slot for slot, _ in of], numbers[first:end])
+            first = end
         return self.cuda.engine.mark()
 
 
