@@ -107,7 +107,7 @@ class Stream:
     def __init__(self, device=0, number=None):
         assert device == 0
         self.cuda_stream = next(_numbers) if number is None else number
-        self._lock = threading.RLock()
+        self._lock, self._running = threading.Lock(), threading.RLock()
         self._waiting, self._put = [], 0
 
     def put(self, act):
@@ -125,9 +125,14 @@ class Stream:
             event.stream.run(event.count)
 
     def run(self, count):
+        with self._running:  # whoever puts more on it meanwhile does not wait
+            while (act := self._next(count)) is not None:
+                act()
+
+    def _next(self, count):
         with self._lock:
-            while self._waiting and self._put - len(self._waiting) < count:
-                self._waiting.pop(0)()
+            is_due = self._waiting and self._put - len(self._waiting) < count
+            return self._waiting.pop(0) if is_due else None
 
     def synchronize(self):
         self.run(self._put)
