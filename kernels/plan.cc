@@ -56,9 +56,15 @@ uint32_t FastTokens(const PlaneRecord& plane) {
   return tokens < kAffineTokensMin ? 0 : tokens;
 }
 
-bool HasFastStrips(const PlaneRecord& plane) {
-  return plane.dtype == codecs::DType::kBf16 && !plane.is_fast && plane.unit == kUnitMax &&
-         plane.dim % kStripsFastDim == 0;
+// The kernel of a tile of strips.
+DecodeList StripsList(const PlaneRecord& plane) {
+  const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
+  if (plane.unit != kUnitMax || plane.dim % kStripsFastDim != 0) return DecodeList::kStripsAny;
+  if (!plane.is_fast) return is_bf16 ? DecodeList::kStripsFast : DecodeList::kStripsAny;
+  if (plane.dtype == codecs::DType::kFp32 || plane.dim > kPlanesFastDimMax) {
+    return DecodeList::kStripsAny;
+  }
+  return is_bf16 ? DecodeList::kPlanesBf16 : DecodeList::kPlanesFp16;
 }
 
 // The kernel of a tile, and how many tokens it does at once.
@@ -75,7 +81,7 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
     case TileLayoutId::kRaw:
       return whole(DecodeList::kRaw);
     case TileLayoutId::kStrips:
-      return whole(HasFastStrips(plane) ? DecodeList::kStripsFast : DecodeList::kStripsAny);
+      return whole(StripsList(plane));
     case TileLayoutId::kPatterned:
       return whole(DecodeList::kPatternedAny);
     case TileLayoutId::kMixed:

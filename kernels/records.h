@@ -23,6 +23,7 @@ inline constexpr uint32_t kAffineDimMax = 2048;     // 8 channels a thread of a 
 inline constexpr uint32_t kAffineTokensMin = 16;    // tasks start at multiples of it
 
 inline constexpr uint32_t kStripsFastDim = 32;  // what dims of DecodeList::kStripsFast divide by
+inline constexpr uint32_t kPlanesFastDimMax = 1024;
 
 // Kernels that decode, each with a list of tasks of its own.
 enum class DecodeList : uint8_t {
@@ -41,6 +42,8 @@ enum class DecodeList : uint8_t {
   kKeptAny,       // as kFp8Any, of tokens that were not evicted
   kStepsAny,      // entropy-coded codes by the steps of a profile
   kHotAny,        // codes of a width that a profile comes to
+  kPlanesBf16,    // as kStripsFast, of exact:fast, dim at most kPlanesFastDimMax
+  kPlanesFp16,
   kCount,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);

@@ -17,6 +17,7 @@
 #include "kernels/body/step_decode.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
+#include "kernels/body/strips_planes.h"
 #include "kernels/records.h"
 
 namespace cairn::kernels {
@@ -67,6 +68,10 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
   launch.template Kernel<&DecodeStripsFast>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsFast), sizeof(FastShared)});
+  launch.template Kernel<&DecodePlanesFast<DType::kBf16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kPlanesBf16), sizeof(PlanesShared)});
+  launch.template Kernel<&DecodePlanesFast<DType::kFp16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kPlanesFp16), sizeof(PlanesShared)});
   ForEachAffineKernel<8, DType::kBf16>(launch);
   ForEachAffineKernel<8, DType::kFp16>(launch);
   ForEachAffineKernel<4, DType::kBf16>(launch);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/body/strips.h"
+#include "kernels/body/strips_join.h"
 
 namespace cairn::kernels {
 
@@ -149,15 +150,9 @@ CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastW
       if (token >= strip.shape.tokens) continue;
       uint8_t* place = strip.places[token];
       const uint32_t* x = own.exponents + token * kExponentWords + 2 * part;
-      // Bytes of 8 elements: sign and the exponent's upper 7 bits; its lowest bit and the mantissa.
-      const uint32_t high0 = Choose(0x80808080U, planes[i].x, x[0] >> 1);
-      const uint32_t low0 = Choose(0x80808080U, x[0] << 7, planes[i].x);
-      const uint32_t high1 = Choose(0x80808080U, planes[i].y, x[1] >> 1);
-      const uint32_t low1 = Choose(0x80808080U, x[1] << 7, planes[i].y);
       if (place == nullptr) continue;
       StoreGlobal(place + 2 * first + 16 * part,
-                  Words4{PermuteBytes(low0, high0, 0x5140), PermuteBytes(low0, high0, 0x7362),
-                         PermuteBytes(low1, high1, 0x5140), PermuteBytes(low1, high1, 0x7362)});
+                  JoinUnit<codecs::DType::kBf16>({x[0], x[1]}, planes[i], {}));
     }
   }
 }

@@ -3,11 +3,14 @@
 
 HOSTILE = ["tests/kernels/hostile_test.cc"]
 DECODE = ["tests/kernels/decode_test.cc", *HOSTILE]
+DECODE_FAST = ["tests/kernels/decode_fast_test.cc"]
 TASKS = "kernels/body/tasks.h"
 AFFINE = "kernels/body/affine_decode.h"
 RAW = "kernels/body/raw_decode.h"
 STRIPS = "kernels/body/strips.h"
 FAST = "kernels/body/strips_fast.h"
+JOIN = "kernels/body/strips_join.h"
+PLANES = "kernels/body/strips_planes.h"
 CRC = "kernels/body/crc.h"
 FP8 = "kernels/body/fp8_decode.h"
 STEPS = "kernels/body/step_decode.h"
@@ -66,6 +69,20 @@ MUTATIONS = {
     "fast_tail": (DECODE, FAST, "if (token >= strip.shape.tokens) continue;", "if (token > strip.shape.tokens) continue;"),
     "fast_top": (DECODE, FAST, "^ (~tops & 0x80808080U)", "^ 0x80808080U"),
     "fast_end": (DECODE, FAST, "is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||", "is_wrong |="),
+    "join_borrow": (DECODE_FAST, JOIN, "((a | kHighBits) - (b & ~kHighBits)) ^ ((a ^ ~b) & kHighBits)", "a - b"),
+    "join_bits": (DECODE_FAST, JOIN, "PermuteBytes(bits, 0, 0x4442) * 0x00810204U", "PermuteBytes(bits, 0, 0x4442) * 0x00408102U"),
+    "join_garbage": (DECODE_FAST, JOIN, "Choose(0x02020202U, middle, lowest)) & 0x07070707U", "Choose(0x02020202U, middle, lowest))"),
+    "join_exponent": (DECODE_FAST, JOIN, "Choose(0x7C7C7C7CU, exponents << 2,", "Choose(0xFCFCFCFCU, exponents << 2,"),
+    "planes_padding": (DECODE_FAST, PLANES, "if (left < codecs::kRun) escapes.y = 0;", "if (left < 1) escapes.y = 0;"),
+    "planes_before": (DECODE_FAST, PLANES, "escapes & ((1U << kUnit * i) - 1)", "escapes & ((2U << kUnit * i) - 1)"),
+    "planes_scan": (DECODE_FAST, PLANES, "if (lane >= lanes) end += before;", "end += before;"),
+    "planes_starts": (DECODE_FAST, PLANES, "own->starts[lane] = end - escapes;", "own->starts[lane] = end;"),
+    "planes_next_runs": (DECODE_FAST, PLANES, "  read->escapes += count;", "  read->escapes += count == 32 ? 31 : count;"),
+    "planes_nibble": (DECODE_FAST, PLANES, ">> from % 2 * 4 & 15;", ">> at % 2 * 4 & 15;"),
+    "planes_raw_rank": (DECODE_FAST, PLANES, "const uint32_t raw_from = read->raws + ", "const uint32_t raw_from = "),
+    "planes_tail_units": (DECODE_FAST, PLANES, "if (first + unit >= units) continue;", "if (first + unit > units) continue;"),
+    "planes_part": (DECODE_FAST, PLANES, "    part -= parts;\n    ++token;", "    part -= parts;"),
+    "planes_end": (DECODE_FAST, PLANES, "return read.escapes == strip.parts.escapes && read.raws == strip.parts.raws;", "return read.escapes == strip.parts.escapes;"),
     "fp8_scale": (DECODE, FP8, "LoadScale(task, task.token_first + at, fault)", "LoadScale(task, at, fault)"),
     "fp8_nan": (DECODE, FP8, "if (HasE4m3Nan(of[0]) || HasE4m3Nan(of[1])) *fault", "if (HasE4m3Nan(of[0])) *fault"),
     "pattern_number": (HOSTILE, PATTERNED, "if (number >= plane.patterns) *fault", "if (number > 255) *fault"),
@@ -115,5 +132,7 @@ RACES = {
     "race_after_wait": (DECODE, FAST, "    CopyWait<1>();\n    SyncWarp();", "    CopyWait<1>();"),
     "race_after_start": (DECODE, FAST, "    CopyWait<0>();\n    SyncWarp();", "    CopyWait<0>();"),
     "race_next_tables": (DECODE, FAST, "    LoadPars(strip, first, own);\n    SyncWarp();", "    LoadPars(strip, first, own);"),
+    "race_planes": (DECODE_FAST, PLANES, "&read, own->toggles);\n    SyncWarp();", "&read, own->toggles);"),
+    "race_next_runs": (DECODE_FAST, PLANES, "*own, &at);\n    SyncWarp();", "*own, &at);"),
     "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
 }

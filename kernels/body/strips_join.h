@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Eight elements of a strip at once, of bf16 and fp16: their codes of three bits a byte each, and
+// exponents, planes and low bits put together.
+
+#include <cstdint>
+
+#include "codecs/pack/strip.h"
+#include "kernels/body/tasks.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kUnit = 8;  // elements that a lane does at once
+inline constexpr uint32_t kRunUnits = codecs::kRun / kUnit;
+inline constexpr uint32_t kHighBits = 0x80808080U;
+
+// a - b of each byte, modulo 256.
+CAIRN_DEVICE uint32_t SubtractBytes(uint32_t a, uint32_t b) {
+  return ((a | kHighBits) - (b & ~kHighBits)) ^ ((a ^ ~b) & kHighBits);
+}
+
+// Codes of four elements, a byte each, of which byte w of `bits` has bit w in its lower half: by a
+// product bit i comes to 8 i, and nothing is carried.
+CAIRN_DEVICE uint32_t SpreadFour(uint32_t bits) {
+  const uint32_t lowest = PermuteBytes(bits, 0, 0x4440) * 0x00204081U;
+  const uint32_t middle = PermuteBytes(bits, 0, 0x4441) * 0x00408102U;
+  const uint32_t highest = PermuteBytes(bits, 0, 0x4442) * 0x00810204U;
+  return Choose(0x04040404U, highest, Choose(0x02020202U, middle, lowest)) & 0x07070707U;
+}
+
+// The same of a unit, of which byte w has bit w of each element; byte 3 does not matter.
+CAIRN_DEVICE Words2 SpreadUnit(uint32_t bits) {
+  return {SpreadFour(bits & 0x0F0F0F0FU), SpreadFour(bits >> 4 & 0x0F0F0F0FU)};
+}
+
+// Four elements: bytes of exponents, planes and, of fp16, low bits.
+template <codecs::DType kDType>
+CAIRN_DEVICE Words2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows) {
+  uint32_t high = 0, low = 0;  // bytes of the elements
+  if constexpr (kDType == codecs::DType::kBf16) {
+    // Sign and the exponent's upper 7 bits; its lowest bit and the mantissa.
+    high = Choose(kHighBits, planes, exponents >> 1);
+    low = Choose(kHighBits, exponents << 7, planes);
+  } else {
+    high = Choose(0x7C7C7C7CU, exponents << 2, Choose(kHighBits, planes, planes >> 5));
+    low = Choose(0x07070707U, lows, planes << 3);
+  }
+  return {PermuteBytes(low, high, 0x5140), PermuteBytes(low, high, 0x7362)};
+}
+
+template <codecs::DType kDType>
+CAIRN_DEVICE Words4 JoinUnit(Words2 exponents, Words2 planes, Words2 lows) {
+  const Words2 first = JoinFour<kDType>(exponents.x, planes.x, lows.x);
+  const Words2 second = JoinFour<kDType>(exponents.y, planes.y, lows.y);
+  return {first.x, first.y, second.x, second.y};
+}
+
+}  // namespace cairn::kernels

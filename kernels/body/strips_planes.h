@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `exact:fast` as most are: bf16 and fp16, dim a multiple of 32 up to kPlanesFastDimMax,
+// rows at multiples of 16. A warp a strip, 32 runs of codes at a time:
+//
+//   1. a lane a run: how many of its elements are escapes, so where each run's start among all
+//   2. a lane an escape: how far below the top its exponent is
+//   3. a lane eight elements: codes and escapes off the tops, joined and stored as 16 bytes
+//
+// No step waits for what one before it read: only two counts go from 32 runs to the next.
+
+#include <cstdint>
+
+#include "kernels/body/strips.h"
+#include "kernels/body/strips_join.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kUnitsAtOnce = kWarpLanes * kRunUnits;
+
+struct PlanesWarp {
+  alignas(16) uint8_t tops[kPlanesFastDimMax];
+  // Bytes 0 to 2 of a unit are its codes' bits, byte 3 says how many escapes of its run come
+  // before.
+  alignas(16) uint32_t codes[kUnitsAtOnce];
+  alignas(16) uint32_t lows[kUnitsAtOnce];  // of fp16
+  uint32_t starts[kWarpLanes];              // of a run's escapes, in `toggles`
+  uint8_t toggles[kUnit * kUnitsAtOnce];    // what makes the code of an escape its distance
+  uint8_t* places[kTaskTokensMax];
+};
+
+struct PlanesShared {
+  PlanesWarp warps[kBlockWarps];
+};
+
+// 64 codes of three bits: words[w] has bit w of each.
+struct Run {
+  Words2 words[3];
+
+  CAIRN_DEVICE_MEMBER explicit Run(const uint8_t* from) {
+    CAIRN_UNROLL
+    for (uint32_t w = 0; w < 3; ++w) words[w] = LoadGlobal<Words2>(from + 8 * w);
+  }
+  // Elements whose code is the highest.
+  [[nodiscard]] CAIRN_DEVICE_MEMBER Words2 Escapes() const {
+    return {words[0].x & words[1].x & words[2].x, words[0].y & words[1].y & words[2].y};
+  }
+};
+
+// Units of half a run, as PlanesWarp has them.
+//   before  escapes of the run before the half
+CAIRN_DEVICE void StoreHalfUnits(uint32_t lowest, uint32_t middle, uint32_t highest,
+                                 uint32_t escapes, uint32_t before, uint32_t* units) {
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < kRunUnits / 2; ++i) {
+    const uint32_t counted = before + CountBits(escapes & ((1U << kUnit * i) - 1));
+    const uint32_t two = PermuteBytes(lowest, middle, 0x40 + 0x11 * i);
+    units[i] = PermuteBytes(two, PermuteBytes(highest, counted, 0x40 + i), 0x5410);
+  }
+}
+
+// A lane's run, of which there are `left` elements.
+//   returns how many of them are escapes
+CAIRN_DEVICE uint32_t StoreCodesOfRun(const Run& run, uint32_t left, uint32_t* units) {
+  Words2 escapes = run.Escapes();
+  if (left < codecs::kRun) escapes.y = 0;  // half a run is left
+  const uint32_t before = CountBits(escapes.x);
+  StoreHalfUnits(run.words[0].x, run.words[1].x, run.words[2].x, escapes.x, 0, units);
+  StoreHalfUnits(run.words[0].y, run.words[1].y, run.words[2].y, escapes.y, before,
+                 units + kRunUnits / 2);
+  return before + CountBits(escapes.y);
+}
+
+CAIRN_DEVICE void StoreLowsOfRun(const Run& run, uint32_t* units) {
+  StoreHalfUnits(run.words[0].x, run.words[1].x, run.words[2].x, 0, 0, units);
+  StoreHalfUnits(run.words[0].y, run.words[1].y, run.words[2].y, 0, 0, units + kRunUnits / 2);
+}
+
+// Those of 32 runs from `first` on, a lane a run. Returns their escapes.
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t StoreRuns(const FoundStrip& strip, uint32_t first, PlanesWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, run = first + lane;
+  const uint32_t elements = strip.shape.tokens * strip.shape.dim;
+  uint32_t escapes = 0;
+  if (run * codecs::kRun < elements) {
+    const Run codes(strip.bytes + strip.parts.coded + run * codecs::kRunBytes);
+    escapes = StoreCodesOfRun(codes, elements - run * codecs::kRun, own->codes + kRunUnits * lane);
+    if constexpr (kDType == codecs::DType::kFp16) {
+      const Run lows(strip.bytes + strip.parts.low + run * codecs::kRunBytes);
+      StoreLowsOfRun(lows, own->lows + kRunUnits * lane);
+    }
+  }
+  uint32_t end = escapes;  // of runs up to the lane's
+  CAIRN_UNROLL
+  for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
+    const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
+    if (lane >= lanes) end += before;
+  }
+  own->starts[lane] = end - escapes;
+  return Shuffle(end, kWarpLanes - 1);
+}
+
+// How many nibbles and raw bytes were read.
+struct PlanesRead {
+  uint32_t escapes = 0, raws = 0;
+};
+
+// The next `count` escapes, a lane each. Where the strip says that it has fewer, a byte an element
+// stands behind theirs: what is read lies in the tile, and the strip is refused at its end.
+CAIRN_DEVICE void StoreToggles(const FoundStrip& strip, uint32_t count, PlanesRead* read,
+                               uint8_t* toggles) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  const codecs::StripParts& parts = strip.parts;
+  for (uint32_t first = 0; first < count; first += kWarpLanes) {
+    const uint32_t at = first + lane, from = read->escapes + at;
+    uint32_t nibble = 0;
+    if (at < count) {
+      nibble = LoadGlobal<uint8_t>(strip.bytes + parts.escape + from / 2) >> from % 2 * 4 & 15;
+    }
+    const uint32_t raw = Ballot(nibble == codecs::kRawNibble);
+    uint32_t distance = codecs::DistanceOf(nibble);
+    if (nibble == codecs::kRawNibble) {
+      const uint32_t raw_from = read->raws + CountBits(raw & below);
+      distance = LoadGlobal<uint8_t>(strip.bytes + parts.raw + raw_from);
+    }
+    if (at < count) toggles[at] = static_cast<uint8_t>(distance ^ codecs::kPlanesReach);
+    read->raws += CountBits(raw);
+  }
+  read->escapes += count;
+}
+
+// Distances below the tops of a unit's elements, a byte each.
+//   run  its number among those in *own
+CAIRN_DEVICE Words2 DistancesOf(uint32_t unit, uint32_t run, const PlanesWarp& own) {
+  Words2 distances = SpreadUnit(unit);
+  uint32_t escapes = unit & unit >> 8 & unit >> 16 & 0xFF;
+  if (escapes == 0) return distances;
+  const uint8_t* toggle = own.toggles + own.starts[run] + (unit >> 24);
+  uint64_t toggles = 0;
+  CAIRN_NO_UNROLL
+  for (; escapes != 0; escapes &= escapes - 1) {
+    toggles |= static_cast<uint64_t>(*toggle++) << 8 * LowestBit(escapes);
+  }
+  return {distances.x ^ static_cast<uint32_t>(toggles),
+          distances.y ^ static_cast<uint32_t>(toggles >> 32)};
+}
+
+// Where a lane's unit stands; units go on from token to token.
+struct UnitPlace {
+  uint32_t token, part;  // of a token: 8 channels
+  uint32_t tokens_step, parts_step, parts;
+
+  CAIRN_DEVICE_MEMBER explicit UnitPlace(uint32_t dim) : parts(dim / kUnit) {
+    const uint32_t lane = ThreadIndex() % kWarpLanes;
+    token = lane / parts;
+    part = lane % parts;
+    tokens_step = kWarpLanes / parts;
+    parts_step = kWarpLanes % parts;
+  }
+  // 32 units on.
+  CAIRN_DEVICE_MEMBER void GoOn() {
+    token += tokens_step;
+    part += parts_step;
+    if (part < parts) return;
+    part -= parts;
+    ++token;
+  }
+};
+
+// The units of 32 runs, from unit `first` of the strip on.
+template <codecs::DType kDType>
+CAIRN_DEVICE void StoreUnits(const FoundStrip& strip, uint32_t first, const PlanesWarp& own,
+                             UnitPlace* at) {
+  constexpr uint32_t kLoads = 4, kUnitsBytes = kUnit * kWarpLanes;
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint32_t units = strip.shape.tokens * at->parts;
+  const uint8_t* plane = strip.bytes + strip.parts.plane + kUnit * (first + lane);
+  CAIRN_NO_UNROLL
+  for (uint32_t step = 0; step < kRunUnits; step += kLoads, plane += kLoads * kUnitsBytes) {
+    Words2 planes[kLoads] = {};
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < kLoads; ++i) {  // all loads, then their uses
+      const bool is_there = first + kWarpLanes * (step + i) + lane < units;
+      if (is_there) planes[i] = LoadGlobal<Words2>(plane + i * kUnitsBytes);
+    }
+    CAIRN_UNROLL
+    for (uint32_t i = 0; i < kLoads; ++i, at->GoOn()) {
+      const uint32_t unit = kWarpLanes * (step + i) + lane;  // of those in *own
+      if (first + unit >= units) continue;
+      uint8_t* place = strip.places[at->token];
+      if (place == nullptr) continue;
+      const auto* tops = reinterpret_cast<const uint32_t*>(own.tops + kUnit * at->part);
+      const Words2 distances = DistancesOf(own.codes[unit], unit / kRunUnits, own);
+      const Words2 exponents{SubtractBytes(tops[0], distances.x),
+                             SubtractBytes(tops[1], distances.y)};
+      Words2 lows{};
+      if constexpr (kDType == codecs::DType::kFp16) lows = SpreadUnit(own.lows[unit]);
+      StoreGlobal(place + 16 * at->part, JoinUnit<kDType>(exponents, planes[i], lows));
+    }
+  }
+}
+
+// False where escapes are not as many as stated.
+template <codecs::DType kDType>
+CAIRN_DEVICE bool DecodeStripOfPlanes(const FoundStrip& strip, PlanesWarp* own) {
+  const uint8_t* pars = strip.bytes + codecs::strip::kPar;
+  for (uint32_t c = ThreadIndex() % kWarpLanes; c < strip.shape.dim; c += kWarpLanes) {
+    const auto par = LoadGlobal<uint8_t>(pars + c);
+    own->tops[c] = static_cast<uint8_t>(codecs::TopOf(strip.parts.top, par));
+  }
+  const auto runs = static_cast<uint32_t>(codecs::RunCount(strip.shape));
+  UnitPlace at(strip.shape.dim);
+  PlanesRead read;
+  CAIRN_NO_UNROLL
+  for (uint32_t first = 0; first < runs; first += kWarpLanes) {
+    const uint32_t escapes = StoreRuns<kDType>(strip, first, own);
+    StoreToggles(strip, escapes, &read, own->toggles);
+    SyncWarp();
+    StoreUnits<kDType>(strip, kRunUnits * first, *own, &at);
+    SyncWarp();
+  }
+  return read.escapes == strip.parts.escapes && read.raws == strip.parts.raws;
+}
+
+template <codecs::DType kDType>
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) DecodePlanesFast(DecodeArgs args) {
+  CAIRN_SHARED(PlanesShared, shared);
+  const uint32_t warp = WarpOfBlock();
+  PlanesWarp* own = &shared.warps[warp];
+  DecodeWarpTasks(args, warp, own->places, [&](const TileTask& task, const PlaneRecord& plane) {
+    FoundStrip strip;
+    strip.places = own->places;
+    if (!FindStrip(task, plane, &strip)) return false;
+    if (strip.parts.mode == codecs::StripMode::kPlanes) {
+      return DecodeStripOfPlanes<kDType>(strip, own);
+    }
+    CopyTokensOfWarp(strip.bytes + strip.parts.coded, strip.shape.tokens, own->places,
+                     plane.row_bytes, plane.unit);
+    return true;
+  });
+}
+
+}  // namespace cairn::kernels
