@@ -120,6 +120,39 @@ CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
       : "r"(bits));
   return value;
 }
+// fp16 of a value in its range, rounded down and up.
+CAIRN_DEVICE uint32_t HalfBelow(float value) {
+  uint16_t bits;
+  asm("cvt.rm.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+CAIRN_DEVICE uint32_t HalfAbove(float value) {
+  uint16_t bits;
+  asm("cvt.rp.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+// The smaller and the larger of two values in each half of a word; a NaN where one is a NaN.
+CAIRN_DEVICE uint32_t LeastBf16(uint32_t a, uint32_t b) {
+  uint32_t least;
+  asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(least) : "r"(a), "r"(b));
+  return least;
+}
+CAIRN_DEVICE uint32_t LargestBf16(uint32_t a, uint32_t b) {
+  uint32_t largest;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(largest) : "r"(a), "r"(b));
+  return largest;
+}
+CAIRN_DEVICE uint32_t LeastFp16(uint32_t a, uint32_t b) {
+  uint32_t least;
+  asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(least) : "r"(a), "r"(b));
+  return least;
+}
+CAIRN_DEVICE uint32_t LargestFp16(uint32_t a, uint32_t b) {
+  uint32_t largest;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(largest) : "r"(a), "r"(b));
+  return largest;
+}
 
 // Products of two fp16 in a word, each rounded to fp16.
 CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {

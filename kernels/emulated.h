@@ -129,6 +129,32 @@ CAIRN_DEVICE uint32_t PackFp16(float low, float high) {
 CAIRN_DEVICE float HalfToFloat(uint32_t bits) {
   return codecs::Fp16ToFloat(static_cast<uint16_t>(bits));
 }
+CAIRN_DEVICE uint32_t HalfBelow(float value) { return codecs::Fp16RoundDown(value); }
+CAIRN_DEVICE uint32_t HalfAbove(float value) { return codecs::Fp16RoundUp(value); }
+// As a device orders them, -0 is below +0.
+template <typename ToFloat>
+uint32_t ChooseHalves(uint32_t a, uint32_t b, bool is_least, ToFloat to_float) {
+  const auto choose = [&](uint32_t shift) -> uint32_t {
+    const auto x = static_cast<uint16_t>(a >> shift), y = static_cast<uint16_t>(b >> shift);
+    const float of_x = to_float(x), of_y = to_float(y);
+    if (of_x != of_x || of_y != of_y) return 0x7FFF;
+    if (of_x == of_y) return is_least ? x | y : x & y;
+    return (of_x < of_y) == is_least ? x : y;
+  };
+  return choose(0) | choose(16) << 16;
+}
+CAIRN_DEVICE uint32_t LeastBf16(uint32_t a, uint32_t b) {
+  return ChooseHalves(a, b, true, codecs::Bf16ToFloat);
+}
+CAIRN_DEVICE uint32_t LargestBf16(uint32_t a, uint32_t b) {
+  return ChooseHalves(a, b, false, codecs::Bf16ToFloat);
+}
+CAIRN_DEVICE uint32_t LeastFp16(uint32_t a, uint32_t b) {
+  return ChooseHalves(a, b, true, codecs::Fp16ToFloat);
+}
+CAIRN_DEVICE uint32_t LargestFp16(uint32_t a, uint32_t b) {
+  return ChooseHalves(a, b, false, codecs::Fp16ToFloat);
+}
 CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
   const auto product = [&](uint32_t shift) {
     return codecs::Fp16ToFloat(static_cast<uint16_t>(a >> shift)) *

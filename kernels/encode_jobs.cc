@@ -80,6 +80,16 @@ EncodeList ListOf(uint16_t form) {
   return EncodeList::kCount;
 }
 
+// A tile without rows but for those of values that have no code.
+bool HasFastShape(const PlaneRecord& plane, const EncodeTask& task) {
+  constexpr uint32_t kRules = (1U << kRuleVariantShift) - 1;
+  const bool is_half = plane.dtype == codecs::DType::kBf16 || plane.dtype == codecs::DType::kFp16;
+  const uint32_t group = plane.is_v ? kFastGroupChannels : kFastGroupTokens;
+  return is_half && plane.unit == kUnitMax && plane.group == group &&
+         (plane.dim == 64 || plane.dim % 128 == 0) && (task.rules & kRules) == 0 &&
+         task.scores == nullptr;
+}
+
 uint16_t RulesOf(const codecs::ImageSpec& spec, const codecs::TileGeometry& geometry) {
   const codecs::Recipe& recipe = spec.recipe;
   const bool is_first = spec.first_position == 0;
@@ -213,7 +223,8 @@ PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image) {
   return records;
 }
 
-TileWork WorkOf(const EncodeJob& job, uint32_t number, uint32_t tile, uint64_t slot) {
+TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t number, uint32_t tile,
+                uint64_t slot) {
   const codecs::ImageSpec& spec = *job.spec;
   const codecs::TileArea area = codecs::TilingOf(spec).AreaOf(tile);
   const codecs::TileGeometry geometry = codecs::GeometryOf(spec, area.plane_first);
@@ -240,6 +251,9 @@ TileWork WorkOf(const EncodeJob& job, uint32_t number, uint32_t tile, uint64_t s
     task.source = BaseOf(job.source, spec.slice, area);
     AddInputs(job, tile, area, &task);
   }
+  const PlaneRecord& plane = planes[area.plane_first];
+  work.may_be_left = work.list == EncodeList::kAffineAny && HasFastShape(plane, task);
+  if (work.may_be_left) work.list = AffineEncodeList(plane.bits, plane.dtype);
   const bool is_in_strips = work.list == EncodeList::kStripsAny ||
                             work.list == EncodeList::kStepsAny ||
                             work.list == EncodeList::kNarrowSteps;

@@ -34,14 +34,17 @@ namespace cairn::kernels {
 [[nodiscard]] PlaneRecords PlanesOf(const EncodeJob& job, uint32_t image);
 
 // What is to be done for a tile. The kernel of `list` leaves it in its slot, in so many items; 0:
-// the tile needs none.
+// the tile needs none. Where may_be_left, EncodeList::kAffineAny has an item of it besides.
 struct TileWork {
   EncodeTask task;
   EncodeList list;
   uint32_t items;
+  bool may_be_left;
 };
+//   planes  PlanesOf() the job
 //   number  of the job in the plan
 //   slot    of the tile, from the job's slots
-[[nodiscard]] TileWork WorkOf(const EncodeJob& job, uint32_t number, uint32_t tile, uint64_t slot);
+[[nodiscard]] TileWork WorkOf(const EncodeJob& job, const PlaneRecords& planes, uint32_t number,
+                              uint32_t tile, uint64_t slot);
 
 }  // namespace cairn::kernels

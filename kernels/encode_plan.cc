@@ -27,7 +27,7 @@ static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
 static_assert(kStepStripsTile == codecs::kStepStripsForm);
-static_assert(kEncodeItemLists == 11);
+static_assert(kEncodeItemLists == 17);
 static_assert(kPoolNorms == codecs::kChainRows && kPoolDisplacedMax == codecs::kDisplacedMax);
 static_assert(kPoolBytes == codecs::kChainBytes && kTracedTokens == codecs::kKiviKGroupTokens);
 static_assert(kStateEvicted == static_cast<uint32_t>(codecs::TokenState::kEvicted) &&
@@ -35,6 +35,9 @@ static_assert(kStateEvicted == static_cast<uint32_t>(codecs::TokenState::kEvicte
 static_assert(sizeof(EncodeTask) % 8 == 0);
 static_assert(static_cast<uint32_t>(Fault::kNotDemotable) ==
               static_cast<uint32_t>(Error::kNotDemotable));
+
+// A tile may be left by one kernel to another.
+constexpr uint32_t kPlanItemsMax = 2 * kPlanTasksMax;
 
 // Tokens that logquant keeps by their age, in the order in which they are stored. Those that stay
 // are the device's to find.
@@ -70,12 +73,13 @@ class EncodePlanMaker {
       tiles += TileCount(*job.spec);
       if (tiles > kPlanTasksMax) return Error::kTooLarge;
       for (uint32_t tile = 0; tile < TileCount(*job.spec); ++tile) {
-        const TileWork work = WorkOf(job, i, tile, 0);
+        const TileWork work = WorkOf(job, planes_[i], i, tile, 0);
         if (work.items == 0) continue;
         counts_[static_cast<uint32_t>(work.list)] += work.items;
-        items += work.items;
+        counts_[static_cast<uint32_t>(EncodeList::kAffineAny)] += work.may_be_left ? 1 : 0;
+        items += work.items + (work.may_be_left ? 1 : 0);
       }
-      if (items > kPlanTasksMax) return Error::kTooLarge;
+      if (items > kPlanItemsMax) return Error::kTooLarge;
     }
     if (profiles_.AreTooMany()) return Error::kTooLarge;
     const auto image_count = static_cast<uint32_t>(jobs_.size());
@@ -127,7 +131,7 @@ class EncodePlanMaker {
     std::memcpy(buffer_ + header_.images_at + index * sizeof(image), &image, sizeof(image));
     uint64_t slot = 0;
     for (uint32_t tile = 0; tile < image.tile_count; ++tile, ++next_tile_) {
-      const TileWork work = WorkOf(job, index, tile, slot);
+      const TileWork work = WorkOf(job, planes, index, tile, slot);
       std::memcpy(buffer_ + header_.tasks_at + next_tile_ * sizeof(work.task), &work.task,
                   sizeof(work.task));
       slot += SlotBytesOf(spec, codecs::GeometryOf(spec, work.task.plane % kPlanesOfImage));
@@ -137,11 +141,13 @@ class EncodePlanMaker {
   }
 
   void AddItems(const TileWork& work) {
-    for (uint32_t strip = 0; strip < work.items; ++strip) {
-      const uint32_t item = next_tile_ * kStripsOfTileMax + strip;
-      const uint32_t place = next_item_[static_cast<uint32_t>(work.list)]++;
-      std::memcpy(buffer_ + header_.items_at + place * sizeof(item), &item, sizeof(item));
-    }
+    for (uint32_t strip = 0; strip < work.items; ++strip) AddItem(work.list, strip);
+    if (work.may_be_left) AddItem(EncodeList::kAffineAny, kItemIfLeft);
+  }
+  void AddItem(EncodeList list, uint32_t strip) {
+    const uint32_t item = next_tile_ * kStripsOfTileMax + strip;
+    const uint32_t place = next_item_[static_cast<uint32_t>(list)]++;
+    std::memcpy(buffer_ + header_.items_at + place * sizeof(item), &item, sizeof(item));
   }
 
   std::span<const EncodeJob> jobs_;
@@ -180,7 +186,7 @@ Error MakeEncodePlan(std::span<const EncodeJob> jobs, std::span<std::byte> buffe
 uint64_t EncodePlanBytesMax() {
   return sizeof(EncodeHeader) + kPlanImagesMax * (sizeof(PlaneRecords) + sizeof(EncodeImage)) +
          kPlanesOfImage * kPlanProfilesMax * (sizeof(EncodeStepTables) + sizeof(StepTables)) +
-         uint64_t{kPlanTasksMax} * (sizeof(EncodeTask) + sizeof(uint32_t)) +
+         uint64_t{kPlanTasksMax} * sizeof(EncodeTask) + uint64_t{kPlanItemsMax} * sizeof(uint32_t) +
          uint64_t{kPlanImagesMax} * codecs::kTokensPerBlockMax * sizeof(uint16_t);
 }
 

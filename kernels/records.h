@@ -179,17 +179,19 @@ enum class Fault : uint32_t {
 // Kernels that encode, in the order in which they run.
 enum class EncodeList : uint8_t {
   // Into the slots of tiles; each has a list of items.
-  kAffineAny,     // codes between a (min, range), a block a tile
-  kPatternedAny,  // the same of what patterns of a bank leave
-  kMixedAny,      // channels in classes, of K, a block a tile
-  kFp8Any,        // bytes of E4M3 with a scale a token, a block a tile
-  kStripsAny,     // what of a strip has to be known before its place, a warp a strip
-  kStepsAny,      // the same of codes by the steps of a profile
-  kHotAny,        // codes of a width that a profile comes to, a block a tile
-  kKeptAny,       // as kFp8Any, of tokens that are not evicted
-  kNarrowed,      // stored tiles of codes, with fewer bits, a block a tile
-  kThinned,       // the same, with fewer rows
-  kNarrowSteps,   // stored strips of codes, in longer steps, a warp a strip
+  kAffineFast,  // codes between a (min, range) of tiles without rows, in bf16 and fp16 and rows of
+                // whole 16 bytes, a block a tile: 8, 4 and 2 bits
+  kAffineAny = kAffineFast + 6,  // the same of every tile, shape and dtype
+  kPatternedAny,                 // the same of what patterns of a bank leave
+  kMixedAny,                     // channels in classes, of K, a block a tile
+  kFp8Any,                       // bytes of E4M3 with a scale a token, a block a tile
+  kStripsAny,                    // what of a strip has to be known before its place, a warp a strip
+  kStepsAny,                     // the same of codes by the steps of a profile
+  kHotAny,                       // codes of a width that a profile comes to, a block a tile
+  kKeptAny,                      // as kFp8Any, of tokens that are not evicted
+  kNarrowed,                     // stored tiles of codes, with fewer bits, a block a tile
+  kThinned,                      // the same, with fewer rows
+  kNarrowSteps,                  // stored strips of codes, in longer steps, a warp a strip
   // Of whole images, from slots and sources.
   kPlace,  // where tiles lie, a warp an image
   kStore,  // tiles to there, a block a tile
@@ -199,8 +201,19 @@ enum class EncodeList : uint8_t {
 inline constexpr uint32_t kEncodeLists = static_cast<uint32_t>(EncodeList::kCount);
 inline constexpr uint32_t kEncodeItemLists = static_cast<uint32_t>(EncodeList::kPlace);
 
+// Of bits 8, 4 or 2, and of bf16 or fp16.
+[[nodiscard]] constexpr EncodeList AffineEncodeList(uint32_t bits, codecs::DType dtype) {
+  const uint32_t width = bits == 8 ? 0 : bits == 4 ? 1 : 2;
+  return static_cast<EncodeList>(static_cast<uint32_t>(EncodeList::kAffineFast) + 2 * width +
+                                 (dtype == codecs::DType::kFp16 ? 1 : 0));
+}
+inline constexpr uint32_t kFastGroupTokens = 128;   // of K, in a tile of EncodeList::kAffineFast
+inline constexpr uint32_t kFastGroupChannels = 64;  // of V, likewise
+
 // An item is tile * kStripsOfTileMax + strip.
 inline constexpr uint32_t kStripsOfTileMax = kTileTokensMax / kTaskTokensMax;
+// In place of a strip, in the list kAffineAny: only if a kernel before left the tile.
+inline constexpr uint32_t kItemIfLeft = 1;
 
 // How a tile's rows and params are chosen. Bits of EncodeTask::rules.
 inline constexpr uint16_t kRuleClipped = 1;     // ranges may shrink to their least squared error
@@ -271,6 +284,7 @@ struct EncodeArgs {
 
 // Forms of a directory.
 inline constexpr uint16_t kRawTile = 0;
+inline constexpr uint16_t kLeftTile = 0xFFFF;  // between kernels: left to the kernel for any shape
 inline constexpr uint16_t kStripsTile = 2;
 inline constexpr uint16_t kStepStripsTile = 3;
 

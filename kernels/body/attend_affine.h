@@ -35,10 +35,6 @@ struct SteppedQueries {
   float start[2];      // of each token's sum
 };
 
-CAIRN_DEVICE uint32_t WordOf(const Words4& words, uint32_t i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
 template <uint32_t kBits>
 CAIRN_DEVICE void StepQueries(const AffineAttendShared<kBits>& shared,
                               const AffineStep<kBits>& step, SteppedQueries* queries,

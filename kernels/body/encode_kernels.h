@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/body/affine_encode.h"
+#include "kernels/body/affine_encode_fast.h"
 #include "kernels/body/decode_kernels.h"
 #include "kernels/body/fp8_encode.h"
 #include "kernels/body/hot_encode.h"
@@ -21,12 +22,24 @@
 
 namespace cairn::kernels {
 
+template <uint32_t kBits, codecs::DType kDType, typename Launch>
+void LaunchAffineFast(Launch&& launch) {
+  launch.template Kernel<&EncodeAffineFast<kBits, kDType>>(KernelShape{
+      static_cast<uint32_t>(AffineEncodeList(kBits, kDType)), sizeof(AffineFastShared)});
+}
+
 // Calls launch.Kernel<kernel>(shape) for each; all take EncodeArgs.
 template <typename Launch>
 void ForEachEncodeKernel(Launch&& launch) {
   const auto shape = [](EncodeList list, uint32_t shared_bytes) {
     return KernelShape{static_cast<uint32_t>(list), shared_bytes};
   };
+  LaunchAffineFast<8, codecs::DType::kBf16>(launch);
+  LaunchAffineFast<8, codecs::DType::kFp16>(launch);
+  LaunchAffineFast<4, codecs::DType::kBf16>(launch);
+  LaunchAffineFast<4, codecs::DType::kFp16>(launch);
+  LaunchAffineFast<2, codecs::DType::kBf16>(launch);
+  LaunchAffineFast<2, codecs::DType::kFp16>(launch);
   launch.template Kernel<&EncodeAffineAny>(
       shape(EncodeList::kAffineAny, sizeof(AffineEncodeShared)));
   launch.template Kernel<&EncodePatternedAny>(

@@ -82,6 +82,7 @@ struct EncodeTile {
   uint32_t chain_at, chain_bytes;  // of ott
   uint32_t map_at, map_bytes;      // patterns of tokens and gates, or corrections
   uint32_t content_bytes;
+  bool is_left;  // to the kernel for any shape
 };
 
 CAIRN_DEVICE bool IsMarked(const uint32_t* words, uint32_t token) {
@@ -187,7 +188,11 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
   const EncodeReader reader(args.plan);
   const auto list = LoadRecord<TaskList>(args.plan + args.list * sizeof(TaskList));
   for (uint32_t index = BlockIndex(); index < list.count; index += GridBlocks()) {
-    const uint32_t number = reader.Item(list.first + index) / kStripsOfTileMax;
+    const uint32_t item = reader.Item(list.first + index), number = item / kStripsOfTileMax;
+    if (item % kStripsOfTileMax == kItemIfLeft &&
+        LoadRecord<TileResult>(args.results + number).form != kLeftTile) {
+      continue;
+    }
     EncodeTile tile{};
     tile.number = number;
     tile.task = reader.Task(number);
@@ -203,6 +208,8 @@ CAIRN_DEVICE void EncodeTiles(const EncodeArgs& args, EncodeShared* shared, Enco
     if (!SyncBlockOr(fault != Fault::kNone) && encode(reader, &tile, &fault)) {
       result = {0, Align16(tile.content_bytes), 0, static_cast<uint16_t>(tile.rows),
                 tile.task.form};
+    } else if (tile.is_left) {
+      result.form = kLeftTile;
     }
     if (ThreadIndex() == 0) StoreGlobal(args.results + number, result);
     ReportFault(fault, tile.plane, args.status);

@@ -5,6 +5,8 @@ RECORDS = "kernels/records.h"
 ENCODE = ["tests/kernels/encode_test.cc"]
 ENCODED_STRIPS = ["tests/kernels/encode_strips_test.cc"]
 AFFINE_ENCODE = "kernels/body/affine_encode.h"
+ENCODED_FAST = ["tests/kernels/encode_fast_test.cc"]
+AFFINE_FAST = "kernels/body/affine_encode_fast.h"
 ENCODE_TASKS = "kernels/body/encode_tasks.h"
 FP8_ENCODE = "kernels/body/fp8_encode.h"
 STRIPS_ENCODE = "kernels/body/strips_encode.h"
@@ -36,6 +38,28 @@ MUTATIONS = {
     "encode_clip_last": (ENCODE, AFFINE_ENCODE, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
     "encode_first_row": (ENCODE, AFFINE_ENCODE, "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) != 0) {", "if (ThreadIndex() == 0 && (tile.task.rules & kRuleFirstIsRow) == 1) {"),
     "encode_scores": (ENCODE, AFFINE_ENCODE, "return codecs::StoredScore(LoadGlobal<float>(tile.task.scores + 4 * token));", "return codecs::FloatToFp16(LoadGlobal<float>(tile.task.scores + 4 * token), codecs::Fp16Rounding::kNearestEven);"),
+    "groups_zero": (ENCODED_FAST, AFFINE_FAST, "  low = codecs::Add(low, 0.0F);  // no", "  // no"),
+    "groups_zero_above": (ENCODED_FAST, AFFINE_FAST, "  high = codecs::Add(high, 0.0F);", ""),
+    "groups_uncodable": (ENCODED_FAST, AFFINE_FAST, "codecs::IsRowValue(low) || codecs::IsRowValue(high) ||", "codecs::IsRowValue(low) ||"),
+    "groups_constant": (ENCODED_FAST, AFFINE_FAST, "(low == high && min_value != low);", "false;"),
+    "groups_range": (ENCODED_FAST, AFFINE_FAST, "HalfAbove(codecs::Add(high, -min_value))", "HalfAbove(codecs::Add(high, -low))"),
+    "codes_factor": (ENCODED_FAST, AFFINE_FAST, "kBits == 8 ? 0 : kBits == 4 ? 8 : 42;", "kBits == 8 ? 0 : kBits == 4 ? 8 : 41;"),
+    "codes_order": (ENCODED_FAST, AFFINE_FAST, "uint32_t& word = of[kBits == 8 ? i / 4 : 0];", "uint32_t& word = of[kBits == 8 ? 1 - i / 4 : 0];"),
+    "slab_last": (ENCODED_FAST, AFFINE_FAST, "token + k < last ? token + k : last;", "token + k < last ? token + k : 0 * last;"),
+    "slab_tail": (ENCODED_FAST, AFFINE_FAST, "if (token + k >= tile.plane.tokens) return;", "if (token + k > tile.plane.tokens) return;"),
+    "slab_lanes": (ENCODED_FAST, AFFINE_FAST, "for (uint32_t lanes = kParts; lanes", "for (uint32_t lanes = 16; lanes"),
+    "slab_warps": (ENCODED_FAST, AFFINE_FAST, "for (uint32_t warp = 1; warp < kBlockWarps; ++warp) {", "for (uint32_t warp = 1; warp + 1 < kBlockWarps; ++warp) {"),
+    "slab_group": (ENCODED_FAST, AFFINE_FAST, "token_first / kSlabTokens * tile.plane.dim", "0 * token_first / kSlabTokens * tile.plane.dim"),
+    "slab_no_sync": (ENCODED_FAST, AFFINE_FAST, "(slab, shared);\n  SyncBlock();", "(slab, shared);"),
+    "slab_no_sync_params": (ENCODED_FAST, AFFINE_FAST, "  SyncBlock();\n  GroupCoder by[", "  GroupCoder by["),
+    "tokens_sign": (ENCODED_FAST, AFFINE_FAST, "-UpperHalf<kDType>(extremes[0])", "UpperHalf<kDType>(extremes[0])"),
+    "tokens_kept": (ENCODED_FAST, AFFINE_FAST, "own += is_upper ? left : 0;", "own += is_upper ? 0 : left;"),
+    "tokens_shared": (ENCODED_FAST, AFFINE_FAST, "if (left == 1) {  // the", "if (left == 9) {  // the"),
+    "tokens_from": (ENCODED_FAST, AFFINE_FAST, "+ k * kShared;", "+ k;"),
+    "left_raw": (ENCODED_FAST, AFFINE_FAST, "if (Align16(tile->content_bytes) >= RawBytes(tile->plane)) return false;", "if (tile->content_bytes == 0) return false;"),
+    "left_forgotten": (ENCODED_FAST, AFFINE_FAST, "  tile->is_left = SyncBlockOr(is_wrong);", "  tile->is_left = SyncBlockOr(is_wrong) && tile->number % 2 != 0;"),
+    "left_done_again": (ENCODED_FAST, ENCODE_TASKS, ".form != kLeftTile) {", ".form == kLeftTile) {"),
+    "left_result": (ENCODED_FAST, ENCODE_TASKS, "    } else if (tile.is_left) {", "    } else if (tile.number == ~0U) {"),
     "encode_hole": (ENCODE, ENCODE_TASKS, "if (place == nullptr) *fault = Fault::kBadPage;", ""),
     "encode_padding": (ENCODE, ENCODE_TASKS, "Align16(tile.codes_bytes) - tile.codes_bytes, ThreadIndex(),", "0, ThreadIndex(),"),
     "encode_first_stays": (ENCODE, ENCODE_TASKS, "(tile.task.rules & kRuleFirstStays) != 0", "(tile.task.rules & kRuleFirstStays) == 1"),

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Codes between a (min, range) as most are encoded: bf16 and fp16 in rows at multiples of 16, heads
+// of 64 or of 128 channels times any number, without rows. A block does a tile, 128 tokens of up to
+// 128 channels at a time, which its threads keep in registers from the first look to the codes. A
+// tile with a row or a group that has to be raw is left to EncodeAffineAny, which goes over it
+// again.
+//
+// Values that are equal to those of codecs/numbers/math.h, by fewer operations:
+//
+// - Code8() clamps nothing: min <= value, and (value - min) * (255 / range) is at most
+//   255 * (1 + 2^-23), which rounds to 255; of the empty range it is 0.
+// - Narrow() is a product: (code + 8) / 17 is (code + 8) * 241 >> 12, and that of 2 bits
+//   (code + 42) * 193 >> 14, of all codes of 8 bits.
+// - A group has a value that has no code where its least or its largest has none, or is a NaN.
+
+#include <cstdint>
+
+#include "codecs/numbers/math.h"
+#include "kernels/body/affine_encode.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kSlabTokens = kFastGroupTokens;
+inline constexpr uint32_t kSlabChannels = 128;
+inline constexpr uint32_t kPartChannels = 8;  // of a thread: 16 bytes
+
+struct AffineFastShared {
+  EncodeShared tile;
+  // Of K: extremes of a warp's tokens, two channels a word.
+  alignas(16) uint32_t low[kBlockWarps][kSlabChannels / 2];
+  alignas(16) uint32_t high[kBlockWarps][kSlabChannels / 2];
+  alignas(16) float min_negated[kSlabChannels];
+  alignas(16) float inverse[kSlabChannels];
+};
+
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t LeastHalves(uint32_t a, uint32_t b) {
+  return kDType == codecs::DType::kBf16 ? LeastBf16(a, b) : LeastFp16(a, b);
+}
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t LargestHalves(uint32_t a, uint32_t b) {
+  return kDType == codecs::DType::kBf16 ? LargestBf16(a, b) : LargestFp16(a, b);
+}
+template <codecs::DType kDType>
+CAIRN_DEVICE float LowerHalf(uint32_t word) {
+  return kDType == codecs::DType::kBf16 ? codecs::BitsFloat(word << 16) : HalfToFloat(word);
+}
+template <codecs::DType kDType>
+CAIRN_DEVICE float UpperHalf(uint32_t word) {
+  return kDType == codecs::DType::kBf16 ? codecs::BitsFloat(word & 0xFFFF0000U)
+                                        : HalfToFloat(word >> 16);
+}
+
+// What the codes of a group are made by.
+struct GroupCoder {
+  float min_negated, inverse;
+};
+
+// Of a group between two values: stores its params. *is_wrong where it needs rows, or a raw tile.
+CAIRN_DEVICE GroupCoder StoreGroup(float low, float high, uint8_t* pair, bool* is_wrong) {
+  low = codecs::Add(low, 0.0F);  // no zero is negative
+  high = codecs::Add(high, 0.0F);
+  const uint32_t min = HalfBelow(low);
+  const float min_value = HalfToFloat(min);
+  const uint32_t range = HalfAbove(codecs::Add(high, -min_value));
+  StoreGlobal(pair, min | range << 16);
+  *is_wrong |=
+      codecs::IsRowValue(low) || codecs::IsRowValue(high) || (low == high && min_value != low);
+  return {-min_value, codecs::InverseStep(8, HalfToFloat(range))};
+}
+
+// Codes of 8 channels, of which the first is in the lowest bits.
+template <uint32_t kBits>
+struct UnitCodes {
+  static constexpr uint32_t kAdded = kBits == 8 ? 0 : kBits == 4 ? 8 : 42;
+  static constexpr uint32_t kFactor = kBits == 8 ? 1U << 24 : kBits == 4 ? 241U << 16 : 193U << 16;
+  uint32_t of[kBits == 8 ? 2 : 1] = {};
+
+  // Of channel i; channels come from the last to the first.
+  CAIRN_DEVICE_MEMBER void Add(uint32_t i, float value, GroupCoder by) {
+    const float position = codecs::Multiply(codecs::Add(value, by.min_negated), by.inverse);
+    // The lowest byte is the code of 8 bits; the highest bits of the product are that of kBits.
+    const uint32_t code8 = codecs::FloatBits(codecs::Add(position, 12582912.0F));
+    const uint32_t code = code8 * kFactor + kAdded * kFactor;
+    uint32_t& word = of[kBits == 8 ? i / 4 : 0];
+    word = word << kBits | code >> (32 - kBits);
+  }
+  CAIRN_DEVICE_MEMBER void Store(uint8_t* to) const {
+    if constexpr (kBits == 8) {
+      StoreGlobal(to, Words2{of[0], of[1]});
+    } else if constexpr (kBits == 4) {
+      StoreGlobal(to, of[0]);
+    } else {
+      StoreGlobal(to, static_cast<uint16_t>(of[0]));
+    }
+  }
+};
+
+// 128 tokens of kParts * 8 channels; a thread has 8 channels of kTokens tokens.
+template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
+struct Slab {
+  static constexpr uint32_t kTokens = kSlabTokens * kParts / kBlockThreads;
+
+  const EncodeTile& tile;
+  uint32_t part;     // of the slab's channels
+  uint32_t token;    // the thread's first
+  uint32_t channel;  // likewise
+  Words4 values[kTokens];
+
+  CAIRN_DEVICE_MEMBER Slab(const EncodeTile& of, const EncodeShared& shared, uint32_t token_first,
+                           uint32_t channel_first)
+      : tile(of),
+        part(ThreadIndex() % kParts),
+        token(token_first + ThreadIndex() / kParts * kTokens),
+        channel(channel_first + kPartChannels * part) {
+    const uint32_t last = tile.plane.tokens - 1;
+    CAIRN_UNROLL
+    for (uint32_t k = 0; k < kTokens; ++k) {
+      // Behind the last token it is there again, which moves no extreme.
+      const uint32_t there = token + k < last ? token + k : last;
+      values[k] = LoadGlobal<Words4>(shared.places[there] + 2 * channel);
+    }
+  }
+
+  //   coder_of(i)  of channel i
+  template <typename CoderOf>
+  CAIRN_DEVICE_MEMBER void StoreCodes(uint32_t k, CoderOf coder_of) const {
+    if (token + k >= tile.plane.tokens) return;
+    UnitCodes<kBits> codes;
+    CAIRN_UNROLL
+    for (uint32_t i = kPartChannels; i-- > 0;) {
+      const uint32_t word = WordOf(values[k], i / 2);
+      codes.Add(i, i % 2 == 0 ? LowerHalf<kDType>(word) : UpperHalf<kDType>(word), coder_of(i));
+    }
+    const uint32_t row_bytes = tile.plane.dim / kPartChannels * kBits;
+    codes.Store(tile.task.slot + (token + k) * row_bytes + channel / kPartChannels * kBits);
+  }
+};
+
+// Extremes of a warp's tokens, by those of its lanes that have the first of them.
+template <codecs::DType kDType, uint32_t kParts, typename SlabOf>
+CAIRN_DEVICE void ShareExtremes(const SlabOf& slab, AffineFastShared* shared) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, warp = ThreadIndex() / kWarpLanes;
+  uint32_t low[4], high[4];
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    low[i] = high[i] = WordOf(slab.values[0], i);
+    CAIRN_UNROLL
+    for (uint32_t k = 1; k < SlabOf::kTokens; ++k) {
+      low[i] = LeastHalves<kDType>(low[i], WordOf(slab.values[k], i));
+      high[i] = LargestHalves<kDType>(high[i], WordOf(slab.values[k], i));
+    }
+    CAIRN_UNROLL
+    for (uint32_t lanes = kParts; lanes < kWarpLanes; lanes *= 2) {
+      low[i] = LeastHalves<kDType>(low[i], ShuffleXor(low[i], lanes));
+      high[i] = LargestHalves<kDType>(high[i], ShuffleXor(high[i], lanes));
+    }
+  }
+  if (lane >= kParts) return;
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    shared->low[warp][4 * lane + i] = low[i];
+    shared->high[warp][4 * lane + i] = high[i];
+  }
+}
+
+// K: a (min, range) a channel. The block meets in here. True where a channel needs another kernel.
+template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
+CAIRN_DEVICE bool EncodeChannels(const EncodeTile& tile, uint32_t token_first,
+                                 uint32_t channel_first, AffineFastShared* shared) {
+  const Slab<kBits, kDType, kParts> slab(tile, shared->tile, token_first, channel_first);
+  ShareExtremes<kDType, kParts>(slab, shared);
+  SyncBlock();
+  bool is_wrong = false;
+  const uint32_t own = ThreadIndex();
+  if (own < kParts * kPartChannels) {
+    uint32_t low = shared->low[0][own / 2], high = shared->high[0][own / 2];
+    CAIRN_UNROLL
+    for (uint32_t warp = 1; warp < kBlockWarps; ++warp) {
+      low = LeastHalves<kDType>(low, shared->low[warp][own / 2]);
+      high = LargestHalves<kDType>(high, shared->high[warp][own / 2]);
+    }
+    const uint32_t shift = own % 2 * 16;
+    const uint32_t pair = token_first / kSlabTokens * tile.plane.dim + channel_first + own;
+    const GroupCoder coder =
+        StoreGroup(LowerHalf<kDType>(low >> shift), LowerHalf<kDType>(high >> shift),
+                   tile.task.slot + tile.params_at + 4 * pair, &is_wrong);
+    shared->min_negated[own] = coder.min_negated;
+    shared->inverse[own] = coder.inverse;
+  }
+  SyncBlock();
+  GroupCoder by[kPartChannels];
+  CAIRN_UNROLL
+  for (uint32_t i = 0; i < kPartChannels; ++i) {
+    by[i] = {shared->min_negated[kPartChannels * slab.part + i],
+             shared->inverse[kPartChannels * slab.part + i]};
+  }
+  CAIRN_UNROLL
+  for (uint32_t k = 0; k < slab.kTokens; ++k) {
+    slab.StoreCodes(k, [&](uint32_t i) { return by[i]; });
+  }
+  return is_wrong;
+}
+
+// The least of a thread's 8 channels in the lower half, and the largest, negated, in the upper.
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t ExtremesOfUnit(const Words4& values) {
+  const uint32_t low = LeastHalves<kDType>(LeastHalves<kDType>(values.x, values.y),
+                                           LeastHalves<kDType>(values.z, values.w));
+  const uint32_t high = LargestHalves<kDType>(LargestHalves<kDType>(values.x, values.y),
+                                              LargestHalves<kDType>(values.z, values.w)) ^
+                        0x80008000U;
+  return LeastHalves<kDType>(PermuteBytes(low, high, 0x5410), PermuteBytes(low, high, 0x7632));
+}
+
+// V: a (min, range) a token and 64 channels, which are those of 8 lanes beside each other. They
+// halve the tokens between them until each has one, whose params it makes, and tell each other.
+template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
+CAIRN_DEVICE bool EncodeTokens(const EncodeTile& tile, uint32_t token_first, uint32_t channel_first,
+                               AffineFastShared* shared) {
+  using SlabOf = Slab<kBits, kDType, kParts>;
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const SlabOf slab(tile, shared->tile, token_first, channel_first);
+  uint32_t extremes[SlabOf::kTokens];
+  CAIRN_UNROLL
+  for (uint32_t k = 0; k < slab.kTokens; ++k) {
+    extremes[k] = ExtremesOfUnit<kDType>(slab.values[k]);
+  }
+  uint32_t own = 0;  // the lane's token among those of its thread
+  CAIRN_UNROLL
+  for (uint32_t lanes = kPartChannels / 2, left = slab.kTokens; lanes != 0; lanes /= 2) {
+    const bool is_upper = (lane & lanes) != 0;
+    if (left == 1) {  // the other lane has the same token
+      extremes[0] = LeastHalves<kDType>(extremes[0], ShuffleXor(extremes[0], lanes));
+      continue;
+    }
+    left /= 2;
+    own += is_upper ? left : 0;
+    CAIRN_UNROLL
+    for (uint32_t k = 0; k < left; ++k) {
+      const uint32_t kept = is_upper ? extremes[left + k] : extremes[k];
+      const uint32_t given = is_upper ? extremes[k] : extremes[left + k];
+      extremes[k] = LeastHalves<kDType>(kept, ShuffleXor(given, lanes));
+    }
+  }
+  bool is_wrong = false;
+  GroupCoder coder{};
+  const uint32_t token = slab.token + own;
+  constexpr uint32_t kShared = kPartChannels / SlabOf::kTokens;  // lanes that have the same token
+  if (token < tile.plane.tokens && lane % kShared == 0) {
+    const uint32_t pair = (token * tile.plane.dim + slab.channel) / kFastGroupChannels;
+    coder = StoreGroup(LowerHalf<kDType>(extremes[0]), -UpperHalf<kDType>(extremes[0]),
+                       tile.task.slot + tile.params_at + 4 * pair, &is_wrong);
+  }
+  CAIRN_UNROLL
+  for (uint32_t k = 0; k < slab.kTokens; ++k) {
+    const uint32_t from = (lane & ~(kPartChannels - 1)) + k * kShared;
+    const GroupCoder by{codecs::BitsFloat(Shuffle(codecs::FloatBits(coder.min_negated), from)),
+                        codecs::BitsFloat(Shuffle(codecs::FloatBits(coder.inverse), from))};
+    slab.StoreCodes(k, [&](uint32_t) { return by; });
+  }
+  return is_wrong;
+}
+
+template <uint32_t kBits, codecs::DType kDType, uint32_t kParts>
+CAIRN_DEVICE bool EncodeSlabs(const EncodeTile& tile, AffineFastShared* shared) {
+  const PlaneRecord& plane = tile.plane;
+  bool is_wrong = false;
+  CAIRN_NO_UNROLL
+  for (uint32_t token = 0; token < plane.tokens; token += kSlabTokens) {
+    CAIRN_NO_UNROLL
+    for (uint32_t channel = 0; channel < plane.dim; channel += kParts * kPartChannels) {
+      is_wrong |= plane.is_v ? EncodeTokens<kBits, kDType, kParts>(tile, token, channel, shared)
+                             : EncodeChannels<kBits, kDType, kParts>(tile, token, channel, shared);
+    }
+  }
+  return is_wrong;
+}
+
+template <uint32_t kBits, codecs::DType kDType>
+CAIRN_DEVICE bool EncodeWithoutRows(EncodeTile* tile, AffineFastShared* shared) {
+  constexpr uint32_t kParts = kSlabChannels / kPartChannels;
+  PlaceCodes(tile);
+  tile->content_bytes = tile->row_bits_at;
+  if (Align16(tile->content_bytes) >= RawBytes(tile->plane)) return false;
+  const bool is_wrong = tile->plane.dim % kSlabChannels == 0
+                            ? EncodeSlabs<kBits, kDType, kParts>(*tile, shared)
+                            : EncodeSlabs<kBits, kDType, kParts / 2>(*tile, shared);
+  tile->is_left = SyncBlockOr(is_wrong);
+  if (tile->is_left) return false;
+  StoreRowsOf(*tile, shared->tile);
+  return true;
+}
+
+template <uint32_t kBits, codecs::DType kDType>
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) EncodeAffineFast(EncodeArgs args) {
+  CAIRN_SHARED(AffineFastShared, shared);
+  EncodeTiles(args, &shared.tile, [&](const EncodeReader&, EncodeTile* tile, Fault*) {
+    return EncodeWithoutRows<kBits, kDType>(tile, &shared);
+  });
+}
+
+}  // namespace cairn::kernels
