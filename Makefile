@@ -60,8 +60,9 @@ soak: build  ## the long tests that `make test` leaves out
 bench: build  ## all benchmarks in one run
 	$(PYTHON) tests/bench/run.py
 
-bench-peers: build  ## Redis, LMCache's server and Mooncake beside Cairn (root; downloads gigabytes)
-	.ci/peers
+bench-peers: programs  ## Redis, LMCache's server and Mooncake beside Cairn, and LMCache's second levels (root; downloads gigabytes)
+	.ci/peers tests/bench/peers.py --json build/bench/peers.json
+	.ci/peers tests/bench/lmcache_l2.py --json build/bench/lmcache_l2.json
 
 quality: build  ## what recipes cost two real models, into docs/quality.md (hours; goes on where it was)
 	nice $(PYTHON) tests/quality/run.py
