@@ -164,6 +164,8 @@ def main():
     from daemon import Daemon
     from run import Checks
 
+    # SGLang leaves 10 GiB of the machine's memory free. These pools have less than a megabyte.
+    importlib.import_module(f"{MEM_CACHE}.pool_host.base").HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
     check = Checks()
     with tempfile.TemporaryDirectory(prefix="cairn-sglang-") as folder:
         with Daemon(bin_dir, "local", pathlib.Path(folder), "64MiB") as daemon:
