@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build programs wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers quality fuzz asan tsan \
+.PHONY: help deps build programs wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
   kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
@@ -63,6 +63,9 @@ bench: build  ## all benchmarks in one run
 bench-peers: programs  ## Redis, LMCache's server and Mooncake beside Cairn, and LMCache's second levels (root; downloads gigabytes)
 	.ci/peers tests/bench/peers.py --json build/bench/peers.json
 	.ci/peers tests/bench/lmcache_l2.py --json build/bench/lmcache_l2.json
+
+bench-engines: programs  ## Cairn's connector beside LMCache's and vLLM's own, in a real vLLM (a quarter of an hour; first 3 GB to download, 6 GB on disk)
+	.ci/engines tests/engines/compare.py --json build/bench/engines.json
 
 quality: build  ## what recipes cost two real models, into docs/quality.md (hours; goes on where it was)
 	nice $(PYTHON) tests/quality/run.py

@@ -13,6 +13,7 @@ tests/bench/arrays_bench.cc measures the same in C++, tests/bench/peers.py other
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -88,7 +89,8 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     total = 0
     for pid in (*pids, os.getpid()):
         for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9
 
 

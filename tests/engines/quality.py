@@ -55,18 +55,23 @@ def divergence(of, other):
     return max(total, 0.0)
 
 
+def mine(engine, daemon_log, texts):
+    """Has the engine compute the texts, and waits until the daemon has mined a profile of their KV."""
+    for text in texts:
+        engine.do("generate", tokens=[engine.do("encode", text=text)["tokens"][:TEXT_TOKENS]], max_tokens=1)
+    deadline = time.monotonic() + MINE_SECONDS_MAX
+    while "mined a profile" not in daemon_log.read_text(encoding="utf-8"):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no profile was mined in {MINE_SECONDS_MAX} s, see {daemon_log}")
+        time.sleep(0.5)
+    time.sleep(3)  # the client hears of it
+
+
 def save(make_engine, recipe, daemon_log, texts, tokens):
     """The prompt's KV by that recipe, in the daemon. Returns its bytes by those it has in vLLM."""
     with make_engine(recipe) as engine:
         if recipe != "exact":
-            for text in texts:
-                engine.do("generate", tokens=[engine.do("encode", text=text)["tokens"][:TEXT_TOKENS]], max_tokens=1)
-            deadline = time.monotonic() + MINE_SECONDS_MAX
-            while "mined a profile" not in daemon_log.read_text(encoding="utf-8"):
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"no profile was mined in {MINE_SECONDS_MAX} s, see {daemon_log}")
-                time.sleep(0.5)
-            time.sleep(3)  # the client hears of it
+            mine(engine, daemon_log, texts)
         before = engine.do("metrics")
         engine.do("generate", tokens=[tokens], max_tokens=1)
         saved, deadline = {}, time.monotonic() + 60

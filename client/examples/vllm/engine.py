@@ -12,6 +12,7 @@ answers with one. Run as: engine.py MODEL CONFIG, where CONFIG is JSON for --kv-
     {"do": "end"}
 """
 
+import functools
 import json
 import logging
 import os
@@ -114,12 +115,14 @@ def answer(llm, command):
     raise ValueError(f"no such command: {what}")
 
 
-def main():
+def main(started=lambda llm: functools.partial(answer, llm)):
+    """started: called with the engine once it is there, returns what answers a command."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what vLLM prints goes elsewhere
     os.dup2(2, 1)
     logging.raiseExceptions = False
     config = None if sys.argv[2] == "-" else json.loads(sys.argv[2])
     llm = start(sys.argv[1], config)
+    answer_of = started(llm)
 
     def say(value):
         answers.write(json.dumps(value) + "\n")
@@ -130,7 +133,7 @@ def main():
         command = json.loads(line)
         if command["do"] == "end":
             break
-        say(answer(llm, command))
+        say(answer_of(command))
     llm.llm_engine.engine_core.shutdown()
     say({"ended": True})
 

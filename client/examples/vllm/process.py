@@ -23,16 +23,17 @@ def config_of(control, **extra):
 
 
 class EngineProcess:
-    """config: None is vLLM alone. Its output is in the file `log`. A context manager."""
+    """config: None is vLLM alone. script: what runs it, `engine.py` or a program that knows more
+    commands. Its output is in the file `log`. A context manager."""
 
-    def __init__(self, model, config, library, log):
+    def __init__(self, model, config, library, log, script=HERE / "engine.py"):
         environment = dict(
             os.environ,
             PYTHONPATH=str(ROOT / "client" / "python"),
             CAIRN_LIBRARY=str(library),
         )
         self.log = pathlib.Path(log)
-        command = [sys.executable, str(HERE / "engine.py"), str(model)]
+        command = [sys.executable, str(script), str(model)]
         command.append("-" if config is None else json.dumps(config))
         with open(self.log, "w", encoding="utf-8") as output:
             self.process = subprocess.Popen(
