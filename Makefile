@@ -51,6 +51,7 @@ test-engines: programs  ## the connector in a real vLLM, the backend beside SGLa
 	.ci/engines tests/engines/sglang_contract.py
 	.ci/engines tests/engines/tier_contract.py
 	.ci/engines tests/engines/run.py
+	.ci/engines tests/engines/mixed.py
 	.ci/engines tests/engines/quality.py
 	.ci/engines tests/engines/hybrid.py
 
