@@ -12,8 +12,10 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, stat, timeser
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard as models
+from gpu_panels import GPU
 from panels import DASHBOARDS
 
+ALL = DASHBOARDS | {"gpu": ("Cairn: GPU", "cairn-gpu", [("", GPU)])}
 HERE = pathlib.Path(__file__).resolve().parent
 COLUMNS = 24
 HEIGHT = {"timeseries": 8, "stat": 4}
@@ -28,7 +30,7 @@ def full(expression):
 
 def expressions():
     """(dashboard, panel, expression) of every query, as Grafana takes it."""
-    for name, (_, _, rows) in DASHBOARDS.items():
+    for name, (_, _, rows) in ALL.items():
         for _, panels in rows:
             for panel in panels:
                 for expression, _ in panel.queries:
@@ -83,7 +85,7 @@ def build(title, uid, rows):
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "cairn" / "files" / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, dashboard_ in DASHBOARDS.items():
+    for name, dashboard_ in ALL.items():
         (folder / f"{name}.json").write_text(build(*dashboard_))
 
 

@@ -101,4 +101,6 @@ def draw_board(path, prometheus, start, end, folder):
 
 def draw(prometheus, start, end, folder):
     for path in sorted(DASHBOARDS.glob("*.json")):
+        if path.stem == "gpu":
+            continue  # a daemon without one has none of its series
         draw_board(path, prometheus, start, end, folder)

@@ -160,6 +160,9 @@ def test_every_panel_has_values(scraped):
     empty = []
     for board, panel, expression in dashboard_expressions():
         values = [value for _, value in prometheus.query(concrete(expression))]
+        if board == "gpu":
+            assert not values, "this daemon has no GPU"  # its names are those of docs/metrics.md: test_rules.py
+            continue
         if not any(math.isfinite(value) for value in values):
             empty.append(f"{board}: {panel}: {values}: {expression}")
     assert not empty, "\n".join(empty)
@@ -225,4 +228,6 @@ def test_the_dashboards_can_be_looked_at(scraped):
     folder = pathlib.Path(os.environ["CAIRN_LIVE_PICTURES"])
     draw(prometheus, began, time.time(), folder)
     for board in DASHBOARDS.glob("*.json"):
+        if board.stem == "gpu":
+            continue  # nothing to draw
         assert (folder / f"{board.stem}.png").stat().st_size > 10_000, board.stem
