@@ -204,7 +204,7 @@ def main():
     check = Checks()
     with tempfile.TemporaryDirectory(prefix="cairn-engines-") as made:
         folder = pathlib.Path(made)
-        daemon = Daemon(arguments.bin_dir, folder)
+        daemon = Daemon(arguments.bin_dir, folder, "2GiB", "2GiB")  # nothing is evicted
         try:
             daemon.start()
             compare(check, folder, model, daemon)

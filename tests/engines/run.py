@@ -30,13 +30,13 @@ HANG_SECONDS_MAX = 240.0  # of one answer, on a machine that others use
 class Daemon:
     """A cairnd with an SSD tier that comes back at the same address."""
 
-    def __init__(self, bin_dir, folder):
+    def __init__(self, bin_dir, folder, host_bytes="256MiB", ssd_bytes="512MiB"):
         self.control = f"unix:{folder}/control.sock"
         ssd = folder / "ssd"
         ssd.mkdir()
         self._command = [str(bin_dir / "cairnd"), "--control", self.control, "--http", "off"]
-        self._command += ["--socket", f"{folder}/data.sock", "--host-bytes", "256MiB"]
-        self._command += ["--ssd", f"{ssd}=512MiB"]
+        self._command += ["--socket", f"{folder}/data.sock", "--host-bytes", host_bytes]
+        self._command += ["--ssd", f"{ssd}={ssd_bytes}"]
         self._log = open(folder / "cairnd.log", "a", encoding="utf-8")
         self.process = None
 
