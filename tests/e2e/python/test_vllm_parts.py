@@ -22,7 +22,7 @@ from cairn.vllm.settings import Settings  # noqa: E402
 from cairn.vllm.worker import Worker  # noqa: E402
 
 LAYERS, HEADS, DIM, TOKENS = 4, 2, 64, 32
-BLOCKS = 6
+BLOCKS = 10
 PACKED = (BLOCKS, HEADS, TOKENS, 2 * DIM)
 
 
@@ -327,16 +327,27 @@ def test_ranks_put_and_get_their_slices(two_ranks):
             assert not layer[4:].any() and not layer[0].any()
 
 
-def test_a_slice_that_is_gone_fails_from_there_on(two_ranks):
+@pytest.mark.parametrize("gone", [1, 4])  # a load of five keys is shared out as three and two
+def test_a_slice_that_is_gone_fails_from_there_on(two_ranks, gone):
     space, ranks = two_ranks
-    worker, _ = ranks[0]
-    keys = space.keys(range(192))
-    worker.save(Plan(saves=[Save(keys, [[0, 1, 2, 3, 4, 5]], None, 0, False)]))
-    worker.drain()
-    space.delete([keys[1]])
-    worker.step(Plan(loads=[Load("r", keys, [[0, 1, 2, 3, 4, 5]], None)]))
-    assert wait_for_loads(worker) == ({"r"}, {2, 3, 4, 5})
-    assert worker.take_counts()["failed_blocks"] == 4
+    worker, layers = ranks[0]
+    keys, blocks = space.keys(range(5 * 64)), list(range(BLOCKS))
+    rng = np.random.default_rng(gone)
+    for layer in layers:
+        layer[:] = rng.integers(0, 20000, layer.shape, np.uint16)
+    for i, key in enumerate(keys):
+        parent = keys[i - 1] if i else None
+        worker.save(Plan(saves=[Save([key], [blocks[2 * i : 2 * i + 2]], parent, 64 * i, False)]))
+        worker.drain()
+    kept = [layer.copy() for layer in layers]
+    for layer in layers:
+        layer[:] = 0
+    space.delete([keys[gone]])
+    worker.step(Plan(loads=[Load("r", keys, [blocks], None)]))
+    assert wait_for_loads(worker) == ({"r"}, set(blocks[2 * gone :]))
+    assert worker.take_counts()["failed_blocks"] == BLOCKS - 2 * gone
+    for layer, before in zip(layers, kept, strict=True):
+        np.testing.assert_array_equal(layer[: 2 * gone], before[: 2 * gone])
 
 
 def test_a_load_is_counted_when_it_has_ended(two_ranks):

@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from .staging import Staging
 from .tap import Tap
 
 LOAD_THREADS = 2  # one where the cache lies on a device, which takes a load at a time
+SHARE_KEYS = 2  # of a load, at least, that a thread of its own is worth
 LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
 
@@ -83,7 +85,10 @@ class Worker:
         self._groups = groups
         self._is_layer_wise = is_layer_wise
         self._layer_loads: list[_LayerLoad] = []  # of this step
-        self._loads = ThreadPoolExecutor(LOAD_THREADS if device is None else 1, "cairn-load")
+        threads = LOAD_THREADS if device is None else 1
+        self._loads = ThreadPoolExecutor(threads, "cairn-load")
+        # The other shares of a load. Of an executor of their own, as loads wait for them.
+        self._shares = ThreadPoolExecutor(threads - 1, "cairn-share") if threads > 1 else None
         self._changed = threading.Condition()
         self._loading = 0  # all of these guarded by _changed
         self._ended = Ended()
@@ -149,6 +154,8 @@ class Worker:
         self._end_layers()
         self._saves.close()
         self._loads.shutdown()
+        if self._shares is not None:
+            self._shares.shutdown()
         if self._tap is not None:
             self._tap.close()
 
@@ -251,20 +258,39 @@ class Worker:
         ratio = len(blocks) // len(load.keys)
         tables = [blocks[i * ratio : (i + 1) * ratio] for i in range(len(load.keys))]
         asked = [i for i, table in enumerate(tables) if any(x != paged.SKIPPED for x in table)]
-        left = deadline - time.monotonic()
-        if not asked or left <= 0:  # those before it took its time
+        if not asked or deadline <= time.monotonic():  # those before it took its time
             return (0 if asked else len(load.keys)), 0
-        moved = paged.get(
-            space,
-            group.cache,
-            [load.keys[i] for i in asked],
-            group.table([block for i in asked for block in tables[i]]),
-            lease=load.lease,
-            part=group.part,
-            timeout=left,
-        )
-        bad = (i for i, status in zip(asked, moved.statuses, strict=True) if status != paged.OK)
-        return next(bad, len(load.keys)), moved.wire_bytes
+
+        def get(share: list[int]) -> paged.Moved:
+            return paged.get(
+                space,
+                group.cache,
+                [load.keys[i] for i in share],
+                group.table([block for i in share for block in tables[i]]),
+                lease=load.lease,
+                part=group.part,
+                timeout=max(0.001, deadline - time.monotonic()),
+            )
+
+        moved = self._in_shares(get, asked)
+        statuses = [status for one in moved for status in one.statuses]
+        bad = (i for i, status in zip(asked, statuses, strict=True) if status != paged.OK)
+        return next(bad, len(load.keys)), sum(one.wire_bytes for one in moved)
+
+    def _in_shares(
+        self, get: Callable[[list[int]], paged.Moved], asked: list[int]
+    ) -> list[paged.Moved]:
+        """`get` of all that is asked, in order, on several threads where it is long: one decodes
+        what it fetches. Nothing is written any more when it returns or raises."""
+        if self._shares is None or len(asked) < LOAD_THREADS * SHARE_KEYS:
+            return [get(asked)]
+        step = -(-len(asked) // LOAD_THREADS)
+        first, *rest = (asked[i : i + step] for i in range(0, len(asked), step))
+        others = [self._shares.submit(get, share) for share in rest]
+        try:
+            return [get(first), *(other.result() for other in others)]
+        finally:
+            futures.wait(others)
 
     # ------------------------------------------------------------------------------------ the rest
 
