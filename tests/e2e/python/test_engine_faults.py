@@ -24,12 +24,13 @@ def own(bin_dir):
 
 @pytest.fixture
 def make(request):
-    """Drivers of all connectors, or of those named, which are closed at the end."""
+    """Drivers of all connectors, or of those named, which are closed at the end. None finds what
+    another has put."""
 
     def build(own, *names):
         drivers = {}
         for name in names or CONNECTORS:
-            drivers[name] = CONNECTORS[name](own.settings | {"weights_revision": "r"})
+            drivers[name] = CONNECTORS[name](own.settings | {"weights_revision": name})
             request.addfinalizer(drivers[name].close)
         return drivers
 
@@ -164,7 +165,8 @@ def test_full(bin_dir, make):
         drivers = make(own)
         until_hits(drivers, 0)
         each(drivers, lambda driver: [use(driver, seed) for seed in range(1, 9)])
-        assert all(hits < BLOCKS for hits in each(drivers, lambda one: use(one, 0)).values())
+        hits = each(drivers, lambda one: use(one, 0))
+        assert all(count < BLOCKS for count in hits.values()), hits
         for driver in drivers.values():  # one after the other: there is room for one
             until_hits({"": driver}, 20)
             driver.close()
