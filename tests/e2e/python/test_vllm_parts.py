@@ -2,6 +2,7 @@
 """Parts of the vLLM connector alone: layouts, ranks, settings, what is refused by name, staging."""
 
 import logging
+import threading
 import time
 
 import fake_vllm
@@ -348,6 +349,22 @@ def test_a_slice_that_is_gone_fails_from_there_on(two_ranks, gone):
     assert worker.take_counts()["failed_blocks"] == BLOCKS - 2 * gone
     for layer, before in zip(layers, kept, strict=True):
         np.testing.assert_array_equal(layer[: 2 * gone], before[: 2 * gone])
+
+
+def test_shares_of_a_load_run_at_once_and_all_end_before_it(two_ranks):
+    worker, _ = two_ranks[1][0]
+    both, ended = threading.Barrier(2, timeout=20), []
+
+    def get(share):
+        both.wait()
+        if share[0] == 0:
+            raise DeadlineExceededError("the first share")
+        time.sleep(0.2)
+        ended.append(share)
+
+    with pytest.raises(DeadlineExceededError, match="the first share"):
+        worker._in_shares(get, [0, 1, 2, 3])
+    assert ended == [[2, 3]]
 
 
 def test_a_load_is_counted_when_it_has_ended(two_ranks):

@@ -30,7 +30,7 @@ from .staging import Staging
 from .tap import Tap
 
 LOAD_THREADS = 2  # one where the cache lies on a device, which takes a load at a time
-SHARE_KEYS = 2  # of a load, at least, that a thread of its own is worth
+SHARE_KEYS = 2  # a load is split between threads where each gets so many of its keys
 LAYER_STEPS = 4  # gets that a layer-wise load is made of: the first layers come with the first
 IDLE_SECONDS = 0.005  # that a step without work leaves to a load
 
@@ -87,7 +87,8 @@ class Worker:
         self._layer_loads: list[_LayerLoad] = []  # of this step
         threads = LOAD_THREADS if device is None else 1
         self._loads = ThreadPoolExecutor(threads, "cairn-load")
-        # The other shares of a load. Of an executor of their own, as loads wait for them.
+        # Runs all shares of a load but the first. Not `_loads`: its threads wait for shares, and if
+        # all of them did, none would be left to run any.
         self._shares = ThreadPoolExecutor(threads - 1, "cairn-share") if threads > 1 else None
         self._changed = threading.Condition()
         self._loading = 0  # all of these guarded by _changed
@@ -280,8 +281,9 @@ class Worker:
     def _in_shares(
         self, get: Callable[[list[int]], paged.Moved], asked: list[int]
     ) -> list[paged.Moved]:
-        """`get` of all that is asked, in order, on several threads where it is long: one decodes
-        what it fetches. Nothing is written any more when it returns or raises."""
+        """Calls `get` for all that is asked. A long list is split between threads, as each decodes
+        what it fetches. Results are in the order of what was asked. No call is still writing to the
+        cache when this returns or raises."""
         if self._shares is None or len(asked) < LOAD_THREADS * SHARE_KEYS:
             return [get(asked)]
         step = -(-len(asked) // LOAD_THREADS)

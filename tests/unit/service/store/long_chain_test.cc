@@ -119,7 +119,7 @@ TEST_P(LongChainsTest, ThePrefixThatFitsIsKept) {
 
 INSTANTIATE_TEST_SUITE_P(Lengths, LongChainsTest,
                          testing::Combine(testing::Values("raw", "exact"),
-                                          testing::Values(1.2, 2.5)));
+                                          testing::Values(1.2, 3.0)));
 
 TEST_F(LongChainTest, AnOrphanGoesFirst) {
   ASSERT_TRUE(Put(1, 0).ok());
