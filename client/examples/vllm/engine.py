@@ -115,13 +115,14 @@ def answer(llm, command):
     raise ValueError(f"no such command: {what}")
 
 
-def main(started=lambda llm: functools.partial(answer, llm)):
-    """started: called with the engine once it is there, returns what answers a command."""
+def main(started=lambda llm: functools.partial(answer, llm), **more):
+    """started: called with the engine once it is there, returns what answers a command. `more`: as
+    start() takes it."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what vLLM prints goes elsewhere
     os.dup2(2, 1)
     logging.raiseExceptions = False
     config = None if sys.argv[2] == "-" else json.loads(sys.argv[2])
-    llm = start(sys.argv[1], config)
+    llm = start(sys.argv[1], config, **more)
     answer_of = started(llm)
 
     def say(value):
