@@ -5,8 +5,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/device_impl.h"
@@ -14,20 +12,12 @@
 namespace cairn {
 namespace {
 
-using kernels::LaunchResult;
-
 // Of images: a connection that ends takes away the pages of those that it was to fill.
 constexpr uint64_t kImageAlignment = 4096;
 // Side objects that stay on the device: of the spaces that one mover sees, more than enough.
 constexpr size_t kSideObjectsMax = 2 * kernels::kPlanProfilesMax;
 
 }  // namespace
-
-DeviceMover::Impl::~Impl() {
-  while (stream_ != nullptr && !IsOver()) {
-    absl::SleepFor(kPollPause);
-  }
-}
 
 absl::Status DeviceMover::Impl::Prepare() {
   const codecs::GroupKind kind = placed_.tile.kind;
@@ -61,9 +51,7 @@ absl::Status DeviceMover::Impl::Prepare() {
 }
 
 absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put) const {
-  if (is_lost_) {
-    return absl::UnavailableError(absl::StrCat("the device is lost: ", ToAbsl(device_.name())));
-  }
+  CAIRN_RETURN_IF_ERROR(calls_.Check());
   if (request.stream == nullptr) {
     return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
   }
@@ -97,34 +85,6 @@ absl::StatusOr<absl::Duration> DeviceMover::Impl::TimeLeft(absl::Time deadline) 
   return left;
 }
 
-absl::Status DeviceMover::Impl::Took(LaunchResult result) {
-  if (result == LaunchResult::kOk) {
-    return absl::OkStatus();
-  }
-  if (!is_lost_) {
-    LogError("client", "the device failed and is not used any more",
-             {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
-  }
-  is_lost_ = true;
-  return absl::UnavailableError(absl::StrCat("the device failed: ", ToAbsl(device_.name()), " ",
-                                             ToAbsl(kernels::LastDeviceError())));
-}
-
-bool DeviceMover::Impl::IsOver() {
-  bool is_over = false;
-  return !Took(device_.Poll(stream_, &is_over)).ok() || is_over;
-}
-
-absl::Status DeviceMover::Impl::Await(absl::Time deadline) {
-  while (stream_ != nullptr && !IsOver()) {
-    if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("the device had not done its part in time");
-    }
-    absl::SleepFor(kPollPause);
-  }
-  return is_lost_ ? Took(LaunchResult::kDeviceError) : absl::OkStatus();
-}
-
 absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandle& held) {
   auto [place, is_new] = side_objects_.try_emplace(held->id());
   place->second.used = ++uses_;
@@ -137,7 +97,7 @@ absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandl
       return absl::ResourceExhaustedError("the device has no room for the image's side object");
     }
     std::ranges::copy(held->bytes(), kept.staged.data());
-    CAIRN_RETURN_IF_ERROR(Took(
+    CAIRN_RETURN_IF_ERROR(calls_.Took(
         device_.CopyIn(kept.memory.data(), kept.staged.data(), held->bytes().size(), stream_)));
   }
   return place->second.memory.data();
@@ -159,8 +119,9 @@ absl::Status DeviceMover::Impl::CopyPages(const DeviceRequest& request, const Ba
   auto* const pages = reinterpret_cast<int32_t*>(batch.host.data() + layout_.pages);
   std::transform(rows.begin(), rows.end(), pages,
                  [](int64_t page) { return static_cast<int32_t>(page); });
-  return Took(device_.CopyIn(batch.device.data() + layout_.pages, batch.host.data() + layout_.pages,
-                             rows.size() * sizeof(int32_t), stream_));
+  return calls_.Took(device_.CopyIn(batch.device.data() + layout_.pages,
+                                    batch.host.data() + layout_.pages,
+                                    rows.size() * sizeof(int32_t), stream_));
 }
 
 kernels::PagedView DeviceMover::Impl::ViewOf(const DeviceRequest& request, const Batch& batch,

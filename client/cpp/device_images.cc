@@ -9,13 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/attention.h"
+#include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
 #include "client/cpp/options.h"
 #include "client/cpp/side_objects.h"
@@ -24,8 +23,6 @@
 
 namespace cairn {
 namespace {
-
-using kernels::LaunchResult;
 
 constexpr size_t kBatchImages = 8;  // that are fetched at once
 
@@ -38,7 +35,8 @@ class DeviceImages::Impl {
         device_(device),
         slice_(slice),
         placed_(placed),
-        image_bytes_max_(RoundUpTo(ImageBytesMaxOf(placed))) {}
+        image_bytes_max_(RoundUpTo(ImageBytesMaxOf(placed))),
+        calls_(device) {}
   ~Impl() { AwaitStream(device_, stream_); }
 
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request) {
@@ -48,7 +46,7 @@ class DeviceImages::Impl {
     const absl::Time deadline =
         MonotonicNow() +
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
-    CAIRN_RETURN_IF_ERROR(Await(deadline));  // what a call before left behind
+    CAIRN_RETURN_IF_ERROR(calls_.Await(stream_, deadline));  // what a call before left behind
     DropUnkept();
     stream_ = request.stream;
     size_t appended = 0;
@@ -73,31 +71,6 @@ class DeviceImages::Impl {
     return left > absl::ZeroDuration()
                ? absl::StatusOr<absl::Duration>(left)
                : absl::DeadlineExceededError("no time was left to ask the daemon");
-  }
-
-  absl::Status Took(LaunchResult result) {
-    if (result != LaunchResult::kOk && !is_lost_) {
-      LogError("client", "the device failed and is not used any more",
-               {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
-      is_lost_ = true;
-    }
-    return is_lost_ ? absl::UnavailableError(
-                          absl::StrCat("the device is lost: ", ToAbsl(device_.name())))
-                    : absl::OkStatus();
-  }
-
-  absl::Status Await(absl::Time deadline) {
-    bool is_over = stream_ == nullptr;
-    while (true) {  // ends at the deadline
-      CAIRN_RETURN_IF_ERROR(Took(is_over ? LaunchResult::kOk : device_.Poll(stream_, &is_over)));
-      if (is_over) {
-        return absl::OkStatus();
-      }
-      if (MonotonicNow() >= deadline) {
-        return absl::DeadlineExceededError("the device had not done its part in time");
-      }
-      absl::SleepFor(kPollPause);
-    }
   }
 
   // What belongs to images that a call took no further. REQUIRES: the stream is over.
@@ -163,7 +136,7 @@ class DeviceImages::Impl {
         return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
       }
       CAIRN_ASSIGN_OR_RETURN(const SideOnDevice* side, SideOf(prefix.spec(), deadline));
-      CAIRN_RETURN_IF_ERROR(Took(device_.CopyIn(to, image.data(), image.size(), stream_)));
+      CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(to, image.data(), image.size(), stream_)));
       coming.push_back({.prefix = &prefix, .image = to});
       if (side != nullptr) {
         coming.back().side = InputsOf(side->held);
@@ -171,7 +144,7 @@ class DeviceImages::Impl {
       }
       to += RoundUpTo(image.size());
     }
-    CAIRN_RETURN_IF_ERROR(Await(deadline));
+    CAIRN_RETURN_IF_ERROR(calls_.Await(stream_, deadline));
     images_.insert(images_.end(), coming.begin(), coming.end());
     memories_kept_ = memories_.size();
     return absl::OkStatus();
@@ -200,7 +173,8 @@ class DeviceImages::Impl {
           return NoRoom(bytes);
         }
         std::ranges::copy(side.held->bytes(), side.staged.data());
-        return Took(device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, stream_));
+        return calls_.Took(
+            device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, stream_));
       }();
       if (!status.ok()) {
         sides_.erase(place);
@@ -232,7 +206,7 @@ class DeviceImages::Impl {
   std::map<Digest, SideOnDevice> sides_;
   std::vector<kernels::AttendImage> images_;
   kernels::Stream stream_ = nullptr;  // of the last call
-  bool is_lost_ = false;
+  DeviceCalls calls_;
 };
 
 DeviceImages::DeviceImages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "client/cpp/data.h"
 #include "client/cpp/device.h"
+#include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
 #include "client/cpp/device_staging.h"
 #include "client/cpp/paged.h"
@@ -26,12 +27,12 @@ namespace cairn {
 class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
-      : space_(space), device_(device), slice_(slice), placed_(placed) {}
+      : space_(space), device_(device), slice_(slice), placed_(placed), calls_(device) {}
   // Waits for the stream, however long that takes: nothing on it refers to memory that goes.
-  ~Impl();
+  ~Impl() { AwaitStream(device_, stream_); }
 
   absl::Status Prepare();
-  bool is_lost() const { return is_lost_; }
+  bool is_lost() const { return calls_.is_lost(); }
 
   template <typename Result, typename Move>
   std::vector<absl::StatusOr<Result>> Run(const DeviceRequest& request, bool is_put, Move move) {
@@ -42,7 +43,7 @@ class DeviceMover::Impl {
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
     absl::Status status = Check(request, is_put);
     if (status.ok()) {
-      status = Await(deadline);  // what a call before left behind
+      status = calls_.Await(stream_, deadline);  // what a call before left behind
     }
     if (!status.ok()) {
       std::fill(results.begin(), results.end(), status);
@@ -126,11 +127,6 @@ class DeviceMover::Impl {
 
   // For a call of the space's, to which zero were its default. DeadlineExceeded: none.
   static absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
-  // Unavailable, and the device lost, where it failed.
-  absl::Status Took(kernels::LaunchResult result);
-  bool IsOver();
-  // Until the stream is over, or the deadline.
-  absl::Status Await(absl::Time deadline);
   // The device's copy, which is on the stream at least.
   absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
   // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
@@ -187,7 +183,7 @@ class DeviceMover::Impl {
   Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
   kernels::Stream stream_ = nullptr;  // of the last call
-  bool is_lost_ = false;
+  DeviceCalls calls_;
 };
 
 }  // namespace cairn

@@ -15,8 +15,6 @@
 
 namespace cairn {
 
-using kernels::LaunchResult;
-
 absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Time deadline,
                                          Batch& batch) {
   codecs::Recipe recipe;
@@ -95,16 +93,17 @@ absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, Batch& batc
   std::byte* const plan = batch.device.data() + layout_.plan;
   std::byte* const statuses = batch.device.data() + layout_.status;
   std::byte* const results = batch.device.data() + layout_.results;
-  CAIRN_RETURN_IF_ERROR(Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
   CAIRN_RETURN_IF_ERROR(
-      Took(device_.CopyIn(plan, batch.host.data() + layout_.plan, batch.plan.bytes, stream_)));
+      calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
+  CAIRN_RETURN_IF_ERROR(calls_.Took(
+      device_.CopyIn(plan, batch.host.data() + layout_.plan, batch.plan.bytes, stream_)));
   CAIRN_RETURN_IF_ERROR(
-      Took(device_.Encode(batch.plan, plan, reinterpret_cast<kernels::TileResult*>(results),
-                          reinterpret_cast<uint32_t*>(statuses), stream_)));
-  CAIRN_RETURN_IF_ERROR(Took(device_.CopyOut(batch.host.data() + layout_.status, statuses,
-                                             kBatchImages * sizeof(uint32_t), stream_)));
-  return Took(device_.CopyOut(batch.host.data() + layout_.results, results,
-                              batch.plan.tile_count * sizeof(kernels::TileResult), stream_));
+      calls_.Took(device_.Encode(batch.plan, plan, reinterpret_cast<kernels::TileResult*>(results),
+                                 reinterpret_cast<uint32_t*>(statuses), stream_)));
+  CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyOut(batch.host.data() + layout_.status, statuses,
+                                                    kBatchImages * sizeof(uint32_t), stream_)));
+  return calls_.Took(device_.CopyOut(batch.host.data() + layout_.results, results,
+                                     batch.plan.tile_count * sizeof(kernels::TileResult), stream_));
 }
 
 absl::Status DeviceMover::Impl::Begin(const DeviceRequest& request, absl::Time deadline,
@@ -137,19 +136,17 @@ absl::Status DeviceMover::Impl::CopyImages(Batch& batch) {
           absl::StrCat("the device encoded no image: ", ToAbsl(codecs::Name(written))));
     }
     CAIRN_RETURN_IF_ERROR(
-        Took(device_.CopyOut(HostImage(batch, i) + prefix, DeviceImage(batch, i) + prefix,
-                             batch.image_bytes[i] - prefix, stream_)));
+        calls_.Took(device_.CopyOut(HostImage(batch, i) + prefix, DeviceImage(batch, i) + prefix,
+                                    batch.image_bytes[i] - prefix, stream_)));
   }
   batch.encoded = batch.planned;
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> DeviceMover::Impl::Advance(const DeviceRequest& request, Batch& batch) {
-  if (!IsOver()) {
+  CAIRN_ASSIGN_OR_RETURN(const bool is_over, calls_.IsOver(stream_));
+  if (!is_over) {
     return false;
-  }
-  if (is_lost_) {
-    return Took(LaunchResult::kDeviceError);
   }
   if (batch.encoded == batch.count) {
     return true;

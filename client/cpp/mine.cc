@@ -9,12 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
 #include "client/cpp/options.h"
 #include "client/cpp/paged.h"
@@ -28,7 +27,6 @@
 namespace cairn {
 namespace {
 
-using kernels::LaunchResult;
 using Bytes = std::vector<std::byte>;
 
 constexpr uint64_t kTokensMax = std::numeric_limits<uint16_t>::max();
@@ -69,7 +67,7 @@ absl::Status CheckSquares(std::span<const float> squares, const codecs::GroupSha
 
 class DeviceMiner::Impl {
  public:
-  Impl(Space& space, kernels::Runtime& device) : space_(space), device_(device) {}
+  Impl(Space& space, kernels::Runtime& device) : space_(space), device_(device), calls_(device) {}
   ~Impl() { AwaitStream(device_, is_pending_ ? stream_ : nullptr); }
 
   absl::StatusOr<Bytes> MineBank(const DeviceSample& sample, uint32_t patterns) {
@@ -91,7 +89,7 @@ class DeviceMiner::Impl {
     CAIRN_RETURN_IF_ERROR(FromCodec(kernels::MakeMinePlan(job, PlanRoom(), &plan), "cache"));
     CAIRN_RETURN_IF_ERROR(scratch_.Grow(device_, /*is_host=*/false, plan.scratch_bytes));
     CAIRN_RETURN_IF_ERROR(Upload(plan.bytes));
-    CAIRN_RETURN_IF_ERROR(Took(
+    CAIRN_RETURN_IF_ERROR(calls_.Took(
         device_.Mine(plan, inputs_.data() + plan_at_, scratch_.data(), StatusOnDevice(), stream_)));
     CAIRN_RETURN_IF_ERROR(Download(bank_bytes));
     Bytes bank(made_on_host_.data(), made_on_host_.data() + bank_bytes);
@@ -158,7 +156,7 @@ class DeviceMiner::Impl {
     const absl::Duration timeout =
         sample.timeout > absl::ZeroDuration() ? sample.timeout : kDataTimeoutDefault;
     deadline_ = MonotonicNow() + timeout;
-    CAIRN_RETURN_IF_ERROR(Took(LaunchResult::kOk));
+    CAIRN_RETURN_IF_ERROR(calls_.Check());
     CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, space_.Place({.group = sample.group}));
     CAIRN_RETURN_IF_ERROR(Check(sample, placed));
     CAIRN_RETURN_IF_ERROR(Await());
@@ -272,9 +270,9 @@ class DeviceMiner::Impl {
     CAIRN_RETURN_IF_ERROR(FromCodec(kernels::MakeMinePassPlan(job, PlanRoom(), &plan), "cache"));
     CAIRN_RETURN_IF_ERROR(Reserve(plan_bytes, plan.sums_bytes));
     CAIRN_RETURN_IF_ERROR(Upload(plan.bytes));
-    CAIRN_RETURN_IF_ERROR(Took(device_.Clear(made_.data(), plan.sums_bytes, stream_)));
-    CAIRN_RETURN_IF_ERROR(Took(device_.MinePass(plan, inputs_.data() + plan_at_, made_.data(),
-                                                StatusOnDevice(), stream_)));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.Clear(made_.data(), plan.sums_bytes, stream_)));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.MinePass(plan, inputs_.data() + plan_at_,
+                                                       made_.data(), StatusOnDevice(), stream_)));
     CAIRN_RETURN_IF_ERROR(Download(plan.sums_bytes));
     miner->Add(kernels::SumsOf(job, plan, {made_on_host_.data(), plan.sums_bytes}));
     return absl::OkStatus();
@@ -301,47 +299,27 @@ class DeviceMiner::Impl {
   absl::Status Upload(uint64_t plan_bytes) {
     std::ranges::copy(std::as_bytes(std::span(pages_)), inputs_on_host_.data());
     is_pending_ = true;
-    CAIRN_RETURN_IF_ERROR(Took(
+    CAIRN_RETURN_IF_ERROR(calls_.Took(
         device_.CopyIn(inputs_.data(), inputs_on_host_.data(), plan_at_ + plan_bytes, stream_)));
-    return Took(device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), stream_));
+    return calls_.Took(device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), stream_));
   }
 
   // What was made, once it is there, and how that went.
   absl::Status Download(uint64_t bytes) {
     std::byte* const status = inputs_on_host_.data() + status_at_;
     CAIRN_RETURN_IF_ERROR(
-        Took(device_.CopyOut(made_on_host_.data(), made_.data(), bytes, stream_)));
-    CAIRN_RETURN_IF_ERROR(
-        Took(device_.CopyOut(status, inputs_.data() + status_at_, sizeof(uint32_t), stream_)));
+        calls_.Took(device_.CopyOut(made_on_host_.data(), made_.data(), bytes, stream_)));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(
+        device_.CopyOut(status, inputs_.data() + status_at_, sizeof(uint32_t), stream_)));
     CAIRN_RETURN_IF_ERROR(Await());
     return FromCodec(static_cast<codecs::Error>(codecs::Load<uint32_t>(status)),
                      "texts have no token to mine from");
   }
 
-  absl::Status Took(LaunchResult result) {
-    if (result != LaunchResult::kOk && !is_lost_) {
-      LogError("client", "the device failed and is not used any more",
-               {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
-      is_lost_ = true;
-    }
-    return is_lost_ ? absl::UnavailableError(
-                          absl::StrCat("the device is lost: ", ToAbsl(device_.name())))
-                    : absl::OkStatus();
-  }
-
   absl::Status Await() {
-    bool is_over = !is_pending_;
-    while (true) {  // ends at the deadline
-      CAIRN_RETURN_IF_ERROR(Took(is_over ? LaunchResult::kOk : device_.Poll(stream_, &is_over)));
-      if (is_over) {
-        is_pending_ = false;
-        return absl::OkStatus();
-      }
-      if (MonotonicNow() >= deadline_) {
-        return absl::DeadlineExceededError("the device had not done its part in time");
-      }
-      absl::SleepFor(kPollPause);
-    }
+    CAIRN_RETURN_IF_ERROR(calls_.Await(is_pending_ ? stream_ : nullptr, deadline_));
+    is_pending_ = false;
+    return absl::OkStatus();
   }
 
   Space& space_;
@@ -354,7 +332,7 @@ class DeviceMiner::Impl {
   absl::Time deadline_;
   kernels::Stream stream_ = nullptr;  // of the last call
   bool is_pending_ = false;           // something of it may still be on the stream
-  bool is_lost_ = false;
+  DeviceCalls calls_;
 };
 
 DeviceMiner::DeviceMiner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
