@@ -91,6 +91,7 @@ class Session:
                 data=settings.data,
                 tenant=settings.tenant,
                 client_name=self._name,
+                region_bytes=settings.region_bytes,
             )
         space = self._client.open_space(
             spec.model,

@@ -11,6 +11,7 @@ from .errors import InvalidArgumentError
 
 T = TypeVar("T")
 
+REGION_BYTES = 64 << 20  # the SDK's default
 CONTROL = "the address of cairnd's control plane"  # "HOST:PORT" or "unix:PATH"
 
 
@@ -30,6 +31,8 @@ class Place(Protocol):
     def tenant(self) -> str: ...
     @property
     def recipe(self) -> str | None: ...
+    @property
+    def region_bytes(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,7 @@ class StoreSettings:
     data: str | None = None  # likewise; None: what the daemon names for this host
     tenant: str = "default"
     timeout: float = 5.0  # seconds of what the engine asks for
+    region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:

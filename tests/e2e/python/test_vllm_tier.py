@@ -135,3 +135,10 @@ def test_without_a_daemon_there_are_misses_and_failed_jobs(make):
 def test_settings_that_are_refused(make, extra, says):
     with pytest.raises(InvalidArgumentError, match=says):
         make(extra)
+
+
+def test_a_region_out_of_its_limits_is_said(make, caplog):
+    """It is the session that hands region_bytes on, of every adapter."""
+    primary = make({"region_bytes": 1}, wait=False)
+    assert not primary.tier._session.wait(10)
+    assert "region_bytes is 1" in caplog.text

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .._settings import CONTROL, required, settings_of
+from .._settings import CONTROL, REGION_BYTES, required, settings_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Settings:
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     save_timeout: float = 5.0  # seconds after which a block is given up
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
+    region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
     capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured
     capture_sequences: int = 2  # how many
     capture_tokens: int = 2048  # of each, at most
