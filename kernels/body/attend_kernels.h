@@ -11,7 +11,6 @@
 #include "kernels/body/attend_fp8.h"
 #include "kernels/body/attend_merge.h"
 #include "kernels/body/attend_plain.h"
-#include "kernels/body/decode_kernels.h"
 
 namespace cairn::kernels {
 

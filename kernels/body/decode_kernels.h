@@ -22,13 +22,6 @@
 
 namespace cairn::kernels {
 
-// How a kernel is launched: at most a block a task.
-struct KernelShape {
-  uint32_t list;
-  uint32_t shared_bytes;
-  uint32_t threads = kBlockThreads;  // of a block
-};
-
 template <uint32_t kBits, codecs::DType kDType, typename Launch>
 void ForEachAffineKernel(Launch&& launch) {
   constexpr uint32_t kBytes = sizeof(AffineShared);

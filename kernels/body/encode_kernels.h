@@ -7,7 +7,6 @@
 
 #include "kernels/body/affine_encode.h"
 #include "kernels/body/affine_encode_fast.h"
-#include "kernels/body/decode_kernels.h"
 #include "kernels/body/fp8_encode.h"
 #include "kernels/body/hot_encode.h"
 #include "kernels/body/image_encode.h"

@@ -10,6 +10,7 @@
 #include "kernels/body/centre.h"
 #include "kernels/body/encode_tasks.h"
 #include "kernels/body/hot_widths.h"
+#include "kernels/body/strips.h"
 
 namespace cairn::kernels {
 

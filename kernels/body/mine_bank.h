@@ -9,7 +9,6 @@
 #include "codecs/backend/reference/token_norm.h"
 #include "codecs/numbers/cluster.h"
 #include "codecs/numbers/math.h"
-#include "kernels/body/decode_kernels.h"
 #include "kernels/body/encode_tasks.h"
 #include "kernels/mine_records.h"
 

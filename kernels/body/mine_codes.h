@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/body/decode_kernels.h"
 #include "kernels/body/mine_moments.h"
 #include "kernels/body/mine_pass.h"
 

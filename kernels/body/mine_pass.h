@@ -9,7 +9,6 @@
 
 #include "codecs/side/profile_sums.h"
 #include "kernels/body/centre.h"
-#include "kernels/body/decode_kernels.h"
 #include "kernels/mine_pass_records.h"
 
 namespace cairn::kernels {

@@ -14,6 +14,13 @@ namespace cairn::kernels {
 inline constexpr uint32_t kBlockThreads = 256;
 inline constexpr uint32_t kBlockWarps = kBlockThreads / kWarpLanes;
 
+// How a kernel is launched: at most a block a task.
+struct KernelShape {
+  uint32_t list;
+  uint32_t shared_bytes;
+  uint32_t threads = kBlockThreads;  // of a block
+};
+
 // Where the tokens of a task go, and which of them are rows. In shared memory.
 struct TokenPlaces {
   uint8_t* of[kTaskTokensMax];  // null: nowhere

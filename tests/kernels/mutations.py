@@ -22,9 +22,9 @@ from mutation_lists import attend, decode, encode, mine
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
 PASSED = "the tests pass"
-RACES_FILTER = "*StripsOfEvery*:*PlanesOfEvery*:*ManyTilesOfAWarp*:*SourceBitsOfWholeHeads*:*SummedInOrder*:*OfSmallNorms*:*HolesAreAs*"  # what the thread sanitizer runs
+RACES_FILTER = "*StripsOfEvery*:*PlanesOfEvery*:*StepsOfEvery*:*ManyTilesOfAWarp*:*SourceBitsOfWholeHeads*:*SummedInOrder*:*OfSmallNorms*:*HolesAreAs*"  # what the thread sanitizer runs
 
-LAUNCHES = "cairn_kernel_device_emulated"  # the target where kernel bodies are compiled
+LAUNCHES = "cairn_kernel_device_emulated"  # the target where kernel bodies are compiled, a family a source
 
 # name: (tests of which one has to fail, file, text, what stands there instead)
 MUTATIONS = decode.MUTATIONS | encode.MUTATIONS | attend.MUTATIONS | mine.MUTATIONS
@@ -32,25 +32,29 @@ RACES = decode.RACES | encode.RACES | attend.RACES | mine.RACES
 
 
 def words_of(build, program, target):
-    """How the one source of `target` is compiled and the test's program linked, without outputs and without what is only for the build."""
+    """How each source of `target` is compiled, with the object that is made of it, and how the test's program is linked: without outputs and
+    without what is only for the build."""
     lines = subprocess.run(["ninja", "-C", build, "-t", "commands", f"bin/{program}"], check=True, text=True, capture_output=True)
     lines = lines.stdout.splitlines()
-    compiled = next(shlex.split(line) for line in lines if f"/{target}.dir/" in line and " -c " in line)
-    start = next(i for i, word in enumerate(compiled) if re.fullmatch(r".*/(c\+\+|g\+\+|clang\+\+)(-\d+)?", word))
-    output = compiled.index("-o")
-    made = compiled[output + 1]
+    compiled = [compile_words_of(shlex.split(line)) for line in lines if f"/{target}.dir/" in line and " -c " in line]
     # The program is linked by the last of them: ": && c++ ... && :".
     link = shlex.split(lines[-1].split("&&")[1])
+    out = link.index("-o")
+    return compiled, [word for i, word in enumerate(link) if i not in (out, out + 1)]
+
+
+def compile_words_of(line):
+    start = next(i for i, word in enumerate(line) if re.fullmatch(r".*/(c\+\+|g\+\+|clang\+\+)(-\d+)?", word))
+    made = line[line.index("-o") + 1]
     pairs = {"-MT", "-MF", "-o", "-include"}
     kept = []
-    words = iter(compiled[start:])
+    words = iter(line[start:])
     for word in words:
         if word in pairs:
             next(words)
         elif word not in ("-MD", "-Winvalid-pch"):
             kept.append(word)
-    out = link.index("-o")
-    return kept, [word for i, word in enumerate(link) if i not in (out, out + 1)], made
+    return kept, made
 
 
 def includes(build, made, file):
@@ -79,19 +83,20 @@ def run_test(build, name, test, file, mutated_text):
         mutated.write_text(mutated_text)
         program, objects = pathlib.Path(folder) / "test", []
         of_test = f"kernels_{pathlib.Path(test).stem}"
+        ((_, of_program),), link_words = words_of(build, of_test, of_test)
         for target in (LAUNCHES, of_test):
-            compile_words, link_words, made = words_of(build, of_test, target)
-            if not includes(build, made, file):
-                objects.append(made)
-                continue
-            objects.append(f"{folder}/{target}.o")
-            # The folder stands before the tree among those that are searched.
-            line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", objects[-1]]
-            if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:
-                return "it does not compile"
-        # In the place of the test's, and so before the library that has the other, which is then left out.
-        at = link_words.index(made)
-        subprocess.run([*link_words[:at], *objects, *link_words[at + 1:], "-o", program], cwd=build, check=True)
+            for compile_words, made in words_of(build, of_test, target)[0]:
+                if not includes(build, made, file):
+                    continue
+                objects.append(f"{folder}/{len(objects)}.o")
+                # The folder stands before the tree among those that are searched.
+                line = [compile_words[0], f"-I{folder}", *compile_words[1:], "-o", objects[-1]]
+                if subprocess.run(line, cwd=build, capture_output=True).returncode != 0:
+                    return "it does not compile"
+                if made == of_program:
+                    link_words.remove(made)
+        # Before the library that has the others, of which those are then left out.
+        subprocess.run([link_words[0], *objects, *link_words[1:], "-o", program], cwd=build, check=True)
         chosen = [f"--gtest_filter={RACES_FILTER}"] if name in RACES else []
         tsan = {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1"}
         try:

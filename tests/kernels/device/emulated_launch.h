@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the device `emulated` launches kernels with. They are compiled a family a file.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "codecs/types/bytes.h"
+#include "kernels/body/tasks.h"
+#include "tests/kernels/device/device.h"
+#include "tests/kernels/executor/executor.h"
+
+namespace cairn::kernels::device {
+
+// What is wrong with the device, for tests of those who are to notice: it forgets a task of each
+// list of what it decodes, encodes, attends to or mines.
+bool Forgets(std::string_view what);
+
+// What went wrong first, until Finish(). Nothing is launched from then on.
+std::string& FirstFault();
+
+// Plans begin with their lists.
+template <typename Counts>
+void Forget(std::string_view what, const Counts& counts, uint32_t lists, const std::byte* plan) {
+  auto* list = reinterpret_cast<TaskList*>(const_cast<std::byte*>(plan));
+  for (uint32_t i = 0; Forgets(what) && i < lists; ++i) {
+    if (counts[i] != 0 && list[i].count != 0) --list[i].count;
+  }
+}
+
+template <typename Arguments>
+class Launch {
+ public:
+  Launch(const uint32_t* counts, const Arguments& args, uint64_t seed)
+      : counts_(counts), args_(args), options_{.seed = seed} {}
+
+  // In blocks that do several tasks, or in one more than there are tasks.
+  template <auto kKernel>
+  void Kernel(const KernelShape& shape) {
+    std::string& fault = FirstFault();
+    const uint32_t tasks = counts_[shape.list];
+    if (tasks == 0 || !fault.empty()) return;
+    args_.list = shape.list;
+    const uint32_t blocks = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
+    fault =
+        emulated::Launch<kKernel>(blocks, shape.threads, shape.shared_bytes, args_, options_).fault;
+  }
+
+ private:
+  const uint32_t* counts_;
+  Arguments args_;
+  emulated::Options options_;
+};
+
+}  // namespace cairn::kernels::device
