@@ -155,9 +155,44 @@ CAIRN_DEVICE void StoreSourceBits(const PlaneRecord& plane, const uint8_t* const
   StoreZeros(target + bytes, Align16(bytes) - bytes, ThreadIndex(), kBlockThreads);
 }
 
+// StorePlaneAndLow() of units: a thread a unit.
+template <codecs::DType kDType>
+CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t* const* places,
+                                  const codecs::StripParts& parts, uint8_t* target) {
+  const uint32_t units_of_token = shape.dim / kUnit, units = shape.tokens * units_of_token;
+  const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * kRunUnits;
+  for (uint32_t unit = ThreadIndex(); unit < end; unit += kBlockThreads) {
+    const bool is_there = unit < units;
+    Words4 bits{};
+    if (is_there) {
+      const uint32_t token = unit / units_of_token, part = unit % units_of_token;
+      bits = LoadGlobal<Words4>(places[token] + 16 * part);
+    }
+    const Words2 first{bits.x, bits.y}, second{bits.z, bits.w};
+    if (is_there) {
+      StoreGlobal(target + parts.plane + kUnit * unit,
+                  Words2{PlanesOfFour<kDType>(first), PlanesOfFour<kDType>(second)});
+    }
+    if constexpr (kDType == codecs::DType::kFp16) {
+      const uint32_t lows = LowsOfFour(first) | LowsOfFour(second) << 4;
+      uint8_t* low = target + parts.low + unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
+      CAIRN_UNROLL
+      for (uint32_t w = 0; w < 3; ++w) {
+        StoreGlobal(low + 8 * w, static_cast<uint8_t>(lows >> 8 * w));
+      }
+    }
+  }
+}
+
 // Sign and high mantissa of each element, and what bits are left: a warp 32 elements.
 CAIRN_DEVICE void StorePlaneAndLow(const codecs::StripShape& shape, const uint8_t* const* places,
-                                   const codecs::StripParts& parts, uint8_t* target) {
+                                   uint32_t unit, const codecs::StripParts& parts,
+                                   uint8_t* target) {
+  if (HasUnits(shape, unit)) {
+    return shape.dtype == codecs::DType::kBf16
+               ? StorePlaneUnits<codecs::DType::kBf16>(shape, places, parts, target)
+               : StorePlaneUnits<codecs::DType::kFp16>(shape, places, parts, target);
+  }
   const auto elements = static_cast<uint32_t>(codecs::ElementCount(shape));
   const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * codecs::kRun;
   uint8_t* low = target + parts.low;
@@ -211,7 +246,7 @@ CAIRN_DEVICE uint32_t StoreStrip(const EncodeTask& task, const PlaneRecord& plan
   }
   StoreZeros(target + parts.coded_end, static_cast<uint32_t>(parts.plane - parts.coded_end),
              ThreadIndex(), kBlockThreads);
-  StorePlaneAndLow(shape, places, parts, target);
+  StorePlaneAndLow(shape, places, plane.unit, parts, target);
   return StoreEnd(parts, target);
 }
 

@@ -74,8 +74,6 @@ CAIRN_DEVICE void QuantizeStrip(const StripItem& item, StepEncodeShared::Warp* o
 struct StepWriter {
   const uint8_t* codes;
   const uint32_t* is_row;
-  uint8_t* escapes_at;
-  uint32_t escapes;
   LaneWriter lanes;
 
   // Codes a channel of all tokens, backwards.
@@ -97,10 +95,13 @@ struct StepWriter {
       const auto step = LoadGlobal<SymbolStep>(table + symbol);
       const bool is_escape = (step.step & kStepEscape) != 0;
       const uint32_t escaping = Ballot(is_escape);
-      uint8_t* to = escapes_at + 2 * (escapes + CountBits(escaping & LanesAbove()));
-      if (is_escape && to + 1 < lanes.stream) StoreGlobal(to, static_cast<int16_t>(code));
-      escapes += CountBits(escaping);
-      lanes.floor += 2 * CountBits(escaping);
+      if (escaping != 0) {
+        const int32_t to = lanes.floor + 2 * CountOf(escaping & LanesAbove());
+        if (is_escape && to + 1 < lanes.stream) {
+          StoreGlobal(lanes.part + static_cast<uint32_t>(to), static_cast<int16_t>(code));
+        }
+        lanes.floor += 2 * CountOf(escaping);
+      }
       const uint32_t bits = is_coded && !is_escape ? codecs::StepLow(code, by.low_bits) : 0;
       for (uint32_t i = 0; i < by.low_bits; ++i) {
         const uint32_t word = Ballot((bits >> i & 1) != 0);
@@ -134,14 +135,11 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
   for (uint32_t i = 0; i < kTaskTokensMax / 32; ++i) parts.rows += CountBits(is_row[i]);
   const uint32_t escapes_at = codecs::kStripHeaderBytes + parts.planes * plane_bytes;
   if (escapes_at > item.strip.part_bytes) return parts;
-  uint8_t* const part = item.strip.part;
-  uint8_t* const end = part + item.strip.part_bytes;
-  StepWriter writer{WaitingCodes(item.task, plane, item.token_first),
-                    is_row,
-                    part + escapes_at,
-                    0,
-                    {end, part + escapes_at}};
-  uint8_t* low = part + escapes_at;
+  const auto end = static_cast<int32_t>(item.strip.part_bytes);
+  const auto floor = static_cast<int32_t>(escapes_at);
+  StepWriter writer{
+      WaitingCodes(item.task, plane, item.token_first), is_row, {item.strip.part, end, floor}};
+  uint8_t* low = item.strip.part + escapes_at;
   for (uint32_t i = plane.dim; i-- > 0;) {
     const uint32_t channel = plane.vectors == nullptr ? ChannelInPairs(plane, i) : i;
     const codecs::StepShape by = LoadStep(plane, item.task.head, channel).shape;
@@ -150,7 +148,7 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
   }
   writer.lanes.Finish();
   parts.stream_bytes = static_cast<uint32_t>(end - writer.lanes.stream);
-  parts.escapes = writer.escapes;
+  parts.escapes = static_cast<uint32_t>(writer.lanes.floor - floor) / 2;
   codecs::PlaceStepParts(shape, &parts);
   if (parts.bytes >= codecs::RawStripBytes(shape)) parts.bytes = 0;
   return parts;

@@ -70,6 +70,7 @@ struct SourceStrip {
   const uint8_t* const* places;  // in shared memory
   uint8_t* part;                 // of the slot
   uint32_t part_bytes;
+  uint32_t unit;  // as PlaneRecord::unit
 
   [[nodiscard]] CAIRN_DEVICE_MEMBER uint32_t Exponent(uint32_t token, uint32_t channel) const {
     const uint32_t bits = LoadElementBits(shape.dtype, places[token], channel);
@@ -84,10 +85,35 @@ struct SourceStrip {
   }
 };
 
+// Rows are at multiples of 16 bytes, and of whole units of bf16 or fp16.
+CAIRN_DEVICE bool HasUnits(const codecs::StripShape& shape, uint32_t unit) {
+  return unit == sizeof(Words4) && shape.dim % kUnit == 0 && shape.dtype != codecs::DType::kFp32;
+}
+
+// LoadExponents() of 32 channels that are there: four lanes a token, a unit a lane.
+template <codecs::DType kDType>
+CAIRN_DEVICE void LoadExponentUnits(const SourceStrip& strip, uint32_t first, uint32_t* words) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
+  for (uint32_t token = lane / 4; token < strip.shape.tokens; token += kWarpLanes / 4) {
+    const auto bits = LoadGlobal<Words4>(strip.places[token] + 2 * first + 16 * part);
+    uint32_t* to = words + kExponentWords * token + 2 * part;
+    to[0] = ExponentsOfFour<kDType>({bits.x, bits.y});
+    to[1] = ExponentsOfFour<kDType>({bits.z, bits.w});
+  }
+}
+
 // Exponents of 32 channels of all tokens into shared memory. The warp has to meet before that, and
 // behind it.
 CAIRN_DEVICE void LoadExponents(const SourceStrip& strip, uint32_t first, uint32_t* words) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
+  if (HasUnits(strip.shape, strip.unit) && first + kWarpLanes <= strip.shape.dim) {
+    if (strip.shape.dtype == codecs::DType::kBf16) {
+      LoadExponentUnits<codecs::DType::kBf16>(strip, first, words);
+    } else {
+      LoadExponentUnits<codecs::DType::kFp16>(strip, first, words);
+    }
+    return;
+  }
   auto* exponents = reinterpret_cast<uint8_t*>(words);
   if (first + lane >= strip.shape.dim) return;
   for (uint32_t token = 0; token < strip.shape.tokens; ++token) {

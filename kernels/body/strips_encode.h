@@ -21,12 +21,14 @@
 namespace cairn::kernels {
 
 CAIRN_DEVICE uint32_t LanesAbove() { return ~1U << ThreadIndex() % kWarpLanes; }
+CAIRN_DEVICE int32_t CountOf(uint32_t lanes) { return static_cast<int32_t>(CountBits(lanes)); }
 
-// The coder lanes32 backwards, a lane of it a lane of a warp. What it has written starts at
-// `stream`, which goes on down below `floor`, where escapes end, but nothing is written there.
+// The coder lanes32 backwards, a lane of it a lane of a warp. What it has written starts `stream`
+// bytes behind `part`, and goes on down below `floor`, where escapes end, but nothing is written
+// there.
 struct LaneWriter {
-  uint8_t* stream;
-  const uint8_t* floor;
+  uint8_t* part;
+  int32_t stream, floor;
   uint32_t state = codecs::kCoderStateMin;
 
   CAIRN_DEVICE_MEMBER void Push(SymbolStep symbol) {
@@ -34,23 +36,23 @@ struct LaneWriter {
     const bool is_full = state >= frequency << 8;
     const uint32_t full = Ballot(is_full);
     if (is_full) {
-      Store(stream - 1 - CountBits(full & LanesAbove()), state);
+      Store(stream - 1 - CountOf(full & LanesAbove()), state);
       state >>= 8;
     }
-    stream -= CountBits(full);
+    stream -= CountOf(full);
     const uint32_t quotient = state * symbol.inverse >> 24;
     state += (symbol.step & 0xFF) + quotient * (codecs::kCoderSlots - frequency);
   }
   CAIRN_DEVICE_MEMBER void Finish() {
-    stream -= codecs::kCoderStatesBytes;
-    uint8_t* own = stream + 2 * (ThreadIndex() % kWarpLanes);
+    stream -= static_cast<int32_t>(codecs::kCoderStatesBytes);
+    const int32_t own = stream + static_cast<int32_t>(2 * (ThreadIndex() % kWarpLanes));
     Store(own, state);
     Store(own + 1, state >> 8);
   }
 
  private:
-  CAIRN_DEVICE_MEMBER void Store(uint8_t* at, uint32_t byte) const {
-    if (at >= floor) StoreGlobal(at, static_cast<uint8_t>(byte));
+  CAIRN_DEVICE_MEMBER void Store(int32_t at, uint32_t byte) const {
+    if (at >= floor) StoreGlobal(part + static_cast<uint32_t>(at), static_cast<uint8_t>(byte));
   }
 };
 
@@ -60,30 +62,32 @@ CAIRN_DEVICE void MeasureParts(const codecs::StripShape& shape, codecs::StripPar
   if (parts->bytes >= codecs::RawStripBytes(shape)) parts->bytes = 0;
 }
 
-// Codes a channel of all tokens, backwards. Returns how many escapes there are with those before.
+// Codes a channel of all tokens, backwards.
 //   par  of the channel
 //   at   its exponents
-CAIRN_DEVICE uint32_t WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t top,
-                                   const uint8_t* at, const EncodeTables& tables, uint32_t escapes,
-                                   LaneWriter* writer) {
+CAIRN_DEVICE void WriteChannel(const SourceStrip& strip, uint32_t par, uint32_t top,
+                               const uint8_t* at, const EncodeTables& tables, LaneWriter* writer) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, table = par >> 4;
+  const uint32_t likeliest = tables.likeliest[table];
   for (uint32_t group = codecs::CoderGroups(strip.shape.tokens); group-- > 0;) {
     const uint32_t token = kWarpLanes * group + lane;
     const bool is_there = token < strip.shape.tokens;
     const uint32_t exponent = is_there ? at[4 * kExponentWords * token] : 0;
-    uint32_t symbol = tables.likeliest[table];
+    uint32_t symbol = likeliest;
     if (is_there) symbol = top - exponent;
     if (symbol > codecs::kEscapeSymbol) symbol = codecs::kEscapeSymbol;
     const SymbolStep step = tables.symbols[table][symbol];
     const bool is_escape = is_there && (step.step & kStepEscape) != 0;
     const uint32_t escaping = Ballot(is_escape);
-    uint8_t* to = strip.Par(2 * strip.shape.dim + escapes + CountBits(escaping & LanesAbove()));
-    if (is_escape && to < writer->stream) StoreGlobal(to, static_cast<uint8_t>(exponent));
-    escapes += CountBits(escaping);
-    writer->floor += CountBits(escaping);
+    if (escaping != 0) {
+      const int32_t to = writer->floor + CountOf(escaping & LanesAbove());
+      if (is_escape && to < writer->stream) {
+        StoreGlobal(writer->part + static_cast<uint32_t>(to), static_cast<uint8_t>(exponent));
+      }
+      writer->floor += CountOf(escaping);
+    }
     writer->Push(step);
   }
-  return escapes;
 }
 
 // Mode lanes32 of a strip of 256 elements or more; of parts, bytes is 0 where it is not smaller
@@ -95,8 +99,9 @@ CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const Encod
   parts.mode = codecs::StripMode::kLanes32;
   const uint32_t highest = ChooseParams(strip, parts.mode, tables, exponents);
   parts.top = static_cast<uint8_t>(highest);
-  uint8_t* const end = strip.part + strip.part_bytes;
-  LaneWriter writer{end, strip.Par(2 * dim)};
+  const auto end = static_cast<int32_t>(strip.part_bytes);
+  const auto escapes_at = static_cast<int32_t>(codecs::strip::kPar + 2 * dim);
+  LaneWriter writer{strip.part, end, escapes_at};
   for (uint32_t first = (dim - 1) / kWarpLanes * kWarpLanes + kWarpLanes; first != 0;) {
     first -= kWarpLanes;
     SyncWarp();
@@ -112,12 +117,12 @@ CAIRN_DEVICE codecs::StripParts WriteLanes(const SourceStrip& strip, const Encod
     const uint32_t left = dim - first;
     for (uint32_t i = left < kWarpLanes ? left : kWarpLanes; i-- > 0;) {
       const uint32_t of = Shuffle(own, i);
-      parts.escapes =
-          WriteChannel(strip, of & 0xFF, of >> 8, reinterpret_cast<const uint8_t*>(exponents) + i,
-                       tables, parts.escapes, &writer);
+      WriteChannel(strip, of & 0xFF, of >> 8, reinterpret_cast<const uint8_t*>(exponents) + i,
+                   tables, &writer);
     }
   }
   writer.Finish();
+  parts.escapes = static_cast<uint32_t>(writer.floor - escapes_at);
   parts.stream_bytes = static_cast<uint32_t>(end - writer.stream);
   MeasureParts(strip.shape, &parts);
   return parts;
@@ -263,6 +268,7 @@ CAIRN_DEVICE void ForEachWarpStrip(const EncodeArgs& args, Write write) {
     strip.shape = ShapeOfStrip(item.plane, item.token_first);
     strip.part = item.task.slot + item.token_first * item.plane.row_bytes;
     strip.part_bytes = Align16(strip.shape.tokens * item.plane.row_bytes);
+    strip.unit = item.plane.unit;
     Fault fault = Fault::kNone;
     write(reader, item, &fault);
     ReportFault(fault, item.plane, args.status);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Eight elements of a strip at once, of bf16 and fp16: their codes of three bits a byte each, and
-// exponents, planes and low bits put together.
+// exponents, planes and low bits put together and taken apart.
 
 #include <cstdint>
 
@@ -46,6 +46,30 @@ CAIRN_DEVICE Words2 JoinFour(uint32_t exponents, uint32_t planes, uint32_t lows)
     low = Choose(0x07070707U, lows, planes << 3);
   }
   return {PermuteBytes(low, high, 0x5140), PermuteBytes(low, high, 0x7362)};
+}
+
+// Of four elements, two a word: bytes as JoinFour() takes them.
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t ExponentsOfFour(Words2 bits) {
+  constexpr uint32_t kShift = kDType == codecs::DType::kBf16 ? 7 : 10;
+  const uint32_t exponents = PermuteBytes(bits.x >> kShift, bits.y >> kShift, 0x6420);
+  return kDType == codecs::DType::kBf16 ? exponents : exponents & 0x1F1F1F1FU;
+}
+template <codecs::DType kDType>
+CAIRN_DEVICE uint32_t PlanesOfFour(Words2 bits) {
+  constexpr uint32_t kShift = kDType == codecs::DType::kBf16 ? 0 : 3;
+  return Choose(kHighBits, PermuteBytes(bits.x, bits.y, 0x7531),
+                PermuteBytes(bits.x >> kShift, bits.y >> kShift, 0x6420));
+}
+// Of fp16, as SpreadFour() takes them.
+CAIRN_DEVICE uint32_t LowsOfFour(Words2 bits) {
+  const uint32_t lows = PermuteBytes(bits.x, bits.y, 0x6420);
+  uint32_t of_bits = 0;
+  CAIRN_UNROLL
+  for (uint32_t w = 0; w < 3; ++w) {  // bit 8 i comes to 24 + i, and nothing is carried
+    of_bits |= ((lows >> w & 0x01010101U) * 0x01020408U >> 24 & 15) << 8 * w;
+  }
+  return of_bits;
 }
 
 template <codecs::DType kDType>

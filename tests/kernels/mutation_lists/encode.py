@@ -11,6 +11,7 @@ ENCODE_TASKS = "kernels/body/encode_tasks.h"
 FP8_ENCODE = "kernels/body/fp8_encode.h"
 STRIPS_ENCODE = "kernels/body/strips_encode.h"
 STRIPS_CHOICE = "kernels/body/strips_choice.h"
+STRIPS_JOIN = "kernels/body/strips_join.h"
 IMAGE_ENCODE = "kernels/body/image_encode.h"
 ENCODED_STEPS = ["tests/kernels/encode_steps_test.cc"]
 ENCODED_CHOICES = ["tests/kernels/encode_choices_test.cc"]
@@ -73,13 +74,22 @@ MUTATIONS = {
     "strips_inverse": (ENCODED_STRIPS, RECORDS, "((1U << 24) + frequency - 1) / frequency", "(1U << 24) / frequency"),
     "strips_full": (ENCODED_STRIPS, STRIPS_ENCODE, "const bool is_full = state >= frequency << 8;", "const bool is_full = state > frequency << 8;"),
     "strips_above": (ENCODED_STRIPS, STRIPS_ENCODE, "return ~1U << ThreadIndex()", "return ~0U << ThreadIndex()"),
-    "strips_likeliest": (ENCODED_STRIPS, STRIPS_ENCODE, "uint32_t symbol = tables.likeliest[table];", "uint32_t symbol = 3;"),
+    "strips_likeliest": (ENCODED_STRIPS, STRIPS_ENCODE, "uint32_t symbol = likeliest;", "uint32_t symbol = 3;"),
     "strips_cheapest": (ENCODED_STRIPS, STRIPS_CHOICE, "best = key < best ? key : best;\n  }\n  return best % kTableChoices;", "best = key / kTableChoices <= best / kTableChoices ? key : best;\n  }\n  return best % kTableChoices;"),
     "strips_tops": (ENCODED_STRIPS, STRIPS_CHOICE, "above = codecs::kAboveMin + static_cast<int32_t>(choice % kTopsTried);\n    } else", "above = codecs::kAboveMin;\n    } else"),
     "strips_rel": (ENCODED_STRIPS, STRIPS_CHOICE, "if (rel >= codecs::kDeadRel) {", "if (rel > codecs::kDeadRel) {"),
     "strips_other_table": (ENCODED_STRIPS, STRIPS_CHOICE, "par = table_of(highest - rel) << 4;", "par = table_of(highest) << 4;"),
     "strips_dead": (ENCODED_STRIPS, STRIPS_CHOICE, "if (sample.mean == 0) {", "if (sample.mean > 255) {"),
-    "strips_room": (ENCODED_STRIPS, STRIPS_ENCODE, "if (at >= floor) StoreGlobal(", "if (at != nullptr) StoreGlobal("),
+    "strips_units_first": (ENCODED_STRIPS, STRIPS_CHOICE, "strip.places[token] + 2 * first + 16 * part", "strip.places[token] + 16 * part"),
+    "strips_units_second": (ENCODED_STRIPS, STRIPS_CHOICE, "ExponentsOfFour<kDType>({bits.z, bits.w});", "ExponentsOfFour<kDType>({bits.x, bits.w});"),
+    "strips_units_there": (ENCODED_STRIPS, STRIPS_CHOICE, "first + kWarpLanes <= strip.shape.dim", "first <= strip.shape.dim"),
+    "split_exponents": (ENCODED_STRIPS, STRIPS_JOIN, "exponents : exponents & 0x1F1F1F1FU;", "exponents : exponents;"),
+    "split_planes": (ENCODED_STRIPS, STRIPS_JOIN, "kBf16 ? 0 : 3;", "kBf16 ? 0 : 2;"),
+    "split_lows": (ENCODED_STRIPS, STRIPS_JOIN, "* 0x01020408U >> 24", "* 0x08040201U >> 24"),
+    "store_units_token": (ENCODED_STRIPS, IMAGE_ENCODE, "const uint32_t token = unit / units_of_token, part = unit % units_of_token;", "const uint32_t token = unit / units_of_token, part = 0;"),
+    "store_units_end": (ENCODED_STRIPS, IMAGE_ENCODE, "const auto end = static_cast<uint32_t>(codecs::RunCount(shape)) * kRunUnits;", "const auto end = units;"),
+    "store_units_low": (ENCODED_STRIPS, IMAGE_ENCODE, "LowsOfFour(first) | LowsOfFour(second) << 4;", "LowsOfFour(first) | LowsOfFour(second) << 3;"),
+    "strips_room": (ENCODED_STRIPS, STRIPS_ENCODE, "if (at >= floor) StoreGlobal(", "if (at != 0x7FFFFFFF) StoreGlobal("),
     "strips_no_tops": (ENCODED_STRIPS, STRIPS_ENCODE, "if (codecs::kStripHeaderBytes + 2 * shape.dim <= strip.part_bytes) {", "if (shape.dim != 0) {"),
     "strips_again": (ENCODED_STRIPS, STRIPS_ENCODE, "best = is_laned ? WritePlanes(strip, tables, exponents) : planes;", "best = planes;"),
     "strips_short": (ENCODED_STRIPS, STRIPS_ENCODE, "planes.bytes <= best.bytes", "planes.bytes < best.bytes / 2"),
@@ -107,7 +117,7 @@ MUTATIONS = {
     "steps_no_clamp": (ENCODED_STEPS, STEP_ENCODE, "symbol = codecs::kEscapeSymbol;\n", "symbol = 7;\n"),
     "steps_low_group": (ENCODED_STEPS, STEP_ENCODE, "low + i * plane_bytes + 4 * group", "low + i * plane_bytes"),
     "steps_escape_low": (ENCODED_STEPS, STEP_ENCODE, "is_coded && !is_escape ? codecs::StepLow", "is_coded ? codecs::StepLow"),
-    "steps_escape_rank": (ENCODED_STEPS, STEP_ENCODE, "escapes + CountBits(escaping & LanesAbove())", "escapes + CountBits(escaping & ~LanesAbove()) - (is_escape ? 1 : 0)"),
+    "steps_escape_rank": (ENCODED_STEPS, STEP_ENCODE, "lanes.floor + 2 * CountOf(escaping & LanesAbove());", "lanes.floor + 2 * CountOf(escaping & (LanesAbove() / 2));"),
     "steps_escape_meets": (ENCODED_STEPS, STEP_ENCODE, "if (is_escape && to + 1 < lanes.stream)", "if (is_escape)"),
     "steps_no_room": (ENCODED_STEPS, STEP_ENCODE, "if (escapes_at > item.strip.part_bytes) return parts;", ""),
     "steps_larger": (ENCODED_STEPS, STEP_ENCODE, "if (parts.bytes >= codecs::RawStripBytes(shape))", "if (parts.bytes > codecs::RawStripBytes(shape) + 64)"),
@@ -211,5 +221,5 @@ RACES = {
     "race_encode_exponents": (ENCODED_STRIPS, STRIPS_ENCODE, "    LoadExponents(strip, first, exponents);\n    SyncWarp();\n    uint32_t own", "    LoadExponents(strip, first, exponents);\n    uint32_t own"),
     "race_result": (ENCODED_STRIPS, IMAGE_ENCODE, "    SyncWarp();  // all lanes have the result\n", ""),
     "race_escapes": (ENCODED_STRIPS, STRIPS_ENCODE, "to < writer->stream", "to < strip.part + strip.part_bytes"),
-    "race_stream": (ENCODED_STRIPS, STRIPS_ENCODE, "    writer->floor += CountBits(escaping);\n", ""),
+    "race_stream": (ENCODED_STRIPS, STRIPS_ENCODE, "    if (at >= floor) StoreGlobal(", "    if (at >= 0) StoreGlobal("),
 }
