@@ -27,6 +27,7 @@ static_assert(static_cast<uint32_t>(Fault::kBadChecksum) ==
 static_assert(static_cast<uint32_t>(Fault::kBadTile) == static_cast<uint32_t>(Error::kBadTile));
 static_assert(kTaskTokensMax == codecs::kStripTokens);
 static_assert(kTileTokensMax == codecs::kTokensPerBlockMax && kMixedDimMax == codecs::kDimMax);
+static_assert(kStepsFastLists == kPlanesOfImage * kPlanProfilesMax);
 static_assert(codecs::kTokensPerBlockMax <= std::numeric_limits<uint16_t>::max());
 
 // Where a tile stands, and what of it is decoded at once.
@@ -59,12 +60,26 @@ uint32_t FastTokens(const PlaneRecord& plane) {
 // The kernel of a tile of strips.
 DecodeList StripsList(const PlaneRecord& plane) {
   const bool is_bf16 = plane.dtype == codecs::DType::kBf16;
-  if (plane.unit != kUnitMax || plane.dim % kStripsFastDim != 0) return DecodeList::kStripsAny;
-  if (!plane.is_fast) return is_bf16 ? DecodeList::kStripsFast : DecodeList::kStripsAny;
-  if (plane.dtype == codecs::DType::kFp32 || plane.dim > kPlanesFastDimMax) {
+  if (plane.unit != kUnitMax || plane.dim % kStripsFastDim != 0 ||
+      plane.dtype == codecs::DType::kFp32) {
     return DecodeList::kStripsAny;
   }
+  if (!plane.is_fast) return is_bf16 ? DecodeList::kStripsBf16 : DecodeList::kStripsFp16;
+  if (plane.dim > kPlanesFastDimMax) return DecodeList::kStripsAny;
   return is_bf16 ? DecodeList::kPlanesBf16 : DecodeList::kPlanesFp16;
+}
+
+// K turns in all of its channels, or in none.
+uint32_t StepsList(const PlaneRecord& plane) {
+  const TurningPairs& pairs = plane.pairs;
+  const bool is_half = pairs.step == 1 && pairs.distance == pairs.count && pairs.count % 8 == 0;
+  const bool is_interleaved = pairs.step == 2 && pairs.distance == 1;
+  const bool turns_whole = pairs.first == 0 && 2U * pairs.count == plane.dim;
+  const bool is_fast = plane.dtype == codecs::DType::kBf16 && plane.unit == kUnitMax &&
+                       plane.dim % kStepsFastDim == 0 && plane.vectors == nullptr &&
+                       (pairs.count == 0 || (turns_whole && (is_half || is_interleaved)));
+  if (!is_fast) return static_cast<uint32_t>(DecodeList::kStepsAny);
+  return static_cast<uint32_t>(DecodeList::kStepsFast) + plane.tables;
 }
 
 // The kernel of a tile, and how many tokens it does at once.
@@ -89,7 +104,7 @@ Choice ChoiceOf(const PlaneRecord& plane, uint16_t form) {
     case TileLayoutId::kKept:
       return whole(DecodeList::kKeptAny);
     case TileLayoutId::kStepStrips:
-      return whole(DecodeList::kStepsAny);
+      return {StepsList(plane), kTaskTokensMax};
     case TileLayoutId::kHot:
       return whole(DecodeList::kHotAny);
     case TileLayoutId::kFp8:
@@ -171,6 +186,7 @@ class PlanMaker {
   }
 
   Error Make(std::span<std::byte> buffer, DecodePlan* plan) const {
+    if (profiles_.AreTooMany()) return Error::kTooLarge;
     DecodePlan made;
     uint32_t tasks = 0;
     const Error error = ForEachTask([&](uint32_t list, const TileTask&) {
@@ -178,7 +194,6 @@ class PlanMaker {
       return ++tasks <= kPlanTasksMax;
     });
     if (error != Error::kOk) return error;
-    if (profiles_.AreTooMany()) return Error::kTooLarge;
     made.image_count = static_cast<uint32_t>(jobs_.size());
     PlanHeader header{};
     header.image_count = made.image_count;

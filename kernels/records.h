@@ -22,8 +22,12 @@ inline constexpr uint32_t kAffineCodesMax = 16384;  // bytes
 inline constexpr uint32_t kAffineDimMax = 2048;     // 8 channels a thread of a block
 inline constexpr uint32_t kAffineTokensMin = 16;    // tasks start at multiples of it
 
-inline constexpr uint32_t kStripsFastDim = 32;  // what dims of DecodeList::kStripsFast divide by
+inline constexpr uint32_t kStripsFastDim = 32;  // what dims of DecodeList::kStripsBf16 divide by
 inline constexpr uint32_t kPlanesFastDimMax = 1024;
+
+// Of a task of DecodeList::kStepsFast: what dims divide by, and lists, one for each StepTables.
+inline constexpr uint32_t kStepsFastDim = 16;
+inline constexpr uint32_t kStepsFastLists = 8;
 
 // Kernels that decode, each with a list of tasks of its own.
 enum class DecodeList : uint8_t {
@@ -33,18 +37,20 @@ enum class DecodeList : uint8_t {
   kAffineFast,
   kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
   kVerify,                        // CRC32C of tiles, of any form
-  kStripsFast,                    // the same of bf16, dim a multiple of 32
-  kFp8Any,                        // bytes of E4M3 with a scale a token
-  kFp8Bf16,                       // the same, as kAffineFast has it
+  kStripsBf16,                    // the same of bf16, dim a multiple of 32
+  kStripsFp16,
+  kFp8Any,   // bytes of E4M3 with a scale a token
+  kFp8Bf16,  // the same, as kAffineFast has it
   kFp8Fp16,
   kPatternedAny,  // as kAffineAny, of what patterns of a bank leave
   kMixedAny,      // channels in classes, of K
   kKeptAny,       // as kFp8Any, of tokens that were not evicted
   kStepsAny,      // entropy-coded codes by the steps of a profile
   kHotAny,        // codes of a width that a profile comes to
-  kPlanesBf16,    // as kStripsFast, of exact:fast, dim at most kPlanesFastDimMax
+  kPlanesBf16,    // as kStripsBf16, of exact:fast, dim at most kPlanesFastDimMax
   kPlanesFp16,
-  kCount,
+  kStepsFast,  // as kStepsAny, of bf16 without a basis in rows of whole 16 bytes; by tables
+  kCount = kStepsFast + kStepsFastLists,
 };
 inline constexpr uint32_t kDecodeLists = static_cast<uint32_t>(DecodeList::kCount);
 

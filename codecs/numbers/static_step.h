@@ -80,12 +80,9 @@ struct Rotation {
   float sine;
 };
 
-// turns: 2^-64 turn a token.
-CAIRN_HD Rotation RotationAt(uint64_t turns, uint64_t position) {
-  const uint64_t phase = turns * position;
-  const uint64_t quarter = (phase + (uint64_t{1} << 61)) >> 62;
-  const auto rest = static_cast<int64_t>(phase - (quarter << 62));
-  const float x = Multiply(static_cast<float>(static_cast<int32_t>(rest >> 32)), 1.46291808e-9F);
+// rest: of a turn to the nearest quarter, in 2^-32.
+CAIRN_HD Rotation RotationInQuarter(int32_t rest) {
+  const float x = Multiply(static_cast<float>(rest), 1.46291808e-9F);
   const float z = Multiply(x, x);
   float s = Add(Multiply(-0.00019515295891F, z), 0.0083321608736F);
   s = Add(Multiply(s, z), -0.16666654611F);
@@ -93,15 +90,24 @@ CAIRN_HD Rotation RotationAt(uint64_t turns, uint64_t position) {
   float c = Add(Multiply(0.00002443315711809948F, z), -0.001388731625493765F);
   c = Add(Multiply(c, z), 0.04166664568298827F);
   c = Add(Add(Multiply(Multiply(c, z), z), -Multiply(0.5F, z)), 1.0F);
+  return {c, s};
+}
+
+// turns: 2^-64 turn a token.
+CAIRN_HD Rotation RotationAt(uint64_t turns, uint64_t position) {
+  const uint64_t phase = turns * position;
+  const uint64_t quarter = (phase + (uint64_t{1} << 61)) >> 62;
+  const auto rest = static_cast<int64_t>(phase - (quarter << 62));
+  const Rotation by = RotationInQuarter(static_cast<int32_t>(rest >> 32));
   switch (quarter) {
     case 0:
-      return {c, s};
+      return by;
     case 1:
-      return {-s, c};
+      return {-by.sine, by.cosine};
     case 2:
-      return {-c, -s};
+      return {-by.cosine, -by.sine};
     default:
-      return {s, -c};
+      return {by.sine, -by.cosine};
   }
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/body/patterned_decode.h"
 #include "kernels/body/raw_decode.h"
 #include "kernels/body/step_decode.h"
+#include "kernels/body/step_decode_fast.h"
 #include "kernels/body/strips.h"
 #include "kernels/body/strips_fast.h"
 #include "kernels/body/strips_planes.h"
@@ -55,12 +56,18 @@ void ForEachDecodeKernel(Launch&& launch) {
       KernelShape{static_cast<uint32_t>(DecodeList::kKeptAny), sizeof(KeptShared)});
   launch.template Kernel<&DecodeStepsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStepsAny), sizeof(StepShared)});
+  for (uint32_t tables = 0; tables < kStepsFastLists; ++tables) {
+    launch.template Kernel<&DecodeStepsFast>(KernelShape{
+        static_cast<uint32_t>(DecodeList::kStepsFast) + tables, sizeof(StepFastShared)});
+  }
   launch.template Kernel<&DecodeHotAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kHotAny), sizeof(HotShared)});
   launch.template Kernel<&DecodeStripsAny>(
       KernelShape{static_cast<uint32_t>(DecodeList::kStripsAny), sizeof(StripsShared)});
-  launch.template Kernel<&DecodeStripsFast>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kStripsFast), sizeof(FastShared)});
+  launch.template Kernel<&DecodeStripsFast<DType::kBf16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kStripsBf16), sizeof(FastShared)});
+  launch.template Kernel<&DecodeStripsFast<DType::kFp16>>(
+      KernelShape{static_cast<uint32_t>(DecodeList::kStripsFp16), sizeof(FastShared)});
   launch.template Kernel<&DecodePlanesFast<DType::kBf16>>(
       KernelShape{static_cast<uint32_t>(DecodeList::kPlanesBf16), sizeof(PlanesShared)});
   launch.template Kernel<&DecodePlanesFast<DType::kFp16>>(

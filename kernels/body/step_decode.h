@@ -67,16 +67,16 @@ CAIRN_DEVICE bool FindSteps(const TileTask& task, const PlaneRecord& plane, Foun
 }
 
 // Marks the strip's rows. False where they are none.
-CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, StepWarp* own) {
+CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  if (lane < kTaskTokensMax / 32) own->is_row[lane] = 0;
+  if (lane < kTaskTokensMax / 32) is_row[lane] = 0;
   SyncWarp();
   bool is_wrong = false;
   for (uint32_t row = lane; row < strip.parts.rows; row += kWarpLanes) {
     const uint32_t token = LoadGlobal<uint8_t>(strip.bytes + strip.parts.position + row);
     const uint32_t bit = 1U << token % 32;
     is_wrong |=
-        token >= strip.shape.tokens || (AtomicOrShared(&own->is_row[token / 32], bit) & bit) != 0;
+        token >= strip.shape.tokens || (AtomicOrShared(&is_row[token / 32], bit) & bit) != 0;
   }
   SyncWarp();
   return !Any(is_wrong);
@@ -166,7 +166,7 @@ CAIRN_DEVICE bool DecodeSteps(const TileTask& task, const PlaneRecord& plane,
                      plane.unit);
     return true;
   }
-  if (!MarkStepRows(strip, own) || !DecodeStepCodes(plane, strip, *own)) return false;
+  if (!MarkStepRows(strip, own->is_row) || !DecodeStepCodes(plane, strip, *own)) return false;
   SyncWarp();
   for (uint32_t token = 0; token < strip.shape.tokens; ++token) {
     if (own->places[token] == nullptr || (own->is_row[token / 32] >> token % 32 & 1) != 0) continue;

@@ -32,7 +32,7 @@ CAIRN_DEVICE bool LoadCodes(const StripItem& item, const PlaneRecord& old, const
     own->places[at] = codes + 2 * at * dim;
   }
   SyncWarp();
-  return MarkStepRows(strip, own) && DecodeStepCodes(old, strip, *own);
+  return MarkStepRows(strip, own->is_row) && DecodeStepCodes(old, strip, *own);
 }
 
 CAIRN_DEVICE void NarrowStrip(const EncodeReader& reader, const StripItem& item, StepWarp* own,

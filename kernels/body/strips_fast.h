@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strips of `exact` as most are: mode lanes32, bf16, dim a multiple of 32, rows at multiples of 16.
-// A warp a strip, a lane a token of each 32. The step that decodes 32 elements is 13 instructions:
-// docs/kernels.md has them, and why each is what it is.
+// Strips of `exact` as most are: mode lanes32, bf16 or fp16, dim a multiple of 32, rows at
+// multiples of 16. A warp a strip, a lane a token of each 32. The step that decodes 32 elements is
+// 13 instructions: docs/kernels.md has them, and why each is what it is.
 
 #include <cstdint>
 
@@ -48,13 +48,14 @@ struct FastStream {
     }
     CopyCommit();
   }
-  CAIRN_DEVICE_MEMBER void Start() {
+  //   first  the byte to be read first
+  CAIRN_DEVICE_MEMBER void Start(uint32_t first) {
     Ask(0, 0);
     Ask(1, 1);
     CopyWait<0>();
     SyncWarp();
     Ask(2, 2);
-    next = NearOf(ring) + codecs::kCoderStatesBytes;
+    next = NearOf(ring) + first;
     limit = NearOf(ring) + kRingGranule;
   }
   // Before each channel, which takes kRingMirror bytes at most.
@@ -128,8 +129,15 @@ CAIRN_DEVICE void TakeEscapes(const FoundStrip& strip, const uint32_t (&symbols)
   }
 }
 
+// The low bits of a unit of fp16, as SpreadUnit() takes them.
+CAIRN_DEVICE uint32_t LoadLowsOfUnit(const uint8_t* runs, uint32_t unit) {
+  const uint8_t* byte = runs + unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
+  return LoadGlobal<uint8_t>(byte) | static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 8)) << 8 |
+         static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 16)) << 16;
+}
+
 // Joins 32 channels of all tokens with their planes: four lanes a token, 8 channels a lane.
-template <uint32_t kGroups>
+template <codecs::DType kDType, uint32_t kGroups>
 CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastWarp& own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane & 3;
   // Tokens so chosen that the exponents of a warp lie in different banks.
@@ -138,11 +146,16 @@ CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastW
   CAIRN_NO_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
     Words2 planes[4];
+    uint32_t lows[4] = {};
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {  // all loads, then their uses
       const uint32_t token = kWarpLanes * g + row + 2 * i;
       const uint32_t there = token < strip.shape.tokens ? token : 0;
       planes[i] = LoadGlobal<Words2>(plane + there * strip.shape.dim);
+      if constexpr (kDType == codecs::DType::kFp16) {
+        const uint32_t unit = (there * strip.shape.dim + first) / kUnit + part;
+        lows[i] = LoadLowsOfUnit(strip.bytes + strip.parts.low, unit);
+      }
     }
     CAIRN_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
@@ -152,7 +165,7 @@ CAIRN_DEVICE void StorePass(const FoundStrip& strip, uint32_t first, const FastW
       const uint32_t* x = own.exponents + token * kExponentWords + 2 * part;
       if (place == nullptr) continue;
       StoreGlobal(place + 2 * first + 16 * part,
-                  JoinUnit<codecs::DType::kBf16>({x[0], x[1]}, planes[i], {}));
+                  JoinUnit<kDType>({x[0], x[1]}, planes[i], SpreadUnit(lows[i])));
     }
   }
 }
@@ -164,7 +177,7 @@ CAIRN_DEVICE void LoadPars(const FoundStrip& strip, uint32_t first, FastWarp* ow
   own->tops[lane] = static_cast<uint8_t>(codecs::TopOf(strip.parts.top, par));
 }
 
-template <uint32_t kGroups>
+template <codecs::DType kDType, uint32_t kGroups>
 CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables, FastWarp* own) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   FastStream stream{};
@@ -173,7 +186,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
   stream.ring = own->ring;
   FastCoder coder{0x10000U | LoadGlobal<uint16_t>(stream.from + 2 * lane), 0};
   bool is_wrong = coder.state < 0x10000U + codecs::kCoderStateMin;
-  stream.Start();
+  stream.Start(codecs::kCoderStatesBytes);
   for (uint32_t first = 0; first < strip.shape.dim; first += kPassChannels) {
     LoadPars(strip, first, own);
     SyncWarp();
@@ -197,7 +210,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
       }
     }
     SyncWarp();
-    StorePass<kGroups>(strip, first, *own);
+    StorePass<kDType, kGroups>(strip, first, *own);
     SyncWarp();
   }
   CopyWait<0>();
@@ -206,6 +219,7 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
   return !Any(is_wrong);
 }
 
+template <codecs::DType kDType>
 CAIRN_DEVICE bool DecodeOneFast(const FoundStrip& strip, const PlaneRecord& plane,
                                 const StripTables& tables, FastWarp* own) {
   if (strip.parts.mode != codecs::StripMode::kLanes32) {
@@ -213,16 +227,17 @@ CAIRN_DEVICE bool DecodeOneFast(const FoundStrip& strip, const PlaneRecord& plan
   }
   switch (codecs::CoderGroups(strip.shape.tokens)) {
     case 1:
-      return DecodeFast<1>(strip, tables, own);
+      return DecodeFast<kDType, 1>(strip, tables, own);
     case 2:
-      return DecodeFast<2>(strip, tables, own);
+      return DecodeFast<kDType, 2>(strip, tables, own);
     case 3:
-      return DecodeFast<3>(strip, tables, own);
+      return DecodeFast<kDType, 3>(strip, tables, own);
     default:
-      return DecodeFast<4>(strip, tables, own);
+      return DecodeFast<kDType, 4>(strip, tables, own);
   }
 }
 
+template <codecs::DType kDType>
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) DecodeStripsFast(DecodeArgs args) {
   CAIRN_SHARED(FastShared, shared);
   FillTables(&shared.tables);
@@ -232,7 +247,8 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) DecodeStripsFast(DecodeArgs args) {
   DecodeWarpTasks(args, warp, own->places, [&](const TileTask& task, const PlaneRecord& plane) {
     FoundStrip strip;
     strip.places = own->places;
-    return FindStrip(task, plane, &strip) && DecodeOneFast(strip, plane, shared.tables, own);
+    return FindStrip(task, plane, &strip) &&
+           DecodeOneFast<kDType>(strip, plane, shared.tables, own);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -263,6 +264,12 @@ class DecodeFixture : public testing::Test {
     of.layers = 5;
     of.heads = 3;
     of.v_dim = shape.v_dim;
+    if (whole_rope_.has_value()) {
+      of.rope = *whole_rope_;
+      of.rotary_first = 0;
+      of.rotary_dims = of.rope == codecs::RopeKind::kNone ? 0 : static_cast<uint16_t>(of.k_dim);
+      of.has_basis = false;
+    }
     side->bytes = codecs::ProfileBytes(of, std::mt19937_64(random_())).bytes();
     EXPECT_EQ(codecs::ParseProfile(side->bytes, &side->profile), codecs::Error::kOk);
     if (has_silent_v_) SilenceV(shape, side.get());
@@ -290,7 +297,9 @@ class DecodeFixture : public testing::Test {
     }
   }
 
-  bool has_silent_v_ = false;  // of the profiles that are made
+  // Of the profiles that are made: K turns so in all of its channels, and they have no basis.
+  std::optional<codecs::RopeKind> whole_rope_;
+  bool has_silent_v_ = false;  // likewise
   std::mt19937_64 random_{20261122};
 };
 

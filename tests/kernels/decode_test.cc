@@ -95,13 +95,32 @@ TEST_F(DecodeTest, EveryContentOfEveryShape) {
 
 // Strips with many escapes, in all lengths around a warp's, and streams of several granules.
 TEST_F(DecodeTest, StripsOfEveryLength) {
+  uint32_t trial = 0;
   for (const uint32_t dim : {32U, 64U, 128U, 256U}) {
     for (const uint16_t tokens : {1, 9, 31, 33, 64, 65, 96, 97, 127, 128, 130, 257}) {
       const auto content = random_() % 2 == 0 ? Content::kTails : AnyContent();
+      const DType dtype = (trial++ + dim / 64) % 2 == 0 ? DType::kBf16 : DType::kFp16;
       SCOPED_TRACE(testing::Message() << tokens << " tokens, dim " << dim << ", content "
                                       << static_cast<int>(content));
-      Check(MakeImage("exact", Kv(DType::kBf16, dim, 32), tokens, content), AnyShape());
+      Check(MakeImage("exact", Kv(dtype, dim, 32), tokens, content), AnyShape());
       if (HasFailure()) return;
+    }
+  }
+}
+
+// Strips whose elements do not come to whole 32, of either mode.
+TEST_F(DecodeTest, StripsOfOddDims) {
+  uint32_t trial = 0;
+  for (const char* recipe : {"exact", "exact:fast"}) {
+    for (const uint32_t dim : {5U, 33U, 100U}) {
+      for (const uint16_t tokens : {1, 3, 7, 50}) {
+        constexpr DType kDTypes[] = {DType::kBf16, DType::kFp16, DType::kFp32};
+        const DType dtype = kDTypes[trial++ % std::size(kDTypes)];
+        SCOPED_TRACE(testing::Message() << recipe << " of " << tokens << " tokens, dim " << dim
+                                        << ", dtype " << static_cast<int>(dtype));
+        Check(MakeImage(recipe, Kv(dtype, dim, dim), tokens, Content::kTails), AnyShape());
+        if (HasFailure()) return;
+      }
     }
   }
 }

@@ -187,6 +187,33 @@ TEST_F(HostileTest, StepsThatAreNone) {
 }
 
 // Whose widths and low bits come to others than the tile's.
+// The first of two strips says that it ends behind its tile, which is the image's last.
+TEST_F(HostileTest, StripsThatEndPastTheirTile) {
+  constexpr codecs::StripShape kShape{codecs::kStripTokens, 64, DType::kBf16, false};
+  for (const char* recipe : {"exact", "cairn:2.3"}) {
+    ImageOf image = MakeImage(recipe, Kv(DType::kBf16, 64, 64), 130, Content::kBell);
+    const uint32_t index = image.View().tile_count() - 1;
+    const codecs::TileEntry tile = image.View().Tile(index);
+    uint8_t* strip = codecs::U8(image.bytes.data() + tile.offset);
+    uint64_t bytes = 0;
+    if (tile.form == codecs::kStripsForm) {
+      codecs::StripParts parts{};
+      ASSERT_TRUE(codecs::ParseStrip(kShape, strip, tile.bytes, &parts));
+      bytes = parts.bytes;
+    } else {
+      codecs::StepStripParts parts{};
+      ASSERT_TRUE(codecs::ParseStepStrip(kShape, strip, tile.bytes, &parts));
+      bytes = parts.bytes;
+    }
+    const uint64_t more = codecs::RawStripBytes(kShape) - 16 - bytes;
+    ASSERT_GT(bytes + more, tile.bytes) << recipe;
+    static_assert(codecs::strip::kStream == codecs::step_strip::kStream);
+    uint8_t* stream_bytes = strip + codecs::strip::kStream;
+    codecs::Store(stream_bytes, codecs::Load<uint32_t>(stream_bytes) + static_cast<uint32_t>(more));
+    EXPECT_EQ(StatusOf(index, AnyWholeShape(), &image), static_cast<uint32_t>(Error::kBadTile));
+  }
+}
+
 TEST_F(HostileTest, AnotherProfile) {
   uint32_t refused = 0;
   for (uint32_t round = 0; round < 200; ++round) {

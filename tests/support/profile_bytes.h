@@ -54,7 +54,7 @@ class ProfileBytes {
     Put<int16_t>(-500);
     Align();
     const uint32_t dims[2] = {shape.k_dim, shape.v_dim};
-    for (uint32_t plane = 0; plane < Planes(); ++plane) Tables();
+    for (uint32_t plane = 0; plane < Planes(); ++plane) Tables(plane);
     for (uint32_t plane = 0; plane < Planes(); ++plane) Channels(dims[plane]);
     if (shape.has_basis) Basis();
     Store(bytes_.data() + 8, uint64_t{bytes_.size()});
@@ -95,13 +95,16 @@ class ProfileBytes {
     bytes_.resize(kProfileHeaderBytes);
   }
 
-  // Bells that widen with the table's number.
-  void Tables() {
+  // Bells that widen with the table's number, of each plane and profile others.
+  void Tables(uint32_t plane) {
+    std::mt19937_64 own = random_;  // so that what follows does not depend on it
+    own.discard(plane);
+    const double wider = 1 + static_cast<double>(own() % 64) / 128;
     for (uint32_t table = 0; table < kProfileTables; ++table) {
       int32_t left = 255;
       uint8_t frequencies[kCoderSymbols] = {};
       frequencies[kEscapeSymbol] = 1;
-      const double width = 0.3 * std::exp2(table / 4.0);
+      const double width = wider * 0.3 * std::exp2(table / 4.0);
       for (int32_t away = 7; away > 0; --away) {
         const auto share = static_cast<int32_t>(100 / width * std::exp(-away * away / width));
         frequencies[7 - away] = frequencies[7 + away] = static_cast<uint8_t>(share);
@@ -111,7 +114,8 @@ class ProfileBytes {
       for (const uint8_t frequency : frequencies) Put(frequency);
     }
     Align();
-    for (uint32_t i = 0; i < 2 * kProfileTables; ++i) Put<int8_t>(-static_cast<int8_t>(i));
+    for (uint32_t i = 0; i < 2 * kProfileTables; ++i)
+      Put<int8_t>(static_cast<int8_t>(own() % 5 - i));
     Align();
   }
 

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strips of `cairn` as most are: bf16, dim a multiple of 16, rows at multiples of 16, no basis, and
+// K turned in all of its channels or in none. A warp a strip, a lane a token of each 32, 16
+// channels in the order of coding at a time: what a lane decodes it turns into values at once,
+// since channels that turn together are coded one behind the other. Values of 16 channels wait in
+// shared memory, and leave as 16 bytes.
+//
+// All tasks of a list have the same tables, which the block has in shared memory.
+
+#include <cstdint>
+
+#include "kernels/body/step_decode.h"
+#include "kernels/body/strips_fast.h"
+
+namespace cairn::kernels {
+
+inline constexpr uint32_t kStepTableWords = codecs::kProfileTables * codecs::kCoderSlots;
+inline constexpr uint32_t kPanelWords = 9;  // of a token; one more than it has, so banks differ
+
+// A channel that is coded.
+struct alignas(16) PanelChannel {
+  float step, mean;
+  uint32_t codes_at;  // of its table in StepFastShared::codes
+  uint32_t low_bits;
+};
+
+struct StepFastWarp {
+  alignas(16) uint32_t rows[kStepsFastDim];  // bytes from the first table to a channel's
+  alignas(16) uint8_t ring[kRingBytes + kRingMirror];
+  PanelChannel channels[kStepsFastDim];
+  uint32_t low_at[kStepsFastDim];  // bytes from the strip's first to a channel's low planes
+  uint64_t turns[kStepsFastDim / 2];
+  uint32_t values[codecs::kStripTokens * kPanelWords];
+  int16_t escaped[4][codecs::kStripTokens];
+  uint32_t is_row[kTaskTokensMax / 32];
+  uint8_t* places[kTaskTokensMax];
+};
+
+struct StepFastShared {
+  alignas(16) uint32_t entries[kStepTableWords];
+  float codes[codecs::kProfileTables][codecs::kCoderSymbols];  // in steps; 0 for the escape
+  StepFastWarp warps[kBlockWarps];
+};
+
+// The block has to meet before anybody reads them.
+CAIRN_DEVICE void FillStepTables(const StepTables& from, StepFastShared* shared) {
+  for (uint32_t i = ThreadIndex(); i < kStepTableWords / 4; i += kBlockThreads) {
+    const auto words = LoadGlobal<Words4>(from.entries + 4 * i);
+    CAIRN_UNROLL
+    for (uint32_t k = 0; k < 4; ++k) shared->entries[4 * i + k] = WordOf(words, k);
+  }
+  constexpr uint32_t kCodes = codecs::kProfileTables * codecs::kCoderSymbols;
+  for (uint32_t i = ThreadIndex(); i < kCodes; i += kBlockThreads) {
+    const uint32_t table = i / codecs::kCoderSymbols, symbol = i % codecs::kCoderSymbols;
+    const auto offsets = LoadGlobal<Words2>(from.offsets[table]);
+    const int32_t code = symbol == codecs::kEscapeSymbol ? 0 : codecs::StepCode(symbol, 0, 0);
+    shared->codes[table][symbol] = StepCodeOf(code, offsets);
+  }
+}
+
+// codecs::RotationAt(), of the upper half of turns * position.
+CAIRN_DEVICE codecs::Rotation RotationOf(uint32_t phase) {
+  const uint32_t quarter = (phase + (1U << 29)) >> 30;
+  const auto rest = static_cast<int32_t>(phase - (quarter << 30));
+  const codecs::Rotation by = codecs::RotationInQuarter(rest);
+  const bool is_odd = (quarter & 1) != 0;
+  const uint32_t cosine = codecs::FloatBits(is_odd ? by.sine : by.cosine);
+  const uint32_t sine = codecs::FloatBits(is_odd ? by.cosine : by.sine);
+  // Negative are cosines of quarters 1 and 2, and sines of 2 and 3.
+  return {codecs::BitsFloat(cosine ^ ((quarter + 1) << 30 & 0x80000000U)),
+          codecs::BitsFloat(sine ^ (quarter << 30 & 0x80000000U))};
+}
+
+struct FastSteps {
+  const FoundSteps& strip;
+  const PlaneRecord& plane;
+  uint64_t position;  // of the lane's first token in its chain
+  uint32_t coded;     // bit g: the lane's token of group g has codes
+  bool is_split;      // firsts of pairs stand beside each other, and seconds
+};
+
+// What is known of 16 channels, from `first` of the order of coding on: a lane a channel. Returns
+// how many low planes they have.
+CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t planes_before,
+                                StepFastWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const PlaneRecord& plane = steps.plane;
+  const bool is_there = lane < kStepsFastDim;
+  const uint32_t channel = ChannelInPairs(plane, first + lane % kStepsFastDim);
+  const codecs::StepChannel known = LoadStep(plane, steps.strip.head, channel);
+  const uint32_t low_bits = is_there ? known.shape.low_bits : 0;
+  uint32_t end = low_bits;  // of channels up to the lane's
+  CAIRN_UNROLL
+  for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
+    const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
+    if (lane >= lanes) end += before;
+  }
+  if (is_there) {
+    own->rows[lane] = known.shape.table * codecs::kCoderSlots * 4;
+    own->channels[lane] = {known.step, known.mean, known.shape.table, low_bits};
+    own->low_at[lane] =
+        static_cast<uint32_t>(steps.strip.parts.low) +
+        (planes_before + end - low_bits) * codecs::LowPlaneBytes(steps.strip.shape.tokens);
+  }
+  if (plane.pairs.count != 0 && lane < kStepsFastDim / 2) {
+    own->turns[lane] = LoadGlobal<uint64_t>(plane.pairs.turns + 8 * (first / 2 + lane));
+  }
+  return Shuffle(end, kWarpLanes - 1);
+}
+
+// Codes of those symbols that are escapes, in the order channel, group, lane: a lane its own.
+template <uint32_t kGroups>
+CAIRN_DEVICE void TakeStepEscapes(const FastSteps& steps, const uint32_t (&symbols)[kGroups],
+                                  StepFastWarp* own, FastCoder* coder) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
+  const codecs::StepStripParts& parts = steps.strip.parts;
+  uint32_t mine = 0;  // bit 8 c + g: the lane's symbol of channel c and group g is one
+  CAIRN_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
+  mine &= steps.coded * 0x01010101U;
+  for (uint32_t all = ReduceOr(mine); all != 0; all &= all - 1) {
+    const uint32_t bit = LowestBit(all);
+    const bool is_escape = (mine >> bit & 1) != 0;
+    const uint32_t escaping = Ballot(is_escape);
+    const uint32_t from = coder->escape + CountBits(escaping & below);
+    if (is_escape) {
+      int16_t code = 0;
+      if (from < parts.escapes) {
+        code = LoadGlobal<int16_t>(steps.strip.bytes + parts.escape + 2 * from);
+      }
+      own->escaped[bit >> 3][kWarpLanes * (bit & 7) + lane] = code;
+    }
+    coder->escape += CountBits(escaping);
+  }
+}
+
+// The value of a symbol before its channel is turned.
+//   i      of the channel in the panel
+//   token  of the strip
+CAIRN_DEVICE float ValueOfSymbol(const FastSteps& steps, const PanelChannel& channel, uint32_t i,
+                                 uint32_t token, uint32_t symbol, const StepFastShared& shared,
+                                 const StepFastWarp& own) {
+  float code = shared.codes[channel.codes_at][symbol & 15];
+  if (channel.low_bits != 0) {  // all lanes alike
+    const uint32_t step = codecs::LowPlaneBytes(steps.strip.shape.tokens);
+    const uint8_t* low = steps.strip.bytes + own.low_at[i] + token / kWarpLanes * 4;
+    const uint32_t bits = LoadLowBits(low, step, channel.low_bits);
+    const auto offsets = LoadGlobal<Words2>(steps.strip.tables->offsets[codecs::kProfileTables]);
+    code = StepCodeOf(codecs::StepCode(symbol & 15, bits, channel.low_bits), offsets);
+  }
+  if ((symbol & kEscapeFlag) != 0) {
+    const uint32_t table = channel.low_bits == 0 ? channel.codes_at : codecs::kProfileTables;
+    const auto offsets = LoadGlobal<Words2>(steps.strip.tables->offsets[table]);
+    code = StepCodeOf(own.escaped[i % 4][token], offsets);
+  }
+  return codecs::Add(codecs::Multiply(code, channel.step), channel.mean);
+}
+
+// Four channels of all tokens: turned, and to where the panel waits.
+template <uint32_t kGroups>
+CAIRN_DEVICE void StoreFour(const FastSteps& steps, uint32_t four,
+                            const uint32_t (&symbols)[kGroups], const StepFastShared& shared,
+                            StepFastWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const bool turns = steps.plane.pairs.count != 0;
+  uint64_t phases[2] = {}, more[2] = {};
+  CAIRN_UNROLL
+  for (uint32_t p = 0; p < 2 && turns; ++p) {
+    const uint64_t turn = own->turns[2 * four + p];
+    phases[p] = turn * steps.position;
+    more[p] = turn * kWarpLanes;
+  }
+  uint32_t* words = own->values + lane * kPanelWords + (steps.is_split ? four : 2 * four);
+  const uint32_t beside = steps.is_split ? 4 : 1;
+  CAIRN_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    float values[4];
+    CAIRN_UNROLL
+    for (uint32_t c = 0; c < 4; ++c) {
+      values[c] = ValueOfSymbol(steps, own->channels[4 * four + c], 4 * four + c,
+                                kWarpLanes * g + lane, symbols[g] >> 8 * c & 0xFF, shared, *own);
+    }
+    if (turns) {
+      CAIRN_UNROLL
+      for (uint32_t p = 0; p < 2; ++p) {
+        const codecs::Rotation by = RotationOf(static_cast<uint32_t>(phases[p] >> 32));
+        const codecs::Pair turned = codecs::TurnForth({values[2 * p], values[2 * p + 1]}, by);
+        values[2 * p] = turned.first;
+        values[2 * p + 1] = turned.second;
+        phases[p] += more[p];
+      }
+    }
+    const float second = steps.is_split ? values[2] : values[1];
+    const float third = steps.is_split ? values[1] : values[2];
+    words[kWarpLanes * kPanelWords * g] = PackBf16(values[0], second);
+    words[kWarpLanes * kPanelWords * g + beside] = PackBf16(third, values[3]);
+  }
+}
+
+// 16 channels of all tokens that have codes, two lanes a token.
+CAIRN_DEVICE void StorePanel(const FastSteps& steps, uint32_t first, const StepFastWarp& own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, half = lane % 2;
+  const uint32_t channel =
+      steps.is_split ? first / 2 + half * steps.plane.pairs.distance : first + 8 * half;
+  for (uint32_t token = lane / 2; token < steps.strip.shape.tokens; token += kWarpLanes / 2) {
+    uint8_t* place = own.places[token];
+    if (place == nullptr) continue;
+    const uint32_t* words = own.values + token * kPanelWords + 4 * half;
+    StoreGlobal(place + 2 * channel, Words4{words[0], words[1], words[2], words[3]});
+  }
+}
+
+template <uint32_t kGroups>
+CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& shared,
+                                StepFastWarp* own) {
+  const codecs::StepStripParts& parts = steps.strip.parts;
+  // A stream starts at any byte, and is asked for in whole 16.
+  const auto before = static_cast<uint32_t>(parts.stream % 16);
+  FastStream stream{};
+  stream.from = steps.strip.bytes + parts.stream - before;
+  stream.readable = static_cast<uint32_t>(parts.bytes - parts.stream) + before;
+  stream.ring = own->ring;
+  const LaneCoder start(steps.strip.bytes + parts.stream, parts.stream_bytes);
+  FastCoder coder{0x10000U | start.state, 0};
+  stream.Start(before + codecs::kCoderStatesBytes);
+  uint32_t planes = 0;
+  bool is_wrong = start.is_wrong;
+  for (uint32_t first = 0; first < steps.plane.dim; first += kStepsFastDim) {
+    planes += LoadPanel(steps, first, planes, own);
+    if (planes > parts.planes) break;  // all lanes alike
+    SyncWarp();
+    CAIRN_NO_UNROLL
+    for (uint32_t four = 0; four < kStepsFastDim / 4; ++four) {
+      const Words4 rows = LoadNear128(NearOf(own->rows) + 16 * four);
+      uint32_t symbols[kGroups] = {};
+      DecodeFour<kGroups>(rows, NearOf(shared.entries), &stream, &coder, symbols);
+      uint32_t flags = 0;
+      CAIRN_UNROLL
+      for (uint32_t g = 0; g < kGroups; ++g) flags |= symbols[g];
+      if (Any((flags & kEscapeFlag * 0x01010101U) != 0)) {
+        TakeStepEscapes<kGroups>(steps, symbols, own, &coder);
+      }
+      StoreFour<kGroups>(steps, four, symbols, shared, own);
+    }
+    SyncWarp();
+    StorePanel(steps, first, *own);
+    SyncWarp();
+  }
+  CopyWait<0>();
+  is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||
+              stream.BytesRead() != before + parts.stream_bytes || coder.escape != parts.escapes ||
+              planes != parts.planes;
+  return !Any(is_wrong);
+}
+
+// Source bits of rows, which nothing else is stored over.
+CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
+                                 uint8_t** places) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint32_t unit = 1U << LowestBit(plane.unit | (strip.parts.row_bits & 15));
+  for (uint32_t row = 0; row < strip.parts.rows; ++row) {
+    const uint32_t token = LoadGlobal<uint8_t>(strip.bytes + strip.parts.position + row);
+    uint8_t* place = places[token];
+    SyncWarp();
+    if (lane == 0) places[token] = nullptr;
+    if (place == nullptr) continue;
+    const uint8_t* bits = strip.bytes + strip.parts.row_bits + row * plane.row_bytes;
+    CopyRow(bits, place, plane.row_bytes, unit, lane, kWarpLanes);
+  }
+}
+
+CAIRN_DEVICE bool DecodeOneStepsFast(const TileTask& task, const FoundSteps& strip,
+                                     const PlaneRecord& plane, const StepFastShared& shared,
+                                     StepFastWarp* own) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes, tokens = strip.shape.tokens;
+  if (strip.parts.mode == codecs::StepStripMode::kRaw) {
+    CopyTokensOfWarp(strip.bytes + strip.parts.low, tokens, own->places, plane.row_bytes,
+                     plane.unit);
+    return true;
+  }
+  if (!MarkStepRows(strip, own->is_row)) return false;
+  StoreStripRows(strip, plane, own->places);
+  FastSteps steps{strip, plane, plane.first_position + task.token_first + lane, 0,
+                  plane.pairs.count != 0 && plane.pairs.step == 1};
+  CAIRN_UNROLL
+  for (uint32_t g = 0; g < kTaskTokensMax / kWarpLanes; ++g) {
+    const bool is_coded = kWarpLanes * g + lane < tokens && (own->is_row[g] >> lane & 1) == 0;
+    steps.coded |= is_coded ? 1U << g : 0;
+  }
+  switch (codecs::CoderGroups(tokens)) {
+    case 1:
+      return DecodeStepsOf<1>(steps, shared, own);
+    case 2:
+      return DecodeStepsOf<2>(steps, shared, own);
+    case 3:
+      return DecodeStepsOf<3>(steps, shared, own);
+    default:
+      return DecodeStepsOf<4>(steps, shared, own);
+  }
+}
+
+CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 2) DecodeStepsFast(DecodeArgs args) {
+  CAIRN_SHARED(StepFastShared, shared);
+  const uint32_t tables_at = LoadGlobal<uint32_t>(args.plan + offsetof(PlanHeader, tables_at));
+  const auto& tables = reinterpret_cast<const StepTables*>(
+      args.plan + tables_at)[args.list - static_cast<uint32_t>(DecodeList::kStepsFast)];
+  FillStepTables(tables, &shared);
+  SyncBlock();
+  const uint32_t warp = WarpOfBlock();
+  StepFastWarp* own = &shared.warps[warp];
+  DecodeWarpTasks(args, warp, own->places, [&](const TileTask& task, const PlaneRecord& plane) {
+    FoundSteps strip;
+    strip.tables = &tables;
+    strip.head = task.head;
+    return FindSteps(task, plane, &strip) && DecodeOneStepsFast(task, strip, plane, shared, own);
+  });
+}
+
+}  // namespace cairn::kernels
