@@ -93,6 +93,17 @@ TEST_F(DecodeTest, EveryContentOfEveryShape) {
   }
 }
 
+// Channels of all classes, in tiles of more than one task.
+TEST_F(DecodeTest, ClassesOfLongTiles) {
+  for (uint32_t content = 0; content < static_cast<uint32_t>(Content::kCount); ++content) {
+    SCOPED_TRACE(testing::Message() << "content " << content);
+    const ImageOf image =
+        MakeImage("mixkvq:paper", Kv(DType::kBf16, 64, 32), 200, static_cast<Content>(content));
+    Check(image, AnyShape());
+    if (HasFailure()) return;
+  }
+}
+
 // Strips with many escapes, in all lengths around a warp's, and streams of several granules.
 TEST_F(DecodeTest, StripsOfEveryLength) {
   uint32_t trial = 0;

@@ -107,7 +107,7 @@ MUTATIONS = {
     "steps_order": (DECODE, VALUES, "index / 2 * pairs.step", "index / 2"),
     "steps_other": (DECODE, VALUES, "return other < pairs.first ? other : index;", "return other + 1 < pairs.first ? other : index;"),
     "steps_position": (DECODE, VALUES, "plane.first_position + token);", "token);"),
-    "steps_basis": (DECODE, VALUES, "value = codecs::Multiply(value, codecs::BitsFloat(inverse));", ""),
+    "steps_basis": (DECODE, VALUES, "value = codecs::Multiply(value, codecs::BitsFloat(inverse));", "value = codecs::Multiply(value, codecs::BitsFloat(inverse + 1));"),
     "steps_mean": (DECODE, VALUES, "codecs::Add(value, LoadChannel(plane, head, channel).mean)", "codecs::Add(value, LoadChannel(plane, 0, channel).mean)"),
     "steps_no_sync": (DECODE, STEPS, "    CentreToken(plane, strip, own->places[token], &own->centred);\n    SyncWarp();", "    CentreToken(plane, strip, own->places[token], &own->centred);"),
     "steps_low_plane": (DECODE, STEPS, "LoadLowBits(low + first / 8,", "LoadLowBits(low,"),
