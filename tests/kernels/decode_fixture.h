@@ -264,6 +264,7 @@ class DecodeFixture : public testing::Test {
     of.layers = 5;
     of.heads = 3;
     of.v_dim = shape.v_dim;
+    of.has_own_tables = true;
     if (whole_rope_.has_value()) {
       of.rope = *whole_rope_;
       of.rotary_first = 0;

@@ -25,6 +25,7 @@ struct ProfileShape {
   uint16_t rotary_first = 0;
   uint16_t rotary_dims = 0;
   bool has_basis = false;
+  bool has_own_tables = false;  // tables and offsets differ by plane and by profile
 };
 
 // Of K's dim: any V, RoPE or none, at times a basis.
@@ -95,11 +96,13 @@ class ProfileBytes {
     bytes_.resize(kProfileHeaderBytes);
   }
 
-  // Bells that widen with the table's number, of each plane and profile others.
+  // Bells that widen with the table's number.
   void Tables(uint32_t plane) {
     std::mt19937_64 own = random_;  // so that what follows does not depend on it
     own.discard(plane);
-    const double wider = 1 + static_cast<double>(own() % 64) / 128;
+    const bool is_own = shape_.has_own_tables;
+    const double wider = is_own ? 1 + static_cast<double>(own() % 64) / 128 : 1;
+    const auto offset = static_cast<int32_t>(is_own ? own() % 5 : 0);
     for (uint32_t table = 0; table < kProfileTables; ++table) {
       int32_t left = 255;
       uint8_t frequencies[kCoderSymbols] = {};
@@ -115,7 +118,7 @@ class ProfileBytes {
     }
     Align();
     for (uint32_t i = 0; i < 2 * kProfileTables; ++i)
-      Put<int8_t>(static_cast<int8_t>(own() % 5 - i));
+      Put(static_cast<int8_t>(offset - static_cast<int32_t>(i)));
     Align();
   }
 
