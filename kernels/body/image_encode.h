@@ -120,11 +120,7 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) PlaceTiles(EncodeArgs args) {
         result = MeasureTile(task, plane, LoadRecord<TileResult>(args.results + number), &fault);
         ReportFault(fault, plane, args.status);
       }
-      uint32_t end = result.bytes / 16;  // of tiles up to the lane's
-      for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
-        const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
-        if (lane >= lanes) end += before;
-      }
+      const uint32_t end = SumToLane(result.bytes / 16);
       result.offset = offset + end - result.bytes / 16;
       if (is_there) StoreGlobal(args.results + number, result);
       offset += Shuffle(end, kWarpLanes - 1);
@@ -175,7 +171,7 @@ CAIRN_DEVICE void StorePlaneUnits(const codecs::StripShape& shape, const uint8_t
     }
     if constexpr (kDType == codecs::DType::kFp16) {
       const uint32_t lows = LowsOfFour(first) | LowsOfFour(second) << 4;
-      uint8_t* low = target + parts.low + unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
+      uint8_t* low = target + parts.low + UnitOfRuns(unit);
       CAIRN_UNROLL
       for (uint32_t w = 0; w < 3; ++w) {
         StoreGlobal(low + 8 * w, static_cast<uint8_t>(lows >> 8 * w));

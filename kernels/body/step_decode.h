@@ -82,6 +82,23 @@ CAIRN_DEVICE bool MarkStepRows(const FoundSteps& strip, uint32_t* is_row) {
   return !Any(is_wrong);
 }
 
+// Source bits of rows to their places, of which none is left then: nothing is stored over them.
+CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
+                                 uint8_t** places) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  const uint32_t unit = 1U << LowestBit(plane.unit | (strip.parts.row_bits & 15));
+  for (uint32_t row = 0; row < strip.parts.rows; ++row) {
+    const uint32_t token = LoadGlobal<uint8_t>(strip.bytes + strip.parts.position + row);
+    uint8_t* place = places[token];
+    SyncWarp();
+    if (lane == 0) places[token] = nullptr;
+    if (place == nullptr) continue;
+    const uint8_t* bits = strip.bytes + strip.parts.row_bits + row * plane.row_bytes;
+    CopyRow(bits, place, plane.row_bytes, unit, lane, kWarpLanes);
+  }
+  SyncWarp();
+}
+
 // The bits of a lane's token, of planes that lie `step` bytes apart.
 CAIRN_DEVICE uint32_t LoadLowBits(const uint8_t* low, uint32_t step, uint32_t bits) {
   uint32_t value = 0;
@@ -159,28 +176,21 @@ CAIRN_DEVICE void CentreToken(const PlaneRecord& plane, const FoundSteps& strip,
 
 CAIRN_DEVICE bool DecodeSteps(const TileTask& task, const PlaneRecord& plane,
                               const FoundSteps& strip, StepWarp* own) {
-  const uint32_t lane = ThreadIndex() % kWarpLanes;
-  const codecs::StepStripParts& parts = strip.parts;
-  if (parts.mode == codecs::StepStripMode::kRaw) {
-    CopyTokensOfWarp(strip.bytes + parts.low, strip.shape.tokens, own->places, plane.row_bytes,
-                     plane.unit);
+  if (strip.parts.mode == codecs::StepStripMode::kRaw) {
+    CopyTokensOfWarp(strip.bytes + strip.parts.low, strip.shape.tokens, own->places,
+                     plane.row_bytes, plane.unit);
     return true;
   }
-  if (!MarkStepRows(strip, own->is_row) || !DecodeStepCodes(plane, strip, *own)) return false;
+  if (!MarkStepRows(strip, own->is_row)) return false;
+  StoreStripRows(strip, plane, own->places);
+  if (!DecodeStepCodes(plane, strip, *own)) return false;
   SyncWarp();
   for (uint32_t token = 0; token < strip.shape.tokens; ++token) {
-    if (own->places[token] == nullptr || (own->is_row[token / 32] >> token % 32 & 1) != 0) continue;
+    if (own->places[token] == nullptr) continue;
     CentreToken(plane, strip, own->places[token], &own->centred);
     SyncWarp();
     StoreTurned(plane, strip.head, task.token_first + token, own->centred, own->places[token]);
     SyncWarp();  // what is centred is of the next token
-  }
-  const uint32_t unit = 1U << LowestBit(plane.unit | (parts.row_bits & 15));
-  for (uint32_t row = 0; row < parts.rows; ++row) {
-    uint8_t* place = own->places[LoadGlobal<uint8_t>(strip.bytes + parts.position + row)];
-    if (place == nullptr) continue;
-    const uint8_t* bits = strip.bytes + parts.row_bits + row * plane.row_bytes;
-    CopyRow(bits, place, plane.row_bytes, unit, lane, kWarpLanes);
   }
   return true;
 }

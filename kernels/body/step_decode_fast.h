@@ -90,12 +90,7 @@ CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t
   const uint32_t channel = ChannelInPairs(plane, first + lane % kStepsFastDim);
   const codecs::StepChannel known = LoadStep(plane, steps.strip.head, channel);
   const uint32_t low_bits = is_there ? known.shape.low_bits : 0;
-  uint32_t end = low_bits;  // of channels up to the lane's
-  CAIRN_UNROLL
-  for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
-    const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
-    if (lane >= lanes) end += before;
-  }
+  const uint32_t end = SumToLane(low_bits);
   if (is_there) {
     own->rows[lane] = known.shape.table * codecs::kCoderSlots * 4;
     own->channels[lane] = {known.step, known.mean, known.shape.table, low_bits};
@@ -107,32 +102,6 @@ CAIRN_DEVICE uint32_t LoadPanel(const FastSteps& steps, uint32_t first, uint32_t
     own->turns[lane] = LoadGlobal<uint64_t>(plane.pairs.turns + 8 * (first / 2 + lane));
   }
   return Shuffle(end, kWarpLanes - 1);
-}
-
-// Codes of those symbols that are escapes, in the order channel, group, lane: a lane its own.
-template <uint32_t kGroups>
-CAIRN_DEVICE void TakeStepEscapes(const FastSteps& steps, const uint32_t (&symbols)[kGroups],
-                                  StepFastWarp* own, FastCoder* coder) {
-  const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
-  const codecs::StepStripParts& parts = steps.strip.parts;
-  uint32_t mine = 0;  // bit 8 c + g: the lane's symbol of channel c and group g is one
-  CAIRN_UNROLL
-  for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
-  mine &= steps.coded * 0x01010101U;
-  for (uint32_t all = ReduceOr(mine); all != 0; all &= all - 1) {
-    const uint32_t bit = LowestBit(all);
-    const bool is_escape = (mine >> bit & 1) != 0;
-    const uint32_t escaping = Ballot(is_escape);
-    const uint32_t from = coder->escape + CountBits(escaping & below);
-    if (is_escape) {
-      int16_t code = 0;
-      if (from < parts.escapes) {
-        code = LoadGlobal<int16_t>(steps.strip.bytes + parts.escape + 2 * from);
-      }
-      own->escaped[bit >> 3][kWarpLanes * (bit & 7) + lane] = code;
-    }
-    coder->escape += CountBits(escaping);
-  }
 }
 
 // The value of a symbol before its channel is turned.
@@ -239,7 +208,10 @@ CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& sh
       CAIRN_UNROLL
       for (uint32_t g = 0; g < kGroups; ++g) flags |= symbols[g];
       if (Any((flags & kEscapeFlag * 0x01010101U) != 0)) {
-        TakeStepEscapes<kGroups>(steps, symbols, own, &coder);
+        TakeEscapes(symbols, steps.coded, &coder, [&](uint32_t i, uint32_t token, uint32_t at) {
+          const uint8_t* escape = steps.strip.bytes + parts.escape + 2 * at;
+          own->escaped[i][token] = at < parts.escapes ? LoadGlobal<int16_t>(escape) : int16_t{0};
+        });
       }
       StoreFour<kGroups>(steps, four, symbols, shared, own);
     }
@@ -252,22 +224,6 @@ CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& sh
               stream.BytesRead() != before + parts.stream_bytes || coder.escape != parts.escapes ||
               planes != parts.planes;
   return !Any(is_wrong);
-}
-
-// Source bits of rows, which nothing else is stored over.
-CAIRN_DEVICE void StoreStripRows(const FoundSteps& strip, const PlaneRecord& plane,
-                                 uint8_t** places) {
-  const uint32_t lane = ThreadIndex() % kWarpLanes;
-  const uint32_t unit = 1U << LowestBit(plane.unit | (strip.parts.row_bits & 15));
-  for (uint32_t row = 0; row < strip.parts.rows; ++row) {
-    const uint32_t token = LoadGlobal<uint8_t>(strip.bytes + strip.parts.position + row);
-    uint8_t* place = places[token];
-    SyncWarp();
-    if (lane == 0) places[token] = nullptr;
-    if (place == nullptr) continue;
-    const uint8_t* bits = strip.bytes + strip.parts.row_bits + row * plane.row_bytes;
-    CopyRow(bits, place, plane.row_bytes, unit, lane, kWarpLanes);
-  }
 }
 
 CAIRN_DEVICE bool DecodeOneStepsFast(const TileTask& task, const FoundSteps& strip,

@@ -106,32 +106,30 @@ CAIRN_DEVICE void DecodeFour(const Words4& rows, Near tables, FastStream* stream
   }
 }
 
-// Replaces the exponents of those symbols that are escapes, in the order channel, group, lane.
-template <uint32_t kGroups>
-CAIRN_DEVICE void TakeEscapes(const FoundStrip& strip, const uint32_t (&symbols)[kGroups],
-                              uint32_t four, FastWarp* own, FastCoder* coder) {
+// Those of the symbols that are escapes, in the order channel, group, lane: a lane its own.
+//   there               bit g: the lane's token of group g has codes
+//   take(i, token, at)  channel i of the four; `at`, its number among the strip's escapes
+template <uint32_t kGroups, typename Take>
+CAIRN_DEVICE void TakeEscapes(const uint32_t (&symbols)[kGroups], uint32_t there, FastCoder* coder,
+                              Take take) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, below = (1U << lane) - 1;
-  uint32_t mine = 0;  // bit 8 c + g: the lane's symbol of channel c and group g is one
+  uint32_t mine = 0;  // bit 8 i + g: the lane's symbol of channel i and group g is one
   CAIRN_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) mine |= (symbols[g] >> 4 & 0x01010101U) << g;
+  mine &= there * 0x01010101U;
   for (uint32_t all = ReduceOr(mine); all != 0; all &= all - 1) {
     const uint32_t bit = LowestBit(all);
-    const uint32_t token = kWarpLanes * (bit & 7) + lane;
-    const bool is_escape = (mine >> bit & 1) != 0 && token < strip.shape.tokens;
+    const bool is_escape = (mine >> bit & 1) != 0;
     const uint32_t escaping = Ballot(is_escape);
-    const uint32_t from = coder->escape + CountBits(escaping & below);
-    if (is_escape && from < strip.parts.escapes) {
-      auto* exponents = reinterpret_cast<uint8_t*>(own->exponents);
-      exponents[4 * (token * kExponentWords + four) + (bit >> 3)] =
-          LoadGlobal<uint8_t>(strip.bytes + strip.parts.escape + from);
-    }
+    const uint32_t at = coder->escape + CountBits(escaping & below);
+    if (is_escape) take(bit >> 3, kWarpLanes * (bit & 7) + lane, at);
     coder->escape += CountBits(escaping);
   }
 }
 
 // The low bits of a unit of fp16, as SpreadUnit() takes them.
 CAIRN_DEVICE uint32_t LoadLowsOfUnit(const uint8_t* runs, uint32_t unit) {
-  const uint8_t* byte = runs + unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
+  const uint8_t* byte = runs + UnitOfRuns(unit);
   return LoadGlobal<uint8_t>(byte) | static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 8)) << 8 |
          static_cast<uint32_t>(LoadGlobal<uint8_t>(byte + 16)) << 16;
 }
@@ -187,6 +185,11 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
   FastCoder coder{0x10000U | LoadGlobal<uint16_t>(stream.from + 2 * lane), 0};
   bool is_wrong = coder.state < 0x10000U + codecs::kCoderStateMin;
   stream.Start(codecs::kCoderStatesBytes);
+  uint32_t there = 0;  // bit g: there is a token of group g
+  CAIRN_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    there |= kWarpLanes * g + lane < strip.shape.tokens ? 1U << g : 0;
+  }
   for (uint32_t first = 0; first < strip.shape.dim; first += kPassChannels) {
     LoadPars(strip, first, own);
     SyncWarp();
@@ -206,7 +209,12 @@ CAIRN_DEVICE bool DecodeFast(const FoundStrip& strip, const StripTables& tables,
             ((tops | 0x80808080U) - symbols[g]) ^ (~tops & 0x80808080U);
       }
       if (Any((flags & kEscapeFlag * 0x01010101U) != 0)) {
-        TakeEscapes<kGroups>(strip, symbols, four, own, &coder);
+        TakeEscapes(symbols, there, &coder, [&](uint32_t i, uint32_t token, uint32_t at) {
+          if (at >= strip.parts.escapes) return;
+          auto* exponents = reinterpret_cast<uint8_t*>(own->exponents);
+          exponents[4 * (token * kExponentWords + four) + i] =
+              LoadGlobal<uint8_t>(strip.bytes + strip.parts.escape + at);
+        });
       }
     }
     SyncWarp();

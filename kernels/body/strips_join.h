@@ -14,6 +14,11 @@ inline constexpr uint32_t kUnit = 8;  // elements that a lane does at once
 inline constexpr uint32_t kRunUnits = codecs::kRun / kUnit;
 inline constexpr uint32_t kHighBits = 0x80808080U;
 
+// Where the bits of a unit's codes lie among runs: three bytes, 8 apart.
+CAIRN_DEVICE uint32_t UnitOfRuns(uint32_t unit) {
+  return unit / kRunUnits * codecs::kRunBytes + unit % kRunUnits;
+}
+
 // a - b of each byte, modulo 256.
 CAIRN_DEVICE uint32_t SubtractBytes(uint32_t a, uint32_t b) {
   return ((a | kHighBits) - (b & ~kHighBits)) ^ ((a ^ ~b) & kHighBits);

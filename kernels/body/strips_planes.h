@@ -90,12 +90,7 @@ CAIRN_DEVICE uint32_t StoreRuns(const FoundStrip& strip, uint32_t first, PlanesW
       StoreLowsOfRun(lows, own->lows + kRunUnits * lane);
     }
   }
-  uint32_t end = escapes;  // of runs up to the lane's
-  CAIRN_UNROLL
-  for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
-    const uint32_t before = Shuffle(end, lane < lanes ? lane : lane - lanes);
-    if (lane >= lanes) end += before;
-  }
+  const uint32_t end = SumToLane(escapes);
   own->starts[lane] = end - escapes;
   return Shuffle(end, kWarpLanes - 1);
 }

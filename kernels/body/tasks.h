@@ -30,6 +30,17 @@ struct TokenPlaces {
 // Through a shuffle, so that the compiler knows that a warp's lanes go the same way.
 CAIRN_DEVICE uint32_t WarpOfBlock() { return Uniform(ThreadIndex() / kWarpLanes); }
 
+// The sum of the values that the warp's lanes have, up to the lane's own.
+CAIRN_DEVICE uint32_t SumToLane(uint32_t value) {
+  const uint32_t lane = ThreadIndex() % kWarpLanes;
+  CAIRN_UNROLL
+  for (uint32_t lanes = 1; lanes < kWarpLanes; lanes *= 2) {
+    const uint32_t before = Shuffle(value, lane < lanes ? lane : lane - lanes);
+    if (lane >= lanes) value += before;
+  }
+  return value;
+}
+
 struct PlanReader {
   const uint8_t* plan;
   TaskList list;

@@ -7,6 +7,7 @@ ENCODED_STRIPS = ["tests/kernels/encode_strips_test.cc"]
 AFFINE_ENCODE = "kernels/body/affine_encode.h"
 ENCODED_FAST = ["tests/kernels/encode_fast_test.cc"]
 AFFINE_FAST = "kernels/body/affine_encode_fast.h"
+TASKS = "kernels/body/tasks.h"
 ENCODE_TASKS = "kernels/body/encode_tasks.h"
 FP8_ENCODE = "kernels/body/fp8_encode.h"
 STRIPS_ENCODE = "kernels/body/strips_encode.h"
@@ -162,7 +163,7 @@ MUTATIONS = {
     "classes_constant": (ENCODED_CHOICES, MIXED_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "classes_no_sync": (ENCODED_CHOICES, MIXED_ENCODE, "  OrderByClass(plane, shared);\n  SyncBlock();", "  OrderByClass(plane, shared);"),
     "image_faulty": (ENCODE, IMAGE_ENCODE, "if (is_there && !is_wrong) {", "if (is_there || is_wrong) {"),
-    "image_scan": (ENCODE, IMAGE_ENCODE, "if (lane >= lanes) end += before;", "end += before;"),
+    "image_scan": (ENCODE, TASKS, "if (lane >= lanes) value += before;", "value += before;"),
     "image_raw": (ENCODED_STRIPS, IMAGE_ENCODE, "if (bytes < RawBytes(plane)) return", "if (bytes < RawBytes(plane) + 64) return"),
     "image_escapes": (ENCODED_STRIPS, IMAGE_ENCODE, "source + (bytes - 1 - at)", "source + at"),
     "image_gap": (ENCODED_STRIPS, IMAGE_ENCODE, "static_cast<uint32_t>(parts.plane - parts.coded_end),", "0,"),
