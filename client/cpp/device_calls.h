@@ -10,8 +10,9 @@
 namespace cairn {
 
 // The calls of one owner. After the first that failed the device is lost: it is logged once, and
-// all answers are Unavailable from then on. The device must outlive it. Thread-safety:
-// Thread-compatible.
+// all answers are Unavailable from then on. The device must outlive it.
+//
+// Thread-safety: Thread-compatible.
 class DeviceCalls {
  public:
   explicit DeviceCalls(kernels::Runtime& device) : device_(device) {}

@@ -214,6 +214,24 @@ class DecodeFixture : public testing::Test {
     EXPECT_EQ(cache.Compare(Payload(image, slice)), "");
   }
 
+  // Decodes images, each its slice, in one batch, and compares.
+  void CheckBatch(std::span<const ImageOf> images, std::span<const codecs::Slice> slices) {
+    std::vector<PagedView> views;
+    std::vector<std::unique_ptr<PagedCache>> caches;
+    for (size_t i = 0; i < images.size(); ++i) {
+      caches.push_back(
+          std::make_unique<PagedCache>(images[i].spec, slices[i], AnyShape(), random_));
+      views.push_back(caches.back()->view());
+    }
+    const Decoded decoded = Run(images, slices, views);
+    ASSERT_EQ(decoded.error, codecs::Error::kOk);
+    ASSERT_EQ(decoded.fault, "");
+    for (size_t i = 0; i < images.size(); ++i) {
+      EXPECT_EQ(decoded.status[i], 0U);
+      EXPECT_EQ(caches[i]->Compare(Payload(images[i], slices[i])), "") << i;
+    }
+  }
+
   // What becomes of an image whose tile `index` was changed.
   uint32_t StatusOf(uint32_t index, ImageOf* image) { return StatusOf(index, AnyShape(), image); }
   uint32_t StatusOf(uint32_t index, const CacheShape& shape, ImageOf* image) {

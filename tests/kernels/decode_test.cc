@@ -213,24 +213,13 @@ TEST_F(DecodeTest, OpaqueBytes) {
 TEST_F(DecodeTest, BatchesOfManyImages) {
   std::vector<ImageOf> images;
   std::vector<codecs::Slice> slices;
-  std::vector<PagedView> views;
-  std::vector<std::unique_ptr<PagedCache>> caches;
   for (uint32_t i = 0; i < kPlanImagesMax; ++i) {
     const char* recipe = kRecipes[i % 9];
     images.push_back(MakeImage(recipe, Kv(DType::kBf16, 64, 64), 17 + i % 20, Content::kFewRows));
     // Some of them in part.
     slices.push_back(i % 2 == 0 ? images.back().spec.slice : codecs::Slice{4, 1, 2, 1});
-    caches.push_back(
-        std::make_unique<PagedCache>(images.back().spec, slices.back(), AnyShape(), random_));
-    views.push_back(caches.back()->view());
   }
-  const Decoded decoded = Run(images, slices, views);
-  ASSERT_EQ(decoded.error, Error::kOk);
-  ASSERT_EQ(decoded.fault, "");
-  for (uint32_t i = 0; i < images.size(); ++i) {
-    EXPECT_EQ(decoded.status[i], 0U);
-    EXPECT_EQ(caches[i]->Compare(Payload(images[i], slices[i])), "") << i;
-  }
+  CheckBatch(images, slices);
 }
 
 // Of tiles of all sizes, from 16 bytes to many slices.

@@ -186,7 +186,6 @@ TEST_F(HostileTest, StepsThatAreNone) {
   EXPECT_GT(with_rows, 2U);
 }
 
-// Whose widths and low bits come to others than the tile's.
 // The first of two strips says that it ends behind its tile, which is the image's last.
 TEST_F(HostileTest, StripsThatEndPastTheirTile) {
   constexpr codecs::StripShape kShape{codecs::kStripTokens, 64, DType::kBf16, false};
@@ -214,6 +213,7 @@ TEST_F(HostileTest, StripsThatEndPastTheirTile) {
   }
 }
 
+// Whose widths and low bits come to others than the tile's.
 TEST_F(HostileTest, AnotherProfile) {
   uint32_t refused = 0;
   for (uint32_t round = 0; round < 200; ++round) {

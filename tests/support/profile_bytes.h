@@ -117,8 +117,9 @@ class ProfileBytes {
       for (const uint8_t frequency : frequencies) Put(frequency);
     }
     Align();
-    for (uint32_t i = 0; i < 2 * kProfileTables; ++i)
-      Put(static_cast<int8_t>(offset - static_cast<int32_t>(i)));
+    for (int32_t i = 0; i < static_cast<int32_t>(2 * kProfileTables); ++i) {
+      Put(static_cast<int8_t>(offset - i));
+    }
     Align();
   }
 
