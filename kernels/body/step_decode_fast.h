@@ -216,8 +216,7 @@ CAIRN_DEVICE bool DecodeStepsOf(const FastSteps& steps, const StepFastShared& sh
       StoreFour<kGroups>(steps, four, symbols, shared, own);
     }
     SyncWarp();
-    StorePanel(steps, first, *own);
-    SyncWarp();
+    StorePanel(steps, first, *own);  // the warp meets before a value is written again
   }
   CopyWait<0>();
   is_wrong |= coder.state != 0x10000U + codecs::kCoderStateMin ||

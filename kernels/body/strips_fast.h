@@ -48,12 +48,12 @@ struct FastStream {
     }
     CopyCommit();
   }
+  // The warp has to meet before it reads.
   //   first  the byte to be read first
   CAIRN_DEVICE_MEMBER void Start(uint32_t first) {
     Ask(0, 0);
     Ask(1, 1);
     CopyWait<0>();
-    SyncWarp();
     Ask(2, 2);
     next = NearOf(ring) + first;
     limit = NearOf(ring) + kRingGranule;

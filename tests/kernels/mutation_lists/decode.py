@@ -167,11 +167,9 @@ MUTATIONS = {
 # Only the thread sanitizer sees these: lanes of the executor are in step wherever they meet.
 RACES = {
     "race_after_wait": (DECODE, FAST, "    CopyWait<1>();\n    SyncWarp();", "    CopyWait<1>();"),
-    "race_after_start": (DECODE, FAST, "    CopyWait<0>();\n    SyncWarp();", "    CopyWait<0>();"),
     "race_next_tables": (DECODE, FAST, "    LoadPars(strip, first, own);\n    SyncWarp();", "    LoadPars(strip, first, own);"),
     "race_planes": (DECODE_FAST, PLANES, "&read, own->toggles);\n    SyncWarp();", "&read, own->toggles);"),
     "race_next_runs": (DECODE_FAST, PLANES, "*own, &at);\n    SyncWarp();", "*own, &at);"),
-    "race_panel": (DECODE_FAST, STEPS_FAST, "    StorePanel(steps, first, *own);\n    SyncWarp();", "    StorePanel(steps, first, *own);"),
     "race_channels": (DECODE_FAST, STEPS_FAST, "    SyncWarp();\n    CAIRN_NO_UNROLL\n    for (uint32_t four", "    CAIRN_NO_UNROLL\n    for (uint32_t four"),
     "race_row_kept": (DECODE_FAST, STEPS, "    SyncWarp();\n    if (lane == 0) places[token] = nullptr;", "    if (lane == 0) places[token] = nullptr;"),
     "race_next_strip": (DECODE, TASKS, "    SyncWarp();  // shared memory is of", "    // shared memory is of"),
