@@ -36,14 +36,15 @@ class Launch {
   Launch(const uint32_t* counts, const Arguments& args, uint64_t seed)
       : counts_(counts), args_(args), options_{.seed = seed} {}
 
-  // In blocks that do several tasks, or in one more than there are tasks.
+  // In one block more than there are tasks, or in so few that a warp has several where each has a
+  // task of its own.
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
     std::string& fault = FirstFault();
     const uint32_t tasks = counts_[shape.list];
     if (tasks == 0 || !fault.empty()) return;
     args_.list = shape.list;
-    const uint32_t blocks = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 1) / 2;
+    const uint32_t blocks = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 11) / 12;
     fault =
         emulated::Launch<kKernel>(blocks, shape.threads, shape.shared_bytes, args_, options_).fault;
   }
