@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What calls to a device came to. Private to client/cpp.
+// Whether calls to a device went well. Private to client/cpp.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,7 +20,7 @@ class DeviceCalls {
   bool is_lost() const { return is_lost_; }
   // Unavailable: the device is lost.
   absl::Status Check() const;
-  // The same, after a call that came to `result`.
+  // The same, after a call that returned `result`.
   absl::Status Took(kernels::LaunchResult result);
   // Whether nothing is on the stream any more. Null: nothing is.
   absl::StatusOr<bool> IsOver(kernels::Stream stream);

@@ -81,8 +81,8 @@ class DecodeFastTest : public DecodeFixture {
     return strip;
   }
 
-  // What the strips of StepsAs() say that they are not. Those without planes end before the planes
-  // that they should have.
+  // What is wrong with a strip: it counts one escape too many, or it says that it has no low planes
+  // and ends before they would.
   enum class Odd { kNothing, kMoreEscapes, kNoPlanes };
 
   // Any symbols, small codes as escapes, any low bits, and rows. Tokens without codes have symbols
