@@ -91,8 +91,8 @@ LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte*
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream);
 
-// What CUDA last said to this thread: "cudaErrorLaunchFailure"; empty where it said nothing.
-// Static storage.
+// Why the last call of this thread that failed did so: CUDA's name of the error, as
+// "cudaErrorLaunchFailure". Empty: none has failed. Static storage.
 [[nodiscard]] std::string_view LastDeviceError();
 
 }  // namespace cairn::kernels

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <string_view>
 
 #include "kernels/backend.h"
 #include "kernels/body/attend_kernels.h"
@@ -12,19 +13,14 @@
 #include "kernels/body/encode_kernels.h"
 #include "kernels/body/mine_bank.h"
 #include "kernels/body/mine_codes.h"
+#include "kernels/cuda_calls.h"
 
 namespace cairn::kernels {
 namespace {
 
 constexpr int kDevicesMax = 64;
-constexpr int kComputeMajorMin = 8;  // what kernels are compiled for, at least
 
-thread_local cudaError_t last_error = cudaSuccess;
-
-bool IsOk(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error == cudaSuccess;
-}
+thread_local std::string_view last_error;  // static storage
 
 Availability Find() {
   constexpr std::string_view kName = "cuda";
@@ -193,10 +189,13 @@ LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, st
   return launch.result();
 }
 
-std::string_view LastDeviceError() {
-  const cudaError_t error = last_error == cudaSuccess ? cudaPeekAtLastError() : last_error;
-  return error == cudaSuccess || error == cudaErrorNotReady ? std::string_view{}
-                                                            : cudaGetErrorName(error);
+std::string_view LastDeviceError() { return last_error; }
+
+bool IsOk(cudaError_t error) {
+  if (error == cudaSuccess) return true;
+  last_error = cudaGetErrorName(error);
+  static_cast<void>(cudaGetLastError());
+  return false;
 }
 
 }  // namespace cairn::kernels
