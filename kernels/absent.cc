@@ -10,6 +10,8 @@ Availability Probe() {
       .name = "none", .is_available = false, .reason = "unavailable: built without device kernels"};
 }
 
+LaunchResult LoadKernels() { return LaunchResult::kUnavailable; }
+
 LaunchResult LaunchDecode(const DecodePlan&, const std::byte*, uint32_t*, Stream) {
   return LaunchResult::kUnavailable;
 }

@@ -31,7 +31,9 @@ Availability Probe();
 // How a launch ended that was asked for.
 enum class [[nodiscard]] LaunchResult : uint8_t{
     kOk,           // kernels are on the stream
-    kUnavailable,  // Probe() says why
+    kUnavailable,  // nothing is on the stream. Probe() says why; where it says "available",
+                   // LastDeviceError() does: the device is too old, or has too little shared memory
+                   // for a kernel of the plan
     kNoStream,     // null: the legacy default stream waits for every other
     kDeviceError,  // CUDA refused; LastDeviceError() says how. The device may be lost
 };
@@ -39,10 +41,16 @@ enum class [[nodiscard]] LaunchResult : uint8_t{
 // A CUDA stream, as cudaStream_t. Launches are on the device that is current.
 using Stream = void*;
 
-// Puts the kernels of a plan on `stream`. Nothing allocates, synchronizes or copies; all memory is
-// the caller's, reachable by the device, and stays until what is on the stream is over. Kernels
-// read counts from the plan, so a captured graph serves every later plan that needs no kernels
-// that the captured one did not.
+// Loads all kernels to the current device. Without it the first launch on a device does. Kernels
+// may not be loaded while a graph is captured, so call it before a capture; a Runtime calls it
+// where it allocates memory of the device. Does nothing where they are loaded. Thread-safety:
+// Thread-safe.
+LaunchResult LoadKernels();
+
+// Puts the kernels of a plan on `stream`. Where kernels are loaded, nothing allocates, synchronizes
+// or copies. All memory is the caller's, reachable by the device, and stays until what is on the
+// stream is over. Kernels read counts from the plan, so a captured graph serves every later plan
+// that needs no kernels that the captured one did not.
 //   plan    as MakeDecodePlan() gave it
 //   bytes   its buffer, on the device
 //   status  plan.image_count words, zeroed before. Then a word is 0 where the image was decoded,
@@ -92,7 +100,7 @@ LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, st
                             uint32_t* status, Stream stream);
 
 // Why the last call of this thread that failed did so: CUDA's name of the error, as
-// "cudaErrorLaunchFailure". Empty: none has failed. Static storage.
+// "cudaErrorLaunchFailure", or a sentence. Empty: none has failed. Static storage.
 [[nodiscard]] std::string_view LastDeviceError();
 
 }  // namespace cairn::kernels

@@ -32,56 +32,99 @@ Availability Find() {
   if (error != cudaSuccess || count == 0) return {kName, false, "unavailable: no CUDA device"};
   for (int device = 0; device < count; ++device) {
     int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        major < kComputeMajorMin) {
-      return {kName, false, "unavailable: a CUDA device is older than compute capability 8.0"};
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        major >= kComputeMajorMin) {
+      return {kName, true, "available"};
     }
   }
-  return {kName, true, "available"};
+  return {kName, false, "unavailable: no CUDA device of compute capability 8.0 or newer"};
 }
 
-// Blocks of each kernel that a device runs at once; 0: not asked for yet. A kernel's number is its
-// list's; those that encode come behind, then those that attend, then those that mine,
-// banks first.
-constexpr uint32_t kAttendFirst = kDecodeLists + kEncodeLists;
+// A kernel's number is its list's; those that encode come behind those that decode, then those that
+// attend, then those that mine, banks first.
+constexpr uint32_t kEncodeFirst = kDecodeLists;
+constexpr uint32_t kAttendFirst = kEncodeFirst + kEncodeLists;
 constexpr uint32_t kMineFirst = kAttendFirst + kAttendLists;
 constexpr uint32_t kPassFirst = kMineFirst + kMineLists;
-using Residents = std::array<std::atomic<uint32_t>, kPassFirst + kPassLists>;
+constexpr uint32_t kKernels = kPassFirst + kPassLists;
 
-Residents& ResidentsOf(int device) {
-  static std::array<Residents, kDevicesMax> residents;
-  return residents[static_cast<size_t>(device)];
-}
+// The kernels of a device, once they are loaded.
+struct LoadedKernels {
+  std::atomic<bool> are_loaded{false};
+  // Blocks of each kernel that the device runs at once. 0: a block of the kernel needs more shared
+  // memory than a block can have there.
+  std::array<std::atomic<uint32_t>, kKernels> blocks{};
+};
 
-// Asks CUDA once a kernel and device, and lets the kernel have its shared memory.
-bool FindResidents(const void* kernel, int device, uint32_t threads, uint32_t shared_bytes,
-                   uint32_t* blocks) {
-  int processors = 0;
-  int resident = 0;
-  const bool is_ok =
-      IsOk(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(shared_bytes))) &&
-      IsOk(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
-      IsOk(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel,
-                                                         static_cast<int>(threads), shared_bytes));
-  if (!is_ok) return false;
-  *blocks = static_cast<uint32_t>(processors * resident);
-  return true;
-}
+// Loads kernels to the current device, lets each have its shared memory, and counts its blocks.
+class KernelLoader {
+ public:
+  KernelLoader(int processors, int shared_bytes_max, LoadedKernels* loaded)
+      : processors_(processors), shared_bytes_max_(shared_bytes_max), loaded_(*loaded) {}
 
-// Puts a kernel with its one argument on a stream, with as many blocks as the device holds: a
-// captured graph has them for plans of any length.
-template <typename Arguments>
-bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t threads,
-                  uint32_t shared_bytes, Arguments arguments, cudaStream_t stream) {
-  std::atomic<uint32_t>& known = ResidentsOf(device)[number];
-  uint32_t blocks = known.load(std::memory_order_relaxed);
-  if (blocks == 0) {
-    if (!FindResidents(kernel, device, threads, shared_bytes, &blocks)) return false;
-    known.store(blocks, std::memory_order_relaxed);
+  // Begins a family of kernels.
+  //   first  the number of its first
+  KernelLoader& Family(uint32_t first) {
+    first_ = first;
+    return *this;
   }
-  void* list[] = {&arguments};
-  return IsOk(cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), list, shared_bytes, stream));
+  template <auto kKernel>
+  void Kernel(const KernelShape& shape) {
+    const auto shared_bytes = static_cast<int>(shape.shared_bytes);
+    if (!is_ok_ || shared_bytes > shared_bytes_max_) return;
+    const auto* kernel = reinterpret_cast<const void*>(kKernel);
+    int resident = 0;
+    is_ok_ = IsOk(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       shared_bytes)) &&
+             IsOk(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                 &resident, kernel, static_cast<int>(shape.threads), shape.shared_bytes));
+    loaded_.blocks[first_ + shape.list].store(static_cast<uint32_t>(processors_ * resident),
+                                              std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool is_ok() const { return is_ok_; }
+
+ private:
+  int processors_, shared_bytes_max_;
+  LoadedKernels& loaded_;
+  uint32_t first_ = 0;
+  bool is_ok_ = true;
+};
+
+// The kernels of the current device in *loaded. Loads them where that was not done yet. Threads
+// that do so at once come to the same.
+LaunchResult Load(const LoadedKernels** loaded) {
+  static std::array<LoadedKernels, kDevicesMax> of_devices;
+  if (!Probe().is_available) return LaunchResult::kUnavailable;
+  int device = 0;
+  if (!IsOk(cudaGetDevice(&device))) return LaunchResult::kDeviceError;
+  if (device >= kDevicesMax) {
+    last_error = "the number of the device is 64 or more";
+    return LaunchResult::kUnavailable;
+  }
+  LoadedKernels& kernels = of_devices[static_cast<size_t>(device)];
+  *loaded = &kernels;
+  // Pairs with the store below.
+  if (kernels.are_loaded.load(std::memory_order_acquire)) return LaunchResult::kOk;
+  int major = 0, processors = 0, shared_bytes_max = 0;
+  if (!IsOk(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) ||
+      !IsOk(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) ||
+      !IsOk(cudaDeviceGetAttribute(&shared_bytes_max, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                   device))) {
+    return LaunchResult::kDeviceError;
+  }
+  if (major < kComputeMajorMin) {
+    last_error = "the device is older than compute capability 8.0";
+    return LaunchResult::kUnavailable;
+  }
+  KernelLoader loader(processors, shared_bytes_max, &kernels);
+  ForEachDecodeKernel(loader.Family(0));
+  ForEachEncodeKernel(loader.Family(kEncodeFirst));
+  ForEachAttendKernel(loader.Family(kAttendFirst));
+  ForEachMineKernel(loader.Family(kMineFirst));
+  ForEachPassKernel(loader.Family(kPassFirst));
+  if (!loader.is_ok()) return LaunchResult::kDeviceError;
+  kernels.are_loaded.store(true, std::memory_order_release);
+  return LaunchResult::kOk;
 }
 
 // Puts the kernels of a plan's lists on a stream.
@@ -89,40 +132,50 @@ bool LaunchKernel(const void* kernel, uint32_t number, int device, uint32_t thre
 template <typename Plan, typename Arguments>
 class Launch {
  public:
-  Launch(const Plan& plan, uint32_t first, Arguments arguments, Stream stream, int device)
+  Launch(const Plan& plan, uint32_t first, Arguments arguments, Stream stream)
       : plan_(plan),
         first_(first),
         arguments_(arguments),
         stream_(static_cast<cudaStream_t>(stream)),
-        device_(device) {}
+        result_(Check()) {}
 
+  // With as many blocks as the device holds: a captured graph has them for plans of any length.
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
-    if (plan_.counts[shape.list] == 0 || !is_ok_) return;
+    if (result_ != LaunchResult::kOk || plan_.counts[shape.list] == 0) return;
     arguments_.list = shape.list;
-    is_ok_ = LaunchKernel(reinterpret_cast<const void*>(kKernel), first_ + shape.list, device_,
-                          shape.threads, shape.shared_bytes, arguments_, stream_);
+    void* list[] = {&arguments_};
+    const bool is_ok =
+        IsOk(cudaLaunchKernel(reinterpret_cast<const void*>(kKernel), dim3(Blocks(shape.list)),
+                              dim3(shape.threads), list, shape.shared_bytes, stream_));
+    if (!is_ok) result_ = LaunchResult::kDeviceError;
   }
-  [[nodiscard]] LaunchResult result() const {
-    return is_ok_ ? LaunchResult::kOk : LaunchResult::kDeviceError;
-  }
+  [[nodiscard]] LaunchResult result() const { return result_; }
 
  private:
+  // kOk where all kernels of the plan can be launched. Else none is.
+  LaunchResult Check() {
+    if (!Probe().is_available) return LaunchResult::kUnavailable;
+    if (stream_ == nullptr) return LaunchResult::kNoStream;
+    if (const LaunchResult result = Load(&loaded_); result != LaunchResult::kOk) return result;
+    for (uint32_t list = 0; list < plan_.counts.size(); ++list) {
+      if (plan_.counts[list] == 0 || Blocks(list) != 0) continue;
+      last_error = "a kernel of the plan needs more shared memory than a block of the device has";
+      return LaunchResult::kUnavailable;
+    }
+    return LaunchResult::kOk;
+  }
+  [[nodiscard]] uint32_t Blocks(uint32_t list) const {
+    return loaded_->blocks[first_ + list].load(std::memory_order_relaxed);
+  }
+
   const Plan& plan_;
   uint32_t first_;
   Arguments arguments_;
   cudaStream_t stream_;
-  int device_;
-  bool is_ok_ = true;
+  const LoadedKernels* loaded_ = nullptr;
+  LaunchResult result_;
 };
-
-// kOk where a launch may go on, on *device.
-LaunchResult CheckLaunch(Stream stream, int* device) {
-  if (!Probe().is_available) return LaunchResult::kUnavailable;
-  if (stream == nullptr) return LaunchResult::kNoStream;
-  const bool is_known = IsOk(cudaGetDevice(device)) && *device < kDevicesMax;
-  return is_known ? LaunchResult::kOk : LaunchResult::kDeviceError;
-}
 
 }  // namespace
 
@@ -131,60 +184,50 @@ Availability Probe() {
   return found;
 }
 
+LaunchResult LoadKernels() {
+  const LoadedKernels* loaded = nullptr;
+  return Load(&loaded);
+}
+
 LaunchResult LaunchDecode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                           Stream stream) {
-  int device = 0;
-  const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk) return result;
   const DecodeArgs args{reinterpret_cast<const uint8_t*>(bytes), status, 0};
-  Launch launch(plan, 0, args, stream, device);
+  Launch launch(plan, 0, args, stream);
   ForEachDecodeKernel(launch);
   return launch.result();
 }
 
 LaunchResult LaunchEncode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                           uint32_t* status, Stream stream) {
-  int device = 0;
-  const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk) return result;
   const EncodeArgs args{reinterpret_cast<const uint8_t*>(bytes), results, status, 0};
-  Launch launch(plan, kDecodeLists, args, stream, device);
+  Launch launch(plan, kEncodeFirst, args, stream);
   ForEachEncodeKernel(launch);
   return launch.result();
 }
 
 LaunchResult LaunchAttend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                           uint32_t* status, Stream stream) {
-  int device = 0;
-  const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk) return result;
   const AttendArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<float*>(scratch),
                         status, 0};
-  Launch launch(plan, kAttendFirst, args, stream, device);
+  Launch launch(plan, kAttendFirst, args, stream);
   ForEachAttendKernel(launch);
   return launch.result();
 }
 
 LaunchResult LaunchMine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                         uint32_t* status, Stream stream) {
-  int device = 0;
-  const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk) return result;
   const MineArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<uint8_t*>(scratch),
                       status, 0};
-  Launch launch(plan, kMineFirst, args, stream, device);
+  Launch launch(plan, kMineFirst, args, stream);
   ForEachMineKernel(launch);
   return launch.result();
 }
 
 LaunchResult LaunchMinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                             uint32_t* status, Stream stream) {
-  int device = 0;
-  const LaunchResult result = CheckLaunch(stream, &device);
-  if (result != LaunchResult::kOk) return result;
   const MinePassArgs args{reinterpret_cast<const uint8_t*>(bytes), reinterpret_cast<uint8_t*>(sums),
                           status, 0};
-  Launch launch(plan, kPassFirst, args, stream, device);
+  Launch launch(plan, kPassFirst, args, stream);
   ForEachPassKernel(launch);
   return launch.result();
 }

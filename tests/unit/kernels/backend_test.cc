@@ -19,6 +19,7 @@ TEST(Backend, SaysWhetherThereIsOneAndWhyNot) {
 TEST(Backend, LaunchesNothingWhereThereIsNone) {
   if (Probe().is_available) GTEST_SKIP() << "there is a device";
   int stream = 0;
+  EXPECT_EQ(LoadKernels(), LaunchResult::kUnavailable);
   EXPECT_EQ(LaunchDecode({}, nullptr, nullptr, &stream), LaunchResult::kUnavailable);
   EXPECT_EQ(LaunchMine({}, nullptr, nullptr, nullptr, &stream), LaunchResult::kUnavailable);
   EXPECT_EQ(LastDeviceError(), "");
