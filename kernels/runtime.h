@@ -19,6 +19,10 @@
 
 namespace cairn::kernels {
 
+// Each call leaves the current device of its thread as it was (but see OpenCudaRuntime()). All may
+// be made while another thread captures a graph. Those that put something on a stream may
+// themselves be captured.
+//
 // Thread-safety: Thread-safe, where calls name streams of their own.
 class Runtime {
  public:
@@ -30,14 +34,14 @@ class Runtime {
   // For people: "NVIDIA H200".
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Of the device, at a multiple of 256; and of the host, where copies need no help of the kernel.
-  // Null: there is no room.
+  // Memory of the device, at a multiple of 256; and page-locked memory of the host, which the
+  // device copies without the CPU. Null: there is no room.
   virtual std::byte* AllocateDevice(size_t bytes) = 0;
   virtual void FreeDevice(std::byte* bytes) = 0;
   virtual std::byte* AllocateHost(size_t bytes) = 0;
   virtual void FreeHost(std::byte* bytes) = 0;
-  // Makes memory of the host that others have allocated as good as AllocateHost()'s, until it is
-  // let go. False: the driver refuses.
+  // Pins memory of the host that others have allocated, which is then as AllocateHost()'s until it
+  // is unregistered. False: the driver refuses.
   virtual bool RegisterHost(std::byte* bytes, size_t count) = 0;
   virtual void UnregisterHost(std::byte* bytes) = 0;
 
@@ -69,8 +73,10 @@ class Runtime {
   virtual LaunchResult Poll(Stream stream, bool* is_over) = 0;
 };
 
-// The CUDA device of that number. Null: there is none; Probe() says why. All calls make it the
-// current one of their thread.
+// The CUDA device of that number. Null: there is none, and Probe() says why; or it is older than
+// compute capability 8.0.
+// Where the device that was current is one that the process does not use, this one stays current
+// after a call: to go back would set up the other, which takes memory there.
 std::unique_ptr<Runtime> OpenCudaRuntime(int device);
 
 }  // namespace cairn::kernels

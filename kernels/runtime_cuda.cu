@@ -2,11 +2,70 @@
 #include <cuda_runtime.h>
 
 #include <string>
+#include <utility>
 
+#include "kernels/backend.h"
+#include "kernels/cuda_calls.h"
 #include "kernels/runtime.h"
 
 namespace cairn::kernels {
 namespace {
+
+// Whether the process uses the device. To make another the current one would set it up, which takes
+// hundreds of megabytes there. True where the driver does not say.
+bool IsUsed(int device) {
+  using GetState = int (*)(int device, unsigned int* flags, int* is_active);
+  static const auto get_state = [] {
+    constexpr const char* kName = "cuDevicePrimaryCtxGetState";
+    void* found = nullptr;
+#if CUDART_VERSION >= 12050
+    const bool is_found =
+        IsOk(cudaGetDriverEntryPointByVersion(kName, &found, 7000, cudaEnableDefault));
+#else
+    const bool is_found = IsOk(cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault));
+#endif
+    return is_found ? reinterpret_cast<GetState>(found) : nullptr;
+  }();
+  unsigned int flags = 0;
+  int is_active = 0;
+  return get_state == nullptr || get_state(device, &flags, &is_active) != 0 || is_active != 0;
+}
+
+// Makes a device the current one of the thread. The one before is current again afterwards.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : is_ok_(IsOk(cudaGetDevice(&before_))) {
+    if (!is_ok_ || before_ == device) return;
+    is_ok_ = is_set_ = IsOk(cudaSetDevice(device));
+  }
+  ~OnDevice() {
+    if (is_set_ && IsUsed(before_)) static_cast<void>(IsOk(cudaSetDevice(before_)));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  [[nodiscard]] bool is_ok() const { return is_ok_; }
+
+ private:
+  int before_ = 0;
+  bool is_ok_, is_set_ = false;
+};
+
+// Lets the thread make calls that CUDA refuses while another thread captures a graph, and for which
+// it fails that capture: those that allocate, register, make or ask streams. None of these calls is
+// part of a graph.
+class OutsideGraphs {
+ public:
+  OutsideGraphs() { Exchange(); }
+  ~OutsideGraphs() { Exchange(); }
+  OutsideGraphs(const OutsideGraphs&) = delete;
+  OutsideGraphs& operator=(const OutsideGraphs&) = delete;
+
+ private:
+  void Exchange() { static_cast<void>(IsOk(cudaThreadExchangeStreamCaptureMode(&mode_))); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 class CudaRuntime final : public Runtime {
  public:
@@ -15,39 +74,55 @@ class CudaRuntime final : public Runtime {
   std::string_view name() const override { return name_; }
 
   std::byte* AllocateDevice(size_t bytes) override {
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    // Every launch needs memory of the device. Where loading fails, the launch says so.
+    if (on.is_ok()) static_cast<void>(LoadKernels());
     void* memory = nullptr;
-    return IsCurrent() && cudaMalloc(&memory, bytes) == cudaSuccess
-               ? static_cast<std::byte*>(memory)
-               : nullptr;
+    return on.is_ok() && IsOk(cudaMalloc(&memory, bytes)) ? static_cast<std::byte*>(memory)
+                                                          : nullptr;
   }
   void FreeDevice(std::byte* bytes) override {
-    if (IsCurrent()) static_cast<void>(cudaFree(bytes));
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    if (on.is_ok()) static_cast<void>(IsOk(cudaFree(bytes)));
   }
   std::byte* AllocateHost(size_t bytes) override {
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
     void* memory = nullptr;
-    return IsCurrent() && cudaMallocHost(&memory, bytes) == cudaSuccess
-               ? static_cast<std::byte*>(memory)
-               : nullptr;
+    return on.is_ok() && IsOk(cudaMallocHost(&memory, bytes)) ? static_cast<std::byte*>(memory)
+                                                              : nullptr;
   }
   void FreeHost(std::byte* bytes) override {
-    if (IsCurrent()) static_cast<void>(cudaFreeHost(bytes));
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    if (on.is_ok()) static_cast<void>(IsOk(cudaFreeHost(bytes)));
   }
   bool RegisterHost(std::byte* bytes, size_t count) override {
-    return IsCurrent() && cudaHostRegister(bytes, count, cudaHostRegisterPortable) == cudaSuccess;
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    return on.is_ok() && IsOk(cudaHostRegister(bytes, count, cudaHostRegisterPortable));
   }
   void UnregisterHost(std::byte* bytes) override {
-    if (IsCurrent()) static_cast<void>(cudaHostUnregister(bytes));
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    if (on.is_ok()) static_cast<void>(IsOk(cudaHostUnregister(bytes)));
   }
   Stream OpenStream() override {
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
     cudaStream_t stream = nullptr;
-    return IsCurrent() && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess
-               ? stream
-               : nullptr;
+    return on.is_ok() && IsOk(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) ? stream
+                                                                                         : nullptr;
   }
   void CloseStream(Stream stream) override {
-    if (IsCurrent()) static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream)));
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    if (on.is_ok()) static_cast<void>(IsOk(cudaStreamDestroy(static_cast<cudaStream_t>(stream))));
   }
 
+  // These may be captured in a graph.
   LaunchResult CopyIn(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     return Copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
   }
@@ -56,52 +131,59 @@ class CudaRuntime final : public Runtime {
   }
   LaunchResult Clear(std::byte* at, size_t bytes, Stream stream) override {
     if (stream == nullptr) return LaunchResult::kNoStream;
-    return ResultOf(IsCurrent() &&
-                    cudaMemsetAsync(at, 0, bytes, static_cast<cudaStream_t>(stream)) ==
-                        cudaSuccess);
+    const OnDevice on(device_);
+    return ResultOf(on.is_ok() &&
+                    IsOk(cudaMemsetAsync(at, 0, bytes, static_cast<cudaStream_t>(stream))));
   }
   LaunchResult Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status,
                       Stream stream) override {
-    return IsCurrent() ? LaunchDecode(plan, bytes, status, stream) : LaunchResult::kDeviceError;
+    const OnDevice on(device_);
+    return on.is_ok() ? LaunchDecode(plan, bytes, status, stream) : LaunchResult::kDeviceError;
   }
   LaunchResult Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results,
                       uint32_t* status, Stream stream) override {
-    return IsCurrent() ? LaunchEncode(plan, bytes, results, status, stream)
-                       : LaunchResult::kDeviceError;
+    const OnDevice on(device_);
+    return on.is_ok() ? LaunchEncode(plan, bytes, results, status, stream)
+                      : LaunchResult::kDeviceError;
   }
   LaunchResult Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
                       uint32_t* status, Stream stream) override {
-    return IsCurrent() ? LaunchAttend(plan, bytes, scratch, status, stream)
-                       : LaunchResult::kDeviceError;
+    const OnDevice on(device_);
+    return on.is_ok() ? LaunchAttend(plan, bytes, scratch, status, stream)
+                      : LaunchResult::kDeviceError;
   }
   LaunchResult Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch,
                     uint32_t* status, Stream stream) override {
-    return IsCurrent() ? LaunchMine(plan, bytes, scratch, status, stream)
-                       : LaunchResult::kDeviceError;
+    const OnDevice on(device_);
+    return on.is_ok() ? LaunchMine(plan, bytes, scratch, status, stream)
+                      : LaunchResult::kDeviceError;
   }
   LaunchResult MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums,
                         uint32_t* status, Stream stream) override {
-    return IsCurrent() ? LaunchMinePass(plan, bytes, sums, status, stream)
-                       : LaunchResult::kDeviceError;
+    const OnDevice on(device_);
+    return on.is_ok() ? LaunchMinePass(plan, bytes, sums, status, stream)
+                      : LaunchResult::kDeviceError;
   }
+
   LaunchResult Poll(Stream stream, bool* is_over) override {
-    if (!IsCurrent()) return LaunchResult::kDeviceError;
+    const OutsideGraphs outside;
+    const OnDevice on(device_);
+    if (!on.is_ok()) return LaunchResult::kDeviceError;
     const cudaError_t error = cudaStreamQuery(static_cast<cudaStream_t>(stream));
     *is_over = error == cudaSuccess;
-    return ResultOf(error == cudaSuccess || error == cudaErrorNotReady);
+    return ResultOf(error == cudaErrorNotReady || IsOk(error));
   }
 
  private:
-  [[nodiscard]] bool IsCurrent() const { return cudaSetDevice(device_) == cudaSuccess; }
   static LaunchResult ResultOf(bool is_ok) {
     return is_ok ? LaunchResult::kOk : LaunchResult::kDeviceError;
   }
   [[nodiscard]] LaunchResult Copy(std::byte* to, const std::byte* from, size_t bytes,
                                   cudaMemcpyKind kind, Stream stream) const {
     if (stream == nullptr) return LaunchResult::kNoStream;
-    return ResultOf(IsCurrent() &&
-                    cudaMemcpyAsync(to, from, bytes, kind, static_cast<cudaStream_t>(stream)) ==
-                        cudaSuccess);
+    const OnDevice on(device_);
+    return ResultOf(on.is_ok() && IsOk(cudaMemcpyAsync(to, from, bytes, kind,
+                                                       static_cast<cudaStream_t>(stream))));
   }
 
   const int device_;
@@ -112,7 +194,8 @@ class CudaRuntime final : public Runtime {
 
 std::unique_ptr<Runtime> OpenCudaRuntime(int device) {
   cudaDeviceProp properties;
-  if (!Probe().is_available || cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+  if (!Probe().is_available || !IsOk(cudaGetDeviceProperties(&properties, device)) ||
+      properties.major < kComputeMajorMin) {
     return nullptr;
   }
   return std::make_unique<CudaRuntime>(device, properties.name);
