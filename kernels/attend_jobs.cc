@@ -59,7 +59,8 @@ Error CheckAttend(const AttendJob& job) {
     return Error::kInvalidShape;
   }
   if (!(job.scale > 0) || !IsAligned(job.queries) || job.outputs == nullptr ||
-      job.log_sums == nullptr) {
+      job.log_sums == nullptr || !IsWhole(job.outputs) || !IsWhole(job.log_sums) ||
+      !IsWhole(job.tail_tokens)) {
     return Error::kInvalidShape;
   }
   for (const AttendImage& image : job.images) {

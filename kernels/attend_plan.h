@@ -46,13 +46,15 @@ struct AttendJob {
   uint32_t query_tokens = 1;                // that ask at once, as a draft's do
   uint32_t v_dim = 0;  // of latents, whose V is the first channels of K; else not read
   float scale = 1;     // of scores; positive
-  const std::byte* queries = nullptr;    // on the device: [query_tokens][query_heads][k_dim], at a
-                                         // multiple of 16; after RoPE, as K is
-  float* outputs = nullptr;              // on the device: [query_tokens][query_heads][v_dim]
-  float* log_sums = nullptr;             // on the device: [query_tokens][query_heads]
+  const std::byte* queries = nullptr;  // on the device: [query_tokens][query_heads][k_dim], at a
+                                       // multiple of 16; after RoPE, as K is
+  // On the device, at multiples of 4.
+  float* outputs = nullptr;              // [query_tokens][query_heads][v_dim]
+  float* log_sums = nullptr;             // [query_tokens][query_heads]
   PagedView tail;                        // of the layer and heads; unused without tail tokens
   uint32_t tail_tokens_max = 0;          // up to 65535
-  const int32_t* tail_tokens = nullptr;  // on the device: how many there are; null: the most
+  const int32_t* tail_tokens = nullptr;  // on the device, at a multiple of 4: how many there are;
+                                         // null: the most
   bool tail_ends_with_queries = false;   // query token i sees that far: no token of those behind
 };
 

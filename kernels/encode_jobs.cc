@@ -183,7 +183,9 @@ Error CheckJob(const EncodeJob& job) {
     if (!codecs::IsEncodableWith(spec, job.side.profile)) return Error::kNoProfile;
   }
   if (CodesWithSide(job) && !IsAligned(job.side_object)) return Error::kInvalidShape;
-  if (!IsAligned(job.image)) return Error::kInvalidShape;
+  if (!IsAligned(job.image) || !IsWhole(job.token_scores) || !IsWhole(job.query_magnitudes)) {
+    return Error::kInvalidShape;
+  }
   for (const StoredImage& parent : job.parents) {
     if (!IsAligned(parent.image)) return Error::kInvalidShape;
   }

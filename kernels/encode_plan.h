@@ -41,7 +41,8 @@ struct EncodeJob {
   std::byte* slots = nullptr;  // at a multiple of 16: SlotBytes(*spec), in any state afterwards
   std::byte* image = nullptr;  // at a multiple of 16: codecs::MaxImageBytes(*spec). Kernels write
                                // tiles, and leave header and directory to WritePrefix()
-  // As codecs::EncodeInputs has them: scores, states, magnitudes and parents on the device.
+  // As codecs::EncodeInputs has them: scores, states, magnitudes and parents on the device, numbers
+  // at multiples of their size.
   uint64_t chain_tokens = 0;
   const float* token_scores = nullptr;
   const uint8_t* token_states = nullptr;

@@ -99,7 +99,7 @@ PlaneRecord RecordOf(const PagedView& view, const codecs::Slice& slice,
 
 Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice, const PagedView& view,
                 const std::byte* tiles) {
-  if (!IsAligned(tiles)) return Error::kInvalidShape;
+  if (!IsAligned(tiles) || !IsWhole(view.pages)) return Error::kInvalidShape;
   for (uint32_t plane = 0; plane < codecs::PlaneCount(spec.tile.kind); ++plane) {
     const Error error = CheckPlane(view, slice, codecs::GeometryOf(spec, plane), plane);
     if (error != Error::kOk) return error;

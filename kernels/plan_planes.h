@@ -27,11 +27,17 @@ inline constexpr uint32_t kUnitMax = 16;  // bytes that are stored at once, at m
   return bytes != nullptr && reinterpret_cast<uintptr_t>(bytes) % kUnitMax == 0;
 }
 
+// Numbers of the device are at a multiple of their size, or there are none.
+template <typename T>
+[[nodiscard]] bool IsWhole(const T* numbers) {
+  return reinterpret_cast<uintptr_t>(numbers) % sizeof(T) == 0;
+}
+
 // Of one image.
 using PlaneRecords = std::array<PlaneRecord, kPlanesOfImage>;
 
 // Every page below page_count lies in its layer, every slot of the block in the table, rows at
-// multiples of an element, and `tiles` aligned: else kInvalidShape or
+// multiples of an element, the table at a multiple of 4, and `tiles` aligned: else kInvalidShape or
 // kTargetTooSmall.
 codecs::Error CheckView(const codecs::ImageSpec& spec, const codecs::Slice& slice,
                         const PagedView& view, const std::byte* tiles);

@@ -29,7 +29,7 @@ struct PagedPlane {
 // fails the image, a negative one is a hole whose tokens are left out.
 struct PagedView {
   PagedPlane k, v;                 // v: of kinds with two planes
-  const int32_t* pages = nullptr;  // on the device; null: page i is page i
+  const int32_t* pages = nullptr;  // on the device, at a multiple of 4; null: page i is page i
   uint32_t page_entries = 0;       // of the table; unused without one
   uint32_t page_count = 0;         // of the cache
   uint32_t page_tokens = 0;        // 1 and more

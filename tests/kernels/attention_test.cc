@@ -264,6 +264,10 @@ TEST_F(AttentionTest, RefusesJobsThatAreNone) {
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->query_tokens = 1000000; }));
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->queries += 2; }));
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->outputs = nullptr; }));
+  EXPECT_TRUE(is_shape([](AttendJob* job) { job->outputs = TwoBytesOn(job->outputs); }));
+  EXPECT_TRUE(is_shape([](AttendJob* job) { job->log_sums = TwoBytesOn(job->log_sums); }));
+  EXPECT_TRUE(is_shape([](AttendJob* job) { job->tail_tokens = TwoBytesOn(job->tail_tokens); }));
+  EXPECT_TRUE(is_shape([](AttendJob* job) { job->tail.pages = TwoBytesOn(job->tail.pages); }));
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->tile.k_dim = 64; }));
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->tile = Kv(DType::kBf16, 577, 64); }));
   EXPECT_TRUE(is_shape([](AttendJob* job) { job->tail_tokens_max = 65536; }));

@@ -320,6 +320,7 @@ TEST_F(DecodeTest, PlansRefuseWhatIsNot) {
   EXPECT_EQ(error_of([](View& v, Part&) { v.page_tokens = 0; }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { ++v.k.token_stride; }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { v.page_count = 0; }), Error::kInvalidShape);
+  EXPECT_EQ(error_of([](View& v, Part&) { v.pages = TwoBytesOn(v.pages); }), Error::kInvalidShape);
   EXPECT_EQ(error_of([](View& v, Part&) { --v.page_entries; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { ++v.page_count; }), Error::kTargetTooSmall);
   EXPECT_EQ(error_of([](View& v, Part&) { v.first_slot = 13; }), Error::kTargetTooSmall);

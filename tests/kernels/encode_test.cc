@@ -178,6 +178,11 @@ TEST_F(EncodeTest, PlansRefuseWhatIsNot) {
   codecs::ImagePrefix parent = image.View();
   job.image = nullptr;
   EXPECT_EQ(Encode({job}).error, Error::kOk);
+  job.token_scores = TwoBytesOn(reinterpret_cast<const float*>(room.address()));
+  EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
+  std::swap(job.token_scores, job.query_magnitudes);
+  EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);
+  job.query_magnitudes = nullptr;
   const StoredImage parents[] = {{&parent, room.address() + 4}};
   job.parents = parents;
   EXPECT_EQ(Encode({job}).error, Error::kInvalidShape);

@@ -6,6 +6,7 @@
 // Thread-safety: Owned by the main thread.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,5 +46,11 @@ class DeviceBytes {
   std::byte* allocated_;
   std::byte* address_;
 };
+
+// Where numbers cannot be: two bytes on.
+template <typename T>
+[[nodiscard]] T* TwoBytesOn(T* numbers) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(numbers) + 2);
+}
 
 }  // namespace cairn::kernels
