@@ -7,7 +7,8 @@
 //   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and
 //   CAIRN_NO_UNROLL stand before a loop.
 // - CAIRN_SHARED(Type, name) names the block's shared memory, which is launched with sizeof(Type).
-// - All global memory is reached through LoadGlobal, StoreGlobal, CopyAsync16 and atomics.
+// - All global memory is reached through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and
+//   atomics.
 // - Collectives take the mask of the lanes that meet there; without one all 32 do.
 //
 // Free of the standard library but for integers.
@@ -168,7 +169,8 @@ CAIRN_DEVICE float Exp2Near(float x) {
   return power;
 }
 
-// Global memory that nobody writes while the kernel runs, at a multiple of what is loaded.
+// Loads through the read-only cache, at a multiple of what is loaded. Not for memory that this
+// launch stores to: the cache may have what was there before.
 template <typename T>
 CAIRN_DEVICE T LoadGlobal(const void* from) {
   if constexpr (sizeof(T) == 16) {
@@ -181,7 +183,8 @@ CAIRN_DEVICE T LoadGlobal(const void* from) {
     return __ldg(static_cast<const T*>(from));
   }
 }
-// A record of the host's, or what the block has stored and met behind, likewise.
+// An ordinary load, at a multiple of what is loaded. Also of what this launch has stored: what
+// other lanes or threads of the block stored is seen after SyncWarp() or SyncBlock().
 template <typename T>
 CAIRN_DEVICE T LoadRecord(const void* from) {
   return *static_cast<const T*>(from);
