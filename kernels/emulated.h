@@ -35,6 +35,17 @@ enum class Collective : uint8_t {
 };
 enum class Access : uint8_t { kLoad, kStore };
 
+// A line of a kernel. As a default argument, Here() is that of the call.
+struct CodeLine {
+  const char* file;
+  int number;
+
+  static constexpr CodeLine Here(const char* file = __builtin_FILE(),
+                                 int number = __builtin_LINE()) {
+    return {file, number};
+  }
+};
+
 // The numbers of the running thread.
 uint32_t ThreadIndex();
 uint32_t BlockIndex();
@@ -42,53 +53,57 @@ uint32_t GridBlocks();
 
 // Gives the thread's value to the lanes of `mask`, which come to the same collective of the same
 // line, and returns what the collective makes of theirs.
-uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument, int line);
-bool Barrier(bool value, int line);
+uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
+              CodeLine line);
+bool Barrier(bool value, CodeLine line);
 void* SharedMemory(size_t bytes);
 // Ends the thread where bytes of global, or of shared, memory are not the kernel's to touch.
-void CheckGlobal(const void* at, size_t bytes, Access access, int line);
-void CheckShared(const void* at, size_t bytes, int line);
-void CopyAsync(void* shared, const void* global, size_t bytes, int line);
+void CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line);
+void CheckShared(const void* at, size_t bytes, CodeLine line);
+void CopyAsync(void* shared, const void* global, size_t bytes, CodeLine line);
 void CopyCommit();
 void CopyWait(uint32_t pending);
 // d: 4 of int32_t of kMmaBits, of float of kMmaHalves and kMmaBf16.
-void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, int line);
+void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, CodeLine line);
 
 }  // namespace cairn::kernels::emulated
 
 namespace cairn::kernels {
 
+using emulated::CodeLine;
+
 CAIRN_DEVICE uint32_t ThreadIndex() { return emulated::ThreadIndex(); }
 CAIRN_DEVICE uint32_t BlockIndex() { return emulated::BlockIndex(); }
 CAIRN_DEVICE uint32_t GridBlocks() { return emulated::GridBlocks(); }
 
-CAIRN_DEVICE void SyncBlock(int line = __builtin_LINE()) { emulated::Barrier(false, line); }
-CAIRN_DEVICE bool SyncBlockOr(bool value, int line = __builtin_LINE()) {
+CAIRN_DEVICE void SyncBlock(CodeLine line = CodeLine::Here()) { emulated::Barrier(false, line); }
+CAIRN_DEVICE bool SyncBlockOr(bool value, CodeLine line = CodeLine::Here()) {
   return emulated::Barrier(value, line);
 }
-CAIRN_DEVICE void SyncWarp(uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+CAIRN_DEVICE void SyncWarp(uint32_t mask = kAllLanes, CodeLine line = CodeLine::Here()) {
   emulated::Meet(emulated::Collective::kSync, mask, 0, 0, line);
 }
-CAIRN_DEVICE uint32_t Ballot(bool value, uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+CAIRN_DEVICE uint32_t Ballot(bool value, uint32_t mask = kAllLanes,
+                             CodeLine line = CodeLine::Here()) {
   const uint64_t bit = value ? 1 : 0;
   return static_cast<uint32_t>(Meet(emulated::Collective::kBallot, mask, bit, 0, line));
 }
-CAIRN_DEVICE bool Any(bool value, uint32_t mask = kAllLanes, int line = __builtin_LINE()) {
+CAIRN_DEVICE bool Any(bool value, uint32_t mask = kAllLanes, CodeLine line = CodeLine::Here()) {
   return Ballot(value, mask, line) != 0;
 }
 CAIRN_DEVICE uint32_t Shuffle(uint32_t value, uint32_t lane, uint32_t mask = kAllLanes,
-                              int line = __builtin_LINE()) {
+                              CodeLine line = CodeLine::Here()) {
   return static_cast<uint32_t>(Meet(emulated::Collective::kShuffle, mask, value, lane, line));
 }
 CAIRN_DEVICE uint32_t ShuffleXor(uint32_t value, uint32_t lanes, uint32_t mask = kAllLanes,
-                                 int line = __builtin_LINE()) {
+                                 CodeLine line = CodeLine::Here()) {
   return static_cast<uint32_t>(Meet(emulated::Collective::kShuffleXor, mask, value, lanes, line));
 }
 CAIRN_DEVICE uint32_t ReduceOr(uint32_t value, uint32_t mask = kAllLanes,
-                               int line = __builtin_LINE()) {
+                               CodeLine line = CodeLine::Here()) {
   return static_cast<uint32_t>(Meet(emulated::Collective::kOr, mask, value, 0, line));
 }
-CAIRN_DEVICE uint32_t Uniform(uint32_t value, int line = __builtin_LINE()) {
+CAIRN_DEVICE uint32_t Uniform(uint32_t value, CodeLine line = CodeLine::Here()) {
   return Shuffle(value, 0, kAllLanes, line);
 }
 
@@ -165,12 +180,12 @@ CAIRN_DEVICE uint32_t MultiplyHalves(uint32_t a, uint32_t b) {
 CAIRN_DEVICE float Exp2Near(float x) { return x < -126.0F ? 0.0F : __builtin_exp2f(x); }
 
 template <typename T>
-T LoadGlobal(const void* from, int line = __builtin_LINE()) {
+T LoadGlobal(const void* from, CodeLine line = CodeLine::Here()) {
   emulated::CheckGlobal(from, sizeof(T), emulated::Access::kLoad, line);
   return *static_cast<const T*>(from);
 }
 template <typename T>
-T LoadRecord(const void* from, int line = __builtin_LINE()) {
+T LoadRecord(const void* from, CodeLine line = CodeLine::Here()) {
   for (size_t at = 0; at < sizeof(T); at += alignof(T)) {
     emulated::CheckGlobal(static_cast<const uint8_t*>(from) + at, alignof(T),
                           emulated::Access::kLoad, line);
@@ -178,27 +193,28 @@ T LoadRecord(const void* from, int line = __builtin_LINE()) {
   return *static_cast<const T*>(from);
 }
 template <typename T>
-void StoreGlobal(void* to, T value, int line = __builtin_LINE()) {
+void StoreGlobal(void* to, T value, CodeLine line = CodeLine::Here()) {
   emulated::CheckGlobal(to, sizeof(T), emulated::Access::kStore, line);
   *static_cast<T*>(to) = value;
 }
-CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value, int line = __builtin_LINE()) {
+CAIRN_DEVICE void AtomicMax(uint32_t* at, uint32_t value, CodeLine line = CodeLine::Here()) {
   emulated::CheckGlobal(at, sizeof(*at), emulated::Access::kStore, line);
   uint32_t seen = __atomic_load_n(at, __ATOMIC_RELAXED);
   while (seen < value && !__atomic_compare_exchange_n(at, &seen, value, false, __ATOMIC_RELAXED,
                                                       __ATOMIC_RELAXED)) {
   }
 }
-CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value, int line = __builtin_LINE()) {
+CAIRN_DEVICE void AtomicAdd(uint64_t* at, uint64_t value, CodeLine line = CodeLine::Here()) {
   emulated::CheckGlobal(at, sizeof(*at), emulated::Access::kStore, line);
   __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 }
 template <typename T>
-void AtomicAddShared(T* at, T value, int line = __builtin_LINE()) {
+void AtomicAddShared(T* at, T value, CodeLine line = CodeLine::Here()) {
   emulated::CheckShared(at, sizeof(*at), line);
   __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 }
-CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value, int line = __builtin_LINE()) {
+CAIRN_DEVICE uint32_t AtomicOrShared(uint32_t* at, uint32_t value,
+                                     CodeLine line = CodeLine::Here()) {
   emulated::CheckShared(at, sizeof(*at), line);
   return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
 }
@@ -214,21 +230,21 @@ CAIRN_DEVICE uint32_t BytesBetween(Near from, Near to) {
 }
 CAIRN_DEVICE Near EntryOf(Near table, uint32_t index) { return {table.at + 4 * (index & 255)}; }
 template <typename T>
-T LoadNear(Near place, int line) {
+T LoadNear(Near place, CodeLine line) {
   emulated::CheckShared(place.at, sizeof(T), line);
   return *reinterpret_cast<const T*>(place.at);
 }
-CAIRN_DEVICE uint32_t LoadNear32(Near place, int line = __builtin_LINE()) {
+CAIRN_DEVICE uint32_t LoadNear32(Near place, CodeLine line = CodeLine::Here()) {
   return LoadNear<uint32_t>(place, line);
 }
-CAIRN_DEVICE uint32_t LoadNear8(Near place, int line = __builtin_LINE()) {
+CAIRN_DEVICE uint32_t LoadNear8(Near place, CodeLine line = CodeLine::Here()) {
   return LoadNear<uint8_t>(place, line);
 }
-CAIRN_DEVICE Words4 LoadNear128(Near place, int line = __builtin_LINE()) {
+CAIRN_DEVICE Words4 LoadNear128(Near place, CodeLine line = CodeLine::Here()) {
   return LoadNear<Words4>(place, line);
 }
 
-CAIRN_DEVICE void CopyAsync16(void* shared, const void* global, int line = __builtin_LINE()) {
+CAIRN_DEVICE void CopyAsync16(void* shared, const void* global, CodeLine line = CodeLine::Here()) {
   emulated::CopyAsync(shared, global, 16, line);
 }
 CAIRN_DEVICE void CopyCommit() { emulated::CopyCommit(); }
@@ -238,15 +254,15 @@ void CopyWait() {
 }
 
 CAIRN_DEVICE void MmaBits(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                          int line = __builtin_LINE()) {
+                          CodeLine line = CodeLine::Here()) {
   emulated::Mma(emulated::Collective::kMmaBits, d, a, b, line);
 }
 CAIRN_DEVICE void MmaHalves(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                            int line = __builtin_LINE()) {
+                            CodeLine line = CodeLine::Here()) {
   emulated::Mma(emulated::Collective::kMmaHalves, d, a, b, line);
 }
 CAIRN_DEVICE void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                          int line = __builtin_LINE()) {
+                          CodeLine line = CodeLine::Here()) {
   emulated::Mma(emulated::Collective::kMmaBf16, d, a, b, line);
 }
 

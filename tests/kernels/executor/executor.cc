@@ -58,11 +58,12 @@ class Machine {
   // Ends the launch; returns to nobody.
   [[noreturn, gnu::format(printf, 2, 3)]] void Fail(const char* format, ...);
   [[noreturn]] void Stop();
-  uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument, int line);
-  bool Barrier(bool value, int line);
+  uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
+                CodeLine line);
+  bool Barrier(bool value, CodeLine line);
   void* SharedMemory(size_t bytes);
-  void CheckShared(const void* at, size_t bytes, int line);
-  void CheckGlobal(const void* at, size_t bytes, Access access, int line);
+  void CheckShared(const void* at, size_t bytes, CodeLine line);
+  void CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line);
   void AddExtent(const Extent& extent) { extents_.push_back(extent); }
   void RemoveExtent(const uint8_t* begin);
 
@@ -160,7 +161,6 @@ void Machine::Yield(bool is_over) {
   Thread* to = Pick();
   if (to == from) return;
   now_ = to;
-  ++report_.switches;
   (from == nullptr ? caller_ : from->fiber).SwitchTo(to == nullptr ? caller_ : to->fiber, is_over);
 }
 
@@ -170,7 +170,7 @@ void Machine::MakeReady(Thread& thread) {
 }
 
 uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
-                       int line) {
+                       CodeLine line) {
   Thread& self = *now_;
   Warp& warp = WarpOf(self);
   self.at = {collective, mask, value, argument, line};
@@ -181,7 +181,6 @@ uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uin
     if (!report_.fault.empty()) Stop();
     Yield();
   } else {
-    ++report_.collectives;
     for (Thread* lane : warp.lanes) {
       if (lane != nullptr && lane != &self && (mask >> lane->Lane() & 1) != 0) MakeReady(*lane);
     }
@@ -207,14 +206,14 @@ void Machine::OpenBarrier() {
   ++barriers_;
 }
 
-bool Machine::Barrier(bool value, int line) {
+bool Machine::Barrier(bool value, CodeLine line) {
   Thread& self = *now_;
   for (uint32_t i = 0; i < count_; ++i) {
     const Thread& other = *threads_[i];
     if (other.state != State::kAtBarrier) continue;
-    if (other.at.line != line) {
-      Fail("threads %u and %u meet at different barriers: lines %d and %d", self.index, i, line,
-           other.at.line);
+    if (!IsSame(other.at.line, line)) {
+      Fail("threads %u and %u meet at different barriers: %s:%d and %s:%d", self.index, i,
+           FileOf(line), line.number, FileOf(other.at.line), other.at.line.number);
     }
     break;
   }
@@ -237,34 +236,34 @@ void* Machine::SharedMemory(size_t bytes) {
   return shared_;
 }
 
-void Machine::CheckShared(const void* at, size_t bytes, int line) {
+void Machine::CheckShared(const void* at, size_t bytes, CodeLine line) {
   const auto* first = static_cast<const uint8_t*>(at);
   if (first < shared_ || first + bytes > shared_ + shared_bytes_) {
-    Fail("line %d: %zu bytes outside shared memory, at offset %td", line, bytes, first - shared_);
+    Fail("%s:%d: %zu bytes outside shared memory, at offset %td", FileOf(line), line.number, bytes,
+         first - shared_);
   }
   if (reinterpret_cast<uintptr_t>(at) % bytes != 0) {
-    Fail("line %d: misaligned: %zu bytes of shared memory at offset %td", line, bytes,
-         first - shared_);
+    Fail("%s:%d: misaligned: %zu bytes of shared memory at offset %td", FileOf(line), line.number,
+         bytes, first - shared_);
   }
 }
 
-void Machine::CheckGlobal(const void* at, size_t bytes, Access access, int line) {
+void Machine::CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line) {
   const auto* first = static_cast<const uint8_t*>(at);
   if (reinterpret_cast<uintptr_t>(at) % bytes != 0) {
-    Fail("line %d: misaligned: %zu bytes of global memory", line, bytes);
+    Fail("%s:%d: misaligned: %zu bytes of global memory", FileOf(line), line.number, bytes);
   }
   for (size_t i = 0; i < extents_.size(); ++i) {
     const Extent& extent = extents_[i];
     if (first < extent.begin || first + bytes > extent.end) continue;
     if (access == Access::kStore && !extent.is_writable) {
-      Fail("line %d: %zu bytes are stored where only loads may go", line, bytes);
+      Fail("%s:%d: %zu bytes are stored where only loads may go", FileOf(line), line.number, bytes);
     }
     if (i != 0) std::swap(extents_[i], extents_[i / 2]);  // the next is likely near
     return;
   }
-  Fail(
-      "line %d: thread %u of block %u touches %zu bytes of global memory that are not the kernel's",
-      line, now_->index, block_, bytes);
+  Fail("%s:%d: thread %u of block %u touches %zu bytes of global memory that are not the kernel's",
+       FileOf(line), line.number, now_->index, block_, bytes);
 }
 
 void Machine::RemoveExtent(const uint8_t* begin) {
@@ -294,10 +293,11 @@ std::string Machine::DeadlockFault() const {
     if (thread.state == State::kOver) continue;
     char text[256];
     std::snprintf(text, sizeof(text),
-                  "deadlock: thread %u waits at line %d, at a %s with mask %08x; %u of %u threads "
+                  "deadlock: thread %u waits at %s:%d, at a %s with mask %08x; %u of %u threads "
                   "have returned",
-                  i, thread.at.line, thread.state == State::kAtBarrier ? "barrier" : "collective",
-                  thread.at.mask, over_, count_);
+                  i, FileOf(thread.at.line), thread.at.line.number,
+                  thread.state == State::kAtBarrier ? "barrier" : "collective", thread.at.mask,
+                  over_, count_);
     return text;
   }
   return {};
@@ -352,19 +352,20 @@ Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body
 uint32_t ThreadIndex() { return TheMachine().now().index; }
 uint32_t BlockIndex() { return TheMachine().block(); }
 uint32_t GridBlocks() { return TheMachine().blocks(); }
-uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument, int line) {
+uint64_t Meet(Collective collective, uint32_t mask, uint64_t value, uint32_t argument,
+              CodeLine line) {
   return TheMachine().Meet(collective, mask, value, argument, line);
 }
-bool Barrier(bool value, int line) { return TheMachine().Barrier(value, line); }
+bool Barrier(bool value, CodeLine line) { return TheMachine().Barrier(value, line); }
 void* SharedMemory(size_t bytes) { return TheMachine().SharedMemory(bytes); }
-void CheckGlobal(const void* at, size_t bytes, Access access, int line) {
+void CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line) {
   TheMachine().CheckGlobal(at, bytes, access, line);
 }
-void CheckShared(const void* at, size_t bytes, int line) {
+void CheckShared(const void* at, size_t bytes, CodeLine line) {
   TheMachine().CheckShared(at, bytes, line);
 }
 
-void CopyAsync(void* shared, const void* global, size_t bytes, int line) {
+void CopyAsync(void* shared, const void* global, size_t bytes, CodeLine line) {
   Machine& machine = TheMachine();
   machine.CheckShared(shared, bytes, line);
   machine.CheckGlobal(global, bytes, Access::kLoad, line);
@@ -381,7 +382,7 @@ void CopyCommit() {
 
 void CopyWait(uint32_t pending) { TheMachine().now().copies.Wait(pending); }
 
-void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, int line) {
+void Mma(Collective collective, void* d, const uint32_t* a, const uint32_t* b, CodeLine line) {
   MmaPart part{a, b, d};
   TheMachine().Meet(collective, kAllLanes, reinterpret_cast<uintptr_t>(&part), 0, line);
 }

@@ -29,8 +29,6 @@ struct Options {
 
 struct Report {
   std::string fault;  // empty: none
-  uint64_t switches = 0;
-  uint64_t collectives = 0;
 };
 
 // While it lives, kernels may load from these bytes, and store to them if they are writable.

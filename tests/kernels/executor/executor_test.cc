@@ -286,6 +286,7 @@ enum class Wrong : uint8_t {
   kWaitsForReturned,
   kDiverges,
   kDeadlocks,
+  kSameLineOfTwoFiles,
   kTwoBarriers,
   kLoadsPastEnd,
   kStoresPastEnd,
@@ -315,6 +316,9 @@ CAIRN_DEVICE void DoCollective(Wrong wrong, WordArgs args) {
       } else {
         Ballot(false);
       }
+      break;
+    case Wrong::kSameLineOfTwoFiles:
+      Ballot(true, kAllLanes, {lane % 2 == 0 ? "one.h" : "other.h", 80});
       break;
     case Wrong::kDeadlocks:
       if (ThreadIndex() == 40) SyncWarp();  // for lanes that wait for it at the barrier
@@ -365,6 +369,8 @@ TEST_F(ExecutorTest, SaysWhatIsWrong) {
       {Wrong::kReadsOutsideMask, "reads lane 20, which is not in the mask 0000ffff"},
       {Wrong::kWaitsForReturned, "waits for lane 3, which has returned"},
       {Wrong::kDiverges, "lanes of a warp meet at different places"},
+      {Wrong::kDiverges, "at executor_test.cc:"},
+      {Wrong::kSameLineOfTwoFiles, "h:80 with mask ffffffff"},
       {Wrong::kDeadlocks, "deadlock: thread"},
       {Wrong::kTwoBarriers, "meet at different barriers"},
       {Wrong::kLoadsPastEnd, "touches 4 bytes of global memory that are not the kernel's"},

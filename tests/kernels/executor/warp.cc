@@ -97,6 +97,16 @@ void MultiplyHalvesOf(const Lanes& lanes) {
 
 }  // namespace
 
+// A file has one name or several equal ones, as many as there are objects with its lines.
+bool IsSame(CodeLine a, CodeLine b) {
+  return a.number == b.number && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
+
+const char* FileOf(CodeLine line) {
+  const char* slash = std::strrchr(line.file, '/');
+  return slash == nullptr ? line.file : slash + 1;
+}
+
 bool Copies::Commit() {
   groups_.emplace_back();
   return groups_.size() <= kGroupsMax;
@@ -119,24 +129,26 @@ bool Copies::IsAny() const {
 bool Warp::AreAllThere(const Thread& last, std::string* fault) const {
   const Arrival& at = last.at;
   if ((at.mask >> last.Lane() & 1) == 0) {
-    *fault = Text("line %d: lane %u is not in its own mask %08x", at.line, last.Lane(), at.mask);
+    *fault = Text("%s:%d: lane %u is not in its own mask %08x", FileOf(at.line), at.line.number,
+                  last.Lane(), at.mask);
     return false;
   }
   for (uint32_t i = 0; i < kWarpLanes; ++i) {
     if ((at.mask >> i & 1) == 0) continue;
     const Thread* lane = lanes[i];
     if (lane == nullptr || lane->state == State::kOver) {
-      *fault =
-          Text("line %d: thread %u waits for lane %u, which has returned", at.line, last.index, i);
+      *fault = Text("%s:%d: thread %u waits for lane %u, which has returned", FileOf(at.line),
+                    at.line.number, last.index, i);
       return false;
     }
     if (lane->state != State::kAtCollective) return false;
-    if (lane->at.line != at.line || lane->at.mask != at.mask ||
+    if (!IsSame(lane->at.line, at.line) || lane->at.mask != at.mask ||
         lane->at.collective != at.collective) {
       *fault = Text(
-          "lanes of a warp meet at different places: lane %u at line %d with mask %08x, "
-          "lane %u at line %d with mask %08x",
-          last.Lane(), at.line, at.mask, i, lane->at.line, lane->at.mask);
+          "lanes of a warp meet at different places: lane %u at %s:%d with mask %08x, "
+          "lane %u at %s:%d with mask %08x",
+          last.Lane(), FileOf(at.line), at.line.number, at.mask, i, FileOf(lane->at.line),
+          lane->at.line.number, lane->at.mask);
       return false;
     }
   }
@@ -152,8 +164,8 @@ bool Warp::GiveResults(const Arrival& at, std::string* fault) {
     if (at.collective == Collective::kShuffle) from = lane.at.argument % kWarpLanes;
     if (at.collective == Collective::kShuffleXor) from = (i ^ lane.at.argument) % kWarpLanes;
     if ((at.mask >> from & 1) == 0) {
-      *fault = Text("line %d: lane %u reads lane %u, which is not in the mask %08x", at.line, i,
-                    from, at.mask);
+      *fault = Text("%s:%d: lane %u reads lane %u, which is not in the mask %08x", FileOf(at.line),
+                    at.line.number, i, from, at.mask);
       return false;
     }
     const bool is_shuffle =

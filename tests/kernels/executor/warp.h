@@ -15,6 +15,10 @@
 
 namespace cairn::kernels::emulated {
 
+[[nodiscard]] bool IsSame(CodeLine a, CodeLine b);
+// Without its folders.
+[[nodiscard]] const char* FileOf(CodeLine line);
+
 enum class State : uint8_t { kReady, kAtCollective, kAtBarrier, kOver };
 
 // Where a thread waits, and what it brings.
@@ -23,7 +27,7 @@ struct Arrival {
   uint32_t mask = 0;
   uint64_t value = 0;
   uint32_t argument = 0;
-  int line = 0;
+  CodeLine line = {};
 };
 
 // What a lane brings to a product: see MmaBits() and MmaHalves().
