@@ -94,7 +94,6 @@ class Machine {
   size_t shared_bytes_ = 0;
   Body body_ = nullptr;
   const void* arguments_ = nullptr;
-  Options options_;
   Report report_;
   Random random_;
   std::array<char, 2> barrier_marks_{};  // for the thread sanitizer: of barriers in turn
@@ -136,20 +135,15 @@ void Machine::Enter() {
 
 Thread* Machine::Pick() {
   if (!report_.fault.empty()) return nullptr;
-  if (options_.is_random && Next(is_skewed_ ? 256 : 2) == 0) {
+  if (Next(is_skewed_ ? 256 : 2) == 0) {
     std::swap(ranks_[0], ranks_[Next(static_cast<uint32_t>(ranks_.size()))]);
   }
   for (const uint32_t rank : ranks_) {
     std::vector<Thread*>& ready = warps_[rank].ready;
     if (ready.empty()) continue;
-    const uint32_t at = options_.is_random ? Next(static_cast<uint32_t>(ready.size())) : 0;
+    const uint32_t at = Next(static_cast<uint32_t>(ready.size()));
     Thread* picked = ready[at];
-    // By hand: the thread sanitizer takes what the library moves for the kernel's doing.
-    if (options_.is_random) {
-      ready[at] = ready.back();
-    } else {
-      for (size_t i = 1; i < ready.size(); ++i) ready[i - 1] = ready[i];
-    }
+    ready[at] = ready.back();
     ready.pop_back();
     return picked;
   }
@@ -185,7 +179,7 @@ uint64_t Machine::Meet(Collective collective, uint32_t mask, uint64_t value, uin
       if (lane != nullptr && lane != &self && (mask >> lane->Lane() & 1) != 0) MakeReady(*lane);
     }
     self.state = State::kReady;
-    if (options_.is_random && Next(4) == 0) {  // the last to come does not always go first
+    if (Next(4) == 0) {  // the last to come does not always go first
       MakeReady(self);
       Yield();
     }
@@ -283,8 +277,8 @@ void Machine::ShuffleWarps() {
   for (Warp& warp : warps_) warp.ready.reserve(kWarpLanes);
   ranks_.resize(warps_.size());
   for (uint32_t i = 0; i < ranks_.size(); ++i) ranks_[i] = i;
-  if (options_.is_random) std::ranges::shuffle(ranks_, random_);
-  is_skewed_ = options_.is_random && Next(2) == 0;
+  std::ranges::shuffle(ranks_, random_);
+  is_skewed_ = Next(2) == 0;
 }
 
 std::string Machine::DeadlockFault() const {
@@ -332,13 +326,12 @@ Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body
   report_ = {};
   body_ = body;
   arguments_ = arguments;
-  options_ = options;
   random_.Seed(options.seed);
   blocks_ = blocks;
   while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
   std::vector<uint32_t> order(blocks);
   for (uint32_t i = 0; i < blocks; ++i) order[i] = i;
-  if (options.is_random) std::ranges::shuffle(order, random_);
+  std::ranges::shuffle(order, random_);
   for (const uint32_t block : order) {
     block_ = block;
     RunBlock(threads, shared_bytes);

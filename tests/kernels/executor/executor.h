@@ -24,7 +24,6 @@ namespace cairn::kernels::emulated {
 
 struct Options {
   uint64_t seed = 1;
-  bool is_random = true;  // else threads run in their order
 };
 
 struct Report {

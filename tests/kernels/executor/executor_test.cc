@@ -67,8 +67,7 @@ CAIRN_KERNEL UseCollectives(WordArgs args) {
 
 TEST_F(ExecutorTest, GivesCollectivesTheirResults) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    const emulated::Options options{.seed = seed, .is_random = seed != 0};
-    ASSERT_EQ(Launch<UseCollectives>(1, kThreads, 1, Args(), options).fault, "");
+    ASSERT_EQ(Launch<UseCollectives>(1, kThreads, 1, Args(), {.seed = seed}).fault, "");
     for (uint32_t thread = 0; thread < kThreads; ++thread) {
       const uint32_t warp = thread / 32 * 32, lane = thread % 32;
       uint32_t odd = 0, second = 0, all = 0;
