@@ -33,7 +33,11 @@ enum class Collective : uint8_t {
   kMmaHalves,
   kMmaBf16
 };
-enum class Access : uint8_t { kLoad, kStore };
+enum class Access : uint8_t {
+  kLoadUnstored,  // not of what this launch has stored
+  kLoad,
+  kStore
+};
 
 // A line of a kernel. As a default argument, Here() is that of the call.
 struct CodeLine {
@@ -181,7 +185,7 @@ CAIRN_DEVICE float Exp2Near(float x) { return x < -126.0F ? 0.0F : __builtin_exp
 
 template <typename T>
 T LoadGlobal(const void* from, CodeLine line = CodeLine::Here()) {
-  emulated::CheckGlobal(from, sizeof(T), emulated::Access::kLoad, line);
+  emulated::CheckGlobal(from, sizeof(T), emulated::Access::kLoadUnstored, line);
   return *static_cast<const T*>(from);
 }
 template <typename T>

@@ -8,7 +8,8 @@
 // - A launch ends with a fault where lanes of a mask come to different collectives, a lane is not
 //   in its own mask, reads one outside it or waits for one that has returned; where threads meet at
 //   different barriers or wait for ever; where memory is touched that is not the kernel's or is
-//   misaligned; where a thread returns with copies under way.
+//   misaligned; where LoadGlobal() reads what the launch has stored; where a thread returns with
+//   copies under way.
 // - Under the thread sanitizer only SyncWarp() and SyncBlock() order what threads do, as CUDA has
 //   it: it reports any two touches of memory that nothing orders.
 //

@@ -291,6 +291,7 @@ enum class Wrong : uint8_t {
   kStoresPastEnd,
   kStoresToSource,
   kMisaligned,
+  kLoadsStored,
   kTooMuchShared,
   kSharedPastEnd,
   kLeavesCopies,
@@ -339,6 +340,12 @@ CAIRN_DEVICE void TouchMemory(Wrong wrong, WordArgs args, Words* shared) {
   if (wrong == Wrong::kStoresPastEnd) StoreGlobal(args.target + 1000 + ThreadIndex(), 1U);
   if (wrong == Wrong::kStoresToSource) StoreGlobal(const_cast<uint32_t*>(args.source), 1U);
   if (wrong == Wrong::kMisaligned) LoadGlobal<uint32_t>(bytes + 2);
+  if (wrong == Wrong::kLoadsStored) {
+    uint32_t* own = args.target + ThreadIndex();
+    StoreGlobal(own, LoadGlobal<uint32_t>(own));
+    StoreGlobal(own + kThreads, LoadRecord<uint32_t>(own));
+    LoadGlobal<uint32_t>(own + kThreads);
+  }
   if (wrong == Wrong::kSharedPastEnd) LoadNear32(NearOf(shared) + 4 * (ThreadIndex() + 1));
   if (wrong == Wrong::kMisalignedCopy) CopyAsync16(shared->of + 1, args.source);
   if (wrong == Wrong::kLeavesCopies) {
@@ -376,6 +383,7 @@ TEST_F(ExecutorTest, SaysWhatIsWrong) {
       {Wrong::kStoresPastEnd, "touches 4 bytes of global memory that are not the kernel's"},
       {Wrong::kStoresToSource, "4 bytes are stored where only loads may go"},
       {Wrong::kMisaligned, "misaligned: 4 bytes of global memory"},
+      {Wrong::kLoadsStored, "LoadGlobal() of what this launch has stored"},
       {Wrong::kTooMuchShared, "512 bytes of shared memory are used, 511 were launched with"},
       {Wrong::kSharedPastEnd, "4 bytes outside shared memory, at offset 512"},
       {Wrong::kLeavesCopies, "returns with copies under way"},

@@ -110,6 +110,7 @@ MUTATIONS = {
     "centre_uncodable": (ENCODED_STEPS, CENTRE, "is_uncodable |= codecs::IsRowValue(value);", ""),
     "centre_scale": (ENCODED_STEPS, CENTRE, "codecs::BitsFloat(scale)", "codecs::BitsFloat(scale ^ 0x00400000U)"),
     "centre_basis": (ENCODED_STEPS, CENTRE, "* plane.dim * plane.dim + component;", "* plane.dim + component;"),
+    "steps_waiting": (ENCODED_STEPS, STEP_ENCODE, "code = LoadRecord<int16_t>(", "code = LoadGlobal<int16_t>("),
     "steps_level": (ENCODED_STEPS, STEP_ENCODE, "codecs::Coarsen(codecs::RoundToInt(position), plane.level)", "codecs::Coarsen(codecs::RoundToInt(position), 0U * plane.level)"),
     "steps_uncodable": (ENCODED_STEPS, STEP_ENCODE, "is_codable &= is_code;", ""),
     "steps_no_sync_centre": (ENCODED_STEPS, STEP_ENCODE, "    SyncWarp();\n    const bool is_coded =", "    const bool is_coded ="),
