@@ -20,8 +20,9 @@ using codecs::GroupKind;
 using codecs::TileLayoutId;
 
 constexpr uint32_t kWorkPartsMax = 32;
-constexpr uint32_t kAffineLists = 5;               // with fp8
-constexpr uint32_t kFastLists = kAffineLists + 4;  // a warp a part
+// Lists before these: of AffinePart, with fp8; and of kernels that have a warp a part.
+constexpr auto kAffineLists = static_cast<uint32_t>(AttendList::kPlainBf16);
+constexpr auto kFastLists = static_cast<uint32_t>(AttendList::kNarrow);
 
 static_assert(sizeof(AttendHeader) % 16 == 0 && sizeof(AttendQueries) % 16 == 0);
 static_assert(sizeof(PlaneRecord) % 16 == 0 && sizeof(AttendWork) % 4 == 0);

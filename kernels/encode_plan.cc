@@ -27,7 +27,6 @@ static_assert(sizeof(TileResult) == codecs::kDirectoryEntryBytes);
 static_assert(sizeof(EncodeHeader) % 16 == 0 && sizeof(EncodeImage) % 8 == 0);
 static_assert(kStripsOfTileMax * codecs::kStripTokens == codecs::kTokensPerBlockMax);
 static_assert(kStepStripsTile == codecs::kStepStripsForm);
-static_assert(kEncodeItemLists == 17);
 static_assert(kPoolNorms == codecs::kChainRows && kPoolDisplacedMax == codecs::kDisplacedMax);
 static_assert(kPoolBytes == codecs::kChainBytes && kTracedTokens == codecs::kKiviKGroupTokens);
 static_assert(kStateEvicted == static_cast<uint32_t>(codecs::TokenState::kEvicted) &&

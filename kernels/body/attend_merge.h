@@ -11,12 +11,8 @@ namespace cairn::kernels {
 
 inline constexpr uint32_t kMergeChannels = 4;  // of a lane at once
 
-struct MergedRow {
-  float largest, sum;
-};
-
-// Of the log sums of `count` slots, lane by lane.
-CAIRN_DEVICE MergedRow FindSum(uint32_t slot_floats, float* slots, uint32_t count, uint32_t row) {
+// The largest log sum of a row in `count` slots.
+CAIRN_DEVICE float LargestLogSum(uint32_t slot_floats, float* slots, uint32_t count, uint32_t row) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
   float largest = codecs::BitsFloat(kMinusInfinityBits);
   for (uint32_t i = lane; i < count; i += kWarpLanes) {
@@ -27,21 +23,23 @@ CAIRN_DEVICE MergedRow FindSum(uint32_t slot_floats, float* slots, uint32_t coun
   for (uint32_t lanes = kWarpLanes / 2; lanes != 0; lanes /= 2) {
     largest = LargerAcross(largest, lanes);
   }
-  return {largest, 0.0F};
+  return largest;
 }
 
 CAIRN_DEVICE void MergeRow(uint32_t slot_floats, float* slots, uint32_t count, uint32_t row,
                            const AttendQueries& queries, uint32_t query) {
   const uint32_t lane = ThreadIndex() % kWarpLanes;
-  MergedRow merged = FindSum(slot_floats, slots, count, row);
-  const bool is_empty = codecs::FloatBits(merged.largest) == kMinusInfinityBits;
+  const float largest = LargestLogSum(slot_floats, slots, count, row);
+  const bool is_empty = codecs::FloatBits(largest) == kMinusInfinityBits;
   float* output = queries.outputs + static_cast<uint64_t>(query) * queries.v_dim;
+  float sum = 0.0F;  // of weights: the same in each round
   for (uint32_t first = 0; first < queries.v_dim; first += kMergeChannels * kWarpLanes) {
-    float sums[kMergeChannels] = {}, sum = 0.0F;
+    float sums[kMergeChannels] = {};
+    sum = 0.0F;
     for (uint32_t i = 0; i < count && !is_empty; ++i) {
       float* slot = slots + static_cast<uint64_t>(i) * slot_floats;
       const float log_sum = LoadGlobal<float>(LogSumsOf(slot_floats, slot) + row);
-      const float weight = codecs::AttentionExp(codecs::Add(log_sum, -merged.largest));
+      const float weight = codecs::AttentionExp(codecs::Add(log_sum, -largest));
       sum = codecs::Add(sum, weight);
       CAIRN_UNROLL
       for (uint32_t k = 0; k < kMergeChannels; ++k) {
@@ -57,12 +55,10 @@ CAIRN_DEVICE void MergeRow(uint32_t slot_floats, float* slots, uint32_t count, u
       if (channel >= queries.v_dim) continue;
       StoreGlobal(output + channel, is_empty ? 0.0F : codecs::Divide(sums[k], sum));
     }
-    merged.sum = sum;
   }
   if (lane != 0) return;
-  StoreGlobal(
-      queries.log_sums + query,
-      is_empty ? merged.largest : codecs::Add(merged.largest, codecs::AttentionLog(merged.sum)));
+  StoreGlobal(queries.log_sums + query,
+              is_empty ? largest : codecs::Add(largest, codecs::AttentionLog(sum)));
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) MergeAttended(AttendArgs args) {

@@ -39,7 +39,7 @@ MUTATIONS = {
     "attend_tail_bound": (ATTENTION, ATTEND_ANY, "if (tokens <= queries.tail_tokens_max) return tokens;", "return tokens;"),
     "attend_shrink": (ATTENTION, ATTEND_ANY, "if (first == 0) sum = codecs::Multiply(sum, shared->shrink[row]);", ""),
     "attend_fault": (ATTENTION, ATTEND_ANY, "return !SyncBlockOr(*fault != Fault::kNone);", "SyncBlock();\n  return true;"),
-    "attend_merge_weight": (ATTENTION, ATTEND_MERGE, "codecs::Add(log_sum, -merged.largest)", "codecs::Add(log_sum, -log_sum)"),
+    "attend_merge_weight": (ATTENTION, ATTEND_MERGE, "codecs::Add(log_sum, -largest)", "codecs::Add(log_sum, -log_sum)"),
     "attend_merge_channel": (ATTENTION, ATTEND_MERGE, "if (channel >= queries.v_dim) continue;\n      StoreGlobal", "StoreGlobal"),
     "fp8_params": (ATTENTION, ATTEND_FP8, "lane < 4 ? part.k_params : part.v_params", "lane < 4 ? part.v_params : part.k_params"),
     "fp8_params_tail": (ATTENTION, ATTEND_FP8, "first >= tokens) return;", "first + 8 > tokens) return;"),
