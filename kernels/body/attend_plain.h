@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/body/affine_decode.h"
 #include "kernels/body/attend_any.h"
 #include "kernels/body/attend_sums.h"
 
@@ -161,21 +162,16 @@ CAIRN_DEVICE void MaskPlain(const PlainStep<kDim>& step, const int32_t (&behind)
   }
 }
 
-template <codecs::DType kDType>
-CAIRN_DEVICE uint32_t PackPlain(float low, float high) {
-  return kDType == codecs::DType::kBf16 ? PackBf16(low, high) : PackFp16(low, high);
-}
-
 // Adds 16 tokens, from `first` on: `weights` are those of 8 and of 8 more.
 template <codecs::DType kDType, uint32_t kDim>
 CAIRN_DEVICE void AddPlain(const PlainStep<kDim>& step, uint32_t first,
                            const float (&weights)[2][4], LaneSums<kDim / kAttendVGroup>* sums) {
   constexpr uint32_t kOnes = kDType == codecs::DType::kBf16 ? 0x3F803F80U : 0x3C003C00U;
   const uint32_t lane = ThreadIndex() % kWarpLanes, g = lane / 4, p = lane % 4;
-  const uint32_t pairs[4] = {PackPlain<kDType>(weights[0][0], weights[0][1]),
-                             PackPlain<kDType>(weights[0][2], weights[0][3]),
-                             PackPlain<kDType>(weights[1][0], weights[1][1]),
-                             PackPlain<kDType>(weights[1][2], weights[1][3])};
+  const uint32_t pairs[4] = {PackPair<kDType>(weights[0][0], weights[0][1]),
+                             PackPair<kDType>(weights[0][2], weights[0][3]),
+                             PackPair<kDType>(weights[1][0], weights[1][1]),
+                             PackPair<kDType>(weights[1][2], weights[1][3])};
   const uint32_t ones = g == 7 ? kOnes : 0;
   MultiplyPlain<kDType>(sums->extras, pairs, {ones, ones});
   CAIRN_UNROLL
