@@ -37,7 +37,7 @@ enum class DecodeList : uint8_t {
   kAffineFast,
   kStripsAny = kAffineFast + 12,  // entropy-coded source bits: every shape, dtype and mode
   kVerify,                        // CRC32C of tiles, of any form
-  kStripsBf16,                    // the same of bf16, dim a multiple of 32
+  kStripsBf16,                    // as kStripsAny, of bf16, dim a multiple of 32
   kStripsFp16,
   kFp8Any,   // bytes of E4M3 with a scale a token
   kFp8Bf16,  // the same, as kAffineFast has it

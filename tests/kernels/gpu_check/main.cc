@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether kernels give the CPU's bytes on a device, and how fast: conformance, then a table.
 //
-//   gpu_check               both, in less than eight minutes; exit status 0, or 1 where bytes
-//   differ gpu_check --small       the same of images so small that figures mean nothing gpu_check
-//   --sanitize    conformance, and each kernel of the benchmark once, for compute-sanitizer
-//   gpu_check --seconds N   in less than that
-//   gpu_check --gtest_filter=…   less of the conformance
+// - gpu_check                    both, in less than eight minutes
+// - gpu_check --small            both, of images so small that figures mean nothing
+// - gpu_check --sanitize         conformance, then each case once, small: for compute-sanitizer
+// - gpu_check --seconds N        both, in less than that
+// - gpu_check --gtest_filter=…   less of the conformance
 //
+// Its exit status is 0, or 1 where bytes differ or CUDA fails.
 // Without a device it says `unavailable: …`, and exits with status 77.
 #include <gtest/gtest.h>
 #include <unistd.h>
