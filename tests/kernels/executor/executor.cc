@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "tests/kernels/executor/fiber.h"
+#include "tests/kernels/executor/memory.h"
 #include "tests/kernels/executor/warp.h"
 
 namespace cairn::kernels::emulated {
@@ -39,21 +39,6 @@ class Random {
   uint64_t state_ = 1;
 };
 
-constexpr uintptr_t kWordBytes = 4;
-
-// Memory that kernels may touch.
-struct Extent {
-  const uint8_t* begin;
-  const uint8_t* end;
-  // Of each word, the number of the last launch that stored to it. Null: none may.
-  std::unique_ptr<uint32_t[]> stored_by;
-
-  [[nodiscard]] size_t WordAt(const uint8_t* at) const {
-    return reinterpret_cast<uintptr_t>(at) / kWordBytes -
-           reinterpret_cast<uintptr_t>(begin) / kWordBytes;
-  }
-};
-
 // A launch, and what is left of it for the next.
 class Machine {
  public:
@@ -74,8 +59,7 @@ class Machine {
   void* SharedMemory(size_t bytes);
   void CheckShared(const void* at, size_t bytes, CodeLine line);
   void CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line);
-  void AddExtent(Extent&& extent) { extents_.push_back(std::move(extent)); }
-  void RemoveExtent(const uint8_t* begin);
+  GlobalMemory& memory() { return memory_; }
 
  private:
   static void Enter();
@@ -95,11 +79,10 @@ class Machine {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Warp> warps_;
   std::vector<uint32_t> ranks_;  // of warps, the most urgent first
-  std::vector<Extent> extents_;
+  GlobalMemory memory_;
   Thread* now_ = nullptr;
   uint32_t count_ = 0, over_ = 0, waiting_ = 0, block_ = 0, blocks_ = 0;
   uint32_t barriers_ = 0;  // that were passed
-  uint32_t launch_ = 0;
   bool barrier_value_ = false, is_skewed_ = false;
   uint8_t* shared_ = nullptr;
   size_t shared_bytes_ = 0;
@@ -254,33 +237,10 @@ void Machine::CheckShared(const void* at, size_t bytes, CodeLine line) {
 }
 
 void Machine::CheckGlobal(const void* at, size_t bytes, Access access, CodeLine line) {
-  const auto* first = static_cast<const uint8_t*>(at);
-  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) {
-    Fail("%s:%d: misaligned: %zu bytes of global memory", FileOf(line), line.number, bytes);
-  }
-  for (size_t i = 0; i < extents_.size(); ++i) {
-    const Extent& extent = extents_[i];
-    if (first < extent.begin || first + bytes > extent.end) continue;
-    if (access == Access::kStore && extent.stored_by == nullptr) {
-      Fail("%s:%d: %zu bytes are stored where only loads may go", FileOf(line), line.number, bytes);
-    }
-    if (access != Access::kLoad && extent.stored_by != nullptr) {
-      for (size_t word = extent.WordAt(first); word <= extent.WordAt(first + bytes - 1); ++word) {
-        if (access == Access::kStore) extent.stored_by[word] = launch_;
-        if (extent.stored_by[word] == launch_ && access == Access::kLoadUnstored) {
-          Fail("%s:%d: LoadGlobal() of what this launch has stored", FileOf(line), line.number);
-        }
-      }
-    }
-    if (i != 0) std::swap(extents_[i], extents_[i / 2]);  // the next is likely near
-    return;
-  }
-  Fail("%s:%d: thread %u of block %u touches %zu bytes of global memory that are not the kernel's",
-       FileOf(line), line.number, now_->index, block_, bytes);
-}
-
-void Machine::RemoveExtent(const uint8_t* begin) {
-  std::erase_if(extents_, [&](const Extent& extent) { return extent.begin == begin; });
+  const char* wrong = memory_.Touch(at, bytes, access);
+  if (wrong == nullptr) return;
+  Fail("%s:%d: thread %u of block %u touches %zu bytes of global memory %s", FileOf(line),
+       line.number, now_->index, block_, bytes, wrong);
 }
 
 void Machine::FillShared(size_t bytes) {
@@ -347,7 +307,7 @@ Report Machine::Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body
   arguments_ = arguments;
   random_.Seed(options.seed);
   blocks_ = blocks;
-  ++launch_;
+  memory_.BeginLaunch();
   while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
   std::vector<uint32_t> order(blocks);
   for (uint32_t i = 0; i < blocks; ++i) order[i] = i;
@@ -407,10 +367,8 @@ Report Run(uint32_t blocks, uint32_t threads, size_t shared_bytes, Body body, co
 
 Region::Region(const void* begin, size_t bytes, bool is_writable)
     : begin_(static_cast<const uint8_t*>(begin)) {
-  Extent extent{begin_, begin_ + bytes, nullptr};
-  if (is_writable) extent.stored_by = std::make_unique<uint32_t[]>(extent.WordAt(extent.end) + 1);
-  TheMachine().AddExtent(std::move(extent));
+  TheMachine().memory().Add(begin_, bytes, is_writable);
 }
-Region::~Region() { TheMachine().RemoveExtent(begin_); }
+Region::~Region() { TheMachine().memory().Remove(begin_); }
 
 }  // namespace cairn::kernels::emulated

@@ -11,8 +11,8 @@
 //   misaligned; where LoadGlobal() reads what the launch has stored; where a thread returns with
 //   copies under way.
 // - Under the thread sanitizer only SyncWarp() and SyncBlock() order what threads do, as CUDA has
-//   it: it reports any two touches of memory, by threads of a block, that nothing orders. Blocks run
-//   one after another, so it reports no race between two.
+//   it: it reports any two touches of memory, by threads of a block, that nothing orders. Blocks
+//   run one after another, so it reports no race between two.
 //
 // Thread-safety: one launch at a time in a process.
 
