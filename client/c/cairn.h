@@ -154,7 +154,8 @@ CAIRN_API int cairn_space_source_bytes(const cairn_space* space, const cairn_sli
 /* Most bytes that an image of `slice` takes, in any recipe. */
 CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_slice* slice,
                                           uint64_t* bytes);
-/* NULL is fine. */
+/* NULL is fine. Where a call that moved blocks from or to a device was late, waits until the device
+ * has done what it left there, however long that takes. */
 CAIRN_API void cairn_space_close(cairn_space* space);
 
 // ---------------------------------------------------------------------------------------- keys

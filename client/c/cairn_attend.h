@@ -72,7 +72,8 @@ CAIRN_API int cairn_attend_open(cairn_space* space, int32_t device_number,
 CAIRN_API int cairn_attend_launch(cairn_attend_plan* plan, void* stream);
 /* Once the stream is over, else FAILED_PRECONDITION: DATA_LOSS or INVALID_ARGUMENT where an image
  * or a tail is not what it should be; cairn_last_error() says which. Outputs of that sequence are
- * in any state. */
+ * in any state. Replays of a graph that was captured are not looked at: call it once they are
+ * over. */
 CAIRN_API int cairn_attend_check(cairn_attend_plan* plan);
 /* Waits for what was launched. No graph that was captured of it may run any more. NULL is fine. */
 CAIRN_API void cairn_attend_close(cairn_attend_plan* plan);

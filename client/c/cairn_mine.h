@@ -6,8 +6,8 @@
 // include that.
 //
 // UNIMPLEMENTED: the library has no device kernels. UNAVAILABLE: there is no such device, or it
-// failed, and then for good. Calls for one space run one after the other, as those that move blocks
-// of it from and to a device.
+// failed, and then for good. Calls for one space and device run one after the other, and so do they
+// and calls that move blocks where these name one stream.
 
 #ifndef CAIRN_H
 #error "include cairn.h"

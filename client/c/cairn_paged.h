@@ -38,16 +38,19 @@ typedef struct cairn_paged_cache {
   int32_t device;            /* CAIRN_DEVICE_…: where the planes lie */
   int32_t device_number;     /* which of them */
   /* Of a device, its stream, a cudaStream_t that is not NULL: what is on it already is over before
-   * the cache is touched, what is put on it after the call comes after all of the call's. */
+   * the cache is touched, what is put on it after the call comes after all of the call's. It may be
+   * destroyed once the call has returned, but after DEADLINE_EXCEEDED only with the space. */
   void* stream;
 } cairn_paged_cache;
 
-/* Where a cache lies. On a CUDA device images are encoded and decoded there; rows have adjacent
- * channels, strides are not negative, and end_byte is given. UNIMPLEMENTED: the library has no
- * device kernels; UNAVAILABLE: there is no such device, or it failed in an earlier call, and then
- * for good. Gets of one space, slice and device run one after the other, puts likewise, and so do
- * calls that name one stream; one whose turn does not come by its timeout answers
- * DEADLINE_EXCEEDED. cairn_gather_paged() takes none. */
+/* Where a cache lies. On a CUDA device images are encoded and decoded there, whatever `code` of the
+ * request says; rows have adjacent channels, strides are not negative, and end_byte is given.
+ * UNIMPLEMENTED: the library has no device kernels; UNAVAILABLE: there is no such device, or it
+ * failed in an earlier call, and then for good. Gets of one space, slice and device run one after
+ * the other, puts likewise, and so do calls that name one stream; one whose turn does not come by
+ * its timeout answers DEADLINE_EXCEEDED. The first get of a slice takes memory of the device for 16
+ * of its images, the first put for as many and room to encode 8 in; both keep it until the space is
+ * closed. cairn_gather_paged() takes no device. */
 enum { CAIRN_DEVICE_HOST = 0, CAIRN_DEVICE_CUDA = 1 };
 
 /* Consecutive blocks of one chain, and where the engine has them. */

@@ -11,13 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "client/cpp/device_calls.h"
 #include "client/cpp/device_memory.h"
 #include "client/cpp/transfer.h"
 
 namespace cairn {
 namespace {
-
-using kernels::LaunchResult;
 
 absl::Status NoRoom(uint64_t bytes, const kernels::Runtime& device) {
   return absl::ResourceExhaustedError(absl::StrCat("attention takes ", bytes, " bytes of ",
@@ -46,12 +45,11 @@ std::string_view WhyDecodeFirst(std::span<const kernels::AttendJob> jobs) {
 
 class DeviceAttention::Impl {
  public:
-  explicit Impl(kernels::Runtime& device) : device_(device) {}
-  ~Impl() { AwaitStream(device_, stream_); }
+  explicit Impl(kernels::Runtime& device) : device_(device), calls_(device) {}
 
   absl::Status Prepare(std::span<const kernels::AttendJob> jobs, kernels::Stream stream) {
     CAIRN_RETURN_IF_ERROR(MakePlan(jobs));
-    stream_ = stream;
+    calls_.Use(stream);
     for (const kernels::AttendJob& job : jobs) {
       image_counts_.push_back(job.images.size());
     }
@@ -65,26 +63,23 @@ class DeviceAttention::Impl {
     }
     std::fill_n(statuses_.data(), status_bytes, std::byte{0});
     CAIRN_RETURN_IF_ERROR(
-        Took(device_.CopyIn(on_device_.data(), on_host_.data(), plan_.bytes, stream)));
-    return Took(device_.Clear(on_device_.data() + status_at_, status_bytes, stream));
+        calls_.Took(device_.CopyIn(on_device_.data(), on_host_.data(), plan_.bytes, stream)));
+    return calls_.Took(device_.Clear(on_device_.data() + status_at_, status_bytes, stream));
   }
 
   absl::Status Launch(kernels::Stream stream) {
-    if (stream == nullptr) {
-      return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
-    }
-    stream_ = stream;
+    CAIRN_RETURN_IF_ERROR(CheckStream(stream));
+    calls_.Use(stream);
     std::byte* const statuses = on_device_.data() + status_at_;
     CAIRN_RETURN_IF_ERROR(
-        Took(device_.Attend(plan_, on_device_.data(), on_device_.data() + scratch_at_,
-                            reinterpret_cast<uint32_t*>(statuses), stream)));
-    return Took(
+        calls_.Took(device_.Attend(plan_, on_device_.data(), on_device_.data() + scratch_at_,
+                                   reinterpret_cast<uint32_t*>(statuses), stream)));
+    return calls_.Took(
         device_.CopyOut(statuses_.data(), statuses, plan_.status_count * sizeof(uint32_t), stream));
   }
 
-  absl::Status Check() const {
-    bool is_over = false;
-    CAIRN_RETURN_IF_ERROR(Took(device_.Poll(stream_, &is_over)));
+  absl::Status Check() {
+    CAIRN_ASSIGN_OR_RETURN(const bool is_over, calls_.IsOver());
     if (!is_over) {
       return absl::FailedPreconditionError("the stream of the last launch is not over");
     }
@@ -122,12 +117,6 @@ class DeviceAttention::Impl {
     }
     return FromCodec(error, wrong < jobs.size() ? absl::StrCat("jobs[", wrong, "]") : "jobs");
   }
-  absl::Status Took(LaunchResult result) const {
-    return result == LaunchResult::kOk
-               ? absl::OkStatus()
-               : absl::UnavailableError(absl::StrCat("the device failed: ", ToAbsl(device_.name()),
-                                                     " ", ToAbsl(kernels::LastDeviceError())));
-  }
 
   kernels::Runtime& device_;
   kernels::AttendPlan plan_;
@@ -136,7 +125,7 @@ class DeviceAttention::Impl {
   uint64_t scratch_at_ = 0, status_at_ = 0;
   DeviceMemory statuses_;             // of the host
   std::vector<size_t> image_counts_;  // of each job
-  kernels::Stream stream_ = nullptr;  // of the last launch
+  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
 };
 
 DeviceAttention::DeviceAttention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -144,9 +133,7 @@ DeviceAttention::~DeviceAttention() = default;
 
 absl::StatusOr<std::unique_ptr<DeviceAttention>> DeviceAttention::Make(
     kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream) {
-  if (stream == nullptr) {
-    return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
-  }
+  CAIRN_RETURN_IF_ERROR(CheckStream(stream));
   auto impl = std::make_unique<Impl>(device);
   CAIRN_RETURN_IF_ERROR(impl->Prepare(jobs, stream));
   return std::unique_ptr<DeviceAttention>(new DeviceAttention(std::move(impl)));

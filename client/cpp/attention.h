@@ -28,7 +28,7 @@ namespace cairn {
 struct DeviceImagesRequest {
   std::span<const BlockKey> keys{};
   LeaseToken lease{};  // all zero: none
-  // Not null. The copies are put on it.
+  // Not null. The copies are put on it. It may be closed as that of a DeviceRequest.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
 };
@@ -40,7 +40,7 @@ class DeviceImages {
   // InvalidArgument: no such slice. Allocates nothing.
   static absl::StatusOr<std::unique_ptr<DeviceImages>> Make(Space& space, kernels::Runtime& device,
                                                             const GroupSlice& slice);
-  // Waits for the copies. REQUIRES: nothing that attends to the images runs any more.
+  // Waits for what a late call has left on its stream, however long that takes. REQUIRES: nothing that attends to the images runs any more.
   ~DeviceImages();
   DeviceImages(const DeviceImages&) = delete;
   DeviceImages& operator=(const DeviceImages&) = delete;
@@ -69,10 +69,11 @@ class DeviceImages {
 class DeviceAttention {
  public:
   // Plans, allocates what launches need, and puts the plan on the stream, where a first launch on
-  // another has to wait for it. InvalidArgument: the
-  // stream is null, or a job is not one (kernels/attend_plan.h). Unimplemented: an image has to be
-  // decoded first, and why. ResourceExhausted: host or device has no room, or there are more jobs,
-  // images or tokens than a plan has. Unavailable: the device failed.
+  // another has to wait for it. Streams of this and of launches are not closed before Check() has
+  // been OK, or this is gone. InvalidArgument: the stream is null, or a job is not one
+  // (kernels/attend_plan.h). Unimplemented: an image has to be decoded first, and why.
+  // ResourceExhausted: host or device has no room, or there are more jobs, images or tokens than a
+  // plan has. Unavailable: the device failed.
   static absl::StatusOr<std::unique_ptr<DeviceAttention>> Make(
       kernels::Runtime& device, std::span<const kernels::AttendJob> jobs, kernels::Stream stream);
   // Waits for what was launched. REQUIRES: no graph that was captured of it runs any more.
@@ -86,7 +87,8 @@ class DeviceAttention {
   absl::Status Launch(kernels::Stream stream);
   // How the launches went so far: DataLoss or InvalidArgument name the sequence, the image and what
   // is wrong with it; outputs of that sequence are in any state. FailedPrecondition: the stream of
-  // the last launch is not over. Unavailable: the device failed.
+  // the last launch is not over. Unavailable: the device failed. REQUIRES: no graph that was
+  // captured of a launch runs, which is not looked at.
   absl::Status Check() const;
 
  private:

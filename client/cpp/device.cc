@@ -52,9 +52,7 @@ absl::Status DeviceMover::Impl::Prepare() {
 
 absl::Status DeviceMover::Impl::Check(const DeviceRequest& request, bool is_put) const {
   CAIRN_RETURN_IF_ERROR(calls_.Check());
-  if (request.stream == nullptr) {
-    return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
-  }
+  CAIRN_RETURN_IF_ERROR(CheckStream(request.stream));
   const DeviceCache& cache = request.cache;
   if (cache.block_count < 1 || cache.block_count > INT32_MAX) {
     return absl::InvalidArgumentError(
@@ -77,14 +75,6 @@ absl::Status DeviceMover::Impl::TakeStaging(Batch& batch, absl::Time deadline) {
   });
 }
 
-absl::StatusOr<absl::Duration> DeviceMover::Impl::TimeLeft(absl::Time deadline) {
-  const absl::Duration left = deadline - MonotonicNow();
-  if (left <= absl::ZeroDuration()) {
-    return absl::DeadlineExceededError("no time was left to ask the daemon");
-  }
-  return left;
-}
-
 absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandle& held) {
   auto [place, is_new] = side_objects_.try_emplace(held->id());
   place->second.used = ++uses_;
@@ -97,8 +87,8 @@ absl::StatusOr<const std::byte*> DeviceMover::Impl::Upload(const SideObjectHandl
       return absl::ResourceExhaustedError("the device has no room for the image's side object");
     }
     std::ranges::copy(held->bytes(), kept.staged.data());
-    CAIRN_RETURN_IF_ERROR(calls_.Took(
-        device_.CopyIn(kept.memory.data(), kept.staged.data(), held->bytes().size(), stream_)));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(kept.memory.data(), kept.staged.data(),
+                                                     held->bytes().size(), calls_.stream())));
   }
   return place->second.memory.data();
 }
@@ -121,7 +111,7 @@ absl::Status DeviceMover::Impl::CopyPages(const DeviceRequest& request, const Ba
                  [](int64_t page) { return static_cast<int32_t>(page); });
   return calls_.Took(device_.CopyIn(batch.device.data() + layout_.pages,
                                     batch.host.data() + layout_.pages,
-                                    rows.size() * sizeof(int32_t), stream_));
+                                    rows.size() * sizeof(int32_t), calls_.stream()));
 }
 
 kernels::PagedView DeviceMover::Impl::ViewOf(const DeviceRequest& request, const Batch& batch,

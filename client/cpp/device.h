@@ -47,7 +47,8 @@ struct DeviceRequest {
   // kBlockSkipped leaves the tokens of that one out.
   std::span<const int64_t> table{};
   // Not null. Work that is on it already is over before the cache is touched; what is put on it
-  // after the call comes after all of the call's.
+  // after the call comes after all of the call's. It may be closed once the call has returned, but
+  // after one that was late only once the next has been OK, or the mover is gone.
   kernels::Stream stream = nullptr;
   // Of a put:
   BlockKey parent{};            // of the first key
@@ -69,6 +70,7 @@ class DeviceMover {
   // group that is no KV and no latent.
   static absl::StatusOr<std::unique_ptr<DeviceMover>> Make(Space& space, kernels::Runtime& device,
                                                            const GroupSlice& slice);
+  // Waits for what a late call has left on its stream, however long that takes.
   ~DeviceMover();
   DeviceMover(const DeviceMover&) = delete;
   DeviceMover& operator=(const DeviceMover&) = delete;

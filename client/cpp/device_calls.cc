@@ -13,13 +13,33 @@ namespace cairn {
 
 using kernels::LaunchResult;
 
+absl::Status CheckStream(kernels::Stream stream) {
+  return stream == nullptr
+             ? absl::InvalidArgumentError("stream is null: the default stream waits for all others")
+             : absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) {
+  const absl::Duration left = deadline - MonotonicNow();
+  return left > absl::ZeroDuration()
+             ? absl::StatusOr<absl::Duration>(left)
+             : absl::DeadlineExceededError("no time was left to ask the daemon");
+}
+
 absl::Status DeviceCalls::Check() const {
   return is_lost_
              ? absl::UnavailableError(absl::StrCat("the device is lost: ", ToAbsl(device_.name())))
              : absl::OkStatus();
 }
 
-absl::Status DeviceCalls::Took(LaunchResult result) {
+DeviceCalls::~DeviceCalls() {
+  bool is_over = !is_pending_;
+  while (!is_over && device_.Poll(stream_, &is_over) == LaunchResult::kOk && !is_over) {
+    absl::SleepFor(kPollPause);  // ends: the device does its work, or fails
+  }
+}
+
+absl::Status DeviceCalls::Note(LaunchResult result) {
   if (result != LaunchResult::kOk && !is_lost_) {
     LogError("client", "the device failed and is not used any more",
              {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
@@ -28,18 +48,24 @@ absl::Status DeviceCalls::Took(LaunchResult result) {
   return Check();
 }
 
-absl::StatusOr<bool> DeviceCalls::IsOver(kernels::Stream stream) {
+absl::Status DeviceCalls::Took(LaunchResult result) {
+  is_pending_ = true;
+  return Note(result);
+}
+
+absl::StatusOr<bool> DeviceCalls::IsOver() {
   CAIRN_RETURN_IF_ERROR(Check());
-  bool is_over = stream == nullptr;
+  bool is_over = !is_pending_;
   if (!is_over) {
-    CAIRN_RETURN_IF_ERROR(Took(device_.Poll(stream, &is_over)));
+    CAIRN_RETURN_IF_ERROR(Note(device_.Poll(stream_, &is_over)));
   }
+  is_pending_ = !is_over;
   return is_over;
 }
 
-absl::Status DeviceCalls::Await(kernels::Stream stream, absl::Time deadline) {
+absl::Status DeviceCalls::Await(absl::Time deadline) {
   while (true) {  // ends at the deadline
-    CAIRN_ASSIGN_OR_RETURN(const bool is_over, IsOver(stream));
+    CAIRN_ASSIGN_OR_RETURN(const bool is_over, IsOver());
     if (is_over) {
       return absl::OkStatus();
     }

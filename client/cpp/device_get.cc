@@ -86,7 +86,7 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
   if (error == codecs::Error::kTooLarge && jobs.size() > 1) {
     const size_t middle = images[images.size() / 2];
     CAIRN_RETURN_IF_ERROR(DecodeSome(request, deadline, batch, begin, middle, results));
-    CAIRN_RETURN_IF_ERROR(calls_.Await(stream_, deadline));  // the plan's memory is used again
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // the plan's memory is used again
     Collect(batch, begin, middle, results);
     return DecodeSome(request, deadline, batch, middle, end, results);
   }
@@ -96,19 +96,21 @@ absl::Status DeviceMover::Impl::DecodeSome(const DeviceRequest& request, absl::T
   // Statuses of a plan are in the order of its jobs; on the host they are put back by image.
   std::byte* const statuses = batch.device.data() + layout_.status;
   CAIRN_RETURN_IF_ERROR(
-      calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
+      calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), calls_.stream())));
   for (const size_t i : images) {
-    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(DeviceImage(batch, i), HostImage(batch, i),
-                                                     batch.prefixes[i].image_bytes(), stream_)));
+    CAIRN_RETURN_IF_ERROR(
+        calls_.Took(device_.CopyIn(DeviceImage(batch, i), HostImage(batch, i),
+                                   batch.prefixes[i].image_bytes(), calls_.stream())));
   }
-  CAIRN_RETURN_IF_ERROR(calls_.Took(
-      device_.CopyIn(batch.device.data() + layout_.plan, room.data(), plan.bytes, stream_)));
-  CAIRN_RETURN_IF_ERROR(calls_.Took(device_.Decode(
-      plan, batch.device.data() + layout_.plan, reinterpret_cast<uint32_t*>(statuses), stream_)));
+  CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(batch.device.data() + layout_.plan, room.data(),
+                                                   plan.bytes, calls_.stream())));
+  CAIRN_RETURN_IF_ERROR(
+      calls_.Took(device_.Decode(plan, batch.device.data() + layout_.plan,
+                                 reinterpret_cast<uint32_t*>(statuses), calls_.stream())));
   for (size_t job = 0; job < images.size(); ++job) {
     CAIRN_RETURN_IF_ERROR(calls_.Took(
         device_.CopyOut(batch.host.data() + layout_.status + images[job] * sizeof(uint32_t),
-                        statuses + job * sizeof(uint32_t), sizeof(uint32_t), stream_)));
+                        statuses + job * sizeof(uint32_t), sizeof(uint32_t), calls_.stream())));
   }
   return absl::OkStatus();
 }
@@ -149,7 +151,7 @@ void DeviceMover::Impl::Get(const DeviceRequest& request, absl::Time deadline,
       next += batch->count;
       status = Fetch(request, deadline, *batch, results);
     }
-    if (const absl::Status over = calls_.Await(stream_, deadline); !over.ok()) {
+    if (const absl::Status over = calls_.Await(deadline); !over.ok()) {
       status = over;
       break;  // how those before ended is not known
     }

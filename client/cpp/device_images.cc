@@ -37,18 +37,15 @@ class DeviceImages::Impl {
         placed_(placed),
         image_bytes_max_(RoundUpTo(ImageBytesMaxOf(placed))),
         calls_(device) {}
-  ~Impl() { AwaitStream(device_, stream_); }
 
   absl::StatusOr<size_t> Append(const DeviceImagesRequest& request) {
-    if (request.stream == nullptr) {
-      return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
-    }
+    CAIRN_RETURN_IF_ERROR(CheckStream(request.stream));
     const absl::Time deadline =
         MonotonicNow() +
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
-    CAIRN_RETURN_IF_ERROR(calls_.Await(stream_, deadline));  // what a call before left behind
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));  // what a call before left behind
     DropUnkept();
-    stream_ = request.stream;
+    calls_.Use(request.stream);
     size_t appended = 0;
     while (appended < request.keys.size()) {
       const auto keys =
@@ -66,13 +63,6 @@ class DeviceImages::Impl {
   std::span<const kernels::AttendImage> images() const { return images_; }
 
  private:
-  absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) const {
-    const absl::Duration left = deadline - MonotonicNow();
-    return left > absl::ZeroDuration()
-               ? absl::StatusOr<absl::Duration>(left)
-               : absl::DeadlineExceededError("no time was left to ask the daemon");
-  }
-
   // What belongs to images that a call took no further. REQUIRES: the stream is over.
   void DropUnkept() {
     memories_.resize(memories_kept_);
@@ -136,7 +126,8 @@ class DeviceImages::Impl {
         return absl::UnimplementedError(absl::StrCat("decode first: ", ToAbsl(why)));
       }
       CAIRN_ASSIGN_OR_RETURN(const SideOnDevice* side, SideOf(prefix.spec(), deadline));
-      CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(to, image.data(), image.size(), stream_)));
+      CAIRN_RETURN_IF_ERROR(
+          calls_.Took(device_.CopyIn(to, image.data(), image.size(), calls_.stream())));
       coming.push_back({.prefix = &prefix, .image = to});
       if (side != nullptr) {
         coming.back().side = InputsOf(side->held);
@@ -144,7 +135,7 @@ class DeviceImages::Impl {
       }
       to += RoundUpTo(image.size());
     }
-    CAIRN_RETURN_IF_ERROR(calls_.Await(stream_, deadline));
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline));
     images_.insert(images_.end(), coming.begin(), coming.end());
     memories_kept_ = memories_.size();
     return absl::OkStatus();
@@ -174,7 +165,7 @@ class DeviceImages::Impl {
         }
         std::ranges::copy(side.held->bytes(), side.staged.data());
         return calls_.Took(
-            device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, stream_));
+            device_.CopyIn(side.on_device.data(), side.staged.data(), bytes, calls_.stream()));
       }();
       if (!status.ok()) {
         sides_.erase(place);
@@ -205,8 +196,7 @@ class DeviceImages::Impl {
   std::deque<codecs::ImagePrefix> prefixes_;
   std::map<Digest, SideOnDevice> sides_;
   std::vector<kernels::AttendImage> images_;
-  kernels::Stream stream_ = nullptr;  // of the last call
-  DeviceCalls calls_;
+  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
 };
 
 DeviceImages::DeviceImages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

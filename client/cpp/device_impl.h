@@ -28,8 +28,6 @@ class DeviceMover::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device, const GroupSlice& slice, const PlacedSlice& placed)
       : space_(space), device_(device), slice_(slice), placed_(placed), calls_(device) {}
-  // Waits for the stream, however long that takes: nothing on it refers to memory that goes.
-  ~Impl() { AwaitStream(device_, stream_); }
 
   absl::Status Prepare();
   bool is_lost() const { return calls_.is_lost(); }
@@ -43,13 +41,13 @@ class DeviceMover::Impl {
         (request.timeout > absl::ZeroDuration() ? request.timeout : kDataTimeoutDefault);
     absl::Status status = Check(request, is_put);
     if (status.ok()) {
-      status = calls_.Await(stream_, deadline);  // what a call before left behind
+      status = calls_.Await(deadline);  // what a call before left behind
     }
     if (!status.ok()) {
       std::fill(results.begin(), results.end(), status);
       return results;
     }
-    stream_ = request.stream;
+    calls_.Use(request.stream);
     DropSideObjects();
     move(deadline, results);
     return results;
@@ -125,8 +123,6 @@ class DeviceMover::Impl {
     }
   }
 
-  // For a call of the space's, to which zero were its default. DeadlineExceeded: none.
-  static absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline);
   // The device's copy, which is on the stream at least.
   absl::StatusOr<const std::byte*> Upload(const SideObjectHandle& held);
   // Those used longest ago, past a number, and what others were copied from. REQUIRES: the stream
@@ -182,8 +178,7 @@ class DeviceMover::Impl {
   uint64_t uses_ = 0;
   Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
-  kernels::Stream stream_ = nullptr;  // of the last call
-  DeviceCalls calls_;
+  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
 };
 
 }  // namespace cairn

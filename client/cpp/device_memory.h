@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What those who own something on a device share: memory of it, and the wait for its stream.
-// Private to client/cpp.
+// Memory of a device, for those who own something there. Private to client/cpp.
 
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/runtime.h"
 
@@ -55,13 +53,5 @@ class DeviceMemory {
   bool is_host_ = false;
   std::byte* data_ = nullptr;
 };
-
-// Waits until a stream is over, or its device has failed, however long that takes. Null: at once.
-inline void AwaitStream(kernels::Runtime& device, kernels::Stream stream) {
-  bool is_over = stream == nullptr;
-  while (!is_over && device.Poll(stream, &is_over) == kernels::LaunchResult::kOk && !is_over) {
-    absl::SleepFor(kPollPause);
-  }
-}
 
 }  // namespace cairn

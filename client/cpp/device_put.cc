@@ -1,19 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/device_impl.h"
 #include "codecs/format/image_header.h"
+#include "codecs/format/tile_layout.h"
 #include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
 #include "codecs/recipe/recipe.h"
 #include "proto/side_object.h"
 
 namespace cairn {
+namespace {
+
+// The source form that a raw image has in its tiles. Padding between them is closed up.
+std::span<const std::byte> SourceWithin(std::span<std::byte> image) {
+  codecs::ImagePrefix prefix;
+  CAIRN_CHECK(codecs::ParseImagePrefix(image, &prefix) == codecs::Error::kOk);
+  const size_t begin = prefix.Tile(0).offset;
+  size_t end = begin;
+  for (uint32_t i = 0; i < prefix.tile_count(); ++i) {
+    const size_t bytes = codecs::GeometryOf(prefix.spec(), prefix.IdOf(i).plane).SourceBytes();
+    std::memmove(image.data() + end, image.data() + prefix.Tile(i).offset, bytes);
+    end += bytes;
+  }
+  return image.subspan(begin, end - begin);
+}
+
+}  // namespace
 
 absl::Status DeviceMover::Impl::SetSpecs(const DeviceRequest& request, absl::Time deadline,
                                          Batch& batch) {
@@ -94,16 +114,18 @@ absl::Status DeviceMover::Impl::Encode(const DeviceRequest& request, Batch& batc
   std::byte* const statuses = batch.device.data() + layout_.status;
   std::byte* const results = batch.device.data() + layout_.results;
   CAIRN_RETURN_IF_ERROR(
-      calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), stream_)));
+      calls_.Took(device_.Clear(statuses, kBatchImages * sizeof(uint32_t), calls_.stream())));
   CAIRN_RETURN_IF_ERROR(calls_.Took(
-      device_.CopyIn(plan, batch.host.data() + layout_.plan, batch.plan.bytes, stream_)));
+      device_.CopyIn(plan, batch.host.data() + layout_.plan, batch.plan.bytes, calls_.stream())));
   CAIRN_RETURN_IF_ERROR(
       calls_.Took(device_.Encode(batch.plan, plan, reinterpret_cast<kernels::TileResult*>(results),
-                                 reinterpret_cast<uint32_t*>(statuses), stream_)));
-  CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyOut(batch.host.data() + layout_.status, statuses,
-                                                    kBatchImages * sizeof(uint32_t), stream_)));
+                                 reinterpret_cast<uint32_t*>(statuses), calls_.stream())));
+  CAIRN_RETURN_IF_ERROR(
+      calls_.Took(device_.CopyOut(batch.host.data() + layout_.status, statuses,
+                                  kBatchImages * sizeof(uint32_t), calls_.stream())));
   return calls_.Took(device_.CopyOut(batch.host.data() + layout_.results, results,
-                                     batch.plan.tile_count * sizeof(kernels::TileResult), stream_));
+                                     batch.plan.tile_count * sizeof(kernels::TileResult),
+                                     calls_.stream()));
 }
 
 absl::Status DeviceMover::Impl::Begin(const DeviceRequest& request, absl::Time deadline,
@@ -137,14 +159,14 @@ absl::Status DeviceMover::Impl::CopyImages(Batch& batch) {
     }
     CAIRN_RETURN_IF_ERROR(
         calls_.Took(device_.CopyOut(HostImage(batch, i) + prefix, DeviceImage(batch, i) + prefix,
-                                    batch.image_bytes[i] - prefix, stream_)));
+                                    batch.image_bytes[i] - prefix, calls_.stream())));
   }
   batch.encoded = batch.planned;
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> DeviceMover::Impl::Advance(const DeviceRequest& request, Batch& batch) {
-  CAIRN_ASSIGN_OR_RETURN(const bool is_over, calls_.IsOver(stream_));
+  CAIRN_ASSIGN_OR_RETURN(const bool is_over, calls_.IsOver());
   if (!is_over) {
     return false;
   }
@@ -185,10 +207,9 @@ absl::Status DeviceMover::Impl::Send(const DeviceRequest& request, absl::Time de
     puts[i].slice = slice_;
     puts[i].is_derived = request.is_derived;
     puts[i].is_durable = request.is_durable;
-    const std::span<const std::byte> image(HostImage(batch, i), batch.image_bytes[i]);
+    const std::span<std::byte> image(HostImage(batch, i), batch.image_bytes[i]);
     if (batch.specs[i].recipe.id == codecs::RecipeId::kRaw) {
-      // Raw tiles are the source form, one behind another.
-      puts[i].source = SourceBytes{image.last(SourceBytesOf(placed_))};
+      puts[i].source = SourceBytes{SourceWithin(image)};
     } else {
       puts[i].source = ImageBytes{image};
     }

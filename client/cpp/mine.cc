@@ -68,7 +68,6 @@ absl::Status CheckSquares(std::span<const float> squares, const codecs::GroupSha
 class DeviceMiner::Impl {
  public:
   Impl(Space& space, kernels::Runtime& device) : space_(space), device_(device), calls_(device) {}
-  ~Impl() { AwaitStream(device_, is_pending_ ? stream_ : nullptr); }
 
   absl::StatusOr<Bytes> MineBank(const DeviceSample& sample, uint32_t patterns) {
     CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, Begin(sample));
@@ -89,8 +88,8 @@ class DeviceMiner::Impl {
     CAIRN_RETURN_IF_ERROR(FromCodec(kernels::MakeMinePlan(job, PlanRoom(), &plan), "cache"));
     CAIRN_RETURN_IF_ERROR(scratch_.Grow(device_, /*is_host=*/false, plan.scratch_bytes));
     CAIRN_RETURN_IF_ERROR(Upload(plan.bytes));
-    CAIRN_RETURN_IF_ERROR(calls_.Took(
-        device_.Mine(plan, inputs_.data() + plan_at_, scratch_.data(), StatusOnDevice(), stream_)));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.Mine(plan, inputs_.data() + plan_at_, scratch_.data(),
+                                                   StatusOnDevice(), calls_.stream())));
     CAIRN_RETURN_IF_ERROR(Download(bank_bytes));
     Bytes bank(made_on_host_.data(), made_on_host_.data() + bank_bytes);
     codecs::WriteBankFrame(shape, bank);
@@ -159,8 +158,8 @@ class DeviceMiner::Impl {
     CAIRN_RETURN_IF_ERROR(calls_.Check());
     CAIRN_ASSIGN_OR_RETURN(const PlacedSlice placed, space_.Place({.group = sample.group}));
     CAIRN_RETURN_IF_ERROR(Check(sample, placed));
-    CAIRN_RETURN_IF_ERROR(Await());
-    stream_ = sample.stream;
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline_));
+    calls_.Use(sample.stream);
     pages_.clear();
     for (const DeviceText& text : sample.texts) {
       for (const int64_t block : text.blocks) {
@@ -175,9 +174,7 @@ class DeviceMiner::Impl {
     if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
       return absl::InvalidArgumentError("KV or a latent is mined; the group has neither");
     }
-    if (sample.stream == nullptr) {
-      return absl::InvalidArgumentError("stream is null: the default stream waits for all others");
-    }
+    CAIRN_RETURN_IF_ERROR(CheckStream(sample.stream));
     const DeviceCache& cache = sample.cache;
     if (cache.block_count < 1 || cache.block_count > INT32_MAX) {
       return absl::InvalidArgumentError(
@@ -270,9 +267,10 @@ class DeviceMiner::Impl {
     CAIRN_RETURN_IF_ERROR(FromCodec(kernels::MakeMinePassPlan(job, PlanRoom(), &plan), "cache"));
     CAIRN_RETURN_IF_ERROR(Reserve(plan_bytes, plan.sums_bytes));
     CAIRN_RETURN_IF_ERROR(Upload(plan.bytes));
-    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.Clear(made_.data(), plan.sums_bytes, stream_)));
-    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.MinePass(plan, inputs_.data() + plan_at_,
-                                                       made_.data(), StatusOnDevice(), stream_)));
+    CAIRN_RETURN_IF_ERROR(
+        calls_.Took(device_.Clear(made_.data(), plan.sums_bytes, calls_.stream())));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.MinePass(
+        plan, inputs_.data() + plan_at_, made_.data(), StatusOnDevice(), calls_.stream())));
     CAIRN_RETURN_IF_ERROR(Download(plan.sums_bytes));
     miner->Add(kernels::SumsOf(job, plan, {made_on_host_.data(), plan.sums_bytes}));
     return absl::OkStatus();
@@ -298,28 +296,22 @@ class DeviceMiner::Impl {
   // Pages and plan, to the device.
   absl::Status Upload(uint64_t plan_bytes) {
     std::ranges::copy(std::as_bytes(std::span(pages_)), inputs_on_host_.data());
-    is_pending_ = true;
-    CAIRN_RETURN_IF_ERROR(calls_.Took(
-        device_.CopyIn(inputs_.data(), inputs_on_host_.data(), plan_at_ + plan_bytes, stream_)));
-    return calls_.Took(device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), stream_));
+    CAIRN_RETURN_IF_ERROR(calls_.Took(device_.CopyIn(inputs_.data(), inputs_on_host_.data(),
+                                                     plan_at_ + plan_bytes, calls_.stream())));
+    return calls_.Took(
+        device_.Clear(inputs_.data() + status_at_, sizeof(uint32_t), calls_.stream()));
   }
 
   // What was made, once it is there, and how that went.
   absl::Status Download(uint64_t bytes) {
     std::byte* const status = inputs_on_host_.data() + status_at_;
     CAIRN_RETURN_IF_ERROR(
-        calls_.Took(device_.CopyOut(made_on_host_.data(), made_.data(), bytes, stream_)));
+        calls_.Took(device_.CopyOut(made_on_host_.data(), made_.data(), bytes, calls_.stream())));
     CAIRN_RETURN_IF_ERROR(calls_.Took(
-        device_.CopyOut(status, inputs_.data() + status_at_, sizeof(uint32_t), stream_)));
-    CAIRN_RETURN_IF_ERROR(Await());
+        device_.CopyOut(status, inputs_.data() + status_at_, sizeof(uint32_t), calls_.stream())));
+    CAIRN_RETURN_IF_ERROR(calls_.Await(deadline_));
     return FromCodec(static_cast<codecs::Error>(codecs::Load<uint32_t>(status)),
                      "texts have no token to mine from");
-  }
-
-  absl::Status Await() {
-    CAIRN_RETURN_IF_ERROR(calls_.Await(is_pending_ ? stream_ : nullptr, deadline_));
-    is_pending_ = false;
-    return absl::OkStatus();
   }
 
   Space& space_;
@@ -330,9 +322,7 @@ class DeviceMiner::Impl {
   Kept scratch_;
   uint64_t plan_at_ = 0, plan_bytes_ = 0, status_at_ = 0;
   absl::Time deadline_;
-  kernels::Stream stream_ = nullptr;  // of the last call
-  bool is_pending_ = false;           // something of it may still be on the stream
-  DeviceCalls calls_;
+  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
 };
 
 DeviceMiner::DeviceMiner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -5,7 +5,7 @@
 //
 //   const auto miner = DeviceMiner::Make(space, *device);
 //   const DeviceText texts[] = {{.blocks = blocks}};
-//   const auto bank = (*miner)->MineBank({.cache = cache, .texts = texts, .stream = stream}, 32);
+//   const auto bank = miner->MineBank({.cache = cache, .texts = texts, .stream = stream}, 32);
 //   space.PutSideObject(0, SideObjectKind::kBank, *bank);
 
 #include <cstddef>
@@ -33,7 +33,8 @@ struct DeviceSample {
   uint32_t group = 0;                   // of the space
   DeviceCache cache{};                  // of the whole group; only read. Any tokens_per_block does
   std::span<const DeviceText> texts{};  // at most 65535 tokens, those of skipped blocks too
-  // Not null. Work that is on it already is over before the cache is read.
+  // Not null. Work that is on it already is over before the cache is read. It may be closed as that
+  // of a DeviceRequest.
   kernels::Stream stream = nullptr;
   absl::Duration timeout = absl::ZeroDuration();  // zero: the default of a batch
 };
@@ -51,7 +52,7 @@ class DeviceMiner {
  public:
   // Allocates nothing.
   static std::unique_ptr<DeviceMiner> Make(Space& space, kernels::Runtime& device);
-  // Waits for what a call that was late has left on its stream.
+  // Waits for what a late call has left on its stream, however long that takes.
   ~DeviceMiner();
   DeviceMiner(const DeviceMiner&) = delete;
   DeviceMiner& operator=(const DeviceMiner&) = delete;

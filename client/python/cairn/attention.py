@@ -207,7 +207,8 @@ class AttendPlan:
 
     def check(self) -> None:
         """Once the stream is over, else it raises FailedPreconditionError: raises where an image or a
-        tail is not what it should be, whose sequence has outputs in any state."""
+        tail is not what it should be, whose sequence has outputs in any state. Replays of a graph
+        that was captured are not looked at: call it once they are over."""
         with self._handle.use() as plan:
             _ffi.check(_ffi.library().cairn_attend_check(plan))
 

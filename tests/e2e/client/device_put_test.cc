@@ -299,5 +299,66 @@ TEST_F(DevicePutTest, ABatchThatIsTooLargeForAPlanIsEncodedInTwo) {
   }
 }
 
+// Tiles of 1,224 bytes each are padded, and a payload in source form is not.
+TEST_F(DevicePutTest, PaddingBetweenRawTilesIsNoPartOfTheSource) {
+  constexpr uint32_t kTokensOfABlock = 17;
+  constexpr size_t kRowBytes = 36 * 2, kPlaneBytes = kTokensOfABlock * kRowBytes;
+  proto::SpaceIdentity identity = ToyIdentity(kBf16, Model());
+  identity.tokens_per_block = kTokensOfABlock;
+  identity.groups[0].layers = {0, 1};
+  identity.groups[0].kv_heads = 1;
+  identity.groups[0].k_dim = identity.groups[0].v_dim = 36;
+  client_ = Connect(Options());
+  space_ = cairn::ClientTest::Open(client_, identity, "raw");
+  ASSERT_TRUE(client_ && space_);
+  const Bytes source = ToyValues(kBf16, 4 * kPlaneBytes, 1);  // of each layer K, then V
+  std::byte* const memory = device_.AllocateDevice(source.size());
+  kernels::device::CopyIn(memory, source.data(), source.size());
+  const std::vector<std::byte*> k = {memory, memory + 2 * kPlaneBytes};
+  const std::vector<std::byte*> v = {k[0] + kPlaneBytes, k[1] + kPlaneBytes};
+  DeviceCache cache;
+  cache.tokens_per_block = kTokensOfABlock;
+  cache.block_count = 1;
+  cache.k.layer_bytes = cache.v.layer_bytes = kPlaneBytes;
+  cache.k.page_stride = cache.v.page_stride = kPlaneBytes;
+  cache.k.token_stride = cache.v.token_stride = kRowBytes;
+  cache.k.head_stride = cache.v.head_stride = kRowBytes;
+  cache.k.layers = k;
+  cache.v.layers = v;
+  const std::vector<BlockKey> keys = {space_->OpaqueKey(std::as_bytes(std::span("padded")))};
+  const std::vector<int64_t> table = {0};
+  auto mover = DeviceMover::Make(*space_, device_, {});
+  ASSERT_TRUE(mover.ok()) << mover.status();
+  const auto puts = (*mover)->Put(
+      {.keys = keys, .cache = cache, .table = table, .stream = &stream_, .timeout = kPatience});
+  ASSERT_TRUE(puts[0].ok()) << puts[0].status();
+  Bytes values(source.size());
+  ASSERT_TRUE(space_->Get({.key = keys[0], .target = SourceTarget{values}}, kPatience).ok());
+  EXPECT_EQ(values, source);
+  device_.FreeDevice(memory);
+}
+
+// Whoever owns a stream may close it once a call has seen the end of what it put there.
+TEST_F(DevicePutTest, AStreamMayBeClosedAfterItsCall) {
+  ASSERT_NO_FATAL_FAILURE(Open("exact"));
+  EngineCache cache(device_);
+  Fill(cache);
+  for (int call = 0; call < 2; ++call) {
+    OpenStream();
+    for (const auto& put : mover_->Put(Request(cache))) {
+      ASSERT_TRUE(put.ok()) << put.status();
+    }
+    device_.CloseStream(std::exchange(asked_stream_, nullptr));
+  }
+  OpenStream();
+  for (const auto& got : mover_->Get(Request(cache))) {
+    ASSERT_TRUE(got.ok()) << got.status();
+  }
+  device_.CloseStream(std::exchange(asked_stream_, nullptr));
+  device_.SetHung(true);  // nothing is waited for, as nothing is looked at
+  mover_.reset();
+  device_.SetHung(false);
+}
+
 }  // namespace
 }  // namespace cairn
