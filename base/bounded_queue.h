@@ -27,11 +27,12 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(std::size_t capacity) : slots_(capacity) { CAIRN_CHECK(capacity > 0); }
 
-  // False, with `value` unmoved, when full or closed.
-  [[nodiscard]] bool TryPush(T&& value) {
+  // False, with `value` unmoved, when closed, or full but for `spare` values, for which others need
+  // the room.
+  [[nodiscard]] bool TryPush(T&& value, std::size_t spare = 0) {
     {
       const MutexLock lock(mutex_);
-      if (closed_ || count_ == slots_.size()) {
+      if (closed_ || count_ + spare >= slots_.size()) {
         return false;
       }
       slots_[(first_ + count_) % slots_.size()] = std::move(value);

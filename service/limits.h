@@ -210,13 +210,13 @@ inline constexpr int kIoInterruptionsMax = 100;  // of one piece, by signals
 inline constexpr int kIoReadThreads = 4;         // where io_uring is refused
 inline constexpr int kIoWriteThreads = 2;
 
-// --- GPU tier
+// --- GPU
 inline constexpr uint64_t kGpuBytesMin = 64_MiB;
 inline constexpr uint64_t kGpuBytesMax = kTiB;
 inline constexpr uint64_t kGpuDeviceMax = 63;  // by number, as CUDA counts them
 inline constexpr size_t kGpuQueueMax = 4096;   // transfers that wait, each way
 inline constexpr size_t kGpuBatchMax = 16;     // that are on a stream at a time
-inline constexpr uint32_t kGpuLateMs = 5'000;  // a device that needs longer for them is out
+inline constexpr uint32_t kGpuLateMs = 5'000;  // a device that needs longer for them, or for a batch to code, is out
 // Of its memory, what its codec has: an eighth, within these bounds, in two batches. One of 1 GiB
 // has room for 15 whole blocks of an 8B model, 17 MiB each: source, slots and image of each.
 inline constexpr uint64_t kGpuCodecShare = 8;
@@ -231,6 +231,8 @@ inline constexpr uint64_t GpuCodecBytes(uint64_t gpu_bytes) {
 // Of source: less takes a core no longer than launches and copies take, some 50 us (an estimate).
 inline constexpr uint64_t kGpuCodedBytesMin = 128_KiB;
 inline constexpr size_t kGpuCodecQueueMax = 256;  // images that wait, as the path pool's jobs
+// With those of two batches: what it may hand to the path pool at once.
+inline constexpr size_t kGpuCodecJobsMax = kGpuCodecQueueMax + 2 * size_t{64};
 // What the device has not coded by then, or by half of what its owner has left, a core does.
 inline constexpr uint32_t kGpuCodecPatienceMs = 500;
 // Blocks that gets read: how many are remembered, of 16 bytes; after how many reads one is copied

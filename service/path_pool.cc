@@ -13,7 +13,8 @@
 
 namespace cairn {
 
-PathPool::PathPool(int threads, size_t queue_max) : queue_(queue_max) {
+PathPool::PathPool(int threads, size_t queue_max)
+    : queue_max_(queue_max), queue_(queue_max + limits::kGpuCodecJobsMax) {
   CAIRN_CHECK(threads >= 1 && threads <= limits::kPathThreadsMax);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
@@ -21,16 +22,19 @@ PathPool::PathPool(int threads, size_t queue_max) : queue_(queue_max) {
   }
 }
 
-absl::Status PathPool::Submit(Job&& job) {
-  if (queue_.TryPush(std::move(job))) {
+absl::Status PathPool::Submit(Job&& job) { return Push(std::move(job), limits::kGpuCodecJobsMax); }
+
+absl::Status PathPool::SubmitCoded(Job&& job) { return Push(std::move(job), 0); }
+
+absl::Status PathPool::Push(Job&& job, size_t spare) {
+  if (queue_.TryPush(std::move(job), spare)) {
     return absl::OkStatus();
   }
   refused_.Add();
   if (queue_.is_closed()) {
     return absl::UnavailableError("the daemon is stopping");
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("path pool: ", queue_.Capacity(), " jobs are waiting"));
+  return absl::ResourceExhaustedError(absl::StrCat("path pool: ", queue_max_, " jobs are waiting"));
 }
 
 void PathPool::Run(int index) {
@@ -71,7 +75,7 @@ void PathPool::SetDeadlines(Deadlines& deadlines) {
 
 void PathPool::Wake() {
   // Where the queue is full no thread sleeps, and each looks at deadlines after its job.
-  std::ignore = queue_.TryPush(Job());
+  std::ignore = queue_.TryPush(Job(), limits::kGpuCodecJobsMax);
 }
 
 void PathPool::Stop() {

@@ -22,13 +22,16 @@ class PathPool {
  public:
   using Job = absl::AnyInvocable<void()>;
 
-  // REQUIRES: 1 <= threads <= kPathThreadsMax.
+  // REQUIRES: 1 <= threads <= kPathThreadsMax. `queue_max`: jobs that may wait.
   explicit PathPool(int threads, size_t queue_max = limits::kPathQueueMax);
   ~PathPool() { Stop(); }
 
   // Runs `job` on a pool thread. ResourceExhausted when the queue is full, Unavailable once
   // stopping; `job` is then untouched, so the caller can still answer with what it holds.
   absl::Status Submit(Job&& job);
+  // The same for what goes on when a device has coded it or hands it back, which is bounded by
+  // itself: it is not refused but with Unavailable.
+  absl::Status SubmitCoded(Job&& job);
 
   // More is waiting than encoding should be spent on: keep blocks raw.
   bool is_busy() const { return queue_.Count() > limits::kPathQueueBusy; }
@@ -58,6 +61,9 @@ class PathPool {
   // Returns when deadlines are next due, a point of MonotonicNow().
   absl::Time AnswerLate();
 
+  absl::Status Push(Job&& job, size_t spare);
+
+  const size_t queue_max_;
   BoundedQueue<Job> queue_;
   std::atomic<Deadlines*> deadlines_{nullptr};
   Counter jobs_, refused_;

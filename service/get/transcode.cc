@@ -296,7 +296,7 @@ bool DecodeOnDevice(std::unique_ptr<GetRun>& run) {
     PathPool::Job job = [released, source = std::move(source)]() mutable {
       ResumeDecoded(std::unique_ptr<GetRun>(released), std::move(source));
     };
-    if (!pool.Submit(std::move(job)).ok()) {
+    if (!pool.SubmitCoded(std::move(job)).ok()) {
       job();
     }
   };

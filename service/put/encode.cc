@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "codecs/image/chain.h"
 #include "codecs/image/settle.h"
 #include "proto/block_key.h"
 #include "service/index/pinned_image.h"
@@ -101,7 +102,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
 Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
                   const codecs::ImageSpec& spec) {
   Parents parents;
-  if (spec.recipe.id != codecs::RecipeId::kOtt || spec.first_position == 0) {
+  if (!codecs::FollowsChain(spec)) {
     return parents;
   }
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
@@ -253,8 +254,8 @@ bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {
     PathPool::Job job = [released, image = std::move(image)]() mutable {
       Resume(std::unique_ptr<PutRun>(released), std::move(image));
     };
-    if (!pool.Submit(std::move(job)).ok()) {
-      job();  // too many wait, or the daemon stops: the put is not to suffer from it
+    if (!pool.SubmitCoded(std::move(job)).ok()) {
+      job();  // the daemon stops: the put is not to suffer from it
     }
   };
   if (path.device->Encode(work, left, done)) {

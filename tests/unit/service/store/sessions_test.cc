@@ -210,6 +210,12 @@ TEST(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
   }
   EXPECT_GE(accepted, 4);
   EXPECT_LE(accepted, 5);
+  // What a device hands back has room of its own.
+  for (size_t i = 0; i < limits::kGpuCodecJobsMax; ++i) {
+    PathPool::Job next = job;
+    ASSERT_TRUE(pool.SubmitCoded(std::move(next)).ok());
+    ++accepted;
+  }
   {
     const MutexLock lock(mutex);
     is_released = true;
@@ -219,6 +225,7 @@ TEST(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
   EXPECT_EQ(ran, accepted);
   PathPool::Job late = job;
   EXPECT_TRUE(absl::IsUnavailable(pool.Submit(std::move(late))));
+  EXPECT_TRUE(absl::IsUnavailable(pool.SubmitCoded(std::move(late))));
 }
 
 }  // namespace
