@@ -42,7 +42,7 @@ struct SsdFolder {
 // "PATH=BYTES" of each, with commas between; "off": none. Paths are absolute and differ.
 absl::StatusOr<std::vector<SsdFolder>> ParseSsd(std::string_view text);
 
-// A device of the GPU tier, as CUDA counts them, and how many bytes of it.
+// A device to code on and to keep copies on, as CUDA counts them, and how many bytes of it.
 struct GpuShare {
   uint32_t device = 0;
   uint64_t bytes = 0;

@@ -194,8 +194,13 @@ absl::Status Daemon::Readiness() const {
 
 std::vector<DeviceReport> Daemon::Devices() const {
   std::vector<DeviceReport> devices = tiers_->Devices();
-  if (codec_ != nullptr && tiers_->Find(TierId::kGpu) == nullptr) {
-    devices.push_back(codec_->Device());
+  if (codec_ == nullptr) return devices;
+  const DeviceReport coding = codec_->Device();
+  const auto of_tier = std::ranges::find(devices, coding.path, &DeviceReport::path);
+  if (of_tier == devices.end()) {
+    devices.push_back(coding);
+  } else {
+    of_tier->transfer_count += coding.transfer_count;
   }
   return devices;
 }

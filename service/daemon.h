@@ -92,9 +92,8 @@ class Daemon {
   absl::Status StartStore();
   absl::StatusOr<std::unique_ptr<SsdTier>> OpenSsd(const std::vector<SsdFolder>& folders);
   absl::StatusOr<std::shared_ptr<GpuDevice>> OpenGpu(const GpuShare& gpu);
-  // What of the device the codec does not have. Null: there is no tier to keep what it holds.
-  absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(const GpuShare& gpu,
-                                                       std::shared_ptr<GpuDevice> device,
+  // The GPU tier, in the bytes that the codec leaves. Null without `ssd`.
+  absl::StatusOr<std::unique_ptr<GpuTier>> MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                        HostTier& host);
   void Recover();
   absl::Status StartLocal();

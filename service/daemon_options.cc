@@ -42,9 +42,14 @@ std::optional<GpuShare> GpuOf(const Config& config) {
   return *gpu;
 }
 
+uint64_t GpuTierBytesOf(const Config& config) {
+  const uint64_t bytes = GpuOf(config).value_or(GpuShare()).bytes;
+  // No copy there is the only one, so that it needs a tier that holds the others.
+  return bytes == 0 || config.ssd == "off" ? 0 : bytes - limits::GpuCodecBytes(bytes);
+}
+
 uint64_t AwakeBytesMaxOf(const Config& config) {
-  const uint64_t gpu_bytes = GpuOf(config).value_or(GpuShare()).bytes;
-  return limits::AwakeBytesMax(config.host_bytes + gpu_bytes,
+  return limits::AwakeBytesMax(config.host_bytes + GpuTierBytesOf(config),
                                IndexBytesOf(config).value_or(limits::kIndexBytesMax));
 }
 

@@ -22,6 +22,8 @@ codecs::Recipe RecipeOf(const Config& config);
 std::vector<SsdFolder> SsdFoldersOf(const Config& config);
 // Absent: off.
 std::optional<GpuShare> GpuOf(const Config& config);
+// Of the GPU's memory, what its tier has; 0: there is no such tier.
+uint64_t GpuTierBytesOf(const Config& config);
 // What blocks that are not at rest may take of the index.
 uint64_t AwakeBytesMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);

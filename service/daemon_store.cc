@@ -45,12 +45,11 @@ absl::StatusOr<std::shared_ptr<GpuDevice>> Daemon::OpenGpu(const GpuShare& gpu) 
   return std::make_shared<GpuDevice>(std::move(device), absl::StrCat("gpu:", gpu.device));
 }
 
-absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::MakeGpuTier(const GpuShare& gpu,
-                                                             std::shared_ptr<GpuDevice> device,
+absl::StatusOr<std::unique_ptr<GpuTier>> Daemon::MakeGpuTier(std::shared_ptr<GpuDevice> device,
                                                              HostTier& host) {
-  if (config_.ssd == "off") return nullptr;
+  const uint64_t bytes = GpuTierBytesOf(config_);
+  if (bytes == 0) return nullptr;
   SetStep("making the GPU tier");
-  const uint64_t bytes = gpu.bytes - limits::GpuCodecBytes(gpu.bytes);
   const std::string name(device->runtime().name());
   auto tier = GpuTier::Make(std::move(device),
                             {.capacity_bytes = bytes, .host_memory = host.arena().mapping()});
@@ -77,13 +76,13 @@ absl::Status Daemon::StartStore() {
   if (const std::optional<GpuShare> gpu = GpuOf(config_); gpu.has_value()) {
     CAIRN_ASSIGN_OR_RETURN(const std::shared_ptr<GpuDevice> device, OpenGpu(*gpu));
     const uint64_t bytes = limits::GpuCodecBytes(gpu->bytes);
-    auto made = DeviceCodec::Make(device, {.bytes = bytes,
-                                           .host_memory = host->arena().mapping(),
-                                           .source_bytes_min = machine_.device_coded_bytes_min});
+    auto made = DeviceCodec::Make(
+        device,
+        {.bytes = bytes, .host = host.get(), .source_bytes_min = machine_.device_coded_bytes_min});
     if (!made.ok()) return Annotate(made.status(), "gpu");
     LogInfo("daemon", "GPU codec", {{"device", device->runtime().name()}, {"bytes", bytes}});
     codec = *std::move(made);
-    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, MakeGpuTier(*gpu, device, *host));
+    CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<GpuTier> tier, MakeGpuTier(device, *host));
     if (tier != nullptr) others.push_back(std::move(tier));
   }
   uint64_t extents_max = 0;  // of the SSD tier

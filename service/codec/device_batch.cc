@@ -27,37 +27,35 @@ uint64_t RoomForImages(uint64_t batch_bytes) {
   return batch_bytes - std::min(batch_bytes, BatchLayout::Bytes());
 }
 
-DeviceBatch::DeviceBatch(std::shared_ptr<GpuDevice> device, uint64_t bytes, CodecFigures& figures)
+DeviceBatch::DeviceBatch(std::shared_ptr<GpuDevice> device, HostTier& host, uint64_t bytes,
+                         CodecFigures& figures)
     : device_(std::move(device)),
       runtime_(device_->runtime()),
+      host_tier_(host),
       bytes_(bytes),
       figures_(figures),
       side_begin_(bytes) {}
 
 absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Make(std::shared_ptr<GpuDevice> device,
-                                                               uint64_t bytes,
+                                                               HostTier& host, uint64_t bytes,
                                                                CodecFigures& figures) {
-  std::unique_ptr<DeviceBatch> batch(new DeviceBatch(std::move(device), bytes, figures));
+  std::unique_ptr<DeviceBatch> batch(new DeviceBatch(std::move(device), host, bytes, figures));
   CAIRN_RETURN_IF_ERROR(batch->Prepare());
   return batch;
 }
 
 absl::Status DeviceBatch::Prepare() {
-  const auto refused = [this](std::string_view what) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(device_->path(), " (", ToAbsl(runtime_.name()), ") ", ToAbsl(what)));
-  };
   memory_ = runtime_.AllocateDevice(bytes_);
   if (memory_ == nullptr) {
-    return refused(absl::StrCat("has no room for ", FormatBytes(bytes_), " of work"));
+    return device_->Refused(absl::StrCat("has no room for ", FormatBytes(bytes_), " of work"));
   }
   host_ = runtime_.AllocateHost(BatchLayout::Bytes());
   if (host_ == nullptr) {
-    return refused(absl::StrCat("has no room for ", FormatBytes(BatchLayout::Bytes()),
-                                " of the host's memory"));
+    return device_->Refused(absl::StrCat("has no room for ", FormatBytes(BatchLayout::Bytes()),
+                                         " of the host's memory"));
   }
   stream_ = runtime_.OpenStream();
-  return stream_ == nullptr ? refused("has no stream left") : absl::OkStatus();
+  return stream_ == nullptr ? device_->Refused("has no stream left") : absl::OkStatus();
 }
 
 DeviceBatch::~DeviceBatch() {
@@ -85,21 +83,26 @@ bool DeviceBatch::IsThere(const SideObject* side) const {
          std::ranges::find(sides_, side->id(), &SideObjectThere::id) != sides_.end();
 }
 
-std::byte* DeviceBatch::PlaceSide(const SideObject* side, uint64_t below) {
+bool DeviceBatch::PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed) {
+  *placed = nullptr;
   if (side == nullptr) {
-    return nullptr;
+    return true;
   }
   const auto known = std::ranges::find(sides_, side->id(), &SideObjectThere::id);
   if (known != sides_.end()) {
-    return known->at;
+    *placed = known->at;
+    return true;
   }
   const uint64_t bytes = BatchLayout::Rounded(side->bytes().size());
   CAIRN_CHECK(below + bytes <= side_begin_);
+  std::byte* const at = memory_ + side_begin_ - bytes;
+  if (!NoteStaged(at, side->bytes(), /*is_side=*/true)) {
+    return false;
+  }
   side_begin_ -= bytes;
-  std::byte* const at = memory_ + side_begin_;
   sides_.push_back({.id = side->id(), .at = at});
-  Note(at, side->bytes().data(), side->bytes().size(), /*is_side=*/true);
-  return at;
+  *placed = at;
+  return true;
 }
 
 bool DeviceBatch::Took(LaunchResult result) {
@@ -126,10 +129,23 @@ void DeviceBatch::Note(std::byte* to, const void* from, size_t bytes, bool is_si
                     .is_side = is_side});
 }
 
+bool DeviceBatch::NoteStaged(std::byte* to, std::span<const std::byte> from, bool is_side) {
+  absl::StatusOr<Extent> staged = host_tier_.AllocateStaging(from.size());
+  if (!staged.ok()) {
+    return false;
+  }
+  std::ranges::copy(from, staged->bytes().begin());
+  Note(to, staged->bytes().data(), from.size(), is_side);
+  staged_.push_back(*std::move(staged));
+  return true;
+}
+
 void DeviceBatch::Forget(size_t first_job) {
   while (!noted_.empty() && noted_.back().job >= first_job) {
     if (const NextCopy& copy = noted_.back(); copy.is_side) {
-      std::erase_if(sides_, [&](const SideObjectThere& side) { return side.at == copy.to; });
+      CAIRN_CHECK(copy.to == memory_ + side_begin_ && sides_.back().at == copy.to);
+      sides_.pop_back();
+      side_begin_ += BatchLayout::Rounded(copy.bytes);
     }
     noted_.pop_back();
   }
@@ -192,7 +208,7 @@ void DeviceBatch::PlaceAll(std::deque<CodecJob> jobs) {
   for (CodecJob& waiting : jobs) {
     CodecJob& job = jobs_.emplace_back(std::move(waiting));
     const bool is_placed =
-        op_ == CodecOp::kEncode ? PlaceEncode(job.encode, below) : PlaceDecode(job, below);
+        op_ == CodecOp::kEncode ? PlaceEncode(job, below) : PlaceDecode(job, below);
     if (!is_placed) {
       FallBack(figures_, job, CodecFallback::kUnsupported);
       Forget(jobs_.size() - 1);
@@ -201,7 +217,7 @@ void DeviceBatch::PlaceAll(std::deque<CodecJob> jobs) {
   }
 }
 
-size_t DeviceBatch::MakePlan() {
+size_t DeviceBatch::MakePlan(codecs::Error* error) {
   const std::span<std::byte> room(host_ + BatchLayout::kPlan, BatchLayout::PlanBytes());
   const auto make = [&](size_t count) {
     return op_ == CodecOp::kEncode
@@ -210,7 +226,8 @@ size_t DeviceBatch::MakePlan() {
                                          room, &decode_plan_);
   };
   size_t count = jobs_.size();
-  while (count > 0 && make(count) != codecs::Error::kOk) {
+  *error = codecs::Error::kOk;
+  while (count > 0 && (*error = make(count)) != codecs::Error::kOk) {
     count /= 2;
   }
   return count;
@@ -219,21 +236,27 @@ size_t DeviceBatch::MakePlan() {
 std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
   CAIRN_CHECK(is_idle() && !jobs.empty());
   phase_ = Phase::kCoding;
-  began_ = MonotonicNow();
   op_ = jobs.front().op;
   used_bytes_ = BatchLayout::Bytes();
   PlaceAll(std::move(jobs));
-  const size_t planned = MakePlan();
+  codecs::Error error = codecs::Error::kOk;
+  const size_t planned = MakePlan(&error);
   size_t taken = planned;
   if (planned == 0 && !jobs_.empty()) {
-    FallBack(figures_, jobs_.front(), CodecFallback::kLarge);
+    FallBack(
+        figures_, jobs_.front(),
+        error == codecs::Error::kTooLarge ? CodecFallback::kLarge : CodecFallback::kUnsupported);
     taken = 1;
   }
   std::deque<CodecJob> left;
   std::move(jobs_.begin() + static_cast<std::ptrdiff_t>(taken), jobs_.end(),
             std::back_inserter(left));
+  for (CodecJob& job : left) {
+    job.made.Reset();  // others may need the room meanwhile
+  }
   jobs_.resize(taken);
   Forget(planned);
+  began_ = MonotonicNow();
   CopyNoted();
   if (planned == 0) {
     End();  // nothing is on the stream
@@ -241,6 +264,7 @@ std::deque<CodecJob> DeviceBatch::Begin(std::deque<CodecJob> jobs) {
   }
   figures_.NoteBatch(op_, planned);
   op_ == CodecOp::kEncode ? LaunchEncode() : LaunchDecode();
+  waits_since_ = MonotonicNow();
   if (phase_ == Phase::kLeaving) {
     FallBackAll(device_->is_out() ? CodecFallback::kLost : CodecFallback::kUnsupported);
     sides_.clear();  // they may not have got there
@@ -275,6 +299,7 @@ void DeviceBatch::Finish() {
   if (op_ == CodecOp::kDecode) {
     CheckDecoded();
   }
+  const absl::Duration seconds = MonotonicNow() - began_;
   std::vector<codecs::RecipeId> recipes;
   for (CodecJob& job : jobs_) {
     const bool is_encode = op_ == CodecOp::kEncode;
@@ -288,7 +313,7 @@ void DeviceBatch::Finish() {
     job.encode.keeps = job.decode.keeps = nullptr;  // before its owner answers
     std::exchange(job.done, nullptr)(std::move(job.made));
   }
-  figures_.NoteSeconds(op_, recipes, MonotonicNow() - began_);
+  figures_.NoteSeconds(op_, recipes, seconds);
 }
 
 void DeviceBatch::End() {
@@ -297,6 +322,7 @@ void DeviceBatch::End() {
   decodes_.clear();
   layers_.clear();
   parents_.clear();
+  staged_.clear();
   phase_ = Phase::kIdle;
 }
 

@@ -26,6 +26,7 @@
 #include "service/codec/codec_figures.h"
 #include "service/codec/codec_work.h"
 #include "service/memory/gpu_device.h"
+#include "service/tier/host_tier.h"
 
 namespace cairn {
 
@@ -56,14 +57,17 @@ uint64_t SideBytesOf(const SideObject* side);
 
 class DeviceBatch {
  public:
-  // ResourceExhausted: the device, or its driver, has no room. `figures` outlives it.
+  // ResourceExhausted: the device, or its driver, has no room. `host`, whose arena is registered
+  // with the device, and `figures` outlive it.
   static absl::StatusOr<std::unique_ptr<DeviceBatch>> Make(std::shared_ptr<GpuDevice> device,
-                                                           uint64_t bytes, CodecFigures& figures);
+                                                           HostTier& host, uint64_t bytes,
+                                                           CodecFigures& figures);
   ~DeviceBatch();  // REQUIRES: is_idle()
 
   // Nothing of it is on the stream.
   bool is_idle() const { return phase_ == Phase::kIdle; }
-  absl::Time began() const { return began_; }
+  // Since when it waits for what is on the stream.
+  absl::Time waits_since() const { return waits_since_; }
   size_t image_count() const { return jobs_.size(); }
 
   // Puts jobs of one kind on the stream; returns those at their end that the plan had no room for.
@@ -80,7 +84,7 @@ class DeviceBatch {
     kIdle,
     kCoding,   // encoding, up to results
     kCopying,  // to its place in the host's memory; decoding in front of it
-    kLeaving,  // of no use any more
+    kLeaving,  // its owners have been told; waits for the end of the stream
   };
   struct SideObjectThere {
     codecs::Digest id{};
@@ -94,18 +98,23 @@ class DeviceBatch {
     bool is_side = false;
   };
 
-  DeviceBatch(std::shared_ptr<GpuDevice> device, uint64_t bytes, CodecFigures& figures);
+  DeviceBatch(std::shared_ptr<GpuDevice> device, HostTier& host, uint64_t bytes,
+              CodecFigures& figures);
   absl::Status Prepare();
 
   std::byte* Take(uint64_t bytes);
   bool IsThere(const SideObject* side) const;
-  // Where the side object is, or is to be, on the device; null: it needs none.
-  std::byte* PlaceSide(const SideObject* side, uint64_t below);
+  // *placed: where the side object is, or is to be, on the device; null: it needs none. False:
+  // there is no staging for it.
+  bool PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed);
   // Records whether the device takes it; false: it does not, and nothing more is put on the stream.
   bool Took(kernels::LaunchResult result);
   bool CopyIn(std::byte* to, const void* from, size_t bytes);
   // To be copied where the job is one of the batch's in the end.
   void Note(std::byte* to, const void* from, size_t bytes, bool is_side = false);
+  // The same for memory that is not registered with the device: a copy out of that would wait for
+  // all that the device does, so it goes by way of staging. False: there is none left.
+  bool NoteStaged(std::byte* to, std::span<const std::byte> from, bool is_side = false);
   void CopyNoted();
   // Of that job and those behind it, nothing is put on the stream.
   void Forget(size_t first_job);
@@ -115,13 +124,13 @@ class DeviceBatch {
 
   // Lays the jobs out in memory; those that no kernel does are handed back.
   void PlaceAll(std::deque<CodecJob> jobs);
-  // The most jobs that a plan takes, from the first; 0: not even that one.
-  size_t MakePlan();
+  // The most jobs that a plan takes, from the first; 0: not even that one, and why.
+  size_t MakePlan(codecs::Error* error);
   kernels::PagedView ViewOfSource(const codecs::ImageSpec& spec, std::byte* base);
   const uint32_t* statuses() const;
 
   // --- device_encode.cc
-  bool PlaceEncode(EncodeWork& work, uint64_t below);
+  bool PlaceEncode(CodecJob& job, uint64_t below);
   void LaunchEncode();
   void CopyImages();
   bool CopyImage(CodecJob& job, const kernels::EncodeJob& made, uint32_t status,
@@ -135,13 +144,15 @@ class DeviceBatch {
 
   const std::shared_ptr<GpuDevice> device_;
   kernels::Runtime& runtime_;
+  HostTier& host_tier_;
   const uint64_t bytes_;
   CodecFigures& figures_;
   kernels::Stream stream_ = nullptr;
   std::byte* memory_ = nullptr;  // of the device
   std::byte* host_ = nullptr;    // plan, status, results
   Phase phase_ = Phase::kIdle;
-  absl::Time began_ = absl::InfinitePast();
+  absl::Time began_ = absl::InfinitePast();  // to put it on the stream
+  absl::Time waits_since_ = absl::InfinitePast();
   std::deque<CodecJob> jobs_;
   // Of each job. Addresses of layers for planes; images of blocks before.
   std::deque<std::vector<std::byte*>> layers_;
@@ -155,6 +166,7 @@ class DeviceBatch {
   uint64_t side_begin_ = 0;  // of what side objects have of it
   std::vector<SideObjectThere> sides_;
   std::vector<NextCopy> noted_;
+  std::vector<Extent> staged_;  // what some of them are copied from
 };
 
 }  // namespace cairn

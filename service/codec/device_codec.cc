@@ -12,13 +12,14 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "base/units.h"
 
 namespace cairn {
 namespace {
 
 constexpr absl::Duration kPollPause = absl::Microseconds(20);
 constexpr absl::Duration kLatePause = absl::Milliseconds(1);
+static_assert(limits::kGpuCodecJobsMax ==
+              limits::kGpuCodecQueueMax + 2 * size_t{kernels::kPlanImagesMax});
 
 }  // namespace
 
@@ -34,16 +35,11 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> DeviceCodec::Make(std::shared_ptr<G
 }
 
 absl::Status DeviceCodec::Prepare() {
-  is_registered_ = device_->RegisterHost(options_.host_memory);
-  if (!is_registered_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(device_->path(), " (", ToAbsl(device_->runtime().name()), ") does not take ",
-                     FormatBytes(options_.host_memory.size()),
-                     " of the host's memory: its driver refuses to register them"));
-  }
+  CAIRN_RETURN_IF_ERROR(device_->RegisterHost(options_.host->arena().mapping()));
+  is_registered_ = true;
   for (std::unique_ptr<DeviceBatch>& batch : batches_) {
-    CAIRN_ASSIGN_OR_RETURN(batch,
-                           DeviceBatch::Make(device_, options_.bytes / batches_.size(), figures_));
+    CAIRN_ASSIGN_OR_RETURN(batch, DeviceBatch::Make(device_, *options_.host,
+                                                    options_.bytes / batches_.size(), figures_));
   }
   return absl::OkStatus();
 }
@@ -159,7 +155,7 @@ void DeviceCodec::Run() {
         Begin(*batches_[i], std::exchange(next_[i], {}));
         has_moved = true;
       } else if (!batches_[i]->is_idle()) {
-        has_moved = batches_[i]->Advance() || has_moved;
+        has_moved = Watch(*batches_[i]) || has_moved;
       }
     }
     if (!has_moved) {
@@ -183,6 +179,22 @@ void DeviceCodec::Begin(DeviceBatch& batch, std::deque<CodecJob> jobs) {
   }
 }
 
+bool DeviceCodec::Watch(DeviceBatch& batch) {
+  if (batch.Advance()) {  // what is over is not late, however late it is seen
+    return true;
+  }
+  const absl::Time now = MonotonicNow();
+  if (device_->is_out()) {
+    batch.FallBackAll(CodecFallback::kLost);
+  }
+  batch.FallBackLate(now);
+  if (now - batch.waits_since() > options_.late_after) {
+    device_->Lose(absl::StrCat("it has not coded ", batch.image_count(), " images within ",
+                               absl::FormatDuration(options_.late_after)));
+  }
+  return false;
+}
+
 bool DeviceCodec::AreIdle() const {
   return std::ranges::all_of(batches_, [](const auto& batch) { return batch->is_idle(); });
 }
@@ -195,10 +207,12 @@ bool DeviceCodec::Take() {
     }
     work_due_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
   }
-  for (size_t i = 0; i < batches_.size() && !device_->is_out(); ++i) {
-    if (batches_[i]->is_idle()) {
+  on_device_ = 0;
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    if (batches_[i]->is_idle() && !device_->is_out()) {
       next_[i] = NextJobs();
     }
+    on_device_ += batches_[i]->image_count() + next_[i].size();
   }
   return true;
 }
@@ -244,19 +258,6 @@ void DeviceCodec::HandBackLate() {
   for (CodecJob& job : late) {
     FallBack(figures_, job, is_out ? CodecFallback::kLost : CodecFallback::kLate);
   }
-  for (const std::unique_ptr<DeviceBatch>& batch : batches_) {
-    if (batch->is_idle()) {
-      continue;
-    }
-    if (is_out) {
-      batch->FallBackAll(CodecFallback::kLost);
-    }
-    batch->FallBackLate(now);
-    if (now - batch->began() > options_.late_after) {
-      device_->Lose(absl::StrCat("it has not coded ", batch->image_count(), " images within ",
-                                 absl::FormatDuration(options_.late_after)));
-    }
-  }
 }
 
 DeviceReport DeviceCodec::Device() const {
@@ -265,7 +266,8 @@ DeviceReport DeviceCodec::Device() const {
   report.engine = device_->runtime().name();
   report.state = device_->is_out() ? DeviceState::kOut : DeviceState::kOk;
   report.reason = device_->reason();
-  report.transfer_count = figures_.waiting(CodecOp::kEncode) + figures_.waiting(CodecOp::kDecode);
+  const MutexLock lock(mutex_);
+  report.transfer_count = WaitingCount() + on_device_;
   return report;
 }
 

@@ -8,7 +8,7 @@
 // that comes alone goes alone, and what comes while the device is busy goes together. There are two
 // batches, so that one is copied while the other is coded. Work that is not over when its time is
 // is handed back, also off the device, which keeps its memory until it has let go of it. A device
-// that needs longer than `late_after` for a batch is out, as one that fails.
+// that needs longer than `late_after` for a step of a batch is out, as one that fails.
 //
 // Thread-safety: Thread-safe, but for Make() and Stop(): one thread.
 // Locks:         none held while the device or a completion is called.
@@ -31,6 +31,7 @@
 #include "service/limits.h"
 #include "service/memory/gpu_device.h"
 #include "service/tier/device_report.h"
+#include "service/tier/host_tier.h"
 
 namespace cairn {
 
@@ -38,15 +39,15 @@ class DeviceCodec {
  public:
   struct Options {
     uint64_t bytes = 0;  // of the device's memory
-    // Registered with the device: where sources and images lie. Outlives the codec.
-    std::span<std::byte> host_memory = {};
+    // Where sources and images lie: its arena is registered with the device. Outlives the codec.
+    HostTier* host = nullptr;
     uint64_t source_bytes_min = limits::kGpuCodedBytesMin;
     size_t queue_max = limits::kGpuCodecQueueMax;
     absl::Duration patience = absl::Milliseconds(limits::kGpuCodecPatienceMs);
     absl::Duration late_after = absl::Milliseconds(limits::kGpuLateMs);
   };
   // ResourceExhausted: the device has no room, or its driver does not take the memory of the host.
-  // REQUIRES: `device` is not null.
+  // REQUIRES: `device` and `host` are not null.
   static absl::StatusOr<std::unique_ptr<DeviceCodec>> Make(std::shared_ptr<GpuDevice> device,
                                                            const Options& options);
   ~DeviceCodec();
@@ -73,14 +74,18 @@ class DeviceCodec {
 
   // Of the thread.
   void Run();
-  // Waits for work or for what is on the device, and gives each idle batch its jobs. False: it is
+  // Waits for work while nothing is on the device, and gives each idle batch its jobs. False: it is
   // stopping, and nothing is left.
   bool Take();
   // Those of one kind, of which one has waited longest.
   std::deque<CodecJob> NextJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t WaitingCount() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Begin(DeviceBatch& batch, std::deque<CodecJob> jobs);
+  // What waits for longer than its owner does, or for a device that is out.
   void HandBackLate();
+  // Looks at what is on the device; true: it has got on. Hands back what is late of it, and loses a
+  // device that does not get on.
+  bool Watch(DeviceBatch& batch);
   bool AreIdle() const;
 
   const std::shared_ptr<GpuDevice> device_;
@@ -93,6 +98,7 @@ class DeviceCodec {
   CondVar work_due_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::array<std::deque<CodecJob>, kCodecOpCount> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t on_device_ ABSL_GUARDED_BY(mutex_) = 0;  // images of batches, whoever has been told
   std::thread thread_;
 };
 

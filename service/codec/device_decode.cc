@@ -38,8 +38,9 @@ uint64_t DeviceBytesOf(const DecodeWork& work) {
 
 bool DeviceBatch::PlaceDecode(CodecJob& job, uint64_t below) {
   DecodeWork& work = job.decode;
+  kernels::DecodeJob made;
   absl::StatusOr<Extent> target = work.room(work.source_bytes);
-  if (!target.ok()) {
+  if (!target.ok() || !PlaceSide(work.side_object, below, &made.side_object)) {
     FallBack(figures_, job, CodecFallback::kNoRoom);
     return false;
   }
@@ -48,14 +49,12 @@ bool DeviceBatch::PlaceDecode(CodecJob& job, uint64_t below) {
   std::byte* const tiles = Take(range.bytes());
   codecs::ImageSpec spec = work.view.spec();
   spec.slice = work.slice;
-  kernels::DecodeJob made;
   made.prefix = &work.view;
   made.image = tiles - range.begin;  // of which kernels read tiles alone
   made.slice = work.slice;
   made.target = ViewOfSource(spec, Take(work.source_bytes));
   if (work.side_object != nullptr) {
     made.side = work.side_object->content().inputs();
-    made.side_object = PlaceSide(work.side_object, below);
   }
   Note(tiles, work.view.bytes().data() + range.begin, range.bytes());
   decodes_.push_back(made);

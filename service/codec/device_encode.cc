@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "codecs/format/image_header.h"
 #include "codecs/format/tile_layout.h"
 #include "kernels/encode_jobs.h"
@@ -37,7 +38,8 @@ uint64_t SideBytesOf(const SideObject* side) {
   return side == nullptr ? 0 : BatchLayout::Rounded(side->bytes().size());
 }
 
-bool DeviceBatch::PlaceEncode(EncodeWork& work, uint64_t below) {
+bool DeviceBatch::PlaceEncode(CodecJob& job, uint64_t below) {
+  EncodeWork& work = job.encode;
   uint64_t image_bytes = 0;
   CAIRN_CHECK(codecs::MaxImageBytes(work.spec, &image_bytes) == codecs::Error::kOk);
   kernels::EncodeJob made;
@@ -53,19 +55,22 @@ bool DeviceBatch::PlaceEncode(EncodeWork& work, uint64_t below) {
     Note(at, parent.bytes().data(), parent.image_bytes());
   }
   made.parents = parents;
-  const auto copy_floats = [this](std::span<const float> values) -> const float* {
+  const auto copy_floats = [this](std::span<const float> values, const float** placed) {
     if (values.empty()) {
-      return nullptr;
+      return true;
     }
     std::byte* const at = Take(values.size_bytes());
-    Note(at, values.data(), values.size_bytes());
-    return reinterpret_cast<const float*>(at);
+    *placed = reinterpret_cast<const float*>(at);
+    return NoteStaged(at, std::as_bytes(values));
   };
-  made.query_magnitudes = copy_floats(work.query_magnitudes);
-  made.token_scores = copy_floats(work.token_scores);
+  if (!copy_floats(work.query_magnitudes, &made.query_magnitudes) ||
+      !copy_floats(work.token_scores, &made.token_scores) ||
+      !PlaceSide(work.side_object, below, &made.side_object)) {
+    FallBack(figures_, job, CodecFallback::kNoRoom);
+    return false;
+  }
   if (work.side_object != nullptr) {
     made.side = work.side_object->content().inputs();
-    made.side_object = PlaceSide(work.side_object, below);
   }
   Note(source, work.source.data(), work.source.size());
   encodes_.push_back(made);
@@ -127,6 +132,7 @@ void DeviceBatch::CopyImages() {
       return FallBackAll(CodecFallback::kLost);
     }
   }
+  waits_since_ = MonotonicNow();
 }
 
 }  // namespace cairn

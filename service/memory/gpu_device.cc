@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/memory/gpu_device.h"
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "base/units.h"
 
 namespace cairn {
 
@@ -11,16 +14,22 @@ GpuDevice::~GpuDevice() {
   CAIRN_CHECK(registrations_ == 0, "memory of the host is still registered");
 }
 
-bool GpuDevice::RegisterHost(std::span<std::byte> memory) {
+absl::Status GpuDevice::Refused(std::string_view what) const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(path_, " (", ToAbsl(runtime_->name()), ") ", ToAbsl(what)));
+}
+
+absl::Status GpuDevice::RegisterHost(std::span<std::byte> memory) {
   const MutexLock lock(mutex_);
   CAIRN_CHECK(registrations_ == 0 || registered_.data() == memory.data());
   if (registrations_ == 0 && !memory.empty() &&
       !runtime_->RegisterHost(memory.data(), memory.size())) {
-    return false;
+    return Refused(absl::StrCat("does not take ", FormatBytes(memory.size()),
+                                " of the host's memory: its driver refuses to register them"));
   }
   registered_ = memory;
   ++registrations_;
-  return true;
+  return absl::OkStatus();
 }
 
 void GpuDevice::UnregisterHost() {

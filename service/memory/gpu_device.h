@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "base/mutex.h"
 #include "kernels/runtime.h"
 
@@ -30,10 +31,13 @@ class GpuDevice {
   kernels::Runtime& runtime() const { return *runtime_; }
   const std::string& path() const { return path_; }
 
+  // ResourceExhausted: "gpu:0 (NVIDIA H200) has no stream left", of `what`.
+  absl::Status Refused(std::string_view what) const;
+
   // Memory of the host that copies go from and to without help of the processor; each who works on
-  // the device asks for the same. False: the driver refuses.
-  bool RegisterHost(std::span<std::byte> memory);
-  // REQUIRES: as often as RegisterHost() was true, and nothing of the caller's is on a stream.
+  // the device asks for the same. ResourceExhausted: the driver refuses.
+  absl::Status RegisterHost(std::span<std::byte> memory);
+  // REQUIRES: as often as RegisterHost() was OK, and nothing of the caller's is on a stream.
   void UnregisterHost();
 
   // Acquire: who sees it out sees why.

@@ -45,23 +45,16 @@ absl::StatusOr<std::unique_ptr<GpuTier>> GpuTier::Make(std::shared_ptr<GpuDevice
 }
 
 absl::Status GpuTier::Prepare() {
-  const auto refused = [this](std::string_view what) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(device_->path(), " (", ToAbsl(device_->runtime().name()), ") ", ToAbsl(what)));
-  };
   arena_ = device_->runtime().AllocateDevice(capacity_bytes_);
   if (arena_ == nullptr) {
-    return refused(absl::StrCat("has no room for ", FormatBytes(capacity_bytes_)));
+    return device_->Refused(absl::StrCat("has no room for ", FormatBytes(capacity_bytes_)));
   }
-  is_registered_ = device_->RegisterHost(host_memory_);
-  if (!is_registered_) {
-    return refused(absl::StrCat("does not take ", FormatBytes(host_memory_.size()),
-                                " of the host's memory: its driver refuses to register them"));
-  }
+  CAIRN_RETURN_IF_ERROR(device_->RegisterHost(host_memory_));
+  is_registered_ = true;
   for (kernels::Stream& stream : streams_) {
     stream = device_->runtime().OpenStream();
     if (stream == nullptr) {
-      return refused("has no stream left");
+      return device_->Refused("has no stream left");
     }
   }
   return absl::OkStatus();

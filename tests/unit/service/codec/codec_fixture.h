@@ -18,6 +18,7 @@
 #include "tests/kernels/device/emulated_device.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/metric_capture.h"
+#include "tests/support/side_object_bytes.h"
 #include "tests/support/store_fixture.h"
 #include "tests/support/wait.h"
 
@@ -60,7 +61,7 @@ class CodecTest : public testing::Test {
     emulated_ = runtime.get();
     device_ = std::make_shared<GpuDevice>(std::move(runtime), "gpu:0");
     options.bytes = options.bytes == 0 ? 16_MiB : options.bytes;
-    options.host_memory = store_.host->arena().mapping();
+    options.host = store_.host;
     options.source_bytes_min = 1;
     auto made = DeviceCodec::Make(device_, options);
     CAIRN_CHECK_OK(made);
@@ -88,6 +89,12 @@ class CodecTest : public testing::Test {
     }
   }
 
+  static void Install(SpaceEntry& space, const SideObjectCase& side, uint64_t seed = 7) {
+    const codecs::TileShape& tile = space.groups()[0].tile;
+    const auto bytes = SideObjectBytes(
+        side.kind, seed, {.layers = 2, .heads = 4, .k_dim = tile.k_dim, .v_dim = tile.v_dim});
+    CAIRN_CHECK_OK(space.coding().Install(0, side.kind, bytes));
+  }
   // Block `number` of the chain 1, 2, … of the space.
   proto::Frame FrameOf(const SpaceEntry& space, uint64_t number,
                        std::span<const std::byte> payload) const {

@@ -2,7 +2,7 @@
 // What a device decodes is what a processor does, and a device that fails costs no get.
 #include <thread>
 
-#include "tests/support/side_object_bytes.h"
+#include "absl/strings/str_cat.h"
 #include "tests/unit/service/codec/codec_fixture.h"
 #include "tests/unit/service/store/promote_fixture.h"
 
@@ -15,14 +15,12 @@ class DecodeTest : public CodecTest {
 
   DecodeTest() { op_ = "decode"; }
   // Blocks 1, 2, … of a space, encoded by the processor.
-  SpaceEntry& OpenChain(const char* recipe, uint64_t count) {
-    identity_.weights_revision = recipe;
+  SpaceEntry& OpenChain(const char* recipe, uint64_t count, uint64_t seed = 7) {
+    identity_.weights_revision = absl::StrCat(recipe, " ", seed);
     SpaceEntry& space = store_.OpenSpace(recipe, identity_);
     for (const SideObjectCase& side : {kProfileCase, kBankCase}) {
       if (side.recipe == std::string_view(recipe)) {
-        const auto bytes =
-            SideObjectBytes(side.kind, 7, {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32});
-        CAIRN_CHECK_OK(space.coding().Install(0, side.kind, bytes));
+        Install(space, side, seed);
       }
     }
     DeviceCodec* const device = std::exchange(store_.put->device, nullptr);
@@ -63,7 +61,7 @@ TEST_F(DecodeTest, ValuesEqualTheProcessors) {
       EXPECT_EQ(Made(), ++made);
     }
   }
-  EXPECT_EQ(faults_->slow_copies, 2u) << "side objects alone lie elsewhere";
+  EXPECT_EQ(faults_->slow_copies, 0u) << "side objects go by way of staging";
   EXPECT_EQ(Metric("cairn_gpu_codec_source_bytes_total{op=\"decode\"}"),
             made / 2 * (16_KiB + 16_KiB / 4));
   ExpectAccounts();
@@ -109,6 +107,37 @@ TEST_F(DecodeTest, GetsAndPutsGoTogetherWithTheirKind) {
   EXPECT_EQ(Metric("cairn_gpu_codec_batch_images_sum{op=\"encode\"}"), 8);
   EXPECT_LE(Metric("cairn_gpu_codec_batch_images{op=\"decode\"}"), 3);
   EXPECT_LE(Metric("cairn_gpu_codec_batch_images{op=\"encode\"}"), 3);
+}
+
+// A plan has tables of four profiles. What has a fifth waits, without room on the host.
+TEST_F(DecodeTest, WhatAPlanHasNoRoomForGoesWithTheNext) {
+  OpenPatient();
+  constexpr uint64_t kSpaces = 7;
+  const SpaceEntry& plain = OpenChain("kivi:2", 2);
+  const Image first = Values(plain, 1, kWhole), second = Values(plain, 2, kWhole);
+  std::vector<const SpaceEntry*> spaces;
+  std::vector<Image> values;
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    spaces.push_back(&OpenChain(kProfileCase.recipe, 1, /*seed=*/i));
+    values.push_back(Values(*spaces.back(), 1, kWhole));
+  }
+  faults_->hangs = true;
+  StartedGet before(store_, plain, 1);  // each takes a batch
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(2));
+  StartedGet beside(store_, plain, 2);
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(4));
+  std::vector<std::unique_ptr<StartedGet>> gets;
+  for (const SpaceEntry* space : spaces) {
+    gets.push_back(std::make_unique<StartedGet>(store_, *space, 1));
+  }
+  faults_->hangs = false;
+  ExpectValues(before, first);
+  ExpectValues(beside, second);
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    ExpectValues(*gets[i], values[i]);
+  }
+  EXPECT_EQ(Made(), 2 + kSpaces);
+  EXPECT_EQ(Metric("cairn_gpu_codec_batch_images_sum{op=\"decode\"}"), 2 + kSpaces);
 }
 
 TEST_F(DecodeTest, WhatADeviceHasNotDoneInTimeTheProcessorDoes) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a device encodes is what a processor does, and many images go together.
 #include "codecs/image/image.h"
-#include "tests/support/side_object_bytes.h"
 #include "tests/unit/service/codec/codec_fixture.h"
 
 namespace cairn {
@@ -20,12 +19,6 @@ class EncodeTest : public CodecTest {
     codecs::ImageView view;
     CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
     return std::string(codecs::FormatRecipe(view.spec().recipe));
-  }
-  void Install(SpaceEntry& space, const SideObjectCase& side, uint64_t seed = 7) {
-    const codecs::TileShape& tile = space.groups()[0].tile;
-    const auto bytes = SideObjectBytes(
-        side.kind, seed, {.layers = 2, .heads = 4, .k_dim = tile.k_dim, .v_dim = tile.v_dim});
-    CAIRN_CHECK_OK(space.coding().Install(0, side.kind, bytes));
   }
 };
 

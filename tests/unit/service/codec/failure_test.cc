@@ -24,23 +24,21 @@ class FailureTest : public CodecTest {
 TEST_F(FailureTest, ADeviceThatCannotBeHadIsNamedWithItsReason) {
   device_ = std::make_shared<GpuDevice>(std::make_unique<EmulatedDevice>(faults_), "gpu:3");
   faults_->is_full = true;
-  const auto full = DeviceCodec::Make(device_, {.bytes = 32_MiB});
+  const auto full = DeviceCodec::Make(device_, {.bytes = 32_MiB, .host = store_.host});
   EXPECT_TRUE(absl::IsResourceExhausted(full.status()));
   EXPECT_THAT(std::string(full.status().message()),
               HasSubstr("gpu:3 (emulated) has no room for 16MiB of work"));
   faults_->is_full = false;
   faults_->refuses_host = true;
-  const auto refused =
-      DeviceCodec::Make(device_, {.bytes = 32_MiB, .host_memory = store_.host->arena().mapping()});
+  const auto refused = DeviceCodec::Make(device_, {.bytes = 32_MiB, .host = store_.host});
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("refuses to register them"));
 }
 
 TEST_F(FailureTest, SmallAndLargeImagesAreLeftToTheProcessor) {
   Open({.patience = absl::Seconds(60), .late_after = absl::Seconds(60)});
   const auto ask = [&](uint64_t source_bytes_min, uint64_t bytes) {
-    const auto codec = *DeviceCodec::Make(device_, {.bytes = bytes,
-                                                    .host_memory = store_.host->arena().mapping(),
-                                                    .source_bytes_min = source_bytes_min});
+    const auto codec = *DeviceCodec::Make(
+        device_, {.bytes = bytes, .host = store_.host, .source_bytes_min = source_bytes_min});
     store_.put->device = codec.get();
     const auto put = StartPut(space_, ++number_);
     EXPECT_TRUE(put->is_over()) << "in the thread of the put";
@@ -92,11 +90,45 @@ TEST_F(FailureTest, WhatADeviceHasNotDoneInTimeTheProcessorDoes) {
     ExpectRight(space_, number);
   }
   EXPECT_EQ(FellBack("late"), 4);
+  EXPECT_EQ(codec_->Device().transfer_count, 2u) << "those that are on it still";
   EXPECT_GE(store_.host->staging_bytes(), 16_KiB) << "what the device reads stays";
   faults_->hangs = false;
   EXPECT_TRUE(WaitFor([&] { return store_.host->staging_bytes() == 0; }));
   EXPECT_FALSE(device_->is_out());
   ExpectAccounts();
+}
+
+// A copy out of memory that is not registered would wait for what hangs, and with it the thread
+// that hands work back.
+TEST_F(FailureTest, SideObjectsAreNotWaitedForEither) {
+  Open({.patience = absl::Milliseconds(20), .late_after = absl::Seconds(60)});
+  identity_.weights_revision = kProfileCase.recipe;
+  SpaceEntry& space = store_.OpenSpace(kProfileCase.recipe, identity_);
+  Install(space, kProfileCase);
+  faults_->hangs = true;
+  const auto first = StartPut(space_, 1);
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(2));
+  const auto second = StartPut(space, 1);
+  EXPECT_TRUE(first->Await().ok());
+  EXPECT_TRUE(second->Await().ok()) << "while it hangs";
+  EXPECT_EQ(FellBack("late"), 2);
+  EXPECT_EQ(faults_->slow_copies, 0u);
+}
+
+// The thread was away for longer than a device may be: it looks before it says so.
+TEST_F(FailureTest, WhatIsOverIsNotLateHoweverLateItIsSeen) {
+  Open({.patience = absl::Seconds(60), .late_after = absl::Seconds(1)});
+  faults_->hangs = true;
+  const auto first = StartPut(space_, 1);
+  ASSERT_NO_FATAL_FAILURE(AwaitOnDevice(2));
+  emulated_->DelayCopy(absl::Seconds(2));
+  const auto second = StartPut(space_, 2);
+  // The delay begins before the copy is counted, so that the device is at work again in it.
+  absl::SleepFor(absl::Milliseconds(50));
+  faults_->hangs = false;
+  EXPECT_TRUE(first->Await().ok() && second->Await().ok());
+  EXPECT_FALSE(device_->is_out());
+  EXPECT_EQ(Made(), 2);
 }
 
 TEST_F(FailureTest, APutWithLittleTimeKeepsHalfOfIt) {
