@@ -216,7 +216,8 @@ inline constexpr uint64_t kGpuBytesMax = kTiB;
 inline constexpr uint64_t kGpuDeviceMax = 63;  // by number, as CUDA counts them
 inline constexpr size_t kGpuQueueMax = 4096;   // transfers that wait, each way
 inline constexpr size_t kGpuBatchMax = 16;     // that are on a stream at a time
-inline constexpr uint32_t kGpuLateMs = 5'000;  // a device that needs longer for them, or for a batch to code, is out
+// A device that needs longer for them, or for a step of a batch that is coded, is out.
+inline constexpr uint32_t kGpuLateMs = 5'000;
 // Of its memory, what its codec has: an eighth, within these bounds, in two batches. One of 1 GiB
 // has room for 15 whole blocks of an 8B model, 17 MiB each: source, slots and image of each.
 inline constexpr uint64_t kGpuCodecShare = 8;

@@ -40,7 +40,8 @@ class DeviceImages {
   // InvalidArgument: no such slice. Allocates nothing.
   static absl::StatusOr<std::unique_ptr<DeviceImages>> Make(Space& space, kernels::Runtime& device,
                                                             const GroupSlice& slice);
-  // Waits for what a late call has left on its stream, however long that takes. REQUIRES: nothing that attends to the images runs any more.
+  // Waits for what a late call has left on its stream, however long that takes. REQUIRES: nothing
+  // that attends to the images runs any more.
   ~DeviceImages();
   DeviceImages(const DeviceImages&) = delete;
   DeviceImages& operator=(const DeviceImages&) = delete;

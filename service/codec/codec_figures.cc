@@ -71,8 +71,9 @@ void CodecFigures::Report(MetricSink& sink) const {
     sink.AddCounter("cairn_gpu_codec_asked_total",
                     "Images that the device was to encode, or to decode slices of.", label,
                     figures.asked.Value());
-    sink.AddGauge("cairn_gpu_codec_waiting", "Of those, that wait for the device or are on it.",
-                  label, static_cast<double>(waiting(static_cast<CodecOp>(op))));
+    sink.AddGauge("cairn_gpu_codec_waiting",
+                  "Images asked of the device, whose owners have not been answered.", label,
+                  static_cast<double>(waiting(static_cast<CodecOp>(op))));
     sink.AddCounter("cairn_gpu_codec_source_bytes_total",
                     "Source bytes that the device encoded and decoded.", label,
                     figures.source_bytes.Value());
@@ -85,8 +86,8 @@ void CodecFigures::Report(MetricSink& sink) const {
     for (size_t recipe = 0; recipe < kRecipeCount; ++recipe) {
       const MetricLabel labels[] = {{"op", kOpNames[op]}, {"recipe", kRecipes[recipe]}};
       sink.AddHistogram("cairn_gpu_codec_seconds",
-                        "From the time that a batch is put on the device until it is over, copies "
-                        "both ways included.",
+                        "From the time that a batch is put on the device until that is seen to be "
+                        "over, copies both ways included.",
                         labels, seconds_[op][recipe].Snapshot());
     }
   }

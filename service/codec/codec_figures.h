@@ -45,9 +45,10 @@ class CodecFigures {
   void NoteFallback(CodecOp op, CodecFallback reason) {
     of(op).fallbacks[static_cast<size_t>(reason)].Add();
   }
-  // From the beginning of a batch until it is over. `recipes`: of its images.
+  // From the time that a batch is put on the device until that is seen to be over. `recipes`: of
+  // its images.
   void NoteSeconds(CodecOp op, std::span<const codecs::RecipeId> recipes, absl::Duration seconds);
-  // What was asked and is not over.
+  // What was asked and not answered.
   uint64_t waiting(CodecOp op) const;
   void Report(MetricSink& sink) const;
 

@@ -258,7 +258,12 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
 
 absl::StatusOr<v1::SetDeviceReply> AdminService::SetDevice(const ControlCall& call,
                                                            const v1::SetDeviceRequest& request) {
-  const absl::Status status = parts_.tiers.SetRetired(request.path(), request.retired());
+  absl::Status status = parts_.tiers.SetRetired(request.path(), request.retired());
+  if (absl::IsNotFound(status) && parts_.codec != nullptr &&
+      parts_.codec->Device().path == request.path()) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        request.path(), " keeps no copies without an SSD tier: there is nothing to retire"));
+  }
   LogInfo("admin", request.retired() ? "device is retired" : "device is taken back",
           {{"path", request.path().substr(0, kPathShown)},
            {"user", call.identity().has_value() ? absl::StrCat(call.identity()->uid) : "unknown"},

@@ -30,7 +30,7 @@ DurableWaits::Images ImagesOf(const OwnedPut& put) {
 }
 
 // Past the encoding: the image, if there is one, becomes visible. Nothing of the put is left when
-// its client hears of it.
+// its client hears of it, but what a device that is late still reads.
 void Finish(PutRun& run, absl::Status status) {
   PutPath& path = *run.put.path;
   path.seconds(PutPath::Step::kEncode).Observe(MonotonicNow() - run.began);

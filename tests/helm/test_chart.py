@@ -88,7 +88,8 @@ def check_memory(container, config):
     assert limits["memory"] == requests["memory"]
     devices = [part.split("=")[1] for part in config["ssd"].split(",")] if config["ssd"] != "off" else []
     gpu = mebibytes_of(config["gpu"].split("=")[1]) if config["gpu"] != "off" else 0
-    index = 2048 * min(4 << 20, max(1024, (mib("host-bytes") + gpu) * 64))
+    tier = gpu - min(2048, max(32, gpu // 8)) if gpu and devices else 0
+    index = 2048 * min(4 << 20, max(1024, (mib("host-bytes") + tier) * 64))
     index += sum(128 * max(mib_ * 2, min(1 << 19, mib_ * 32)) for mib_ in map(mebibytes_of, devices))
     given = mib("index-bytes") if config["index-bytes"] != "auto" else index // MIB
     rest = 256 + 64 + 192 + 64 + 64 + len(devices) * 96 + given + (1024 if gpu else 0)

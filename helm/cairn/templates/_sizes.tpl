@@ -7,8 +7,9 @@
 
 {{- /* What the daemon may take, in Mi, from docs/operations.md, Memory:
   arena  host and staging, the part that huge pages serve
-  index  2 KiB, a block with four images, for each 16 KiB of host and of gpu (1,024 to 4 Mi of them), and 128 bytes for each image that
-         an SSD has room for: one per 512 KiB, or per 32 KiB up to 2^19
+  index  2 KiB, a block with four images, for each 16 KiB of host and of the GPU tier (1,024 to 4 Mi of them), and 128 bytes for each
+         image that an SSD has room for: one per 512 KiB, or per 32 KiB up to 2^19. Without an SSD there is no GPU tier; with one it
+         has what coding on the GPU leaves, which takes an eighth, 32 to 2,048
   gpu    with a GPU 1,024 for what the driver takes of the host. An estimate: no device was at hand
   ssd    of each device two write buffers of at most 48 MiB, and 32 MiB of transfers in flight
   fixed  side objects 256, sums of squared queries 64, control calls 192, side objects on their way 64, the rest 64, and 64 for what comes in a quarter of a second
@@ -19,7 +20,11 @@
 {{- with .Values.memory.staging }}{{ $staging = include "cairn.mi" . | int64 }}{{ end -}}
 {{- $awake := $host -}}
 {{- $gpu := 0 -}}
-{{- with .Values.gpu.size }}{{ $gpu = 1024 }}{{ $awake = add $host (include "cairn.mi" . | int64) }}{{ end -}}
+{{- with .Values.gpu.size -}}
+{{- $gpu = 1024 -}}
+{{- $size := include "cairn.mi" . | int64 -}}
+{{- if $.Values.ssd.devices }}{{ $awake = add $host (sub $size (min 2048 (max 32 (div $size 8)))) }}{{ end -}}
+{{- end -}}
 {{- $index := mul 2048 (min 4194304 (max 1024 (mul $awake 64))) -}}
 {{- range .Values.ssd.devices -}}
 {{- $size := include "cairn.mi" .size | int64 -}}
