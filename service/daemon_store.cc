@@ -39,7 +39,8 @@ absl::StatusOr<std::shared_ptr<GpuDevice>> Daemon::OpenGpu(const GpuShare& gpu) 
   if (device == nullptr) {
     const kernels::Availability found = kernels::Probe();
     return absl::FailedPreconditionError(
-        found.is_available ? absl::StrCat("gpu: unavailable: no CUDA device ", gpu.device)
+        found.is_available ? absl::StrCat("gpu: unavailable: no CUDA device ", gpu.device,
+                                          " of compute capability 8.0 or newer")
                            : absl::StrCat("gpu: ", ToAbsl(found.reason)));
   }
   return std::make_shared<GpuDevice>(std::move(device), absl::StrCat("gpu:", gpu.device));

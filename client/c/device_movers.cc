@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<kernels::Runtime>> OpenDevice(int32_t device) {
   CAIRN_RETURN_IF_ERROR(CheckKernels());
   std::unique_ptr<kernels::Runtime> runtime = kernels::OpenCudaRuntime(device);
   if (runtime == nullptr) {
-    return absl::UnavailableError(absl::StrCat("device_number is ", device, ": no such device"));
+    return absl::UnavailableError(absl::StrCat(
+        "device_number is ", device, ": no such device, or one older than compute capability 8.0"));
   }
   return runtime;
 }

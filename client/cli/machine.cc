@@ -201,14 +201,14 @@ Finding CheckUcx(const std::string& root) {
 }
 
 std::vector<std::string> CudaDevices() {
+  constexpr int kNumbersMax = 64;  // as many as kernels know
   std::vector<std::string> names;
-  for (int device = 0;; ++device) {  // ends: there is none of the next number
-    const auto opened = kernels::OpenCudaRuntime(device);
-    if (opened == nullptr) {
-      return names;
+  for (int device = 0; device < kNumbersMax; ++device) {  // one that is too old may stand between
+    if (const auto opened = kernels::OpenCudaRuntime(device); opened != nullptr) {
+      names.push_back(absl::StrCat(device, ": ", ToAbsl(opened->name())));
     }
-    names.emplace_back(opened->name());
   }
+  return names;
 }
 
 // Who wants no device lacks nothing where there is none.

@@ -37,7 +37,7 @@ Finding CheckKernels();
 // A folder that is to be named by --ssd.
 Finding CheckSsdFolder(const std::string& folder);
 
-// CUDA devices by name, in their order.
+// CUDA devices that kernels run on, by number and name: "0: NVIDIA H200".
 std::vector<std::string> CudaDevices();
 
 // All but folders, of this process.
