@@ -164,6 +164,22 @@ TEST_F(DecodeTest, WhatIsDamagedOnItsWayIsDecodedByTheProcessor) {
   EXPECT_EQ(FellBack("refused"), 1);
 }
 
+TEST_F(DecodeTest, WhereTheHostHasNoRoomTheGetIsRefusedAsEver) {
+  OpenPatient();
+  const SpaceEntry& space = OpenChain("kivi:2", 1);
+  std::vector<Extent> taken;
+  for (uint64_t bytes = 1_MiB; bytes >= 4_KiB; bytes /= 2) {
+    for (auto extent = store_.host->AllocateStaging(bytes); extent.ok();
+         extent = store_.host->AllocateStaging(bytes)) {
+      taken.push_back(*std::move(extent));
+    }
+  }
+  StartedGet get(store_, space, 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(get.Await().status())) << get.Await().status();
+  EXPECT_EQ(FellBack("no_room"), 1);
+  ExpectAccounts();
+}
+
 // Whichever call it is that fails.
 TEST_F(DecodeTest, ALossCostsNoGet) {
   const SpaceEntry& space = OpenChain("kivi:2", 2);

@@ -20,6 +20,19 @@ class EncodeTest : public CodecTest {
     CAIRN_CHECK(codecs::ParseImage(image, &view) == codecs::Error::kOk);
     return std::string(codecs::FormatRecipe(view.spec().recipe));
   }
+  // A space of its own with the profile of that seed.
+  SpaceEntry& OpenWith(uint64_t seed, StoreFixture& store) {
+    identity_.weights_revision = "revision " + std::to_string(seed);
+    SpaceEntry& space = store.OpenSpace(kProfileCase.recipe, identity_);
+    Install(space, kProfileCase, seed);
+    return space;
+  }
+  void ExpectRightWith(uint64_t seed, const SpaceEntry& space) {
+    plain_ = std::make_unique<StoreFixture>();
+    plain_space_ = &OpenWith(seed, *plain_);
+    plain_blocks_ = 0;
+    ExpectRight(space, 1);
+  }
 };
 
 TEST_F(EncodeTest, ImagesEqualTheProcessors) {
@@ -152,9 +165,7 @@ TEST_F(EncodeTest, WhatAPlanHasNoRoomForGoesWithTheNext) {
   constexpr uint64_t kSpaces = 7;
   std::vector<SpaceEntry*> spaces;
   for (uint64_t i = 0; i < kSpaces; ++i) {
-    identity_.weights_revision = "revision " + std::to_string(i);
-    spaces.push_back(&store_.OpenSpace(kProfileCase.recipe, identity_));
-    Install(*spaces.back(), kProfileCase, /*seed=*/i);
+    spaces.push_back(&OpenWith(i, store_));
   }
   faults_->hangs = true;
   std::vector<std::unique_ptr<StartedPut>> puts;
@@ -168,17 +179,30 @@ TEST_F(EncodeTest, WhatAPlanHasNoRoomForGoesWithTheNext) {
   for (uint64_t i = 0; i < kSpaces; ++i) {
     SCOPED_TRACE(i);
     ASSERT_TRUE(puts[i]->Await().ok());
-    identity_.weights_revision = "revision " + std::to_string(i);
-    plain_ = std::make_unique<StoreFixture>();
-    plain_space_ = &plain_->OpenSpace(kProfileCase.recipe, identity_);
-    plain_blocks_ = 0;
-    Install(*plain_space_, kProfileCase, /*seed=*/i);
-    ExpectRight(*spaces[i], 1);
+    ExpectRightWith(i, *spaces[i]);
   }
   EXPECT_EQ(Made(), kSpaces);
   EXPECT_EQ(Metric("cairn_gpu_codec_batch_images_sum{op=\"encode\"}"), kSpaces);
   EXPECT_EQ(faults_->copies_in, 2 * kSpaces + Metric("cairn_gpu_codec_batch_images{op=\"encode\"}"))
       << "a source and a profile each, and plans";
+}
+
+// Memory of a batch has room for some of the side objects; what comes next goes in their place.
+TEST_F(EncodeTest, SideObjectsMakeRoomForOthers) {
+  constexpr uint64_t kRoom = 96_KiB, kSpaces = 24;
+  Open({.bytes = 2 * (16_MiB - RoomForImages(16_MiB) + kRoom),
+        .patience = absl::Seconds(60),
+        .late_after = absl::Seconds(60)});
+  for (uint64_t i = 0; i < kSpaces; ++i) {
+    SCOPED_TRACE(i);
+    const SpaceEntry& space = OpenWith(i, store_);
+    ASSERT_TRUE(StartPut(space, 1)->Await().ok());
+    ExpectRightWith(i, space);
+  }
+  EXPECT_EQ(Made(), kSpaces);
+  const auto profile =
+      SideObjectBytes(kProfileCase.kind, 0, {.layers = 2, .heads = 4, .k_dim = 32, .v_dim = 32});
+  EXPECT_GT(kSpaces * profile.size(), kRoom) << "they do not all fit";
 }
 
 TEST_F(EncodeTest, UpkeepEncodesSeveralAtATime) {
