@@ -57,6 +57,7 @@ class CodecTest : public testing::Test {
   using Image = std::vector<std::byte>;
 
   void Open(DeviceCodec::Options options = {}) {
+    faults_->slow_copies_wait = true;
     auto runtime = std::make_unique<EmulatedDevice>(faults_);
     emulated_ = runtime.get();
     device_ = std::make_shared<GpuDevice>(std::move(runtime), "gpu:0");
