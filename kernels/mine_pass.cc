@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "codecs/format/tiling.h"
+#include "codecs/pack/strip.h"
 #include "codecs/types/bytes.h"
 #include "kernels/plan_planes.h"
 

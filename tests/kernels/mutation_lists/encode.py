@@ -34,7 +34,7 @@ MUTATIONS = {
     "encode_constant": (ENCODE, AFFINE_ENCODE, "is_raw |= codecs::IsInexactConstant(of.low, of.high);", ""),
     "encode_row_params": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared->is_row, pair / groups)) StorePair(tile, pair, {});", ""),
     "encode_row_codes": (ENCODE, AFFINE_ENCODE, "if (IsMarked(shared.is_row, token)) break;", "static_cast<void>(shared);"),
-    "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "    high = codecs::Add(high, 0.0F);", "    high = codecs::Multiply(high, 1.0F);"),
+    "encode_zero_sign": (ENCODE, AFFINE_ENCODE, "  extremes.MakeZerosPositive();\n", ""),
     "encode_no_sync": (ENCODE, AFFINE_ENCODE, "    MarkKept(*tile, &shared->tile);\n  }\n  SyncBlock();", "    MarkKept(*tile, &shared->tile);\n  }"),
     "encode_clips": (ENCODE, AFFINE_ENCODE, "codecs::ClipCount(tile.plane.bits, !tile.plane.is_v)", "codecs::ClipCount(tile.plane.bits, tile.plane.is_v)"),
     "encode_clip_last": (ENCODE, AFFINE_ENCODE, "if (i != 0 && error >= best_error) continue;", "if (i != 0 && error < best_error) continue;"),
