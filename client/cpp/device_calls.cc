@@ -27,9 +27,11 @@ absl::StatusOr<absl::Duration> TimeLeft(absl::Time deadline) {
 }
 
 absl::Status DeviceCalls::Check() const {
-  return is_lost_
-             ? absl::UnavailableError(absl::StrCat("the device is lost: ", ToAbsl(device_.name())))
-             : absl::OkStatus();
+  if (!is_lost_) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat("the device is lost: ", ToAbsl(device_.name()),
+                                             why_.empty() ? "" : ", ", ToAbsl(why_)));
 }
 
 DeviceCalls::~DeviceCalls() {
@@ -41,8 +43,9 @@ DeviceCalls::~DeviceCalls() {
 
 absl::Status DeviceCalls::Note(LaunchResult result) {
   if (result != LaunchResult::kOk && !is_lost_) {
+    why_ = kernels::LastDeviceError();
     LogError("client", "the device failed and is not used any more",
-             {{"device", device_.name()}, {"error", kernels::LastDeviceError()}});
+             {{"device", device_.name()}, {"error", why_}});
     is_lost_ = true;
   }
   return Check();

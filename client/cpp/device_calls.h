@@ -3,6 +3,8 @@
 // What one owner has put on a stream of a device: whether it went well, and whether it is over.
 // Private to client/cpp.
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,7 +34,7 @@ class DeviceCalls {
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
   bool is_lost() const { return is_lost_; }
-  // Unavailable: the device is lost.
+  // Unavailable: the device is lost, and why.
   absl::Status Check() const;
   // The stream of the calls that follow. REQUIRES: what is on another is over.
   void Use(kernels::Stream stream) { stream_ = stream; }
@@ -51,6 +53,7 @@ class DeviceCalls {
   kernels::Stream stream_ = nullptr;
   bool is_pending_ = false;  // something of the owner's may be on the stream
   bool is_lost_ = false;
+  std::string_view why_;  // static storage
 };
 
 }  // namespace cairn
