@@ -27,8 +27,8 @@ class BoundedQueue {
   // REQUIRES: capacity > 0.
   explicit BoundedQueue(std::size_t capacity) : slots_(capacity) { CAIRN_CHECK(capacity > 0); }
 
-  // False, with `value` unmoved, when closed, or full but for `spare` values, for which others need
-  // the room.
+  // False, with `value` unmoved, when closed, or when no more than `spare` slots are free: those
+  // are left to other callers.
   [[nodiscard]] bool TryPush(T&& value, std::size_t spare = 0) {
     {
       const MutexLock lock(mutex_);

@@ -13,8 +13,7 @@
 
 namespace cairn {
 
-PathPool::PathPool(int threads, size_t queue_max)
-    : queue_max_(queue_max), queue_(queue_max + limits::kGpuCodecJobsMax) {
+PathPool::PathPool(int threads, size_t queue_max) : queue_(queue_max + limits::kGpuCodecJobsMax) {
   CAIRN_CHECK(threads >= 1 && threads <= limits::kPathThreadsMax);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
@@ -34,7 +33,8 @@ absl::Status PathPool::Push(Job&& job, size_t spare) {
   if (queue_.is_closed()) {
     return absl::UnavailableError("the daemon is stopping");
   }
-  return absl::ResourceExhaustedError(absl::StrCat("path pool: ", queue_max_, " jobs are waiting"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "path pool: ", queue_.Capacity() - limits::kGpuCodecJobsMax, " jobs are waiting"));
 }
 
 void PathPool::Run(int index) {

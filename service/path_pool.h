@@ -29,8 +29,9 @@ class PathPool {
   // Runs `job` on a pool thread. ResourceExhausted when the queue is full, Unavailable once
   // stopping; `job` is then untouched, so the caller can still answer with what it holds.
   absl::Status Submit(Job&& job);
-  // The same for what goes on when a device has coded it or hands it back, which is bounded by
-  // itself: it is not refused but with Unavailable.
+  // The same for a put or get that comes back from the codec of a device. It has at most
+  // kGpuCodecJobsMax of them, and the queue has that much room for them alone: never
+  // ResourceExhausted.
   absl::Status SubmitCoded(Job&& job);
 
   // More is waiting than encoding should be spent on: keep blocks raw.
@@ -63,7 +64,6 @@ class PathPool {
 
   absl::Status Push(Job&& job, size_t spare);
 
-  const size_t queue_max_;
   BoundedQueue<Job> queue_;
   std::atomic<Deadlines*> deadlines_{nullptr};
   Counter jobs_, refused_;

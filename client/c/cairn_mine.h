@@ -6,8 +6,8 @@
 // include that.
 //
 // UNIMPLEMENTED: the library has no device kernels. UNAVAILABLE: there is no such device, or it
-// failed, and then for good. Calls for one space and device run one after the other, and so do they
-// and calls that move blocks where these name one stream.
+// failed, and then for good. Calls that mine for one space and device run one after the other; so
+// do one that mines and one that moves blocks, if they name the same stream.
 
 #ifndef CAIRN_H
 #error "include cairn.h"

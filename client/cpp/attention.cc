@@ -125,7 +125,7 @@ class DeviceAttention::Impl {
   uint64_t scratch_at_ = 0, status_at_ = 0;
   DeviceMemory statuses_;             // of the host
   std::vector<size_t> image_counts_;  // of each job
-  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
+  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };
 
 DeviceAttention::DeviceAttention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -196,7 +196,7 @@ class DeviceImages::Impl {
   std::deque<codecs::ImagePrefix> prefixes_;
   std::map<Digest, SideOnDevice> sides_;
   std::vector<kernels::AttendImage> images_;
-  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
+  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };
 
 DeviceImages::DeviceImages(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

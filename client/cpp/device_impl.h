@@ -178,7 +178,7 @@ class DeviceMover::Impl {
   uint64_t uses_ = 0;
   Memory slots_;  // of the device, for a batch that is being encoded
   uint64_t slots_bytes_ = 0;
-  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
+  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };
 
 }  // namespace cairn

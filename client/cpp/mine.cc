@@ -322,7 +322,7 @@ class DeviceMiner::Impl {
   Kept scratch_;
   uint64_t plan_at_ = 0, plan_bytes_ = 0, status_at_ = 0;
   absl::Time deadline_;
-  DeviceCalls calls_;  // goes first: nothing on its stream refers to memory that goes
+  DeviceCalls calls_;  // destroyed first: waits for the stream, which uses the memory above
 };
 
 DeviceMiner::DeviceMiner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

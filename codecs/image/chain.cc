@@ -19,9 +19,11 @@ const ImageView* ParentOf(const ImageSpec& spec, ProfileHead at,
 
 }  // namespace
 
-bool FollowsChain(const ImageSpec& spec) {
-  return spec.recipe.id == RecipeId::kOtt && !spec.recipe.is_local && spec.first_position != 0;
+bool FollowsChain(const Recipe& recipe, uint64_t first_position) {
+  return recipe.id == RecipeId::kOtt && !recipe.is_local && first_position != 0;
 }
+
+bool FollowsChain(const ImageSpec& spec) { return FollowsChain(spec.recipe, spec.first_position); }
 
 bool IsParentOf(const ImageSpec& parent, const ImageSpec& spec, ProfileHead at) {
   const Slice wanted{static_cast<uint16_t>(at.layer), 1, static_cast<uint16_t>(at.head), 1};

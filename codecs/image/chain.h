@@ -17,6 +17,8 @@ namespace cairn::codecs {
 // Returns true if a block of this spec goes on with the pools of the block before: in ott, but not
 // ott/local, and not at the start of a chain.
 [[nodiscard]] bool FollowsChain(const ImageSpec& spec);
+// The same of a block at that position, coded as the recipe says.
+[[nodiscard]] bool FollowsChain(const Recipe& recipe, uint64_t first_position);
 
 // Returns true if `parent` is of the block before that of `spec`, in ott, and has this head.
 [[nodiscard]] bool IsParentOf(const ImageSpec& parent, const ImageSpec& spec, ProfileHead at);

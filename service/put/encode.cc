@@ -121,7 +121,7 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
 // local, and all that follow it.
 bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& spec,
                 const codecs::Recipe& policy) {
-  if (policy.id != codecs::RecipeId::kOtt || policy.is_local || spec.first_position == 0) {
+  if (!codecs::FollowsChain(policy, spec.first_position)) {
     return false;
   }
   const auto pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);

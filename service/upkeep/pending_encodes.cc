@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "codecs/format/image_header.h"
+#include "codecs/image/chain.h"
 #include "codecs/image/encode.h"
 #include "proto/block_key.h"
 #include "service/index/pinned_image.h"
@@ -26,10 +27,6 @@ constexpr absl::Duration kRetryMax = absl::Seconds(10);
 // Images that wait for the image of the block before to be encoded first.
 constexpr size_t kClimbMax = 4096;
 constexpr std::string_view kFailureNames[] = {"space", "room", "codec"};
-
-bool IsOfChain(const codecs::Recipe& recipe, uint64_t first_position) {
-  return recipe.id == codecs::RecipeId::kOtt && !recipe.is_local && first_position > 0;
-}
 
 // Where the tiles of a raw image lie as a payload does; empty: there is padding between them.
 std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
@@ -146,7 +143,7 @@ void PendingEncodes::PutBack(std::vector<ResidentPin>& pins) {
 
 bool PendingEncodes::GoesOnWithParents(const ResidentPin& pin) const {
   const absl::StatusOr<SpaceRef> space = spaces_.Find(pin.facts().space_id);
-  return space.ok() && IsOfChain((*space)->recipe(), pin.facts().first_position);
+  return space.ok() && codecs::FollowsChain((*space)->recipe(), pin.facts().first_position);
 }
 
 ResidentPins PendingEncodes::TakePendingParents(const ResidentPin& pin) {
@@ -167,7 +164,7 @@ PendingEncodes::Parents PendingEncodes::ParentsOf(const ResidentPin& pin, const 
                                                   const codecs::ImageSpec& spec) {
   Parents parents;
   const std::optional<BlockName> before = index_.BlockBefore(pin);
-  if (!before.has_value() || !IsOfChain(spec.recipe, spec.first_position)) {
+  if (!before.has_value() || !codecs::FollowsChain(spec)) {
     return parents;
   }
   parents.pins = index_.Lookup(*before, spec.group, spec.slice);
