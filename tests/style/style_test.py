@@ -90,7 +90,7 @@ class TidyTest(unittest.TestCase):
             ("base/a.cc", "int x;\n"),
             ("base/a_util.cc", SPDX),
             ("base/a.cc", SPDX + "// TO" + "DO: later\n"),
-            ("base/a.cc", SPDX + "\n" * 400),
+            ("base/a.cc", SPDX + "\n" * 1500),
             ("base/a.cc", SPDX + long_function),
             ("base/a.cc", SPDX + "std::mutex m;\n"),
             ("base/a.cc", SPDX + "absl::Mutex m;\n"),
