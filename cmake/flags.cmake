@@ -31,6 +31,16 @@ if(CAIRN_WERROR)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 
+# What a memory error can be used for: checked by tests/style/hardening.py in the built files. Sanitizers and fuzzers find such errors
+# themselves, and nvcc takes none of these.
+include(CheckPIESupported)
+check_pie_supported()
+if(NOT CAIRN_SANITIZE AND NOT CAIRN_FUZZ)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>")
+  add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
+endif()
+
 if(CAIRN_SANITIZE)
   # Lines in stack traces, at less than half the time to compile of -O2 -g.
   add_compile_options(-O1 -g1)
