@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -89,7 +90,7 @@ void MutateFrames(Attack& attack) {
   const auto content = ToySource(1, WholeToy());
   while (!IsOver(attack)) {
     const Fd memory = Written(MakeMemory(1 << 20, true), 1 << 20);
-    (void)::pwrite(memory.get(), content.data(), content.size(), 0);
+    std::ignore = ::pwrite(memory.get(), content.data(), content.size(), 0);
     const Fd socket = Greet(attack, (*client)->ticket(), memory, 1 << 20);
     if (socket.get() < 0) continue;
     for (int i = 0; i < 8; ++i) {
