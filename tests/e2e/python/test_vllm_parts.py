@@ -108,6 +108,16 @@ def test_unknown_layouts_are_refused_by_name(shape, dtype, kernels, says):
         paged_cache([np.zeros(shape, dtype)], Shape(HEADS, DIM), kernels)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_two_blocks_are_told_from_k_and_v_by_whoever_made_the_array(axis):
+    """As room for two blocks on a device is, made in the engine's layout."""
+    array = np.zeros((2, 2, TOKENS, HEADS, DIM), np.uint16)
+    cache = paged_cache([array], Shape(HEADS, DIM), None, axis=axis)
+    assert (cache.tokens_per_block, cache.block_count) == (TOKENS, 2)
+    k, v = cache.native.k, cache.native.v
+    assert (k.block_stride, -v.first_byte) == (array.strides[axis], array.strides[1 - axis])
+
+
 def of(extra=None, **changed):
     extra = {"control": "127.0.0.1:1", **(extra or {})}
     return model_of(*fake_vllm.configs(extra, **changed), Settings.of(extra))

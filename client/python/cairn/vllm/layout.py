@@ -27,17 +27,22 @@ class Shape:
 
 
 def paged_cache(
-    layers: Sequence[Any], shape: Shape, kernels: str | None, stream: int | None = None
+    layers: Sequence[Any],
+    shape: Shape,
+    kernels: str | None,
+    stream: int | None = None,
+    axis: int | None = None,
 ) -> PagedCache:
     """Describes the layers' arrays. kernels: the name that vLLM's CPU backend gives its layout, of
-    another backend None. stream: of arrays on a CUDA device, the one that moves use.
+    another backend None. stream: of arrays on a CUDA device, the one that moves use. axis: the one
+    that counts blocks, where the caller knows it; else the extents have to tell.
     InvalidArgumentError names a layout that is not known."""
     first = describe("the KV cache", layers[0], may_be_cuda=True)
     if kernels is not None and first.cuda_device is None:
         tokens, k, v = _of_processor(first, shape, kernels)
         blocks = first.shape[0]
     else:
-        blocks, tokens, k, v = _of_strides(first, shape)
+        blocks, tokens, k, v = _of_strides(first, shape, axis)
     if first.cuda_device is not None and (k.dim != first.itemsize or min(first.strides) < 0):
         raise _refuse("on a device the channels of a row are adjacent", first, shape)
     return PagedCache(layers, tokens_per_block=tokens, block_count=blocks, k=k, v=v, stream=stream)
@@ -110,7 +115,9 @@ def _of_processor(
     )
 
 
-def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Placement]:
+def _of_strides(
+    tensor: Tensor, shape: Shape, axis: int | None
+) -> tuple[int, int, Placement, Placement]:
     """Blocks, tokens of one, and where K and V lie."""
     extents, strides, item = tensor.shape, tensor.strides, tensor.itemsize
     if len(extents) == 4:  # [blocks, heads, tokens, K then V], from 0.26 on, whatever the strides
@@ -123,9 +130,12 @@ def _of_strides(tensor: Tensor, shape: Shape) -> tuple[int, int, Placement, Plac
         )
     if len(extents) != 5 or extents[3:] != (shape.heads, shape.dim):
         raise _refuse("it is neither packed nor K and V apart", tensor, shape)
-    if (extents[0] == 2) == (extents[1] == 2):
+    # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
+    if axis is None and (extents[0] == 2) == (extents[1] == 2):
         raise _refuse("K and V cannot be told from two blocks", tensor, shape)
-    axis = block_axis(extents)  # [2, blocks, tokens, heads, dim] or [blocks, 2, …]
+    axis = block_axis(extents) if axis is None else axis
+    if extents[1 - axis] != 2:
+        raise _refuse("it is neither packed nor K and V apart", tensor, shape)
     block, (token, head, dim) = strides[axis], strides[2:]
     k = Placement(block, head, token, dim)
     v = Placement(block, head, token, dim, offset=strides[1 - axis])

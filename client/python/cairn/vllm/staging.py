@@ -38,7 +38,7 @@ class Room:
             self._copies = [(whole, axis + 1, room)]
         else:
             self._copies = [(of, axis, to) for of, to in zip(arrays, layers, strict=True)]
-        return paged_cache(layers, shape, None, stream)
+        return paged_cache(layers, shape, None, stream, axis)
 
     def table(self, slots: Sequence[int]) -> list[int]:
         """The blocks of the arrays that are those slots."""
