@@ -13,8 +13,9 @@
 // CAIRN_DEADLINE_EXCEEDED and the memory given to it is free again.
 //
 // Threads: every function may be called from any thread, with the same handles at once, but a
-// handle must not be in use while it is closed or freed. A process that forks after cairn_connect
-// gets CAIRN_FAILED_PRECONDITION from every call in the child: connect again there.
+// handle must not be in use while it is closed or freed. A child that a process forks
+// after its first cairn_connect gets CAIRN_FAILED_PRECONDITION from every call, cairn_connect
+// included: the library's threads are not there. Fork first, or let the child call exec.
 //
 // Memory: pointers given to a call are borrowed until it returns. Strings are UTF-8 and end in 0.
 // Structs that begin with struct_bytes want sizeof(the struct) there. Zero the rest before filling

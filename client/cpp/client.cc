@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/client.h"
 
+#include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "client/cpp/core.h"
@@ -12,6 +14,20 @@
 #include "proto/convert.h"
 
 namespace cairn {
+namespace {
+
+// A child of a process that had connected lacks the threads of gRPC that would open its session.
+absl::Status RefuseAfterFork() {
+  static std::atomic<pid_t> connected{0};
+  pid_t first = 0;
+  if (connected.compare_exchange_strong(first, getpid()) || first == getpid()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("process ", first, " connected before it forked this one: ", kInsteadOfForking));
+}
+
+}  // namespace
 
 Client::Client(std::unique_ptr<ClientCore> core) : core_(std::move(core)) {}
 
@@ -24,6 +40,7 @@ Client::~Client() {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   CAIRN_RETURN_IF_ERROR(Validate(options));
+  CAIRN_RETURN_IF_ERROR(RefuseAfterFork());
   if (const std::string refused = codecs::RefusedChoice(); !refused.empty()) {
     return absl::InvalidArgumentError(refused);
   }

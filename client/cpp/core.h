@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/metric.h"
 #include "client/cpp/breaker.h"
@@ -14,6 +15,9 @@
 #include "client/cpp/options.h"
 
 namespace cairn {
+
+inline constexpr char kInsteadOfForking[] =
+    "start workers with spawn, or connect only after the fork";
 
 struct ClientCore {
   explicit ClientCore(const ConnectOptions& connect_options)
@@ -25,8 +29,8 @@ struct ClientCore {
   // child, whose copies of connections, threads and shared memory belong to the parent.
   absl::StatusOr<absl::Time> Begin(absl::Duration timeout, absl::Duration fallback) const {
     if (getpid() != pid) {
-      return absl::FailedPreconditionError(
-          "this process was forked after the client connected; connect again");
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the client belongs to process ", pid, ", which forked this one: ", kInsteadOfForking));
     }
     absl::StatusOr<absl::Duration> time = TimeoutOr(timeout, fallback);
     if (!time.ok()) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from . import _ffi, _ucx, keys
 from ._handle import Handle
 from .buffer import Buffer
-from .errors import FailedPreconditionError
 from .space import TIERS, Space
 from .watch import EventWatch, Position
 
@@ -207,18 +205,6 @@ class Client:
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
-_connected_pid = 0
-
-
-def _refuse_after_fork() -> None:
-    """Raises in a child of a process that had connected: the library's threads are not there."""
-    global _connected_pid
-    if _connected_pid not in (0, os.getpid()):
-        raise FailedPreconditionError(
-            f"process {_connected_pid} connected before it forked this one: start workers with"
-            " spawn, or connect only after the fork"
-        )
-    _connected_pid = os.getpid()
 
 
 @atexit.register
@@ -286,7 +272,6 @@ def connect(
         region_bytes=_ffi.unsigned("region_bytes", region_bytes, 64),
     )
     address = ctypes.c_void_p()
-    _refuse_after_fork()
     if data is not None and not data.startswith("unix:"):
         _ucx.load()
     _ffi.check(_ffi.library().cairn_connect(ctypes.byref(options), ctypes.byref(address)))

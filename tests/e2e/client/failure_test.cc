@@ -157,7 +157,8 @@ TEST_F(FailureTest, AForkedChildIsRefused) {
             space->Get({.key = key, .target = SourceTarget{target}}).status()) &&
         absl::IsFailedPrecondition(client->GetStats().status()) &&
         absl::IsFailedPrecondition(space->Match({.keys = {&key, 1}}).status()) &&
-        absl::IsFailedPrecondition(client->AllocateBuffer(4096).status());
+        absl::IsFailedPrecondition(client->AllocateBuffer(4096).status()) &&
+        absl::IsFailedPrecondition(Client::Connect(Options()).status());
     _exit(is_refused ? 0 : 1);
   }
   int status = 0;
