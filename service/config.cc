@@ -205,7 +205,7 @@ std::string HelpText() {
       "usage: cairnd [--config FILE] [--NAME VALUE]...\n\n"
       "  --help           this text\n"
       "  --version        the version\n"
-      "  --check-config   check the configuration, start nothing\n"
+      "  --check-config   check the configuration, start nothing, warn of memory that is missing\n"
       "  --print-config   print the configuration as a YAML file, start nothing\n"
       "  --config FILE    YAML file with the names below (CAIRN_CONFIG)\n\n"
       "A flag wins over the environment, that over the file, that over the default.\n";

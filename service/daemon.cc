@@ -6,10 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/log_drops.h"
+#include "base/memory_room.h"
 #include "base/status.h"
 #include "service/codec/device_codec.h"
 #include "service/daemon_options.h"
 #include "service/limits.h"
+#include "service/memory_needs.h"
 #include "service/process.h"
 #include "transport/local/server.h"
 #include "transport/ucx_module.h"
@@ -51,6 +53,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, Mach
 }
 
 absl::Status Daemon::StartAll() {
+  const MemoryRoom room = FindMemoryRoom();
+  CAIRN_RETURN_IF_ERROR(CheckMemoryRoom(config_, room));
+  if (const std::string warning = MemoryWarning(config_, room); !warning.empty()) {
+    LogWarn("daemon", "memory is short", {{"reason", warning}});
+  }
   CAIRN_RETURN_IF_ERROR(StartProbes());
   CAIRN_RETURN_IF_ERROR(StartStore());
   pool_ = std::make_unique<PathPool>(static_cast<int>(config_.path_threads));

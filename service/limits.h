@@ -190,6 +190,18 @@ inline constexpr uint64_t kSsdBytesMin = 256_MiB;
 inline constexpr uint64_t kSsdBytesMax = 256 * kTiB;
 // Its ledger has room for no more images than one for each so many bytes.
 inline constexpr uint64_t kSsdBytesPerImageMin = 16_KiB;
+// Images of a device where nobody says: small drives are filled with small images too; of large
+// ones the index would be too large.
+inline constexpr uint64_t SsdImagesAuto(uint64_t budget_bytes) {
+  const uint64_t small = budget_bytes / 32_KiB, large = budget_bytes / 512_KiB;
+  const uint64_t bounded = small < (uint64_t{1} << 19) ? small : uint64_t{1} << 19;
+  return large < bounded ? bounded : large;
+}
+// A write buffer of its ledger, of which there are two.
+inline constexpr uint64_t SsdWriteBufferBytes(uint64_t budget_bytes) {
+  const uint64_t bytes = budget_bytes / 1024;
+  return bytes < 3_MiB ? 3_MiB : bytes > 48_MiB ? 48_MiB : bytes;
+}
 // A segment is the budget by that many, within these bounds: large ones are reclaimed in larger
 // steps, small ones take smaller images.
 inline constexpr uint64_t kSsdSegmentsMin = 64;

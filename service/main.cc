@@ -11,11 +11,13 @@
 
 #include "base/log.h"
 #include "base/log_format.h"
+#include "base/memory_room.h"
 #include "base/status.h"
 #include "codecs/backend/backends.h"
 #include "service/config.h"
 #include "service/daemon.h"
 #include "service/limits.h"
+#include "service/memory_needs.h"
 #include "service/process.h"
 
 namespace cairn {
@@ -45,6 +47,23 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
   }
   const EndsAnyway ends_anyway(limit, [] {});
   daemon.reset();
+}
+
+// What Serve() would warn of, or not start for: the configuration may be meant for another machine.
+void CheckConfig(const CommandLine& line) {
+  const auto warn = [](const std::string& text) {
+    std::fprintf(stderr, "cairnd: warning: %s\n", text.c_str());
+  };
+  for (const std::string& variable : line.unknown_variables) {
+    warn("environment variable " + variable + " is no knob");
+  }
+  const MemoryRoom room = FindMemoryRoom();
+  if (const absl::Status status = CheckMemoryRoom(line.config, room); !status.ok()) {
+    warn("it does not start on this machine: " + std::string(status.message()));
+  } else if (const std::string warning = MemoryWarning(line.config, room); !warning.empty()) {
+    warn(warning);
+  }
+  Print("the configuration is fine\n");
 }
 
 int Serve(const CommandLine& line) {
@@ -98,7 +117,7 @@ int Main(const std::vector<std::string>& arguments) {
       Print("cairnd " + std::string(DaemonVersion()) + "\n");
       return 0;
     case Action::kCheckConfig:
-      Print("the configuration is fine\n");
+      CheckConfig(*line);
       return 0;
     case Action::kPrintConfig:
       Print(PrintConfig(*line));

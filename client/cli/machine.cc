@@ -22,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "base/direct_io.h"
 #include "base/file.h"
+#include "base/memory_room.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "codecs/backend/backends.h"
@@ -86,10 +87,8 @@ Finding CheckMemory(const std::string& root) {
   const uint64_t free_bytes = NumberAfter(info, "MemAvailable:") * kKiB;
   std::string found = absl::StrCat(FormatBytes(free_bytes), " free of ",
                                    FormatBytes(NumberAfter(info, "MemTotal:") * kKiB));
-  const std::string limit = TextOf(root + "/sys/fs/cgroup/memory.max");
-  if (!limit.empty() && limit != "max") {
-    absl::StrAppend(&found, ", the container's limit is ",
-                    FormatBytes(std::strtoull(limit.c_str(), nullptr, 10)));
+  if (const MemoryRoom room = FindMemoryRoom(root); room.cgroup_limit_bytes != UINT64_MAX) {
+    absl::StrAppend(&found, ", the container's limit is ", FormatBytes(room.cgroup_limit_bytes));
   }
   return {"memory", Verdict::kOk, found, ""};
 }

@@ -33,12 +33,8 @@ absl::StatusOr<SsdBudget> ShareOut(uint64_t budget_bytes, uint64_t segment_bytes
                              ? segment_bytes
                              : std::clamp(budget_bytes / limits::kSsdSegmentsMin / kMiB * kMiB,
                                           limits::kSsdSegmentBytesMin, limits::kSsdSegmentBytesMax);
-  // Small drives are filled with small images too; of large ones the index would be too large.
-  budget.extents_max =
-      extents_max > 0
-          ? extents_max
-          : std::max(budget_bytes / 512_KiB, std::min(budget_bytes / 32_KiB, uint64_t{1} << 19));
-  budget.write_buffer_bytes = std::clamp(budget_bytes / 1024, 3_MiB, 48_MiB);
+  budget.extents_max = extents_max > 0 ? extents_max : limits::SsdImagesAuto(budget_bytes);
+  budget.write_buffer_bytes = limits::SsdWriteBufferBytes(budget_bytes);
   // Of ssd tables, logs and what compaction holds twice: measured over 10 M records.
   budget.ledger_bytes_max = 2 * budget.write_buffer_bytes + 256 * budget.extents_max;
   budget.side_bytes_max = std::min<uint64_t>(budget_bytes / 16, 1_GiB);

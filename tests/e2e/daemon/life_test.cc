@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -12,10 +13,14 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "cairn/v1/admin.grpc.pb.h"
 #include "tests/e2e/daemon/daemon_process.h"
 #include "tests/e2e/daemon/raw_client.h"
@@ -176,6 +181,53 @@ TEST(DaemonLife, FlagsThatStartNothing) {
   EXPECT_EQ(RunDaemon({"--check-config", "--host-bytes=1"}).code, 2);
   EXPECT_EQ(RunDaemon({"--nonsense"}).code, 2);
   EXPECT_THAT(RunDaemon({"--print-config", "--lanes=3"}).output, HasSubstr("lanes: \"3\"  # flag"));
+}
+
+// A memory cgroup, of version 2 or 1; not valid where none can be made.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(uint64_t limit_bytes) {
+    const std::filesystem::path root = "/sys/fs/cgroup";
+    const bool is_v1 = std::filesystem::exists(root / "memory/memory.limit_in_bytes");
+    folder_ = (is_v1 ? root / "memory" : root) / absl::StrCat("cairn-life-", ::getpid());
+    std::error_code error;
+    std::filesystem::create_directory(folder_, error);
+    std::ofstream(folder_ / (is_v1 ? "memory.limit_in_bytes" : "memory.max")) << limit_bytes;
+    std::ifstream limit(folder_ / (is_v1 ? "memory.limit_in_bytes" : "memory.max"));
+    uint64_t found = 0;
+    is_valid_ = limit >> found && found == limit_bytes;
+  }
+  ~MemoryGroup() {
+    std::error_code error;
+    std::filesystem::remove(folder_, error);
+  }
+  bool is_valid() const { return is_valid_; }
+  std::string file() const { return folder_ / "cgroup.procs"; }
+
+ private:
+  std::filesystem::path folder_;
+  bool is_valid_ = false;
+};
+
+TEST(DaemonLife, AMemoryLimitBelowWhatItTakesIsSaidBeforeTheKernelEndsIt) {
+  const MemoryGroup group(256 << 20);
+  if (!group.is_valid()) GTEST_SKIP() << "no memory cgroup can be made here";
+  const TempDir folder;
+  const auto run = [&](const std::string& flag) {
+    const std::string command =
+        absl::StrCat("echo $$ > ", group.file(), " && exec " CAIRND_PATH " --control 127.0.0.1:0 ",
+                     "--http off --socket ", folder.File("s"), " --host-bytes 512MiB ", flag);
+    const auto child = ChildProcess::Start("/bin/sh", {"-c", command}, folder.File("log"));
+    const int code = child.ok() ? (*child)->Wait(absl::Seconds(20)).value_or(-1) : -1;
+    return std::pair(code, ReadFile(folder.File("log"), 1 << 20).value_or(""));
+  };
+  const auto [code, log] = run("");
+  EXPECT_EQ(code, 1) << log;
+  EXPECT_THAT(log, HasSubstr("host-bytes 512MiB and staging-bytes 192MiB"));
+  EXPECT_THAT(log, HasSubstr(group.file().substr(0, group.file().rfind('/'))));
+  const auto [checked, said] = run("--check-config");
+  EXPECT_EQ(checked, 0) << said;
+  EXPECT_THAT(said, HasSubstr("warning: it does not start on this machine: host-bytes 512MiB"));
 }
 
 TEST(DaemonLife, AnAddressInUseIsAnError) {

@@ -54,6 +54,7 @@ TEST_F(MachineTest, HugePagesAreThoseSetAsideElseTransparentOnes) {
 TEST_F(MachineTest, MemoryIsThatOfTheMachineAndOfTheContainer) {
   Has("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB");
   EXPECT_EQ(CheckMemory(root()).found, "8GiB free of 16GiB");
+  Has("/proc/self/cgroup", "0::/\n");
   Has("/sys/fs/cgroup/memory.max", "4294967296");
   EXPECT_EQ(CheckMemory(root()).found, "8GiB free of 16GiB, the container's limit is 4GiB");
 }
