@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short name for what an engine made of a model's configuration: K and V depend on that, and not on
+the files of the weights alone (docs/formats/key.md).
+
+    revision = f"{commit}, config {identity.digest(config.to_dict(), dtype=str(config.dtype))}"
+
+Engines that share a space have equal digests. Pure Python, without an engine's packages.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping, Set
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+# Fields of a configuration, at any depth, that no K or V depends on, each with its reason. A field
+# that is not here is in the digest, known or not.
+LEFT_OUT = {
+    "_name_or_path": "where the files lie; the weights' revision names their content",
+    "name_or_path": "likewise",
+    "_commit_hash": "the commit of the file, whose fields are in the digest",
+    "transformers_version": "of the library that wrote the file, or that read it",
+    "bos_token_id": "the token that a text begins with: a block's tokens are in its key",
+    "eos_token_id": "likewise, and where generating ends",
+    "pad_token_id": "the token that fills a batch up: engines with blocks of KV fill none up",
+    "max_model_len": "of the engine: its connector adds it where the rotation depends on it",
+}
+# Kinds of models that compute with special tokens' ids, by `model_type`: there they are in the digest.
+READS_SPECIAL_TOKENS = {
+    "longcat_flash": "embeds the tokens since the last eos_token_id",
+    "moondream3": "puts bos_token_id's embedding before an image",
+    "funaudiochat": "embeds pad_token_id as zeros",
+}
+_SPECIAL_TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id"}
+
+_DEPTH_MAX = 32
+
+
+def digest(config: Any, **beside: Any) -> str:
+    """32 hexadecimal digits. Equal where all fields are equal, in whatever order, but for `LEFT_OUT`.
+
+    config: the configuration as the engine has it once overrides are applied: a mapping, or an object
+    with `to_dict()`, such as one of transformers.
+    beside: what else K and V depend on that the engine was told and the configuration does not say
+    (the dtype it computes in, quantization, …); None is a value like others.
+
+    Numbers are equal by value (1 and 1.0), lists and tuples by their entries. InvalidArgumentError
+    names a field whose value has no text that another process would give it, too, as a lambda has none.
+    """
+    config = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
+    fields = config if isinstance(config, Mapping) else vars(config)
+    left_out = set(LEFT_OUT)
+    if fields.get("model_type") in READS_SPECIAL_TOKENS:
+        left_out -= _SPECIAL_TOKENS
+    canonical = [_canonical(fields, ("config",), left_out), _canonical(beside, ("beside",), set())]
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _canonical(value: Any, place: tuple[str, ...], left_out: Set[str]) -> Any:
+    """What JSON writes in one way only. place: where it stands, for errors."""
+    if len(place) > _DEPTH_MAX:
+        raise InvalidArgumentError(f"{place[0]} is nested more than {_DEPTH_MAX} deep")
+    if isinstance(value, enum.Enum):
+        return _canonical(value.value, place, left_out)
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {
+            str(name): _canonical(field, (*place, str(name)), left_out)
+            for name, field in value.items()
+            if name not in left_out
+        }
+    if isinstance(value, (list, tuple)):
+        return [_canonical(entry, (*place, str(i)), left_out) for i, entry in enumerate(value)]
+    if isinstance(value, Set):
+        entries = [_canonical(entry, place, left_out) for entry in value]
+        return sorted(entries, key=lambda entry: json.dumps(entry, sort_keys=True))
+    return _canonical(_plain(value, place), place, left_out)
+
+
+def _plain(value: Any, place: tuple[str, ...]) -> Any:
+    """An object as what it consists of."""
+    kind = type(value)
+    if isinstance(value, type) or kind.__name__ == "function":
+        if "<" not in value.__qualname__:  # else one of many with that name
+            return f"{value.__module__}.{value.__qualname__}"
+    elif kind.__module__ == "torch" and kind.__name__ == "dtype":
+        return str(value)
+    elif callable(getattr(value, "to_dict", None)):
+        return value.to_dict()
+    elif callable(getattr(value, "tolist", None)):  # an array
+        return value.tolist()
+    elif hasattr(value, "__dict__") and not callable(value):
+        return {"": kind.__qualname__, **vars(value)}
+    raise InvalidArgumentError(
+        f"{'.'.join(place)} is {value!r}: K and V may depend on it, and it has no text that another process"
+        " would give it, too"
+    )
