@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = build/venv/bin/python
 SOURCES = $(shell git ls-files '*.h' '*.cc' '*.inl' '*.cu' '*.c')
 
-.PHONY: help deps build programs wheel image package demo demo-vllm test test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
+.PHONY: help deps build programs wheel image package demo demo-vllm test test-connectors test-engines test-ops soak bench bench-peers bench-engines quality fuzz asan tsan \
   kernels-check gpu-build gpu-check fmt tidy clean
 
 help:  ## this list
@@ -42,6 +42,9 @@ package: programs  ## a Debian package in build/deb
 
 test: deps  ## build, run all tests, then the unit tests again under ASan and UBSan
 	.ci/test $(JOBS)
+
+test-connectors: programs  ## the connectors with vLLM's, SGLang's and LMCache's own packages, without a run of an engine (ten minutes on two busy cores; first 3 GB to download, 6 GB on disk)
+	.ci/engines tests/connectors/run.py
 
 test-ops: build  ## what takes programs for containers (root), or Prometheus for ten minutes
 	.ci/ops
