@@ -40,25 +40,30 @@ _SPECIAL_TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id"}
 _DEPTH_MAX = 32
 
 
-def digest(config: Any, **beside: Any) -> str:
+def digest(*configs: Any, **beside: Any) -> str:
     """32 hexadecimal digits. Equal where all fields are equal, in whatever order, but for `LEFT_OUT`.
 
-    config: the configuration as the engine has it once overrides are applied: a mapping, or an object
-    with `to_dict()`, such as one of transformers.
+    configs: the configuration as the engine has it once overrides are applied: a mapping, or an object
+    with `to_dict()`, such as one of transformers; that of a part of the model may follow.
     beside: what else K and V depend on that the engine was told and the configuration does not say
     (the dtype it computes in, quantization, …); None is a value like others.
 
     Numbers are equal by value (1 and 1.0), lists and tuples by their entries. InvalidArgumentError
     names a field whose value has no text that another process would give it, too, as a lambda has none.
     """
+    canonical = [_configuration(config) for config in configs]
+    canonical.append(_canonical(beside, ("beside",), set()))
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _configuration(config: Any) -> Any:
     config = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
     fields = config if isinstance(config, Mapping) else vars(config)
     left_out = set(LEFT_OUT)
     if fields.get("model_type") in READS_SPECIAL_TOKENS:
         left_out -= _SPECIAL_TOKENS
-    canonical = [_canonical(fields, ("config",), left_out), _canonical(beside, ("beside",), set())]
-    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return _canonical(fields, ("config",), left_out)
 
 
 def _canonical(value: Any, place: tuple[str, ...], left_out: Set[str]) -> Any:

@@ -111,6 +111,8 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
         model="fake-model",
         hf_config=SimpleNamespace(_commit_hash="c0ffee"),
         hf_text_config=SimpleNamespace(rope_theta=10000.0),
+        dtype="torch.bfloat16",
+        max_model_len=4096,
         quantization=None,
         get_total_num_hidden_layers=lambda: total,
         get_total_num_kv_heads=lambda: HEADS,

@@ -2,8 +2,10 @@
 """Parts of the vLLM connector alone: layouts, ranks, settings, what is refused by name, staging."""
 
 import logging
+import re
 import threading
 import time
+from types import SimpleNamespace
 
 import fake_vllm
 import numpy as np
@@ -126,11 +128,112 @@ def of(extra=None, **changed):
 def test_the_space_of_a_model():
     model = of()
     group = model.spec.groups[0]
-    assert (model.spec.model, model.spec.weights_revision) == ("fake-model", "commit:c0ffee")
+    assert model.spec.model == "fake-model"
+    assert re.fullmatch("commit:c0ffee, config [0-9a-f]{32}", model.spec.weights_revision)
     assert (group.kv_heads, group.k_dim, group.rope.base) == (2, 32, 10000.0)
     assert model.geometry.ratio == 4
-    assert "awq" in of(model_config__quantization="awq").spec.weights_revision
-    assert of({"weights_revision": "mine"}).spec.weights_revision == "mine"
+    assert ", awq, " in of(model_config__quantization="awq").spec.weights_revision
+    assert of({"weights_revision": "mine"}).spec.weights_revision.startswith("mine, config ")
+
+
+def revision(extra=None, **changed):
+    return of(extra, **changed).spec.weights_revision
+
+
+def rope(**parameters):
+    return {"model_config__hf_text_config": SimpleNamespace(rope_parameters=parameters)}
+
+
+SCALED = rope(rope_type="linear", rope_theta=1e4, factor=2.0)
+LONG = rope(rope_type="longrope", rope_theta=1e4, short_factor=[1.0], long_factor=[2.0])
+LLAMA4 = SimpleNamespace(model_type="llama4_text")
+LLAMA4 = {"model_config__hf_text_config": LLAMA4}
+LLAMA4["model_config__try_get_generation_config"] = dict
+LLAMA4["model_config__override_generation_config"] = {}
+TUNED = {"model_config__override_generation_config": {"attn_temperature_tuning": True}}
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ({}, SCALED),
+        (SCALED, rope(rope_type="linear", rope_theta=1e4, factor=4.0)),
+        (SCALED, rope(rope_type="yarn", rope_theta=1e4, factor=2.0)),
+        (SCALED, rope(rope_type="dynamic", rope_theta=1e4, factor=2.0)),
+        (LONG, LONG | {"model_config__max_model_len": 131072}),
+        ({}, {"model_config__dtype": "torch.float16"}),
+        ({}, {"model_config__quantization_config": {"linear": "fp8"}}),
+        ({}, {"model_config__hf_config": SimpleNamespace(_commit_hash="c0ffee", experts=4)}),
+        ({}, {"model_config__architecture": "TransformersForCausalLM"}),
+        (LLAMA4, LLAMA4 | {"model_config__max_model_len": 131072}),
+        (LLAMA4, LLAMA4 | TUNED),
+    ],
+)
+def test_what_vllm_was_told_is_in_the_name(one, other):
+    assert revision(**one) == revision(**one) != revision(**other)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"model_config__max_model_len": 131072},
+        {"model_config__hf_text_config": SimpleNamespace(rope_theta=1e4, eos_token_id=7)},
+        {"parallel_config__pipeline_parallel_size": 2},
+        {"parallel_config__data_parallel_size": 8},
+        {"tensor": 2},
+        TUNED,
+    ],
+)
+def test_what_cannot_matter_is_not_in_the_name(same):
+    plain_text = {"model_config__hf_text_config": SimpleNamespace(rope_theta=1e4)}
+    assert of(**plain_text).spec == of(**plain_text | same).spec
+
+
+HUB = "0123456789abcdef0123456789abcdef01234567"
+ELSEWHERE = {"model_config__hf_config_path": "some/configuration"}
+
+
+@pytest.mark.parametrize(
+    "changed, weights",
+    [
+        ({"model_config__revision": HUB}, "commit:c0ffee"),
+        (ELSEWHERE | {"model_config__revision": HUB}, f"commit:{HUB}"),
+        (ELSEWHERE | {"model_config__revision": "main"}, None),
+        (ELSEWHERE, None),
+        ({"model_config__model_weights": "s3://bucket/model"}, None),
+    ],
+)
+def test_which_weights_a_hub_s_model_has(changed, weights):
+    assert revision({"weights_revision": "mine"}, **changed).startswith("mine, ")
+    if weights is None:
+        with pytest.raises(InvalidArgumentError, match="name their revision as weights_revision"):
+            of(**changed)
+    else:
+        assert revision(**changed).startswith(f"{weights}, ")
+
+
+@pytest.mark.parametrize(
+    "changed, says",
+    [
+        ({"parallel_config__decode_context_parallel_size": 2}, "decode_context_parallel_size is 2"),
+        ({"parallel_config__prefill_context_parallel_size": 2}, "split the tokens of a block"),
+        ({"parallel_config__later_parallel_size": 2}, "later_parallel_size is 2"),
+        (LONG | {"model_config__architecture": "TransformersForCausalLM"}, "rope type 'longrope'"),
+    ],
+)
+def test_what_splits_or_turns_kv_in_a_way_that_is_not_known_is_refused(changed, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        of(**changed)
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "draft_model", "dflash", "later"])
+def test_drafts_with_kv_are_refused_by_their_method(method):
+    config, cache = fake_vllm.configs({})
+    config.speculative_config = SimpleNamespace(method=method)
+    with pytest.raises(InvalidArgumentError, match=f"method '{method}' keeps the draft's KV"):
+        model_of(config, cache, Settings("127.0.0.1:1"))
+    config.speculative_config = SimpleNamespace(method="ngram")
+    assert model_of(config, cache, Settings("127.0.0.1:1")).spec == of().spec
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ from typing import Any
 from ..errors import InvalidArgumentError
 from ..keys import Group, KvGroup, Rope, SpaceSpec
 from ..transfer import Part
+from . import resolved
 from .plan import Geometry
 from .revision import revision_of
 from .settings import Settings
 
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
+_COMMIT = re.compile("[0-9a-f]{40}")
 _FULL_ATTENTION, _WINDOW = "FullAttentionSpec", "SlidingWindowSpec"
 
 
@@ -40,6 +42,7 @@ class Model:
 
 
 def model_of(vllm_config: Any, kv_cache_config: Any, settings: Settings) -> Model:
+    resolved.check(vllm_config)
     groups = kv_cache_config.kv_cache_groups
     specs = [_attention_of(group) for group in groups]
     if len(groups) > 1:
@@ -182,17 +185,29 @@ def _name_of(model: str) -> str:
 
 
 def _revision_of(vllm_config: Any, settings: Settings) -> str:
+    """Which weights, and what vLLM made of their configuration."""
     model = vllm_config.model_config
-    revision = settings.weights_revision
-    if revision is None and os.path.isdir(model.model):
-        revision = revision_of(model.model)
-    if revision is None:
-        commit = getattr(model.hf_config, "_commit_hash", None)
-        if commit is None:
-            raise InvalidArgumentError(
-                f"which weights {model.model} has is not known: name their revision as"
-                " weights_revision in kv_connector_extra_config"
-            )
-        revision = f"commit:{commit}"
+    weights = settings.weights_revision or _weights_of(model)
+    if weights is None:
+        raise InvalidArgumentError(
+            f"which weights {model.model} has is not known: name their revision as"
+            " weights_revision in kv_connector_extra_config"
+        )
     quantization = getattr(model, "quantization", None)
-    return f"{revision}, {quantization}" if quantization else revision
+    parts = [weights, quantization, f"config {resolved.digest_of(vllm_config)}"]
+    return ", ".join(part for part in parts if part)
+
+
+def _weights_of(model: Any) -> str | None:
+    """None: nothing says it. What --hf-config-path names has its own commit, and of an object store
+    only the configuration is in a folder."""
+    if getattr(model, "model_weights", ""):
+        return None
+    if os.path.isdir(model.model):
+        return revision_of(model.model)
+    commit = None
+    if not getattr(model, "hf_config_path", None):
+        commit = getattr(model.hf_config, "_commit_hash", None)
+    if commit is None and _COMMIT.fullmatch(getattr(model, "revision", None) or ""):
+        commit = model.revision
+    return commit and f"commit:{commit}"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM made of its options, where K and V depend on it: named in the space, or refused.
+
+tests/connectors/test_vllm_names.py walks every field of vLLM's configuration. Takes vLLM's objects,
+and imports nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .. import identity
+from ..errors import InvalidArgumentError
+
+# Ranks of these have other layers or heads of the same tokens, or an engine's KV of their own.
+_KNOWN_SPLITS = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+
+# Drafts that keep no KV.
+_DRAFTS_WITHOUT_KV = {"ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator"}
+
+# Rotations in which vLLM's layers read the configuration alone; longrope takes its factors by
+# --max-model-len, and of a kind that is not here nobody has looked.
+_ROPES_OF_ANY_LENGTH = {
+    "default",
+    "linear",
+    "ntk",
+    "dynamic",  # of max_position_embeddings
+    "llama3",
+    "yarn",
+    "deepseek_yarn",
+    "deepseek_llama_scaling",
+    "proportional",
+    "mllama4",
+    "bailing_mrope",
+    "openpangu",
+}
+# Rotations that the layers of Transformers change by the longest sequence that they compute with.
+_ROPES_OF_A_STEP = {"dynamic", "longrope", "su"}
+
+# Ways to read the same files; others read other weights, or make some.
+_FORMATS_OF_THE_FILES = {
+    "auto",
+    "hf",
+    "pt",
+    "safetensors",
+    "fastsafetensors",
+    "instanttensor",
+    "npcache",
+    "mistral",
+    "runai_streamer",
+}
+
+# Of what is said of media: what changes no embedding, or is in the tokens.
+_MEDIA_LEFT_OUT = {
+    "language_model_only",  # no media at all
+    "limit_per_prompt",
+    "enable_mm_embeds",  # such media have a hash of their own
+    "mm_device_do_normalize",  # the same computed elsewhere
+    "mm_processor_cache_gb",
+    "mm_processor_cache_type",
+    "mm_hasher_algorithm",  # its hashes are in the keys
+    "mm_shm_cache_max_object_size_mb",
+    "mm_encoder_only",  # then there is no KV
+    "mm_encoder_tp_mode",
+    "mm_encoder_attn_backend",
+    "mm_encoder_fp8_scale_save_path",
+    "mm_encoder_fp8_scale_save_margin",
+    "interleave_mm_strings",  # other tokens
+    "skip_mm_profiling",
+    "mm_tensor_ipc",
+    "allow_missing_mm_embeddings",
+    "mm_ipc_gpu_memory_gb",
+}
+# Of adapters: what changes no value of theirs.
+_ADAPTERS_LEFT_OUT = {
+    "max_lora_rank",
+    "max_loras",
+    "fully_sharded_loras",
+    "max_cpu_loras",
+    "default_mm_loras",  # the adapter is the request's then, and in its keys
+    "specialize_active_lora",
+    "enable_mixed_moe_lora_format",
+    "max_lora_cls_labels",
+}
+
+
+def check(vllm_config: Any) -> None:
+    """InvalidArgumentError names what splits or computes KV in a way that is not handled."""
+    parallel = vllm_config.parallel_config
+    for name, count in vars(parallel).items():
+        is_split = name.endswith("_parallel_size") and name not in _KNOWN_SPLITS
+        if is_split and isinstance(count, int) and count > 1:
+            raise InvalidArgumentError(
+                f"{name} is {count}: such ranks split the tokens of a block between them, and this"
+                f" connector takes a rank's blocks as whole: start vLLM with {name} 1, or without"
+                " this connector"
+            )
+    drafts = getattr(vllm_config, "speculative_config", None)
+    method = getattr(drafts, "method", None)
+    if drafts is not None and method not in _DRAFTS_WITHOUT_KV:
+        raise InvalidArgumentError(
+            f"speculative decoding with method {method!r} keeps the draft's KV among the model's,"
+            " whose name says nothing of the draft: this release does not handle that. Start vLLM"
+            " without --speculative-config, or with a method that keeps no KV:"
+            f" {', '.join(sorted(_DRAFTS_WITHOUT_KV))}"
+        )
+    model = vllm_config.model_config
+    turns = _ropes_of_a_step(model)
+    if turns:
+        raise InvalidArgumentError(
+            f"K turns as rope type {turns!r} says, and vLLM's Transformers backend takes that by the"
+            " longest sequence it computes with: blocks have no KV of their own. Start vLLM with"
+            " --model-impl vllm, or without this connector"
+        )
+
+
+def digest_of(vllm_config: Any) -> str:
+    """Of all that K and V depend on beside the weights, the geometry and what keys have."""
+    model = vllm_config.model_config
+    configurations = [model.hf_config]
+    if model.hf_text_config is not model.hf_config:
+        configurations.append(model.hf_text_config)
+    return identity.digest(*configurations, **dict(_beside(vllm_config)))
+
+
+def _beside(vllm_config: Any) -> Iterator[tuple[str, Any]]:
+    """What vLLM was told and the model's configuration does not say. A plain value is left out, so
+    that a release with one option more names the same spaces."""
+    model = vllm_config.model_config
+    yield "dtype", str(model.dtype)
+    yield "architecture", getattr(model, "architecture", None)
+    for name in (
+        "quantization",
+        "quantization_config",
+        "code_revision",
+        "trust_remote_code",
+        "model_class_overrides",
+        "runner_type",
+        "convert_type",
+    ):
+        value = getattr(model, name, None)
+        if value:
+            yield name, value
+    if _length_matters(model):
+        yield "max_model_len", model.max_model_len
+    if _is_tuned_by_length(model):
+        yield "attn_temperature_tuning", _temperature_tuning(model)
+    if getattr(getattr(vllm_config, "attention_config", None), "use_non_causal", False):
+        yield "use_non_causal", True
+    load = getattr(vllm_config, "load_config", None)
+    if load is not None and load.load_format not in _FORMATS_OF_THE_FILES:
+        yield "load_format", load.load_format
+        yield "model_loader_extra_config", load.model_loader_extra_config
+    yield from _told(getattr(model, "multimodal_config", None), "media", _MEDIA_LEFT_OUT)
+    yield from _told(
+        getattr(vllm_config, "lora_config", None), "adapters", _ADAPTERS_LEFT_OUT, model.dtype
+    )
+
+
+def _told(
+    options: Any, name: str, left_out: set[str], plain: Any = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What `options` has that is neither left out nor plain."""
+    told = {
+        option: value
+        for option, value in ({} if options is None else vars(options)).items()
+        if option not in left_out and value and str(value) != str(plain)
+    }
+    if told:
+        yield name, told
+
+
+def rope_types(configuration: Any) -> set[str]:
+    """How K turns in whatever layers, as a configuration's fields say it."""
+    to_dict = getattr(configuration, "to_dict", None)
+    fields = to_dict() if callable(to_dict) else vars(configuration)
+    return set(_rope_types(fields, False))
+
+
+def _rope_types(value: Any, is_rope: bool) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        return
+    for name, field in value.items():
+        if is_rope and name in ("rope_type", "type") and isinstance(field, str):
+            yield field
+        yield from _rope_types(field, is_rope or name in ("rope_parameters", "rope_scaling"))
+
+
+def _ropes_of(model: Any) -> set[str]:
+    return rope_types(model.hf_config) | rope_types(model.hf_text_config)
+
+
+def _length_matters(model: Any) -> bool:
+    return not _ropes_of(model) <= _ROPES_OF_ANY_LENGTH
+
+
+def _ropes_of_a_step(model: Any) -> str:
+    """The first of them, if Transformers' own layers compute."""
+    if not str(getattr(model, "architecture", "")).startswith("Transformers"):
+        return ""
+    return next(iter(sorted(_ropes_of(model) & _ROPES_OF_A_STEP)), "")
+
+
+def _is_tuned_by_length(model: Any) -> bool:
+    return "llama4" in str(getattr(model.hf_text_config, "model_type", ""))
+
+
+def _temperature_tuning(model: Any) -> Any:
+    """Llama 4 scales queries by position, if the options of generation say so or the length is
+    more than 32,768; vLLM writes that into the configuration of its workers alone."""
+    options = model.try_get_generation_config() | model.override_generation_config
+    return bool(options.get("attn_temperature_tuning", model.max_model_len > 32768))
