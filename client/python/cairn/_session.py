@@ -37,8 +37,7 @@ class Session:
         self._ended = threading.Event()
         self._client: Client | None = None
         self.space: Space | None = None
-        self._thread = threading.Thread(target=self._run, name="cairn-connect", daemon=True)
-        self._thread.start()
+        self._thread = self._start()
 
     @property
     def is_lossless(self) -> bool:
@@ -49,9 +48,20 @@ class Session:
         return self._client
 
     def wait(self, seconds: float) -> bool:
-        """For tests and tools: whether it is open by then."""
+        """Whether it is open by then."""
         self._thread.join(seconds)
         return self.space is not None
+
+    def move(self, spec: SpaceSpec) -> None:
+        """From here on it is of another space, and `space` is None until that is open. The caller
+        uses the one before no more."""
+        self._ended.set()
+        self._thread.join()
+        if self.space is not None:
+            self.space.close()
+        self.space, self._spec = None, spec
+        self._ended.clear()
+        self._thread = self._start()
 
     def close(self) -> None:
         self._ended.set()
@@ -59,6 +69,11 @@ class Session:
         self.space = None
         if self._client is not None and self._beside is None:
             self._client.close()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="cairn-connect", daemon=True)
+        thread.start()
+        return thread
 
     def _run(self) -> None:
         attempt, said = 0, ""
@@ -109,7 +124,8 @@ class Session:
             spec.dtype,
             spec.tokens_per_block,
             space.recipe,
-            "new, so nothing is in it: no engine of this model, weights and layout was here before"
+            "new, so nothing is in it: no engine of this model, weights, configuration and layout was"
+            " here before; what an older Cairn kept has another name, and ages out"
             if space.was_created
             else "there already",
         )

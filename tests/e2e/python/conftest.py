@@ -57,8 +57,8 @@ def make_engine(request):
     from cairn.vllm import CairnConnector
     from fake_vllm_engine import Engine
 
-    def build(extra, wait=True, **changed):
-        engine = Engine(CairnConnector, PATIENT | extra, **changed)
+    def build(extra, wait=True, connector_class=CairnConnector, **changed):
+        engine = Engine(connector_class, PATIENT | extra, **changed)
         request.addfinalizer(engine.close)
         connectors = [engine.scheduler, *(rank.connector for rank in engine.ranks)]
         assert not wait or all(one._session.wait(30) for one in connectors)

@@ -14,6 +14,7 @@ from fake_vllm import ENGINE, Request, prompt
 
 fake_vllm.install()
 
+from cairn.vllm import CairnConnector  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 STORE = 128
@@ -80,6 +81,36 @@ def test_engines_of_other_weights_meet_nothing(make_engine, settings, caplog):
         other = make_engine(settings | {"weights_revision": "other"})
     assert other.run_one("other", tokens).external == 0
     assert "weights other" in caplog.text and "new, so nothing is in it" in caplog.text
+
+
+def test_engines_that_turn_k_otherwise_meet_nothing(make_engine, settings):
+    tokens = prompt(5, 2 * STORE + 1)
+    for factor, hits in ((1.0, 0), (1.0, 2 * STORE), (4.0, 0)):
+        turned = {"rope_type": "linear", "rope_theta": 1e4, "factor": factor}
+        config = fake_vllm.SimpleNamespace(rope_parameters=turned)
+        engine = make_engine(settings, model_config__hf_text_config=config)
+        assert engine.run_one(f"factor {factor}", tokens).external == hits
+
+
+class WritesIntoItsConfiguration(CairnConnector):
+    """Of an engine whose model does so, in the worker's process, after the scheduler got its copy."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        config = vllm_config.model_config.hf_text_config = fake_vllm.SimpleNamespace(bias=False)
+        config.bias = role == "worker"
+        super().__init__(vllm_config, role, kv_cache_config)
+
+
+def test_a_worker_s_space_is_the_scheduler_s(make_engine, settings, caplog):
+    tokens = prompt(5, 2 * STORE + 1)
+    with caplog.at_level("INFO"):
+        engine = make_engine(settings, connector_class=WritesIntoItsConfiguration)
+        assert engine.run_one("cold", tokens).external == 0
+    assert "this worker's space is the scheduler's" in caplog.text
+    assert engine.run_one("again", tokens).external == 2 * STORE
+    plain = fake_vllm.SimpleNamespace(bias=False)
+    shares = make_engine(settings, model_config__hf_text_config=plain)
+    assert shares.run_one("another", tokens).external == 2 * STORE
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -41,8 +42,10 @@ CAPTURE_TRIES = 16  # requests that are put whole for each sequence that is to b
 
 
 class PlanMetadata(KVConnectorMetadata):
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    """revision: of the space that the plan's keys are of."""
+
+    def __init__(self, plan: Plan, revision: str) -> None:
+        self.plan, self.revision = plan, revision
 
 
 class LoadsEnded(KVConnectorWorkerMetadata):
@@ -125,7 +128,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
-        return PlanMetadata(self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of))
+        plan = self._decider.plan(scheduler_output.num_scheduled_tokens, blocks_of)
+        return PlanMetadata(plan, self._model.spec.weights_revision)
 
     def update_connector_output(self, connector_output: Any) -> None:
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
@@ -239,8 +243,23 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)
+        assert isinstance(connector_metadata, PlanMetadata)
+        self._follow(connector_metadata.revision)
         if self._tap is not None:
             self._tap.begin(self._plan)
+
+    def _follow(self, revision: str) -> None:
+        """The space that the scheduler names is the engine's. A worker's own name may be another
+        one, before the first step: models that vLLM builds write into the configuration."""
+        spec = self._model.spec
+        if spec.weights_revision != revision:
+            log.info("cairn: this worker's space is the scheduler's, of weights %s", revision)
+            spec = dataclasses.replace(spec, weights_revision=revision)
+            self._model = dataclasses.replace(self._model, spec=spec)
+            is_open = self._session.space is not None
+            self._session.move(spec)
+            if is_open:  # so this one is soon, and the step may load
+                self._session.wait(self._settings.load_timeout)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:
