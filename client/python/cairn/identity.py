@@ -29,11 +29,14 @@ LEFT_OUT = {
     "pad_token_id": "the token that fills a batch up: engines with blocks of KV fill none up",
     "max_model_len": "of the engine: its connector adds it where the rotation depends on it",
 }
-# Kinds of models that compute with special tokens' ids, by `model_type`: there they are in the digest.
+# Models that compute with special tokens' ids, by what their `model_type` starts with: there they are
+# in the digest.
 READS_SPECIAL_TOKENS = {
     "longcat_flash": "embeds the tokens since the last eos_token_id",
+    "qwen4_exp": "likewise",
     "moondream3": "puts bos_token_id's embedding before an image",
-    "funaudiochat": "embeds pad_token_id as zeros",
+    "funaudiochat": "embeds pad_token_id of a sound as zeros",
+    "dots3_note": "likewise",
 }
 _SPECIAL_TOKENS = {"bos_token_id", "eos_token_id", "pad_token_id"}
 
@@ -61,7 +64,7 @@ def _configuration(config: Any) -> Any:
     config = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
     fields = config if isinstance(config, Mapping) else vars(config)
     left_out = set(LEFT_OUT)
-    if fields.get("model_type") in READS_SPECIAL_TOKENS:
+    if str(fields.get("model_type")).startswith(tuple(READS_SPECIAL_TOKENS)):
         left_out -= _SPECIAL_TOKENS
     return _canonical(fields, ("config",), left_out)
 
