@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import cloudpickle
 import pytest
 import vllm.config
 from cairn import InvalidArgumentError, identity
@@ -314,6 +315,18 @@ def test_equal_options_make_equal_names(vllm_config, make_model, tmp_path):
     assert space_of(vllm_config(hf_overrides={"eos_token_id": 9, "pad_token_id": 9})) == one
     assert space_of(vllm_config(hf_overrides={"rms_norm_eps": 1e-6})) == one  # as the file says
     assert space_of(vllm_config(**WITH_ADAPTERS)) == one
+
+
+def test_a_worker_gets_the_same_name(vllm_config):
+    """In a process of its own it has a copy of the configuration."""
+    for options in ({}, WITH_ADAPTERS, {"quantization": "fp8_per_tensor"}, rope(**LONG_ROPE)):
+        config = vllm_config(**options)
+        assert space_of(cloudpickle.loads(cloudpickle.dumps(config))) == space_of(config)
+
+
+def test_ways_to_quantize_have_names_of_their_own(vllm_config):
+    ways = [None, "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"]
+    assert len({repr(space_of(vllm_config(quantization=way))) for way in ways}) == len(ways)
 
 
 @pytest.mark.parametrize("part", TABLES)

@@ -9,6 +9,7 @@ Engines that share a space have equal digests. Pure Python, without an engine's 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import hashlib
 import json
@@ -107,6 +108,9 @@ def _plain(value: Any, place: tuple[str, ...]) -> Any:
         return value.to_dict()
     elif callable(getattr(value, "tolist", None)):  # an array
         return value.tolist()
+    elif dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {"": kind.__qualname__, **{name: getattr(value, name) for name in names}}
     elif hasattr(value, "__dict__") and not callable(value):
         return {"": kind.__qualname__, **vars(value)}
     raise InvalidArgumentError(

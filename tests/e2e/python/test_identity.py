@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The digest of a configuration: equal where K and V are, however it is written."""
 
+import dataclasses
 import enum
 from types import SimpleNamespace
 
@@ -15,6 +16,12 @@ PLAIN = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     "vision_config": {"depth": 2},
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    __slots__ = ("bits",)
+    bits: int
 
 
 class Kind(enum.Enum):
@@ -62,6 +69,9 @@ def test_what_stands_beside():
     assert digest(PLAIN, dtype="fp16", heads=1) == digest(PLAIN, heads=1, dtype="fp16")
     assert digest(PLAIN, eos_token_id=1) != digest(PLAIN, eos_token_id=2)  # is not left out there
     assert digest(PLAIN | {"x": 1}) != digest(PLAIN, x=1)
+    assert digest(PLAIN, scale=Scale(8)) == digest(PLAIN, scale=Scale(8))
+    assert digest(PLAIN, scale=Scale(8)) != digest(PLAIN, scale=Scale(4))
+    assert digest(PLAIN, PLAIN) != digest(PLAIN) != digest(PLAIN, {})
 
 
 @pytest.mark.parametrize("kind", READS_SPECIAL_TOKENS)
