@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of the tests with the engines' own packages, without a run of an engine: `make test-connectors`. A
-file is of the engine that its name says (test_vllm_names.py), whose files share a process."""
+"""Of the tests with the engines' own packages, without a run of an engine: `make test-connectors`.
+A file is of the engine that its name says (test_vllm_names.py), whose files share a process."""
 
 import json
 import os

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What K and V depend on is in the name of a space, or refused when the engine starts: every field
-of vLLM's own configuration is changed. A field of a later vLLM that is in no table fails by name."""
+of vLLM's own configuration is changed. A field of a later vLLM that is in no table fails by name.
+"""
 
 import dataclasses
 import inspect
@@ -34,8 +35,8 @@ LONG_ROPE = {
 
 @dataclass(frozen=True)
 class Field:
-    """value: what it is set to in vLLM's object. options: how the engine is started, with the change
-    and without. changed: options in the place of a value."""
+    """value: what it is set to in vLLM's object. options: how the engine is started, with the
+    change and without. changed: options in the place of a value."""
 
     kind: str
     why: str = ""

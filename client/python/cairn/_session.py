@@ -124,8 +124,8 @@ class Session:
             spec.dtype,
             spec.tokens_per_block,
             space.recipe,
-            "new, so nothing is in it: no engine of this model, weights, configuration and layout was"
-            " here before; what an older Cairn kept has another name, and ages out"
+            "new, so nothing is in it: no engine of this model, weights, configuration and layout"
+            " was here before; what an older Cairn kept has another name, and ages out"
             if space.was_created
             else "there already",
         )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short name for what an engine made of a model's configuration: K and V depend on that, and not on
-the files of the weights alone (docs/formats/key.md).
+"""A short name for what an engine made of a model's configuration: K and V depend on that, and not
+on the files of the weights alone (docs/formats/key.md).
 
     revision = f"{commit}, config {identity.digest(config.to_dict(), dtype=str(config.dtype))}"
 
@@ -30,8 +30,8 @@ LEFT_OUT = {
     "pad_token_id": "the token that fills a batch up: engines with blocks of KV fill none up",
     "max_model_len": "of the engine: its connector adds it where the rotation depends on it",
 }
-# Models that compute with special tokens' ids, by what their `model_type` starts with: there they are
-# in the digest.
+# Models that compute with special tokens' ids, by what their `model_type` starts with: there they
+# are in the digest.
 READS_SPECIAL_TOKENS = {
     "longcat_flash": "embeds the tokens since the last eos_token_id",
     "qwen4_exp": "likewise",
@@ -45,15 +45,15 @@ _DEPTH_MAX = 32
 
 
 def digest(*configs: Any, **beside: Any) -> str:
-    """32 hexadecimal digits. Equal where all fields are equal, in whatever order, but for `LEFT_OUT`.
+    """32 hexadecimal digits. Equal where all fields but those of `LEFT_OUT` are, in whatever order.
 
-    configs: the configuration as the engine has it once overrides are applied: a mapping, or an object
-    with `to_dict()`, such as one of transformers; that of a part of the model may follow.
+    configs: the configuration as the engine has it once overrides are applied: a mapping, or an
+    object with `to_dict()`, such as one of transformers; that of a part of the model may follow.
     beside: what else K and V depend on that the engine was told and the configuration does not say
     (the dtype it computes in, quantization, …); None is a value like others.
 
     Numbers are equal by value (1 and 1.0), lists and tuples by their entries. InvalidArgumentError
-    names a field whose value has no text that another process would give it, too, as a lambda has none.
+    names a field whose value has no text that another process would give it, too, such as a lambda.
     """
     canonical = [_configuration(config) for config in configs]
     canonical.append(_canonical(beside, ("beside",), set()))
@@ -114,6 +114,6 @@ def _plain(value: Any, place: tuple[str, ...]) -> Any:
     elif hasattr(value, "__dict__") and not callable(value):
         return {"": kind.__qualname__, **vars(value)}
     raise InvalidArgumentError(
-        f"{'.'.join(place)} is {value!r}: K and V may depend on it, and it has no text that another process"
-        " would give it, too"
+        f"{'.'.join(place)} is {value!r}: K and V may depend on it, and it has no text that"
+        " another process would give it, too"
     )

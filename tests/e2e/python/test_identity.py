@@ -81,7 +81,7 @@ def test_special_tokens_that_a_model_computes_with(kind):
 
 
 def test_what_has_no_text_is_refused_by_name():
-    with pytest.raises(cairn.InvalidArgumentError, match="config.rope_parameters.made is <function"):
+    with pytest.raises(cairn.InvalidArgumentError, match="config.rope_parameters.made is <func"):
         digest({"rope_parameters": {"made": lambda: 0}})
     around = {}
     around["again"] = around

@@ -93,7 +93,7 @@ def test_engines_that_turn_k_otherwise_meet_nothing(make_engine, settings):
 
 
 class WritesIntoItsConfiguration(CairnConnector):
-    """Of an engine whose model does so, in the worker's process, after the scheduler got its copy."""
+    """Of an engine whose model does so, in the worker's process, when the scheduler has its copy."""
 
     def __init__(self, vllm_config, role, kv_cache_config):
         config = vllm_config.model_config.hf_text_config = fake_vllm.SimpleNamespace(bias=False)

@@ -109,8 +109,8 @@ def check(vllm_config: Any) -> None:
     turns = _ropes_of_a_step(model)
     if turns:
         raise InvalidArgumentError(
-            f"K turns as rope type {turns!r} says, and vLLM's Transformers backend takes that by the"
-            " longest sequence it computes with: blocks have no KV of their own. Start vLLM with"
+            f"K turns as rope type {turns!r} says, and vLLM's Transformers backend takes that by"
+            " the longest sequence it computes with: blocks have no KV of their own. Start vLLM with"
             " --model-impl vllm, or without this connector"
         )
 
