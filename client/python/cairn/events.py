@@ -26,6 +26,10 @@ END = (-1).to_bytes(8, "big", signed=True)  # of a replay
 MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
 WAIT_SECONDS = 0.05  # for events, then replays are answered
 SUBSCRIBER_MS = 2000  # that the first batch waits for one
+# After the start: that long each subscriber that joins is told that all is cleared. One that was there
+# before a restart has what an earlier process told, and connects again only once there is this one.
+JOINING_SECONDS = 60.0
+CLEARED = {"type": "AllBlocksCleared"}
 
 # As vLLM declares them: those that it always writes, then those that it leaves out at None.
 FIELDS = {
@@ -56,7 +60,7 @@ def low_64_bits(key: bytes) -> int:
 
 def events_of(batch: EventBatch, hash_of: Callable[[bytes], Any]) -> list[dict[str, Any]]:
     """As maps, with their `type`; blocks that follow one another in one. A reset clears all."""
-    made: list[dict[str, Any]] = [{"type": "AllBlocksCleared"}] if batch.is_reset else []
+    made: list[dict[str, Any]] = [dict(CLEARED)] if batch.is_reset else []
     before: BlockEvent | None = None
     for event in batch.events:
         if before is not None and _goes_on(before, event):
@@ -118,6 +122,7 @@ class Bridge:
         self._hash_of, self._form = hash_of, form
         self._sent: deque[tuple[int, bytes]] = deque(maxlen=BATCHES_KEPT)
         self._next = 0
+        self._began = time.monotonic()
 
     def step(self, watch: EventWatch) -> None:
         try:
@@ -125,10 +130,20 @@ class Bridge:
         except UnavailableError:
             time.sleep(WAIT_SECONDS)  # a reset follows, if anything is missed
             batch = None
+        is_young = time.monotonic() - self._began < JOINING_SECONDS
+        if self._has_joined() and is_young and not (batch is not None and batch.is_reset):
+            self._publish([CLEARED])
         if batch is not None and (batch.is_reset or batch.events):
             self._publish(events_of(batch, self._hash_of))
         while self._replayer is not None and self._replayer.poll(0):
             self._replay(self._replayer.recv_multipart())
+
+    def _has_joined(self) -> bool:
+        """Whether somebody subscribed since it was asked last."""
+        has_joined = False
+        while self._publisher.poll(0):
+            has_joined |= self._publisher.recv().startswith(b"\1")
+        return has_joined
 
     def _publish(self, events: Iterable[dict[str, Any]]) -> None:
         import msgspec
@@ -166,9 +181,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with zmq.Context() as context, connect(given.control, tenant=given.tenant) as client:
-        kind = zmq.XPUB if given.connect else zmq.PUB  # an XPUB hears of subscribers
-        with context.socket(kind) as publisher, context.socket(zmq.ROUTER) as router:
+        with context.socket(zmq.XPUB) as publisher, context.socket(zmq.ROUTER) as router:
             publisher.set_hwm(HIGH_WATER_MARK)
+            publisher.setsockopt(zmq.XPUB_VERBOSE, 1)  # it hears of each subscriber
             publisher.linger = router.linger = 0
             (publisher.connect if given.connect else publisher.bind)(given.zmq)
             if given.replay is not None:

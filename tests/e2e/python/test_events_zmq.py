@@ -93,6 +93,31 @@ def put(space, keys):
         space.put(key, k, v, parent=keys[i - 1] if i else None, first_position=i * TOKENS)
 
 
+def test_a_subscriber_from_before_a_restart_hears_the_first_word(daemon, tmp_path):
+    """It connects again a moment after the publisher has spoken."""
+    address = f"ipc://{tmp_path}/publish"
+    command = [sys.executable, "-m", "cairn.events", "--control", daemon.control, "--zmq", address]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "client" / "python")}
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.subscribe(b"")
+        subscriber.connect(address)
+        for _ in range(2):
+            process = subprocess.Popen(command, env=environment)
+            try:
+                ((_, _, payload),) = receive(subscriber, 1)
+                assert msgspec.msgpack.decode(payload, type=Batch).events == [AllBlocksCleared()]
+                with context.socket(zmq.SUB) as another:  # of the same topic
+                    another.subscribe(b"")
+                    another.connect(address)
+                    receive(another, 1)
+                    receive(subscriber, 1)
+            finally:
+                process.terminate()
+                assert process.wait(10) == 0
+            while subscriber.poll(100):  # what is still on its way
+                subscriber.recv_multipart()
+
+
 def until_removed(subscriber, decode):
     """Decoded events of all batches up to the first that says that a block is gone."""
     numbers, events = [], []
