@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from .errors import InvalidArgumentError
@@ -48,36 +48,50 @@ class StoreSettings:
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
-    """A `kind` of what is `given` in the option `where`. InvalidArgumentError names what is unknown,
-    missing, or of the wrong type or range. Numbers are above 0, seconds at most 60."""
+    """A `kind` of what is `given` in the option `where`. InvalidArgumentError names the field that is
+    unknown, missing, or of the wrong type or range, its value, and what is expected."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(f"{where} is {given!r}, expected names with values")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(given) - set(fields))
-    if unknown:
-        raise InvalidArgumentError(
-            f"{where} has {unknown[0]!r}, expected some of {', '.join(fields)}"
-        )
+    for name, value in given.items():
+        if name not in fields:
+            raise InvalidArgumentError(
+                f"{where} has {name!r} ({value!r}), expected some of {', '.join(fields)}"
+            )
     for name, field in fields.items():
-        if field.default is dataclasses.MISSING and not given.get(name):
+        is_missing = given.get(name) is None or given[name] == ""
+        if field.default is dataclasses.MISSING and is_missing:
             raise InvalidArgumentError(f"{where} has no {name!r}, {field.metadata['meaning']}")
-    settings = kind(**given)
-    for name, field in fields.items():
-        _check(where, name, str(field.type), getattr(settings, name))
-    return settings
+        if name in given:
+            _check(where, name, str(field.type), given[name])
+    return kind(**given)
 
 
 def _check(where: str, name: str, kind: str, value: Any) -> None:
-    if value is None and "None" in kind:
+    optional = " | None"
+    if value is None and kind.endswith(optional):
         return
-    wanted: Any = str
-    if kind == "int":
-        wanted = int
-    elif kind == "float":
-        wanted = (int, float)
-    elif kind == "bool":
-        wanted = bool
-    is_right = isinstance(value, wanted) and isinstance(value, bool) == (kind == "bool")
-    if not is_right or (kind == "float" and not 0 < value <= 60) or (kind == "int" and value <= 0):
-        raise InvalidArgumentError(
-            f"{where}: {name} is {value!r}, expected {kind}"
-            + (" above 0 and at most 60" if kind == "float" else "")
-        )
+    is_right, expected = _KINDS[kind.removesuffix(optional)]
+    if not is_right(value):
+        raise InvalidArgumentError(f"{where}: {name} is {value!r}, expected {expected}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 60
+
+
+# Of each type of a field: whether a value is right, and what an error says is expected.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "str, a text in quotes"),
+    "bool": (lambda value: isinstance(value, bool), "bool, true or false"),
+    "int": (_is_count, "int above 0"),
+    "float": (_is_seconds, "float above 0 and at most 60, in seconds"),
+    "Sequence[int]": (
+        lambda value: isinstance(value, (list, tuple)) and all(map(_is_count, value)),
+        "a list of int above 0",
+    ),
+}

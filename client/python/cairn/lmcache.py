@@ -7,10 +7,15 @@
 LMCache does not say how KV lies in what it stores: its objects are bytes, and kept as they are. Its
 keys do not say which weights or which layout they are of: that is what `weights_revision` is for.
 Nothing of LMCache is imported here.
+
+Objects of one length are a space. Keys do not say a length, and LMCache asks what is there before it
+has memory for it: so the last length of each model, rank and group is kept in the store, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import os
 import threading
@@ -19,59 +24,53 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ._settings import StoreSettings, settings_of
 from .client import Client, connect
-from .errors import DeadlineExceededError, Error, InvalidArgumentError
+from .errors import DeadlineExceededError, Error
 from .keys import Group
 from .space import Space
 from .transfer import Get, Put
 
 _TOKENS = 16  # of a block: of no meaning for bytes
+_OBJECTS, _NOTES = "lmcache", "lmcache lengths"  # models of spaces: of objects, of their lengths
+_NOTE_BYTES = 16
+_NOTES_MAX = 64  # lengths that a model, rank and group had, one after the other
+_NOTE_SECONDS = 60  # after which a length that is in use is noted again
 
 log = logging.getLogger("cairn.lmcache")
 
 Completion = tuple[int, bool, str, "list[bool] | None"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings(StoreSettings):
+    """weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
+    the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
+    task, from its submission on. object_bytes: lengths to look for where the store does not say
+    which length a model's objects have."""
+
+    connections: int = 4
+    timeout: float = 10.0  # seconds
+    object_bytes: Sequence[int] = ()
+
+
 class CairnL2:
     """What LMCache's adapter calls. Every task ends, with a result per key: what fails is a miss, or
-    is not stored. A daemon that is away is asked again at the next task.
+    is not stored. A daemon that is away is asked again at the next task."""
 
-    weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
-    the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
-    task, in seconds from its submission on. object_bytes: lengths of objects that earlier processes
-    may have stored; those that this process stores or loads it learns by itself.
-    """
-
-    def __init__(
-        self,
-        control: str,
-        weights_revision: str,
-        *,
-        data: str | None = None,
-        tenant: str = "default",
-        connections: int = 4,
-        region_bytes: int = 0,
-        timeout: float = 10.0,
-        object_bytes: Sequence[int] = (),
-    ) -> None:
-        if not weights_revision or not isinstance(weights_revision, str):
-            raise InvalidArgumentError("weights_revision is what tells engines' weights apart")
-        self._control, self._revision = control, weights_revision
-        self._options = {
-            "data": data,
-            "tenant": tenant,
-            "connections": connections,
-            "region_bytes": region_bytes,
-            "client_name": "lmcache",
-        }
-        self._timeout = timeout
-        self._parts = connections
-        self._pool = ThreadPoolExecutor(connections, "cairn-lmcache")
+    def __init__(self, **adapter_params: Any) -> None:
+        """adapter_params: the fields of Settings. InvalidArgumentError names one that is wrong."""
+        settings = settings_of(Settings, "adapter_params", adapter_params)
+        self._settings = settings
+        self._pool = ThreadPoolExecutor(settings.connections, "cairn-lmcache")
         self._event = os.eventfd(0, os.EFD_NONBLOCK)
         self._opening = threading.Lock()  # held while a session or a space is opened
         self._lock = threading.Lock()  # of all below; never held for a call to the daemon
         self._client: Client | None = None
-        self._spaces: dict[int, Space | None] = dict.fromkeys(object_bytes)
+        self._spaces: dict[tuple[str, int], Space] = {}
+        # Lengths of objects by model, rank and group.
+        self._used: dict[str, list[int]] = {}
+        self._noted: dict[str, tuple[int, float]] = {}  # which was noted, and when
         self._done: list[Completion] = []
         self._last_task = 0
         log.warning("cairn: LMCache's objects are kept as they are: recipes do not apply to bytes")
@@ -125,9 +124,9 @@ class CairnL2:
         with self._lock:
             self._last_task += 1
             task = _Task(
-                self._last_task, len(items), gives_results, time.monotonic() + self._timeout
+                self._last_task, len(items), gives_results, time.monotonic() + self._settings.timeout
             )
-        parts = _cut(items, part_count or self._parts)
+        parts = _cut(items, part_count or self._settings.connections)
         task.parts_left = max(1, len(parts))
         for first, part in parts or [(0, [])]:
             self._pool.submit(self._run, task, run, first, part)
@@ -163,6 +162,8 @@ class CairnL2:
         for result in results:
             if result.error is not None:
                 raise result.error
+        for kind, object_bytes in {_kind_of(key): view.nbytes for key, view in items}.items():
+            self._note(kind, object_bytes, deadline)
         return [True] * len(items)
 
     def _get(self, items: list[tuple[str, memoryview]], deadline: float) -> list[bool]:
@@ -177,8 +178,9 @@ class CairnL2:
     ) -> list[Any]:
         """What came of each object. Those of one length are in one space."""
         places: dict[int, list[int]] = {}
-        for i, (_, view) in enumerate(items):
+        for i, (key, view) in enumerate(items):
             places.setdefault(view.nbytes, []).append(i)
+            self._use(_kind_of(key), view.nbytes)
         results: list[Any] = [None] * len(items)
         for object_bytes, of in places.items():
             space = self._space(object_bytes, deadline)
@@ -189,59 +191,133 @@ class CairnL2:
         return results
 
     def _exists(self, keys: list[str], deadline: float) -> list[bool]:
+        """Of the length that objects of the keys' model had last: LMCache has memory for no other."""
         found = [False] * len(keys)
-        for space in self._known_spaces(deadline):
-            there = space.contains([_key(space, key) for key in keys], timeout=_left(deadline))
-            found = [a or b for a, b in zip(found, there, strict=True)]
+        for kind, places in _by_kind(keys).items():
+            known = self._used_lengths(kind) or self._noted_lengths(kind, deadline)
+            for object_bytes in known[-1:] or self._settings.object_bytes:
+                space = self._space(object_bytes, deadline)
+                wanted = [_key(space, keys[i]) for i in places]
+                there = space.contains(wanted, timeout=_left(deadline))
+                for i, is_there in zip(places, there, strict=True):
+                    found[i] = found[i] or is_there
         return found
 
     def _delete(self, keys: list[str], deadline: float) -> list[bool]:
         deleted = [False] * len(keys)
-        for space in self._known_spaces(deadline):
-            wanted = [_key(space, key) for key in keys]
-            there = space.contains(wanted, timeout=_left(deadline))
-            space.delete(wanted, timeout=_left(deadline))
-            deleted = [a or b for a, b in zip(deleted, there, strict=True)]
+        for kind, places in _by_kind(keys).items():
+            known = (*self._used_lengths(kind), *self._noted_lengths(kind, deadline))
+            for object_bytes in {*known, *self._settings.object_bytes}:
+                space = self._space(object_bytes, deadline)
+                wanted = [_key(space, keys[i]) for i in places]
+                there = space.contains(wanted, timeout=_left(deadline))
+                space.delete(wanted, timeout=_left(deadline))
+                for i, is_there in zip(places, there, strict=True):
+                    deleted[i] = deleted[i] or is_there
         return deleted
+
+    # ------------------------------------------------------------------------------ of lengths
+
+    def _use(self, kind: str, object_bytes: int) -> None:
+        with self._lock:
+            used = self._used.setdefault(kind, [])
+            if object_bytes in used:
+                used.remove(object_bytes)
+            used.append(object_bytes)
+
+    def _used_lengths(self, kind: str) -> list[int]:
+        """By this process, the last at the end."""
+        with self._lock:
+            return list(self._used.get(kind, ()))
+
+    def _noted_lengths(self, kind: str, deadline: float) -> list[int]:
+        """By any process, in the order in which they were noted."""
+        space = self._open(_NOTES, _NOTE_BYTES, deadline)
+        keys = _note_keys(space, kind)
+        count = space.match(keys, lease=False, timeout=_left(deadline)).block_count
+        notes = [bytearray(_NOTE_BYTES) for _ in range(count)]
+        gets = [Get(key, source=note) for key, note in zip(keys, notes, strict=False)]
+        results = space.get_batch(gets, timeout=_left(deadline)) if gets else []
+        there = itertools.takewhile(lambda pair: bool(pair[0]), zip(results, notes, strict=True))
+        return [int.from_bytes(note, "little") for _, note in there]
+
+    def _note(self, kind: str, object_bytes: int, deadline: float) -> None:
+        """Keeps the length of objects that are stored now for processes that come later. Now and then
+        again, so that what is in use stays in the store."""
+        with self._lock:
+            noted, at = self._noted.get(kind, (0, 0.0))
+            if noted == object_bytes and time.monotonic() - at < _NOTE_SECONDS:
+                return
+            self._noted[kind] = object_bytes, time.monotonic()
+        try:
+            self._append_note(kind, object_bytes, deadline)
+        except Error as error:  # the objects are stored all the same
+            log.warning("cairn: the length of %s's objects is not kept: %s", kind, error)
+
+    def _append_note(self, kind: str, object_bytes: int, deadline: float) -> None:
+        space = self._open(_NOTES, _NOTE_BYTES, deadline)
+        keys = _note_keys(space, kind)
+        while True:  # ends: others have put a note meanwhile, and there are so many at most
+            noted = self._noted_lengths(kind, deadline)
+            if noted[-1:] == [object_bytes] or len(noted) == len(keys):
+                return
+            at = len(noted)
+            put = Put(
+                keys[at],
+                source=bytearray(object_bytes.to_bytes(_NOTE_BYTES, "little")),
+                parent=keys[at - 1] if at else None,
+                first_position=at * _TOKENS,
+            )
+            result = space.put_batch([put], timeout=_left(deadline))[0]
+            if result.error is not None:
+                raise result.error
 
     # ------------------------------------------------------------------------------- of spaces
 
-    def _known_spaces(self, deadline: float) -> list[Space]:
-        with self._lock:
-            counts = list(self._spaces)
-        return [self._space(count, deadline) for count in counts]
-
     def _space(self, object_bytes: int, deadline: float) -> Space:
+        return self._open(_OBJECTS, object_bytes, deadline)
+
+    def _open(self, model: str, state_bytes: int, deadline: float) -> Space:
         with self._lock:
-            space = self._spaces.get(object_bytes)
+            space = self._spaces.get((model, state_bytes))
         if space is not None:
             return space
         if not self._opening.acquire(timeout=_left(deadline)):
-            raise DeadlineExceededError(f"no session with cairnd at {self._control} in time")
+            control = self._settings.control
+            raise DeadlineExceededError(f"no session with cairnd at {control} in time")
         try:
-            return self._open(object_bytes, deadline)
+            return self._open_first(model, state_bytes, deadline)
         finally:
             self._opening.release()
 
-    def _open(self, object_bytes: int, deadline: float) -> Space:
+    def _open_first(self, model: str, state_bytes: int, deadline: float) -> Space:
+        settings = self._settings
         with self._lock:
-            client, space = self._client, self._spaces.get(object_bytes)
+            client, space = self._client, self._spaces.get((model, state_bytes))
         if space is not None:
             return space
         if client is None:
-            client = connect(self._control, **self._options, timeout=_left(deadline))
+            client = connect(
+                settings.control,
+                data=settings.data,
+                tenant=settings.tenant,
+                connections=settings.connections,
+                region_bytes=settings.region_bytes,
+                client_name="lmcache",
+                timeout=_left(deadline),
+            )
             with self._lock:
                 self._client = client
         space = client.open_space(
-            "lmcache",
-            self._revision,
-            [Group("state", 1, state_bytes=object_bytes)],
+            model,
+            settings.weights_revision,
+            [Group("state", 1, state_bytes=state_bytes)],
             tokens_per_block=_TOKENS,
             recipe="raw",
             timeout=_left(deadline),
         )
         with self._lock:
-            self._spaces[object_bytes] = space
+            self._spaces[model, state_bytes] = space
         return space
 
 
@@ -263,6 +339,23 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise DeadlineExceededError("the task's time is over")
     return min(left, 60.0)
+
+
+def _kind_of(key: str) -> str:
+    """Model, rank and group of `model@rank@group@hash` or `model@rank@group@hash@salt`."""
+    return "@".join(key.split("@")[:3])
+
+
+def _by_kind(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The places of keys."""
+    places: dict[str, list[int]] = {}
+    for i, key in enumerate(keys):
+        places.setdefault(_kind_of(key), []).append(i)
+    return places
+
+
+def _note_keys(space: Space, kind: str) -> list[bytes]:
+    return [_key(space, f"{i} {kind}") for i in range(_NOTES_MAX)]
 
 
 def _key(space: Space, name: str) -> bytes:

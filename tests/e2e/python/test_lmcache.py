@@ -7,6 +7,7 @@ import select
 import pytest
 from cairn import InvalidArgumentError
 from cairn.lmcache import CairnL2
+from daemon import Daemon
 
 OBJECT = 1 << 20
 
@@ -55,14 +56,48 @@ def test_objects_come_back(client):
     assert targets[0] == given[0] and targets[2] == given[4]
 
 
-def test_lengths_are_apart(client, parameters):
-    keys = names(2)
-    given = bytes_of(1) + bytes_of(1, 4096)
+def test_what_is_there_is_of_the_length_that_a_model_had_last(client, parameters):
+    """For LMCache has memory for objects of that length only."""
+    keys, others = names(2), [f"other{name}" for name in names(1)]
+    assert wait(client, client.submit_batch_set(keys[:1], bytes_of(1)))[0]
+    assert wait(client, client.submit_batch_set(others, bytes_of(1)))[0]
+    assert wait(client, client.submit_batch_set(keys[1:], bytes_of(1, 4096)))[0]
+    asked = [*keys, *others]
+    assert wait(client, client.submit_batch_exists(asked))[2] == [False, True, True]
+    target = [memoryview(bytearray(OBJECT))]  # as LMCache with the layout of before
+    assert wait(client, client.submit_batch_get(keys[:1], target))[2] == [True]
+    assert wait(client, client.submit_batch_exists(asked))[2] == [True, False, True]
+    # Objects of every length go.
+    assert wait(client, client.submit_batch_delete(asked))[2] == [True, True, True]
+
+
+def test_a_process_finds_what_earlier_ones_stored(client, parameters):
+    keys, given = names(3), bytes_of(3)
+    assert wait(client, client.submit_batch_set(keys[:1], bytes_of(1, 8192)))[0]
     assert wait(client, client.submit_batch_set(keys, given))[0]
-    assert wait(client, client.submit_batch_exists(keys))[2] == [True, True]
-    other = CairnL2(**parameters, object_bytes=[4096])  # of another process, which knows one of them
-    assert wait(other, other.submit_batch_exists(keys))[2] == [False, True]
-    other.close()
+    client.close()
+    later = CairnL2(**parameters)
+    assert wait(later, later.submit_batch_exists([*keys, *names(1, 77)]))[2] == [True] * 3 + [False]
+    assert wait(later, later.submit_batch_delete(keys[:1]))[2] == [True]
+    later.close()
+    # Of a store from before lengths were kept, the setting says them.
+    told = CairnL2(**parameters, object_bytes=[4096, OBJECT])
+    told._noted_lengths = lambda kind, deadline: []
+    assert wait(told, told.submit_batch_exists(keys))[2] == [False, True, True]
+    told.close()
+
+
+def test_lengths_outlive_the_daemon(bin_dir, tmp_path):
+    """As objects on the SSD tier do."""
+    keys, given = names(2), bytes_of(2)
+    for is_first in (True, False):
+        with Daemon(bin_dir, "local", tmp_path, "64MiB", f"{tmp_path}/ssd=256MiB") as daemon:
+            own = CairnL2(control=daemon.control, data=daemon.data, weights_revision="r")
+            if is_first:
+                assert wait(own, own.submit_batch_set(keys, given))[0]
+            else:
+                assert wait(own, own.submit_batch_exists(keys)) == (True, "", [True, True])
+            own.close()
 
 
 def test_deleted_objects_are_gone(client):
@@ -81,7 +116,7 @@ def test_other_weights_are_apart(client, parameters):
 
 
 def test_without_a_daemon_every_task_ends():
-    client = CairnL2("127.0.0.1:1", "r1", timeout=1.0, object_bytes=[OBJECT])
+    client = CairnL2(control="127.0.0.1:1", weights_revision="r1", timeout=1.0)
     for submit, *more in (
         (client.submit_batch_set, bytes_of(1)),
         (client.submit_batch_get, bytes_of(1)),
@@ -93,6 +128,26 @@ def test_without_a_daemon_every_task_ends():
     client.close()
 
 
-def test_weights_have_to_be_named():
-    with pytest.raises(InvalidArgumentError, match="weights_revision"):
-        CairnL2("127.0.0.1:1", "")
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"control": "127.0.0.1:1"}, "adapter_params has no 'weights_revision', which tells apart"),
+        ({"weights_revision": "r"}, "adapter_params has no 'control', the address"),
+        ({"weights_revision": ""}, "no 'weights_revision'"),
+        ({"weights_revision": 7}, "weights_revision is 7, expected str"),
+        ({"colour": 1}, "'colour' .1., expected some of control"),
+        ({"connections": 0}, "connections is 0, expected int above 0"),
+        ({"connections": "4"}, "connections is '4', expected int"),
+        ({"timeout": 61}, "timeout is 61, expected float above 0 and at most 60, in seconds"),
+        ({"timeout": True}, "timeout is True, expected float"),
+        ({"object_bytes": 4096}, "object_bytes is 4096, expected a list of int above 0"),
+        ({"object_bytes": [4096, -1]}, r"object_bytes is \[4096, -1\], expected a list"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(given, named):
+    whole = {"control": "127.0.0.1:1", "weights_revision": "r"}
+    missing = {"control": "weights_revision", "weights_revision": "control"}
+    if given in ({"control": "127.0.0.1:1"}, {"weights_revision": "r"}):
+        whole.pop(missing[next(iter(given))])
+    with pytest.raises(InvalidArgumentError, match=named):
+        CairnL2(**(whole | given))
