@@ -6,6 +6,7 @@ SGLang there is the package alone, beside vLLM's torch.
 
 import argparse
 import importlib
+import json
 import os
 import pathlib
 import sys
@@ -19,6 +20,7 @@ for path in ("client/python", "client/examples/demo", "client/examples/vllm", "t
     sys.path.insert(0, str(ROOT / path))
 
 MEM_CACHE = "sglang.srt.mem_cache"
+UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 LAYERS, HEADS, DIM, PAGE, PAGES = 3, 2, 64, 32, 5
 
@@ -39,6 +41,23 @@ def use_package(folder):
             sys.modules[error.name] = absent
             print(f"       | without {error.name}", flush=True)
     raise SystemExit("SGLang's pools cannot be imported")
+
+
+def published(folder):
+    """A context in which SGLang's process has a configuration, as its scheduler has."""
+    fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": DIM}
+    fields |= {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": HEADS}
+    fields |= {"num_hidden_layers": LAYERS, "max_position_embeddings": 4096, "vocab_size": 1000}
+    (folder / "config.json").write_text(json.dumps(fields))
+    for _ in range(20):
+        try:
+            importlib.import_module("sglang.srt.server_args")
+            context = importlib.import_module("sglang.srt.runtime_context").get_context()
+            importlib.import_module(UPDATER)
+            return context.override_server_args(model_path=str(folder))
+        except ModuleNotFoundError as error:
+            sys.modules[error.name] = MagicMock(__path__=[], __spec__=None)
+    raise SystemExit("SGLang's configuration cannot be imported")
 
 
 def pool_of(module, layout, dtype):
@@ -168,7 +187,8 @@ def main():
     importlib.import_module(f"{MEM_CACHE}.pool_host.base").HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
     check = Checks()
     with tempfile.TemporaryDirectory(prefix="cairn-sglang-") as folder:
-        with Daemon(bin_dir, "local", pathlib.Path(folder), "64MiB") as daemon:
+        folder = pathlib.Path(folder)
+        with published(folder), Daemon(bin_dir, "local", folder, "64MiB") as daemon:
             for layout in LAYOUTS:
                 check_layout(check, module, daemon, layout, torch.bfloat16)
             check_layout(check, module, daemon, "page_first", torch.float8_e4m3fn)

@@ -158,6 +158,10 @@ class OpaquePages:
             raise InvalidArgumentError(f"{self.reason}, and its pages are not all that it holds")
         rank = "" if is_of_all_ranks else f", rank {config.tp_rank} of {config.tp_size}"
         rank += f", stage {config.pp_rank} of {config.pp_size}"
+        if (first := getattr(pool, "start_layer", None)) is not None:
+            rank += f", layers from {first}"  # stages may be cut elsewhere, and be as long
+        if (layers := getattr(pool, "layer_num", None)) is not None:
+            rank += f", {layers} in all"
         revision += f", {kind} {pool.layout} {pool.dtype}{rank}"
         group = Group("state", 1, state_bytes=count)
         self.spec = SpaceSpec(

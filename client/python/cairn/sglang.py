@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +18,11 @@ from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
+from . import _sglang_server
 from ._session import Session
 from ._settings import StoreSettings, settings_of
 from ._sglang_pages import ANCHOR, KnownPages, OpaquePages, pages_of
+from ._sglang_weights import WEIGHTS
 from .errors import Error, InvalidArgumentError
 from .space import Space
 from .transfer import Get, Put
@@ -28,6 +31,9 @@ _OPTION = "--hicache-storage-backend-extra-config"
 _SGLANG_S = ("backend_name", "module_path", "class_name", "interface_v1")  # in the same option
 
 _ALL_PAGES, _TRAILING_PAGES = "all_pages", "trailing_pages"  # what a prefix needs of a pool
+_GROUPS = "block_groups"  # pages in another form, which SGLang asks for beside, and never waits for
+
+Names = Callable[[Sequence[str]], list[bytes]]  # SGLang's names of pages as keys
 
 log = logging.getLogger("cairn.sglang")
 
@@ -54,12 +60,18 @@ class CairnHiCache(HiCacheStorage):
     pools of their own, and here in spaces of their own."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
+        _sglang_server.check_page_names()
         given = storage_config.extra_config or {}
         ours = {name: value for name, value in given.items() if name not in _SGLANG_S}
         self._settings = settings_of(Settings, _OPTION, ours)
+        server = _sglang_server.Server()
+        server.check_splits()
+        self._revision = f"{self._settings.weights_revision}, {server.revision()}"
+        WEIGHTS.listen()
         self._config = storage_config
         self._pools: dict[str, _Pool] = {}  # by SGLang's name; the anchor comes first
         self._said = ""
+        self._refused: set[tuple[str, str]] = set()  # pools and policies
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Before all that follows."""
@@ -76,7 +88,7 @@ class CairnHiCache(HiCacheStorage):
     def _register(self, host: Any, name: str) -> None:
         settings = self._settings
         try:
-            pages = pages_of(host, self._config, settings.weights_revision, name)
+            pages = pages_of(host, self._config, self._revision, name)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"SGLang's pool {name!r}: {error}") from error
         if pages.reason:
@@ -118,10 +130,10 @@ class CairnHiCache(HiCacheStorage):
         found: dict[Any, int] = {ANCHOR: count} if count else {}
         lengths = list(range(1, count + 1))  # of prefixes that may be restored
         for transfer in pool_transfers or ():
-            there = self._contains(transfer.name, keys[:count])
-            good = _restorable(there, transfer)
-            if good is None:  # another form of the same pages, which nothing waits for
+            if not self._knows(transfer):
+                lengths = lengths if _policy_of(transfer) == _GROUPS else []
                 continue
+            good = _restorable(self._contains(transfer.name, keys[:count]), transfer)
             if good:
                 found[transfer.name] = max(good)
             lengths = [length for length in lengths if length in good]
@@ -131,6 +143,8 @@ class CairnHiCache(HiCacheStorage):
         deadline = time.monotonic() + self._settings.timeout
         return {
             one.name: self._load(one.name, one.keys or [], one.host_indices, _left(deadline))
+            if self._knows(one)
+            else [False] * len(one.keys or [])
             for one in transfers
         }
 
@@ -139,17 +153,31 @@ class CairnHiCache(HiCacheStorage):
         before = getattr(extra_info, "prefix_keys", None) or []
         results = {}
         for one in transfers:
+            if not self._knows(one):
+                results[one.name] = [False] * len(one.keys or [])
+                continue
             # Of a window's pages those before it may be nowhere.
-            has_all = getattr(one.hit_policy, "value", one.hit_policy) == _ALL_PAGES
+            has_all = _policy_of(one) == _ALL_PAGES
             results[one.name] = self._store(
                 one.name, one.keys or [], one.host_indices, before, has_all, _left(deadline)
             )
         return results
 
+    def _knows(self, transfer: Any) -> bool:
+        """Whether Cairn understands what a prefix needs of a pool. Its name is said if not."""
+        policy = _policy_of(transfer)
+        if policy in (_ALL_PAGES, _TRAILING_PAGES):
+            return True
+        refused = (str(getattr(transfer.name, "value", transfer.name)), str(policy))
+        if refused not in self._refused:
+            self._refused.add(refused)
+            log.warning("cairn: pool %s: policy %s is not known: nothing of it is kept", *refused)
+        return False
+
     def _load(self, name: str, keys: list[str], host_indices: Any, timeout: float) -> list[bool]:
-        def load(space: Space, pool: _Pool) -> list[bool]:
+        def load(space: Space, pool: _Pool, names: Names) -> list[bool]:
             places = _places(pool, keys, host_indices)
-            return pool.pages.load(space, _keys(space, keys), places, timeout)
+            return pool.pages.load(space, names(keys), places, timeout)
 
         return self._run("load", load, [False] * len(keys), name)
 
@@ -164,13 +192,13 @@ class CairnHiCache(HiCacheStorage):
     ) -> list[bool]:
         """before: keys of the pages before them. is_chained: these are in the pool, too."""
 
-        def store(space: Space, pool: _Pool) -> list[bool]:
+        def store(space: Space, pool: _Pool, names: Names) -> list[bool]:
             return pool.pages.store(
                 space,
-                _keys(space, keys),
+                names(keys),
                 _places(pool, keys, host_indices),
                 timeout,
-                parent=_keys(space, before[-1:])[0] if before and is_chained else None,
+                parent=names(before[-1:])[0] if before and is_chained else None,
                 first_position=len(before) * pool.pages.spec.tokens_per_block,
                 is_derived=self._is_derived,
             )
@@ -178,8 +206,8 @@ class CairnHiCache(HiCacheStorage):
         return self._run("store", store, [False] * len(keys), name)
 
     def _contains(self, name: str, keys: list[str]) -> list[bool]:
-        def look_up(space: Space, pool: _Pool) -> list[bool]:
-            return list(space.contains(_keys(space, keys), timeout=self._settings.timeout))
+        def look_up(space: Space, pool: _Pool, names: Names) -> list[bool]:
+            return list(space.contains(names(keys), timeout=self._settings.timeout))
 
         return self._run("look-up", look_up, [False] * len(keys), name) if keys else []
 
@@ -188,9 +216,9 @@ class CairnHiCache(HiCacheStorage):
     def batch_get(
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> list[Any]:
-        def load(space: Space, pool: _Pool) -> list[Any]:
+        def load(space: Space, pool: _Pool, names: Names) -> list[Any]:
             pages = pool.pages
-            named = zip(_keys(space, keys), target_locations, strict=True)
+            named = zip(names(keys), target_locations, strict=True)
             gets = [Get(key, part=pages.part, **pages.arrays(page)) for key, page in named]
             results = space.get_batch(gets, timeout=self._settings.timeout)
             return [
@@ -207,11 +235,11 @@ class CairnHiCache(HiCacheStorage):
         target_locations: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        def store(space: Space, pool: _Pool) -> bool:
+        def store(space: Space, pool: _Pool, names: Names) -> bool:
             pages = pool.pages
             puts = [
                 Put(key, part=pages.part, is_derived=self._is_derived, **pages.arrays(page))
-                for key, page in zip(_keys(space, keys), values, strict=True)
+                for key, page in zip(names(keys), values, strict=True)
             ]
             results = space.put_batch(puts, timeout=self._settings.timeout)
             return all(result.error is None for result in results)
@@ -235,10 +263,9 @@ class CairnHiCache(HiCacheStorage):
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many of them, from the first on, this rank can load."""
 
-        def look_up(space: Space, pool: _Pool) -> int:
-            wanted, part = _keys(space, keys), pool.pages.part
-            timeout = self._settings.timeout
-            return space.match(wanted, part=part, lease=False, timeout=timeout).block_count
+        def look_up(space: Space, pool: _Pool, names: Names) -> int:
+            part, timeout = pool.pages.part, self._settings.timeout
+            return space.match(names(keys), part=part, lease=False, timeout=timeout).block_count
 
         return self._run("look-up", look_up, 0)
 
@@ -247,10 +274,11 @@ class CairnHiCache(HiCacheStorage):
 
     def clear(self) -> None:
         """Every page of this model, weights and layout, of all engines that share them."""
-        for name in self._pools:
-            self._run("clear", self._forget, None, name)
+        for name, pool in self._pools.items():
+            if pool.session.space is not None:
+                self._call("clear", functools.partial(self._forget, pool.session.space), None)
 
-    def _forget(self, space: Space, pool: _Pool) -> None:
+    def _forget(self, space: Space) -> None:
         space.invalidate(timeout=self._settings.timeout)
 
     @property
@@ -263,21 +291,35 @@ class CairnHiCache(HiCacheStorage):
     def _run(
         self,
         what: str,
-        call: Callable[[Space, _Pool], Any],
+        call: Callable[[Space, _Pool, Names], Any],
         otherwise: Any,
         name: str = ANCHOR,
     ) -> Any:
-        """What `call` answers, or `otherwise`: there is no daemon, no such pool, or it fails."""
+        """What `call` answers, or `otherwise`: there is no daemon, no such pool, no version of the
+        weights, or it fails."""
         pool = self._pools.get(str(getattr(name, "value", name)))
         space = None if pool is None else pool.session.space
         if pool is None or space is None:
             return otherwise
+        version = WEIGHTS.version()
+        if version is None:
+            self._say(
+                "weights",
+                "cairn: the weights were updated and have no weight_version of their own: nothing is"
+                " loaded or stored until an update, or /update_weight_version, names one",
+            )
+            return otherwise
+        names = functools.partial(_keys, space, version)
+        return self._call(what, lambda: call(space, pool, names), otherwise)
+
+    def _call(self, what: str, call: Callable[[], Any], otherwise: Any) -> Any:
         try:
-            answer = call(space, pool)
+            answer = call()
         except Error as error:
-            if type(error).__name__ != self._said:  # not once a page while the daemon is away
-                log.warning("cairn: a %s failed, SGLang goes on without: %s", what, error)
-            self._said = type(error).__name__
+            self._say(
+                type(error).__name__,
+                f"cairn: a {what} failed, SGLang goes on without: {error}",
+            )
             return otherwise
         except Exception:  # whatever it is, SGLang's thread has to live
             log.exception("cairn: a %s failed, SGLang goes on without", what)
@@ -285,9 +327,17 @@ class CairnHiCache(HiCacheStorage):
         self._said = ""
         return answer
 
+    def _say(self, kind: str, text: str) -> None:
+        """Once, and again after something went well: not once a page while the daemon is away."""
+        if kind != self._said:
+            log.warning("%s", text)
+        self._said = kind
 
-def _keys(space: Space, names: Sequence[str]) -> list[bytes]:
-    return [space.opaque_key(name.encode()) for name in names]
+
+def _keys(space: Space, version: str, names: Sequence[str]) -> list[bytes]:
+    """version: of the weights, where it is not the space's."""
+    before = f"weights {version}, " if version else ""
+    return [space.opaque_key((before + name).encode()) for name in names]
 
 
 def _places(pool: _Pool, keys: Sequence[str], host_indices: Any) -> list[int]:
@@ -301,12 +351,14 @@ def _places(pool: _Pool, keys: Sequence[str], host_indices: Any) -> list[int]:
     return [place // count for place in host_indices[::count].tolist()] if keys else []
 
 
-def _restorable(there: list[bool], transfer: Any) -> set[int] | None:
-    """Lengths of prefixes for which a pool has what is needed of `there`. None: nothing is."""
-    policy = getattr(transfer.hit_policy, "value", transfer.hit_policy)
-    if policy not in (_ALL_PAGES, _TRAILING_PAGES):
-        return None
-    window = len(there) if policy == _ALL_PAGES else max(1, len(transfer.keys or ()))
+def _policy_of(transfer: Any) -> Any:
+    return getattr(transfer.hit_policy, "value", transfer.hit_policy)
+
+
+def _restorable(there: list[bool], transfer: Any) -> set[int]:
+    """Lengths of prefixes for which a pool has what is needed of `there`."""
+    is_all = _policy_of(transfer) == _ALL_PAGES
+    window = len(there) if is_all else max(1, len(transfer.keys or ()))
     lengths = range(1, len(there) + 1)
     return {length for length in lengths if all(there[max(0, length - window) : length])}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for SGLang 0.5.23: the base class that its backends have, and pools of host memory with
-the attributes, the layouts and the methods that were read of the real ones, in numpy. The check
-against the installed package is tests/engines/sglang_contract.py."""
+the attributes, the layouts and the methods that were read of the real ones, in numpy. Checks against
+the installed package: tests/connectors, and tests/engines/sglang_contract.py."""
 
 import abc
 import dataclasses
@@ -53,12 +53,121 @@ def transfer(name, pool, keys, pages, policy="all_pages"):
     return SimpleNamespace(name=name, keys=keys, host_indices=indices, hit_policy=policy)
 
 
+class WeightUpdater:
+    """Where SGLang's runner changes its weights."""
+
+    def update_weights_from_disk(self, model_path):
+        return True, "Succeeded to update model weights."
+
+    def load_weights_from_distributed(self, weights):
+        return True, "Success"
+
+    def update_weights_from_tensor(self, named_tensors):
+        return True, "Success"
+
+    def update_weights_from_ipc(self, recv_req):
+        return True, "Success"
+
+    def begin_weight_update(self):
+        pass
+
+    def end_weight_update(self, *, run_post_load):
+        pass
+
+
+@dataclasses.dataclass
+class ServerArgs:
+    """A few of the settings of each namespace, with SGLang's defaults."""
+
+    model_path: str = "fake-model"
+    revision: str | None = None
+    quantization_param_path: str | None = None
+    kv_cache_dtype: str = "auto"
+    tp_size: int = 1
+    dcp_size: int = 1
+    enable_kv_cache_sharding: bool = False
+    lora_paths: list | None = None
+    lora_target_modules: list | None = None
+    attention_backend: str = "triton"
+    mamba_ssm_dtype: str | None = None
+    weight_version: str = "default"
+
+
+_NAMESPACES = {
+    "model": ("model_path", "revision", "quantization_param_path", "kv_cache_dtype"),
+    "parallel": ("tp_size", "dcp_size", "enable_kv_cache_sharding"),
+    "lora": ("lora_paths", "lora_target_modules"),
+    "exec.kernel": ("attention_backend",),
+    "exec.mamba": ("mamba_ssm_dtype",),
+    "serving": ("weight_version",),
+}
+
+
+class ModelConfig:
+    def __init__(self, **changed):
+        fields = {"hidden_size": 256, "rope_scaling": None, "architectures": ["FakeForCausalLM"]}
+        self.hf_config = SimpleNamespace(**(fields | changed))
+        self.dtype, self.quantization, self.context_len = "torch.bfloat16", None, 4096
+
+
+class Runtime:
+    """SGLang's runtime_context, which a process has one of."""
+
+    def __init__(self):
+        self.publish()
+
+    def publish(self, config=None, **changed):
+        """What the server of the tests runs with from now on."""
+        self.server, self.model = ServerArgs(**changed), config or ModelConfig()
+
+    def bag(self, top):
+        made = SimpleNamespace()
+        for place, names in _NAMESPACES.items():
+            if place.split(".")[0] == top:
+                at = made
+                for part in place.split(".")[1:]:
+                    at.__dict__.setdefault(part, SimpleNamespace())
+                    at = getattr(at, part)
+                for name in names:
+                    setattr(at, name, getattr(self.server, name))
+        return made
+
+
+RUNTIME = Runtime()
+
+
+def storage_namespace_seed(extra_key, cache_salt):
+    return None if (extra_key, cache_salt) == (None, None) else repr((extra_key, cache_salt))
+
+
 def install():
-    """Puts the module where `import sglang…` finds it."""
-    install_modules({"sglang.srt.mem_cache.hicache_storage": MEMBERS})
+    """Puts the modules where `import sglang…` finds them."""
+    install_modules(MEMBERS)
 
 
-MEMBERS = {"HiCacheStorage": HiCacheStorage, "PoolTransferResult": PoolTransferResult}
+_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
+MEMBERS = {
+    "sglang.version": {"__version__": "0.5.23"},
+    "sglang.srt.mem_cache.hicache_storage": {
+        "HiCacheStorage": HiCacheStorage,
+        "PoolTransferResult": PoolTransferResult,
+    },
+    "sglang.srt.mem_cache.utils": {"storage_namespace_seed": storage_namespace_seed},
+    "sglang.srt.runtime_context": {
+        "get_server_args": lambda: RUNTIME.server,
+        "process_model_config": lambda: RUNTIME.model,
+        "get_context": lambda: SimpleNamespace(config_bag=RUNTIME.bag),
+        "get_parallel": lambda: RUNTIME.bag("parallel"),
+        "get_serving": lambda: RUNTIME.bag("serving"),
+    },
+    "sglang.srt.arg_groups.arg_utils": {
+        "namespace_of": lambda kind: {
+            name: place for place, names in _NAMESPACES.items() for name in names
+        },
+        "record_fields": dataclasses.fields,
+    },
+    _UPDATER: {"WeightUpdater": WeightUpdater},
+}
 
 
 def config(extra, **changed):

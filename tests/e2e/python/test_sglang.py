@@ -3,6 +3,7 @@
 
 import itertools
 import logging
+import sys
 
 import fake_sglang
 import numpy as np
@@ -18,13 +19,22 @@ from fake_sglang import (
 
 fake_sglang.install()
 
-from cairn import InvalidArgumentError  # noqa: E402
+from cairn import FailedPreconditionError, InvalidArgumentError  # noqa: E402
+from cairn import _sglang_weights as weights  # noqa: E402
 from cairn._sglang_pages import pages_of  # noqa: E402
 from cairn.sglang import CairnHiCache  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 _chains = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def server():
+    """SGLang's configuration, as it was at the end."""
+    yield fake_sglang.RUNTIME
+    fake_sglang.RUNTIME.publish()
+    weights.WEIGHTS._before = None
 
 
 @pytest.fixture
@@ -196,6 +206,130 @@ def test_other_weights_are_apart(make):
     assert make(pool, {"weights_revision": "other"}).batch_exists(keys) == 0
 
 
+def revision_with(settings, server, model=None, **changed):
+    """What names a space where the server runs with this."""
+    server.publish(model, **changed)
+    return CairnHiCache(config(settings), {})._revision
+
+
+def test_what_the_server_was_told_is_in_the_name(settings, server, tmp_path):
+    first = revision_with(settings, server)
+    assert first.startswith(settings["weights_revision"]) and ", config " in first
+    scaled = fake_sglang.ModelConfig(rope_scaling={"rope_type": "linear", "factor": 4})
+    longer = fake_sglang.ModelConfig()
+    longer.context_len = 8192
+    half = fake_sglang.ModelConfig()
+    half.dtype = "torch.float16"
+    scales = tmp_path / "scales.json"
+    scales.write_text("{1}")
+    named = [
+        first,
+        revision_with(settings, server, scaled),
+        revision_with(settings, server, longer),
+        revision_with(settings, server, half),
+        revision_with(settings, server, revision="v2"),
+        revision_with(settings, server, kv_cache_dtype="fp8_e5m2"),
+        revision_with(settings, server, mamba_ssm_dtype="bfloat16"),
+        revision_with(settings, server, quantization_param_path=str(scales)),
+    ]
+    scales.write_text("{2}")
+    named.append(revision_with(settings, server, quantization_param_path=str(scales)))
+    assert len(set(named)) == len(named)
+    # Where the weights lie and which kernels run makes no other pages.
+    for changed in ({"model_path": "/elsewhere"}, {"attention_backend": "fa3"}, {"tp_size": 4}):
+        assert revision_with(settings, server, **changed) == first
+
+
+def test_adapters_of_the_start_are_told_by_their_files(settings, server, tmp_path):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"one")
+    adapter = fake_sglang.SimpleNamespace(lora_name="a", lora_path=str(tmp_path))
+    first = revision_with(settings, server, lora_paths=[adapter])
+    assert first == revision_with(settings, server, lora_paths=[adapter])
+    assert first != revision_with(settings, server)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"two")
+    assert first != revision_with(settings, server, lora_paths=[adapter])
+    adapter.lora_path = "nobody/has-this-adapter"
+    with pytest.raises(InvalidArgumentError, match="--lora-paths: 'nobody/has-this-adapter'"):
+        revision_with(settings, server, lora_paths=[adapter])
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"dcp_size": 2}, "--dcp-size is 2: .* Leave it at 1"),
+        ({"enable_kv_cache_sharding": True}, "--enable-kv-cache-sharding is True"),
+    ],
+)
+def test_splits_that_are_not_known_are_refused(settings, server, changed, named):
+    with pytest.raises(InvalidArgumentError, match=named):
+        revision_with(settings, server, **changed)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("sglang.version", "__version__", "0.5.19"),
+        ("sglang.version", "__version__", "0.4.9.post2"),
+        ("sglang.srt.mem_cache.utils", "storage_namespace_seed", lambda extra, salt: salt),
+        ("sglang.srt.mem_cache.utils", "storage_namespace_seed", None),
+    ],
+)
+def test_versions_that_name_pages_by_tokens_alone_are_refused(
+    settings, monkeypatch, path, name, value
+):
+    if value is None:
+        monkeypatch.delattr(sys.modules[path], name)
+    else:
+        monkeypatch.setattr(sys.modules[path], name, value)
+    wanted = "adapters and salts would share them. Install SGLang 0.5.20 or newer"
+    with pytest.raises(FailedPreconditionError, match=wanted):
+        CairnHiCache(config(settings), {})
+
+
+def test_versions_of_a_checkout_are_judged_by_what_they_do(settings, monkeypatch):
+    monkeypatch.setattr(sys.modules["sglang.version"], "__version__", "0.0.0.dev0")
+    CairnHiCache(config(settings), {}).close()
+
+
+def test_a_configuration_that_cannot_be_read_is_refused(settings, monkeypatch):
+    monkeypatch.delattr(sys.modules["sglang.srt.runtime_context"], "process_model_config")
+    with pytest.raises(FailedPreconditionError, match="configuration.* cannot be read"):
+        CairnHiCache(config(settings), {})
+
+
+def test_weights_that_are_updated_are_others(make, server, caplog):
+    pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
+    backend, updater = make(pool), fake_sglang.WeightUpdater()
+    places = tokens_of(pool, [0, 1])
+    assert backend.batch_set_v1(keys, places) == [True, True]
+    assert updater.update_weights_from_disk("elsewhere")[0]
+    for _ in range(2):  # nothing names these
+        assert backend.batch_exists(keys) == 0
+        assert backend.batch_set_v1(keys, places) == [False, False]
+        assert backend.batch_get_v1(keys, places) == [False, False]
+    assert caplog.text.count("no weight_version of their own") == 1
+    server.server.weight_version = "step 2"
+    assert backend.batch_exists(keys) == 0
+    assert backend.batch_set_v1(keys, places) == [True, True]
+    # Steps of one update, in which SGLang names the version with the first.
+    updater.begin_weight_update()
+    updater.update_weights_from_tensor([])
+    server.server.weight_version = "step 3"
+    assert backend.batch_exists(keys) == 0 and backend.batch_set_v1(keys, places) == [False] * 2
+    updater.update_weights_from_tensor([])
+    updater.end_weight_update(run_post_load=False)
+    assert backend.batch_exists(keys) == 0 and backend.batch_set_v1(keys, places) == [True] * 2
+    # Another process, which began with those of step 2.
+    weights.WEIGHTS._before, server.server.weight_version = None, "step 2"
+    assert make(MHATokenToKVPoolHost("layer_first")).batch_exists(keys) == 2
+
+
+def test_updates_that_nobody_hears_of_are_refused(settings, monkeypatch):
+    monkeypatch.delattr(fake_sglang.WeightUpdater, "update_weights_from_ipc")
+    with pytest.raises(FailedPreconditionError, match="WeightUpdater has no update_weights_from_ipc"):
+        CairnHiCache(config(settings), {})
+
+
 def test_clear_forgets_all_pages(make):
     pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
     backend = make(pool)
@@ -222,7 +356,7 @@ def test_a_daemon_that_goes_is_a_miss_and_comes_back(bin_dir, tmp_path, caplog):
     pool, keys = MHATokenToKVPoolHost("layer_first"), names(2)
     with Daemon(bin_dir, "local", tmp_path, "64MiB") as daemon:
         given = {"control": daemon.control, "data": daemon.data, "weights_revision": "r"}
-        backend = CairnHiCache(config(given | {"timeout": 1.0}), {})
+        backend = CairnHiCache(config(given | {"timeout": 3.0}), {})
         backend.register_mem_pool_host(pool)
         assert backend._session.wait(10)
         assert backend.batch_set_v1(keys, tokens_of(pool, [0, 1])) == [True, True]
@@ -238,7 +372,7 @@ def test_what_cannot_be_kept_is_refused_by_name(make, settings):
         ({"control": None}, "no 'control', the address"),
         ({"weights_revision": ""}, "no 'weights_revision', which tells apart"),
         ({"timeout": 0}, "timeout is 0, expected float above 0"),
-        ({"colour": 1}, "'colour', expected some of control"),
+        ({"colour": 1}, "'colour' .1., expected some of control"),
     ):
         with pytest.raises(InvalidArgumentError, match=named):
             CairnHiCache(config(settings | extra), {})
@@ -319,6 +453,26 @@ def test_each_pool_has_pages_of_its_own(make):
     for name, places in {"swa": [(0, 2), (1, 0)], "mamba": [(5, 1)]}.items():
         for given, got in places:
             assert np.array_equal(first.page(name, given), second.page(name, got))
+
+
+def test_policies_that_are_not_known_are_refused_by_name(make, caplog):
+    keys, one = names(2), Hybrid(make, seed=3)
+    one.backend.batch_set_v1(keys, tokens_of(one.pools["kv"], range(2)))
+    new = one.of("indexer", keys, [0, 1], "odd_pages")
+    for _ in range(2):
+        found = one.backend.batch_exists_v2(keys, [new])
+        assert (found.kv_hit_pages, found.extra_pool_hit_pages) == (0, {"kv": 2})
+    assert one.backend.batch_set_v2([new]) == {"indexer": [False, False]}
+    assert one.backend.batch_get_v2([new]) == {"indexer": [False, False]}
+    assert caplog.text.count("pool indexer: policy odd_pages is not known") == 1
+
+
+def test_stages_of_bytes_that_are_cut_elsewhere_are_apart(settings):
+    def spec(first):
+        stages = config(settings, pp_size=3, pp_rank=1)
+        return pages_of(SomeNewPoolHost("layer_first", start_layer=first), stages, "r").spec
+
+    assert spec(3) != spec(4) and spec(3) == spec(3)
 
 
 def test_a_prefix_is_as_long_as_each_pool_lets_it_be(make):

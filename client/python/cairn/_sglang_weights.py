@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether SGLang's process still has the weights that its pages are named by.
+
+SGLang replaces weights in a running process (`/update_weights_from_disk`, …), drops what it keeps in
+device and host memory, and tells its third level nothing: names stay, and what is under them is of
+the weights before. So this module listens where SGLang's runner changes weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .errors import FailedPreconditionError
+
+_PATH = "sglang.srt.model_executor.model_runner_components.weight_updater"
+_KIND = "WeightUpdater"
+_CHANGES = (
+    "update_weights_from_disk",
+    "load_weights_from_distributed",
+    "update_weights_from_tensor",
+    "update_weights_from_ipc",
+)
+_BEGINS, _ENDS = "begin_weight_update", "end_weight_update"  # around changes of many steps
+_HEARD = "_cairn_listens"
+_FIRST = "default"  # SGLang's weight_version where nobody named one
+
+
+class Weights:
+    """Thread-safe: SGLang's scheduler changes weights, its threads for storage ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changes, self._is_between = 0, False  # that run; that a change of steps has begun
+        self._before: str | None = None  # SGLang's weight_version when they last changed
+
+    def listen(self) -> None:
+        """Once a process. FailedPreconditionError: this SGLang changes weights where nobody hears."""
+        try:
+            kind = getattr(importlib.import_module(_PATH), _KIND)
+            absent = [name for name in (*_CHANGES, _BEGINS, _ENDS) if not hasattr(kind, name)]
+        except (ImportError, AttributeError) as error:
+            raise _unheard(f"there is no {_PATH}.{_KIND}") from error
+        if absent:
+            raise _unheard(f"{_PATH}.{_KIND} has no {absent[0]}")
+        if getattr(kind, _HEARD, None) is self:
+            return
+        for name in _CHANGES:
+            _wrap(kind, name, self._begin, self._end)
+        _wrap(kind, _BEGINS, self._open, None)
+        _wrap(kind, _ENDS, None, self._close)
+        setattr(kind, _HEARD, self)
+
+    def version(self) -> str | None:
+        """What names of pages begin with: nothing for the weights of the start, unless SGLang was
+        given a `weight_version`. None: the weights have changed and have no version of their own."""
+        now = _version()
+        with self._lock:
+            if self._changes or self._is_between or now == self._before:
+                return None
+        return "" if now == _FIRST else now
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._is_between:
+                self._before = _version()
+            self._changes += 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._changes -= 1
+
+    def _open(self) -> None:
+        with self._lock:
+            if not self._is_between:
+                self._before = _version()
+            self._is_between = True
+
+    def _close(self) -> None:
+        with self._lock:
+            self._is_between = False
+
+
+WEIGHTS = Weights()  # of this process
+
+
+def _version() -> str:
+    from sglang.srt import runtime_context
+
+    return str(runtime_context.get_serving().weight_version)
+
+
+def _wrap(
+    kind: Any, name: str, before: Callable[[], None] | None, after: Callable[[], None] | None
+) -> None:
+    inner = getattr(kind, name)
+
+    @functools.wraps(inner)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if before is not None:
+            before()
+        try:
+            return inner(*arguments, **named)
+        finally:
+            if after is not None:
+                after()
+
+    setattr(kind, name, call)
+
+
+def _unheard(why: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"updates of SGLang's weights cannot be seen, after which pages would be named by others: {why}."
+        " Cairn was tried with SGLang 0.5.23"
+    )
