@@ -8,6 +8,7 @@ is asked for its pages one by one, and these are bytes.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ _AXES = {
     "page_first_direct": "plthd",
     "page_head": "phtld",
 }
+_REVISION_BYTES_MAX = 256  # proto/block_key.h
 _STATE_TOKENS = 16  # of a block of the space, which has to have some
 _KV, _LATENT = "MHATokenToKVPoolHost", "MLATokenToKVPoolHost"
 
@@ -89,7 +91,9 @@ class KnownPages:
             self._part = Part(heads=range(rank_first, rank_first + heads))
             group = KvGroup(layers, heads * config.tp_size, pool.head_dim)
         dtype = _DTYPES[str(pool.dtype)]
-        self.spec = SpaceSpec(config.model_name or "", revision, (group,), dtype, pool.page_size)
+        self.spec = SpaceSpec(
+            config.model_name or "", _short(revision), (group,), dtype, pool.page_size
+        )
         self._cache = self._describe(is_latent)
 
     def _describe(self, is_latent: bool) -> paged.PagedCache:
@@ -142,7 +146,7 @@ class KnownPages:
 
 
 class OpaquePages:
-    """Pages as the pool hands them out. They are told apart by all that a page's bytes depend on."""
+    """Pages as the pool hands them out, told apart by all that a page's bytes depend on."""
 
     part = Part()
 
@@ -166,7 +170,7 @@ class OpaquePages:
         group = Group("state", 1, state_bytes=count)
         self.spec = SpaceSpec(
             config.model_name or "",
-            revision,
+            _short(revision),
             (group,),
             # A page of states has one place, whatever tokens it stands for.
             tokens_per_block=_STATE_TOKENS if pool.page_size == 1 else pool.page_size,
@@ -211,6 +215,15 @@ class OpaquePages:
 
     def arrays(self, page: Any) -> dict[str, Any]:
         return {"source": _as_bytes(page)}
+
+
+def _short(revision: str) -> str:
+    """As long as a revision may be: what is over stands as a digest of the whole."""
+    if len(revision.encode()) <= _REVISION_BYTES_MAX:
+        return revision
+    digest = hashlib.sha256(revision.encode()).hexdigest()[:32]
+    begin = revision.encode()[: _REVISION_BYTES_MAX - 1 - len(digest)].decode(errors="ignore")
+    return f"{begin} {digest}"
 
 
 def _as_bytes(page: Any) -> Any:

@@ -326,7 +326,7 @@ def test_weights_that_are_updated_are_others(make, server, caplog):
 
 def test_updates_that_nobody_hears_of_are_refused(settings, monkeypatch):
     monkeypatch.delattr(fake_sglang.WeightUpdater, "update_weights_from_ipc")
-    with pytest.raises(FailedPreconditionError, match="WeightUpdater has no update_weights_from_ipc"):
+    with pytest.raises(FailedPreconditionError, match="Updater has no update_weights_from_ipc"):
         CairnHiCache(config(settings), {})
 
 
@@ -465,6 +465,16 @@ def test_policies_that_are_not_known_are_refused_by_name(make, caplog):
     assert one.backend.batch_set_v2([new]) == {"indexer": [False, False]}
     assert one.backend.batch_get_v2([new]) == {"indexer": [False, False]}
     assert caplog.text.count("pool indexer: policy odd_pages is not known") == 1
+
+
+def test_long_revisions_are_cut_to_what_a_space_may_have(make):
+    """Of all that a revision says, what is over counts as well."""
+    keys, long = names(1), "r" * 250
+    first = SomeNewPoolHost("layer_first")
+    assert make(first, {"weights_revision": long}, tp_size=2).batch_set_v1(keys, tokens_of(first, [0]))
+    same, other = SomeNewPoolHost("layer_first"), SomeNewPoolHost("layer_first", start_layer=3)
+    assert make(same, {"weights_revision": long}, tp_size=2).batch_exists(keys) == 1
+    assert make(other, {"weights_revision": long}, tp_size=2).batch_exists(keys) == 0
 
 
 def test_stages_of_bytes_that_are_cut_elsewhere_are_apart(settings):
