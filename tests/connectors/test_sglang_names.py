@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages are named by under the installed SGLang: its own chains of hashes, its configuration as
-it resolves it, its updates of weights, its factory of backends."""
+"""What pages are named by under the installed SGLang: its own chains of hashes, its configuration
+as it resolves it, its updates of weights, its factory of backends."""
 
 import hashlib
 import importlib
@@ -193,7 +193,7 @@ def test_lists_name_what_this_version_has(publish):
     assert set(server._COUNTED) <= set(places)
     assert {places.get(name) for name in server._LEFT_OUT} == {"model"}
     assert {places.get(name) for name in server._KNOWN_SPLITS} == {"parallel"}
-    assert set(server._ADAPTERS) <= set(places)
+    assert {places.get(name) for name in (server._ADAPTERS, *server._OF_ADAPTERS)} == {"lora"}
 
 
 def test_updates_of_weights_are_heard(publish):

@@ -48,8 +48,8 @@ class StoreSettings:
 
 
 def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
-    """A `kind` of what is `given` in the option `where`. InvalidArgumentError names the field that is
-    unknown, missing, or of the wrong type or range, its value, and what is expected."""
+    """A `kind` of what is `given` in the option `where`. InvalidArgumentError names the field that
+    is unknown, missing, or of the wrong type or range, its value, and what is expected."""
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(f"{where} is {given!r}, expected names with values")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang's server says of itself: what K and V depend on beside the weights, which the revision of
-a space has to name, and what Cairn refuses to start with. Read once, when a backend is made.
+"""What SGLang's server says of itself: what K and V depend on beside the weights, which the revision
+of a space has to name, and what Cairn refuses to start with. Read once, when a backend is made.
 
 SGLang names a page by tokens, adapter and salt. All else is told here, or the page is another's.
 """
@@ -44,8 +44,8 @@ _LEFT_OUT = {
     "weight_cache_socket": "likewise",
     "weight_cache_timeout": "likewise",
 }
-# Of the others, what changes K, V or a state by more than another GPU's rounding does, or what a pool
-# holds. One that this SGLang does not have is passed over.
+# Of the others, what changes K, V or a state by more than another GPU's rounding does, or what a
+# pool holds. One that this SGLang does not have is passed over.
 _COUNTED = (
     # How layers compute.
     "dllm_algorithm",
@@ -143,7 +143,8 @@ _KNOWN_SPLITS = {
     "nnodes": "likewise",
     "node_rank": "likewise",
 }
-_ADAPTERS = ("lora_paths", "lora_target_modules", "experts_shared_outer_loras", "lora_strict_loading")
+_ADAPTERS = "lora_paths"
+_OF_ADAPTERS = ("lora_target_modules", "experts_shared_outer_loras", "lora_strict_loading")
 
 
 def check_page_names() -> None:
@@ -199,8 +200,8 @@ class Server:
             given, default = getattr(self._given, name, None), self._fields[name].default
             if given != default or self._value(name) != default:
                 raise InvalidArgumentError(
-                    f"SGLang's {_flag(name)} is {self._value(name)!r}: Cairn does not know how pages"
-                    f" are split by it. Leave it at {default!r}"
+                    f"SGLang's {_flag(name)} is {self._value(name)!r}: Cairn does not know how"
+                    f" pages are split by it. Leave it at {default!r}"
                 )
 
     def revision(self) -> str:
@@ -229,7 +230,10 @@ class Server:
         top, *below = self._places[name].split(".")
         context = self._context
         try:
-            at = context.get_parallel() if top == "parallel" else context.get_context().config_bag(top)
+            if top == "parallel":
+                at = context.get_parallel()
+            else:
+                at = context.get_context().config_bag(top)
             for one in below:
                 at = getattr(at, one)
             return getattr(at, name)
@@ -238,13 +242,13 @@ class Server:
 
     def _adapters(self) -> str:
         """Of adapters given at the start. SGLang names them by name and path, which say nothing of
-        what is in them; those that are loaded later it names at random, so that nobody shares them."""
-        if "lora_paths" not in self._places or not self._value("lora_paths"):
+        what is in them; those that are loaded later it names at random: nobody shares them."""
+        adapters = self._value(_ADAPTERS) if _ADAPTERS in self._places else None
+        if not adapters:
             return ""
-        how = {name: self._value(name) for name in _ADAPTERS[1:] if name in self._places}
+        how = {name: self._value(name) for name in _OF_ADAPTERS if name in self._places}
         files = {
-            f"{one.lora_name}\0{one.lora_path}": _files_of(one.lora_path)
-            for one in self._value("lora_paths")
+            f"{one.lora_name}\0{one.lora_path}": _files_of(one.lora_path) for one in adapters
         }
         return identity.digest(files, how=how)[:16]
 
@@ -272,8 +276,8 @@ def _files_of(path: str) -> dict[str, str]:
             folder = snapshot_download(path, local_files_only=True)
         except Exception as error:
             raise InvalidArgumentError(
-                f"--lora-paths: {path!r} is neither a folder of this machine nor in the hub's cache:"
-                " what is in it cannot be told. Give the folder that it lies in"
+                f"--lora-paths: {path!r} is neither a folder of this machine nor in the hub's"
+                " cache: what is in it cannot be told. Give the folder that it lies in"
             ) from error
     return {
         one.name: _digest_of_file(one.path)

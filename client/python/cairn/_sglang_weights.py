@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether SGLang's process still has the weights that its pages are named by.
 
-SGLang replaces weights in a running process (`/update_weights_from_disk`, …), drops what it keeps in
-device and host memory, and tells its third level nothing: names stay, and what is under them is of
-the weights before. So this module listens where SGLang's runner changes weights.
+SGLang replaces weights in a running process (`/update_weights_from_disk`, …), drops what it keeps
+in device and host memory, and tells its third level nothing: names stay, and what is under them is
+of the weights before. So this module listens where SGLang's runner changes weights.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Weights:
         self._before: str | None = None  # SGLang's weight_version when they last changed
 
     def listen(self) -> None:
-        """Once a process. FailedPreconditionError: this SGLang changes weights where nobody hears."""
+        """Once a process. FailedPreconditionError: this SGLang changes weights unheard."""
         try:
             kind = getattr(importlib.import_module(_PATH), _KIND)
             absent = [name for name in (*_CHANGES, _BEGINS, _ENDS) if not hasattr(kind, name)]
@@ -56,7 +56,7 @@ class Weights:
 
     def version(self) -> str | None:
         """What names of pages begin with: nothing for the weights of the start, unless SGLang was
-        given a `weight_version`. None: the weights have changed and have no version of their own."""
+        given a `weight_version`. None: the weights changed and have no version of their own."""
         now = _version()
         with self._lock:
             if self._changes or self._is_between or now == self._before:
@@ -113,6 +113,6 @@ def _wrap(
 
 def _unheard(why: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"updates of SGLang's weights cannot be seen, after which pages would be named by others: {why}."
-        " Cairn was tried with SGLang 0.5.23"
+        "updates of SGLang's weights cannot be seen, after which pages would be named by others:"
+        f" {why}. Cairn was tried with SGLang 0.5.23"
     )

@@ -26,8 +26,8 @@ END = (-1).to_bytes(8, "big", signed=True)  # of a replay
 MEDIA = {"gpu": "GPU", "host": "CPU", "ssd": "STORAGE"}
 WAIT_SECONDS = 0.05  # for events, then replays are answered
 SUBSCRIBER_MS = 2000  # that the first batch waits for one
-# After the start: that long each subscriber that joins is told that all is cleared. One that was there
-# before a restart has what an earlier process told, and connects again only once there is this one.
+# After the start: that long each subscriber that joins is told that all is cleared. One that was
+# there before a restart has what an earlier process told, and connects again only after it.
 JOINING_SECONDS = 60.0
 CLEARED = {"type": "AllBlocksCleared"}
 

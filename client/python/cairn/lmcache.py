@@ -8,8 +8,8 @@ LMCache does not say how KV lies in what it stores: its objects are bytes, and k
 keys do not say which weights or which layout they are of: that is what `weights_revision` is for.
 Nothing of LMCache is imported here.
 
-Objects of one length are a space. Keys do not say a length, and LMCache asks what is there before it
-has memory for it: so the last length of each model, rank and group is kept in the store, too.
+Objects of one length are a space. Keys do not say a length, and LMCache asks what is there before
+it has memory for it: so the last length of each model, rank and group is kept in the store, too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Completion = tuple[int, bool, str, "list[bool] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
-    """weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that use
-    the same names. connections: tasks are cut in so many parts, which move at once. timeout: of a
-    task, from its submission on. object_bytes: lengths to look for where the store does not say
+    """weights_revision: whatever tells models, weights, dtypes and layouts of engines apart that
+    use the same names. connections: tasks are cut in so many parts, which move at once. timeout: of
+    a task, from its submission on. object_bytes: lengths to look for where the store does not say
     which length a model's objects have."""
 
     connections: int = 4
@@ -55,8 +55,8 @@ class Settings(StoreSettings):
 
 
 class CairnL2:
-    """What LMCache's adapter calls. Every task ends, with a result per key: what fails is a miss, or
-    is not stored. A daemon that is away is asked again at the next task."""
+    """What LMCache's adapter calls. Every task ends, with a result per key: what fails is a miss,
+    or is not stored. A daemon that is away is asked again at the next task."""
 
     def __init__(self, **adapter_params: Any) -> None:
         """adapter_params: the fields of Settings. InvalidArgumentError names one that is wrong."""
@@ -123,9 +123,8 @@ class CairnL2:
     ) -> int:
         with self._lock:
             self._last_task += 1
-            task = _Task(
-                self._last_task, len(items), gives_results, time.monotonic() + self._settings.timeout
-            )
+            deadline = time.monotonic() + self._settings.timeout
+            task = _Task(self._last_task, len(items), gives_results, deadline)
         parts = _cut(items, part_count or self._settings.connections)
         task.parts_left = max(1, len(parts))
         for first, part in parts or [(0, [])]:
@@ -191,7 +190,7 @@ class CairnL2:
         return results
 
     def _exists(self, keys: list[str], deadline: float) -> list[bool]:
-        """Of the length that objects of the keys' model had last: LMCache has memory for no other."""
+        """Of the length that objects of the keys' model had last: LMCache loads no other."""
         found = [False] * len(keys)
         for kind, places in _by_kind(keys).items():
             known = self._used_lengths(kind) or self._noted_lengths(kind, deadline)
@@ -242,8 +241,8 @@ class CairnL2:
         return [int.from_bytes(note, "little") for _, note in there]
 
     def _note(self, kind: str, object_bytes: int, deadline: float) -> None:
-        """Keeps the length of objects that are stored now for processes that come later. Now and then
-        again, so that what is in use stays in the store."""
+        """Keeps the length of objects that are stored now for processes that come later. Now and
+        then again, so that what is in use stays in the store."""
         with self._lock:
             noted, at = self._noted.get(kind, (0, 0.0))
             if noted == object_bytes and time.monotonic() - at < _NOTE_SECONDS:

@@ -305,8 +305,8 @@ class CairnHiCache(HiCacheStorage):
         if version is None:
             self._say(
                 "weights",
-                "cairn: the weights were updated and have no weight_version of their own: nothing is"
-                " loaded or stored until an update, or /update_weight_version, names one",
+                "cairn: the weights were updated and have no weight_version of their own: nothing"
+                " is loaded or stored until an update, or /update_weight_version, names one",
             )
             return otherwise
         names = functools.partial(_keys, space, version)

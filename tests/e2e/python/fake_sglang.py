@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for SGLang 0.5.23: the base class that its backends have, and pools of host memory with
-the attributes, the layouts and the methods that were read of the real ones, in numpy. Checks against
-the installed package: tests/connectors, and tests/engines/sglang_contract.py."""
+the attributes, the layouts and the methods that were read of the real ones, in numpy. Checks
+against the installed package: tests/connectors, and tests/engines/sglang_contract.py."""
 
 import abc
 import dataclasses
