@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in under the installed LMCache's own `native_plugin` adapter: what it hands over, what it
+says of parameters that are wrong, and that a server which starts again finds what is there."""
+
+import importlib
+import os
+import select
+import sys
+import types
+from unittest.mock import MagicMock
+
+import pytest
+from conftest import ENGINES
+
+ADAPTERS = "lmcache.v1.distributed.l2_adapters"
+OBJECT = 64 << 10
+
+
+def load(name):
+    """A module of LMCache's, without what it needs and this environment has not."""
+    if str(ENGINES / "lmcache") not in sys.path:
+        sys.path.append(str(ENGINES / "lmcache"))
+    for _ in range(50):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            sys.modules[error.name] = MagicMock(__path__=[], __spec__=None)
+    raise AssertionError(f"{name} cannot be imported")
+
+
+@pytest.fixture
+def start(daemon, request):
+    """Adapters as LMCache's server makes them, each of a process of its own as it were."""
+    plugin = load(f"{ADAPTERS}.native_plugin_l2_adapter")
+
+    def build(**changed):
+        told = {"control": daemon.control, "data": daemon.data, "weights_revision": "connectors"}
+        config = plugin.NativePluginL2AdapterConfig.from_dict(
+            {
+                "module_path": "cairn.lmcache",
+                "class_name": "CairnL2",
+                "adapter_params": told | changed,
+            }
+        )
+        adapter = plugin._create_native_plugin_l2_adapter(config)
+        request.addfinalizer(adapter.close)
+        return adapter
+
+    return build
+
+
+def wait(event, answer):
+    """What LMCache's threads wait for, once it is there."""
+    poller = select.poll()
+    poller.register(event, select.POLLIN)
+    while not (found := answer()):
+        assert poller.poll(30000), "the task never ends"
+    return found
+
+
+def keys_of(model, count):
+    kind = load("lmcache.v1.distributed.api").ObjectKey
+    return [kind(bytes([i] * 32), model, 3, 1, "salt") for i in range(count)]
+
+
+def store(adapter, keys, size):
+    objects = [types.SimpleNamespace(byte_array=memoryview(os.urandom(size))) for _ in keys]
+    task = adapter.submit_store_task(keys, objects)
+    done = wait(adapter.get_store_event_fd(), adapter.pop_completed_store_tasks)
+    assert done[task].is_successful()
+
+
+def found(adapter, keys):
+    task = adapter.submit_lookup_and_lock_task(keys, {})
+    event = adapter.get_lookup_and_lock_event_fd()
+    bits = wait(event, lambda: adapter.query_lookup_and_lock_result(task))
+    return [bits.test(i) for i in range(len(keys))]
+
+
+def test_a_server_that_starts_again_finds_what_is_there(start):
+    keys, others = keys_of("a/model", 3), keys_of("b/model", 1)
+    first = start()
+    store(first, keys[:2], OBJECT)
+    store(first, others, 2 * OBJECT)
+    again = start()
+    assert found(again, [*keys, *others]) == [True, True, False, True]
+    # After a change of the layout, the objects of before are no longer there for LMCache.
+    store(again, keys[2:], 3 * OBJECT)
+    assert found(start(), keys) == [False, False, True]
+
+
+def test_keys_say_a_model_a_rank_and_a_group():
+    """And nothing of weights, dtype or layout, nor does LMCache hand over anything else."""
+    from cairn.lmcache import _kind_of
+
+    module = load(f"{ADAPTERS}.native_connector_l2_adapter")
+    (key,) = keys_of("a/model", 1)
+    text = module._object_key_to_string(key)
+    assert text.split("@") == ["a/model", "00000003", "1", "00" * 32, "salt"]
+    assert _kind_of(text) == "a/model@00000003@1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"weight_revision": "r"}, "adapter_params has 'weight_revision' .'r'., expected some of"),
+        ({"timeout": "10"}, "adapter_params: timeout is '10', expected float"),
+        ({"weights_revision": None}, "adapter_params has no 'weights_revision'"),
+    ],
+)
+def test_parameters_that_are_wrong_are_named(start, changed, named):
+    with pytest.raises(ValueError, match=named):
+        start(**changed)
