@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/daemon_options.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -49,8 +50,27 @@ uint64_t GpuTierBytesOf(const Config& config) {
 }
 
 uint64_t AwakeBytesMaxOf(const Config& config) {
-  return limits::AwakeBytesMax(config.host_bytes + GpuTierBytesOf(config),
-                               IndexBytesOf(config).value_or(limits::kIndexBytesMax));
+  const uint64_t memory_bytes = config.host_bytes + GpuTierBytesOf(config);
+  const std::optional<uint64_t> index_bytes = IndexBytesOf(config);
+  if (!index_bytes.has_value()) {
+    return limits::AwakeBytesMax(memory_bytes, limits::kIndexBytesMax);
+  }
+  // Whoever names a budget has smaller blocks than `auto` counts on: what the drives cannot need of
+  // it is for blocks in memory.
+  uint64_t at_rest_bytes = 0;
+  for (const SsdFolder& folder : SsdFoldersOf(config)) {
+    at_rest_bytes += folder.budget_bytes / limits::kSsdBytesPerImageMin * limits::kIndexBytesAtRest;
+  }
+  const uint64_t spare_bytes = *index_bytes - std::min(*index_bytes, at_rest_bytes);
+  return std::clamp(spare_bytes, limits::AwakeBytesMax(memory_bytes, *index_bytes),
+                    *index_bytes / 2);
+}
+
+uint64_t BlocksMaxOf(const Config& config) {
+  const uint64_t blocks = limits::BlocksMax(config.host_bytes);
+  return IndexBytesOf(config).has_value()
+             ? std::max(blocks, AwakeBytesMaxOf(config) / limits::kIndexBytesAwake)
+             : blocks;
 }
 
 IoChoice IoOf(const Config& config) {

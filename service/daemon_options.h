@@ -26,6 +26,8 @@ std::optional<GpuShare> GpuOf(const Config& config);
 uint64_t GpuTierBytesOf(const Config& config);
 // What blocks that are not at rest may take of the index.
 uint64_t AwakeBytesMaxOf(const Config& config);
+// How many blocks the host tier may have.
+uint64_t BlocksMaxOf(const Config& config);
 IoChoice IoOf(const Config& config);
 std::optional<uint64_t> ScrubRateOf(const Config& config);
 // Bytes a day; 0: any.

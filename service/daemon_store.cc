@@ -98,12 +98,11 @@ absl::Status Daemon::StartStore() {
   const uint64_t leased_max = host_bytes / 100 * limits::kPinnedPercentMax;
   const uint64_t awake_max = AwakeBytesMaxOf(config_);
   index_ = std::make_unique<BlockIndex>(
-      BlockIndex::Options{
-          .blocks_max = limits::BlocksMax(host_bytes) + extents_max,
-          .images_max = limits::ImagesMax(limits::BlocksMax(host_bytes)) + extents_max,
-          .lease_bytes_max = leased_max,
-          .awake_bytes_max = awake_max,
-          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
+      BlockIndex::Options{.blocks_max = BlocksMaxOf(config_) + extents_max,
+                          .images_max = limits::ImagesMax(BlocksMaxOf(config_)) + extents_max,
+                          .lease_bytes_max = leased_max,
+                          .awake_bytes_max = awake_max,
+                          .bytes_max = awake_max + extents_max * limits::kIndexBytesAtRest},
       *tiers_, clock_);
   index_->SetSessionCheck([this](uint64_t id) { return sessions_.IsOpen(id); });
   Recover();

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -134,6 +136,21 @@ absl::Status InstallSideObject(const Arguments& arguments, const Content& conten
   return space.PutSideObject(0, kind, bytes, timeout).status();
 }
 
+// Blocks of each tier that went because the index was full, since the daemon started. None where it
+// is on another host, and its admin plane with it.
+std::map<std::string, uint64_t> EvictedForIndex(const Arguments& arguments) {
+  std::map<std::string, uint64_t> blocks;
+  const absl::StatusOr<std::unique_ptr<AdminClient>> admin = OpenAdmin(arguments);
+  const absl::StatusOr<absl::Time> deadline = DeadlineOf(arguments);
+  if (!admin.ok() || !deadline.ok()) return blocks;
+  if (const auto reply = (*admin)->ListTiers(*deadline); reply.ok()) {
+    for (const v1::TierInfo& tier : reply->tiers()) {
+      blocks[std::string(TierName(tier.tier()))] += tier.evicted_for_index();
+    }
+  }
+  return blocks;
+}
+
 absl::StatusOr<OpenedSpace> OpenReplaySpace(const Arguments& arguments, const Plan& plan,
                                             const Content& content) {
   ConnectOptions options;
@@ -214,6 +231,7 @@ absl::Status Run(const Arguments& arguments) {
   report.options = plan.options;
   replay::Player player(trace, report.ceiling, content, *opened.client, *opened.space,
                         plan.options);
+  const std::map<std::string, uint64_t> evicted_before = EvictedForIndex(arguments);
   const absl::Time started = MonotonicNow();
   report.tally = PlayWithProgress(arguments, player, trace.requests.size());
   report.elapsed = MonotonicNow() - started;
@@ -224,6 +242,11 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());
   if (absl::StatusOr<Stats> stats = opened.client->GetStats(timeout); stats.ok()) {
     report.tiers = std::move(stats->tiers);
+  }
+  report.evicted_for_index = EvictedForIndex(arguments);
+  for (auto& [tier, blocks] : report.evicted_for_index) {
+    const auto before = evicted_before.find(tier);
+    blocks -= before == evicted_before.end() ? 0 : std::min(before->second, blocks);
   }
   if (!arguments.Has("--space-name")) {
     std::ignore = opened.space->Invalidate(timeout);  // else they leave as the least recently used

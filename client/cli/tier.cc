@@ -86,6 +86,16 @@ std::string WritesOf(const v1::TierInfo& tier, uint64_t rated_tb) {
   return text;
 }
 
+// "host index: full before the tier, of which 75% is used: 1234 blocks went for room in the index
+// since the start; a larger --index-bytes of cairnd keeps more".
+std::string LimitedByIndex(const v1::TierInfo& tier) {
+  return absl::StrCat(ToAbsl(TierName(tier.tier())), " index: full before the tier, of which ",
+                      Percent(tier.used_bytes(), tier.capacity_bytes()),
+                      " is used: ", tier.evicted_for_index(),
+                      " blocks went for room in the index since the start; a larger --index-bytes "
+                      "of cairnd keeps more");
+}
+
 void PrintJson(const v1::ListTiersReply& reply) {
   JsonWriter json;
   json.BeginArray();
@@ -95,6 +105,7 @@ void PrintJson(const v1::ListTiersReply& reply) {
         .Field("capacity_bytes", tier.capacity_bytes())
         .Field("used_bytes", tier.used_bytes())
         .Field("images", tier.image_count())
+        .Field("evicted_for_index", tier.evicted_for_index())
         .Key("devices")
         .BeginArray();
     for (const v1::DeviceInfo& device : tier.devices()) {
@@ -174,6 +185,9 @@ void PrintTiers(const v1::ListTiersReply& reply, uint64_t rated_tb) {
                devices);
   }
   for (const v1::TierInfo& tier : reply.tiers()) {
+    if (tier.evicted_for_index() > 0) {
+      absl::PrintF("%s\n", LimitedByIndex(tier));
+    }
     if (tier.has_scrub()) {
       absl::PrintF("%s\n%s\n", WritesOf(tier, rated_tb), Scrubbed(tier));
     }

@@ -239,7 +239,9 @@ absl::Status AdminService::ListTiers(const v1::ListTiersRequest&, v1::ListTiersR
     info.set_tier(static_cast<v1::Tier>(tier->id()));
     info.set_capacity_bytes(tier->capacity_bytes());
     info.set_used_bytes(tier->used_bytes());
-    info.set_image_count(parts_.index.figures(tier->id()).copy_count);
+    const CopyFigures figures = parts_.index.figures(tier->id());
+    info.set_image_count(figures.copy_count);
+    info.set_evicted_for_index(figures.evicted_for_index);
     for (const DeviceReport& device : tier->Devices()) {
       FillDevice(device, info.add_devices());
     }

@@ -48,9 +48,10 @@ BlockTable::BlockTable(std::span<CopyTier* const> tiers, uint64_t blocks_max, ui
       lasting_image_bytes_max_ = tier->image_bytes_max();
     }
     if (in.traits.is_leaf_first) {
+      const uint64_t most = std::max(limits::BlocksMax(tier->capacity_bytes()),
+                                     awake_bytes_max / limits::kIndexBytesAwake);
       for (Order& order : in.orders) {
-        order.recency = std::make_unique<Recency>(
-            IndexOf(tier->id()), std::min(blocks_max, limits::BlocksMax(tier->capacity_bytes())));
+        order.recency = std::make_unique<Recency>(IndexOf(tier->id()), std::min(blocks_max, most));
       }
     }
   }

@@ -41,6 +41,8 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
 
 void BlockTable::CountEvicted(const Block& block, TierId tier, EvictionReason reason) {
   ++At(tier).evicted_blocks[static_cast<size_t>(reason)];
+  At(tier).figures.evicted_for_index +=
+      IsOfIndex(reason) || reason == EvictionReason::kIndex ? 1 : 0;
   const absl::Duration unused = clock_.Now() - absl::FromUnixSeconds(block.used_at_s);
   At(tier).evicted_unused_seconds.Observe(std::max(unused, absl::ZeroDuration()));
 }

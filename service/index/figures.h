@@ -23,6 +23,8 @@ struct CopyFigures {
   uint64_t source_bytes = 0;  // what they decode to
   uint64_t pinned_bytes = 0;  // as allocated, of copies that may not go, those unlinked included
   uint64_t leased_bytes = 0;  // as allocated, of images that are leased
+  // Blocks that went because the index was full, since the start, whatever room the tier had.
+  uint64_t evicted_for_index = 0;
 };
 
 }  // namespace cairn

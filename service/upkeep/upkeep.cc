@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "service/active_backend.h"
+#include "service/limits.h"
 
 namespace cairn {
 namespace {
@@ -89,6 +91,7 @@ absl::Time Upkeep::RunOnce() {
   const absl::Time now = clock_.Now();
   if (now >= next_retirement_) {
     spaces_.RetireIdle();
+    SayWhatIndexLimits();
     next_retirement_ = now + kSleepMax;
   }
   bool has_more = CollectExpired(now) || evictions == kEvictionsPerRound;
@@ -113,6 +116,23 @@ bool Upkeep::CollectExpired(absl::Time now) {
     }
   }
   return true;
+}
+
+void Upkeep::SayWhatIndexLimits() {
+  for (const CopyTier* tier : tiers_.all()) {
+    const uint64_t blocks = index_.figures(tier->id()).evicted_for_index;
+    const uint64_t used = tier->used_bytes(), capacity = tier->capacity_bytes();
+    if (blocks > 0 && used < capacity / 100 * limits::kLowWatermarkPercent &&
+        limited_.insert(tier->id()).second) {
+      LogWarn("upkeep",
+              "the index is full before the tier is: blocks go that there are bytes for; a larger "
+              "--index-bytes keeps more",
+              {{"tier", Name(tier->id())},
+               {"used_bytes", used},
+               {"capacity_bytes", capacity},
+               {"evicted_blocks", blocks}});
+    }
+  }
 }
 
 void Upkeep::Report(MetricSink& sink) const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -77,6 +78,8 @@ class Upkeep {
   void Run();
   // Goes on with the collection of blocks whose time is over; true if there may be more at once.
   bool CollectExpired(absl::Time now);
+  // Says once of each tier that the index is full before it is.
+  void SayWhatIndexLimits();
   absl::Status VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
                           const std::function<bool()>& goes_on);
 
@@ -94,6 +97,7 @@ class Upkeep {
   absl::Time next_retirement_ = absl::InfinitePast();  // of idle spaces
   absl::Time next_collection_ = absl::InfinitePast();  // of blocks whose time is over
   uint64_t collected_ = 0;                             // slots, of the collection under way
+  std::set<TierId> limited_;                           // tiers of which it was said
 
   mutable Mutex mutex_;
   CondVar woken_;

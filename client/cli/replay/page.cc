@@ -189,6 +189,10 @@ std::string FigureTable(const Report& report) {
     absl::StrAppend(&text, Row({absl::StrCat(NameOf(tier.tier), " used at the end"),
                                 absl::StrCat(FormatBytes(tier.used_bytes), " of ",
                                              FormatBytes(tier.capacity_bytes))}));
+    if (const uint64_t blocks = EvictedForIndex(report, tier.tier); blocks > 0) {
+      absl::StrAppend(&text, Row({absl::StrCat(NameOf(tier.tier), " blocks that a full index cost"),
+                                  absl::StrCat(blocks)}));
+    }
   }
   for (const auto& [name, count] : tally.errors) {
     absl::StrAppend(&text, Row({"failed: " + name, absl::StrCat(count)}));

@@ -60,6 +60,7 @@ void WriteTiers(const Report& report, JsonWriter& json) {
         .Field("tier", NameOf(tier.tier))
         .Field("capacity_bytes", tier.capacity_bytes)
         .Field("used_bytes", tier.used_bytes)
+        .Field("evicted_for_index", EvictedForIndex(report, tier.tier))
         .EndObject();
   }
   json.EndArray();
@@ -79,6 +80,11 @@ const char* NameOf(Tier tier) {
       break;
   }
   return "-";
+}
+
+uint64_t EvictedForIndex(const Report& report, Tier tier) {
+  const auto found = report.evicted_for_index.find(NameOf(tier));
+  return found == report.evicted_for_index.end() ? 0 : found->second;
 }
 
 std::vector<Tier> TiersOf(const Report& report) {
@@ -142,6 +148,10 @@ void PrintText(const Report& report) {
   for (const TierFigures& tier : report.tiers) {
     absl::PrintF("%-12s %s of %s used at the end\n", NameOf(tier.tier),
                  FormatBytes(tier.used_bytes), FormatBytes(tier.capacity_bytes));
+    if (const uint64_t blocks = EvictedForIndex(report, tier.tier); blocks > 0) {
+      absl::PrintF("%-12s %d blocks went because the index was full, and not this tier: %s\n", "",
+                   blocks, "a larger --index-bytes of cairnd keeps more");
+    }
   }
   absl::PrintF("wrong bytes  %d in %d blocks, of %s that came back\n", tally.wrong_bytes,
                tally.wrong_blocks, FormatBytes(tally.verified_bytes));

@@ -5,6 +5,7 @@
 // Thread-safety: pure functions; those that print write to stdout.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,18 @@ struct Report {
   absl::Duration elapsed;
   uint64_t get_bytes = 0, put_bytes = 0;  // on the wire
   std::vector<TierFigures> tiers;         // of the daemon, at the end; empty: it did not say
+  // Blocks that went meanwhile because the index was full, by the name of the tier. A daemon of
+  // another host does not say.
+  std::map<std::string, uint64_t> evicted_for_index;
 };
 
 // "host", "ssd" or "gpu".
 const char* NameOf(Tier tier);
 // The tiers that had a hit or that the daemon has, warmest first.
 std::vector<Tier> TiersOf(const Report& report);
+
+// Of a tier; 0: none, or it is not known.
+uint64_t EvictedForIndex(const Report& report, Tier tier);
 
 // Tables of hit rates and of latencies: the heads, then the rows.
 std::vector<std::vector<std::string>> HitRows(const Report& report);

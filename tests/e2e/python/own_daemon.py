@@ -30,6 +30,10 @@ class OwnDaemon:
     def settings(self):
         return {"control": self.control, "data": self.data}
 
+    def log(self):
+        with open(f"{self._folder}/log", encoding="utf-8") as file:
+            return file.read()
+
     def is_draining(self):
         return self._watcher.stats().is_draining
 
