@@ -24,6 +24,12 @@ PATIENT = {"lookup_timeout": 10.0, "load_timeout": 20.0, "save_timeout": 20.0}
 _revisions = itertools.count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """Digests of weights are kept in a folder of our own."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def bin_dir():
     return pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))

@@ -2,7 +2,10 @@
 """Parts of the vLLM connector alone: layouts, ranks, settings, what is refused by name, staging."""
 
 import logging
+import os
+import pathlib
 import re
+import shutil
 import threading
 import time
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from conftest import open_space
 
 fake_vllm.install()
 
+from cairn.vllm import revision  # noqa: E402
 from cairn.vllm.group import GroupPart  # noqa: E402
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
 from cairn.vllm.lookup import Found, Lookups  # noqa: E402
@@ -338,19 +342,110 @@ def test_rope_is_named_where_it_is_plain():
         assert rope_of(config, 64).kind == "none"
 
 
-def test_revisions_tell_weights_apart(tmp_path):
-    def folder(name, byte, **more):
-        path = tmp_path / name
-        path.mkdir()
-        (path / "config.json").write_text("{}")
-        (path / "model.safetensors").write_bytes(bytes([byte]) * 2_000_000)
-        for file, text in more.items():
-            (path / file).write_text(text)
-        return revision_of(str(path))
+def weights(path, byte=1, size=2_000_000, name="model.safetensors", **more):
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text("{}")
+    (path / name).write_bytes(bytes([byte]) * size)
+    for file, text in more.items():
+        (path / file.replace("__", ".")).write_text(text)
+    return str(path)
 
-    first = folder("a", 1)
-    assert first == folder("b", 1, README="x") and first != folder("c", 2)
-    assert first != folder("d", 1, **{"adapter.json": "{}"})
+
+def test_revisions_tell_weights_apart(tmp_path):
+    def folder(name, *arguments, **more):
+        return revision_of(weights(tmp_path / name, *arguments, **more))
+
+    first = folder("a")
+    assert first == folder("b", README="x", tokenizer_config__json="{}", optimizer__pt="x")
+    assert first != folder("c", 2) and first != folder("d", size=1_999_999)
+    for name in ("adapter.json", "new.ckpt", "more.pkl", "x.tensors", "modeling.py", "nobody_knows"):
+        assert first != folder(name, **{name.replace(".", "__"): "{}"})
+    (tmp_path / "b" / "part").mkdir()
+    (tmp_path / "b" / "part" / "model.safetensors").write_bytes(b"more")
+    assert first != revision_of(str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("at", [0, 100 << 20, (160 << 20) - (16 << 10)])
+def test_a_few_values_of_many_are_told(tmp_path, at):
+    """16 KiB of 160 MiB, as a bias or a norm that was tuned; the times are as they were."""
+    path = pathlib.Path(weights(tmp_path / "a")) / "model.safetensors"
+    os.truncate(path, 160 << 20)
+    before, times = revision_of(str(path.parent)), path.stat()
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"x" * (16 << 10))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert revision_of(str(path.parent)) != before
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Of weights, in bytes; and files count from the moment on at which they are made."""
+    monkeypatch.setattr(revision, "_SETTLED_NS", 0)
+    found, read = [], revision._read
+
+    def count(root, sizes):
+        found.append(sum(sizes.values()))
+        return read(root, sizes)
+
+    monkeypatch.setattr(revision, "_read", count)
+    return found
+
+
+def test_weights_are_read_once(tmp_path, reads):
+    path = weights(tmp_path / "a")
+    first = revision_of(path)
+    assert revision_of(path) == first and reads == [2_000_002]
+    revision._known.clear()  # as in another process
+    assert revision_of(path) == first and reads == [2_000_002]
+    os.utime(tmp_path / "a" / "config.json", (1, 1))  # no other file is read for it
+    assert revision_of(path) == first and reads == [2_000_002, 2]
+    shutil.copytree(path, tmp_path / "b")
+    assert revision_of(str(tmp_path / "b")) == first  # with times of its own
+
+
+def test_what_is_kept_of_weights_is_not_believed_blindly(tmp_path, reads, monkeypatch, caplog):
+    path = weights(tmp_path / "a")
+    first = revision_of(path)
+    kept = next(iter((pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "cairn/weights").iterdir()))
+    kept.parent.chmod(0o777)  # anybody may have written there
+    revision._known.clear()
+    assert revision_of(path) == first and len(reads) == 2
+    kept.parent.chmod(0o700)
+    # An image of a file system, mounted in the place of another: all that a stamp has is the same.
+    monkeypatch.setattr(revision, "_stamp", lambda path: (1, 1, os.stat(path).st_size, 1, 1))
+    first = revision_of(weights(tmp_path / "b", 1))
+    revision._known.clear()
+    assert revision_of(weights(tmp_path / "b", 2)) != first
+    for text in ("", "[1]", '{"model.safetensors": 1'):
+        for file in kept.parent.iterdir():
+            file.write_text(text)
+        revision._known.clear()
+        assert revision_of(path).startswith("bytes:")
+
+
+def test_weights_that_may_still_change_are_read_again(tmp_path, reads, monkeypatch):
+    monkeypatch.setattr(revision, "_SETTLED_NS", 1 << 62)
+    path = weights(tmp_path / "a")
+    assert revision_of(path) == revision_of(path) and len(reads) == 2
+
+
+def test_a_folder_without_weights_has_no_revision(tmp_path):
+    """As what is left of one whose weights come from elsewhere."""
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InvalidArgumentError, match="there are none in it"):
+        revision_of(str(tmp_path))
+
+
+def test_the_start_of_this_process_is_known():
+    assert 0 <= time.time_ns() - revision._process_start_ns() < 3600 * 10**9
+
+
+def test_links_into_a_folder_above_end(tmp_path):
+    path = weights(tmp_path / "a")
+    first = revision_of(path)
+    (tmp_path / "a" / "again").symlink_to(path)
+    assert revision_of(path) == first
 
 
 class _Session:
