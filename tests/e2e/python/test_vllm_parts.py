@@ -448,6 +448,13 @@ def test_links_into_a_folder_above_end(tmp_path):
     assert revision_of(path) == first
 
 
+def test_the_end_of_a_script(two_ranks):
+    """A pool takes nothing any more then; what was staged is put."""
+    worker, _ = two_ranks[1][0]
+    worker._saves._puts.shutdown()
+    worker.close()
+
+
 class _Session:
     def __init__(self, space):
         self.space = space

@@ -49,7 +49,10 @@ class Saves(abc.ABC):
     def close(self) -> None:
         """Puts what is staged for as long as one put may take; then the rest is given up."""
         ended = threading.Event()
-        self._puts.submit(ended.set)
+        try:
+            self._puts.submit(ended.set)
+        except RuntimeError:  # the interpreter ends: its pools have put all, and take nothing more
+            return
         ended.wait(self._settings.save_timeout)
         self._puts.shutdown(cancel_futures=True)
 
