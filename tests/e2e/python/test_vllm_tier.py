@@ -97,6 +97,7 @@ def test_what_is_known_is_forgotten_with_who_asked(make):
         {"kv_cache_layout": "LBNHC"},
         {"model": fake_vllm_tier.SimpleNamespace(name="fake-model", dtype="float16")},
         {"parallel": {"is_parallelism_agnostic": False, "tp_size": 2}},
+        {"parallel": {"tp_size": 2}},
         {"cache": fake_vllm_tier.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=2)},
     ],
 )
@@ -104,6 +105,22 @@ def test_chunks_of_another_layout_are_apart(make, changed):
     first, other = make(), make(**changed)
     first.store(names(1), [0])
     assert first.look_up(names(1)) == 1 and other.look_up(names(1)) == 0
+
+
+@pytest.mark.parametrize("layout", ["canonical_layout", "replicated_layout"])
+def test_engines_with_other_ranks_share_what_has_no_ranks_in_it(make, layout):
+    first, other = make(**{layout: True}), make(**{layout: True}, parallel={"tp_size": 2})
+    first.store(names(1), [0])
+    assert other.look_up(names(1)) == 1
+
+
+def test_canonical_chunks_that_vllm_does_not_vouch_for(make):
+    """Some layers may lie in them as ranks have them."""
+    changed = {"canonical_layout": True}
+    one = make(**changed, parallel={"is_parallelism_agnostic": False})
+    other = make(**changed, parallel={"is_parallelism_agnostic": False, "tp_size": 2})
+    one.store(names(1), [0])
+    assert one.look_up(names(1)) == 1 and other.look_up(names(1)) == 0
 
 
 def test_draining_ends_all_jobs_and_the_end_lets_go_of_memory(make):

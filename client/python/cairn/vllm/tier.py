@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import vllm
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
@@ -246,10 +247,14 @@ def _layout_of(config: Any) -> str:
         "dtype": str(config.model.dtype),
         "hash": config.cache.tokens_per_hash,
         "chunk": config.cache.blocks_per_chunk,
+        "vllm": getattr(vllm, "__version__", ""),  # which may lay chunks out otherwise
         "layout": [config.kv_cache_layout, config.canonical_layout, config.replicated_layout],
     }
     parallel = config.parallel
-    if not (parallel.is_parallelism_agnostic or config.replicated_layout):
+    # vLLM 0.32 says is_parallelism_agnostic of its direct layout, too, where the bytes of each worker
+    # lie one behind the other: heads are in another order with another number of workers.
+    is_canonical = config.canonical_layout and parallel.is_parallelism_agnostic
+    if not (is_canonical or config.replicated_layout):
         names = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
         fields["ranks"] = [getattr(parallel, name) for name in names]
     text = json.dumps(fields, sort_keys=True).encode()
