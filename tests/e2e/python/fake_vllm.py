@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import hashlib
 import logging
+import os
 import random
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,6 +51,36 @@ class _Stats:
         self.data = data
 
 
+class _Factory:
+    names = {}
+
+    @classmethod
+    def register_connector(cls, name, module_path, class_name):
+        if name in cls.names:
+            raise ValueError(f"Connector '{name}' is already registered.")
+        cls.names[name] = (module_path, class_name)
+
+
+class WorkerLoRAManager:
+    """Of adapters that a worker has loaded, by their numbers."""
+
+    def __init__(self):
+        self.loaded = set()
+
+    def add_adapter(self, lora):
+        if lora.lora_int_id not in self.loaded or lora.load_inplace:
+            self._load_adapter(lora)
+            self.loaded.add(lora.lora_int_id)
+
+    def _load_adapter(self, lora):
+        return sys.modules["vllm.lora.worker_manager"].get_adapter_absolute_path(lora.lora_path)
+
+
+def lora(path, number=1, name="tuned", **more):
+    fields = {"load_inplace": False, "is_3d_lora_weight": False} | more
+    return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=str(path), **fields)
+
+
 def install():
     """Puts the modules where `import vllm…` finds them, unless there is a real vLLM."""
     role = SimpleNamespace(SCHEDULER="scheduler", WORKER="worker")
@@ -60,6 +92,11 @@ def install():
             "KVConnectorTransferResults": _Results,
             "KVConnectorWorkerMetadata": object,
             "SupportsHMA": type("SupportsHMA", (), {}),
+        },
+        "vllm.distributed.kv_transfer.kv_connector.factory": {"KVConnectorFactory": _Factory},
+        "vllm.lora.worker_manager": {
+            "WorkerLoRAManager": WorkerLoRAManager,
+            "get_adapter_absolute_path": os.path.abspath,
         },
         "vllm.distributed.parallel_state": {
             "get_tensor_model_parallel_rank": lambda: this_rank[0]
@@ -113,6 +150,7 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
         hf_text_config=SimpleNamespace(rope_theta=10000.0),
         dtype="torch.bfloat16",
         max_model_len=4096,
+        multimodal_config=None,
         quantization=None,
         get_total_num_hidden_layers=lambda: total,
         get_total_num_kv_heads=lambda: HEADS,
@@ -133,6 +171,8 @@ def configs(extra, role="kv_both", kernels=None, groups=ALL_LAYERS, tensor=1, **
             tensor_parallel_size=tensor, pipeline_parallel_size=1, world_size=1, rank=0
         ),
         compilation_config=SimpleNamespace(static_forward_context=layers),
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
+        lora_config=SimpleNamespace(lora_dtype="torch.bfloat16"),
     )
     for path, value in changed.items():
         part, name = path.split("__")

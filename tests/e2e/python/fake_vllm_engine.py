@@ -20,6 +20,7 @@ from fake_vllm import (
     ENGINE,
     HEADS,
     Request,
+    WorkerLoRAManager,
     configs,
     kv_of,
     layer_name,
@@ -58,6 +59,7 @@ class Rank:
             cache_config.kv_cache_groups[g].layer_names = [layer_name(layer) for layer in here]
             self.layers |= {layer: (g, memory[i]) for i, layer in enumerate(here)}
         self.connector = connector_class(config, "worker", cache_config)
+        self.adapters = WorkerLoRAManager()
         this_rank[0] = tensor
         self.connector.register_kv_caches(
             {
@@ -214,6 +216,10 @@ class Engine:
             (self._kv[one.request_id], one.blocks, one.num_computed_tokens, tokens)
             for one, tokens in scheduled.items()
         ]
+        for rank in self.ranks:
+            for request in scheduled:
+                if request.lora_request is not None:
+                    rank.adapters.add_adapter(request.lora_request)
         if self._is_sync:  # or else loads begin behind the forward
             self._each(lambda rank: rank.connector.start_load_kv(None))
         self._each(lambda rank: self._forward(rank, step, scheduled))

@@ -113,44 +113,12 @@ def test_a_worker_s_space_is_the_scheduler_s(make_engine, settings, caplog):
     assert shares.run_one("another", tokens).external == 2 * STORE
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"cache_salt": "mine"},
-        {"lora_request": fake_vllm.SimpleNamespace(lora_name="a", lora_path="/nowhere")},
-        {
-            "mm_features": [
-                fake_vllm.SimpleNamespace(
-                    identifier="image", mm_position=fake_vllm.SimpleNamespace(offset=130)
-                )
-            ]
-        },
-    ],
-)
-def test_what_kv_depends_on_is_in_the_keys(make_engine, settings, more):
-    tokens = prompt(6, 2 * STORE + 1)
-    engine = make_engine(settings)
-    engine.run_one("plain", tokens)
-    expected = STORE if "mm_features" in more else 0  # the first block is before the image
-    assert engine.run_one("first", tokens, **more).external == expected
-    assert engine.run_one("second", tokens, **more).external == 2 * STORE
-
-
 def test_prompts_without_tokens_are_left_alone(make_engine, settings):
     engine = make_engine(settings)
     tokens = prompt(7, STORE + 1)
     engine.run_one("embeds", tokens, prompt_embeds=object())
     assert engine.run_one("again", tokens, prompt_embeds=object()).external == 0
     assert engine.counts == {}
-
-
-def test_after_a_reset_nothing_old_is_used(make_engine, settings):
-    engine = make_engine(settings)
-    tokens = prompt(8, STORE + 1)
-    engine.run_one("before", tokens)
-    assert engine.scheduler.reset_cache()
-    assert engine.run_one("after", tokens).external == 0
-    assert engine.run_one("own", tokens).external == STORE
 
 
 def test_roles(make_engine, settings):

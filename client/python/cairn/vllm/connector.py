@@ -23,12 +23,14 @@ from .._session import Session
 from .. import keys
 from ..errors import InvalidArgumentError
 from ..transfer import Part
+from .adapters import Adapters, LoadedAdapters
 from .cuda import Cuda, Stream
 from .group import GroupPart
 from .layout import Shape, cuda_device, paged_cache
 from .lookup import Lookups
 from .model import layer_index, model_of, part_of
 from .plan import Plan
+from .revision import Stamp, changed_since_start, stamps_of
 from .scheduler import Scheduler
 from .settings import Settings
 from .staging import Staging
@@ -48,15 +50,20 @@ class PlanMetadata(KVConnectorMetadata):
         self.plan, self.revision = plan, revision
 
 
-class LoadsEnded(KVConnectorWorkerMetadata):
-    """Requests whose layer-wise loads ended in a step. All ranks end theirs in the same one."""
+class StepEnded(KVConnectorWorkerMetadata):
+    """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
+    same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known."""
 
-    def __init__(self, requests: set[str]) -> None:
-        self.requests = requests
+    def __init__(self, requests: set[str], adapters: dict[int, str | None]) -> None:
+        self.requests, self.adapters = requests, adapters
 
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> LoadsEnded:
-        assert isinstance(other, LoadsEnded)
-        return LoadsEnded(self.requests | other.requests)
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> StepEnded:
+        assert isinstance(other, StepEnded)
+        adapters = self.adapters | other.adapters
+        for number in self.adapters.keys() & other.adapters.keys():
+            if self.adapters[number] != other.adapters[number]:
+                adapters[number] = None
+        return StepEnded(self.requests | other.requests, adapters)
 
 
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
@@ -70,6 +77,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         config = self._kv_transfer_config
         self._settings = Settings.of(config.kv_connector_extra_config)
+        self._folder = vllm_config.model_config.model
+        self._stamps = self._stamps_of_weights()
+        if changed_since_start(self._stamps.values()):
+            raise InvalidArgumentError(
+                f"files in {self._folder} have changed since this engine's process began: which of"
+                " them it has read is not known. Start it again, or name what it has as"
+                " weights_revision in kv_connector_extra_config"
+            )
         self._model = model_of(vllm_config, kv_cache_config, self._settings)
         self._is_loading, self._is_saving = config.is_kv_consumer, config.is_kv_producer
         self._is_layer_wise = self._settings.layer_wise and not self._model.is_all_or_nothing
@@ -84,7 +99,12 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._failed_blocks: set[int] = set()
         self._loads_ended: set[str] = set()
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
+        self._adapters = LoadedAdapters()
+        self._is_reset_told = False
+        lora = getattr(vllm_config, "lora_config", None)
         if not is_scheduler:
+            if lora is not None:
+                self._adapters.watch()
             return
         if config.kv_load_failure_policy != "recompute":
             log.warning(
@@ -101,6 +121,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             recorded=CAPTURE_TRIES * self._settings.capture_sequences
             if self._settings.capture is not None
             else 0,
+            adapters=Adapters("" if lora is None else str(lora.lora_dtype)),
+            is_media_named=_is_media_named(vllm_config),
+            weights_stay=self._weights_stay,
         )
 
     @property
@@ -133,6 +156,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: Any) -> None:
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
+        if ended:
+            self._decider.adapters_loaded(ended.adapters)
         self._decider.loaded(
             {*(connector_output.finished_recving or ()), *(ended.requests if ended else ())},
             connector_output.invalid_block_ids or (),
@@ -151,8 +176,35 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def reset_cache(self) -> bool:
+        """vLLM calls it when it is put to sleep, when it is paused, and for new weights, and does not
+        say which."""
+        if not self._settings.weights_stay and not self._is_reset_told:
+            self._is_reset_told = True
+            log.warning(
+                "cairn: vLLM has reset its caches, as it does to sleep, to pause and for new weights:"
+                " nothing is cached any more until this engine starts anew. If its weights stay what"
+                " they are, say so: \"weights_stay\": true in kv_connector_extra_config"
+            )
         self._decider.reset()
         return True
+
+    def _weights_stay(self) -> bool:
+        if not self._settings.weights_stay:
+            return False
+        if self._stamps_of_weights() != self._stamps:
+            log.warning(
+                "cairn: files in %s have changed since this engine started, and it may have read them"
+                " again: nothing is cached any more until it starts anew",
+                self._folder,
+            )
+            return False
+        log.info("cairn: vLLM has reset its caches, and the weights stay: so do the names of blocks")
+        return True
+
+    def _stamps_of_weights(self) -> dict[str, Stamp]:
+        """Of the files that the weights' revision was made of."""
+        is_named = self._settings.weights_revision is not None
+        return {} if is_named or not os.path.isdir(self._folder) else stamps_of(self._folder)
 
     @property
     def _decider(self) -> Scheduler:
@@ -177,7 +229,14 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._tap = self._tap_of(kv_caches, [part.part for part in parts])
         self._layers = {name: i for i, name in enumerate(sorted(kv_caches, key=layer_index))}
         self._worker = Worker(
-            self._session, self._settings, parts, log, self._tap, self._is_layer_wise, device
+            self._session,
+            self._settings,
+            parts,
+            log,
+            self._tap,
+            self._is_layer_wise,
+            device,
+            self._adapters,
         )
 
     def _staging(
@@ -294,9 +353,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
 
-    def build_connector_worker_meta(self) -> LoadsEnded | None:
+    def build_connector_worker_meta(self) -> StepEnded | None:
         ended, self._loads_ended = self._loads_ended, set()
-        return LoadsEnded(ended) if ended else None
+        adapters = self._adapters.take_news()
+        return StepEnded(ended, adapters) if ended or adapters else None
 
     def get_kv_connector_stats(self) -> CairnStats | None:
         counts = {} if self._worker is None else self._worker.take_counts()
@@ -341,3 +401,10 @@ def _tensor_rank(parallel: Any) -> int:
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
     return get_tensor_model_parallel_rank()
+
+
+def _is_media_named(vllm_config: Any) -> bool:
+    """vLLM makes no digest of media where it keeps nothing of them."""
+    media = getattr(vllm_config.model_config, "multimodal_config", None)
+    cache = getattr(vllm_config, "cache_config", None)
+    return media is None or media.mm_processor_cache_gb > 0 or bool(cache.enable_prefix_caching)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..paged import SKIPPED
+from .adapters import Adapter
 
 NO_BLOCK = 0  # the engine's number of it
 
@@ -21,6 +22,7 @@ class Load:
     keys: list[bytes]
     blocks: Tables
     lease: bytes | None
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Save:
     parent: bytes | None
     first_position: int
     is_derived: bool  # computed on blocks that may have been loaded with losses
+    adapter: Adapter | None = None
 
 
 @dataclass

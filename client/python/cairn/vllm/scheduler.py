@@ -3,51 +3,49 @@
 
 Knows nothing of vLLM but the attributes of its requests that `_Chain` and `Scheduler` read:
 request_id, all_token_ids, num_tokens, num_computed_tokens, lora_request, cache_salt, mm_features,
-prompt_embeds.
+prompt_embeds, resumable.
 """
 
 from __future__ import annotations
 
-import pathlib
-import uuid
+import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .. import keys
 from ..paged import SKIPPED
+from .adapters import Adapter, Adapters
 from .lookup import Lookup, Lookups
 from .plan import Geometry, Load, Plan, Save, Tables
-from .revision import revision_of
+
+log = logging.getLogger("vllm.cairn")
 
 IDLE_SECONDS = 0.002  # that a step without work leaves to a lookup
 
-
-def extras_of(request: Any, epoch: bytes | None) -> list[keys.KeyExtra]:
-    """What a request's KV depends on besides its tokens."""
-    extras = []
-    lora = getattr(request, "lora_request", None)
-    if lora is not None:
-        is_folder = pathlib.Path(lora.lora_path).is_dir()
-        revision = revision_of(lora.lora_path) if is_folder else f"path:{lora.lora_path}"
-        extras.append(keys.KeyExtra("lora", f"{lora.lora_name}\0{revision}".encode()))
-    if getattr(request, "cache_salt", None):
-        extras.append(keys.KeyExtra("salt", request.cache_salt.encode()))
-    for feature in getattr(request, "mm_features", None) or ():
-        offset = feature.mm_position.offset
-        extras.append(keys.KeyExtra("media", feature.identifier.encode(), offset))
-    if epoch is not None:
-        extras.append(keys.KeyExtra("epoch", epoch))
-    return extras
+# What vLLM calls a medium by its bytes: a digest, behind the adapter's name where encoders have adapters,
+# too. Other names are the caller's (multi_modal_uuids), or numbers that begin anew with each engine.
+_OF_CONTENT = re.compile(r"(?:.*:)?[0-9a-f]{64,}", re.DOTALL)
 
 
 class _Chain:
-    """A request's keys, derived once, and what was decided for it."""
+    """A request's keys, derived once, and what was decided for it.
 
-    def __init__(self, request: Any, extras: list[keys.KeyExtra]) -> None:
-        self.request = request
+    A session (`resumable`) is one request whose last token may be taken back, and which gets more
+    tokens and media as it goes on: `refresh` forgets the keys of blocks that have changed."""
+
+    def __init__(
+        self, request: Any, store_tokens: int, adapter: Adapter | None, fixed: list[keys.KeyExtra]
+    ) -> None:
+        self.request, self.adapter = request, adapter
         self.is_named = getattr(request, "prompt_embeds", None) is None  # by its tokens
-        self._extras = extras
+        self.is_ended = False
+        self._store_tokens = store_tokens
+        self._fixed = fixed  # what all of its KV depends on
+        self._media: dict[int, list[keys.KeyExtra]] = {}  # by the block in which they begin
+        self._media_count = 0  # that are in _media
         self._keys: list[bytes] = []
+        self._named: list[int] = []  # of a session, the tokens that have keys
         self.lookup: Lookup | None = None
         self.lease: bytes | None = None  # of the blocks being loaded
         self.loading: tuple[int, Tables] | None = None  # first store block, the engine's blocks
@@ -55,20 +53,46 @@ class _Chain:
         self.saved_blocks = 0  # of the store, from the chain's begin on
         self.computed_from: int | None = None  # tokens before it were not computed by this request
 
-    def keys(self, count: int, space: bytes, store_tokens: int) -> list[bytes]:
+    def keys(self, count: int, space: bytes) -> list[bytes]:
         """The first `count`, which have all of their tokens."""
-        tokens = self.request.all_token_ids
+        tokens, size = self.request.all_token_ids, self._store_tokens
         while len(self._keys) < count:
-            first = len(self._keys) * store_tokens
-            touching = [
-                keys.KeyExtra(extra.kind, extra.value, extra.offset - first)
-                for extra in self._extras
-                if first <= extra.offset < first + store_tokens
-            ]
+            block = len(self._keys)
+            extras = (self._fixed if block == 0 else []) + self._media.get(block, [])
             parent = self._keys[-1] if self._keys else None
-            block = list(tokens[first : first + store_tokens])
-            self._keys.append(keys.derive_key(space, parent, block, touching))
+            own = list(tokens[block * size : (block + 1) * size])
+            self._keys.append(keys.derive_key(space, parent, own, extras))
+            if _is_session(self.request):
+                self._named += own
         return self._keys[:count]
+
+    def refresh(self, is_media_named: bool) -> bool:
+        """False: some blocks are not what they were, and their keys are forgotten."""
+        count, first = len(self._keys), len(self._keys)
+        features = getattr(self.request, "mm_features", None) or ()
+        if len(features) < self._media_count:
+            self._media, self._media_count, first = {}, 0, 0
+        for feature in features[self._media_count :]:
+            if not is_media_named or not _OF_CONTENT.fullmatch(feature.identifier):
+                self.is_named = False
+            block, offset = divmod(feature.mm_position.offset, self._store_tokens)
+            extra = keys.KeyExtra("media", feature.identifier.encode(), offset)
+            self._media.setdefault(block, []).append(extra)
+            first = min(first, block)
+        self._media_count = len(features)
+        if self._named:
+            now = list(self.request.all_token_ids[: len(self._named)])
+            if now != self._named:
+                same = (a == b for a, b in zip(now, self._named, strict=False))
+                at = next((i for i, is_same in enumerate(same) if not is_same), len(now))
+                first = min(first, at // self._store_tokens)
+        del self._keys[first:], self._named[first * self._store_tokens :]
+        self.saved_blocks = min(self.saved_blocks, first) if first < count else self.saved_blocks
+        return first == count
+
+
+def _is_session(request: Any) -> bool:
+    return bool(getattr(request, "resumable", False))
 
 
 class Scheduler:
@@ -77,7 +101,10 @@ class Scheduler:
 
     Loads may go on while their step computes, as layer-wise ones do. What is computed on a block
     whose load failed is wrong, of whatever request, and the engine computes it again: until a load
-    is known to have ended, nothing is saved of requests that have a block of it."""
+    is known to have ended, nothing is saved of requests that have a block of it.
+
+    is_media_named: whether vLLM names media by their content. weights_stay: asked when requests come
+    after a `reset`: whether the engine's weights are known to be those that the space names."""
 
     def __init__(
         self,
@@ -88,12 +115,18 @@ class Scheduler:
         is_loading: bool = True,
         is_saving: bool = True,
         recorded: int = 0,
+        adapters: Adapters | None = None,
+        is_media_named: bool = True,
+        weights_stay: Callable[[], bool] = lambda: False,
     ) -> None:
         self._lookups, self._fingerprint, self._geometry = lookups, fingerprint, geometry
         self._is_loading, self._is_saving, self._recorded = is_loading, is_saving, recorded
         self._chains: dict[str, _Chain] = {}
         self._planned: list[Load] = []
-        self._epoch: bytes | None = None
+        self._adapters = Adapters() if adapters is None else adapters
+        self._is_media_named, self._weights_stay = is_media_named, weights_stay
+        self._is_media_told = False
+        self._is_in_doubt = self._is_off = False  # of the weights; nothing has a name any more
         self._on_their_way: dict[str, set[int]] = {}  # by request, the engine's blocks of its load
 
     # ---------------------------------------------------------------------------- of a request
@@ -105,7 +138,7 @@ class Scheduler:
     def answer(self, request: Any, computed_tokens: int) -> int | None:
         """How many tokens after the computed ones can be loaded; None: not known yet."""
         chain = self._chain(request)
-        if not self._is_loading or not chain.is_named:
+        if not self._is_loading or not self._refresh(chain):
             return 0
         if chain.lookup is None:
             self._ask(chain)
@@ -157,7 +190,8 @@ class Scheduler:
         chain.lease = found.lease
         self._on_their_way[chain.request.request_id] = set(tables[0]) - {SKIPPED}
         keys_wanted = lookup.keys[first : first + count]
-        self._planned.append(Load(chain.request.request_id, keys_wanted, tables, found.lease))
+        request_id = chain.request.request_id
+        self._planned.append(Load(request_id, keys_wanted, tables, found.lease, chain.adapter))
 
     def end(self, request_id: str) -> None:
         """The request is finished. A load that is still at work ends by itself."""
@@ -169,7 +203,7 @@ class Scheduler:
         if chain.loading is None:
             del self._chains[request_id]
         else:
-            chain.lookup, chain.is_named = None, False
+            chain.lookup, chain.is_named, chain.is_ended = None, False, True
 
     # ------------------------------------------------------------------------------- of a step
 
@@ -184,7 +218,7 @@ class Scheduler:
             for request_id, tokens in scheduled.items():
                 chain = self._chains.get(request_id)
                 blocks = blocks_of(request_id)
-                if chain is not None and blocks is not None and chain.is_named:
+                if chain is not None and blocks is not None and self._refresh(chain):
                     save = self._save(chain, tokens, blocks)
                     if save is not None:
                         plan.saves.append(save)
@@ -211,7 +245,7 @@ class Scheduler:
         if full <= first:
             return None
         chain.saved_blocks = full
-        wanted = chain.keys(full, self._fingerprint, geometry.store_tokens)
+        wanted = chain.keys(full, self._fingerprint)
         is_derived = not self._lookups.is_lossless and chain.computed_from > 0
         return Save(
             wanted[first:],
@@ -219,6 +253,7 @@ class Scheduler:
             wanted[first - 1] if first else None,
             first * geometry.store_tokens,
             is_derived,
+            chain.adapter,
         )
 
     def loaded(
@@ -246,7 +281,7 @@ class Scheduler:
             chain.loading = None
             lease, chain.lease = chain.lease, None
             self._lookups.release(lease)
-            if not chain.is_named:
+            if chain.is_ended:
                 self._chains.pop(request_id, None)
 
     def _mark_failed(self, chain: _Chain, failed: set[int]) -> None:
@@ -262,10 +297,14 @@ class Scheduler:
             chain.computed_from = None
             chain.saved_blocks = min(chain.saved_blocks, chain.usable_blocks)
 
+    def adapters_loaded(self, loaded: dict[int, str | None]) -> None:
+        """What workers have loaded of adapters, by their numbers."""
+        self._adapters.take(loaded)
+
     def reset(self) -> None:
-        """The engine's weights may be others now: nothing that is there is used from here on, and
-        what is put is for this engine alone."""
-        self._epoch = uuid.uuid4().bytes
+        """The engine forgets what is cached: its weights may be others from now on. Unless they are
+        known to stay, nothing is looked up or saved any more."""
+        self._is_in_doubt = True
         for chain in list(self._chains.values()):
             self.end(chain.request.request_id)
 
@@ -277,9 +316,41 @@ class Scheduler:
     def _chain(self, request: Any) -> _Chain:
         chain = self._chains.get(request.request_id)
         if chain is None:
-            chain = _Chain(request, extras_of(request, self._epoch))
-            self._chains[request.request_id] = chain
+            chain = self._chains[request.request_id] = self._new_chain(request)
         return chain
+
+    def _new_chain(self, request: Any) -> _Chain:
+        if self._is_in_doubt:
+            self._is_in_doubt = False
+            self._is_off = self._is_off or not self._weights_stay()
+        fixed, adapter, is_named = [], None, not self._is_off
+        lora = getattr(request, "lora_request", None)
+        if lora is not None and is_named:
+            adapter = self._adapters.find(lora)
+            is_named = adapter is not None
+            if adapter is not None:
+                fixed.append(keys.KeyExtra("lora", self._adapters.value_of(lora, adapter)))
+        if getattr(request, "cache_salt", None):
+            fixed.append(keys.KeyExtra("salt", request.cache_salt.encode()))
+        chain = _Chain(request, self._geometry.store_tokens, adapter, fixed)
+        chain.is_named = chain.is_named and is_named
+        return chain
+
+    def _refresh(self, chain: _Chain) -> bool:
+        """Whether the request has names, which are those of its tokens and media as they stand."""
+        if not chain.is_named:
+            return False
+        if not chain.refresh(self._is_media_named) and chain.lookup is not None:
+            self._lookups.drop(chain.lookup)
+            chain.lookup = None
+        if not chain.is_named and not self._is_media_told:
+            self._is_media_told = True
+            log.warning(
+                "cairn: nothing is cached of requests with media that vLLM does not name by their"
+                " content: those with multi_modal_uuids, and all where prefix caching is off and"
+                " --mm-processor-cache-gb is 0"
+            )
+        return chain.is_named
 
     def _usable(self, chain: _Chain, block_count: int) -> int:
         return block_count if chain.usable_blocks is None else min(block_count, chain.usable_blocks)
@@ -291,10 +362,10 @@ class Scheduler:
         chain.saved_blocks = max(chain.saved_blocks, block_count)
 
     def _ask(self, chain: _Chain) -> None:
-        if not self._is_loading or not chain.is_named or chain.lookup is not None:
+        if not self._is_loading or not self._refresh(chain) or chain.lookup is not None:
             return
         # The last token is always computed: a block that ends with it is loaded for what is before.
         store_tokens = self._geometry.store_tokens
         full = self._usable(chain, chain.request.num_tokens // store_tokens)
-        wanted = chain.keys(full, self._fingerprint, store_tokens)
+        wanted = chain.keys(full, self._fingerprint)
         chain.lookup = self._lookups.ask(wanted)

@@ -23,6 +23,7 @@ class Settings:
     load_timeout: float = 2.0  # seconds that a request waits for its blocks, then it recomputes
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
     save_timeout: float = 5.0  # seconds after which a block is given up
+    weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
     capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured

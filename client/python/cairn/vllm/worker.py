@@ -20,6 +20,7 @@ from .._session import Session
 from .. import layerwise, paged
 from ..errors import Error, UnavailableError
 from ..space import Space
+from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .device_saves import DeviceSaves
 from .group import GroupPart
@@ -79,8 +80,10 @@ class Worker:
         tap: Tap | None = None,
         is_layer_wise: bool = False,
         device: OnDevice | None = None,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
+        self._adapters = LoadedAdapters() if adapters is None else adapters
         self._tap, self._device = tap, device
         self._groups = groups
         self._is_layer_wise = is_layer_wise
@@ -127,9 +130,10 @@ class Worker:
     def save(self, plan: Plan) -> None:
         """Copies what a step has computed; from then on the engine may do with it what it wants."""
         self._end_layers()
-        if plan.saves:
+        saves = [save for save in plan.saves if self._adapters.may_save(save.adapter)]
+        if saves:
             started = time.perf_counter()
-            self._saves.stage(plan.saves)
+            self._saves.stage(saves)
             self._count(save_seconds=time.perf_counter() - started)
 
     def take_ended(self) -> Ended:
@@ -166,7 +170,7 @@ class Worker:
         started, transfer, space = time.perf_counter(), None, self._session.space
         (group,), (blocks,) = self._groups, load.blocks
         try:
-            if space is not None and self._waits(before):
+            if space is not None and self._adapters.may_load(load.adapter) and self._waits(before):
                 transfer = layerwise.get(
                     space,
                     group.cache,
@@ -198,7 +202,7 @@ class Worker:
         good, moved_bytes, started = 0, 0, time.perf_counter()
         try:
             space = self._session.space
-            if space is not None and self._waits(before):
+            if space is not None and self._adapters.may_load(load.adapter) and self._waits(before):
                 good = len(load.keys)
                 for group, blocks in zip(self._groups, load.blocks, strict=True):
                     count, wire_bytes = self._load_group(space, group, load, blocks, deadline)
