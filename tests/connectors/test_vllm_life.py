@@ -11,8 +11,9 @@ import torch
 from cairn.errors import InvalidArgumentError
 from cairn.vllm import adapters, revision
 from cairn.vllm.adapters import Adapters, LoadedAdapters, folder_of
+from cairn.vllm.media import are_media_named, is_named_by_content
 from cairn.vllm.plan import Geometry
-from cairn.vllm.scheduler import _OF_CONTENT, Scheduler
+from cairn.vllm.scheduler import Scheduler
 from safetensors.torch import save_file
 from vllm.lora.request import LoRARequest
 
@@ -254,13 +255,12 @@ def test_media_are_named_by_their_content_or_not_at_all(algorithm):
         given = ProcessorInputs([], items, {"image": [uuid]})
         return given.get_mm_hashes("model", algorithm)["image"][0]
 
-    assert _OF_CONTENT.fullmatch(name(None)) and _OF_CONTENT.fullmatch("tuned:" + name(None))
-    assert name("mine") == "mine" and not _OF_CONTENT.fullmatch("mine")
+    assert is_named_by_content(name(None)) and is_named_by_content("tuned:" + name(None))
+    assert name("mine") == "mine" and not is_named_by_content("mine")
 
 
 def test_media_of_an_engine_without_caches_are_numbered():
     """The first picture of any such engine has the same name: no connector may believe it."""
-    from cairn.vllm.connector import _is_media_named
     from vllm.renderers.base import BaseRenderer
 
     media = types.SimpleNamespace(mm_processor_cache_gb=0)
@@ -272,10 +272,10 @@ def test_media_of_an_engine_without_caches_are_numbered():
     )
     items = types.SimpleNamespace(get_all_counts=lambda: {"image": 1})
     name = BaseRenderer._process_mm_uuids(them, {}, items, {}, "renderer0-mm-1")["image"][0]
-    assert name == "renderer0-mm-1-image-0" and not _OF_CONTENT.fullmatch(name)
-    assert not _is_media_named(config)
+    assert name == "renderer0-mm-1-image-0" and not is_named_by_content(name)
+    assert not are_media_named(config)
     caches.enable_prefix_caching = True
-    assert _is_media_named(config)
+    assert are_media_named(config)
 
 
 # ----------------------------------------------------------------------- beside other connectors

@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 import time
+import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 for path in ("client/python", "client/examples/vllm", "tests/engines"):
@@ -19,6 +20,7 @@ WAIT_SECONDS_MAX = 60.0
 
 
 def manager_of(name, control, revision="r"):
+    from cairn.vllm.tier import OfEngine
     from vllm.v1.kv_offload import config
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
@@ -38,9 +40,21 @@ def manager_of(name, control, revision="r"):
             kv_cache_layout="LBHNC",
         )
     )
-    manager = spec.get_manager()
+    text = types.SimpleNamespace(model_config=types.SimpleNamespace(multimodal_config=None))
+    engine = OfEngine(text)
+    with engine.here():
+        manager = spec.get_manager()
+    manager.of_engine = engine
     manager.secondary_tiers[0]._session.wait(10)
     return manager
+
+
+def begin(manager, context):
+    """A request has come, as the connector says it."""
+    manager.of_engine.begin(
+        types.SimpleNamespace(request_id=context.req_id, lora_request=None, mm_features=[])
+    )
+    manager.on_new_request(context)
 
 
 def rows_of(manager):
@@ -64,7 +78,7 @@ def offload(manager, keys, content):
     from vllm.v1.kv_offload.base import ReqContext
 
     context = ReqContext("stores")
-    manager.on_new_request(context)
+    begin(manager, context)
     prepared = manager.prepare_store(keys, context)
     rows_of(manager)[prepared.store_spec.chunk_ids] = content
     manager.complete_store(keys, context)
@@ -77,7 +91,7 @@ def bring_back(manager, keys, name="loads"):
     from vllm.v1.kv_offload.base import LookupResult, ReqContext
 
     context, found = ReqContext(name), {}
-    manager.on_new_request(context)
+    begin(manager, context)
 
     def is_over():
         found.update((key, manager.lookup(key, context)) for key in keys)

@@ -5,8 +5,10 @@ calls them. The check against the installed package is tests/engines/tier_contra
 import dataclasses
 import enum
 import itertools
+import sys
 from types import SimpleNamespace
 
+import fake_vllm
 import numpy as np
 from fake_modules import install_modules
 
@@ -43,9 +45,27 @@ class SecondaryTierManager:
         return self._block_size_bytes
 
 
+class OffloadingConnector:
+    """make: of its tier, for one in the scheduler."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self.tier = vllm_config.make()
+
+    def on_new_request(self, request):
+        self.tier.on_new_request(SimpleNamespace(req_id=request.request_id))
+
+    def reset_cache(self):
+        self.tier.drain_jobs()
+        return True
+
+
 def install():
     """Puts the modules where `import vllm…` finds them."""
+    fake_vllm.install()
     members = {
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector": {
+            "OffloadingConnector": OffloadingConnector
+        },
         "vllm.v1.kv_offload.base": {
             "LookupResult": LookupResult,
             "Medium": Medium,
@@ -81,15 +101,24 @@ class Primary:
 
     def __init__(self, tier_class, settings, chunk_bytes=4096, chunk_count=32, **changed):
         self.memory = np.zeros((chunk_count, chunk_bytes), np.int8)
-        self.tier = tier_class(
+        config, _ = fake_vllm.configs({}, **changed.pop("engine", {}))
+        config.make = lambda: tier_class(
             offloading_spec=spec(**changed),
             primary_kv_view=memoryview(self.memory),
             tier_type="CairnTier",
             backpressure_detector=None,
             **settings,
         )
+        self.connector = sys.modules[tier_class.__module__].CairnOffloadingConnector(
+            config, "scheduler", None
+        )
+        self.tier = self.connector.tier
+        self.begin("r")
         self._jobs = itertools.count()
         self.finished = {}
+
+    def begin(self, request, **more):
+        self.connector.on_new_request(fake_vllm.Request(request, [], **more))
 
     def look_up(self, keys, request="r"):
         """How many of the keys, from the first on, are hits, step by step until it is known."""
@@ -113,27 +142,27 @@ class Primary:
     def end(self, request="r"):
         self.tier.on_request_finished(SimpleNamespace(req_id=request))
 
-    def submit(self, keys, chunks, is_promotion):
+    def submit(self, keys, chunks, is_promotion, request="r"):
         job = SimpleNamespace(
             job_id=next(self._jobs),
             keys=keys,
             chunk_ids=np.array(chunks, np.int64),
             is_promotion=is_promotion,
-            req_context=SimpleNamespace(req_id="r"),
+            req_context=SimpleNamespace(req_id=request),
         )
         (self.tier.submit_load if is_promotion else self.tier.submit_store)(job)
         return job.job_id
 
-    def move(self, keys, chunks, is_promotion):
+    def move(self, keys, chunks, is_promotion, request="r"):
         """The result of a job."""
-        number = self.submit(keys, chunks, is_promotion)
+        number = self.submit(keys, chunks, is_promotion, request)
         while number not in self.finished:
             assert self.tier.has_pending_work()
             self.step()
         return self.finished[number]
 
-    def store(self, keys, chunks):
-        return self.move(keys, chunks, False)
+    def store(self, keys, chunks, request="r"):
+        return self.move(keys, chunks, False, request)
 
     def load(self, keys, chunks):
         return self.move(keys, chunks, True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The secondary tier of vLLM's offloading, as its tiering manager calls it."""
 
+import fake_vllm
 import fake_vllm_tier
 import numpy as np
 import pytest
@@ -72,12 +73,15 @@ def test_what_failed_to_load_is_a_miss_for_who_asked(make):
     assert primary.look_up(keys) == 0
     primary.store(keys, [0, 1])
     primary.end()
+    primary.begin("another")
     assert primary.look_up(keys, "another") == 2
 
 
 def test_what_is_known_is_forgotten_with_who_asked(make):
     primary = make()
     keys = names(3)
+    for request in ("a", "b", "c"):
+        primary.begin(request)
     assert primary.look_up(keys[:2], "a") == 0 and primary.look_up(keys[1:], "b") == 0
     primary.end("a")
     known = dict(primary.tier._known)
@@ -121,6 +125,59 @@ def test_canonical_chunks_that_vllm_does_not_vouch_for(make):
     other = make(**changed, parallel={"is_parallelism_agnostic": False, "tp_size": 2})
     one.store(names(1), [0])
     assert one.look_up(names(1)) == 1 and other.look_up(names(1)) == 0
+
+
+IMAGE = "5" * 64
+
+
+def media(identifier):
+    return [fake_vllm_tier.SimpleNamespace(identifier=identifier)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lora_request": fake_vllm.lora("/adapters/current")},
+        {"mm_features": media("renderer0-mm-1-image-0")},
+        {"mm_features": media(IMAGE) + media("mine")},
+    ],
+)
+def test_chunks_that_vllm_does_not_name_by_what_they_depend_on(make, more):
+    """Its hashes say where an adapter lies, and what a caller calls an image."""
+    first, other = make(), make()
+    for primary in (first, other):
+        primary.begin("unnamed", **more)
+        primary.begin("named", mm_features=media(IMAGE))
+    assert not first.store(names(2), [0, 1], "unnamed").success
+    assert first.store(names(2), [0, 1], "named").success
+    assert other.look_up(names(2), "named") == 2 and other.look_up(names(2), "unnamed") == 0
+    assert other.look_up(names(2), "nobody knows it") == 0
+
+
+def test_media_of_an_engine_without_caches(make):
+    config = {
+        "model_config__multimodal_config": fake_vllm_tier.SimpleNamespace(mm_processor_cache_gb=0),
+        "cache_config__enable_prefix_caching": False,
+    }
+    primary = make(engine=config)
+    primary.begin("image", mm_features=media(IMAGE))
+    assert not primary.store(names(1), [0], "image").success
+    assert primary.store(names(1), [0]).success  # texts have names
+
+
+def test_after_a_reset_nothing_is_kept_unless_weights_stay(make, caplog):
+    first, stays = make(), make({"weights_stay": True})
+    for primary in (first, stays):
+        primary.store(names(1), [0])
+        primary.connector.reset_cache()
+    assert first.look_up(names(1)) == 0 and not first.store(names(1, 9), [1]).success
+    assert stays.look_up(names(2)) == 1 and stays.store(names(1, 9), [1]).success
+    assert caplog.text.count("nothing is kept any more") == 1
+
+
+def test_the_tier_of_another_connector_is_refused(make):
+    with pytest.raises(InvalidArgumentError, match="CairnOffloadingConnector"):
+        CairnTier(fake_vllm_tier.spec(), memoryview(np.zeros((2, 2))), "CairnTier")
 
 
 def test_draining_ends_all_jobs_and_the_end_lets_go_of_memory(make):

@@ -30,6 +30,7 @@ from .cuda import Cuda, Stream
 from .group import GroupPart
 from .layout import Shape, cuda_device, paged_cache
 from .lookup import Lookups
+from .media import are_media_named
 from .model import layer_index, model_of, part_of
 from .plan import Plan
 from .revision import Stamp, changed_since_start, stamps_of
@@ -124,7 +125,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             if self._settings.capture is not None
             else 0,
             adapters=Adapters("" if lora is None else str(lora.lora_dtype)),
-            is_media_named=_is_media_named(vllm_config),
+            is_media_named=are_media_named(vllm_config),
             weights_stay=self._weights_stay,
         )
 
@@ -403,13 +404,6 @@ def _tensor_rank(parallel: Any) -> int:
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
     return get_tensor_model_parallel_rank()
-
-
-def _is_media_named(vllm_config: Any) -> bool:
-    """vLLM makes no digest of media where it keeps nothing of them."""
-    media = getattr(vllm_config.model_config, "multimodal_config", None)
-    cache = getattr(vllm_config, "cache_config", None)
-    return media is None or media.mm_processor_cache_gb > 0 or bool(cache.enable_prefix_caching)
 
 
 # MultiConnector makes figures of a connector's numbers by the name of its class alone.

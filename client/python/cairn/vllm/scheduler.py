@@ -9,7 +9,6 @@ prompt_embeds, resumable.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,15 +16,12 @@ from .. import keys
 from ..paged import SKIPPED
 from .adapters import Adapter, Adapters
 from .lookup import Lookup, Lookups
+from .media import is_named_by_content
 from .plan import Geometry, Load, Plan, Save, Tables
 
 log = logging.getLogger("vllm.cairn")
 
 IDLE_SECONDS = 0.002  # that a step without work leaves to a lookup
-
-# What vLLM calls a medium by its bytes: a digest, behind the adapter's name where encoders have adapters,
-# too. Other names are the caller's (multi_modal_uuids), or numbers that begin anew with each engine.
-_OF_CONTENT = re.compile(r"(?:.*:)?[0-9a-f]{64,}", re.DOTALL)
 
 
 class _Chain:
@@ -73,7 +69,7 @@ class _Chain:
         if len(features) < self._media_count:
             self._media, self._media_count, first = {}, 0, 0
         for feature in features[self._media_count :]:
-            if not is_media_named or not _OF_CONTENT.fullmatch(feature.identifier):
+            if not is_media_named or not is_named_by_content(feature.identifier):
                 self.is_named = False
             block, offset = divmod(feature.mm_position.offset, self._store_tokens)
             extra = keys.KeyExtra("media", feature.identifier.encode(), offset)

@@ -2,36 +2,44 @@
 """A secondary tier of vLLM's own offloading in Cairn (docs/engines/vllm.md): GPU, vLLM's host
 memory, Cairn.
 
-    {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+    {"kv_connector": "CairnOffloadingConnector", "kv_connector_module_path": "cairn.vllm.tier",
+     "kv_role": "kv_both", "kv_connector_extra_config": {
        "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
          {"type": "CairnTier", "module_path": "cairn.vllm.tier",
           "control": "127.0.0.1:7070", "weights_revision": "…"}]}}
 
-vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are.
+vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are. Nor does it tell a
+tier what its chunks are named by, or that weights may have changed: the connector, which is vLLM's own
+`OffloadingConnector` otherwise, does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._session import Session
 from .._settings import StoreSettings, settings_of
-from ..errors import DeadlineExceededError, Error
+from ..errors import DeadlineExceededError, Error, InvalidArgumentError
 from ..keys import Group, SpaceSpec
 from ..space import Space
 from ..transfer import Get, Put
+from .media import are_media_named, is_named_by_content
 
 _TOKENS = 16  # of a block of the space: of no meaning for bytes
 _THREADS = 4
@@ -43,7 +51,69 @@ log = logging.getLogger("cairn.vllm.tier")
 @dataclasses.dataclass(frozen=True)
 class Settings(StoreSettings):
     lookup_timeout: float = 0.5  # seconds that a request waits for what there is
+    weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
     recipe: ClassVar[str] = "raw"
+
+
+class OfEngine:
+    """What the connector knows of its engine, for the tiers that are made within `here`. Calls come from
+    vLLM's scheduler."""
+
+    _here: ClassVar[OfEngine | None] = None
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._are_media_named = are_media_named(vllm_config)
+        self._requests: dict[str, Any] = {}
+        self.has_reset = False
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        OfEngine._here = self
+        try:
+            yield
+        finally:
+            OfEngine._here = None
+
+    @staticmethod
+    def found() -> OfEngine:
+        if OfEngine._here is None:
+            raise InvalidArgumentError(
+                "the tier CairnTier is not told of adapters, media and new weights by"
+                " OffloadingConnector: give its own connector, \"kv_connector\":"
+                " \"CairnOffloadingConnector\", \"kv_connector_module_path\": \"cairn.vllm.tier\""
+            )
+        return OfEngine._here
+
+    def begin(self, request: Any) -> None:
+        self._requests[request.request_id] = request
+
+    def end(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+
+    def is_named(self, request_id: str) -> bool:
+        """Whether vLLM's hashes of its chunks say all that they depend on. Those of adapters say a name
+        and a path, and adapters may change where they lie."""
+        request = self._requests.get(request_id)
+        if request is None or request.lora_request is not None:
+            return False
+        names = [feature.identifier for feature in request.mm_features or ()]
+        return not names or (self._are_media_named and all(map(is_named_by_content, names)))
+
+
+class CairnOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        self._of_engine = OfEngine(vllm_config)
+        with self._of_engine.here():
+            super().__init__(vllm_config, role, kv_cache_config)
+
+    def on_new_request(self, request: Any) -> None:
+        self._of_engine.begin(request)
+        super().on_new_request(request)
+
+    def reset_cache(self) -> bool | None:
+        done: bool | None = super().reset_cache()
+        self._of_engine.has_reset = True
+        return done
 
 
 @dataclasses.dataclass
@@ -73,6 +143,7 @@ class CairnTier(SecondaryTierManager):
         import numpy as np
 
         self.locality = Locality(locality)
+        self._of_engine, self._is_reset_told = OfEngine.found(), False
         self._settings = settings_of(Settings, f"the tier {tier_type}", given)
         self._rows: Any = np.asarray(primary_kv_view).view(np.uint8)
         config = offloading_spec.config
@@ -98,7 +169,7 @@ class CairnTier(SecondaryTierManager):
     # ---------------------------------------------------------------------------- looking up
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
-        if self._session.space is None:
+        if self._session.space is None or not self._may_share(req_context):
             return LookupResult.MISS
         self._take_answers()
         asked = self._known.get(key)
@@ -122,6 +193,7 @@ class CairnTier(SecondaryTierManager):
 
     def on_request_finished(self, req_context: Any) -> None:
         """What it asked is forgotten, but for what others asked, too: it may change."""
+        self._of_engine.end(req_context.req_id)
         for key in self._keys_of.pop(req_context.req_id, ()):
             asked = self._known[key]
             asked.askers.discard(req_context.req_id)
@@ -174,6 +246,8 @@ class CairnTier(SecondaryTierManager):
             self._changed.wait_for(lambda: self._running == 0)
 
     def _submit(self, job: Any, move: Callable[[Space, list[Any], float], list[bool]]) -> None:
+        if not self._may_share(job.req_context):
+            move = _none
         with self._changed:
             self._running += 1
         deadline = time.monotonic() + self._settings.timeout
@@ -222,6 +296,18 @@ class CairnTier(SecondaryTierManager):
 
     # ------------------------------------------------------------------------------- the rest
 
+    def _may_share(self, req_context: Any) -> bool:
+        if not self._of_engine.has_reset or self._settings.weights_stay:
+            return self._of_engine.is_named(req_context.req_id)
+        if not self._is_reset_told:
+            self._is_reset_told = True
+            log.warning(
+                "cairn: vLLM has reset its caches, as it does to sleep, to pause and for new weights:"
+                " nothing is kept any more until this engine starts anew. If its weights stay what they"
+                " are, say so: \"weights_stay\": true for the tier"
+            )
+        return False
+
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
@@ -231,6 +317,10 @@ class CairnTier(SecondaryTierManager):
         self._pool.shutdown()
         self._session.close()
         self._rows = None  # vLLM lets go of its memory now
+
+
+def _none(space: Space, named: list[Any], deadline: float) -> list[bool]:
+    return [False] * len(named)
 
 
 def _left(deadline: float) -> float:
@@ -259,3 +349,10 @@ def _layout_of(config: Any) -> str:
         fields["ranks"] = [getattr(parallel, name) for name in names]
     text = json.dumps(fields, sort_keys=True).encode()
     return "chunks " + hashlib.sha256(text).hexdigest()[:16]
+
+
+# MultiConnector makes figures of a connector's numbers by the name of its class alone.
+with contextlib.suppress(ValueError):  # the user has registered it
+    KVConnectorFactory.register_connector(
+        "CairnOffloadingConnector", "cairn.vllm.tier", "CairnOffloadingConnector"
+    )
