@@ -30,6 +30,12 @@ LLAMA = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """Digests of weights are kept in a folder of our own."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def bin_dir():
     return pathlib.Path(os.environ["CAIRN_BIN_DIR"])

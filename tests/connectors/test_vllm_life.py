@@ -22,9 +22,8 @@ KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
 
 
 @pytest.fixture(autouse=True)
-def settled(monkeypatch, tmp_path_factory):
-    """Files count from the moment on at which they are made; digests are kept in a folder of our own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def settled(monkeypatch):
+    """Files count from the moment on at which they are made."""
     monkeypatch.setattr(revision, "_SETTLED_NS", 0)
     adapters._loads.of_managers.clear()
 
@@ -162,11 +161,10 @@ def test_all_fields_of_an_adapter_are_thought_of():
     known = {"lora_name", "lora_path", "is_3d_lora_weight"}  # in the name, the path by its bytes
     known |= {"lora_int_id", "base_model_name", "load_inplace"}  # labels, and when it is read
     assert set(LoRARequest.__struct_fields__) == known
-    named, flat, deep = Adapters("bf16"), LoRARequest("a", 1, "/x"), None
+    named, flat = Adapters(), LoRARequest("a", 1, "/x")
     deep = LoRARequest("a", 1, "/x", is_3d_lora_weight=True)
     found = adapters.Adapter(1, "bytes:1")
     assert named.value_of(flat, found) != named.value_of(deep, found)
-    assert named.value_of(flat, found) != Adapters("fp16").value_of(flat, found)
 
 
 # ------------------------------------------------------------------------------ media and sessions

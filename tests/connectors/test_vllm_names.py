@@ -308,7 +308,7 @@ def started(vllm_config, make_model):
 
 def test_equal_options_make_equal_names(vllm_config, make_model, tmp_path):
     one, llama = space_of(vllm_config()), make_model()
-    assert one.weights_revision.startswith("files:") and one.groups[0].kv_heads == 2
+    assert one.weights_revision.startswith("bytes:") and one.groups[0].kv_heads == 2
     assert space_of(vllm_config(model=llama)) == one
     shutil.copytree(llama, tmp_path / "small")
     assert space_of(vllm_config(model=tmp_path / "small")) == one  # in another place

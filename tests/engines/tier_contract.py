@@ -40,8 +40,7 @@ def manager_of(name, control, revision="r"):
             kv_cache_layout="LBHNC",
         )
     )
-    text = types.SimpleNamespace(model_config=types.SimpleNamespace(multimodal_config=None))
-    engine = OfEngine(text)
+    engine = OfEngine("of a configuration")
     with engine.here():
         manager = spec.get_manager()
     manager.of_engine = engine

@@ -13,6 +13,9 @@ fake_vllm_tier.install()
 from cairn.vllm.tier import CairnTier  # noqa: E402
 
 
+SCALED = fake_vllm_tier.SimpleNamespace(rope_scaling={"rope_type": "yarn", "factor": 4.0})
+
+
 @pytest.fixture
 def make(request, settings):
     def build(extra=None, wait=True, **changed):
@@ -102,6 +105,7 @@ def test_what_is_known_is_forgotten_with_who_asked(make):
         {"model": fake_vllm_tier.SimpleNamespace(name="fake-model", dtype="float16")},
         {"parallel": {"is_parallelism_agnostic": False, "tp_size": 2}},
         {"parallel": {"tp_size": 2}},
+        {"engine": {"model_config__hf_text_config": SCALED}},  # which no layout says
         {"cache": fake_vllm_tier.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=2)},
     ],
 )

@@ -56,10 +56,9 @@ def _is_local(path: str) -> bool:
 
 
 class Adapters:
-    """The scheduler's side. context: what else of the engine's settings K and V of adapters depend on."""
+    """The scheduler's side."""
 
-    def __init__(self, context: str = "") -> None:
-        self._context = context
+    def __init__(self) -> None:
         self._loaded: dict[int, str | None] = {}  # as the workers say; None: not known, or not one
         self._seen: dict[str, tuple[dict[str, Stamp], float]] = {}  # when a folder became as it is
         self._said: set[tuple[str, str]] = set()
@@ -98,10 +97,9 @@ class Adapters:
 
     def value_of(self, lora: Any, adapter: Adapter) -> bytes:
         """All that K and V depend on of an adapter, for the keys. base_model_name and lora_int_id are
-        labels; load_inplace says when it is read."""
+        labels; load_inplace says when it is read. The engine's options for adapters are in the space."""
         fields = [lora.lora_name, adapter.revision]
         fields += ["3d"] if getattr(lora, "is_3d_lora_weight", False) else []
-        fields += [self._context] if self._context else []
         return "\0".join(fields).encode()
 
     def take(self, loaded: dict[int, str | None]) -> None:

@@ -25,7 +25,7 @@ from .._session import Session
 from .. import keys
 from ..errors import InvalidArgumentError
 from ..transfer import Part
-from .adapters import Adapters, LoadedAdapters
+from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .group import GroupPart
 from .layout import Shape, cuda_device, paged_cache
@@ -104,9 +104,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
         self._adapters = LoadedAdapters()
         self._is_reset_told = False
-        lora = getattr(vllm_config, "lora_config", None)
         if not is_scheduler:
-            if lora is not None:
+            if getattr(vllm_config, "lora_config", None) is not None:
                 self._adapters.watch()
             return
         if config.kv_load_failure_policy != "recompute":
@@ -124,7 +123,6 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             recorded=CAPTURE_TRIES * self._settings.capture_sequences
             if self._settings.capture is not None
             else 0,
-            adapters=Adapters("" if lora is None else str(lora.lora_dtype)),
             is_media_named=are_media_named(vllm_config),
             weights_stay=self._weights_stay,
         )

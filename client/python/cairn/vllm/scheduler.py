@@ -111,7 +111,6 @@ class Scheduler:
         is_loading: bool = True,
         is_saving: bool = True,
         recorded: int = 0,
-        adapters: Adapters | None = None,
         is_media_named: bool = True,
         weights_stay: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -119,7 +118,7 @@ class Scheduler:
         self._is_loading, self._is_saving, self._recorded = is_loading, is_saving, recorded
         self._chains: dict[str, _Chain] = {}
         self._planned: list[Load] = []
-        self._adapters = Adapters() if adapters is None else adapters
+        self._adapters = Adapters()
         self._is_media_named, self._weights_stay = is_media_named, weights_stay
         self._is_media_told = False
         self._is_in_doubt = self._is_off = False  # of the weights; nothing has a name any more

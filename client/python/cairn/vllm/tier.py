@@ -40,6 +40,7 @@ from ..keys import Group, SpaceSpec
 from ..space import Space
 from ..transfer import Get, Put
 from .media import are_media_named, is_named_by_content
+from .resolved import digest_of
 
 _TOKENS = 16  # of a block of the space: of no meaning for bytes
 _THREADS = 4
@@ -57,12 +58,12 @@ class Settings(StoreSettings):
 
 class OfEngine:
     """What the connector knows of its engine, for the tiers that are made within `here`. Calls come from
-    vLLM's scheduler."""
+    vLLM's scheduler. configuration: a digest of it."""
 
     _here: ClassVar[OfEngine | None] = None
 
-    def __init__(self, vllm_config: Any) -> None:
-        self._are_media_named = are_media_named(vllm_config)
+    def __init__(self, configuration: str, are_media_named: bool = True) -> None:
+        self.configuration, self._are_media_named = configuration, are_media_named
         self._requests: dict[str, Any] = {}
         self.has_reset = False
 
@@ -102,7 +103,7 @@ class OfEngine:
 
 class CairnOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
-        self._of_engine = OfEngine(vllm_config)
+        self._of_engine = OfEngine(digest_of(vllm_config), are_media_named(vllm_config))
         with self._of_engine.here():
             super().__init__(vllm_config, role, kv_cache_config)
 
@@ -149,7 +150,8 @@ class CairnTier(SecondaryTierManager):
         config = offloading_spec.config
         spec = SpaceSpec(
             config.model.name,
-            f"{self._settings.weights_revision}, {_layout_of(config)}",
+            f"{self._settings.weights_revision}, config {self._of_engine.configuration},"
+            f" {_layout_of(config)}",
             (Group("state", 1, state_bytes=self._rows.shape[1]),),
             tokens_per_block=_TOKENS,
         )
