@@ -2,6 +2,7 @@
 """What vLLM does over an engine's life, by its own classes: adapters that it loads, sessions that go on,
 names of media, figures that travel between processes, layouts of its offloading."""
 
+import contextlib
 import inspect
 import json
 import types
@@ -165,6 +166,29 @@ def test_all_fields_of_an_adapter_are_thought_of():
     deep = LoRARequest("a", 1, "/x", is_3d_lora_weight=True)
     found = adapters.Adapter(1, "bytes:1")
     assert named.value_of(flat, found) != named.value_of(deep, found)
+
+
+# --------------------------------------------------------------------------------------- weights
+
+
+def test_weights_that_vllm_loads_are_noted(monkeypatch):
+    from cairn.vllm.reloads import Reloads
+    from vllm.v1.worker import cpu_worker, gpu_worker
+
+    called = []
+    for name in ("reload_weights", "_start_weight_update"):
+        note = lambda self, *of, name=name, **more: called.append(name)  # noqa: E731
+        monkeypatch.setattr(gpu_worker.Worker, name, note)
+    reloads = Reloads()
+    reloads.watch()
+    worker = cpu_worker.CPUWorker.__new__(cpu_worker.CPUWorker)
+    worker.vllm_config = None
+    monkeypatch.setattr(gpu_worker, "set_current_vllm_config", lambda _: contextlib.nullcontext())
+    worker.reload_weights()
+    assert reloads.take() == {"files": 1, "others": 0}
+    worker.reload_weights(weights_path="/elsewhere")
+    worker.start_weight_update()
+    assert reloads.take() == {"files": 0, "others": 2} and len(called) == 3
 
 
 # ------------------------------------------------------------------------------ media and sessions

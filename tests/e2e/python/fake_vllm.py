@@ -76,6 +76,14 @@ class WorkerLoRAManager:
         return sys.modules["vllm.lora.worker_manager"].get_adapter_absolute_path(lora.lora_path)
 
 
+class VllmWorker:
+    def reload_weights(self, *arguments, **more):
+        pass
+
+    def start_weight_update(self):
+        pass
+
+
 def lora(path, number=1, name="tuned", **more):
     fields = {"load_inplace": False, "is_3d_lora_weight": False} | more
     return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=str(path), **fields)
@@ -98,6 +106,7 @@ def install():
             "WorkerLoRAManager": WorkerLoRAManager,
             "get_adapter_absolute_path": os.path.abspath,
         },
+        "vllm.v1.worker.gpu_worker": {"Worker": VllmWorker},
         "vllm.distributed.parallel_state": {
             "get_tensor_model_parallel_rank": lambda: this_rank[0]
         },

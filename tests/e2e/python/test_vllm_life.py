@@ -241,6 +241,38 @@ def test_weights_that_changed_while_the_engine_began(make_engine, settings, tmp_
         make_engine(extra, model_config__model=path)
 
 
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda worker: worker.reload_weights(weights_path="/elsewhere"),
+        lambda worker: worker.start_weight_update(),
+    ],
+)
+def test_weights_that_are_loaded_without_a_reset(make_engine, settings, load, caplog):
+    """As trainers do that reset vLLM's own cache alone, or none."""
+    engine, other = make_engine(settings | {"weights_stay": True}), make_engine(settings)
+    tokens, more = prompt(30, STORE + 1), prompt(31, STORE + 1)
+    engine.run_one("before", tokens)
+    load(fake_vllm.VllmWorker())
+    assert hits(engine, "new weights", more) == 0  # computed, and not put
+    assert hits(engine, "of the old", tokens) == 0
+    assert hits(other, "old weights", more) == 0
+    assert "weights were loaded into the running engine" in caplog.text
+
+
+def test_weights_that_are_read_again_as_they_are(make_engine, settings, tmp_path):
+    path = weights(tmp_path / "model", 1)
+    engine = make_engine(settings, model_config__model=path)
+    tokens = prompt(32, STORE + 1)
+    engine.run_one("before", tokens)
+    fake_vllm.VllmWorker().reload_weights()
+    assert hits(engine, "the same", tokens) == STORE
+    weights(tmp_path / "model", 2)
+    fake_vllm.VllmWorker().reload_weights()
+    engine.step()
+    assert hits(engine, "others", tokens) == 0
+
+
 # ------------------------------------------------------------------------------ media and sessions
 
 

@@ -113,6 +113,7 @@ class LoadedAdapters:
 
     def __init__(self) -> None:
         self._is_watching = False
+        self.have_other_weights = False  # below them: then nothing is what its name says
         self._seen_count = 0
         self._told: dict[int, str | None] = {}
 
@@ -128,15 +129,15 @@ class LoadedAdapters:
 
     def may_load(self, adapter: Adapter | None) -> bool:
         """Whether KV of it may be brought in. One that is not loaded yet will be, as it is named."""
-        if adapter is None:
-            return True
+        if adapter is None or self.have_other_weights:
+            return not self.have_other_weights
         is_same = not _is_loaded(adapter.number) or _loaded(adapter.number) == adapter.revision
         return self._is_watching and is_same
 
     def may_save(self, adapter: Adapter | None) -> bool:
         """Whether what was computed with it is what its name says."""
-        if adapter is None:
-            return True
+        if adapter is None or self.have_other_weights:
+            return not self.have_other_weights
         return self._is_watching and _loaded(adapter.number) == adapter.revision
 
     def take_news(self) -> dict[int, str | None]:

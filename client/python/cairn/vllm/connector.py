@@ -33,6 +33,7 @@ from .lookup import Lookups
 from .media import are_media_named
 from .model import layer_index, model_of, part_of
 from .plan import Plan
+from .reloads import Reloads
 from .revision import Stamp, changed_since_start, stamps_of
 from .scheduler import Scheduler
 from .settings import Settings
@@ -55,10 +56,17 @@ class PlanMetadata(KVConnectorMetadata):
 
 class StepEnded(KVConnectorWorkerMetadata):
     """What a worker says of a step. requests: whose layer-wise loads ended in it, of all ranks in the
-    same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known."""
+    same one. adapters: revisions of those that vLLM has loaded; None: it is not one, or not known.
+    has_other_weights: than the engine began with."""
 
-    def __init__(self, requests: set[str], adapters: dict[int, str | None]) -> None:
+    def __init__(
+        self,
+        requests: set[str],
+        adapters: dict[int, str | None],
+        has_other_weights: bool = False,
+    ) -> None:
         self.requests, self.adapters = requests, adapters
+        self.has_other_weights = has_other_weights
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> StepEnded:
         assert isinstance(other, StepEnded)
@@ -66,7 +74,8 @@ class StepEnded(KVConnectorWorkerMetadata):
         for number in self.adapters.keys() & other.adapters.keys():
             if self.adapters[number] != other.adapters[number]:
                 adapters[number] = None
-        return StepEnded(self.requests | other.requests, adapters)
+        is_other = self.has_other_weights or other.has_other_weights
+        return StepEnded(self.requests | other.requests, adapters, is_other)
 
 
 class CairnConnector(KVConnectorBase_V1, SupportsHMA):
@@ -82,7 +91,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._settings = Settings.of(config.kv_connector_extra_config)
         self._folder = vllm_config.model_config.model
         self._stamps = self._stamps_of_weights()
-        if changed_since_start(self._stamps.values()):
+        is_named = self._settings.weights_revision is not None
+        if not is_named and changed_since_start(self._stamps.values()):
             raise InvalidArgumentError(
                 f"files in {self._folder} have changed since this engine's process began: which of"
                 " them it has read is not known. Start it again, or name what it has as"
@@ -102,9 +112,10 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._failed_blocks: set[int] = set()
         self._loads_ended: set[str] = set()
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
-        self._adapters = LoadedAdapters()
+        self._adapters, self._reloads = LoadedAdapters(), Reloads()
         self._is_reset_told = False
         if not is_scheduler:
+            self._reloads.watch()
             if getattr(vllm_config, "lora_config", None) is not None:
                 self._adapters.watch()
             return
@@ -159,6 +170,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         ended = getattr(connector_output, "kv_connector_worker_meta", None)
         if ended:
             self._decider.adapters_loaded(ended.adapters)
+            if ended.has_other_weights:
+                self._decider.stop()
         self._decider.loaded(
             {*(connector_output.finished_recving or ()), *(ended.requests if ended else ())},
             connector_output.invalid_block_ids or (),
@@ -203,9 +216,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def _stamps_of_weights(self) -> dict[str, Stamp]:
-        """Of the files that the weights' revision was made of."""
-        is_named = self._settings.weights_revision is not None
-        return {} if is_named or not os.path.isdir(self._folder) else stamps_of(self._folder)
+        """Of the files of a folder, which vLLM may read again."""
+        return stamps_of(self._folder) if os.path.isdir(self._folder) else {}
 
     @property
     def _decider(self) -> Scheduler:
@@ -322,8 +334,21 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
                 self._session.wait(self._settings.load_timeout)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._look_at_weights()
         if self._worker is not None:
             self._worker.step(self._plan)
+
+    def _look_at_weights(self) -> None:
+        """Whether they are still those that the space names: vLLM may have been told to load some."""
+        loads = self._reloads.take()
+        if self._adapters.have_other_weights or not any(loads.values()):
+            return
+        if loads["others"] or self._stamps_of_weights() != self._stamps:
+            self._adapters.have_other_weights = True
+            log.warning(
+                "cairn: weights were loaded into the running engine: nothing is cached any more until"
+                " it starts anew"
+            )
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         if self._is_layer_wise and self._worker is not None:  # else loads end between steps
@@ -335,6 +360,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         pass  # all layers of a block at once, when the step is over
 
     def wait_for_save(self) -> None:
+        self._look_at_weights()
         if self._worker is not None:
             self._worker.save(self._plan)
 
@@ -357,7 +383,8 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> StepEnded | None:
         ended, self._loads_ended = self._loads_ended, set()
         adapters = self._adapters.take_news()
-        return StepEnded(ended, adapters) if ended or adapters else None
+        is_other = self._adapters.have_other_weights
+        return StepEnded(ended, adapters, is_other) if ended or adapters or is_other else None
 
     def get_kv_connector_stats(self) -> CairnStats | None:
         counts = {} if self._worker is None else self._worker.take_counts()

@@ -296,6 +296,12 @@ class Scheduler:
         """What workers have loaded of adapters, by their numbers."""
         self._adapters.take(loaded)
 
+    def stop(self) -> None:
+        """The engine has other weights than the space names."""
+        self._is_off = True
+        for chain in list(self._chains.values()):
+            self.end(chain.request.request_id)
+
     def reset(self) -> None:
         """The engine forgets what is cached: its weights may be others from now on. Unless they are
         known to stay, nothing is looked up or saved any more."""
