@@ -9,7 +9,6 @@ import types
 
 import pytest
 import torch
-from cairn.errors import InvalidArgumentError
 from cairn.vllm import adapters, revision
 from cairn.vllm.adapters import Adapters, LoadedAdapters, folder_of
 from cairn.vllm.media import are_media_named, is_named_by_content
@@ -425,10 +424,3 @@ def test_chunks_of_other_ranks_are_apart_unless_vllm_lays_them_out_without():
     assert layout_of(1) != layout_of(2)
     assert layout_of(1, canonical_layout=True) == layout_of(2, canonical_layout=True)
     assert layout_of(1) != layout_of(1, canonical_layout=True)
-
-
-def test_an_engine_whose_folder_has_no_weights(tmp_path):
-    """As where they are streamed from elsewhere, and only the configuration is here."""
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InvalidArgumentError, match="name their revision as weights_revision"):
-        revision.revision_of(str(tmp_path))

@@ -159,7 +159,8 @@ def test_a_load_for_another_adapter_fails(make_engine, settings, tmp_path):
         engine.ranks[0].adapters.add_adapter(lora(path, number))
         adapter(path, 1)
         engine.run_one("warm", tokens, lora_request=lora(path, number))
-        assert engine.counts["failed_blocks"] == 2 * STORE // 32 and "loaded_blocks" not in engine.counts or engine.counts["loaded_blocks"] == 0
+        assert engine.counts["failed_blocks"] == 2 * STORE // 32
+        assert not engine.counts.get("loaded_blocks")
 
 
 def test_ranks_that_have_not_loaded_the_same():

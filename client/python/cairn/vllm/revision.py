@@ -72,8 +72,8 @@ def revision_of(folder: str) -> str:
         if all(pathlib.Path(name).suffix in _NO_WEIGHTS for name in stamps):
             raise InvalidArgumentError(
                 f"which weights {folder} has is not known: there are none in it"
-                f" ({', '.join(sorted(stamps)[:4]) or 'no file'}); name their revision as"
-                " weights_revision in kv_connector_extra_config"
+                f" ({', '.join(sorted(stamps)[:4]) or 'no file'}). Those of an engine have the name"
+                " that weights_revision in kv_connector_extra_config gives"
             )
         with _Kept(root) as kept:
             digests = kept.digests_of(stamps)
