@@ -18,7 +18,7 @@ from conftest import open_space
 
 fake_vllm.install()
 
-from cairn.vllm import revision  # noqa: E402
+from cairn.vllm import revision as of_weights  # noqa: E402
 from cairn.vllm.group import GroupPart  # noqa: E402
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
 from cairn.vllm.lookup import Found, Lookups  # noqa: E402
@@ -381,14 +381,14 @@ def test_a_few_values_of_many_are_told(tmp_path, at):
 @pytest.fixture
 def reads(monkeypatch):
     """Of weights, in bytes; and files count from the moment on at which they are made."""
-    monkeypatch.setattr(revision, "_SETTLED_NS", 0)
-    found, read = [], revision._read
+    monkeypatch.setattr(of_weights, "_SETTLED_NS", 0)
+    found, read = [], of_weights._read
 
     def count(root, sizes):
         found.append(sum(sizes.values()))
         return read(root, sizes)
 
-    monkeypatch.setattr(revision, "_read", count)
+    monkeypatch.setattr(of_weights, "_read", count)
     return found
 
 
@@ -396,7 +396,7 @@ def test_weights_are_read_once(tmp_path, reads):
     path = weights(tmp_path / "a")
     first = revision_of(path)
     assert revision_of(path) == first and reads == [2_000_002]
-    revision._known.clear()  # as in another process
+    of_weights._known.clear()  # as in another process
     assert revision_of(path) == first and reads == [2_000_002]
     os.utime(tmp_path / "a" / "config.json", (1, 1))  # no other file is read for it
     assert revision_of(path) == first and reads == [2_000_002, 2]
@@ -409,23 +409,23 @@ def test_what_is_kept_of_weights_is_not_believed_blindly(tmp_path, reads, monkey
     first = revision_of(path)
     kept = next(iter((pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "cairn/weights").iterdir()))
     kept.parent.chmod(0o777)  # anybody may have written there
-    revision._known.clear()
+    of_weights._known.clear()
     assert revision_of(path) == first and len(reads) == 2
     kept.parent.chmod(0o700)
     # An image of a file system, mounted in the place of another: all that a stamp has is the same.
-    monkeypatch.setattr(revision, "_stamp", lambda path: (1, 1, os.stat(path).st_size, 1, 1))
+    monkeypatch.setattr(of_weights, "_stamp", lambda path: (1, 1, os.stat(path).st_size, 1, 1))
     first = revision_of(weights(tmp_path / "b", 1))
-    revision._known.clear()
+    of_weights._known.clear()
     assert revision_of(weights(tmp_path / "b", 2)) != first
     for text in ("", "[1]", '{"model.safetensors": 1'):
         for file in kept.parent.iterdir():
             file.write_text(text)
-        revision._known.clear()
+        of_weights._known.clear()
         assert revision_of(path).startswith("bytes:")
 
 
 def test_weights_that_may_still_change_are_read_again(tmp_path, reads, monkeypatch):
-    monkeypatch.setattr(revision, "_SETTLED_NS", 1 << 62)
+    monkeypatch.setattr(of_weights, "_SETTLED_NS", 1 << 62)
     path = weights(tmp_path / "a")
     assert revision_of(path) == revision_of(path) and len(reads) == 2
 
@@ -438,7 +438,7 @@ def test_a_folder_without_weights_has_no_revision(tmp_path):
 
 
 def test_the_start_of_this_process_is_known():
-    assert 0 <= time.time_ns() - revision._process_start_ns() < 3600 * 10**9
+    assert 0 <= time.time_ns() - of_weights._process_start_ns() < 3600 * 10**9
 
 
 def test_links_into_a_folder_above_end(tmp_path):

@@ -19,7 +19,8 @@ SCALED = fake_vllm_tier.SimpleNamespace(rope_scaling={"rope_type": "yarn", "fact
 @pytest.fixture
 def make(request, settings):
     def build(extra=None, wait=True, **changed):
-        primary = Primary(CairnTier, settings | (extra or {}), **changed)
+        patient = {"lookup_timeout": 10.0, "timeout": 20.0}  # a busy machine is no fault of the tier's
+        primary = Primary(CairnTier, settings | patient | (extra or {}), **changed)
         request.addfinalizer(lambda: primary.tier._rows is not None and primary.tier.shutdown())
         assert not wait or primary.tier._session.wait(10)
         return primary
