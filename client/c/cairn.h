@@ -93,12 +93,14 @@ CAIRN_API int cairn_set_trace(const char* traceparent);
 typedef struct cairn_connect_options {
   uint32_t struct_bytes;
   uint32_t timeout_ms;
-  const char* control;  /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
-  const char* data;     /* "unix:PATH" or "HOST:PORT"; NULL: the first named that is on this host */
-  const char* tenant;   /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
-  const char* name;     /* for people: shows in logs and status. NULL: "libcairn" */
-  uint32_t connections; /* data connections, 1 to 16; 0 is 2 */
-  uint32_t window;      /* most calls in flight per connection, 1 to 64; 0 is 8 */
+  const char* control; /* "unix:PATH" or "HOST:PORT" of cairnd's control plane. Required */
+  /* "unix:PATH" or "HOST:PORT" (UCX, which is opened only where this names it); NULL: the first
+   * socket on this host that the daemon names */
+  const char* data;
+  const char* tenant;    /* 1 to 64 of [A-Za-z0-9._-]. NULL: "default" */
+  const char* name;      /* for people: shows in logs and status. NULL: "libcairn" */
+  uint32_t connections;  /* data connections, 1 to 16; 0 is 2 */
+  uint32_t window;       /* most calls in flight per connection, 1 to 64; 0 is 8 */
   uint64_t region_bytes; /* shared memory per unix: connection, allocated at once; 0 is 64 MiB */
 } cairn_connect_options;
 

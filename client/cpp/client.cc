@@ -74,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Space>> Client::OpenSpace(const proto::SpaceIdent
   }
   CAIRN_RETURN_IF_ERROR(proto::Validate(settled));
   CAIRN_RETURN_IF_ERROR(proto::FromRecipeName(recipe, codecs::Recipe()).status());
+  // Said now, since a connector that cannot move a block should not begin.
+  CAIRN_ASSIGN_OR_RETURN(const SessionInfo session, core_->control->Session(deadline));
+  CAIRN_RETURN_IF_ERROR(core_->data.CheckUcxIsNamed(session));
   std::unique_ptr<Space> space(new Space(*core_, std::move(settled), recipe));
   CAIRN_RETURN_IF_ERROR(space->Bind(deadline).status());
   return space;

@@ -80,7 +80,8 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   // The space of that identity, made if it is new; `recipe` applies then only, and empty is the
-  // daemon's default. identity.tenant may be empty: it is the client's.
+  // daemon's default. identity.tenant may be empty: it is the client's. FailedPrecondition where
+  // blocks could move over UCX alone and ConnectOptions::data does not name it.
   absl::StatusOr<std::unique_ptr<Space>> OpenSpace(const proto::SpaceIdentity& identity,
                                                    const std::string& recipe = "",
                                                    absl::Duration timeout = absl::ZeroDuration());

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -18,6 +19,7 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
+constexpr size_t kShownCharsMax = 128;  // of what a peer says, in an error
 
 bool IsSocketHere(const std::string& address) {
   struct stat status {};
@@ -74,16 +76,29 @@ absl::StatusOr<std::string> DataPool::AddressOf(const SessionInfo& session) cons
     return options_.data;
   }
   const auto& addresses = session.data_addresses;
-  auto chosen = std::find_if(addresses.begin(), addresses.end(), IsSocketHere);
-  if (chosen == addresses.end()) {
-    chosen = std::find_if(addresses.begin(), addresses.end(),
-                          [](const std::string& address) { return !address.starts_with(kUnix); });
+  const auto socket = std::find_if(addresses.begin(), addresses.end(), IsSocketHere);
+  if (socket != addresses.end()) {
+    return *socket;
   }
-  if (chosen == addresses.end()) {
-    return absl::FailedPreconditionError(
-        "the daemon names no data address that this host has; set data, or start it with --data");
+  CAIRN_RETURN_IF_ERROR(CheckUcxIsNamed(session));
+  return absl::FailedPreconditionError(
+      "the daemon names no data address that this host has; set data, or start it with --data");
+}
+
+absl::Status DataPool::CheckUcxIsNamed(const SessionInfo& session) const {
+  const auto& addresses = session.data_addresses;
+  const auto ucx = std::find_if(addresses.begin(), addresses.end(), [](const std::string& address) {
+    return !address.starts_with(kUnix);
+  });
+  if (!options_.data.empty() || ucx == addresses.end() ||
+      std::any_of(addresses.begin(), addresses.end(), IsSocketHere)) {
+    return absl::OkStatus();
   }
-  return *chosen;
+  const std::string shown = absl::CHexEscape(ucx->substr(0, kShownCharsMax));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the daemon offers its data plane over UCX at ", shown, "; set data=\"", shown,
+      "\" to use it: whoever answers at the control address could otherwise make this process open "
+      "UCX, whose peers can write its memory"));
 }
 
 int DataPool::CheckOut(const void* place, absl::Time deadline, Order order) {

@@ -119,11 +119,16 @@ class DataPool {
   absl::StatusOr<Buffer> AllocateStaging(const SessionInfo& session, size_t bytes,
                                          absl::Time deadline);
 
-  // Where the data plane of `session` is, as options.data or the session's addresses say.
-  absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
+  // FailedPrecondition where the data plane of `session` is in reach over UCX alone and
+  // options.data is empty.
+  absl::Status CheckUcxIsNamed(const SessionInfo& session) const;
 
  private:
   friend class Buffer;
+  // Where the data plane of `session` is: options.data, else a socket on this host that the daemon
+  // names. A peer's word never opens UCX.
+  absl::StatusOr<std::string> AddressOf(const SessionInfo& session) const;
+
   // A place for one connection. All but is_busy, connections, retired and buffers belong to whoever
   // has it out.
   struct Slot {

@@ -55,8 +55,8 @@ struct BreakerOptions {
 
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
-  // "unix:PATH" or "HOST:PORT". Empty: the first address the daemon names whose socket is on this
-  // host, else its first "HOST:PORT".
+  // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon names.
+  // UCX is opened only where this names it (docs/adr/0004-ucx-trust-boundary.md).
   std::string data{};
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // for people: shows in logs and status

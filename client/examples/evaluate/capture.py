@@ -68,7 +68,7 @@ def main() -> int:
     )
     parser.add_argument("folder", type=pathlib.Path, help="for the dumps; new or empty")
     parser.add_argument("--control", default="127.0.0.1:7070", help="of cairnd (127.0.0.1:7070)")
-    parser.add_argument("--data", help="unix:PATH or HOST:PORT of cairnd (what it names)")
+    parser.add_argument("--data", help="unix:PATH or HOST:PORT (UCX) of its data plane (a socket that it names)")
     models = (lm_weights.SMOLLM2, lm_weights.GEMMA3)
     parser.add_argument("--model", choices=models, default=lm_weights.SMOLLM2)
     parser.add_argument("--text", type=pathlib.Path, default=EXAMPLES / "demo" / "text.txt")

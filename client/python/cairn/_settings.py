@@ -41,7 +41,7 @@ class StoreSettings:
 
     control: str = required(CONTROL)
     weights_revision: str = required("which tells apart weights of one name")
-    data: str | None = None  # likewise; None: what the daemon names for this host
+    data: str | None = None  # likewise, UCX if HOST:PORT; None: a socket that the daemon names
     tenant: str = "default"
     timeout: float = 5.0  # seconds of what the engine asks for
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection

@@ -255,9 +255,8 @@ def connect(
 ) -> Client:
     """Opens a session with the daemon whose control plane is at `control` ("unix:PATH" or "HOST:PORT").
 
-    data: "unix:PATH" or "HOST:PORT" (UCX, with UCX_MEM_EVENTS=n and UCX_HANDLE_ERRORS=none unless
-    they are set); None takes the first address the daemon names that is on this host. tenant: whose
-    blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
+    data: "unix:PATH", or "HOST:PORT" for UCX, which is opened only where this names it; None takes
+    the first socket on this host that the daemon names. tenant: whose blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
     shared memory of each, allocated at once; 0 is the default (2, 8, 64 MiB).
     timeout: seconds, at most 60; None is 2.
     """

@@ -13,7 +13,7 @@ from .._settings import CONTROL, REGION_BYTES, required, settings_of
 @dataclasses.dataclass(frozen=True)
 class Settings:
     control: str = required(CONTROL)
-    data: str | None = None  # likewise; None: what the daemon names for this host
+    data: str | None = None  # likewise, UCX if HOST:PORT; None: a socket that the daemon names
     tenant: str = "default"
     model: str | None = None  # None: the name that vLLM was given
     weights_revision: str | None = None  # None: of the hub's commit, or of the files' content
