@@ -15,8 +15,9 @@
 namespace cairn::transport {
 namespace {
 
-constexpr size_t kArrivedMax = 4096;  // a peer that brings more than that in one turn is flooding
-constexpr int kOwnFramesMax = 64;     // refusals that a peer lets pile up unread
+// A peer that brings more than that in one turn of the lane is flooding: no window is wider.
+constexpr uint32_t kArrivedMax = proto::kWindowMax;
+constexpr int kOwnFramesMax = 64;  // refusals that a peer lets pile up unread
 constexpr absl::Duration kOwnFrameWithin = absl::Seconds(5);
 
 ucp_request_param_t MoveParam(UcxTransfer& transfer) {
@@ -58,7 +59,7 @@ ucs_status_t UcxLane::TakeRequest(UcxPeer& peer, const Header& header, void* dat
   peer.pings_missed = 0;
   if (header.capacity_bytes == kOwnFrame) return RefusedPayload(param);
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  if ((!is_rendezvous && data_bytes > kEagerRequestBytesMax) || arrived_.size() >= kArrivedMax) {
+  if ((!is_rendezvous && data_bytes > kEagerRequestBytesMax) || peer.arrived >= kArrivedMax) {
     BreakPeer(peer, absl::InvalidArgumentError("message outside the protocol"));
     return RefusedPayload(param);
   }
@@ -97,6 +98,7 @@ ucs_status_t UcxLane::TakeRequest(UcxPeer& peer, const Header& header, void* dat
       .place = 0,
       .capacity_bytes = std::min(header.capacity_bytes, limits.payload_bytes_max)};
   arrived_.emplace_back(reply_to, header.frame, data_bytes, std::move(held));
+  ++peer.arrived;
   return is_rendezvous && data_bytes > 0 ? UCS_INPROGRESS : RefusedPayload(param);
 }
 
@@ -107,7 +109,10 @@ size_t UcxLane::DispatchArrivals() {
   arrived.swap(arrived_);
   for (Arrival& arrival : arrived) {
     // One whose peer an earlier one has broken is dropped.
-    if (FindPeer(arrival.reply_to().peer) != nullptr) handler_.OnArrival(*this, std::move(arrival));
+    UcxPeer* const peer = FindPeer(arrival.reply_to().peer);
+    if (peer == nullptr) continue;
+    --peer->arrived;
+    handler_.OnArrival(*this, std::move(arrival));
   }
   arrived.clear();
   if (arrived_.empty()) arrived_.swap(arrived);  // keeps the storage

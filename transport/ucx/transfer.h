@@ -23,9 +23,10 @@ struct UcxPeer {
   UcxLane* lane = nullptr;
   PeerId id = 0;
   ucp_ep_h endpoint = nullptr;
-  int transfers = 0;   // given to UCX, callback not yet run
-  int own_frames = 0;  // of them: refusals and signs of life
-  absl::Time heard;    // last message of the peer
+  int transfers = 0;     // given to UCX, callback not yet run
+  int own_frames = 0;    // of them: refusals and signs of life
+  uint32_t arrived = 0;  // requests of this turn that the handler has not seen
+  absl::Time heard;      // last message of the peer
   int pings_missed = 0;
 
   // Breaking: set by Condemn(), which may run inside a UCX callback; the endpoint is closed by the

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstring>
+#include <future>
 
 #include "base/file.h"
 #include "tests/fault/ucx/raw_client.h"
@@ -75,6 +76,36 @@ TEST_F(UcxHostileTest, HeadersOfImpossibleSizeEndTheConnection) {
     EXPECT_TRUE(client.AwaitClosed());
   }
   EXPECT_EQ(store.arrivals, 0);
+  ExpectUnharmed();
+}
+
+// All of it is there when the lane looks: the one that brought more than any window is closed, and
+// not the one that brings the next request.
+TEST_F(UcxHostileTest, AFloodEndsItsSenderAlone) {
+  StartServer();
+  const auto good = Connect();
+  ASSERT_NE(good, nullptr);
+  RawClient flooder(port);
+  const auto ping = HeaderOf(PingRequest(1));
+  EXPECT_EQ(flooder.Send(kRequestId, ping, {}, How::kEager), UCS_OK);
+  EXPECT_EQ(StatusIn(flooder.AwaitReply()), absl::OkStatus());
+  std::promise<void> sent;
+  ASSERT_TRUE(server->lane(0)
+                  .Submit([is_sent = sent.get_future().share()](Lane&) { is_sent.wait(); })
+                  .ok());
+  for (int i = 0; i < 4096; ++i) {
+    ASSERT_EQ(flooder.Send(kRequestId, ping, {}, How::kEager), UCS_OK);
+  }
+  Call call;
+  call.request = PingRequest(2);
+  call.deadline = MonotonicNow() + absl::Seconds(20);
+  ASSERT_TRUE(good->Start(&call).ok());
+  good->Poll(absl::InfinitePast());
+  sent.set_value();
+  Finish(*good, call);
+  EXPECT_EQ(call.status, absl::OkStatus());
+  EXPECT_TRUE(flooder.AwaitClosed());
+  EXPECT_EQ(Metric("cairn_transport_peers_broken_total"), 1);
   ExpectUnharmed();
 }
 
