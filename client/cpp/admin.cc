@@ -99,7 +99,8 @@ class GrpcAdmin final : public AdminClient {
     if (address.empty()) {
       CAIRN_ASSIGN_OR_RETURN(address, AskWhere(control_, deadline));
     }
-    auto stub = v1::Admin::NewStub(OpenChannel(address));
+    CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(address));
+    auto stub = v1::Admin::NewStub(channel);
     const MutexLock lock(mutex_);
     if (stub_ == nullptr) stub_ = std::move(stub);  // else another thread asked too
     return stub_.get();
@@ -114,7 +115,8 @@ class GrpcAdmin final : public AdminClient {
 
 absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline) {
   CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
-  const auto store = v1::Store::NewStub(OpenChannel(control));
+  CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(control));
+  const auto store = v1::Store::NewStub(channel);
   CAIRN_ASSIGN_OR_RETURN(const v1::AboutReply reply,
                          RunRpc(*store, &v1::Store::Stub::About, v1::AboutRequest(), deadline));
   return DaemonAbout{.version = reply.daemon_version(),
@@ -124,7 +126,8 @@ absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time dead
 
 absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline) {
   CAIRN_RETURN_IF_ERROR(ValidateAddress("control", control));
-  const auto store = v1::Store::NewStub(OpenChannel(control));
+  CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(control));
+  const auto store = v1::Store::NewStub(channel);
   return RunRpc(*store, &v1::Store::Stub::Stats, v1::StatsRequest(), deadline);
 }
 

@@ -38,9 +38,9 @@ absl::StatusOr<SessionInfo> FromOpened(const v1::SessionOpened& opened) {
 
 class GrpcControl final : public Control {
  public:
-  explicit GrpcControl(const ConnectOptions& options)
+  GrpcControl(const ConnectOptions& options, std::shared_ptr<grpc::Channel> channel)
       : options_(options),
-        channel_(OpenChannel(options.control)),
+        channel_(std::move(channel)),
         stub_(v1::Store::NewStub(channel_)),
         events_(v1::Events::NewStub(channel_)) {}
 
@@ -267,7 +267,8 @@ class GrpcControl final : public Control {
 
 absl::StatusOr<std::unique_ptr<Control>> Control::Open(const ConnectOptions& options,
                                                        absl::Time deadline) {
-  auto control = std::make_unique<GrpcControl>(options);
+  CAIRN_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.control));
+  auto control = std::make_unique<GrpcControl>(options, std::move(channel));
   CAIRN_RETURN_IF_ERROR(control->Start(deadline));
   return std::unique_ptr<Control>(std::move(control));
 }

@@ -6,20 +6,37 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "client/cpp/trace.h"
 
 namespace cairn {
 
-inline std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address) {
+// FailedPrecondition where the environment's GRPC_POLL_STRATEGY names nothing that gRPC can poll
+// by: gRPC would end the process. Older releases knew epollex and epollsig.
+inline absl::Status CheckPollStrategy() {
+  const char* const named = std::getenv("GRPC_POLL_STRATEGY");
+  if (named == nullptr) return absl::OkStatus();
+  for (const absl::string_view one : absl::StrSplit(named, ',')) {
+    if (one == "all" || one == "epoll1" || one == "poll") return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the environment has GRPC_POLL_STRATEGY=", named,
+                   ", by which gRPC would end the process; unset it, or take epoll1 or poll"));
+}
+
+inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address) {
+  CAIRN_RETURN_IF_ERROR(CheckPollStrategy());
   grpc::ChannelArguments arguments;
   // A key list of 65536 keys and its answer.
   arguments.SetMaxReceiveMessageSize(16 << 20);

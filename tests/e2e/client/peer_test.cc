@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -100,6 +101,18 @@ TEST(FalseDaemon, PutsNoLineIntoALogByAnAddress) {
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_EQ(std::string(refused.message()).find('\n'), std::string::npos) << refused;
   EXPECT_LT(refused.message().size(), 1024);
+}
+
+// Such values come with images of other releases of gRPC; one of them ends the process.
+TEST(Environment, APollStrategyThatGrpcDoesNotKnowIsRefused) {
+  const FalseDaemon daemon({});
+  setenv("GRPC_POLL_STRATEGY", "epollex", 1);
+  const absl::Status refused = Client::Connect(OptionsOf(daemon)).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("GRPC_POLL_STRATEGY=epollex"));
+  setenv("GRPC_POLL_STRATEGY", "epollex,poll", 1);
+  EXPECT_TRUE(Client::Connect(OptionsOf(daemon)).ok());
+  unsetenv("GRPC_POLL_STRATEGY");
 }
 
 }  // namespace
