@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -17,14 +18,17 @@
 #include <iterator>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "transport/ucx_module.h"
 
 namespace cairn {
 namespace {
@@ -53,6 +57,33 @@ double OpenFiles() {
   return count - 3;  // ".", ".." and the folder itself
 }
 
+// Of a node's variables for others that use UCX the daemon takes these. The rest could end it, as a
+// way to poll that gRPC no longer knows does.
+constexpr std::string_view kUcxVariablesTaken[] = {"UCX_LOG_LEVEL", "UCX_MODULE_DIR"};
+// No memory hooks, no signal handlers, nothing on stdout, where the ready line stands alone.
+constexpr std::pair<const char*, const char*> kUcxVariablesSet[] = {
+    {"UCX_MEM_EVENTS", "n"}, {"UCX_HANDLE_ERRORS", "none"}, {"UCX_LOG_FILE", "stderr"}};
+
+constexpr char kGrpcPolls[] = "GRPC_POLL_STRATEGY";
+
+void DropVariables() {
+  std::vector<std::string> dropped = transport::UcxVariables();
+  std::erase_if(dropped, [](const std::string& name) {
+    return std::ranges::find(kUcxVariablesTaken, name) != std::end(kUcxVariablesTaken);
+  });
+  if (std::getenv(kGrpcPolls) != nullptr) dropped.emplace_back(kGrpcPolls);
+  for (const auto& [name, value] : kUcxVariablesSet) {
+    const char* const had = std::getenv(name);
+    if (had != nullptr && std::string_view(had) == value) std::erase(dropped, name);
+  }
+  for (const std::string& name : dropped) ::unsetenv(name.c_str());
+  for (const auto& [name, value] : kUcxVariablesSet) ::setenv(name, value, 1);
+  if (!dropped.empty()) {
+    LogInfo("daemon", "these variables of the environment are not taken",
+            {{"variables", absl::StrJoin(dropped, ",")}});
+  }
+}
+
 }  // namespace
 
 void PrepareProcess() {
@@ -63,9 +94,7 @@ void PrepareProcess() {
   }
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
-  ::setenv("UCX_MEM_EVENTS", "n", 1);
-  ::setenv("UCX_HANDLE_ERRORS", "none", 1);
-  ::setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0);
+  DropVariables();
 }
 
 void BlockEndSignals() {

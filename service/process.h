@@ -15,8 +15,9 @@
 
 namespace cairn {
 
-// Before any thread: as many open files as allowed, SIGHUP and SIGPIPE ignored, UCX told to leave
-// signals and memory hooks alone (it reads its environment when it is loaded, later).
+// Before any thread: as many open files as allowed, SIGHUP and SIGPIPE ignored, GRPC_POLL_STRATEGY
+// and the variables UCX_… dropped but for UCX_LOG_LEVEL and UCX_MODULE_DIR, and UCX told to leave
+// signals, memory hooks and stdout alone (it reads its environment when it is loaded, later).
 void PrepareProcess();
 
 // Blocks SIGTERM and SIGINT for this thread and all that it starts. Before any thread.

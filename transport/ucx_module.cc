@@ -4,6 +4,10 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +44,34 @@ std::vector<std::string> Candidates() {
   return files;
 }
 
+// What UCX reads as it is loaded and answers with abort(), by some of its values: a log file that
+// cannot be written, limits that are too small, a level that makes messages fatal.
+constexpr std::string_view kReadAtLoad[] = {
+    "UCX_ASYNC_MAX_EVENTS",  "UCX_LOG_FILE",         "UCX_LOG_FILE_ROTATE", "UCX_LOG_FILE_SIZE",
+    "UCX_LOG_LEVEL_TRIGGER", "UCX_MODULE_LOG_LEVEL", "UCX_RCACHE_STAT_MAX", "UCX_RCACHE_STAT_MIN"};
+
+// A caller that has loaded the module, or UCX, before has settled what UCX reads then.
+absl::Status CheckVariables(const std::vector<std::string>& files) {
+  std::vector<std::string> found;
+  for (const std::string& name : UcxVariables()) {
+    const char* const value = std::getenv(name.c_str());
+    const bool is_stream = value != nullptr && std::string_view(value) == "stderr";
+    if (!is_stream && std::ranges::find(kReadAtLoad, name) != std::end(kReadAtLoad)) {
+      found.push_back(name);
+    }
+  }
+  const auto is_loaded = [](const std::string& file) {
+    void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    return library != nullptr && dlclose(library) == 0;
+  };
+  if (found.empty() || std::ranges::any_of(files, is_loaded) || is_loaded("libucs.so.0")) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the environment has ", absl::StrJoin(found, ", "),
+      ", by which UCX can end the process as it is loaded; start without, or load UCX before"));
+}
+
 absl::StatusOr<UcxModule*> Take(void* library, const std::string& file) {
   const auto make = reinterpret_cast<UcxModuleFactory>(dlsym(library, kUcxModuleSymbol));
   UcxModule* module = make == nullptr ? nullptr : make(kUcxModuleVersion);
@@ -52,6 +84,16 @@ absl::StatusOr<UcxModule*> Take(void* library, const std::string& file) {
 
 }  // namespace
 
+std::vector<std::string> UcxVariables() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    if (text.starts_with("UCX_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path) {
   const MutexLock lock(load_mutex);
   if (loaded != nullptr) {
@@ -59,6 +101,7 @@ absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path) {
   }
   const std::vector<std::string> files =
       path.empty() ? Candidates() : std::vector<std::string>{path};
+  CAIRN_RETURN_IF_ERROR(CheckVariables(files));
   std::vector<std::string> reasons;
   for (const std::string& file : files) {
     // Never closed: UCX keeps threads and handlers of its own.

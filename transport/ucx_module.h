@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -60,10 +61,14 @@ class UcxModule {
 // Null when the module was built for another version. The module keeps the object.
 using UcxModuleFactory = UcxModule* (*)(uint32_t version);
 
+// The names of the variables UCX_… that the environment has.
+std::vector<std::string> UcxVariables();
+
 // Opens the module once per process; later calls answer from the first that worked. `path` names
 // the file; empty looks beside the calling program or library, in ../lib of it, then where the
 // loader looks. Unavailable names the files looked for; FailedPrecondition when its version
-// differs.
+// differs, or when the environment has a variable by which UCX, as it is loaded, can end the
+// process.
 absl::StatusOr<UcxModule*> LoadUcxModule(const std::string& path = "");
 
 }  // namespace cairn::transport

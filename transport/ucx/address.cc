@@ -16,7 +16,7 @@
 namespace cairn::transport {
 namespace {
 
-absl::StatusOr<SocketAddress> Lookup(std::string_view host, uint16_t port, int flags) {
+absl::StatusOr<std::vector<SocketAddress>> Lookup(std::string_view host, uint16_t port, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -28,10 +28,13 @@ absl::StatusOr<SocketAddress> Lookup(std::string_view host, uint16_t port, int f
     return absl::UnavailableError(absl::StrCat("host '", ToAbsl(host), "': ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  SocketAddress address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.bytes = found->ai_addrlen;
-  return address;
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.bytes = entry->ai_addrlen;
+  }
+  return addresses;
 }
 
 bool SameHost(const sockaddr* a, const sockaddr* b) {
@@ -58,12 +61,13 @@ bool IsWildcard(const SocketAddress& address) {
 }  // namespace
 
 absl::StatusOr<SocketAddress> ParseLocalAddress(std::string_view host, uint16_t port) {
-  absl::StatusOr<SocketAddress> address = Lookup(host, port, AI_NUMERICHOST | AI_PASSIVE);
-  if (host.empty() || !address.ok()) {
+  const auto found = Lookup(host, port, AI_NUMERICHOST | AI_PASSIVE);
+  if (host.empty() || !found.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("data address '", ToAbsl(host), "' is not a numeric address"));
   }
-  if (IsWildcard(*address)) {
+  const SocketAddress& address = found->front();
+  if (IsWildcard(address)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data address '", ToAbsl(host),
                      "' is the wildcard; name the address of one interface, because whoever "
@@ -72,7 +76,7 @@ absl::StatusOr<SocketAddress> ParseLocalAddress(std::string_view host, uint16_t 
   return address;
 }
 
-absl::StatusOr<SocketAddress> ResolveAddress(std::string_view host, uint16_t port) {
+absl::StatusOr<std::vector<SocketAddress>> ResolveAddresses(std::string_view host, uint16_t port) {
   if (host.empty()) return absl::InvalidArgumentError("the host is empty");
   return Lookup(host, port, 0);
 }
@@ -98,6 +102,39 @@ absl::StatusOr<std::string> InterfaceOf(const SocketAddress& address) {
       absl::StrCat("no local interface has the address ", AddressText(address)));
 }
 
+std::optional<SocketAddress> FirstAddressOf(const std::string& interface, int family) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family ||
+        interface != entry->ifa_name) {
+      continue;
+    }
+    SocketAddress address;
+    address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, entry->ifa_addr, address.bytes);
+    return address;
+  }
+  return std::nullopt;
+}
+
+bool IsSameHost(const SocketAddress& a, const SocketAddress& b) {
+  return SameHost(a.get(), b.get());
+}
+
+std::string HostText(const SocketAddress& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (address.family() == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
+  } else {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
+  }
+  return text;
+}
+
 absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address) {
   const Fd probe(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // Connecting a datagram socket sends nothing: it asks the routing table.
@@ -114,15 +151,11 @@ absl::StatusOr<std::string> InterfaceTowards(const SocketAddress& address) {
 }
 
 std::string AddressText(const SocketAddress& address) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (address.storage.ss_family == AF_INET6) {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-    inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof(text));
-    return absl::StrCat("[", text, "]:", ntohs(v6->sin6_port));
-  }
-  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
-  inet_ntop(AF_INET, &v4->sin_addr, text, sizeof(text));
-  return absl::StrCat(text, ":", ntohs(v4->sin_port));
+  // Both families have the port at the same place.
+  const uint16_t port = ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+  const std::string host = HostText(address);
+  return address.family() == AF_INET6 ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
 }
 
 }  // namespace cairn::transport

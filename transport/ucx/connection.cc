@@ -45,8 +45,25 @@ UcxConnection::UcxConnection(SocketAddress address, UcxSettings settings, const 
 absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::Connect(
     std::string_view host, uint16_t port, const proto::Frame& hello,
     const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(const SocketAddress address, ResolveAddress(host, port));
-  UcxSettings settings{.device = options.device, .port_range = ""};
+  CAIRN_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, ResolveAddresses(host, port));
+  absl::Status failure;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    // One that does not answer leaves the others their share of the time.
+    const absl::Time now = MonotonicNow();
+    const absl::Time until = now + (deadline - now) / static_cast<int64_t>(addresses.size() - i);
+    auto connection = ConnectTo(addresses[i], hello, options, until, reply);
+    if (connection.ok()) return connection;
+    failure = addresses.size() == 1 ? connection.status()
+                                    : Annotate(connection.status(), AddressText(addresses[i]));
+    if (!absl::IsUnavailable(failure) && !absl::IsDeadlineExceeded(failure)) break;
+  }
+  return failure;
+}
+
+absl::StatusOr<std::unique_ptr<UcxConnection>> UcxConnection::ConnectTo(
+    const SocketAddress& address, const proto::Frame& hello, const UcxConnectOptions& options,
+    absl::Time deadline, proto::HelloReply* reply) {
+  UcxSettings settings{.device = options.device, .port_range = "", .family = address.family()};
   if (settings.device.empty()) {
     CAIRN_ASSIGN_OR_RETURN(settings.device, InterfaceTowards(address));
   }

@@ -24,7 +24,7 @@ namespace cairn::transport {
 // Thread-safety: Thread-compatible.
 class UcxConnection final : public Connection {
  public:
-  // As UcxModule::Connect(); `reply` may be null.
+  // As UcxModule::Connect(); `reply` may be null. Tries each address of a name until one answers.
   static absl::StatusOr<std::unique_ptr<UcxConnection>> Connect(
       std::string_view host, uint16_t port, const proto::Frame& hello,
       const UcxConnectOptions& options, absl::Time deadline, proto::HelloReply* reply);
@@ -54,6 +54,11 @@ class UcxConnection final : public Connection {
 
   UcxConnection(SocketAddress address, UcxSettings settings, const proto::Frame& hello);
 
+  static absl::StatusOr<std::unique_ptr<UcxConnection>> ConnectTo(const SocketAddress& address,
+                                                                  const proto::Frame& hello,
+                                                                  const UcxConnectOptions& options,
+                                                                  absl::Time deadline,
+                                                                  proto::HelloReply* reply);
   absl::Status Open();
   absl::StatusOr<proto::HelloReply> SayHello(absl::Time deadline);
   absl::Status Reopen(absl::Time deadline);

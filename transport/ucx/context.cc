@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/ucx/context.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "transport/ucx/status.h"
@@ -14,13 +22,39 @@ ucs_status_t IgnoreMessage(void*, const void*, size_t, void*, size_t,
   return RefusedPayload(param);
 }
 
+// A value that UCX cannot read is an error whose text does not name the variable.
+absl::Status WithVariables(absl::Status status) {
+  if (status.ok()) return status;
+  const std::vector<std::string> variables = VariablesOfOthers();
+  if (variables.empty()) return status;
+  return {status.code(), absl::StrCat(status.message(), "; the environment has ",
+                                      absl::StrJoin(variables, ", "), ": try without")};
+}
+
+// UCX only warns where it has no transport for the interface, and ends the process when it
+// connects.
+absl::Status CheckDevice(ucp_context_h context, const UcxSettings& settings) {
+  char* text = nullptr;
+  size_t bytes = 0;
+  std::FILE* const stream = open_memstream(&text, &bytes);
+  if (stream == nullptr) return absl::ResourceExhaustedError("no memory for UCX's resources");
+  ucp_context_print_info(context, stream);
+  std::fclose(stream);
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  const std::string wanted = absl::StrCat(" tcp/", settings.device, "\n");
+  if (std::string_view(text, bytes).find(wanted) != std::string_view::npos) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "UCX has no ", settings.family == AF_INET6 ? "IPv6" : "IPv4", " on the interface ",
+      settings.device, ": it is down, /sys/class/net does not show it, or it is IPv6 on loopback"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Make(const UcxSettings& settings) {
   CAIRN_RETURN_IF_ERROR(CheckPortRange(settings.port_range));
   ucp_config_t* config = nullptr;
-  CAIRN_RETURN_IF_ERROR(
-      FromUcs(ucp_config_read(nullptr, nullptr, &config), "a UCX_* environment variable"));
+  CAIRN_RETURN_IF_ERROR(WithVariables(
+      FromUcs(ucp_config_read(nullptr, nullptr, &config), "UCX's environment variables")));
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> owner(config,
                                                                            &ucp_config_release);
   for (const auto& [key, value] : PinnedSettings(settings)) {
@@ -32,9 +66,10 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Make(const UcxSettings& 
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.mt_workers_shared = 1;
   ucp_context_h context = nullptr;
-  CAIRN_RETURN_IF_ERROR(
-      FromUcs(ucp_init(&params, config, &context), "UCX context on interface " + settings.device));
+  CAIRN_RETURN_IF_ERROR(WithVariables(
+      FromUcs(ucp_init(&params, config, &context), "UCX context on interface " + settings.device)));
   std::unique_ptr<UcxContext> made(new UcxContext(context));
+  CAIRN_RETURN_IF_ERROR(CheckDevice(context, settings));
   ucp_context_attr_t attr{};
   attr.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   CAIRN_RETURN_IF_ERROR(FromUcs(ucp_context_query(context, &attr), "UCX context attributes"));
@@ -49,7 +84,8 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Make(const UcxContext& con
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
   ucp_worker_h worker = nullptr;
-  CAIRN_RETURN_IF_ERROR(FromUcs(ucp_worker_create(context.get(), &params, &worker), "UCX worker"));
+  CAIRN_RETURN_IF_ERROR(
+      WithVariables(FromUcs(ucp_worker_create(context.get(), &params, &worker), "UCX worker")));
   std::unique_ptr<UcxWorker> made(new UcxWorker(worker));
   CAIRN_RETURN_IF_ERROR(
       FromUcs(ucp_worker_get_efd(worker, &made->event_fd_), "UCX worker wake-up"));

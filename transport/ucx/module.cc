@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What libcairn_ucx.so exports: one factory.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/server.h"
@@ -12,7 +16,12 @@ namespace {
 class Module final : public UcxModule {
  public:
   Module() {
+    LogUcxMessages();
     for (const std::string& warning : EnvironmentWarnings()) LogWarn("ucx", warning);
+    if (const std::vector<std::string> names = VariablesOfOthers(); !names.empty()) {
+      LogInfo("ucx", "settings that matter are pinned, whatever these variables say",
+              {{"variables", absl::StrJoin(names, ",")}});
+    }
   }
 
   absl::StatusOr<std::unique_ptr<Server>> StartServer(const UcxServerOptions& options,

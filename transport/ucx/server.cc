@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "proto/frame.h"
 #include "transport/ucx/address.h"
+#include "transport/ucx/connection.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/listener.h"
 
@@ -17,6 +22,7 @@ namespace cairn::transport {
 namespace {
 
 constexpr int kLanesMax = 256;  // what a PeerId has room for
+constexpr absl::Duration kReachWithin = absl::Seconds(10);
 
 class UcxServer final : public Server {
  public:
@@ -35,6 +41,10 @@ class UcxServer final : public Server {
     CAIRN_RETURN_IF_ERROR(listener_->Start(address));
     address_ = AddressText(listener_->address());
     return absl::OkStatus();
+  }
+  // REQUIRES: started.
+  uint16_t port() const {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(listener_->address().get())->sin_port);
   }
 
   // Lanes first stop accepting, so that the listener can reject what is left and go; then they
@@ -86,6 +96,57 @@ class UcxServer final : public Server {
   std::unique_ptr<UcxListener> listener_;
 };
 
+// Answers every hello, and nothing else.
+class Greeter final : public LaneHandler {
+ public:
+  void OnArrival(Lane& lane, Arrival arrival) override {
+    const auto hello = proto::ParseFrame(arrival.frame().bytes());
+    if (!hello.ok() || !std::holds_alternative<proto::Hello>(hello->body)) return;
+    proto::Frame reply;
+    reply.seq = hello->seq;
+    reply.body = proto::HelloReply{.window = 1, .payload_bytes_max = 1};
+    lane.Reply(arrival.reply_to(), proto::Serialize(reply), {}, MonotonicNow() + kReachWithin,
+               [](const absl::Status&) {});
+  }
+  void OnPeerGone(Lane&, PeerId) override {}
+};
+
+// UCX opens the ports behind a listener at the first address of its interface, and clients do not
+// find them where the listener has another one.
+absl::Status CheckIsFirst(const SocketAddress& address, const std::string& device) {
+  const auto first = FirstAddressOf(device, address.family());
+  if (first.has_value() && IsSameHost(*first, address)) return absl::OkStatus();
+  const std::string family = address.family() == AF_INET6 ? "IPv6" : "IPv4";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no client would get through to ", HostText(address),
+      ": UCX opens the ports behind it at the first ", family, " address of the interface ", device,
+      ", which is ", first.has_value() ? HostText(*first) : "none",
+      "; name that one, or give this one an interface of its own"));
+}
+
+// A client of our own gets through to a listener on the same address, before anybody is told of it.
+absl::Status ReachSelf(const SocketAddress& address, UcxSettings settings) {
+  settings.port_range.clear();  // its ports are of this moment
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<UcxContext> context, UcxContext::Make(settings));
+  Greeter greeter;
+  UcxServer server(std::move(context), {.lanes = 1, .peers_max = 1});
+  SocketAddress any_port = address;
+  reinterpret_cast<sockaddr_in*>(&any_port.storage)->sin_port =
+      0;  // the same place in sockaddr_in6
+  CAIRN_RETURN_IF_ERROR(server.Start(any_port, {.limits = {.lanes = 1}}, greeter));
+  proto::Frame hello;
+  hello.seq = 1;
+  hello.deadline_ms = 1000;
+  hello.body = proto::Hello{.window = 1};
+  const auto reached =
+      UcxConnection::Connect(HostText(address), server.port(), hello, {.device = settings.device},
+                             MonotonicNow() + kReachWithin, nullptr);
+  return reached.ok() ? absl::OkStatus()
+                      : absl::FailedPreconditionError(absl::StrCat(
+                            "a client of its own does not get through to ", HostText(address),
+                            " over UCX: ", reached.status().message()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> StartUcxServer(const UcxServerOptions& options,
@@ -98,8 +159,11 @@ absl::StatusOr<std::unique_ptr<Server>> StartUcxServer(const UcxServerOptions& o
   CAIRN_ASSIGN_OR_RETURN(const SocketAddress address,
                          ParseLocalAddress(options.host, options.port));
   CAIRN_ASSIGN_OR_RETURN(const std::string device, InterfaceOf(address));
-  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<UcxContext> context,
-                         UcxContext::Make({.device = device, .port_range = options.port_range}));
+  CAIRN_RETURN_IF_ERROR(CheckIsFirst(address, device));
+  const UcxSettings settings{
+      .device = device, .port_range = options.port_range, .family = address.family()};
+  CAIRN_ASSIGN_OR_RETURN(std::unique_ptr<UcxContext> context, UcxContext::Make(settings));
+  CAIRN_RETURN_IF_ERROR(ReachSelf(address, settings));
   const uint64_t memory_types = context->memory_types();
   lane_options.limits = options.limits;
   auto server = std::make_unique<UcxServer>(std::move(context), options.limits);

@@ -1,22 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/ucx/settings.h"
 
+#include <ucm/api/ucm.h>
 #include <ucs/config/global_opts.h>
 #include <ucs/config/types.h>
+#include <ucs/debug/log_def.h>
 
-#include <cstdlib>
-#include <string_view>
+#include <array>
+#include <cstdarg>
+#include <cstdio>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "transport/ucx_module.h"
 
 namespace cairn::transport {
+namespace {
+
+LogLevel LevelOf(ucs_log_level_t level) {
+  if (level <= UCS_LOG_LEVEL_ERROR) return LogLevel::kError;
+  if (level <= UCS_LOG_LEVEL_WARN) return LogLevel::kWarn;
+  return LogLevel::kInfo;
+}
+
+ucs_log_func_rc_t TakeMessage(const char* file, unsigned line, const char*, ucs_log_level_t level,
+                              const ucs_log_component_config_t*, const char* format,
+                              va_list values) {
+  if (level > UCS_LOG_LEVEL_INFO) return UCS_LOG_FUNC_RC_CONTINUE;
+  std::array<char, 1024> text{};
+  std::vsnprintf(text.data(), text.size(), format, values);
+  Log(LevelOf(level), "ucx", "message of the library",
+      {{"text", text.data()}, {"at", absl::StrCat(file, ":", line)}});
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+}  // namespace
 
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings) {
   return {
       // Shared memory and CMA can store wrong bytes after an abort: never.
       {"TLS", "tcp,self"},
+      // Ends the process where it names no connection manager that is there.
+      {"SOCKADDR_TLS_PRIORITY", "tcp"},
+      {"CM_USE_ALL_DEVICES", "y"},  // n ends the process
+      // The other family than that of the address ends the process.
+      {"AF_PRIO", settings.family == AF_INET6 ? "inet6" : "inet"},
       // Without it UCX opens a data port on every interface and stripes over two of them.
       {"NET_DEVICES", settings.device},
       {"MAX_RNDV_RAILS", "1"},
@@ -32,6 +62,30 @@ std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSetting
       {"KEEPINTVL", "1500ms"},
       {"KEEPCNT", "3"},
       {"PORT_RANGE", settings.port_range.empty() ? "0" : settings.port_range},
+      // UCX's own values. Others end connections, or no worker starts with them.
+      {"ACC_DEVICES", "all"},
+      {"ALLOC_PRIO", "md:sysv,md:posix,huge,thp,md:*,mmap,heap"},
+      {"KEEPALIVE_INTERVAL", "20s"},
+      {"KEEPALIVE_NUM_EPS", "128"},
+      {"NUM_EPS", "auto"},
+      {"NUM_PPN", "auto"},
+      {"RCACHE_ENABLE", "n"},
+      {"RNDV_FRAG_ALLOC_COUNT", "host:128,cuda:128"},
+      {"RX_MPOOL_SIZES", "64,1k"},
+      {"SEG_SIZE", "8k"},
+      {"SELF_DEVICES", "all"},
+      {"SHM_DEVICES", "all"},
+      {"UNIFIED_MODE", "n"},
+      {"ALLOC", "huge,thp,md,mmap,heap"},
+      {"PRIV_DATA_LEN", "2k"},
+      {"FAILURE", "diag"},  // fatal ends the process with its peer
+      {"MAX_CONN_RETRIES", "25"},
+      {"MAX_POLL", "16"},
+      {"RX_BUFS_GROW", "8"},
+      {"RX_MAX_BUFS", "-1"},
+      {"SYN_CNT", "auto"},
+      {"TX_BUFS_GROW", "8"},
+      {"TX_MAX_BUFS", "-1"},
   };
 }
 
@@ -50,9 +104,7 @@ absl::Status CheckPortRange(const std::string& port_range) {
 
 std::vector<std::string> EnvironmentWarnings() {
   std::vector<std::string> warnings;
-  const char* const mem_events = std::getenv("UCX_MEM_EVENTS");
-  if (mem_events == nullptr ||
-      (std::string_view(mem_events) != "n" && std::string_view(mem_events) != "no")) {
+  if (ucm_global_opts.enable_events != 0) {
     warnings.emplace_back("set UCX_MEM_EVENTS=n before start: UCX hooks memory calls otherwise");
   }
   if ((ucs_global_opts.handle_errors & ~(1u << UCS_HANDLE_ERROR_NONE)) != 0) {
@@ -62,5 +114,16 @@ std::vector<std::string> EnvironmentWarnings() {
   }
   return warnings;
 }
+
+std::vector<std::string> VariablesOfOthers() {
+  std::vector<std::string> names = UcxVariables();
+  std::erase_if(names, [](const std::string& name) {
+    return name == "UCX_MEM_EVENTS" || name == "UCX_HANDLE_ERRORS" || name == "UCX_LOG_FILE" ||
+           name == "UCX_LOG_LEVEL" || name == "UCX_MODULE_DIR";
+  });
+  return names;
+}
+
+void LogUcxMessages() { ucs_log_push_handler(&TakeMessage); }
 
 }  // namespace cairn::transport

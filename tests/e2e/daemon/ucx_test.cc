@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/e2e/daemon/daemon_process.h"
@@ -59,6 +61,35 @@ TEST(DaemonUcx, WhatComesOverOneTransportIsServedOverTheOther) {
       ::testing::AnyOf(absl::StatusCode::kPermissionDenied, absl::StatusCode::kUnavailable));
   daemon.process().Signal(SIGTERM);
   EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)).value_or(-1), 0) << daemon.ReadLog();
+}
+
+// Variables that a node has for other users of UCX and gRPC, by each of which the library would end
+// the daemon, and one by which UCX would fill its stdout.
+TEST(DaemonUcx, TakesNoVariableOfTheNode) {
+  const std::pair<const char*, const char*> variables[] = {{"UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"},
+                                                           {"UCX_CM_USE_ALL_DEVICES", "n"},
+                                                           {"UCX_LOG_FILE", "/nonexistent/log"},
+                                                           {"UCX_RCACHE_STAT_MIN", "0"},
+                                                           {"UCX_LOG_LEVEL", "debug"},
+                                                           {"GRPC_POLL_STRATEGY", "epollex"}};
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
+  const auto started = DaemonProcess::Start({"--data=127.0.0.1:0"});
+  for (const auto& [name, value] : variables) unsetenv(name);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_THAT((*started)->ready_line(), ::testing::StartsWith("cairnd ready "));
+  EXPECT_THAT((*started)->ReadLog(),
+              HasSubstr("UCX_CM_USE_ALL_DEVICES,UCX_LOG_FILE,UCX_RCACHE_STAT_MIN,"
+                        "UCX_SOCKADDR_TLS_PRIORITY,GRPC_POLL_STRATEGY"));
+  auto client = RawClient::Open((*started)->endpoint("control"));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto dialled = (*client)->DialUcx();
+  EXPECT_TRUE(dialled.ok()) << dialled.status();
+}
+
+TEST(DaemonUcx, IsNotReadyWhereNobodyGetsThrough) {
+  const auto started = DaemonProcess::Start({"--data=127.0.0.2:0"});
+  ASSERT_FALSE(started.ok());
+  EXPECT_THAT(started.status().ToString(), HasSubstr("which is 127.0.0.1"));
 }
 
 }  // namespace

@@ -5,15 +5,20 @@
 #include <dirent.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <set>
 #include <string>
 
 #include "tests/fault/ucx/raw_client.h"
 #include "tests/fault/ucx/ucx_fixture.h"
+#include "tests/fault/ucx/ucx_process.h"
+#include "tests/support/temp_dir.h"
 #include "transport/ucx/address.h"
 #include "transport/ucx/settings.h"
 
@@ -58,24 +63,26 @@ class UcxSettingsTest : public UcxFixture {
  protected:
   // What someone could have put into a pod's environment. Those that abort UCX outright
   // (PROTO_ENABLE) or hang it (MAX_IOV) are here too.
+  static constexpr std::pair<const char*, const char*> kHostile[] = {
+      {"UCX_TLS", "all"},
+      {"UCX_NET_DEVICES", "all"},
+      {"UCX_MAX_RNDV_RAILS", "4"},
+      {"UCX_TCP_RX_SEG_SIZE", "8k"},
+      {"UCX_TCP_TX_SEG_SIZE", "4k"},
+      {"UCX_TCP_MAX_IOV", "32"},
+      {"UCX_TCP_CM_REUSEADDR", "n"},
+      {"UCX_TCP_KEEPIDLE", "1000s"},
+      {"UCX_TCP_KEEPCNT", "20"},
+      {"UCX_TCP_KEEPINTVL", "100s"},
+      {"UCX_PROTO_ENABLE", "y"},
+      {"UCX_CMA_MEMORY_INVALIDATE", "y"},
+      {"UCX_MM_ERROR_HANDLING", "y"},
+      {"UCX_RNDV_SCHEME", "put_zcopy"}};
   static void SetHostileEnvironment() {
-    for (const auto& [name, value] :
-         std::vector<std::pair<const char*, const char*>>{{"UCX_TLS", "all"},
-                                                          {"UCX_NET_DEVICES", "all"},
-                                                          {"UCX_MAX_RNDV_RAILS", "4"},
-                                                          {"UCX_TCP_RX_SEG_SIZE", "8k"},
-                                                          {"UCX_TCP_TX_SEG_SIZE", "4k"},
-                                                          {"UCX_TCP_MAX_IOV", "32"},
-                                                          {"UCX_TCP_CM_REUSEADDR", "n"},
-                                                          {"UCX_TCP_KEEPIDLE", "1000s"},
-                                                          {"UCX_TCP_KEEPCNT", "20"},
-                                                          {"UCX_TCP_KEEPINTVL", "100s"},
-                                                          {"UCX_PROTO_ENABLE", "y"},
-                                                          {"UCX_CMA_MEMORY_INVALIDATE", "y"},
-                                                          {"UCX_MM_ERROR_HANDLING", "y"},
-                                                          {"UCX_RNDV_SCHEME", "put_zcopy"}}) {
-      ASSERT_EQ(setenv(name, value, 1), 0);
-    }
+    for (const auto& [name, value] : kHostile) ASSERT_EQ(setenv(name, value, 1), 0);
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : kHostile) unsetenv(name);
   }
 };
 
@@ -178,27 +185,147 @@ TEST_F(UcxSettingsTest, APortInUseIsUnavailable) {
 }
 
 TEST_F(UcxSettingsTest, TheInterfaceIsTheOneThatReachesTheHost) {
-  const auto loopback = ResolveAddress("127.0.0.1", 1);
+  const auto loopback = ResolveAddresses("127.0.0.1", 1);
   ASSERT_TRUE(loopback.ok());
-  EXPECT_EQ(*InterfaceTowards(*loopback), "lo");
-  EXPECT_EQ(*InterfaceOf(*loopback), "lo");
-  EXPECT_EQ(AddressText(*loopback), "127.0.0.1:1");
-  const auto loopback6 = ResolveAddress("::1", 80);
+  EXPECT_EQ(*InterfaceTowards(loopback->front()), "lo");
+  EXPECT_EQ(*InterfaceOf(loopback->front()), "lo");
+  EXPECT_EQ(AddressText(loopback->front()), "127.0.0.1:1");
+  const auto loopback6 = ResolveAddresses("::1", 80);
   ASSERT_TRUE(loopback6.ok());
-  EXPECT_EQ(AddressText(*loopback6), "[::1]:80");
+  EXPECT_EQ(AddressText(loopback6->front()), "[::1]:80");
+}
+
+// What a node has for other users of UCX, and what is merely odd: a client or a daemon with it goes
+// on as without, and UCX prints nothing.
+TEST_F(UcxSettingsTest, NoVariableEndsTheProcess) {
+  const std::vector<std::pair<std::string, std::string>> variables = {
+      {"UCX_SOCKADDR_TLS_PRIORITY", "rdmacm"},
+      {"UCX_SOCKADDR_TLS_PRIORITY", "sockcm"},
+      {"UCX_CM_USE_ALL_DEVICES", "n"},
+      {"UCX_TCP_AF_PRIO", "inet6"},
+      {"UCX_UNIFIED_MODE", "y"},
+      {"UCX_ALLOC_PRIO", "x"},
+      {"UCX_KEEPALIVE_NUM_EPS", "0"},
+      {"UCX_NUM_PPN", "inf"},
+      {"UCX_RCACHE_ENABLE", "y"},
+      {"UCX_RX_MPOOL_SIZES", "0"},
+      {"UCX_SEG_SIZE", "inf"},
+      {"UCX_SHM_DEVICES", "x"},
+      {"UCX_TCP_CM_PRIV_DATA_LEN", "0"},
+      {"UCX_TCP_FAILURE", "fatal"},
+      {"UCX_TCP_MAX_CONN_RETRIES", "0"},
+      {"UCX_TCP_MAX_POLL", "0"},
+      {"UCX_TCP_RX_MAX_BUFS", "1"},
+      {"UCX_TCP_SYN_CNT", "0"},
+      {"UCX_TCP_TX_MAX_BUFS", "1"},
+      {"UCX_TLS", "rc,cuda_copy"},
+      {"UCX_NET_DEVICES", "mlx5_0:1"}};
+  StartServer();
+  for (const auto& variable : variables) {
+    SCOPED_TRACE(variable.first + "=" + variable.second);
+    UcxProcess client({"once", std::to_string(port)}, {variable});
+    EXPECT_EQ(client.AwaitLine(absl::Seconds(30)), "");
+    EXPECT_EQ(client.AwaitEnd(absl::Seconds(30)), 0);
+  }
+  UcxProcess daemon({"serve", "0"}, variables);
+  const uint16_t there = daemon.AwaitPort();
+  ASSERT_NE(there, 0);
+  const auto connection = Connect(there);
+  ASSERT_NE(connection, nullptr);
+  EXPECT_EQ(Put(*connection, Pattern(1 << 20), 2), absl::OkStatus());
+}
+
+TEST_F(UcxSettingsTest, AValueThatUcxCannotReadIsRefusedByName) {
+  StartServer();
+  for (const char* name : {"UCX_BCOPY_BW", "UCX_TCP_MAX_IOV"}) {
+    UcxProcess client({"once", std::to_string(port)}, {{name, "x"}, {"UCX_LOG_LEVEL", "fatal"}});
+    const std::string line = client.AwaitLine(absl::Seconds(30));
+    EXPECT_NE(line.find(name), line.npos) << line;
+    EXPECT_EQ(client.AwaitEnd(absl::Seconds(30)), 1 << 8);
+  }
+}
+
+// UCX listens at the first address of an interface only; another one would take connections that
+// never come to anything.
+TEST_F(UcxSettingsTest, AnAddressThatNobodyGetsThroughToIsRefused) {
+  options.host = "127.0.0.2";
+  const absl::Status second = StartUcxServer(options, {}, store).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(second)) << second;
+  EXPECT_NE(second.message().find("of the interface lo, which is 127.0.0.1"),
+            absl::string_view::npos)
+      << second;
+  // UCX 1.13 has no IPv6 on loopback, and ends the process of a client that tries it all the same.
+  options.host = "::1";
+  const absl::Status loopback6 = StartUcxServer(options, {}, store).status();
+  EXPECT_TRUE(absl::IsUnavailable(loopback6)) << loopback6;
+  EXPECT_NE(loopback6.message().find("no IPv6 on the interface lo"), absl::string_view::npos)
+      << loopback6;
+  UcxProcess client({"once", "7"}, {{"CAIRN_TEST_HOST", "::1"}, {"UCX_LOG_LEVEL", "fatal"}});
+  EXPECT_NE(client.AwaitLine(absl::Seconds(30)).find("no IPv6 on the interface lo"),
+            std::string::npos);
+  EXPECT_EQ(client.AwaitEnd(absl::Seconds(30)), 1 << 8);
+}
+
+// Addresses of both families, of which each interface has a first and a second one.
+TEST_F(UcxSettingsTest, TheFirstAddressOfEitherFamilyServes) {
+  const auto run = [](const std::string& command) {
+    return system((command + " >/dev/null 2>&1").c_str()) == 0;
+  };
+  // A mount namespace too: UCX looks for interfaces in /sys, which has to show the new one.
+  if (unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
+      mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0 || !run("ip link set lo up") ||
+      !run("ip link add cairn0 type veth peer name cairn1 && ip link set cairn1 up") ||
+      !run("ip addr add 10.78.0.1/24 dev cairn0 && ip addr add 10.78.0.2/24 dev cairn0") ||
+      !run("ip -6 addr add fd78::1/64 dev cairn0 nodad && ip link set cairn0 up")) {
+    GTEST_SKIP() << "needs CAP_SYS_ADMIN and CAP_NET_ADMIN, ip and veth";
+  }
+  for (const char* host : {"10.78.0.1", "fd78::1"}) {
+    SCOPED_TRACE(host);
+    options.host = host;
+    auto started = StartUcxServer(options, {}, store);
+    ASSERT_TRUE(started.ok()) << started.status();
+    const std::string address = (*started)->address();
+    UcxProcess client({"once", address.substr(address.rfind(':') + 1)},
+                      {{"CAIRN_TEST_HOST", host}});
+    EXPECT_EQ(client.AwaitLine(absl::Seconds(30)), "");
+    EXPECT_EQ(client.AwaitEnd(absl::Seconds(30)), 0);
+  }
+  options.host = "10.78.0.2";
+  const absl::Status second = StartUcxServer(options, {}, store).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(second)) << second;
+}
+
+// A name of which only the second address has a daemon.
+TEST_F(UcxSettingsTest, EachAddressOfANameIsTried) {
+  const TempDir folder;
+  const std::string hosts = folder.File("hosts");
+  std::ofstream(hosts) << "::1 twofold\n127.0.0.1 twofold\n";
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount(hosts.c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0) {
+    GTEST_SKIP() << "needs CAP_SYS_ADMIN";
+  }
+  const auto addresses = ResolveAddresses("twofold", 1);
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  ASSERT_EQ(addresses->size(), 2);
+  StartServer();
+  UcxProcess client({"once", std::to_string(port)},
+                    {{"CAIRN_TEST_HOST", "twofold"}, {"UCX_LOG_LEVEL", "fatal"}});
+  EXPECT_EQ(client.AwaitLine(absl::Seconds(30)), "");
+  EXPECT_EQ(client.AwaitEnd(absl::Seconds(30)), 0);
 }
 
 // Read by UCX before main(), so only looked at.
 TEST_F(UcxSettingsTest, WhatOnlyTheEnvironmentCanSayIsWarnedOf) {
-  setenv("UCX_MEM_EVENTS", "n", 1);
-  const size_t warnings = EnvironmentWarnings().size();
-  setenv("UCX_MEM_EVENTS", "y", 1);
-  EXPECT_EQ(EnvironmentWarnings().size(), warnings + 1);
-  unsetenv("UCX_MEM_EVENTS");
-  EXPECT_EQ(EnvironmentWarnings().size(), warnings + 1);
-  const char* const handled = getenv("UCX_HANDLE_ERRORS");
-  const bool is_none = handled != nullptr && std::string(handled) == "none";
-  EXPECT_EQ(warnings, is_none ? 0u : 1u);
+  const auto is = [](const char* name, const std::string& value) {
+    const char* const found = getenv(name);
+    return found != nullptr && found == value;
+  };
+  const size_t expected =
+      (is("UCX_MEM_EVENTS", "n") ? 0u : 1u) + (is("UCX_HANDLE_ERRORS", "none") ? 0u : 1u);
+  EXPECT_EQ(EnvironmentWarnings().size(), expected);
+  setenv("UCX_MEM_EVENTS", "y", 1);  // too late to have an effect
+  EXPECT_EQ(EnvironmentWarnings().size(), expected);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "tests/support/temp_dir.h"
@@ -90,6 +91,19 @@ TEST(Shake, AHelloThatNoFrameCanSayIsAnAnswer) {
 TEST(LoadUcxModule, RefusesALibraryThatIsNone) {
   const auto module = LoadUcxModule("libm.so.6");
   EXPECT_EQ(module.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// UCX answers some values of these with abort() as it is loaded, so it is not.
+TEST(LoadUcxModule, RefusesVariablesByWhichUcxEndsTheProcess) {
+  ASSERT_EQ(setenv("UCX_LOG_FILE_SIZE", "1", 1), 0);
+  const auto module = LoadUcxModule("/nowhere/libcairn_ucx.so");
+  unsetenv("UCX_LOG_FILE_SIZE");
+  EXPECT_EQ(module.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(module.status().message()), testing::HasSubstr("UCX_LOG_FILE_SIZE"));
+  ASSERT_EQ(setenv("UCX_LOG_FILE", "stderr", 1), 0);
+  EXPECT_EQ(LoadUcxModule("/nowhere/libcairn_ucx.so").status().code(),
+            absl::StatusCode::kUnavailable);
+  unsetenv("UCX_LOG_FILE");
 }
 
 }  // namespace
