@@ -280,6 +280,8 @@ TEST_F(UcxSettingsTest, TheFirstAddressOfEitherFamilyServes) {
       !run("ip -6 addr add fd78::1/64 dev cairn0 nodad && ip link set cairn0 up")) {
     GTEST_SKIP() << "needs CAP_SYS_ADMIN and CAP_NET_ADMIN, ip and veth";
   }
+  // UCX takes no interface that the kernel has not found to be running.
+  ASSERT_TRUE(WaitFor([&] { return run("ip -o link show cairn0 | grep -q 'state UP'"); }));
   for (const char* host : {"10.78.0.1", "fd78::1"}) {
     SCOPED_TRACE(host);
     options.host = host;
