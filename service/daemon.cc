@@ -89,11 +89,9 @@ absl::Status Daemon::StartProbes() {
                                             .remarks = [this] { return Remarks(); }}));
   }
   const ControlAddress control = ControlOf(config_);
-  const std::optional<ControlAddress> admin = AdminOf(config_);
-  for (const ControlAddress& address : {control, admin.value_or(control)}) {
-    if (address.is_unix()) CAIRN_RETURN_IF_ERROR(MakeSocketFolder(address.path));
-  }
-  CAIRN_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, admin, SlowOf(config_)));
+  CAIRN_ASSIGN_OR_RETURN(control_,
+                         ControlServer::Start(control, AdminOf(config_), SlowOf(config_)));
+  control_->AddTo(doors_);
   LogInfo("daemon", "starting: probes are answered",
           {{"control", control_->address().ToString()},
            {"admin", control_->admin_address()},
@@ -124,11 +122,11 @@ DataServer& Daemon::AddDataServer(std::string_view transport_label) {
 }
 
 absl::Status Daemon::StartLocal() {
-  CAIRN_RETURN_IF_ERROR(MakeSocketFolder(config_.socket));
   auto server = transport::StartLocalServer({.path = config_.socket, .limits = TransportLimits()},
                                             AddDataServer("local"));
   if (!server.ok()) return Annotate(server.status(), "socket");
   local_address_ = (*server)->address();
+  doors_.Add("socket", [kept = server->get()] { return kept->KeepAddress(); });
   transports_.push_back(*std::move(server));
   return absl::OkStatus();
 }
@@ -196,6 +194,7 @@ std::string Daemon::Step() const {
 absl::Status Daemon::Readiness() const {
   if (is_draining()) return absl::UnavailableError("draining");
   if (!is_started_.load(std::memory_order_acquire)) return absl::UnavailableError(Step());
+  CAIRN_RETURN_IF_ERROR(doors_.state());
   return control_->Probe();
 }
 
@@ -307,6 +306,7 @@ void Daemon::ReportParts(MetricSink& sink) const {
   store_service_->Report(sink);
   admin_service_->Report(sink);
   control_->Report(sink);
+  doors_.Report(sink);
 }
 
 void Daemon::Report(MetricSink& sink) const {

@@ -23,6 +23,7 @@
 #include "service/front/admin_service.h"
 #include "service/front/control_server.h"
 #include "service/front/data_server.h"
+#include "service/front/doors.h"
 #include "service/front/metrics_server.h"
 #include "service/front/store_service.h"
 #include "service/get/get.h"
@@ -77,6 +78,9 @@ class Daemon {
   // most, and less where writing down alone is left and a device does nothing.
   enum class Drained : uint8_t { kAll, kLate, kStalled };
   Drained AwaitDrained();
+
+  // Looks after the files of the sockets. The main thread does so once a second.
+  void KeepDoors() { doors_.Look(); }
 
   // Ends every session, then every part. Idempotent.
   void Stop();
@@ -138,6 +142,7 @@ class Daemon {
   std::unique_ptr<StoreService> store_service_;
   std::unique_ptr<AdminService> admin_service_;
   std::unique_ptr<ControlServer> control_;
+  Doors doors_;  // of control_ and transports_
   std::unique_ptr<MetricsServer> metrics_;
 };
 

@@ -89,7 +89,7 @@ int Serve(const CommandLine& line) {
             {{"backend", fault.backend->name}, {"step", fault.step}});
   }
   LogInfo("daemon", "ready", {{"version", DaemonVersion()}});
-  const int signal = AwaitEndSignal();
+  const int signal = AwaitEndSignal([&daemon] { (*daemon)->KeepDoors(); });
   LogInfo("daemon", "asked to end", {{"signal", signal}});
   (*daemon)->BeginDrain();
   const Daemon::Drained drained = (*daemon)->AwaitDrained();

@@ -7,14 +7,12 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -102,10 +100,15 @@ void BlockEndSignals() {
   CAIRN_CHECK(::pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
 }
 
-int AwaitEndSignal() {
+int AwaitEndSignal(const std::function<void()>& each_second) {
   const sigset_t signals = EndSignals();
-  int signal = 0;
-  CAIRN_CHECK(::sigwait(&signals, &signal) == 0);
+  constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
+  int signal = -1;
+  while (signal < 0) {  // ends: a signal
+    signal = ::sigtimedwait(&signals, nullptr, &kSecond);
+    CAIRN_CHECK(signal > 0 || errno == EAGAIN || errno == EINTR);
+    if (signal < 0) each_second();
+  }
   struct sigaction at_once {};
   at_once.sa_handler = [](int again) { ::_exit(128 + again); };
   ::sigaction(SIGTERM, &at_once, nullptr);
@@ -160,25 +163,6 @@ EndsAnyway::~EndsAnyway() {
     over_.NotifyAll();
   }
   thread_.join();
-}
-
-absl::Status MakeSocketFolder(const std::string& socket_path) {
-  const std::string folder = socket_path.substr(0, socket_path.rfind('/'));
-  if (folder.empty()) return absl::OkStatus();
-  if (::mkdir(folder.c_str(), 0700) == 0) return absl::OkStatus();
-  if (errno != EEXIST) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("socket: cannot make the folder ", folder, ": ", std::strerror(errno)));
-  }
-  struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0 || folder.rfind("/tmp/cairn-", 0) != 0) {
-    return absl::OkStatus();
-  }
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 0077) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("socket: ", folder, " must be a folder of ours with mode 0700"));
-  }
-  return absl::OkStatus();
 }
 
 void ReportProcess(MetricSink& sink) {

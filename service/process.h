@@ -4,10 +4,8 @@
 // process.
 
 #include <functional>
-#include <string>
 #include <thread>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/metric.h"
@@ -22,8 +20,9 @@ void PrepareProcess();
 
 // Blocks SIGTERM and SIGINT for this thread and all that it starts. Before any thread.
 void BlockEndSignals();
-// Waits for one of them and returns it. From then on the next one ends the process at once.
-int AwaitEndSignal();
+// Waits for one of them and returns it, and calls `each_second` meanwhile. From then on the next
+// one ends the process at once.
+int AwaitEndSignal(const std::function<void()>& each_second);
 
 // While it lives, a first such signal ends the process at once with exit code 0: what has not
 // started has taken nothing that could be lost. REQUIRES: BlockEndSignals().
@@ -57,10 +56,6 @@ class EndsAnyway {
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
-
-// Makes the folder of the socket, mode 0700, where it is missing. FailedPrecondition when a folder
-// of /tmp is there but not ours alone: whoever owns it could put another socket in its place.
-absl::Status MakeSocketFolder(const std::string& socket_path);
 
 // Memory, descriptors and processor time of the process, from /proc.
 void ReportProcess(MetricSink& sink);

@@ -158,6 +158,9 @@ class Server {
   virtual void Stop() = 0;
   // Where clients reach it: "unix:/path" or "127.0.0.1:40123" (the port really bound).
   virtual std::string address() const = 0;
+  // Looks whether clients still find it at its address, and makes a socket file again that has
+  // gone; true says so. FailedPrecondition: somebody else listens there.
+  virtual absl::StatusOr<bool> KeepAddress() { return false; }
   virtual int lane_count() const = 0;
   virtual Lane& lane(int index) = 0;
   virtual void Report(MetricSink& sink) const = 0;

@@ -81,6 +81,23 @@ absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin,
   return absl::OkStatus();
 }
 
+void ControlListener::AddTo(Doors& doors) {
+  for (Door& door : doors_) {
+    if (!door.file.has_value()) continue;
+    doors.Add(&door == &doors_.front() ? "control" : "admin",
+              [this, &door]() -> absl::StatusOr<bool> {
+                CAIRN_ASSIGN_OR_RETURN(const bool is_made_again, door.file->Keep());
+                if (is_made_again) Wake();  // it polls the old one
+                return is_made_again;
+              });
+  }
+}
+
+void ControlListener::Wake() const {
+  const uint64_t one = 1;
+  CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
+}
+
 void ControlListener::Start(std::function<void(Fd socket)> take) {
   take_ = std::move(take);
   thread_ = std::thread([this] { Run(); });
@@ -88,8 +105,8 @@ void ControlListener::Start(std::function<void(Fd socket)> take) {
 
 void ControlListener::Stop() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
+  is_stopping_.store(true);
+  Wake();
   thread_.join();
   for (Door& door : doors_) {
     door.acceptor.reset();
@@ -100,7 +117,7 @@ void ControlListener::Stop() {
 void ControlListener::Run() {
   ::pthread_setname_np(::pthread_self(), "control");
   bool waits = false;
-  while (true) {  // ends: Stop() wakes it
+  while (true) {  // ends: Stop()
     std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
     for (const Door& door : doors_) {
       if (!waits) polled.push_back({door.acceptor->get(), POLLIN, 0});
@@ -110,7 +127,11 @@ void ControlListener::Run() {
       LogError("control", "poll failed", {{"errno", errno}});
       return;
     }
-    if (ready > 0 && polled[0].revents != 0) return;
+    if (is_stopping_.load()) return;
+    if (ready > 0 && polled[0].revents != 0) {
+      uint64_t count = 0;
+      if (::read(wake_.get(), &count, sizeof count) < 0) continue;  // somebody wakes it again
+    }
     waits = false;
     for (Door& door : doors_) waits = AcceptAll(door) || waits;
   }

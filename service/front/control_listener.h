@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,6 +31,7 @@
 #include "base/peer_identity.h"
 #include "service/config_value.h"
 #include "service/front/acceptor.h"
+#include "service/front/doors.h"
 #include "transport/local/socket_file.h"
 
 namespace cairn {
@@ -49,6 +51,8 @@ class ControlListener {
   const ControlAddress* admin_address() const {
     return doors_.back().is_admin ? &doors_.back().address : nullptr;
   }
+  // Those of the two that are socket files; looked after until Stop().
+  void AddTo(Doors& doors);
   // From now on connections go to `take`, on the thread. Once.
   void Start(std::function<void(Fd socket)> take);
   // Accepts no more, and closes what waits. Idempotent.
@@ -79,6 +83,7 @@ class ControlListener {
 
   ControlListener() = default;
   void Run();
+  void Wake() const;
   absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode);
   // Whether to wait a moment before the next.
   bool AcceptAll(Door& door);
@@ -90,6 +95,7 @@ class ControlListener {
   std::vector<Door> doors_;  // the first of everybody, the last of operators
   std::function<void(Fd socket)> take_;
   Fd wake_;
+  std::atomic<bool> is_stopping_{false};
   mutable Mutex mutex_;
   // By descriptor: those open, and some that have gone.
   absl::flat_hash_map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);

@@ -47,6 +47,8 @@ class ControlServer {
     const ControlAddress* address = listener_->admin_address();
     return address == nullptr ? "off" : address->ToString();
   }
+  // The socket files of both addresses; looked after until Stop().
+  void AddTo(Doors& doors) { listener_->AddTo(doors); }
   // OK: a client that connects now is answered. May take half a second.
   absl::Status Probe() { return listener_->Probe(); }
   // What the health service answers.

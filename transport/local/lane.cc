@@ -56,7 +56,11 @@ void LocalLane::Listen(int listener, absl::AnyInvocable<Accepted()> accept) {
   listener_ = listener;
   accept_ = std::move(accept);
   is_listening_ = true;
-  WatchSocket(epoll_.get(), listener_, kListenerTag, EPOLLIN);
+  WatchListener();
+}
+
+void LocalLane::WatchListener() {
+  WatchSocket(epoll_.get(), listener_, kListenerTag, is_listening_ ? uint32_t{EPOLLIN} : 0);
 }
 
 absl::Status LocalLane::Submit(absl::AnyInvocable<void(Lane&)> task) {

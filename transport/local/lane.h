@@ -74,6 +74,8 @@ class LocalLane final : public Lane {
     kNoDescriptor,  // the process has none left; ask later
   };
   void Listen(int listener, absl::AnyInvocable<Accepted()> accept);
+  // The number of the listener names another socket now. On the lane's thread.
+  void WatchListener();
 
   int index() const override { return index_; }
   absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) override;

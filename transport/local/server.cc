@@ -62,6 +62,18 @@ class LocalServer final : public Server {
     socket_.reset();
   }
   std::string address() const override { return address_; }
+  absl::StatusOr<bool> KeepAddress() override {
+    const MutexLock lock(stop_mutex_);
+    if (!socket_.has_value()) return false;
+    CAIRN_ASSIGN_OR_RETURN(const bool is_made_again, socket_->Keep());
+    is_unwatched_ = is_unwatched_ || is_made_again;
+    if (is_unwatched_) {
+      CAIRN_RETURN_IF_ERROR(
+          lanes_.at(0).Submit([](Lane& lane) { static_cast<LocalLane&>(lane).WatchListener(); }));
+      is_unwatched_ = false;
+    }
+    return is_made_again;
+  }
   int lane_count() const override { return lanes_.count(); }
   Lane& lane(int index) override { return lanes_.at(index); }
   void Report(MetricSink& sink) const override { lanes_.Report(sink, "local"); }
@@ -70,6 +82,7 @@ class LocalServer final : public Server {
   const std::string address_;
   Mutex stop_mutex_;
   std::optional<SocketFile> socket_;
+  bool is_unwatched_ ABSL_GUARDED_BY(stop_mutex_) = false;  // lane 0 does not know the new socket
   LaneSet lanes_;
 };
 
