@@ -134,6 +134,10 @@ absl::Status Arena::TakeOrdinary(uint64_t bytes, const Options& options) {
 }
 
 absl::Status Arena::TakePages(const Options& options) {
+  // Tenants' bytes are not for core files.
+  if (madvise(mapping_.data(), mapping_.size(), MADV_DONTDUMP) != 0) {
+    LogWarn("memory", "the arena goes into core files", {{"error", strerror(errno)}});
+  }
   if (!options.fault_in) return absl::OkStatus();
   absl::Status taken = FaultIn(aligned_, [&](uint64_t done) {
     LogInfo("memory", "faulting the arena in",

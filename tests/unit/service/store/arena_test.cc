@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,6 +44,29 @@ TEST(RoundedExtentBytesTest, SixteenStepsADoublingOverFourKiB) {
     EXPECT_LE(rounded - bytes, bytes / 16 + 4_KiB);
     EXPECT_EQ(RoundedExtentBytes(rounded), rounded);
   }
+}
+
+// The flags that the kernel keeps of the mapping with that address in it.
+std::string FlagsOf(const void* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool is_there = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<uintptr_t>(address);
+      is_there = begin <= at && at < end;
+    } else if (is_there && line.starts_with("VmFlags:")) {
+      return line + " ";
+    }
+  }
+  return "";
+}
+
+TEST(ArenaTest, IsInNoCoreFile) {
+  const auto arena = MakeArena(2_MiB, 2_MiB, /*fault_in=*/true);
+  const Extent image = Take(*arena, 5000), payload = Take(*arena, 100, Use::kStaging);
+  EXPECT_THAT(FlagsOf(image.bytes().data()), ::testing::HasSubstr(" dd "));
+  EXPECT_THAT(FlagsOf(payload.bytes().data()), ::testing::HasSubstr(" dd "));
 }
 
 TEST(ArenaTest, CountsEveryByteByUse) {
