@@ -135,6 +135,11 @@ std::optional<Restorer::Drop> Restorer::Restore(FoundImage& found, SideObjectSou
       absl::ToUnixSeconds(clock_.Now()) >= found.image.expires_unix_s) {
     return Drop::kExpired;
   }
+  // A clock that ran ahead when the block came would keep it for as long.
+  const uint32_t latest = ExpiryAt(space.coding().policy(), clock_.Now());
+  if (latest != 0 && found.image.expires_unix_s != 0) {
+    found.image.expires_unix_s = std::min(found.image.expires_unix_s, latest);
+  }
   NewImage image = {.claim = {.name = {found.image.space_id, found.image.key},
                               .parent = found.parent,
                               .first_position = found.image.first_position,

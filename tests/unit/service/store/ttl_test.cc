@@ -96,6 +96,20 @@ TEST_F(TtlTest, ARestartKeepsTheTime) {
   EXPECT_TRUE(disk_->copies.empty());
 }
 
+// The clock was a year ahead when the blocks came, and is right again after a restart.
+TEST_F(TtlTest, AClockThatRanAheadKeepsNothingForLonger) {
+  store_.clock.Advance(absl::Hours(24 * 365));
+  SetTtl(store_, space_, 3600);
+  const auto keys = store_.PutChain(space_, 2);
+  store_.WriteAllDown();
+  store_.Kill();
+  LastingStore next(disk_);
+  SpaceEntry& space = next.OpenSpace("raw");
+  EXPECT_EQ(next.index->Match(next.Query(space, keys))->blocks.size(), 2u);
+  next.clock.Advance(absl::Seconds(3600));
+  EXPECT_EQ(next.index->Match(next.Query(space, keys))->blocks.size(), 0u);
+}
+
 TEST_F(TtlTest, WhatIsOverAtTheStartIsDropped) {
   store_.clock.Advance(-absl::Hours(2));
   SetTtl(store_, space_, 3600);
