@@ -30,9 +30,10 @@ absl::Status TenantShares::CheckRoom(std::string_view tenant, uint64_t amount) {
   }
   ++refusals_;
   const uint64_t held = Of(tenant);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      ToAbsl(name_), ": the tenant holds ", held, " and asks for ", amount, " more, of ",
-      ShareOf(held), " that it may hold; all tenants hold ", total_, " of ", max_));
+  // Its share moves with what the others hold, so it is not for the tenant to read.
+  return absl::ResourceExhaustedError(absl::StrCat(ToAbsl(name_), ": the tenant holds ", held,
+                                                   " and asks for ", amount,
+                                                   " more: over its share of ", max_));
 }
 
 void TenantShares::Add(std::string_view tenant, uint64_t amount) {

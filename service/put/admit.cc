@@ -120,9 +120,8 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
     const uint64_t staging_max =
         path.tiers.host().staging_capacity_bytes() / 100 * limits::kPutStagingPercentMax;
     if (path.tiers.host().staging_bytes() + frame.payload_bytes > staging_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("staging: payloads in flight take ",
-                                                       path.tiers.host().staging_bytes(), " of ",
-                                                       staging_max, " bytes"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "staging: payloads in flight take all that they may of ", staging_max, " bytes"));
     }
     CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
     const BlockClaim claim = ClaimOf(*body);

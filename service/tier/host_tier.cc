@@ -58,9 +58,9 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
     }
   }
   refused_[static_cast<size_t>(Use::kPlaced)].Add();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "host tier: no room for ", bytes, " bytes: of ", capacity_bytes(), ", ", used_bytes(),
-      " are in use and what could go is pinned, in flight or before it"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("host tier: no room for ", bytes, " bytes in its ", capacity_bytes(),
+                   ": what could go is pinned, in flight or before it"));
 }
 
 bool HostTier::EvictWindow(uint64_t bytes, const BlockName* newcomer) {
@@ -126,9 +126,9 @@ absl::StatusOr<Extent> HostTier::AllocateStaging(uint64_t bytes, const BlockName
     return extent;
   }
   refused_[static_cast<size_t>(Use::kStaging)].Add();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("staging: no room for ", bytes, " bytes: ", staging_bytes(), " of ",
-                   arena_->budget_bytes(Use::kStaging), " are in flight"));
+  return absl::ResourceExhaustedError(absl::StrCat("staging: no room for ", bytes, " bytes in its ",
+                                                   arena_->budget_bytes(Use::kStaging),
+                                                   ": the rest is in flight"));
 }
 
 absl::Status HostTier::PlaceStaged(Extent& staged, const BlockName* newcomer) {

@@ -77,9 +77,8 @@ absl::StatusOr<Region> Region::Map(Fd memfd, uint64_t bytes_max, RegionBudget& b
         absl::StrCat("region: it has ", bytes, " bytes, expected 1 to ", bytes_max));
   }
   if (!budget.Take(bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("region: ", bytes, " bytes more than ",
-                                                     budget.used_bytes(), " mapped pass ",
-                                                     budget.bytes_max()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("region: ", bytes, " bytes more than are mapped pass ", budget.bytes_max()));
   }
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (base == MAP_FAILED) {

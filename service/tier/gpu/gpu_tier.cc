@@ -124,9 +124,9 @@ absl::StatusOr<TierExtent> GpuTier::Reserve(uint64_t bytes, const Placement&) {
       break;
     }
   }
-  return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes, " bytes: of ",
-                                                   capacity_bytes_, ", ", used_bytes(),
-                                                   " are in use and what could go is being read"));
+  return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes,
+                                                   " bytes in its ", capacity_bytes_,
+                                                   ": what could go is being read"));
 }
 
 void GpuTier::Free(uint64_t offset, uint64_t rounded_bytes) {

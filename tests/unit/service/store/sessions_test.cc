@@ -102,8 +102,7 @@ TEST(SessionsTest, ConnectionsOfATenantAreBoundedOverItsSessions) {
   const absl::Status refused = sessions.AttachPeer(two, {.peer = 5});
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
   EXPECT_EQ(refused.message(),
-            "connections: the tenant holds 4 and asks for 1 more, of 4 that it may hold; all "
-            "tenants hold 4 of 8");
+            "connections: the tenant holds 4 and asks for 1 more: over its share of 8");
   EXPECT_TRUE(sessions.AttachPeer(other, {.peer = 6}).ok());
   sessions.End(one);
   EXPECT_TRUE(sessions.AttachPeer(two, {.peer = 5}).ok()) << "its session gave two back";

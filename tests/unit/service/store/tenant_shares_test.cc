@@ -59,8 +59,7 @@ TEST(TenantSharesTest, RefusalsNameTheLimitAndAreCounted) {
   const absl::Status status = shares.CheckRoom("acme", 4);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
-            "leased_images: the tenant holds 10 and asks for 4 more, of 13 that it may hold; all "
-            "tenants hold 60 of 100");
+            "leased_images: the tenant holds 10 and asks for 4 more: over its share of 100");
   EXPECT_TRUE(shares.CheckRoom("acme", 3).ok());
   MetricCapture metrics;
   shares.Report(metrics);
