@@ -35,7 +35,10 @@ Daemon::Daemon(const Config& config, Machine machine)
               {.side_objects = side_objects_,
                .query_squares = query_squares_,
                .clock = clock_,
-               .has_blocks = [this](uint64_t id) { return index_->figures(id).block_count > 0; }}),
+               .has_blocks = [this](uint64_t id) { return index_->figures(id).block_count > 0; },
+               .made = [this](uint64_t id,
+                              std::string_view tenant) { index_->events().AddSpace(id, tenant); },
+               .gone = [this](uint64_t id) { index_->events().RemoveSpace(id); }}),
       sessions_({.release_leases = [this](uint64_t id) { index_->EndSession(id); },
                  .break_peer =
                      [this](const PeerRef& peer) {

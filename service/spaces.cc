@@ -293,6 +293,7 @@ absl::StatusOr<Spaces::Opened> Spaces::Make(const proto::SpaceIdentity& identity
   by_id_.emplace(id, std::move(made));
   by_fingerprint_.emplace(fingerprint, space);
   shares_.Add(identity.tenant, 1);
+  parts_.made(id, identity.tenant);
   return Opened{.space = RefLocked(space), .is_created = true};
 }
 
@@ -346,6 +347,7 @@ SpaceEntry* Spaces::OldestIdle(std::string_view tenant) {
 
 void Spaces::Retire(SpaceEntry* entry, Retired* retired) {
   shares_.Remove(entry->tenant(), 1);
+  parts_.gone(entry->id());
   by_fingerprint_.erase(entry->fingerprint());
   const auto found = by_id_.find(entry->id());
   retired->push_back(std::move(found->second));

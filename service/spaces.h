@@ -126,6 +126,10 @@ class Spaces {
     const Clock& clock;
     // Whether the index holds blocks of a space. Called with the lock held: spaces < index.
     std::function<bool(uint64_t space_id)> has_blocks;
+    // A space is there from now on, or no more. Likewise.
+    std::function<void(uint64_t space_id, std::string_view tenant)> made = [](uint64_t,
+                                                                              std::string_view) {};
+    std::function<void(uint64_t space_id)> gone = [](uint64_t) {};
   };
   // `default_recipe` is for spaces that name none.
   Spaces(const codecs::Recipe& default_recipe, Parts parts);

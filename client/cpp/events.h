@@ -42,7 +42,7 @@ struct BlockEvent {
   uint32_t token_count = 0;
 };
 
-// Where a watch is. The numbers of a daemon have no gaps; with an epoch others begin.
+// Where a watch is. The numbers of a tenant have no gaps; with an epoch others begin.
 struct EventPosition {
   uint64_t epoch = 0;  // 0: now
   uint64_t next_sequence = 0;

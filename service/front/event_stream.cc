@@ -36,7 +36,7 @@ class EventStream final : public PacedStream {
       CAIRN_RETURN_IF_ERROR(spaces_.Find(space_id_, tenant_.view()).status());
     }
     cursor_ = {.epoch = request.epoch(), .next = request.next_sequence()};
-    CAIRN_RETURN_IF_ERROR(log_.Begin(&cursor_, &goes_on_));
+    CAIRN_RETURN_IF_ERROR(log_.Begin(tenant_.view(), &cursor_, &goes_on_));
     is_watching_ = true;
     return goes_on_ ? Next() : Reset();
   }
@@ -45,10 +45,11 @@ class EventStream final : public PacedStream {
     CAIRN_RETURN_IF_ERROR(sessions_.Find(ticket_).status());
     events_.clear();
     const uint64_t first = cursor_.next;
-    if (!log_.Read(&cursor_, limits::kEventsPerBatchMax, &events_)) return Reset();
+    if (!log_.Read(tenant_.view(), &cursor_, limits::kEventsPerBatchMax, &events_)) return Reset();
     is_full_ = events_.size() == limits::kEventsPerBatchMax;
     if (events_.empty() && !goes_on_) return nullptr;
     batch_.Clear();
+    ForgetGone();
     for (const IndexEvent& event : events_) {
       if (!Add(event)) return Reset();
     }
@@ -63,7 +64,7 @@ class EventStream final : public PacedStream {
 
   void OnDone() override {
     TakeOver(this);
-    if (is_watching_) log_.End();
+    if (is_watching_) log_.End(tenant_.view());
     PacedStream::OnDone();
   }
 
@@ -77,6 +78,14 @@ class EventStream final : public PacedStream {
     batch_.set_first_sequence(cursor_.next);
     batch_.set_next_sequence(cursor_.next);
     return &batch_;
+  }
+
+  // Spaces come and go for as long as somebody watches.
+  void ForgetGone() {
+    if (spaces_told_.size() < limits::kSpacesMax) return;
+    absl::erase_if(spaces_told_, [this](const auto& space) {
+      return !spaces_.Find(space.first, tenant_.view()).ok();
+    });
   }
 
   // False: it is of a space that is gone, and may be one of which the reader knows blocks.
@@ -118,7 +127,7 @@ class EventStream final : public PacedStream {
   bool is_watching_ = false;
   bool goes_on_ = false;  // from an earlier stream, and nothing was written yet
   bool is_full_ = false;  // the last batch: there is more
-  absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not this reader's
+  absl::flat_hash_map<uint64_t, bool> spaces_told_;  // false: not asked for, or gone
   std::vector<IndexEvent> events_;
   v1::EventBatch batch_;
 };

@@ -3,70 +3,133 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/random_bytes.h"
+#include "base/status.h"
+#include "base/text.h"
 
 namespace cairn {
+namespace {
+
+constexpr absl::Duration kKept = absl::Milliseconds(limits::kEventsKeptMs);
+constexpr absl::Duration kLookEach = absl::Seconds(1);
+// Those of tenants that have left are kept beside those that are watched.
+constexpr size_t kStreamsMax = 2 * limits::kWatchersMax;
+
+}  // namespace
+
+void EventLog::AddSpace(uint64_t space_id, std::string_view tenant) {
+  const MutexLock lock(mutex_);
+  tenants_.emplace(space_id, tenant);
+}
+
+void EventLog::RemoveSpace(uint64_t space_id) {
+  const MutexLock lock(mutex_);
+  tenants_.erase(space_id);
+}
 
 void EventLog::Append(const IndexEvent& event) {
   const MutexLock lock(mutex_);
-  if (watchers_ == 0 && clock_.Now() - left_ > absl::Milliseconds(limits::kEventsKeptMs)) {
-    is_recording_.store(false, std::memory_order_relaxed);
-    now_.epoch = 0;
-    ring_ = {};
+  if (const absl::Time now = clock_.Now(); now - looked_ >= kLookEach) {
+    looked_ = now;
+    DropLeft();
   }
-  if (now_.epoch == 0) {
+  const auto tenant = tenants_.find(event.name.space_id);
+  if (tenant == tenants_.end()) {
     return;
   }
-  ring_[now_.next++ % events_max_] = event;
+  const auto stream = streams_.find(tenant->second);
+  if (stream == streams_.end()) {
+    return;
+  }
+  if (kept_count_ == events_max_) {
+    DropOldest();
+  }
+  stream->second.kept.push_back(event);
+  ++stream->second.now.next;
+  ++kept_count_;
   ++events_total_;
 }
 
-bool EventLog::Has(const EventCursor& cursor) const {
-  const uint64_t first = std::max(begin_, now_.next - std::min(now_.next, events_max_));
-  return cursor.epoch == now_.epoch && first <= cursor.next && cursor.next <= now_.next;
+void EventLog::DropOldest() {
+  const auto most = std::ranges::max_element(
+      streams_, {}, [](const auto& stream) { return stream.second.kept.size(); });
+  most->second.kept.pop_front();
+  --kept_count_;
 }
 
-absl::Status EventLog::Begin(EventCursor* cursor, bool* can_go_on) {
+void EventLog::DropLeft() {
+  const absl::Time now = clock_.Now();
+  for (auto stream = streams_.begin(); stream != streams_.end();) {
+    const auto next = std::next(stream);
+    if (stream->second.watchers == 0 && now - stream->second.left > kKept) {
+      Drop(stream);
+    }
+    stream = next;
+  }
+}
+
+void EventLog::Drop(Streams::iterator stream) {
+  kept_count_ -= stream->second.kept.size();
+  streams_.erase(stream);
+  is_recording_.store(!streams_.empty(), std::memory_order_relaxed);
+}
+
+EventLog::Stream& EventLog::StreamOf(std::string_view tenant) {
+  if (const auto found = streams_.find(ToAbsl(tenant)); found != streams_.end()) {
+    return found->second;
+  }
+  if (streams_.size() >= kStreamsMax) {
+    Drop(std::ranges::min_element(streams_, {}, [](const auto& stream) {
+      return stream.second.watchers > 0 ? absl::InfiniteFuture() : stream.second.left;
+    }));
+  }
+  Stream& stream = streams_[ToAbsl(tenant)];
+  const auto bytes = RandomBytes<sizeof(stream.now.epoch)>();
+  std::memcpy(&stream.now.epoch, bytes.data(), bytes.size());
+  stream.now.epoch |= 1;  // never 0
+  is_recording_.store(true, std::memory_order_relaxed);
+  return stream;
+}
+
+absl::Status EventLog::Begin(std::string_view tenant, EventCursor* cursor, bool* can_go_on) {
   const MutexLock lock(mutex_);
-  if (watchers_ == limits::kWatchersMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("events: ", limits::kWatchersMax, " watch already"));
-  }
-  ++watchers_;
-  if (now_.epoch == 0) {
-    const auto bytes = RandomBytes<sizeof(now_.epoch)>();
-    std::memcpy(&now_.epoch, bytes.data(), bytes.size());
-    now_.epoch |= 1;  // never 0
-    begin_ = now_.next;
-    ring_.resize(events_max_);
-    is_recording_.store(true, std::memory_order_relaxed);
-  }
-  *can_go_on = Has(*cursor);
+  CAIRN_RETURN_IF_ERROR(watchers_.CheckRoom(tenant, 1));
+  watchers_.Add(tenant, 1);
+  DropLeft();
+  Stream& stream = StreamOf(tenant);
+  ++stream.watchers;
+  *can_go_on = stream.Has(*cursor);
   if (!*can_go_on) {
-    *cursor = now_;
+    *cursor = stream.now;
   }
   return absl::OkStatus();
 }
 
-void EventLog::End() {
+void EventLog::End(std::string_view tenant) {
   const MutexLock lock(mutex_);
-  if (--watchers_ == 0) {
-    left_ = clock_.Now();
+  watchers_.Remove(tenant, 1);
+  Stream& stream = StreamOf(tenant);
+  if (--stream.watchers == 0) {
+    stream.left = clock_.Now();
   }
 }
 
-bool EventLog::Read(EventCursor* cursor, size_t count, std::vector<IndexEvent>* events) {
+bool EventLog::Read(std::string_view tenant, EventCursor* cursor, size_t count,
+                    std::vector<IndexEvent>* events) {
   const MutexLock lock(mutex_);
-  if (!Has(*cursor)) {
-    *cursor = now_;
+  const Stream& stream = StreamOf(tenant);
+  if (!stream.Has(*cursor)) {
+    *cursor = stream.now;
     ++resets_total_;
     return false;
   }
-  const uint64_t end = std::min<uint64_t>(now_.next, cursor->next + count);
+  const uint64_t first = stream.now.next - stream.kept.size();
+  const uint64_t end = std::min<uint64_t>(stream.now.next, cursor->next + count);
   for (; cursor->next < end; ++cursor->next) {
-    events->push_back(ring_[cursor->next % events_max_]);
+    events->push_back(stream.kept[cursor->next - first]);
   }
   return true;
 }
@@ -74,11 +137,12 @@ bool EventLog::Read(EventCursor* cursor, size_t count, std::vector<IndexEvent>* 
 void EventLog::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_event_watchers", "Calls that watch blocks come and go.", {},
-                static_cast<double>(watchers_));
+                static_cast<double>(watchers_.total()));
   sink.AddCounter("cairn_events_total", "Blocks that came or went while somebody watched.", {},
                   events_total_);
   sink.AddCounter("cairn_event_resets_total",
                   "Watchers that were too slow, and were told to begin again.", {}, resets_total_);
+  watchers_.Report(sink);
 }
 
 }  // namespace cairn

@@ -48,7 +48,10 @@ class StoreFixture {
                {.side_objects = side_objects,
                 .query_squares = query_squares,
                 .clock = clock,
-                .has_blocks = [this](uint64_t id) { return index->figures(id).block_count > 0; }}),
+                .has_blocks = [this](uint64_t id) { return index->figures(id).block_count > 0; },
+                .made = [this](uint64_t id,
+                               std::string_view tenant) { index->events().AddSpace(id, tenant); },
+                .gone = [this](uint64_t id) { index->events().RemoveSpace(id); }}),
         sessions({.release_leases = [this](uint64_t id) { index->EndSession(id); },
                   .break_peer = [this](const PeerRef& peer) { broken.push_back(peer); }},
                  /*peers_max=*/512) {

@@ -315,9 +315,9 @@ TEST(CopiesTest, TheIndexHasAMaximumOfImages) {
 
 // --- What watchers are told ----------------------------------------------------------------------
 
-std::vector<IndexEvent> Told(EventLog& log, EventCursor* cursor) {
+std::vector<IndexEvent> Told(StoreFixture& store, EventCursor* cursor) {
   std::vector<IndexEvent> events;
-  EXPECT_TRUE(log.Read(cursor, 100, &events));
+  EXPECT_TRUE(store.index->events().Read(store.session.tenant.view(), cursor, 100, &events));
   return events;
 }
 
@@ -328,9 +328,9 @@ TEST(EventTest, ABlockComesIntoATierAndGoesOnce) {
   EXPECT_FALSE(log.is_recording());
   EventCursor cursor;
   bool can_go_on = true;
-  ASSERT_TRUE(log.Begin(&cursor, &can_go_on).ok());
+  ASSERT_TRUE(log.Begin(t.store.session.tenant.view(), &cursor, &can_go_on).ok());
   EXPECT_FALSE(can_go_on);
-  EXPECT_TRUE(Told(log, &cursor).empty());  // not what was there
+  EXPECT_TRUE(Told(t.store, &cursor).empty());  // not what was there
   codecs::Slice half = t.whole;
   half.head_count = 2;
   ASSERT_TRUE(
@@ -338,26 +338,26 @@ TEST(EventTest, ABlockComesIntoATierAndGoesOnce) {
   half.head_first = 2;
   ASSERT_TRUE(
       t.store.PutSource(t.space, StoreFixture::Key(2), half, StoreFixture::Key(1), 16).ok());
-  auto events = Told(log, &cursor);
+  auto events = Told(t.store, &cursor);
   ASSERT_EQ(events.size(), 1);
   EXPECT_TRUE(events[0].is_stored && events[0].tier == TierId::kHost && events[0].tokens == 16);
   EXPECT_EQ(events[0].name, (BlockName{t.space.id(), StoreFixture::Key(2)}));
   EXPECT_EQ(events[0].parent, StoreFixture::Key(1));
   EXPECT_EQ(events[0].first_position, 16);
   ASSERT_TRUE(t.CopyDown(1));
-  events = Told(log, &cursor);
+  events = Told(t.store, &cursor);
   ASSERT_EQ(events.size(), 1);
   EXPECT_TRUE(events[0].is_stored && events[0].tier == TierId::kSsd);
   ASSERT_GT(t.EvictHost(), 0);  // the leaf
   ASSERT_EQ(t.store.index->Delete(t.space.id(), {StoreFixture::Key(1)}), 1);
-  events = Told(log, &cursor);
+  events = Told(t.store, &cursor);
   ASSERT_EQ(events.size(), 3);
   EXPECT_EQ(events[0].name.key, StoreFixture::Key(2));
   for (const IndexEvent& event : events) {
     EXPECT_FALSE(event.is_stored);
   }
   EXPECT_NE(events[1].tier, events[2].tier);
-  log.End();
+  log.End(t.store.session.tenant.view());
 }
 
 TEST(EventTest, WhatIsEncodedAnewNeitherComesNorGoes) {
@@ -365,7 +365,7 @@ TEST(EventTest, WhatIsEncodedAnewNeitherComesNorGoes) {
   const SpaceEntry& space = store.OpenSpace("kivi:4");
   EventCursor cursor;
   bool can_go_on = false;
-  ASSERT_TRUE(store.index->events().Begin(&cursor, &can_go_on).ok());
+  ASSERT_TRUE(store.index->events().Begin(store.session.tenant.view(), &cursor, &can_go_on).ok());
   const auto whole = StoreFixture::Whole(space);
   const auto source = StoreFixture::Source(space, StoreFixture::Key(1), 0, whole);
   ASSERT_TRUE(store
@@ -375,8 +375,8 @@ TEST(EventTest, WhatIsEncodedAnewNeitherComesNorGoes) {
   while (store.index->pending_count() > 0) {
     store.upkeep->RunOnce();
   }
-  EXPECT_EQ(Told(store.index->events(), &cursor).size(), 1);
-  store.index->events().End();
+  EXPECT_EQ(Told(store, &cursor).size(), 1);
+  store.index->events().End(store.session.tenant.view());
 }
 
 }  // namespace
