@@ -116,11 +116,13 @@ transport::ServerLimits Daemon::TransportLimits() const {
 DataServer& Daemon::AddDataServer(std::string_view transport_label) {
   data_servers_.push_back(std::make_unique<DataServer>(
       DataServer::Parts{*put_, *get_, sessions_, *pool_, clock_},
-      DataServer::Options{.server = static_cast<int>(data_servers_.size()),
-                          .transport_label = transport_label,
-                          .lanes = static_cast<int>(config_.lanes),
-                          .window = static_cast<uint32_t>(config_.window),
-                          .slow = SlowOf(config_)}));
+      DataServer::Options{
+          .server = static_cast<int>(data_servers_.size()),
+          .transport_label = transport_label,
+          .lanes = static_cast<int>(config_.lanes),
+          .window = static_cast<uint32_t>(config_.window),
+          .regions_bytes_max = transport_label == "local" ? config_.regions_bytes : 0,
+          .slow = SlowOf(config_)}));
   return *data_servers_.back();
 }
 

@@ -132,6 +132,13 @@ class LaneHandler {
  public:
   virtual ~LaneHandler() = default;
   virtual void OnArrival(Lane& lane, Arrival arrival) = 0;
+  // A client brings so many bytes of memory with a hello of that ticket, which may name no session.
+  // Whose they count as, until OnRegionGone(); an error refuses the client.
+  virtual absl::StatusOr<std::string> OnRegion(const proto::Ticket& /*ticket*/,
+                                               uint64_t /*bytes*/) {
+    return std::string();
+  }
+  virtual void OnRegionGone(const std::string& /*owner*/, uint64_t /*bytes*/) {}
   // The peer is gone for good; no arrival of it follows. Its transfers complete on their own.
   virtual void OnPeerGone(Lane& lane, PeerId peer) = 0;
 };

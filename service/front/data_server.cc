@@ -27,7 +27,8 @@ DataServer::DataServer(const Parts& parts, const Options& options)
                [this](transport::Lane& lane, const Request& request) { Over(lane, request); }),
       gets_(parts.get, parts.pool, replies_),
       puts_(parts.put, parts.pool, replies_),
-      peers_(static_cast<size_t>(options.lanes)) {}
+      peers_(static_cast<size_t>(options.lanes)),
+      regions_("region_bytes", options.regions_bytes_max) {}
 
 void DataServer::OnArrival(transport::Lane& lane, transport::Arrival arrival) {
   const auto [position, is_new] = PeersOf(lane).try_emplace(arrival.reply_to().peer);
@@ -159,6 +160,26 @@ void DataServer::Over(transport::Lane& lane, const Request& request) {
   if (const auto peer = peers.find(request.reply_to.peer); peer != peers.end()) {
     --peer->second.in_flight;
   }
+}
+
+absl::StatusOr<std::string> DataServer::OnRegion(const proto::Ticket& ticket, uint64_t bytes) {
+  const absl::StatusOr<Session> session = parts_.sessions.Find(ticket);
+  std::string owner(session.ok() ? session->tenant.view() : std::string_view());
+  const MutexLock lock(regions_mutex_);
+  CAIRN_RETURN_IF_ERROR(regions_.CheckRoom(owner, bytes));
+  regions_.Add(owner, bytes);
+  return owner;
+}
+
+void DataServer::OnRegionGone(const std::string& owner, uint64_t bytes) {
+  const MutexLock lock(regions_mutex_);
+  regions_.Remove(owner, bytes);
+}
+
+void DataServer::Report(MetricSink& sink) const {
+  metrics_.Report(sink);
+  const MutexLock lock(regions_mutex_);
+  if (regions_.max() > 0) regions_.Report(sink);
 }
 
 void DataServer::OnPeerGone(transport::Lane& lane, transport::PeerId peer) {

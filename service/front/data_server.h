@@ -14,13 +14,16 @@
 //                rest is Thread-safe. Must outlive its transport server and the path pool's jobs.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/metric.h"
+#include "base/mutex.h"
 #include "proto/frame.h"
 #include "service/front/data_metrics.h"
 #include "service/front/get_request.h"
@@ -28,6 +31,7 @@
 #include "service/front/replies.h"
 #include "service/front/request.h"
 #include "service/get/get.h"
+#include "service/index/tenant_shares.h"
 #include "service/path_pool.h"
 #include "service/put/put.h"
 #include "service/sessions.h"
@@ -52,12 +56,16 @@ class DataServer final : public transport::LaneHandler {
     int lanes = 1;
     uint32_t window = 32;  // requests in flight per peer
     uint64_t payload_bytes_max = limits::kTransferBytesMax;
+    uint64_t regions_bytes_max = 0;                  // of all clients; 0: they bring none
     absl::Duration slow = absl::InfiniteDuration();  // a get or put that takes longer is logged
   };
   DataServer(const Parts& parts, const Options& options);
 
   void OnArrival(transport::Lane& lane, transport::Arrival arrival) override;
   void OnPeerGone(transport::Lane& lane, transport::PeerId peer) override;
+  // A tenant's share of the memory that clients bring. Tickets of no session share one.
+  absl::StatusOr<std::string> OnRegion(const proto::Ticket& ticket, uint64_t bytes) override;
+  void OnRegionGone(const std::string& owner, uint64_t bytes) override;
 
   // Ends a peer, from any thread; an unknown one is ignored.
   void BreakPeer(const PeerRef& peer) { replies_.BreakPeer(peer); }
@@ -65,7 +73,7 @@ class DataServer final : public transport::LaneHandler {
   void RefusePuts() { puts_.RefuseNew(); }
   // Requests that have arrived and are not over.
   int64_t in_flight() const { return metrics_.in_flight.Value(); }
-  void Report(MetricSink& sink) const { metrics_.Report(sink); }
+  void Report(MetricSink& sink) const;
 
  private:
   struct Peer {  // of the lane thread
@@ -97,6 +105,8 @@ class DataServer final : public transport::LaneHandler {
   GetRequests gets_;
   PutRequests puts_;
   std::vector<Peers> peers_;  // one of each lane, Owned by its thread
+  mutable Mutex regions_mutex_;
+  TenantShares regions_ ABSL_GUARDED_BY(regions_mutex_);
 };
 
 }  // namespace cairn

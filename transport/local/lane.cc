@@ -185,7 +185,12 @@ int LocalLane::CloseBroken() {
                             : found->second->end);
       }
     }
+    const std::optional<std::string> owner = std::move(found->second->region_owner);
+    const uint64_t region_bytes = found->second->region.bytes();
     peers_.erase(found);  // closes the socket, unmaps the region
+    if (owner.has_value()) {
+      share_.handler.OnRegionGone(*owner, region_bytes);
+    }
     share_.peers.fetch_sub(1);
     share_.metrics.peers.Add(-1);
     share_.metrics.regions_bytes.Set(static_cast<int64_t>(share_.regions.used_bytes()));

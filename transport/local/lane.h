@@ -93,6 +93,7 @@ class LocalLane final : public Lane {
     Fd socket;
     std::optional<PeerIdentity> identity;
     Region region;
+    std::optional<std::string> region_owner;  // as OnRegion() says; none: the region is no memfd
     bool has_region = false;
     bool is_open = false;      // its Hello came
     bool is_breaking = false;  // on broken_

@@ -133,14 +133,25 @@ absl::Status LocalLane::TakeHello(Peer& peer, const Message& message, std::vecto
     return absl::InvalidArgumentError(
         absl::StrCat("hello: it came with ", fds.size(), " descriptors, expected 1"));
   }
-  CAIRN_ASSIGN_OR_RETURN(
-      Region region,
-      Region::Map(std::move(fds[0]), share_.limits.region_bytes_max, share_.regions));
-  if (region.bytes() != hello->region_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello.region_bytes is ", hello->region_bytes, ", expected ", region.bytes()));
+  if (hello->region_bytes > share_.limits.region_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("hello.region_bytes is ", hello->region_bytes,
+                                                   ", expected at most ",
+                                                   share_.limits.region_bytes_max));
   }
-  peer.region = std::move(region);
+  CAIRN_ASSIGN_OR_RETURN(std::string owner,
+                         share_.handler.OnRegion(frame.ticket, hello->region_bytes));
+  absl::StatusOr<Region> region =
+      Region::Map(std::move(fds[0]), share_.limits.region_bytes_max, share_.regions);
+  if (region.ok() && region->bytes() != hello->region_bytes) {
+    region = absl::InvalidArgumentError(absl::StrCat("hello.region_bytes is ", hello->region_bytes,
+                                                     ", expected ", region->bytes()));
+  }
+  if (!region.ok()) {
+    share_.handler.OnRegionGone(owner, hello->region_bytes);
+    return region.status();
+  }
+  peer.region = *std::move(region);
+  peer.region_owner = std::move(owner);
   peer.has_region = true;
   peer.is_open = true;
   share_.metrics.regions_bytes.Set(static_cast<int64_t>(share_.regions.used_bytes()));

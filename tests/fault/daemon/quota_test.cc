@@ -232,10 +232,12 @@ TEST_F(QuotaTest, ConnectionsOfASession) {
 }
 
 TEST_F(QuotaTest, MemoryOfClients) {
-  Start(16, {"--region-bytes=32MiB", "--regions-bytes=64MiB"});
-  const auto second = client_->Dial(16 * kMiB);
+  Start(16, {"--region-bytes=32MiB", "--regions-bytes=128MiB"});
+  const auto second = client_->Dial(24 * kMiB);
   EXPECT_TRUE(second.ok()) << second.status();
-  ExpectExhausted(client_->Dial(32 * kMiB).status(), "mapped pass 67108864");
+  ExpectExhausted(client_->Dial(32 * kMiB).status(),
+                  "region_bytes: the tenant holds 41943040 and asks for 33554432 more: over its "
+                  "share of 134217728");
   EXPECT_EQ(client_->Dial(33 * kMiB).status().code(), absl::StatusCode::kInvalidArgument)
       << "that is no quota but a limit";
   const auto third = client_->Dial(8 * kMiB);
