@@ -236,6 +236,13 @@ uint64_t Sessions::count() const {
   return tickets_.size();
 }
 
+uint64_t Sessions::count(std::string_view tenant) const {
+  const MutexLock lock(mutex_);
+  return static_cast<uint64_t>(std::ranges::count_if(sessions_, [tenant](const auto& entry) {
+    return entry.second.is_open && entry.second.session.tenant.view() == tenant;
+  }));
+}
+
 uint64_t Sessions::in_flight_bytes() const {
   const MutexLock lock(mutex_);
   return in_flight_bytes_;

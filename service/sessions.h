@@ -135,6 +135,7 @@ class Sessions {
   bool is_refusing() const;
 
   uint64_t count() const;
+  uint64_t count(std::string_view tenant) const;
   uint64_t in_flight_bytes() const;   // of puts of open sessions
   uint64_t quarantine_bytes() const;  // of puts of ended sessions
   struct Info {

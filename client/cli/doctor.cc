@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/machine.h"
 #include "client/cli/output.h"
+#include "transport/local/socket_file.h"
 
 namespace cairn::cli {
 namespace {
@@ -68,6 +72,22 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
   }
 }
 
+// Who can put another socket in the place of the daemon's.
+void CheckSockets(const Arguments& arguments, const DaemonAbout& about,
+                  std::vector<Finding>* findings) {
+  for (absl::string_view path :
+       {absl::string_view(arguments.control()), absl::string_view(about.admin_address)}) {
+    struct stat file {};
+    if (!absl::ConsumePrefix(&path, "unix:") || ::stat(std::string(path).c_str(), &file) != 0) {
+      continue;  // of TCP, or of another host or container
+    }
+    const transport::FolderRisk risk = transport::FolderRiskOf(std::string(path), file.st_uid);
+    const Verdict bad = risk.is_refused ? Verdict::kFail : Verdict::kWarn;
+    findings->push_back({absl::StrCat("socket ", path), risk.text.empty() ? Verdict::kOk : bad,
+                         risk.text.empty() ? "nobody else can replace it" : risk.text, ""});
+  }
+}
+
 void PrintJson(const std::vector<Finding>& findings) {
   JsonWriter json;
   json.BeginArray();
@@ -90,7 +110,10 @@ absl::Status Run(const Arguments& arguments) {
   }
   const absl::StatusOr<DaemonAbout> about = AskAbout(arguments.control(), deadline);
   findings.push_back(CheckVersions(arguments, about));
-  if (about.ok()) CheckDevices(arguments, deadline, &findings);
+  if (about.ok()) {
+    CheckSockets(arguments, *about, &findings);
+    CheckDevices(arguments, deadline, &findings);
+  }
   if (arguments.is_json()) {
     PrintJson(findings);
   } else {
@@ -115,7 +138,9 @@ const Command kDoctor{
     .details =
         "Each line says what was found and, where it is not as it should be, what to change. It\n"
         "holds for who runs it: ask as the daemon's user, in its container. FOLDERs are such as\n"
-        "--ssd of cairnd names. A daemon that answers is asked for its version and devices.\n"
+        "--ssd of cairnd names. A daemon that answers is asked for its version and devices, and "
+        "its\n"
+        "sockets are looked at: whether others could put theirs in their place.\n"
         "What only warns is no failure.\n",
     .flags = {},
     .operands_min = 0,

@@ -25,6 +25,17 @@ bool IsClosed(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsFailedPrecondition(status);
 }
 
+void PrintHeld(const v1::StatsReply& stats, JsonWriter& json) {
+  json.Field("sessions", stats.session_count())
+      .Field("leases", stats.lease_count())
+      .Field("blocks", stats.block_count())
+      .Field("images", stats.image_count())
+      .Field("image_bytes", stats.image_bytes())
+      .Field("source_bytes", stats.source_bytes())
+      .Field("copies_source_bytes", stats.copies_source_bytes());
+}
+
+// `tiers`: why operators alone are told more, where we are none.
 void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
                const absl::StatusOr<v1::ListTiersReply>& tiers) {
   JsonWriter json;
@@ -32,25 +43,20 @@ void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
       .Field("control", arguments.control())
       .Field("daemon_version", stats.daemon_version())
       .Field("uptime_ms", stats.uptime_ms())
-      .Field("draining", stats.draining())
-      .Field("sessions", stats.session_count())
-      .Field("leases", stats.lease_count())
-      .Field("blocks", stats.block_count())
-      .Field("images", stats.image_count())
-      .Field("image_bytes", stats.image_bytes())
-      .Field("source_bytes", stats.source_bytes())
-      .Field("copies_source_bytes", stats.copies_source_bytes())
-      .Key("tiers")
-      .BeginArray();
+      .Field("draining", stats.draining());
+  if (tiers.ok()) PrintHeld(stats, json);
+  json.Key("tiers").BeginArray();
   for (const v1::TierStats& tier : stats.tiers()) {
     json.BeginObject()
         .Field("tier", NameOf(tier.tier()))
-        .Field("capacity_bytes", tier.capacity_bytes())
-        .Field("used_bytes", tier.used_bytes())
-        .Field("pinned_bytes", tier.pinned_bytes())
-        .Field("staging_bytes", tier.staging_bytes())
-        .Field("quarantine_bytes", tier.quarantine_bytes())
-        .EndObject();
+        .Field("capacity_bytes", tier.capacity_bytes());
+    if (tiers.ok()) {
+      json.Field("used_bytes", tier.used_bytes())
+          .Field("pinned_bytes", tier.pinned_bytes())
+          .Field("staging_bytes", tier.staging_bytes())
+          .Field("quarantine_bytes", tier.quarantine_bytes());
+    }
+    json.EndObject();
   }
   json.EndArray();
   if (!tiers.ok()) {
@@ -70,22 +76,7 @@ void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
   json.EndArray().EndObject().Print();
 }
 
-absl::Status Run(const Arguments& arguments) {
-  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
-  CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats, AskStats(arguments.control(), deadline));
-  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
-  const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(deadline);
-  if (!tiers.ok() && !IsClosed(tiers.status())) return tiers.status();
-  if (arguments.is_json()) {
-    PrintJson(arguments, stats, tiers);
-    return absl::OkStatus();
-  }
-  const absl::Duration uptime = absl::Milliseconds(stats.uptime_ms());
-  absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version(), arguments.control(),
-               uptime < absl::Seconds(1)
-                   ? "0s"
-                   : absl::FormatDuration(absl::Trunc(uptime, absl::Seconds(1))),
-               stats.draining() ? ", DRAINING" : "");
+void PrintHeld(const v1::StatsReply& stats) {
   absl::PrintF("%s, %s: %s of KV; copies in all tiers take %s (%s)\n",
                Count(stats.block_count(), "block"), Count(stats.image_count(), "image"),
                FormatBytes(stats.source_bytes()), FormatBytes(stats.image_bytes()),
@@ -101,11 +92,36 @@ absl::Status Run(const Arguments& arguments) {
                     FormatBytes(tier.quarantine_bytes())});
   }
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "PINNED", "STAGING", "QUARANTINE"}, rows);
-  if (tiers.ok()) {
-    PrintDevicesInTrouble(*tiers);
-  } else {
-    absl::PrintF("\ndevices not asked after: %s\n", tiers.status().message());
+}
+
+absl::Status Run(const Arguments& arguments) {
+  CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
+  CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
+  const absl::StatusOr<v1::ListTiersReply> tiers = admin->ListTiers(deadline);
+  if (!tiers.ok() && !IsClosed(tiers.status())) return tiers.status();
+  CAIRN_ASSIGN_OR_RETURN(const v1::StatsReply stats, tiers.ok()
+                                                         ? admin->Stats(deadline)
+                                                         : AskStats(arguments.control(), deadline));
+  if (arguments.is_json()) {
+    PrintJson(arguments, stats, tiers);
+    return absl::OkStatus();
   }
+  const absl::Duration uptime = absl::Milliseconds(stats.uptime_ms());
+  absl::PrintF("cairnd %s at %s, up %s%s\n", stats.daemon_version(), arguments.control(),
+               uptime < absl::Seconds(1)
+                   ? "0s"
+                   : absl::FormatDuration(absl::Trunc(uptime, absl::Seconds(1))),
+               stats.draining() ? ", DRAINING" : "");
+  if (tiers.ok()) {
+    PrintHeld(stats);
+    PrintDevicesInTrouble(*tiers);
+    return absl::OkStatus();
+  }
+  for (const v1::TierStats& tier : stats.tiers()) {
+    absl::PrintF("%s: %s\n", NameOf(tier.tier()), FormatBytes(tier.capacity_bytes()));
+  }
+  absl::PrintF("\nwhat they hold, and the devices, not asked after: %s\n",
+               tiers.status().message());
   return absl::OkStatus();
 }
 
@@ -115,7 +131,8 @@ const Command kStatus{
     .name = "status",
     .operands = "",
     .summary = "Shows the daemon's tiers, blocks, sessions and leases",
-    .details = "",
+    .details =
+        "Who is no operator sees its version, how long it runs and how large its tiers are.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,

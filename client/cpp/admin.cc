@@ -58,6 +58,10 @@ class GrpcAdmin final : public AdminClient {
   absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) override {
     return Run(&v1::Admin::Stub::ListTiers, v1::ListTiersRequest(), deadline);
   }
+  absl::StatusOr<v1::StatsReply> Stats(absl::Time deadline) override {
+    CAIRN_ASSIGN_OR_RETURN(const std::string address, Address(deadline));
+    return AskStats(address, deadline);
+  }
   absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                absl::Time deadline) override {
     return Run(&v1::Admin::Stub::SetDevice, request, deadline);
@@ -95,15 +99,16 @@ class GrpcAdmin final : public AdminClient {
       const MutexLock lock(mutex_);
       if (stub_ != nullptr) return stub_.get();
     }
-    std::string address = admin_;
-    if (address.empty()) {
-      CAIRN_ASSIGN_OR_RETURN(address, AskWhere(control_, deadline));
-    }
+    CAIRN_ASSIGN_OR_RETURN(const std::string address, Address(deadline));
     CAIRN_ASSIGN_OR_RETURN(const auto channel, OpenChannel(address));
     auto stub = v1::Admin::NewStub(channel);
     const MutexLock lock(mutex_);
     if (stub_ == nullptr) stub_ = std::move(stub);  // else another thread asked too
     return stub_.get();
+  }
+
+  absl::StatusOr<std::string> Address(absl::Time deadline) const {
+    return admin_.empty() ? AskWhere(control_, deadline) : admin_;
   }
 
   const std::string control_, admin_;

@@ -25,7 +25,8 @@ struct DaemonAbout {
 // older than this call.
 absl::StatusOr<DaemonAbout> AskAbout(const std::string& control, absl::Time deadline);
 
-// Figures of the daemon at `control`. Needs no session, so a daemon that drains answers too.
+// What the daemon at `control` tells strangers of itself: its tiers' capacity, its version and for
+// how long it runs. Needs no session, so a daemon that drains answers too.
 absl::StatusOr<v1::StatsReply> AskStats(const std::string& control, absl::Time deadline);
 
 class AdminClient {
@@ -46,6 +47,8 @@ class AdminClient {
                               const std::function<void(const v1::VerifyProgress&)>& report) = 0;
   virtual absl::StatusOr<v1::SetPolicyReply> SetPolicy(const v1::SetPolicyRequest& request,
                                                        absl::Time deadline) = 0;
+  // Figures of all tenants.
+  virtual absl::StatusOr<v1::StatsReply> Stats(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::ListTiersReply> ListTiers(absl::Time deadline) = 0;
   virtual absl::StatusOr<v1::SetDeviceReply> SetDevice(const v1::SetDeviceRequest& request,
                                                        absl::Time deadline) = 0;

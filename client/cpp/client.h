@@ -44,7 +44,8 @@ struct TierFigures {
   uint64_t staging_bytes = 0, quarantine_bytes = 0;
 };
 
-// Of the daemon.
+// Of the tenant; capacity_bytes, version and uptime are the daemon's. What is pinned, staged and in
+// quarantine it tells operators alone.
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
   uint64_t image_bytes = 0;          // of the copies in all tiers

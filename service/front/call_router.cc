@@ -25,7 +25,7 @@ grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
 
 ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) {
   const ControlListener::Peer peer = identify_(context->peer());
-  const CallPlace place{*context, budget_, peer.identity, slow_};
+  const CallPlace place{*context, budget_, peer.identity, slow_, peer.is_operator};
   if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
     return probe->second(place);
   }

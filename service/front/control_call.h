@@ -37,9 +37,12 @@ struct CallPlace {
   CallBudget& budget;
   std::optional<PeerIdentity> identity;
   absl::Duration slow = absl::InfiniteDuration();  // a call that takes longer is logged
+  bool is_operator = false;
 
   // Of one that goes on for as long as its client likes.
-  CallPlace ForStream() const { return {context, budget, identity}; }
+  CallPlace ForStream() const {
+    return {context, budget, identity, absl::InfiniteDuration(), is_operator};
+  }
 };
 
 class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget::Holder {
@@ -48,6 +51,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   // one or not.
   absl::Time deadline(absl::Duration longest = absl::Milliseconds(limits::kDeadlineMsMax)) const;
   const std::optional<PeerIdentity>& identity() const { return identity_; }
+  bool is_operator() const { return is_operator_; }
   bool is_cancelled() const { return context_.IsCancelled(); }
 
  protected:
@@ -55,6 +59,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
       : context_(place.context),
         budget_(place.budget),
         identity_(place.identity),
+        is_operator_(place.is_operator),
         slow_(place.slow),
         began_(MonotonicNow()) {}
 
@@ -84,6 +89,7 @@ class ControlCall : public grpc::ServerGenericBidiReactor, protected CallBudget:
   grpc::GenericCallbackServerContext& context_;
   CallBudget& budget_;
   const std::optional<PeerIdentity> identity_;
+  const bool is_operator_;
   absl::Duration slow_;
   const absl::Time began_;
   absl::Time taken_, answered_;  // the request is there, the last of several; the answer is

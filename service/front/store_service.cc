@@ -28,6 +28,14 @@ void FillMatch(const MatchAnswer& result, v1::MatchReply* reply) {
   reply->set_shortened_by_pins(result.is_shortened_by_pins);
 }
 
+void FillFigures(const IndexFigures& figures, v1::StatsReply* reply) {
+  reply->set_block_count(figures.block_count);
+  reply->set_image_count(figures.image_count);
+  reply->set_image_bytes(figures.image_bytes);
+  reply->set_source_bytes(figures.source_bytes);
+  reply->set_copies_source_bytes(figures.copies_source_bytes);
+}
+
 // What a request wants of each group: a MatchRequest or a PrefetchRequest.
 template <typename Request>
 absl::StatusOr<std::vector<WantedGroup>> WantedOf(const SpaceEntry& space, const Request& request) {
@@ -88,7 +96,6 @@ void StoreService::AddTo(CallRouter& router) {
   add("Prefetch", Call::kPrefetch, KeyList(v1::PrefetchRequest::kKeysFieldNumber),
       &StoreService::Prefetch);
   add("About", Call::kAbout, kShort, &StoreService::About);
-  add("Stats", Call::kStats, kShort, &StoreService::Stats);
   add("GetSideObject", Call::kGetSideObject, kShort, &StoreService::GetSideObject);
   add("ListSideObjects", Call::kListSideObjects, kShort, &StoreService::ListSideObjects);
   const auto add_late = [&]<typename Request, typename Reply>(
@@ -102,6 +109,7 @@ void StoreService::AddTo(CallRouter& router) {
             [this, step](const ControlCall& made, const Request& request,
                          const ReplyDone<Reply>& done) { (this->*step)(made, request, done); }});
   };
+  add_late("Stats", Call::kStats, kShort, &StoreService::Stats);
   add_late("Match", Call::kMatch, KeyList(v1::MatchRequest::kKeysFieldNumber),
            &StoreService::Match);
   add_late("Delete", Call::kDelete, KeyList(v1::DeleteRequest::kKeysFieldNumber),
@@ -238,36 +246,61 @@ absl::Status StoreService::About(const v1::AboutRequest&, v1::AboutReply* reply)
   return absl::OkStatus();
 }
 
-absl::Status StoreService::Stats(const v1::StatsRequest& request, v1::StatsReply* reply) {
-  // Operators look while it drains, when no session can be opened.
-  if (!request.ticket().empty()) CAIRN_RETURN_IF_ERROR(SessionOf(request.ticket()).status());
-  Figures(reply);
-  return absl::OkStatus();
-}
-
-void StoreService::Figures(v1::StatsReply* reply) const {
-  const IndexFigures figures = parts_.index.figures();
-  reply->set_block_count(figures.block_count);
-  reply->set_image_count(figures.image_count);
-  reply->set_image_bytes(figures.image_bytes);
-  reply->set_source_bytes(figures.source_bytes);
-  reply->set_copies_source_bytes(figures.copies_source_bytes);
-  reply->set_session_count(parts_.sessions.count());
-  reply->set_lease_count(parts_.index.lease_count());
+void StoreService::Stats(const ControlCall& call, const v1::StatsRequest& request,
+                         const ReplyDone<v1::StatsReply>& done) {
+  v1::StatsReply reply;
   for (const CopyTier* tier : parts_.tiers.all()) {
-    v1::TierStats& stats = *reply->add_tiers();
+    v1::TierStats& stats = *reply.add_tiers();
     stats.set_tier(static_cast<v1::Tier>(tier->id()));
     stats.set_capacity_bytes(tier->capacity_bytes());
-    stats.set_used_bytes(tier->used_bytes());
-    stats.set_pinned_bytes(parts_.index.figures(tier->id()).pinned_bytes);
+  }
+  reply.set_daemon_version(terms_.daemon_version);
+  reply.set_uptime_ms(
+      static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.clock.Now() - started_)));
+  reply.set_draining(terms_.is_draining());
+  // Operators and strangers look while it drains, when no session can be opened.
+  if (!request.ticket().empty()) {
+    const absl::StatusOr<Session> session = SessionOf(request.ticket());
+    if (!session.ok()) return done(session.status());
+    FillOfTenant(session->tenant.view(), &reply);
+  } else if (call.is_operator()) {
+    FillAll(&reply);
+  }
+  done(std::move(reply));
+}
+
+void StoreService::FillOfTenant(std::string_view tenant, v1::StatsReply* reply) const {
+  IndexFigures sum;
+  for (const SpaceRef& space : parts_.spaces.List()) {
+    if (space->tenant() != tenant) continue;
+    const IndexFigures figures = parts_.index.figures(space->id());
+    sum.block_count += figures.block_count;
+    sum.image_count += figures.image_count;
+    sum.image_bytes += figures.image_bytes;
+    sum.source_bytes += figures.source_bytes;
+    sum.copies_source_bytes += figures.copies_source_bytes;
+    for (size_t i = 0; i < kTierCount; ++i) sum.tier_bytes[i] += figures.tier_bytes[i];
+  }
+  FillFigures(sum, reply);
+  for (v1::TierStats& tier : *reply->mutable_tiers()) {
+    tier.set_used_bytes(sum.tier_bytes[IndexOf(static_cast<TierId>(tier.tier()))]);
+  }
+  reply->set_session_count(parts_.sessions.count(tenant));
+  reply->set_lease_count(parts_.index.lease_count(tenant));
+}
+
+void StoreService::FillAll(v1::StatsReply* reply) const {
+  FillFigures(parts_.index.figures(), reply);
+  reply->set_session_count(parts_.sessions.count());
+  reply->set_lease_count(parts_.index.lease_count());
+  for (v1::TierStats& stats : *reply->mutable_tiers()) {
+    const TierId id = static_cast<TierId>(stats.tier());
+    stats.set_used_bytes(parts_.tiers.Find(id)->used_bytes());
+    stats.set_pinned_bytes(parts_.index.figures(id).pinned_bytes);
   }
   v1::TierStats& host = *reply->mutable_tiers(0);
   host.set_staging_bytes(parts_.tiers.host().staging_bytes());
   host.set_quarantine_bytes(parts_.sessions.quarantine_bytes());
-  reply->set_daemon_version(terms_.daemon_version);
-  reply->set_uptime_ms(
-      static_cast<uint64_t>(absl::ToInt64Milliseconds(parts_.clock.Now() - started_)));
-  reply->set_draining(terms_.is_draining());
 }
 
 }  // namespace cairn

@@ -55,7 +55,9 @@ class StoreService {
   void Invalidate(const ControlCall& call, const v1::InvalidateRequest& request,
                   const ReplyDone<v1::InvalidateReply>& done);
   absl::Status About(const v1::AboutRequest& request, v1::AboutReply* reply);
-  absl::Status Stats(const v1::StatsRequest& request, v1::StatsReply* reply);
+  // Of the tenant to a session, of all to an operator, of neither to a stranger.
+  void Stats(const ControlCall& call, const v1::StatsRequest& request,
+             const ReplyDone<v1::StatsReply>& done);
   absl::StatusOr<std::string> CheckUpload(const v1::PutSideObjectRequest& first) const;
   absl::StatusOr<v1::PutSideObjectReply> Install(const v1::PutSideObjectRequest& first,
                                                  std::string_view content);
@@ -67,7 +69,8 @@ class StoreService {
   absl::StatusOr<MatchQuery> QueryOf(const v1::MatchRequest& request) const;
   absl::StatusOr<SpaceRef> SpaceOf(const std::string& ticket, uint64_t space_id) const;
   absl::StatusOr<Session> SessionOf(const std::string& ticket) const;
-  void Figures(v1::StatsReply* reply) const;
+  void FillAll(v1::StatsReply* reply) const;
+  void FillOfTenant(std::string_view tenant, v1::StatsReply* reply) const;
 
   const Parts parts_;
   const SessionTerms terms_;

@@ -384,6 +384,7 @@ void BlockTable::Count(const Copy& copy, int sign) {
   const uint64_t bytes = one * copy.facts.image_bytes, source_bytes = one * facts.source_bytes;
   for (IndexFigures* figures : {&figures_, &figures_by_space_[facts.space_id]}) {
     figures->image_bytes += bytes;
+    figures->tier_bytes[IndexOf(copy.facts.tier)] += bytes;
     figures->copies_source_bytes += source_bytes;
   }
   CopyFigures& tier = At(copy.facts.tier).figures;

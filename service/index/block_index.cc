@@ -298,6 +298,11 @@ uint64_t BlockIndex::lease_count() const {
   return leases_.count();
 }
 
+uint64_t BlockIndex::lease_count(std::string_view tenant) const {
+  const MutexLock lock(mutex_);
+  return leases_.count(tenant);
+}
+
 uint64_t BlockIndex::waiter_count() const {
   const MutexLock lock(mutex_);
   return waiters_.count();

@@ -152,6 +152,7 @@ class BlockIndex final : public Prefixes,
   uint64_t pinned_bytes() const override;
   uint64_t leased_bytes() const override;
   uint64_t lease_count() const override;
+  uint64_t lease_count(std::string_view tenant) const;
   uint64_t waiter_count() const override;
   void Report(MetricSink& sink) const override;
 

@@ -2,7 +2,10 @@
 #pragma once
 // How much the index holds.
 
+#include <array>
 #include <cstdint>
+
+#include "service/tier/image_facts.h"
 
 namespace cairn {
 
@@ -10,9 +13,10 @@ namespace cairn {
 struct IndexFigures {
   uint64_t block_count = 0;
   uint64_t image_count = 0;
-  uint64_t source_bytes = 0;         // what they decode to, each image once
-  uint64_t image_bytes = 0;          // of their copies in all tiers
-  uint64_t copies_source_bytes = 0;  // what those decode to
+  uint64_t source_bytes = 0;                      // what they decode to, each image once
+  uint64_t image_bytes = 0;                       // of their copies in all tiers
+  uint64_t copies_source_bytes = 0;               // what those decode to
+  std::array<uint64_t, kTierCount> tier_bytes{};  // image_bytes by IndexOf(tier)
 };
 
 // Of the copies in one tier.

@@ -52,6 +52,7 @@ class Leases {
   absl::Time Expire(absl::Time now, Dropped* dropped);
 
   size_t count() const { return leases_.size(); }
+  size_t count(std::string_view tenant) const { return shares_.Of(tenant); }
   void Report(MetricSink& sink) const;
 
  private:

@@ -28,7 +28,7 @@ class TierStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """The daemon's figures. image_bytes is what it holds, source_bytes what that decodes to."""
+    """What the daemon holds of this tenant: image_bytes, and source_bytes, what that decodes to."""
 
     tiers: tuple[TierStats, ...]
     block_count: int
@@ -107,7 +107,7 @@ class Client:
         return space
 
     def stats(self, *, timeout: float | None = None) -> Stats:
-        """The daemon's figures."""
+        """What the daemon holds of this tenant; the capacity of tiers and uptime are the daemon's."""
         native = _ffi.Stats()
         with self._handle.use() as client:
             _ffi.check(
