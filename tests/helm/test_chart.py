@@ -121,6 +121,16 @@ def check_container(container):
     check_memory(container, check_flags(container))
 
 
+def test_nobody_but_the_daemon_writes_where_its_sockets_are(render):
+    """Else another pod of the group is the daemon for all who connect."""
+    values = CHART / "ci" / "daemonset-ssd-values.yaml"
+    (pod,) = pods(render("-f", values))
+    (prepare,) = [part for part in pod["initContainers"] if part["name"] == "prepare-node"]
+    assert "prepare 2750 /run/cairn\n" in prepare["args"][0]
+    assert "prepare 0700 /var/lib/cairn/" in prepare["args"][0]
+    assert subprocess.run(["/bin/sh", "-n", "-c", prepare["args"][0]]).returncode == 0
+
+
 @by_values
 def test_renders_a_daemon_that_starts(render, values):
     for pod in pods(render("-f", values)):

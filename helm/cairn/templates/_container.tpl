@@ -201,10 +201,14 @@ spec:
       command: [/bin/sh, -ec]
       args:
         - |
-          for folder in /run/cairn{{ range .Values.ssd.devices }}{{ if .hostPath }} /var/lib/cairn/{{ .name }}{{ end }}{{ end }}; do
-            chown {{ .Values.securityContext.runAsUser }}:{{ .Values.sockets.group }} "$folder"
-            chmod 2770 "$folder"
-          done
+          prepare() { chown {{ .Values.securityContext.runAsUser }}:{{ .Values.sockets.group }} "$2" && chmod "$1" "$2"; }
+          # The group enters the sockets, and cannot put others in their place.
+          prepare 2750 /run/cairn
+          {{- range .Values.ssd.devices }}
+          {{- if .hostPath }}
+          prepare 0700 /var/lib/cairn/{{ .name }}
+          {{- end }}
+          {{- end }}
       resources:
         requests: {cpu: 10m, memory: 16Mi}
         limits: {memory: 16Mi}

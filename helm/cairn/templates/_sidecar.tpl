@@ -38,6 +38,7 @@
 {{- define "cairn.sidecar.volumeMounts" -}}
 - name: cairn-sockets
   mountPath: /run/cairn
+  readOnly: true # sockets can be entered, and none put in their place
 {{- end -}}
 
 {{- define "cairn.sidecar.volumes" -}}

@@ -123,14 +123,14 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Spawn(
   std::string folder = (std::filesystem::temp_directory_path() / "cairn-e2e-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no temporary folder");
   daemon->folder_ = folder;
-  std::vector<std::string> arguments = {"--http=127.0.0.1:0",
-                                        absl::StrCat("--socket=", folder, "/cairnd.sock")};
+  std::vector<std::string> arguments = {"--http=127.0.0.1:0"};
   const auto has = [&flags](const std::string& name) {
     for (const std::string& flag : flags) {
       if (flag.starts_with(name)) return true;
     }
     return false;
   };
+  if (!has("--socket")) arguments.push_back(absl::StrCat("--socket=", folder, "/cairnd.sock"));
   if (!has("--control")) arguments.emplace_back("--control=127.0.0.1:0");
   if (!has("--host-bytes")) arguments.emplace_back("--host-bytes=64MiB");
   for (std::string& flag : flags) arguments.push_back(std::move(flag));
