@@ -130,7 +130,9 @@ class CopyTier {
   // The policy of a space is another now: a record of it is written anew.
   virtual void PolicyChanged(const SpaceRecord&) {}
   // Returns once what was freed, deleted and changed before the call is so for good: no restart
-  // brings back what was. False: not by the deadline, or no device is there to record it.
+  // brings back what was. Waits for writes into places that were reserved before the call: a caller
+  // that looks whether its image is still there, between Reserve() and Write(), writes nothing that
+  // was deleted for good. False: not by the deadline, or no device is there to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
   // The completion says OK once all that was written before, by its completion, would be found
   // after a loss of power. Those that are asked at about the same time share the work. Unavailable:

@@ -169,6 +169,15 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
     return refuse(place.status());
   }
   write->place = *std::move(place);
+  // Making the copy took a while. A deletion since the place was reserved waits for the write; one
+  // from before it may have been answered, and no record may follow it.
+  if (!copies_.ArePublished({&write->image.source, 1})) {
+    const BlockName name = NameOf(write->image.source.facts());
+    gone_.Add();
+    write.reset();
+    durable_puts_.Tried(name, absl::NotFoundError("deleted meanwhile"));
+    return true;
+  }
   Submit(std::move(write));
   return true;
 }

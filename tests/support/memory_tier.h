@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +67,9 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
 
   using CopyTier::Reserve;
   absl::StatusOr<TierExtent> Reserve(uint64_t bytes, const Placement&) override {
+    if (before_reserve_) {
+      before_reserve_();
+    }
     const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     for (int evictions = 0; evictions < kEvictionsMax; ++evictions) {
       {
@@ -167,6 +171,8 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     is_stopped_ = true;
   }
 
+  // Called at the beginning of each Reserve(). REQUIRES: nobody reserves meanwhile.
+  void BeforeReserve(std::function<void()> call) { before_reserve_ = std::move(call); }
   // From now on completions wait for Complete(), or do not.
   void HoldCompletions(bool is_holding) {
     const MutexLock lock(mutex_);
@@ -331,6 +337,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   const uint64_t capacity_bytes_;
   const std::shared_ptr<MemoryDisk> disk_;
   Evictor* evictor_ = nullptr;
+  std::function<void()> before_reserve_;
   mutable Mutex mutex_;
   bool is_out_ ABSL_GUARDED_BY(mutex_) = false;
   CondVar freed_changed_;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -225,9 +226,11 @@ class SsdShelf final : public Evictor, public RecoverySink {
     Close();
     Open();
   }
-  // REQUIRES: the folders are its own.
-  void Crash() {
+  // `after` is called once the process has ended, and before its threads are waited for. REQUIRES:
+  // the folders are its own.
+  void Crash(absl::FunctionRef<void()> after = [] {}) {
     std::unique_ptr<TempDir> copies = folders_->Copy();
+    after();
     Close();
     folders_ = std::move(copies);
     options_.folder = folders_->path().string();

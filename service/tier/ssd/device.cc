@@ -83,14 +83,19 @@ absl::StatusOr<TierExtent> SsdDevice::Reserve(uint64_t bytes) {
     no_segment_.Add();
     return absl::ResourceExhaustedError("ssd: no segment is ready");
   }
+  reserved_[*offset] = BeginWrite();
   return TierExtent(tier_, TierOffset(*offset), bytes, SegmentMap::RoundedBytes(bytes));
 }
 
 void SsdDevice::Free(uint64_t tier_offset) {
   const uint64_t offset = DeviceOffset(tier_offset);
   const MutexLock lock(mutex_);
-  // What a segment under reclaim still has goes with it.
-  if (segments_->at(segments_->SlotOf(offset)).state != SegmentMap::State::kReclaiming) {
+  if (const auto reserved = reserved_.find(offset); reserved != reserved_.end()) {
+    EndWrite(reserved->second);  // it was never written
+    reserved_.erase(reserved);
+  }
+  // A copy that is moved keeps its old record until the new place is durable.
+  if (moving_from_ != offset) {
     UnlistLocked(offset);
   }
   if (segments_->Free(offset)) {
@@ -105,12 +110,31 @@ void SsdDevice::Unlist(uint64_t tier_offset) {
 
 void SsdDevice::UnlistLocked(uint64_t offset) {
   SegmentMap::Extent& extent = segments_->Find(offset);
-  if (extent.is_recorded && !is_stopping_) {
-    extent.is_recorded = false;
-    queued_.freed.push_back(
-        {segments_->at(segments_->SlotOf(offset)).seq, segments_->PageOf(offset)});
-    commit_due_.NotifyOne();
+  if (!extent.is_recorded || is_stopping_) {
+    return;
   }
+  extent.is_recorded = false;
+  QueueFreed(offset);
+  if (const auto moved = moved_from_.find(offset); moved != moved_from_.end()) {
+    queued_.freed.push_back(moved->second);
+    moved_from_.erase(moved);
+  }
+}
+
+void SsdDevice::QueueFreed(uint64_t offset) {
+  queued_.freed.push_back(
+      {segments_->at(segments_->SlotOf(offset)).seq, segments_->PageOf(offset)});
+  commit_due_.NotifyOne();
+}
+
+uint64_t SsdDevice::BeginWrite() {
+  writes_.insert(next_write_);
+  return next_write_++;
+}
+
+void SsdDevice::EndWrite(uint64_t id) {
+  writes_.erase(id);
+  committed_.NotifyAll();
 }
 
 void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
@@ -137,7 +161,9 @@ bool SsdDevice::AwaitFreed(absl::Time deadline) {
     }
     return is_over();
   };
-  if (state_ == State::kOut) {
+  // What recovery finds is held against the deletions known when it began, and these are recorded.
+  if (!await([&] { return state_ != State::kRecovering; }) || state_ == State::kOut ||
+      is_stopping_) {  // what is freed once it is stopping stays in the ledger
     return false;
   }
   // A write under way may be of an image that is deleted already: it is recorded, and then freed.

@@ -230,7 +230,12 @@ class SsdDevice {
   absl::Status Grow(uint32_t slot);
   bool ReclaimOne();
   void Reclaim(uint32_t slot);
+  // Carries one image along, as a write that AwaitFreed() waits for.
   Carried Carry(uint32_t slot, uint32_t page, const ExtentRecord& record, const ImageFacts& facts);
+  // Reads it from `from`, and writes it elsewhere.
+  Carried CopyAlong(uint64_t from, const ExtentRecord& record, const ImageFacts& facts);
+  // Hands the index the new place, whose record is in the ledger.
+  Carried Move(uint64_t from, TierExtent& to, const ImageFacts& facts);
   bool FinishReclaim(uint32_t slot);
   // All of its extents are lost.
   void LoseSegment(uint32_t slot);
@@ -261,8 +266,13 @@ class SsdDevice {
   // What is not in the map of segments goes from the ledger; what the ledger lost, from the index.
   absl::Status CompareLedger(Ledger::Batch& batch);
 
-  // Its record goes with the next batch, if the ledger has one.
+  // Its record goes with the next batch, if the ledger has one, and so does that of the place from
+  // which reclaim moved it.
   void UnlistLocked(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueueFreed(uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A write begins, for AwaitFreed().
+  uint64_t BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWrite(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::string SegmentPath(uint32_t slot) const;
   uint64_t TierOffset(uint64_t offset) const { return options_.number << kNumberShift | offset; }
@@ -301,10 +311,18 @@ class SsdDevice {
   Round queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<TierDone> syncs_ ABSL_GUARDED_BY(mutex_);
   absl::Time sync_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // at the latest
-  // Writes whose completions have not returned, by the order in which they began. One may still
-  // free what it wrote.
+  // Writes by the order in which they began: from the reservation of a place until the completion
+  // has returned, and whatever reclaim carries along. Each may record an image that is deleted
+  // meanwhile, and then frees what it wrote.
   std::set<uint64_t> writes_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_write_ ABSL_GUARDED_BY(mutex_) = 1;
+  // The writes of places that are reserved and not written yet, by place.
+  absl::flat_hash_map<uint64_t, uint64_t> reserved_ ABSL_GUARDED_BY(mutex_);
+  // The place whose copy the index is asked to move just now.
+  std::optional<uint64_t> moving_from_ ABSL_GUARDED_BY(mutex_);
+  // By new place: the old one of what reclaim has moved. The ledger has both records until the
+  // segment is reclaimed, for the new bytes are not durable before.
+  absl::flat_hash_map<uint64_t, ExtentPlace> moved_from_ ABSL_GUARDED_BY(mutex_);
   // Rounds of the commit thread: the one that takes what is queued now, the last that is over,
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -135,12 +135,27 @@ void SsdDevice::Reclaim(uint32_t slot) {
 
 SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRecord& record,
                                     const ImageFacts& facts) {
-  const uint64_t bytes = record.image_bytes, rounded = SegmentMap::RoundedBytes(bytes);
-  uint64_t from = 0;
+  uint64_t from = 0, id = 0;
   {
     const MutexLock lock(mutex_);
     from = segments_->OffsetOf(slot, page);
+    // A deletion comes before this, and nothing is carried, or waits until this write is over.
+    const SegmentMap::Extent* extent = segments_->Look(from);
+    if (extent == nullptr || !extent->is_recorded) {
+      return Carried::kDropped;
+    }
+    id = BeginWrite();
   }
+  const Carried result = CopyAlong(from, record, facts);
+  const MutexLock lock(mutex_);
+  EndWrite(id);
+  return result;
+}
+
+SsdDevice::Carried SsdDevice::CopyAlong(uint64_t from, const ExtentRecord& record,
+                                        const ImageFacts& facts) {
+  const uint64_t bytes = record.image_bytes, rounded = SegmentMap::RoundedBytes(bytes);
+  const auto slot = static_cast<uint32_t>(from / budget_.segment_bytes);
   const PageMemory memory(rounded);
   const absl::Status read =
       Transfer(IoKind::kRead, files_[slot].get(), from % budget_.segment_bytes, memory.bytes());
@@ -188,15 +203,29 @@ SsdDevice::Carried SsdDevice::Carry(uint32_t slot, uint32_t page, const ExtentRe
   if (!CommitNow(std::move(written)).ok()) {
     return Carried::kLater;
   }
-  switch (evictor_->MoveCopy(TierId::kSsd, facts, TierOffset(from), to)) {
-    case Evictor::Moved::kMoved:
-      return Carried::kCarried;
-    case Evictor::Moved::kGone:
-      return Carried::kDropped;
-    case Evictor::Moved::kBusy:
-      break;
+  return Move(from, to, facts);
+}
+
+SsdDevice::Carried SsdDevice::Move(uint64_t from, TierExtent& to, const ImageFacts& facts) {
+  const uint64_t place = DeviceOffset(to.offset());
+  {
+    const MutexLock lock(mutex_);
+    moving_from_ = from;
+    moved_from_[place] = {segments_->at(segments_->SlotOf(from)).seq, segments_->PageOf(from)};
   }
+  const Evictor::Moved moved = evictor_->MoveCopy(TierId::kSsd, facts, TierOffset(from), to);
   const MutexLock lock(mutex_);
+  moving_from_.reset();
+  if (moved == Evictor::Moved::kMoved) {
+    return Carried::kCarried;
+  }
+  moved_from_.erase(place);
+  if (segments_->Look(from) == nullptr) {
+    QueueFreed(from);  // it was freed meanwhile, and not moved
+  }
+  if (moved == Evictor::Moved::kGone) {
+    return Carried::kDropped;
+  }
   reclaim_again_ = MonotonicNow() + kReclaimAgain;
   return Carried::kLater;
 }
@@ -221,6 +250,7 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
   }
   reclaims_.Add();
   const MutexLock lock(mutex_);
+  absl::erase_if(moved_from_, [seq](const auto& moved) { return moved.second.seq == seq; });
   segments_->SetState(slot, SegmentState::kClean);
   return true;
 }

@@ -65,6 +65,7 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
     const MutexLock lock(mutex_);
     state_ = status.ok() ? State::kOk : State::kOut;
     why_ = ToStd(status.message());
+    committed_.NotifyAll();
   }
   CAIRN_RETURN_IF_ERROR(status);
   side_files_->KeepOnly(recovered.side_objects);

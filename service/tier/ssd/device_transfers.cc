@@ -95,8 +95,10 @@ IoId SsdDevice::Write(const TierWrite& write, TierDone done) {
     const uint32_t slot = segments_->SlotOf(offset);
     ++segments_->at(slot).writes;
     transfer.fd = files_[slot].get();
-    written.id = next_write_++;
-    writes_.insert(written.id);
+    const auto reserved = reserved_.find(offset);
+    CAIRN_CHECK(reserved != reserved_.end(), "a place is written once");
+    written.id = reserved->second;
+    reserved_.erase(reserved);
   }
   // What is past the image in its last page is zero.
   const std::span<const std::byte> source = write.source;
@@ -139,8 +141,7 @@ void SsdDevice::Landed(Written written, absl::Status status) {
 void SsdDevice::End(Written& written, absl::Status status) {
   std::move(written.done)(std::move(status));
   const MutexLock lock(mutex_);
-  writes_.erase(written.id);
-  committed_.NotifyAll();
+  EndWrite(written.id);
 }
 
 void SsdDevice::CountError(uint32_t slot, IoKind kind, const absl::Status& status) {

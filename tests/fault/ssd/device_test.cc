@@ -2,7 +2,9 @@
 // A device that fails, hangs or lies: what the tier makes of it.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/support/faulty_io_engine.h"
 #include "tests/support/metric_capture.h"
@@ -114,6 +116,151 @@ TEST(SsdFaultTest, ADeviceThatHangsHoldsNobodyUp) {
   faulty.engine->Clear();
   reader.join();
   writer.join();
+  EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+}
+
+// --- Deletions while a segment is reclaimed ------------------------------------------------------
+
+// Ends of the process at that moment: true is a kill, false an orderly end.
+class SsdReclaimTest : public testing::TestWithParam<bool> {
+ protected:
+  SsdReclaimTest() {
+    for (uint64_t number = 1; number <= 20; ++number) {
+      EXPECT_TRUE(shelf_.Put(number).ok());
+    }
+    first_ = NumbersIn(faulty_.FileOf(1));
+    EXPECT_GT(first_.size(), 5u);
+  }
+  ~SsdReclaimTest() override {
+    faulty_.engine->Clear();
+    if (reader_.joinable()) {
+      reader_.join();
+    }
+  }
+  std::vector<uint64_t> NumbersIn(const std::string& file) {
+    std::vector<uint64_t> numbers;
+    for (const uint64_t number : shelf_.Numbers()) {
+      if (faulty_.FileOf(number) == file) {
+        numbers.push_back(number);
+      }
+    }
+    return numbers;
+  }
+  // Somebody reads it until End(): its segment stays under reclaim.
+  void BeginReading(uint64_t number) {
+    faulty_.engine->Inject({.act = FaultyIoEngine::kHold, .kind = IoKind::kRead, .calls_max = 1});
+    reader_ = std::thread([this, number] { EXPECT_TRUE(shelf_.Get(number).ok()); });
+    ASSERT_TRUE(WaitFor([&] { return faulty_.engine->held() == 1; }));
+  }
+  void PutUntilReclaim() {
+    for (uint64_t number = 1000; !IsReclaiming(); ++number) {
+      ASSERT_TRUE(shelf_.Put(number).ok());
+    }
+  }
+  bool IsReclaiming() {
+    return faulty_.Metric("cairn_ssd_segments{device=\"0\",state=\"reclaiming\"}") == 1;
+  }
+  void DeleteForGood(const std::vector<uint64_t>& numbers) {
+    for (const uint64_t number : numbers) {
+      shelf_.Delete(number);
+    }
+    ASSERT_TRUE(shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  }
+  void End() {
+    ASSERT_TRUE(IsReclaiming());
+    const auto end_reading = [this] {
+      faulty_.engine->Clear();
+      reader_.join();
+    };
+    if (GetParam()) {
+      shelf_.Crash(end_reading);
+    } else {  // a device that is retired goes on with nothing meanwhile
+      ASSERT_TRUE(shelf_.tier().SetRetired(shelf_.folder(), true).ok());
+      end_reading();
+      shelf_.Restart();
+    }
+  }
+  void ExpectGone(const std::vector<uint64_t>& numbers) {
+    const std::set<uint64_t> there = shelf_.Numbers();
+    for (const uint64_t number : numbers) {
+      EXPECT_FALSE(there.contains(number)) << number << " came back";
+    }
+  }
+
+  FaultyShelf faulty_;
+  SsdShelf& shelf_ = faulty_.shelf;
+  std::vector<uint64_t> first_;  // numbers in the segment that is reclaimed first
+  std::thread reader_;
+};
+INSTANTIATE_TEST_SUITE_P(By, SsdReclaimTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Kill" : "Restart"; });
+
+TEST_P(SsdReclaimTest, WhatIsDeletedMeanwhileStaysGone) {
+  BeginReading(first_.front());  // nothing behind it is carried along or evicted
+  PutUntilReclaim();
+  const std::vector<uint64_t> doomed(first_.begin() + 1, first_.end());
+  DeleteForGood(doomed);
+  End();
+  ExpectGone(doomed);
+}
+
+// The ledger has two records of what was moved, until the segment is reclaimed.
+TEST_P(SsdReclaimTest, WhatWasMovedAndIsDeletedThenStaysGone) {
+  const std::string file = faulty_.FileOf(first_.front());
+  for (const uint64_t number : first_) {
+    ASSERT_TRUE(shelf_.Get(number).ok());  // it is carried along, then
+  }
+  BeginReading(first_.back());
+  PutUntilReclaim();
+  const auto moved = [&] {
+    std::vector<uint64_t> numbers;
+    const std::set<uint64_t> there = shelf_.Numbers();
+    for (const uint64_t number : first_) {
+      if (there.contains(number) && faulty_.FileOf(number) != file) {
+        numbers.push_back(number);
+      }
+    }
+    return numbers;
+  };
+  ASSERT_TRUE(WaitFor([&] { return moved().size() >= first_.size() / 2; }));
+  const std::vector<uint64_t> doomed = moved();
+  DeleteForGood(doomed);
+  End();
+  ExpectGone(doomed);
+}
+
+// A deletion waits for what may still record the image: else a kill between the record of its new
+// place and the end of that would bring it back.
+TEST(SsdFaultTest, ADeletionWaitsForWhatIsCarriedAlong) {
+  FaultyShelf faulty;
+  SsdShelf& shelf = faulty.shelf;
+  for (uint64_t number = 1; number <= 20; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  ASSERT_TRUE(shelf.Get(1).ok());
+  faulty.engine->Inject(
+      {.act = FaultyIoEngine::kHold, .kind = IoKind::kRead, .file = faulty.FileOf(1)});
+  for (uint64_t number = 1000; faulty.engine->held() == 0; ++number) {
+    ASSERT_TRUE(shelf.Put(number).ok());
+  }
+  shelf.Delete(1);
+  EXPECT_FALSE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Milliseconds(100)));
+  faulty.engine->Clear();
+  EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
+  shelf.Crash();
+  EXPECT_FALSE(shelf.Numbers().contains(1));
+}
+
+TEST(SsdFaultTest, ADeletionWaitsForAPlaceThatIsReserved) {
+  SsdShelf shelf;
+  absl::StatusOr<TierExtent> place;
+  ASSERT_TRUE(WaitFor([&] {
+    place = shelf.tier().Reserve(4096);
+    return place.ok();
+  }));
+  EXPECT_FALSE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Milliseconds(50)))
+      << "what is written there may be deleted already";
+  place->Reset();
   EXPECT_TRUE(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
 }
 

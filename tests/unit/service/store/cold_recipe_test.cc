@@ -94,6 +94,24 @@ TEST_F(ColdRecipeTest, CopiesAreTheDemotionOfTheImageAndComeUpAsTheyAre) {
   EXPECT_EQ(Metric("cairn_write_down_recoded_total"), 3) << "it is there";
 }
 
+// A deletion of an image that is being encoded for the tier is answered without it: no write
+// follows.
+TEST_F(ColdRecipeTest, WhatIsDeletedWhileItIsEncodedIsNotWritten) {
+  const SpaceEntry& space = Open("kivi:8", "kivi:4");
+  const auto keys = store_.PutChain(space, 1);
+  store_.lasting.HoldCompletions(true);
+  store_.lasting.BeforeReserve([&] {  // the copy is made by then
+    store_.index->Delete(space.id(), keys);
+    EXPECT_TRUE(store_.tiers->AwaitFreed(MonotonicNow() + absl::Seconds(10)));
+  });
+  store_.upkeep->RunOnce();
+  EXPECT_TRUE(store_.lasting.waiting().empty()) << "its record would come back after a kill";
+  store_.lasting.CompleteAll();
+  EXPECT_EQ(store_.lasting.used_bytes(), 0u);
+  EXPECT_EQ(Metric("cairn_write_downs_total{outcome=\"gone\"}"), 1);
+  EXPECT_EQ(store_.upkeep->unwritten_count(), 0u);
+}
+
 TEST_F(ColdRecipeTest, ARestartFindsThemInTheirOwnRecipeAndThePolicyToo) {
   const auto keys = [&] {
     const SpaceEntry& space = Open("kivi:8", "kivi:2");
