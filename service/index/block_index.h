@@ -121,6 +121,7 @@ class BlockIndex final : public Prefixes,
   uint64_t uncopied_count() const override;
   void LetGo(CopyWriter writer) override;
   WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  uint64_t lost_count(TierId tier) const override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;
   bool ArePublished(std::span<const ResidentPin> pins) const override;

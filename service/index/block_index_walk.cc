@@ -179,6 +179,11 @@ WayDown BlockIndex::Expedite(const BlockName& name, uint16_t group, const codecs
   return way;
 }
 
+uint64_t BlockIndex::lost_count(TierId tier) const {
+  const MutexLock lock(mutex_);
+  return table_.lost_count(tier);
+}
+
 uint64_t BlockIndex::uncopied_count() const {
   const MutexLock lock(mutex_);
   return table_.uncopied_count();

@@ -196,6 +196,7 @@ class BlockTable {
   IndexFigures figures(uint64_t space_id) const;
   const CopyFigures& figures(TierId tier) const { return At(tier).figures; }
   uint64_t leased_bytes() const { return figures(TierId::kHost).leased_bytes; }
+  uint64_t lost_count(TierId tier) const { return At(tier).lost_total; }
   // More of the host tier is leased than `host_bytes_max`, or more than kPinnedPercentMax of
   // another.
   bool IsLeasedPast(uint64_t host_bytes_max) const;
@@ -269,6 +270,8 @@ class BlockTable {
   uint64_t OffsetOf(const RestingImage& resting) const;
   // It is at rest, and none of its offsets is from `begin` up to `end`.
   bool RestsOutside(const Block& block, uint64_t begin, uint64_t end) const;
+  // Of the lasting tier, in which a block that rests lies.
+  uint64_t PartsOf(const Block& block) const;
 
   // Images and copies.
   // A record of each, which nothing counts yet.

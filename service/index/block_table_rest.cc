@@ -239,6 +239,14 @@ bool BlockTable::RestsOutside(const Block& block, uint64_t begin, uint64_t end) 
   });
 }
 
+uint64_t BlockTable::PartsOf(const Block& block) const {
+  uint64_t parts = 0;
+  for (const RestingImage& resting : std::span(block.resting(), block.resting_count)) {
+    parts |= At(*lasting_).traits.PartOf(OffsetOf(resting));
+  }
+  return parts;
+}
+
 bool BlockTable::HasCopiesIn(const Block& block, TierId tier) const {
   return block.is_resting() ? tier == *lasting_ : block.in(IndexOf(tier)).copy_count > 0;
 }

@@ -134,13 +134,16 @@ WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs
       std::none_of(block->awake->images.begin(), block->awake->images.end(), is_wanted)) {
     return {.state = State::kGone, .block = name};
   }
+  uint64_t parts = 0;
   // Ends: a chain is no circle.
   for (const Block* at = block; at != nullptr; at = ParentOf(*at)) {
     const bool has_images = at->is_awake() && !at->awake->images.empty();
     if (!visits.Take(1 + (has_images ? at->awake->images.size() : 0))) {
+      parts = kAllParts;
       break;
     }
     if (at->is_resting()) {
+      parts |= PartsOf(*at);
       continue;  // the lasting tier has all of it
     }
     if (!has_images) {
@@ -148,7 +151,11 @@ WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs
     }
     bool is_missing = false;
     for (const ImageRef& ref : at->awake->images) {
-      if (ref.image->copies[IndexOf(*lasting_)] != nullptr || (at == block && !is_wanted(ref))) {
+      if (const Copy* copy = ref.image->copies[IndexOf(*lasting_)]; copy != nullptr) {
+        parts |= At(*lasting_).traits.PartOf(copy->extent.offset());
+        continue;
+      }
+      if (at == block && !is_wanted(ref)) {
         continue;
       }
       is_missing = true;
@@ -160,7 +167,7 @@ WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs
       return {.state = State::kOnItsWay, .block = at->name};
     }
   }
-  return {.state = State::kThere, .block = name};
+  return {.state = State::kThere, .block = name, .parts = parts};
 }
 
 Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {

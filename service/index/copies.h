@@ -13,6 +13,7 @@
 #include "service/index/new_image.h"
 #include "service/index/pin.h"
 #include "service/tier/block_name.h"
+#include "service/tier/tier.h"
 
 namespace cairn {
 
@@ -37,6 +38,7 @@ struct WayDown {
   };
   State state = State::kNoTier;
   BlockName block;
+  uint64_t parts = kAllParts;  // kThere: of the tier, in which all of it lies
   friend bool operator==(const WayDown&, const WayDown&) = default;
 };
 
@@ -64,6 +66,8 @@ class Copies {
   // where the lasting tier has them, the nearest ancestor that it has not. Looks at so many blocks
   // before them as one hold of the lock may: those further up were begun long before.
   virtual WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) = 0;
+  // Copies in the tier that were lost so far.
+  virtual uint64_t lost_count(TierId tier) const = 0;
   // The tier's device is out: drops what it had, and takes nothing until PutBack(). Returns the
   // blocks that had copies there.
   virtual uint64_t TakeOut(TierId tier) = 0;

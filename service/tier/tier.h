@@ -43,7 +43,17 @@ struct TierTraits {
   bool may_hold_last = false;
   // What it holds outlives the process: Recover() finds it again.
   bool is_lasting = false;
+  // Parts that fail alone: that of an offset is its bits from this one on. 64: there is but one.
+  int part_shift = 64;
+
+  // A set of one, for CopyTier::Sync().
+  uint64_t PartOf(uint64_t offset) const {
+    return part_shift == 64 ? 1 : uint64_t{1} << (offset >> part_shift);
+  }
 };
+
+// Of a tier.
+inline constexpr uint64_t kAllParts = ~uint64_t{0};
 
 // Where a copy had best lie, in a tier of several devices: all of a chain on one, so that a device
 // that is lost costs some prefixes and cuts none.
@@ -134,10 +144,11 @@ class CopyTier {
   // that looks whether its image is still there, between Reserve() and Write(), writes nothing that
   // was deleted for good. False: not by the deadline, or no device is there to record it.
   virtual bool AwaitFreed(absl::Time) { return true; }
-  // The completion says OK once all that was written before, by its completion, would be found
-  // after a loss of power. Those that are asked at about the same time share the work. Unavailable:
+  // The completion says OK once all that was written to these parts before, by its completion,
+  // would be found after a loss of power, but for copies that were lost meanwhile: the evictor has
+  // heard of them by then. Those that are asked at about the same time share the work. Unavailable:
   // it is not known to be, or the tier is stopping.
-  virtual void Sync(TierDone done) { std::move(done)(absl::OkStatus()); }
+  virtual void Sync(uint64_t parts, TierDone done);
   // What is freed from now on is kept for the next process. Transfers under way complete, and no
   // new ones begin. Idempotent.
   virtual void Stop() {}

@@ -67,11 +67,13 @@ void DurablePuts::Try(Id id) {
       }
       images = found->second.images;
     }
+    const uint64_t lost = tier_ == nullptr ? 0 : copies_.lost_count(tier_->id());
     const WayDown way = copies_.Expedite(images.block, images.group, images.slice);
     switch (way.state) {
       case WayDown::State::kThere:
         if (BeginSync(id)) {
-          tier_->Sync([this, id](const absl::Status& status) { Synced(id, status); });
+          tier_->Sync(way.parts,
+                      [this, id, lost](const absl::Status& status) { Synced(id, status, lost); });
         }
         return;
       case WayDown::State::kOnItsWay:
@@ -114,11 +116,24 @@ bool DurablePuts::BeginSync(Id id) {
   return true;
 }
 
-void DurablePuts::Synced(Id id, const absl::Status& status) {
-  Answer(id, status.ok() ? Durability::kDurable : Durability::kReadOnly);
+void DurablePuts::Synced(Id id, const absl::Status& status, uint64_t lost) {
+  if (status.ok() && copies_.lost_count(tier_->id()) != lost) {
+    // Perhaps one of these, after it was seen to be there: the tier keeps what it has now alone.
+    EndSync(id);
+    Try(id);
+  } else {
+    Answer(id, status.ok() ? Durability::kDurable : Durability::kReadOnly);
+  }
   const MutexLock lock(mutex_);
   --syncs_;
   ended_.NotifyAll();
+}
+
+void DurablePuts::EndSync(Id id) {
+  const MutexLock lock(mutex_);
+  if (const auto found = waiters_.find(id); found != waiters_.end()) {
+    found->second.is_syncing = false;
+  }
 }
 
 void DurablePuts::StopWaiting(Id id, Waiter& waiter) {

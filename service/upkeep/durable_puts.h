@@ -68,7 +68,10 @@ class DurablePuts final : public DurableWaits {
   // False: it is answered already, or waits for that block since it was last tried.
   bool WaitsAnew(Id id, const BlockName& block);
   bool BeginSync(Id id);
-  void Synced(Id id, const absl::Status& status);
+  // It is to be tried again.
+  void EndSync(Id id);
+  // `lost`: copies of the tier, before it was seen that none is missing.
+  void Synced(Id id, const absl::Status& status, uint64_t lost);
   void Answer(Id id, proto::Durability durability);
   void StopWaiting(Id id, Waiter& waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -23,8 +23,8 @@ class LastingStore : public StoreFixture {
       .id = TierId::kSsd, .may_hold_last = true, .is_lasting = true};
 
   explicit LastingStore(const std::shared_ptr<MemoryDisk>& disk, uint64_t host_bytes = 16_MiB,
-                        uint64_t disk_bytes = 64_MiB)
-      : StoreFixture(host_bytes, 4096, 32_MiB, Others(disk, disk_bytes)),
+                        uint64_t disk_bytes = 64_MiB, const TierTraits& traits = kTraits)
+      : StoreFixture(host_bytes, 4096, 32_MiB, Others(disk, disk_bytes, traits)),
         lasting(static_cast<MemoryTier&>(*tiers->Find(TierId::kSsd))),
         restorer(spaces, *index, clock) {
     CAIRN_CHECK_OK(lasting.Recover(restorer));
@@ -72,9 +72,9 @@ class LastingStore : public StoreFixture {
 
  private:
   static std::vector<std::unique_ptr<CopyTier>> Others(const std::shared_ptr<MemoryDisk>& disk,
-                                                       uint64_t bytes) {
+                                                       uint64_t bytes, const TierTraits& traits) {
     std::vector<std::unique_ptr<CopyTier>> others;
-    others.push_back(std::make_unique<MemoryTier>(kTraits, bytes, disk));
+    others.push_back(std::make_unique<MemoryTier>(traits, bytes, disk));
     return others;
   }
 };

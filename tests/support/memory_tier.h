@@ -163,8 +163,17 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     }
     return freed_ == Freed::kGone;
   }
-  void Sync(TierDone done) override {
+  void Sync(uint64_t parts, TierDone done) override {
+    {
+      const MutexLock lock(mutex_);
+      synced_parts_ = parts;
+    }
     Submit([] {}, std::move(done));
+  }
+  // Of the last sync that was asked for.
+  uint64_t synced_parts() const {
+    const MutexLock lock(mutex_);
+    return synced_parts_;
   }
   void Stop() override {
     const MutexLock lock(mutex_);
@@ -347,6 +356,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_offset_ ABSL_GUARDED_BY(mutex_) = 0;
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t synced_parts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::vector<std::byte>> extents_;  // by offset
   std::deque<Written> written_;
   std::vector<Asked> reads_ ABSL_GUARDED_BY(mutex_);

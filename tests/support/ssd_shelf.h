@@ -38,6 +38,8 @@ namespace cairn {
 class SsdShelf final : public Evictor, public RecoverySink {
  public:
   static constexpr uint64_t kSpaceId = 77;
+  // A budget for so few segments that reclaim is nearly always under way.
+  static constexpr uint64_t kSmallBudgetBytes = 24_MiB;
 
   struct Options {
     uint64_t budget_bytes = 48_MiB;
@@ -51,6 +53,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
     std::string fstab = "";  // none
     SsdPlacement placement = SsdPlacement::kChain;
     absl::Duration probe_after = absl::Seconds(30);
+    absl::Duration room_wait = absl::Seconds(30);  // of a put
     std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine = nullptr;
     // Called before the copy of that number goes, evicted or lost.
     std::function<void(uint64_t number, bool is_lost)> on_gone = nullptr;
@@ -131,10 +134,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
   absl::Status Put(uint64_t number, bool is_durable = false) {
     const std::vector<std::byte> image = Image(number);
     absl::StatusOr<TierExtent> place;
-    const bool has_room = WaitFor([&] {
-      place = tier_->Reserve(image.size(), Placement{.hash = number / options_.chain_blocks});
-      return !absl::IsResourceExhausted(place.status());
-    });
+    const bool has_room = WaitFor(
+        [&] {
+          place = tier_->Reserve(image.size(), Placement{.hash = number / options_.chain_blocks});
+          return !absl::IsResourceExhausted(place.status());
+        },
+        options_.room_wait);
     if (!has_room || !place.ok()) {
       return place.status();
     }
@@ -149,13 +154,23 @@ class SsdShelf final : public Evictor, public RecoverySink {
     write.source = image;
     write.parent = KeyOf(number + 1'000'000);
     write.space = &space;
-    CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Write(write, std::move(done)); }));
+    const uint64_t lost = lost_;
+    CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) {
+      tier_->Write(write, [this, number, &place,
+                           done = std::move(done)](const absl::Status& status) mutable {
+        if (status.ok()) {  // before its segment can be lost
+          const MutexLock lock(mutex_);
+          Leave(number);
+          places_.emplace(number, *std::move(place));
+        }
+        std::move(done)(status);
+      });
+    }));
     if (is_durable) {
-      CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Sync(std::move(done)); }));
+      CAIRN_RETURN_IF_ERROR(Await([&](TierDone done) { tier_->Sync(kAllParts, std::move(done)); }));
     }
-    const MutexLock lock(mutex_);
-    places_.insert_or_assign(number, *std::move(place));
-    return absl::OkStatus();
+    return !is_durable || lost == lost_ ? absl::OkStatus()
+                                        : absl::UnavailableError("it may be lost");
   }
   // OK: it is there, and as it was written. DataLoss: it is there, and is not.
   absl::Status Get(uint64_t number) {
@@ -180,7 +195,9 @@ class SsdShelf final : public Evictor, public RecoverySink {
                   std::move(done));
     });
     const MutexLock lock(mutex_);
-    --reading_[number];
+    if (--reading_[number] == 0) {
+      leaving_.erase(number);
+    }
     CAIRN_RETURN_IF_ERROR(status);
     return read;
   }
@@ -196,14 +213,10 @@ class SsdShelf final : public Evictor, public RecoverySink {
     const MutexLock lock(mutex_);
     places_.at(number).Unlist();
   }
-  // It leaves, as what is evicted.
+  // It leaves, as what is evicted; what is read keeps its place until then.
   void Drop(uint64_t number) {
-    TierExtent place;
     const MutexLock lock(mutex_);
-    if (const auto found = places_.find(number); found != places_.end()) {
-      place = std::move(found->second);
-      places_.erase(found);
-    }
+    Leave(number);
   }
   void Hold(uint64_t number) {
     const MutexLock lock(mutex_);
@@ -242,6 +255,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
       tier_->Stop();
       const MutexLock lock(mutex_);
       places_.clear();
+      leaving_.clear();
     }
     tier_.reset();
   }
@@ -282,20 +296,19 @@ class SsdShelf final : public Evictor, public RecoverySink {
   uint64_t EvictOldest(TierId, EvictionReason, const BlockName*) override { return 0; }
   bool EvictWindow(uint64_t, const BlockName*, uint64_t*) override { return false; }
   bool EvictCopy(TierId, const ImageFacts& image, uint64_t offset, EvictionReason reason) override {
-    TierExtent gone;
     const MutexLock lock(mutex_);
     const auto found = Find(image, offset);
     if (found == places_.end()) {
       return true;
     }
-    if (held_.contains(found->first) || reading_[found->first] > 0) {
+    const uint64_t number = found->first;
+    if (held_.contains(number) || reading_[number] > 0) {
       return false;
     }
     ++evicted_;
     evicted_for_index_ += reason == EvictionReason::kIndex ? 1 : 0;
-    Gone(found->first, false);
-    gone = std::move(found->second);
-    places_.erase(found);
+    Gone(number, false);
+    Leave(number);
     return true;
   }
   Moved MoveCopy(TierId, const ImageFacts& image, uint64_t offset, TierExtent& to) override {
@@ -314,17 +327,20 @@ class SsdShelf final : public Evictor, public RecoverySink {
   void LoseCopy(TierId, const ImageFacts& image, uint64_t offset) override {
     const MutexLock lock(mutex_);
     if (const auto found = Find(image, offset); found != places_.end()) {
-      ++lost_;
-      Gone(found->first, true);
-      places_.erase(found);
+      Lose(found->first);
     }
   }
   void LoseCopies(TierId, uint64_t begin, uint64_t end) override {
     const MutexLock lock(mutex_);
-    lost_ += std::erase_if(places_, [&](const auto& image) {
-      const uint64_t offset = image.second.offset();
-      return offset >= begin && offset < end;
-    });
+    std::vector<uint64_t> numbers;
+    for (const auto& [number, place] : places_) {
+      if (place.offset() >= begin && place.offset() < end) {
+        numbers.push_back(number);
+      }
+    }
+    for (const uint64_t number : numbers) {
+      Lose(number);
+    }
   }
 
   // RecoverySink.
@@ -359,6 +375,20 @@ class SsdShelf final : public Evictor, public RecoverySink {
     const auto found = places_.find(NumberOf(image.key));
     return found == places_.end() || found->second.offset() != offset ? places_.end() : found;
   }
+  void Leave(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = places_.find(number);
+    if (found != places_.end() && reading_[number] > 0) {
+      found->second.Unlist();
+      leaving_.insert(places_.extract(found));
+    } else if (found != places_.end()) {
+      places_.erase(found);
+    }
+  }
+  void Lose(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++lost_;
+    Gone(number, true);
+    Leave(number);
+  }
   void Gone(uint64_t number, bool is_lost) const {
     if (options_.on_gone) {
       options_.on_gone(number, is_lost);
@@ -377,6 +407,7 @@ class SsdShelf final : public Evictor, public RecoverySink {
   std::string recipe_;
   Mutex mutex_;
   std::map<uint64_t, TierExtent> places_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<uint64_t, TierExtent> leaving_ ABSL_GUARDED_BY(mutex_);  // still read
   std::map<uint64_t, int> reading_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> evicted_{0}, evicted_for_index_{0}, moved_{0}, lost_{0};

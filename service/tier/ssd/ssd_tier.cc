@@ -83,8 +83,11 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
 }
 
 const TierTraits& SsdTier::traits() const {
-  static constexpr TierTraits kTraits = {
-      .id = TierId::kSsd, .may_hold_last = true, .is_lasting = true};
+  static constexpr TierTraits kTraits = {.id = TierId::kSsd,
+                                         .may_hold_last = true,
+                                         .is_lasting = true,
+                                         .part_shift = SsdDevice::kNumberShift};
+  static_assert(limits::kSsdDevicesMax <= 64);  // a part each
   return kTraits;
 }
 
@@ -212,17 +215,19 @@ bool SsdTier::AwaitFreed(absl::Time deadline) {
   return are_gone;
 }
 
-void SsdTier::SyncFrom(size_t number, TierDone done) {
+void SsdTier::SyncFrom(size_t number, uint64_t parts, TierDone done) {
   std::shared_ptr<SsdDevice> device;
   for (; number < bays_.size() && device == nullptr; ++number) {
-    device = bays_[number]->device();
+    if ((parts >> number & 1) != 0) {
+      device = bays_[number]->device();
+    }
   }
   if (device == nullptr) {
     return std::move(done)(absl::OkStatus());
   }
-  device->Sync([this, number, done = std::move(done)](absl::Status status) mutable {
+  device->Sync([this, number, parts, done = std::move(done)](absl::Status status) mutable {
     if (status.ok()) {
-      SyncFrom(number, std::move(done));
+      SyncFrom(number, parts, std::move(done));
     } else {
       std::move(done)(std::move(status));
     }

@@ -82,7 +82,7 @@ class SsdTier final : public CopyTier {
   void Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) override;
   void PolicyChanged(const SpaceRecord& space) override;
   bool AwaitFreed(absl::Time deadline) override;
-  void Sync(TierDone done) override { SyncFrom(0, std::move(done)); }
+  void Sync(uint64_t parts, TierDone done) override { SyncFrom(0, parts, std::move(done)); }
   void Stop() override;
 
   uint64_t capacity_bytes() const override;
@@ -105,8 +105,9 @@ class SsdTier final : public CopyTier {
   std::vector<std::shared_ptr<SsdDevice>> Present() const;
   // The number of the device that is asked first.
   size_t FirstFor(const Placement& placement);
-  // One device after the other, from that one on. Those without anything new cost nothing.
-  void SyncFrom(size_t number, TierDone done);
+  // One of these devices after the other, from that one on. Those without anything new cost
+  // nothing.
+  void SyncFrom(size_t number, uint64_t parts, TierDone done);
   void RunTend(RecoverySink& sink);
 
   const SsdPlacement placement_;

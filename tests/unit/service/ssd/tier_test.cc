@@ -92,12 +92,12 @@ TEST(SsdTierTest, ThoseThatWaitForASyncTogetherShareIt) {
   }
   // Nothing is new: nobody waits.
   absl::Status synced = absl::UnknownError("");
-  shelf.tier().Sync([&](absl::Status status) { synced = std::move(status); });
+  shelf.tier().Sync(kAllParts, [&](absl::Status status) { synced = std::move(status); });
   EXPECT_TRUE(synced.ok()) << synced;
   shelf.Crash();
   EXPECT_EQ(shelf.Numbers(), Range(1, 64));
   shelf.tier().Stop();
-  shelf.tier().Sync([&](absl::Status status) { synced = std::move(status); });
+  shelf.tier().Sync(kAllParts, [&](absl::Status status) { synced = std::move(status); });
   EXPECT_TRUE(absl::IsUnavailable(synced)) << "the tier is stopping";
 }
 

@@ -87,6 +87,63 @@ TEST_F(DurableTest, AnsweredOnceWrittenAndSynced) {
   EXPECT_EQ(Metric("cairn_waiting_durable_puts"), 0);
 }
 
+// A flush of the tier failed, and its copy is lost; the next sync succeeds without it.
+TEST_F(DurableTest, WhatIsLostBeforeItIsSyncedIsWrittenAgain) {
+  store_.lasting.HoldCompletions(true);
+  const Answered& put = Put(1);
+  Round();
+  store_.lasting.CompleteAll();
+  ASSERT_EQ(store_.lasting.waiting().size(), 1u) << "the sync";
+  store_.index->LoseCopies(TierId::kSsd, 0, UINT64_MAX);
+  store_.lasting.CompleteAll();
+  EXPECT_FALSE(put.reply.has_value()) << "nothing of it is in the tier";
+  Round();
+  store_.lasting.CompleteAll();
+  EXPECT_FALSE(put.reply.has_value());
+  store_.lasting.CompleteAll();
+  EXPECT_EQ(Of(put), Durability::kDurable);
+  EXPECT_TRUE(disk_->Find(Key(1)) != nullptr);
+}
+
+// Only the devices that have a part of the chain.
+TEST(DurablePartsTest, SyncsWhatTheChainLiesOn) {
+  TierTraits traits = LastingStore::kTraits;
+  traits.part_shift = 14;  // of 16 KiB each
+  const auto disk = std::make_shared<MemoryDisk>();
+  LastingStore store(disk, 16_MiB, 64_MiB, traits);
+  const SpaceEntry& space = store.OpenSpace("exact");
+  const auto whole = StoreFixture::Whole(space);
+  uint64_t offset = 0;
+  for (uint64_t number = 1; number <= 4; ++number) {  // a chain of two, twice
+    const auto source = StoreFixture::Source(space, StoreFixture::Key(number), 0, whole);
+    proto::Frame frame = StoreFixture::PutFrame(space, StoreFixture::Key(number), whole, source);
+    if (number % 2 == 0) {
+      auto& body = std::get<proto::Put>(frame.body);
+      body.parent = StoreFixture::Key(number - 1);
+      body.first_position = space.tokens_per_block();
+    }
+    CAIRN_CHECK_OK(store.RunPut(frame, source, store.session, false));
+    store.WriteAllDown();
+  }
+  for (uint64_t number = 1; number <= 4; ++number) {
+    uint64_t parts = 0;
+    for (uint64_t of = number - (number + 1) % 2; of <= number; ++of) {
+      const Pins pins = store.index->PinImages({space.id(), StoreFixture::Key(of)});
+      ASSERT_EQ(pins.size(), 1u);
+      offset = store.index->Reside(pins[0], TierId::kSsd).extent().offset();
+      parts |= traits.PartOf(offset);
+    }
+    std::optional<Durability> answer;
+    store.upkeep->durable_waits().AwaitDurable({{space.id(), StoreFixture::Key(number)}, 0, whole},
+                                               store.clock.Now() + absl::Seconds(2),
+                                               [&](Durability given) { answer = given; });
+    EXPECT_EQ(answer, Durability::kDurable);
+    EXPECT_EQ(store.lasting.synced_parts(), parts) << number;
+  }
+  EXPECT_GT(offset >> traits.part_shift, 0u) << "all lie in one part";
+  store.upkeep->Stop();
+}
+
 TEST_F(DurableTest, OneThatDoesNotAskDoesNotWait) {
   store_.lasting.HoldCompletions(true);
   const Answered& put = Put(1, 0, 0, /*is_durable=*/false);
