@@ -219,8 +219,11 @@ class SsdDevice {
   bool AreRecordsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SyncRecords(uint64_t round);
   // Makes the bytes of segments durable that are not sealed. Loses those that the device did not
-  // keep: false.
+  // keep: false. For whichever thread writes the ledger: the kernel tells of an error once, and no
+  // second thread may take the flush of the same file for a good one.
   bool SyncUnsealed();
+  // All that is written is durable, and nothing was lost. For `care`.
+  bool SyncNow();
 
   // --- Care of segments (device_care.cc, device_reclaim.cc)
   void RunCare();
@@ -237,8 +240,10 @@ class SsdDevice {
   // Hands the index the new place, whose record is in the ledger.
   Carried Move(uint64_t from, TierExtent& to, const ImageFacts& facts);
   bool FinishReclaim(uint32_t slot);
-  // All of its extents are lost.
+  // All of its extents are lost, and what is written to it fails. It is not flushed any more: the
+  // kernel forgets what it could not write, and would call the next flush a good one.
   void LoseSegment(uint32_t slot);
+  bool IsLost(uint32_t slot) const;
   std::vector<std::pair<uint32_t, ExtentRecord>> RecordsOf(uint64_t seq);
   ImageFacts FactsOf(const ExtentRecord& record) const;
   void CheckLedgerSize();

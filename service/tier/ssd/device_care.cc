@@ -80,12 +80,8 @@ bool SsdDevice::SealOne() {
     }
     record.seq = segments_->at(*slot).seq;
   }
-  if (::fdatasync(files_[*slot].get()) != 0) {
-    const absl::Status status = absl::ErrnoToStatus(errno, "fdatasync of a segment");
-    // The kernel forgets what it could not write: it must not be asked again and believed.
-    CountError(*slot, IoKind::kWrite, absl::DataLossError(status.message()));
-    LoseSegment(*slot);
-    return true;
+  if (!SyncNow()) {
+    return true;  // it may be lost, or the device is only read
   }
   Ledger::Batch batch;
   batch.PutSegment(*slot, record);
@@ -106,22 +102,6 @@ void SsdDevice::CheckLedgerSize() {
     if (const absl::Status status = ledger_->Compact(); !status.ok()) {
       LedgerFailed("the ledger cannot be compacted", status);
     }
-  }
-}
-
-void SsdDevice::LoseSegment(uint32_t slot) {
-  uint64_t seq = 0;
-  {
-    const MutexLock lock(mutex_);
-    seq = segments_->at(slot).seq;
-  }
-  for (const auto& [page, record] : RecordsOf(seq)) {
-    uint64_t offset = 0;
-    {
-      const MutexLock lock(mutex_);
-      offset = segments_->OffsetOf(slot, page);
-    }
-    evictor_->LoseCopy(TierId::kSsd, FactsOf(record), TierOffset(offset));
   }
 }
 

@@ -64,12 +64,13 @@ void SsdDevice::Commit(Round round) {
   std::vector<absl::Status> results(written.size());
   for (size_t i = 0; i < written.size(); ++i) {
     Written& write = written[i];
-    results[i] = Name(write, batch);
+    const uint32_t slot = write.offset / budget_.segment_bytes;
+    results[i] =
+        IsLost(slot) ? absl::DataLossError("its segment was not kept") : Name(write, batch);
     if (!results[i].ok()) {
       continue;
     }
     const MutexLock lock(mutex_);
-    const uint32_t slot = segments_->SlotOf(write.offset);
     batch.PutExtent(segments_->at(slot).seq, segments_->PageOf(write.offset), write.record);
   }
   for (const ExtentPlace& place : round.freed) {
@@ -228,7 +229,8 @@ bool SsdDevice::SyncUnsealed() {
     for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
       const SegmentMap::State state = segments_->at(i).state;
       if (state == SegmentMap::State::kOpen || state == SegmentMap::State::kFull ||
-          (state == SegmentMap::State::kSetAside && segments_->at(i).live_pages > 0)) {
+          (state == SegmentMap::State::kSetAside && segments_->at(i).live_pages > 0 &&
+           !segments_->at(i).is_lost)) {
         slots.push_back(i);
       }
     }
@@ -236,7 +238,6 @@ bool SsdDevice::SyncUnsealed() {
   bool are_kept = true;
   for (const uint32_t slot : slots) {
     if (::fdatasync(files_[slot].get()) != 0) {
-      // The kernel forgets what it could not write: it must not be asked again and believed.
       CountError(slot, IoKind::kWrite,
                  absl::DataLossError(absl::ErrnoToStatus(errno, "fdatasync").message()));
       LoseSegment(slot);
@@ -244,6 +245,24 @@ bool SsdDevice::SyncUnsealed() {
     }
   }
   return are_kept;
+}
+
+bool SsdDevice::SyncNow() {
+  return AwaitDone([this](TierDone done) { Sync(std::move(done)); }).ok();
+}
+
+void SsdDevice::LoseSegment(uint32_t slot) {
+  {
+    const MutexLock lock(mutex_);
+    segments_->at(slot).is_lost = true;
+  }
+  const uint64_t begin = slot * budget_.segment_bytes;
+  evictor_->LoseCopies(TierId::kSsd, TierOffset(begin), TierOffset(begin + budget_.segment_bytes));
+}
+
+bool SsdDevice::IsLost(uint32_t slot) const {
+  const MutexLock lock(mutex_);
+  return segments_->at(slot).is_lost;
 }
 
 absl::Status SsdDevice::CommitNow(Written written) {

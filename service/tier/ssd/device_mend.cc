@@ -124,11 +124,13 @@ bool SsdDevice::TryOne() {
     const MutexLock lock(mutex_);
     state_ = State::kOk;
     probe_again_ = absl::InfiniteFuture();
-    // What the others hold is sealed, or lost where that fails.
+    // What the others hold is sealed, or lost where that fails. Those that are lost are emptied.
     for (uint32_t i = 0; i < segments_->slot_count(); ++i) {
-      if (segments_->at(i).state == SegmentState::kSetAside && files_[i].is_valid()) {
-        segments_->SetState(
-            i, segments_->at(i).next_page > 1 ? SegmentState::kFull : SegmentState::kClean);
+      const SegmentMap::Segment& segment = segments_->at(i);
+      if (segment.state == SegmentState::kSetAside && files_[i].is_valid()) {
+        segments_->SetState(i, segment.is_lost         ? SegmentState::kReclaiming
+                               : segment.next_page > 1 ? SegmentState::kFull
+                                                       : SegmentState::kClean);
       }
     }
   }
@@ -186,6 +188,7 @@ absl::Status SsdDevice::ReopenLedger() {
     return absl::UnavailableError(recorded.message());  // the ledger may be whole
   }
   CAIRN_RETURN_IF_ERROR(CompareLedger(batch));
+  SyncUnsealed();  // records of places that reclaim has moved from go, and no round is under way
   return ledger_->Write(batch, /*is_synced=*/true);
 }
 

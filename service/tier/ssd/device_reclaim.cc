@@ -214,6 +214,10 @@ SsdDevice::Carried SsdDevice::Move(uint64_t from, TierExtent& to, const ImageFac
     moved_from_[place] = {segments_->at(segments_->SlotOf(from)).seq, segments_->PageOf(from)};
   }
   const Evictor::Moved moved = evictor_->MoveCopy(TierId::kSsd, facts, TierOffset(from), to);
+  if (moved == Evictor::Moved::kMoved && IsLost(place / budget_.segment_bytes)) {
+    // Since it was recorded: what was lost with the segment did not have the copy yet.
+    evictor_->LoseCopy(TierId::kSsd, facts, TierOffset(place));
+  }
   const MutexLock lock(mutex_);
   moving_from_.reset();
   if (moved == Evictor::Moved::kMoved) {
@@ -240,7 +244,12 @@ bool SsdDevice::FinishReclaim(uint32_t slot) {
     }
     seq = segments_->at(slot).seq;
   }
-  SyncUnsealed();  // what was carried along is there, or known to be lost
+  if (!SyncNow()) {  // what was carried along is there, or else it is lost, and the rest is tried
+                     // again
+    const MutexLock lock(mutex_);
+    reclaim_again_ = MonotonicNow() + kReclaimAgain;
+    return false;
+  }
   Ledger::Batch batch;
   batch.DeleteExtentsOf(seq);
   batch.DeleteSegment(slot);

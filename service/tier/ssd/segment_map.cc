@@ -115,6 +115,7 @@ void SegmentMap::Empty(uint32_t slot) {
   CAIRN_CHECK(segment.live_pages == 0 && segment.writes == 0);
   segment.extents.clear();
   segment.next_page = 1;
+  segment.is_lost = false;
 }
 
 std::optional<uint32_t> SegmentMap::Least(

@@ -5,8 +5,9 @@
 //   kAbsent ──▶ kClean ──▶ kReady ──▶ kOpen ──▶ kFull ──▶ kSealed ──▶ kReclaiming ──▶ kClean
 //                  header durable  takes extents      durable     emptied
 //
-// A segment whose device failed a write is set aside, and is not used again. One clean or ready
-// segment is kept for the extents that reclaim carries along.
+// A segment whose device failed a write is set aside, and is not used again. One whose flush failed
+// is lost besides: nothing in it is believed. One clean or ready segment is kept for the extents
+// that reclaim carries along.
 //
 // Thread-safety: Thread-compatible (the device's lock).
 // Cost:          12 bytes an extent. Allocate O(1), Find O(log extents of a segment).
@@ -47,6 +48,7 @@ class SegmentMap {
   };
   struct Segment {
     State state = State::kAbsent;
+    bool is_lost = false;    // a flush of it failed, until it is written from its beginning
     uint64_t seq = 0;        // of its header
     uint32_t next_page = 1;  // the first is the header
     uint32_t writes = 0;     // under way, until the ledger has them

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "tests/support/faulty_calls.h"
+#include "tests/support/faulty_io_engine.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/ssd_shelf.h"
 
@@ -44,6 +48,10 @@ class SsdMend : public testing::Test {
     EXPECT_TRUE(WaitFor([&] { return Describe().state == DeviceState::kOk; })) << Describe().reason;
     EXPECT_EQ(Describe().reason, "");
     EXPECT_TRUE(shelf_.Put(1000).ok());
+  }
+  std::string FileOf(uint64_t number) {
+    return absl::StrFormat("/segments/%06d",
+                           shelf_.OffsetOf(number) / shelf_.options().segment_bytes);
   }
   bool IsGone() { return shelf_.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)); }
 
@@ -164,11 +172,77 @@ TEST_F(SsdMend, AFullDiskIsGoneOnWithUntilThereIsRoom) {
   ExpectMended();
 }
 
+// The kernel forgets what it could not write: the next flush of the segment would succeed.
+TEST_F(SsdMend, WhatLandsAfterItsSegmentFailedASyncFails) {
+  FaultyIoEngine* engine = nullptr;
+  shelf_.options().make_engine = [&engine]() -> absl::StatusOr<std::unique_ptr<IoEngine>> {
+    auto made = std::make_unique<FaultyIoEngine>();
+    engine = made.get();
+    return made;
+  };
+  shelf_.Restart();
+  ASSERT_TRUE(shelf_.Put(40).ok());
+  const std::string file = FileOf(40);
+  engine->Inject(
+      {.act = FaultyIoEngine::kHold, .kind = IoKind::kWrite, .file = file, .calls_max = 1});
+  absl::Status landed;
+  std::thread writer([&] { landed = shelf_.Put(41); });
+  ASSERT_TRUE(WaitFor([&] { return engine->held() == 1; }));
+  FaultyCalls::Inject({.call = FaultyCalls::kSync, .path = file, .calls_max = 1});
+  EXPECT_TRUE(absl::IsUnavailable(shelf_.Put(42, /*is_durable=*/true)));
+  EXPECT_EQ(FaultyCalls::met(), 1U);
+  engine->Clear();
+  writer.join();
+  EXPECT_FALSE(landed.ok()) << "the next sync would call it durable";
+  EXPECT_FALSE(shelf_.Numbers().contains(40));
+  ASSERT_TRUE(shelf_.Put(41, /*is_durable=*/true).ok());
+  EXPECT_NE(FileOf(41), file);
+  shelf_.Crash();
+  EXPECT_TRUE(shelf_.Get(41).ok());
+}
+
+// An error of a file is told once: of two threads that flush it one would be told that all is well.
+TEST_F(SsdMend, OneThreadFlushesASegment) {
+  FaultyCalls::Inject(
+      {.call = FaultyCalls::kSync, .path = FileOf(kImages), .error = FaultyCalls::kHang});
+  std::atomic<bool> is_over{false};
+  std::thread filler([&] {
+    while (!is_over) {
+      EXPECT_TRUE(shelf_.Put(next_++).ok());
+    }
+  });
+  EXPECT_TRUE(WaitFor([] { return FaultyCalls::met() == 1; })) << "it is full, and to be sealed";
+  is_over = true;  // there is room left
+  std::thread durable([&] { EXPECT_TRUE(shelf_.Put(10'000, /*is_durable=*/true).ok()); });
+  EXPECT_FALSE(WaitFor([] { return FaultyCalls::met() > 1; }, absl::Milliseconds(300)));
+  FaultyCalls::Clear();
+  filler.join();
+  durable.join();
+}
+
+TEST_F(SsdMend, ASegmentThatFailedItsSyncIsEmptiedAndUsedAgain) {
+  FaultyCalls::Inject({.call = FaultyCalls::kSync, .path = FileOf(kImages), .calls_max = 1});
+  EXPECT_TRUE(absl::IsUnavailable(shelf_.Put(next_++, /*is_durable=*/true)));
+  EXPECT_GT(shelf_.lost(), 0u);
+  FaultyCalls::Inject({.call = FaultyCalls::kWrite, .path = "/segments/"});
+  AwaitReadOnly();
+  FaultyCalls::Clear();
+  ExpectMended();
+  EXPECT_TRUE(WaitFor([&] {
+    const auto segments = Describe().segments;
+    return std::ranges::none_of(
+        segments, [](const auto& of) { return of.first == "set aside" && of.second > 0; });
+  }));
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(shelf_.Put(next_++).ok());
+  }
+  const Numbers before = shelf_.Numbers();
+  shelf_.Crash();
+  EXPECT_EQ(shelf_.Numbers(), before);
+}
+
 TEST_F(SsdMend, ASegmentThatFailsItsSyncIsLostAlone) {
-  const uint64_t open = shelf_.OffsetOf(kImages) / shelf_.options().segment_bytes;
-  FaultyCalls::Inject({.call = FaultyCalls::kSync,
-                       .path = absl::StrFormat("/segments/%06d", open),
-                       .calls_max = 1});
+  FaultyCalls::Inject({.call = FaultyCalls::kSync, .path = FileOf(kImages), .calls_max = 1});
   EXPECT_TRUE(WaitFor([&] {
     EXPECT_TRUE(shelf_.Put(next_++).ok());
     return shelf_.lost() > 0;
