@@ -140,6 +140,7 @@ void SsdDevice::EndWrite(uint64_t id) {
 void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
   const MutexLock lock(mutex_);
   queued_.deleted.insert(queued_.deleted.end(), deletions.begin(), deletions.end());
+  FreeUnread(deletions);
   commit_due_.NotifyOne();
 }
 

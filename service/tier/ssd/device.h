@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -183,6 +184,10 @@ class SsdDevice {
   absl::Status FindSpaces(Recovered& recovered, RecoverySink& sink);
   absl::Status FindExtents(Recovered& recovered, RecoverySink& sink);
   absl::Status SettleSegments(const Recovered& recovered);
+  // The record may be of a segment whose header cannot be read now: it is kept for the next start.
+  bool IsUnread(Recovered& recovered, ExtentPlace place, const ExtentRecord& record);
+  // Of the records that are kept so, those of these blocks go.
+  void FreeUnread(const std::vector<Deletion>& deletions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // nullopt: the record names nothing that is there.
   std::optional<FoundImage> Find(Recovered& recovered, ExtentPlace place,
                                  const ExtentRecord& record);
@@ -328,6 +333,9 @@ class SsdDevice {
   // By new place: the old one of what reclaim has moved. The ledger has both records until the
   // segment is reclaimed, for the new bytes are not durable before.
   absl::flat_hash_map<uint64_t, ExtentPlace> moved_from_ ABSL_GUARDED_BY(mutex_);
+  // Records whose segments could not be read at the start, each with its space and block.
+  std::map<ExtentPlace, std::pair<proto::Fingerprint, proto::BlockKey>> unread_
+      ABSL_GUARDED_BY(mutex_);
   // Rounds of the commit thread: the one that takes what is queued now, the last that is over,
   uint64_t next_round_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t rounds_over_ ABSL_GUARDED_BY(mutex_) = 0;

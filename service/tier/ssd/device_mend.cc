@@ -216,6 +216,9 @@ absl::Status SsdDevice::CompareLedger(Ledger::Batch& batch) {
       ledger_->ScanExtents(0, UINT64_MAX, [&](uint64_t seq, uint32_t page, const ExtentRecord&) {
         const auto found = by_seq.find(seq);
         const MutexLock lock(mutex_);
+        if (unread_.contains({.seq = seq, .page = page})) {
+          return true;
+        }
         const SegmentMap::Extent* extent =
             found == by_seq.end() ? nullptr
                                   : segments_->Look(segments_->OffsetOf(found->second.slot, page));

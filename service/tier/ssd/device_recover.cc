@@ -38,6 +38,7 @@ struct SsdDevice::Recovered {
   absl::flat_hash_map<uint64_t, Segment> by_seq;
   absl::flat_hash_map<uint32_t, Space> spaces;
   absl::flat_hash_set<codecs::Digest> side_objects;  // that something names
+  bool has_unread = false;                           // segments whose headers cannot be read now
   uint64_t images = 0, dropped = 0;
   // While it was away.
   absl::flat_hash_set<std::pair<proto::Fingerprint, proto::BlockKey>> deleted;
@@ -57,6 +58,7 @@ absl::Status SsdDevice::Recover(RecoverySink& sink) {
   {
     const MutexLock lock(mutex_);
     since = queued_.deleted;
+    FreeUnread(since);
   }
   for (const Deletion& deletion : since) {  // what was found may have come after it
     TellSink(sink, deletion);
@@ -131,14 +133,18 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
     if (!file.is_valid()) {
       return absl::ErrnoToStatus(errno, path);
     }
-    struct stat status = {};
-    if (::fstat(file.get(), &status) != 0 ||
-        static_cast<uint64_t>(status.st_size) != budget_.segment_bytes) {
+    struct stat facts = {};
+    absl::Status read;
+    if (::fstat(file.get(), &facts) != 0) {
+      read = absl::ErrnoToStatus(errno, path);
+    } else if (static_cast<uint64_t>(facts.st_size) != budget_.segment_bytes) {
       ::unlink(path.c_str());  // cut short, or of another size: made anew
       continue;
     }
     files_[slot] = std::move(file);
-    const absl::Status read = Transfer(IoKind::kRead, files_[slot].get(), 0, page.bytes());
+    if (read.ok()) {
+      read = Transfer(IoKind::kRead, files_[slot].get(), 0, page.bytes());
+    }
     const absl::StatusOr<SegmentHeader> header =
         read.ok() ? ParseSegmentHeader(page.bytes()) : absl::StatusOr<SegmentHeader>(read);
     const MutexLock lock(mutex_);
@@ -150,9 +156,12 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
     }
     if (read.ok() && !absl::IsUnimplemented(header.status())) {
       segments_->SetState(slot, SegmentState::kClean);
-    } else {  // it stays as it is
+    } else {  // it stays as it is, and so do the records that no header claims
       segments_->SetState(slot, SegmentState::kSetAside);
       files_[slot].Reset();
+      recovered.has_unread = true;
+      LogWarn("ssd", "header of a segment cannot be read: set aside until the next start",
+              {{"segment", path}, {"error", header.status()}});
     }
   }
   return ledger_->ScanSegments([&](uint32_t slot, const SegmentRecord& record) {
@@ -179,6 +188,40 @@ absl::Status SsdDevice::FindSpaces(Recovered& recovered, RecoverySink& sink) {
     last_space_ = std::max(last_space_, number);
   }
   return absl::OkStatus();
+}
+
+bool SsdDevice::IsUnread(Recovered& recovered, ExtentPlace place, const ExtentRecord& record) {
+  const auto space = recovered.spaces.find(record.space);
+  if (!recovered.has_unread || recovered.by_seq.contains(place.seq) ||
+      space == recovered.spaces.end() ||
+      recovered.IsDeleted(space->second.record.fingerprint, record.key)) {
+    return false;
+  }
+  space->second.has_images = true;
+  if (record.side_object != codecs::Digest{}) {
+    recovered.side_objects.insert(record.side_object);
+  }
+  const MutexLock lock(mutex_);
+  unread_[place] = {space->second.record.fingerprint, record.key};
+  return true;
+}
+
+void SsdDevice::FreeUnread(const std::vector<Deletion>& deletions) {
+  if (unread_.empty()) {
+    return;
+  }
+  absl::flat_hash_set<std::pair<proto::Fingerprint, proto::BlockKey>> deleted;
+  for (const Deletion& deletion : deletions) {
+    deleted.emplace(deletion.space, deletion.key);
+  }
+  std::erase_if(unread_, [&](const auto& unread) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto& [place, block] = unread;
+    const bool is_deleted = deleted.contains(block) || deleted.contains({block.first, {}});
+    if (is_deleted) {
+      queued_.freed.push_back(place);
+    }
+    return is_deleted;
+  });
 }
 
 std::optional<FoundImage> SsdDevice::Find(Recovered& recovered, ExtentPlace place,
@@ -238,6 +281,9 @@ absl::Status SsdDevice::FindExtents(Recovered& recovered, RecoverySink& sink) {
         {
           const MutexLock lock(mutex_);
           next_seq_ = std::max(next_seq_, seq + 1);
+        }
+        if (IsUnread(recovered, place, record)) {
+          return true;
         }
         if (std::optional<FoundImage> image = Find(recovered, place, record)) {
           images.push_back(*std::move(image));
