@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "service/upkeep/upkeep.h"
@@ -7,6 +8,8 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kProgressStep = absl::Milliseconds(500);
+// Between looks for room where staging is full.
+constexpr absl::Duration kStagingStep = absl::Milliseconds(10);
 
 // A read that the calling thread waits for, and cancels once `goes_on` says so.
 class AwaitedRead {
@@ -44,6 +47,21 @@ class AwaitedRead {
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Memory for an image, as soon as there is room. Cancelled: nobody waits for it any more.
+absl::StatusOr<Extent> AwaitStaging(HostTier& host, uint64_t bytes,
+                                    const std::function<bool()>& goes_on) {
+  for (;;) {  // ends: gets and puts give their memory back, or the caller gives up
+    absl::StatusOr<Extent> memory = host.AllocateStaging(bytes);
+    if (!absl::IsResourceExhausted(memory.status())) {
+      return memory;
+    }
+    if (!goes_on()) {
+      return absl::CancelledError("verify: cancelled");
+    }
+    absl::SleepFor(kStagingStep);
+  }
+}
+
 }  // namespace
 
 absl::Status Upkeep::VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgress& done,
@@ -59,7 +77,7 @@ absl::Status Upkeep::VerifyTier(CopyTier& tier, uint64_t space_id, VerifyProgres
       is_intact = check_.Check(pin, pin.bytes());
     } else {
       CAIRN_ASSIGN_OR_RETURN(const Extent memory,
-                             tiers_.host().AllocateStaging(pin.copy().image_bytes));
+                             AwaitStaging(tiers_.host(), pin.copy().image_bytes, goes_on));
       const absl::Status read = AwaitedRead().Run(tier, pin, memory.bytes(), goes_on);
       if (absl::IsDataLoss(read)) {
         check_.Drop(pin, "the tier cannot read it");

@@ -188,6 +188,28 @@ TEST_F(ScrubTest, VerifyReadsEveryCopyOfEveryTier) {
   EXPECT_EQ(store_.host->staging_bytes(), 0u);
 }
 
+TEST_F(ScrubTest, VerifyWaitsForRoomInStaging) {
+  std::vector<Extent> taken;
+  for (uint64_t bytes = 1_MiB; bytes >= 64;) {
+    absl::StatusOr<Extent> extent = store_.host->AllocateStaging(bytes);
+    if (extent.ok()) {
+      taken.push_back(*std::move(extent));
+    } else {
+      bytes /= 2;
+    }
+  }
+  int reports = 0;
+  ASSERT_TRUE(store_.upkeep
+                  ->Verify(0,
+                           [&](const Upkeep::VerifyProgress&) {
+                             ++reports;
+                             taken.clear();  // as gets and puts do
+                             return true;
+                           })
+                  .ok());
+  EXPECT_GE(reports, 2) << "while it waited, and at the end";
+}
+
 TEST_F(ScrubTest, VerifyThatNobodyWaitsForEnds) {
   store_.lasting.HoldCompletions(true);
   const absl::Status status =
