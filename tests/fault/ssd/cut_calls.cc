@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <string>
@@ -88,9 +89,31 @@ void RecordWrite(int fd, uint64_t offset, uint64_t bytes) {
          path, old);
 }
 
+struct Failing {
+  std::string path;
+  uint64_t each = 0;
+  std::atomic<uint64_t> random{0};
+};
+std::atomic<Failing*> failing{nullptr};
+
+bool FailsNow(const std::string& path) {
+  Failing* const now = failing;
+  if (now == nullptr || path.find(now->path) == std::string::npos) {
+    return false;
+  }
+  // A linear congruential generator, whose upper bits are the better ones.
+  const uint64_t random = now->random.fetch_add(1) * 6364136223846793005 + 1442695040888963407;
+  return (random >> 33) % now->each == 0;
+}
+
 int Sync(int fd, int64_t call) {
   static std::atomic<uint64_t> numbers{0};
   const std::string path = PathOf(fd);
+  if (!path.empty() && FailsNow(path)) {
+    Append({.kind = CutRecord::kSyncFailed}, path, {});
+    errno = EIO;
+    return -1;
+  }
   const uint64_t number = ++numbers;
   struct stat facts {};
   if (!path.empty() && ::fstat(fd, &facts) == 0) {
@@ -107,6 +130,14 @@ int Sync(int fd, int64_t call) {
 }
 
 }  // namespace
+
+void cairn::FailSyncs(const std::string& path, uint64_t each, uint64_t seed) {
+  auto* made = new Failing;  // never destroyed: the process calls to its end
+  made->path = path;
+  made->each = each;
+  made->random = seed;
+  failing = made;
+}
 
 extern "C" {
 #define CAIRN_INSTEAD [[gnu::visibility("default")]]

@@ -27,6 +27,7 @@ struct Write {
   uint64_t offset = 0, bytes = 0;
   std::string_view old;
   bool is_durable = false;
+  bool is_forgotten = false;  // by a sync that failed
 };
 struct SyncUnderWay {
   size_t writes = 0;        // that came before
@@ -43,11 +44,15 @@ void Add(const CutRecord& record, std::string_view old, bool is_believed, File& 
     file.writes.push_back({.offset = record.offset, .bytes = record.bytes, .old = old});
   } else if (record.kind == CutRecord::kSyncBegins) {
     file.syncs[record.sync] = {.writes = file.writes.size(), .file_bytes = record.file_bytes};
+  } else if (record.kind == CutRecord::kSyncFailed) {
+    for (Write& write : file.writes) {
+      write.is_forgotten = !write.is_durable;
+    }
   } else {
     const SyncUnderWay& over = file.syncs[record.sync];
     file.durable_bytes = std::max(file.durable_bytes, over.file_bytes);
     for (size_t i = 0; is_believed && i < over.writes; ++i) {
-      file.writes[i].is_durable = true;
+      file.writes[i].is_durable |= !file.writes[i].is_forgotten;
     }
   }
 }

@@ -19,7 +19,8 @@ inline constexpr char kCutLogVariable[] = "CAIRN_CUT_LOG";    // outside of it
 
 // A record, followed by the file's path and, of a write, what was there before.
 struct CutRecord {
-  enum Kind : uint32_t { kWrite = 1, kSyncBegins = 2, kSyncEnds = 3 };
+  // kSyncFailed: no later sync makes durable what was written before it.
+  enum Kind : uint32_t { kWrite = 1, kSyncBegins = 2, kSyncEnds = 3, kSyncFailed = 4 };
   uint32_t kind = kWrite;
   uint32_t path_bytes = 0;
   uint64_t sync = 0;        // the number of a sync
@@ -28,6 +29,10 @@ struct CutRecord {
   uint64_t bytes = 0;       // written
   uint64_t old_bytes = 0;   // less where the file ended
 };
+
+// From now on one of `each` syncs of files with `path` in theirs fails, at random. Of a process
+// that links cut_calls.cc, once.
+void FailSyncs(const std::string& path, uint64_t each, uint64_t seed);
 
 struct CutFigures {
   uint64_t writes = 0;    // recorded

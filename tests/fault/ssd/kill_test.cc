@@ -27,9 +27,11 @@ constexpr int kTellFd = 100;
 constexpr char kFolder[] = "CAIRN_SSD_FOLDER", kFirst[] = "CAIRN_SSD_FIRST";
 
 // What the child runs, which is this program anew: RocksDB's threads do not survive a fork. Puts
-// numbers from one on, and deletes some of its own. Tells of it on kTellFd.
+// numbers from one on, reads so that reclaim carries some along, and deletes some of the last and
+// some of the oldest, which are reclaimed meanwhile. Tells of it on kTellFd.
 [[noreturn]] void WriteUntilKilled() {
   SsdShelf::Options options;
+  options.budget_bytes = SsdShelf::kSmallBudgetBytes;
   options.folder = std::getenv(kFolder);
   const uint64_t first = std::strtoull(std::getenv(kFirst), nullptr, 10);
   SsdShelf shelf(options);
@@ -40,10 +42,19 @@ constexpr char kFolder[] = "CAIRN_SSD_FOLDER", kFirst[] = "CAIRN_SSD_FIRST";
   for (uint64_t number = first;; ++number) {
     CAIRN_CHECK_OK(shelf.Put(number));
     say(Word::What::kWritten, number);
-    if (number % 5 == 0 && shelf.Numbers().contains(number - 2)) {
-      shelf.Delete(number - 2);
+    const std::set<uint64_t> numbers = shelf.Numbers();
+    const auto remove = [&](uint64_t doomed) {
+      shelf.Delete(doomed);
       CAIRN_CHECK(shelf.tier().AwaitFreed(MonotonicNow() + absl::Seconds(30)));
-      say(Word::What::kGone, number - 2);
+      say(Word::What::kGone, doomed);
+    };
+    const uint64_t old = *std::next(
+        numbers.begin(), static_cast<ptrdiff_t>(number * 7919 % (1 + numbers.size() / 2)));
+    (void)shelf.Get(old);
+    if (number % 5 == 0 && numbers.contains(number - 2)) {
+      remove(number - 2);
+    } else if (number % 5 == 3 && old + 40 < number) {
+      remove(old);
     }
   }
 }
@@ -93,6 +104,7 @@ TEST(SsdKillTest, NothingWrongAndNothingLost) {
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "it ended by itself";
 
     SsdShelf::Options options;
+    options.budget_bytes = SsdShelf::kSmallBudgetBytes;
     options.folder = folder.path().string();
     SsdShelf shelf(options);
     const std::set<uint64_t> found = shelf.Numbers();
@@ -104,7 +116,7 @@ TEST(SsdKillTest, NothingWrongAndNothingLost) {
     }
     // The newest are there, but for those it was killed in the middle of freeing; the oldest may
     // have been reclaimed.
-    for (uint64_t number = last; number + 40 > last && number >= next; --number) {
+    for (uint64_t number = last; number + 20 > last && number >= next; --number) {
       if (there.contains(number) && !gone.contains(number) && (number + 2) % 5 != 0) {
         EXPECT_TRUE(found.contains(number)) << number << " of " << last << " is lost";
       }

@@ -27,6 +27,9 @@ constexpr const char* kRecipes[] = {"raw", "exact"};  // of the spaces; chains t
 // What happened, over all runs of a test.
 struct Counts {
   uint64_t hits = 0, hits_from_ssd = 0, kills = 0, faults_met = 0, leased = 0, settled = 0;
+  uint64_t deleted = 0;           // for good
+  uint64_t deleted_in_fault = 0;  // of those, while the drive failed or hung
+  uint64_t deleted_in_write = 0;  // as their images were about to be written, answered or not
 };
 
 class Life {
@@ -85,11 +88,12 @@ class Life {
     if (event < 29) return TakeLease(Roll(kChains));
     if (event < 31) return leases_.empty() ? void() : ReleaseOldest();
     if (event < 35) return RunUpkeep(1 + Roll(4));
-    if (event < 36) return Delete(Roll(kChains * kBlocksPerChain));
+    if (event < 36) return DeleteSome();
     if (event < 37) return Roll(4) == 0 ? CheckLeases() : void();
     if (event < 38) return is_roomy_ && Roll(4) == 0 ? Settle() : void();
     if (event < 39) return fault_ == kNone ? BeginFault() : void();
-    return Roll(25) == 0 ? Kill() : store_->clock.Advance(absl::Milliseconds(Roll(50)));
+    if (Roll(25) == 0) return Roll(3) == 0 ? Restart() : Kill();
+    return Roll(16) == 0 ? KillInWrite() : store_->clock.Advance(absl::Milliseconds(Roll(50)));
   }
 
   // The next block of the chain that is not known to be put; sometimes one that is.
@@ -227,14 +231,37 @@ class Life {
     }
   }
 
-  void Delete(uint64_t block) {
-    store_->index->Delete(SpaceOf(block).id(), {KeyOf(block)});
-    const bool is_for_good =
-        fault_ == kNone && store_->tiers->AwaitFreed(MonotonicNow() + absl::Seconds(10));
-    EXPECT_TRUE(is_for_good || fault_ != kNone) << "a drive without faults takes a deletion";
-    deleted_since_lease_.insert(block);
-    blocks_[block] = {.is_put = false, .is_deleted = is_for_good, .is_settled = false};
-    EXPECT_FALSE(Get(block, absl::Milliseconds(300)));
+  // Whatever the drive does: a deletion that it says is for good is so.
+  bool Delete(const std::vector<uint64_t>& blocks, absl::Duration patience) {
+    for (const uint64_t block : blocks) {
+      const SpaceEntry& space = SpaceOf(block);
+      const proto::BlockKey key = KeyOf(block);
+      store_->tiers->Deleted(space.fingerprint(), {&key, 1});
+      store_->index->Delete(space.id(), {key});
+      deleted_since_lease_.insert(block);
+    }
+    const bool is_for_good = store_->tiers->AwaitFreed(MonotonicNow() + patience);
+    for (const uint64_t block : blocks) {
+      blocks_[block] = {.is_put = false, .is_deleted = is_for_good, .is_settled = false};
+    }
+    counts_.deleted += is_for_good ? blocks.size() : 0;
+    return is_for_good;
+  }
+  void DeleteSome() {
+    std::vector<uint64_t> blocks;
+    for (uint64_t i = 0, count = 1 + Roll(8); i < count; ++i) {
+      blocks.push_back(Roll(kChains * kBlocksPerChain));
+    }
+    const bool is_well = fault_ == kNone;
+    const bool is_for_good = Delete(blocks, is_well ? absl::Seconds(10) : absl::Milliseconds(20));
+    EXPECT_TRUE(is_for_good || !is_well) << "a drive without faults takes a deletion";
+    counts_.deleted_in_fault += is_for_good && !is_well ? 1 : 0;
+    for (const uint64_t block : blocks) {
+      EXPECT_FALSE(Get(block, absl::Milliseconds(300)));
+    }
+    if (Roll(12) == 0) {  // before reclaim has gone on
+      Roll(3) == 0 ? Restart() : Kill();
+    }
   }
 
   bool AreReadsWaiting() const { return fault_ == kReadsWait || fault_ == kAllWaits; }
@@ -266,8 +293,12 @@ class Life {
     }));
   }
 
-  void Kill() {
-    std::unique_ptr<TempDir> folder = store_->CopyOfFolder();
+  void Kill() { End(store_->CopyOfFolder()); }
+  void Restart() {
+    EndFault();
+    End(store_->TakeFolder());
+  }
+  void End(std::unique_ptr<TempDir> folder) {
     fault_ = kNone;
     leases_.clear();  // of the process that is no more
     deleted_since_lease_.clear();
@@ -276,7 +307,39 @@ class Life {
     ++counts_.kills;
     for (auto& [number, block] : blocks_) {
       if (block.is_put && !block.is_settled) block.is_put = false;  // nobody knows: put it again
+      EXPECT_FALSE(block.is_deleted && Contains(number)) << "block " << number << " came back";
     }
+  }
+  // An image is deleted as it is about to be written, and the process is killed as soon as it is.
+  void KillInWrite() {
+    if (fault_ != kNone) return;
+    std::unique_ptr<TempDir> folder;
+    std::atomic<bool> is_written{false};
+    bool is_begun = false;
+    store_->ssd.WatchNextWrite(
+        [&](const ImageFacts& image) {
+          is_begun = true;
+          for (uint64_t block = 0; block < kChains * kBlocksPerChain; ++block) {
+            if (KeyOf(block) == image.key) {
+              Delete({block}, absl::Milliseconds(20));
+            }
+          }
+        },
+        [&] {
+          folder = store_->CopyNow();
+          is_written = true;
+        });
+    store_->clock.Advance(absl::Milliseconds(100));
+    store_->upkeep->RunOnce();
+    store_->ssd.WatchNextWrite(nullptr, nullptr);
+    if (!is_begun) return;  // all is down
+    CAIRN_CHECK(WaitFor([&] { return is_written.load(); }), "no completion");
+    ++counts_.deleted_in_write;
+    End(std::move(folder));
+  }
+  bool Contains(uint64_t block) {
+    const SpaceEntry& space = SpaceOf(block);
+    return store_->index->Contains(space.id(), {{KeyOf(block)}}, space.whole()).front();
   }
 
   const LifeOptions options_;
@@ -299,9 +362,11 @@ Counts RunLife(uint64_t first_stream, const LifeOptions& options, bool is_roomy)
     Life(first_stream + i, options, is_roomy, &counts).Steps(3000);
   }
   EXPECT_TRUE(counts.hits > 0 && counts.hits_from_ssd > 0 && counts.kills > 0 &&
-              counts.faults_met > 0 && counts.leased > 0)
+              counts.faults_met > 0 && counts.leased > 0 && counts.deleted > 0 &&
+              counts.deleted_in_write > 0)
       << counts.hits << " " << counts.hits_from_ssd << " " << counts.kills << " "
-      << counts.faults_met << " " << counts.leased;
+      << counts.faults_met << " " << counts.leased << " " << counts.deleted << " "
+      << counts.deleted_in_write;
   return counts;
 }
 
