@@ -239,9 +239,12 @@ class SsdShelf final : public Evictor, public RecoverySink {
     Close();
     Open();
   }
-  // `after` is called once the process has ended, and before its threads are waited for. REQUIRES:
-  // the folders are its own.
-  void Crash(absl::FunctionRef<void()> after = [] {}) {
+  // REQUIRES: the folders are its own.
+  void Crash() {
+    CrashThen([] {});
+  }
+  // `after` is called once the process has ended, and before its threads are waited for.
+  void CrashThen(absl::FunctionRef<void()> after) {
     std::unique_ptr<TempDir> copies = folders_->Copy();
     after();
     Close();

@@ -214,7 +214,7 @@ class SsdReclaimTest : public testing::TestWithParam<bool> {
       reader_.join();
     };
     if (GetParam()) {
-      shelf_.Crash(end_reading);
+      shelf_.CrashThen(end_reading);
     } else {  // a device that is retired goes on with nothing meanwhile
       ASSERT_TRUE(shelf_.tier().SetRetired(shelf_.folder(), true).ok());
       end_reading();

@@ -151,7 +151,7 @@ class DeletionTraffic {
 
   void End(bool is_kill) {
     if (is_kill) {
-      shelf_.Crash([this] { Release(); });
+      shelf_.CrashThen([this] { Release(); });
       ++counts_.kills;
     } else {
       // A device that is retired leaves what is under reclaim as it is.
