@@ -22,6 +22,16 @@ void TransportMetrics::Report(MetricSink& sink, std::string_view transport) cons
   counter("cairn_transport_peers_opened_total", "Connections accepted.", peers_opened);
   counter("cairn_transport_peers_refused_total", "Connections refused before their first request.",
           peers_refused);
+  gauge("cairn_transport_newcomers", "Connections whose hello is due.", newcomers);
+  const auto dropped = [&](std::string_view reason, const Counter& value) {
+    const MetricLabel both[] = {{"transport", transport}, {"reason", reason}};
+    sink.AddCounter("cairn_transport_newcomers_dropped_total",
+                    "Connections that ended without a session, by reason.", both, value.Value());
+  };
+  dropped("late", newcomers_late);
+  dropped("gave_way", newcomers_gave_way);
+  dropped("bad_hello", newcomers_bad_hello);
+  dropped("too_many", newcomers_too_many);
   counter("cairn_transport_peers_broken_total", "Connections that the daemon broke.", peers_broken);
   counter("cairn_transport_arrivals_refused_total", "Requests refused over a limit of the lane.",
           arrivals_refused);

@@ -18,7 +18,11 @@ struct TransportMetrics {
   Counter received_bytes;  // payload, put direction, complete transfers only
   Counter sent_bytes;      // payload, get direction, complete transfers only
   Counter peers_opened;
-  Counter peers_refused;       // over a limit, or a hello that was none
+  Counter peers_refused;  // over a limit, or a hello that was none
+  Gauge newcomers;        // connections whose hello is due (local)
+  // Of peers_refused (local): no hello came in time; there were too many newcomers, and a newer one
+  // took the place; what came was no hello, or with memory that is refused; peers_max are there.
+  Counter newcomers_late, newcomers_gave_way, newcomers_bad_hello, newcomers_too_many;
   Counter peers_broken;        // by us: a bad message, a full socket, a deadline, Break()
   Counter arrivals_refused;    // over arrivals_held_max or the payload limit
   Counter deadlines_exceeded;  // transfers

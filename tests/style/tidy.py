@@ -24,7 +24,7 @@ SHARED_PTR_ALLOWED = {
     "service/tier/ssd/ledger": "RocksDB's options take shared_ptr",
     "service/tier/ssd/bay": "a device that leaves is destroyed once the calls that have it are over",
     "service/tier/ssd/ssd_tier": "the same",
-    "transport/local/": "a client's buffers outlive the connection that mapped their region",
+    "transport/local/": "a client's buffers outlive the connection that mapped their region; a thread that a peer's descriptor holds up outlives the server",
     "client/cpp/side_objects": "a get may go on with a side object that the cache has let go",
     "client/cpp/rpc": "gRPC channels are shared_ptr",
     "client/cpp/control": "gRPC channels are shared_ptr",

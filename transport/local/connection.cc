@@ -44,9 +44,11 @@ void Finish(Call& call, absl::Status status) {
 absl::StatusOr<std::unique_ptr<LocalConnection>> LocalConnection::Open(
     const std::string& path, const proto::Frame& hello, const LocalConnectOptions& options,
     absl::Time deadline, proto::HelloReply* reply) {
-  CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
+  // First the memory, which takes a while: a connection that says nothing may be put out.
   CAIRN_ASSIGN_OR_RETURN(std::shared_ptr<ClientRegion> region,
                          ClientRegion::Make(options.region_bytes));
+  CAIRN_ASSIGN_OR_RETURN(Fd socket, ConnectSocketFile(path, deadline));
+  RefuseDescriptors(socket.get());  // a daemon sends none
   proto::Frame filled = hello;
   if (auto* body = std::get_if<proto::Hello>(&filled.body); body != nullptr) {
     body->region_bytes = region->bytes();

@@ -17,8 +17,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/local/lane_internal.h"
+#include "transport/local/packet.h"
 
 namespace cairn::transport {
+namespace {
+
+constexpr int kSleepMs = 1000;  // nothing moves meanwhile, so transfers have no say in this
+
+}  // namespace
 
 LocalLane::LocalLane(int index, LaneShare& share)
     : index_(index), share_(share), queue_(kTasksMax), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
@@ -51,18 +57,6 @@ void LocalLane::Join() {
   }
 }
 
-void LocalLane::Listen(int listener, absl::AnyInvocable<Accepted()> accept) {
-  CAIRN_CHECK(listener_ < 0 && !thread_.joinable());
-  listener_ = listener;
-  accept_ = std::move(accept);
-  is_listening_ = true;
-  WatchListener();
-}
-
-void LocalLane::WatchListener() {
-  WatchSocket(epoll_.get(), listener_, kListenerTag, is_listening_ ? uint32_t{EPOLLIN} : 0);
-}
-
 absl::Status LocalLane::Submit(absl::AnyInvocable<void(Lane&)> task) {
   return queue_.Push(std::move(task));
 }
@@ -73,7 +67,7 @@ void LocalLane::Run() {
     if (Turn(0) > 0) {
       idle_since = MonotonicNow();
     } else if (MonotonicNow() - idle_since >= kSpin && queue_.PrepareSleep()) {
-      Turn(SleepMs());
+      Turn(kSleepMs);
       queue_.Awake();
       idle_since = MonotonicNow();
     }
@@ -87,24 +81,9 @@ int LocalLane::Turn(int wait_ms) {
   events += MovePiece();
   const absl::Time now = MonotonicNow();
   events += ExpireDeadlines(now);
-  if (listen_again_ <= now) {
-    listen_again_ = absl::InfiniteFuture();
-    is_listening_ = true;
-    WatchSocket(epoll_.get(), listener_, kListenerTag, EPOLLIN);
-  }
   events += CloseBroken();
   events += RunCallbacks();
   return events;
-}
-
-int LocalLane::SleepMs() const {
-  // Nothing moves while the lane sleeps, so transfers have no say in this.
-  absl::Time until = listen_again_;
-  if (!greeting_.empty()) {
-    until = std::min(until, greeting_.front().first);
-  }
-  const absl::Duration wait = std::min(until - MonotonicNow(), absl::Seconds(1));
-  return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(wait) + 1));
 }
 
 int LocalLane::ServeSockets(int wait_ms) {
@@ -121,9 +100,7 @@ int LocalLane::ServeSockets(int wait_ms) {
       continue;  // Awake() drains it
     }
     ++served;
-    if (tag == kListenerTag) {
-      ServeListener();
-    } else if (Peer* peer = Find(tag); peer != nullptr && !peer->is_breaking) {
+    if (Peer* peer = Find(tag); peer != nullptr && !peer->is_breaking) {
       ReadPeer(*peer);
     }
   }
@@ -158,15 +135,6 @@ int LocalLane::ExpireDeadlines(absl::Time now) {
       ++expired;
     }
   }
-  while (!greeting_.empty() && greeting_.front().first <= now) {
-    Peer* peer = Find(greeting_.front().second);
-    greeting_.pop_front();
-    if (peer != nullptr && !peer->is_open && !peer->is_breaking) {
-      share_.metrics.peers_refused.Add();
-      BreakPeer(*peer, absl::UnavailableError("no hello came"));
-      ++expired;
-    }
-  }
   return expired;
 }
 
@@ -176,27 +144,31 @@ int LocalLane::CloseBroken() {
   for (const PeerId id : broken) {
     const auto found = peers_.find(id);
     CAIRN_CHECK(found != peers_.end());
-    const bool was_open = found->second->is_open;
+    Peer& peer = *found->second;
     for (size_t i = moving_.size();
          i-- > 0;) {  // downwards: FinishMoving() fills the gap from the end
       if (moving_[i].peer == id) {
         FinishMoving(i, moving_[i].deadline <= now
                             ? absl::DeadlineExceededError("the transfer was not over in time")
-                            : found->second->end);
+                            : peer.end);
       }
     }
-    const std::optional<std::string> owner = std::move(found->second->region_owner);
-    const uint64_t region_bytes = found->second->region.bytes();
+    // A kernel that cannot refuse descriptors may have let some come since the hello.
+    if (!peer.brought.empty() || !EndConnection(peer.socket.get())) {
+      share_.jobs.Run(peer.party, [socket = std::move(peer.socket),
+                                   brought = std::move(peer.brought)]() mutable {
+        CloseSlowly(std::move(socket), std::move(brought));
+      });
+    }
+    const std::optional<std::string> owner = std::move(peer.region_owner);
+    const uint64_t region_bytes = peer.region.bytes();
     peers_.erase(found);  // closes the socket, unmaps the region
     if (owner.has_value()) {
       share_.handler.OnRegionGone(*owner, region_bytes);
     }
     share_.peers.fetch_sub(1);
     share_.metrics.peers.Add(-1);
-    share_.metrics.regions_bytes.Set(static_cast<int64_t>(share_.regions.used_bytes()));
-    if (was_open) {
-      share_.handler.OnPeerGone(*this, id);
-    }
+    share_.handler.OnPeerGone(*this, id);
   }
   return static_cast<int>(broken.size());
 }

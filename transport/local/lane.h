@@ -11,7 +11,6 @@
 // Thread-safe.
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +21,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/file.h"
-#include "transport/local/packet.h"
+#include "base/mutex.h"
+#include "transport/local/blocking_jobs.h"
+#include "transport/local/envelope.h"
 #include "transport/local/region.h"
 #include "transport/submit_queue.h"
 #include "transport/transport.h"
@@ -30,16 +31,39 @@
 
 namespace cairn::transport {
 
-// What the lanes of one server share. Must outlive them.
+class LocalLane;
+struct Packet;
+
+// A connection whose hello has come and been checked.
+struct Greeted {
+  Fd socket;
+  std::optional<PeerIdentity> identity;
+  uint64_t party = 0;
+  Region region;
+  bool is_memfd = false;  // the region is memory that the client brought
+  Message hello;          // which the lane answers
+};
+
+// What the greeter and the lanes of one server share; they and their jobs own it together.
 struct LaneShare {
   LaneShare(const ServerLimits& server_limits, LaneHandler& lane_handler)
       : limits(server_limits), handler(lane_handler), regions(server_limits.regions_bytes_max) {}
+
+  // Gives the connection to the next lane in turn. ResourceExhausted: there are peers_max, or the
+  // lane takes no task now. Unavailable: the server is stopping. Then `greeted` has its socket
+  // still.
+  absl::Status Welcome(Greeted& greeted);
 
   const ServerLimits limits;
   LaneHandler& handler;
   RegionBudget regions;
   TransportMetrics metrics;
-  std::atomic<int> peers{0};  // connections open or on their way to a lane
+  std::atomic<int> peers{0};  // connections of lanes, or on their way to one
+  BlockingJobs jobs;
+  Mutex mutex;
+  // Those that take connections: none before the start and from Stop() on.
+  std::vector<LocalLane*> lanes ABSL_GUARDED_BY(mutex);
+  size_t turn ABSL_GUARDED_BY(mutex) = 0;
 };
 
 class LocalLane final : public Lane {
@@ -48,12 +72,11 @@ class LocalLane final : public Lane {
   static constexpr size_t kPieceBytes = size_t{256} << 10;
   // Polling after the last progress, before the lane sleeps.
   static constexpr absl::Duration kSpin = absl::Microseconds(50);
-  // From connecting to the Hello with its memory.
-  static constexpr absl::Duration kHelloWait = absl::Seconds(5);
   // Requests of one peer without a reply: more than any window allows, so the peer is broken.
   static constexpr int kUnansweredMax = 2 * static_cast<int>(proto::kWindowMax);
   static constexpr size_t kTasksMax = 4096;
 
+  // `share` must outlive it.
   LocalLane(int index, LaneShare& share);
   ~LocalLane() override;  // REQUIRES: Join() has returned, or Start() was never called
 
@@ -62,20 +85,9 @@ class LocalLane final : public Lane {
   void Stop();
   void Join();
 
-  // Takes a connected socket, counted in share.peers already. With `region` the peer needs no memfd
-  // of its own. False: the lane is stopping or its queue is full, the socket is closed and no
-  // longer counted.
-  bool AddPeer(Fd socket, std::optional<Region> region);
-
-  // Calls `accept` while `listener` has connections. Before Start(), at most once.
-  enum class Accepted {
-    kPeer,          // one was taken or turned away; ask again
-    kNone,          // no more of them
-    kNoDescriptor,  // the process has none left; ask later
-  };
-  void Listen(int listener, absl::AnyInvocable<Accepted()> accept);
-  // The number of the listener names another socket now. On the lane's thread.
-  void WatchListener();
+  // Takes a connection that is counted in share.peers already. Otherwise Submit()'s error:
+  // `greeted` is as it was.
+  absl::Status AddPeer(Greeted& greeted);
 
   int index() const override { return index_; }
   absl::Status Submit(absl::AnyInvocable<void(Lane&)> task) override;
@@ -92,10 +104,10 @@ class LocalLane final : public Lane {
     PeerId id = 0;
     Fd socket;
     std::optional<PeerIdentity> identity;
+    uint64_t party = 0;
     Region region;
     std::optional<std::string> region_owner;  // as OnRegion() says; none: the region is no memfd
-    bool has_region = false;
-    bool is_open = false;      // its Hello came
+    std::vector<Fd> brought;   // descriptors that came where none is due; for others to close
     bool is_breaking = false;  // on broken_
     int unanswered = 0;
     absl::Status end =
@@ -138,12 +150,13 @@ class LocalLane final : public Lane {
   void EndAll();
   Peer* Find(PeerId id);
 
-  // lane_arrivals.cc: peers, their memory, their requests
-  void ServeListener();
-  void OpenPeer(Fd socket, std::optional<Region> region);
+  // lane_arrivals.cc: peers and their requests
+  void OpenPeer(Greeted greeted);
+  absl::Status CountRegion(Peer& peer, const Greeted& greeted);
   void ReadPeer(Peer& peer);
-  void TakePacket(Peer& peer, Packet packet);
-  absl::Status TakeHello(Peer& peer, const Message& message, std::vector<Fd> fds);
+  void BreakForWhatItSent(Peer& peer, const absl::Status& why);
+  absl::Status TakePacket(Peer& peer, Packet packet);
+  absl::Status TakeMessage(Peer& peer, const Message& message);
   absl::Status CheckPlaces(const Peer& peer, const Message& message) const;
   void TakeRequest(Peer& peer, const Message& message);
   void RefuseRequest(const ReplyTo& reply_to, const Message& message, const absl::Status& status);
@@ -165,16 +178,10 @@ class LocalLane final : public Lane {
 
   uint64_t peers_made_ = 0;
   std::unordered_map<PeerId, std::unique_ptr<Peer>> peers_;
-  std::deque<std::pair<absl::Time, PeerId>> greeting_;  // by deadline: peers whose Hello is due
   std::vector<Moving> moving_;
   size_t moving_next_ = 0;  // whose piece is next
   std::vector<PeerId> broken_;
   std::vector<Over> over_;
-
-  int listener_ = -1;
-  absl::AnyInvocable<Accepted()> accept_;
-  bool is_listening_ = false;
-  absl::Time listen_again_ = absl::InfiniteFuture();
 };
 
 }  // namespace cairn::transport

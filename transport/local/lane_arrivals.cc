@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What arrives at a lane: peers, their memory, their requests. Everything here is hostile.
+// What arrives at a lane: peers and their requests. Everything here is hostile.
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,60 +10,59 @@
 #include "base/status.h"
 #include "transport/local/lane.h"
 #include "transport/local/lane_internal.h"
+#include "transport/local/packet.h"
 
 namespace cairn::transport {
 namespace {
 
-constexpr int kAcceptsPerTurn = 16;
 constexpr int kPacketsPerTurn = 16;  // of one peer
-constexpr absl::Duration kListenPause = absl::Milliseconds(100);
 
 }  // namespace
 
-void LocalLane::ServeListener() {
-  for (int i = 0; i < kAcceptsPerTurn && is_listening_; ++i) {
-    switch (accept_()) {
-      case Accepted::kPeer:
-        break;
-      case Accepted::kNone:
-        return;
-      case Accepted::kNoDescriptor:
-        // The connection stays in the backlog; asking for it again at once would only burn the CPU.
-        is_listening_ = false;
-        listen_again_ = MonotonicNow() + kListenPause;
-        WatchSocket(epoll_.get(), listener_, kListenerTag, 0);
-        break;
-    }
-  }
-}
-
-bool LocalLane::AddPeer(Fd socket, std::optional<Region> region) {
-  LaneShare& share = share_;
-  const absl::Status taken =
-      Submit([socket = std::move(socket), region = std::move(region)](Lane& lane) mutable {
-        static_cast<LocalLane&>(lane).OpenPeer(std::move(socket), std::move(region));
-      });
+absl::Status LocalLane::AddPeer(Greeted& greeted) {
+  // A task that is not taken is dropped, which must not close the socket here.
+  auto owned = std::make_shared<Greeted>(std::move(greeted));
+  absl::Status taken =
+      Submit([owned](Lane& lane) { static_cast<LocalLane&>(lane).OpenPeer(std::move(*owned)); });
   if (!taken.ok()) {
-    share.metrics.peers_refused.Add();
-    share.peers.fetch_sub(1);
+    greeted = std::move(*owned);
   }
-  return taken.ok();
+  return taken;
 }
 
-void LocalLane::OpenPeer(Fd socket, std::optional<Region> region) {
-  auto peer = std::make_unique<Peer>();
-  peer->id = (++peers_made_ << kLaneBits) | static_cast<uint64_t>(index_);
-  peer->socket = std::move(socket);
-  peer->identity = PeerIdentityOf(peer->socket.get());
-  if (region.has_value()) {
-    peer->region = std::move(*region);
-    peer->has_region = true;
-  }
-  greeting_.emplace_back(MonotonicNow() + kHelloWait, peer->id);
-  share_.metrics.peers_opened.Add();
+void LocalLane::OpenPeer(Greeted greeted) {
+  auto owned = std::make_unique<Peer>();
+  Peer& peer = *owned;
+  peer.id = (++peers_made_ << kLaneBits) | static_cast<uint64_t>(index_);
+  peer.socket = std::move(greeted.socket);
+  peer.identity = greeted.identity;
+  peer.party = greeted.party;
+  peer.region = std::move(greeted.region);
   share_.metrics.peers.Add(1);
-  WatchSocket(epoll_.get(), peer->socket.get(), peer->id, EPOLLIN | EPOLLRDHUP);
-  peers_.emplace(peer->id, std::move(peer));
+  WatchSocket(epoll_.get(), peer.socket.get(), peer.id, EPOLLIN | EPOLLRDHUP);
+  peers_.emplace(peer.id, std::move(owned));
+  if (absl::Status counted = CountRegion(peer, greeted); !counted.ok()) {
+    // Said before the socket closes, so that an honest client learns why.
+    const proto::Frame error = proto::ErrorFrame(greeted.hello.seq, {}, counted);
+    SendPacket(peer.socket.get(),
+               Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
+        .IgnoreError();  // it is closed in any case
+    share_.metrics.peers_refused.Add();
+    return BreakPeer(peer, std::move(counted));
+  }
+  if (absl::Status taken = TakeMessage(peer, greeted.hello); !taken.ok()) {
+    BreakForWhatItSent(peer, taken);
+  }
+}
+
+absl::Status LocalLane::CountRegion(Peer& peer, const Greeted& greeted) {
+  if (!greeted.is_memfd) {
+    return absl::OkStatus();
+  }
+  CAIRN_ASSIGN_OR_RETURN(const proto::Frame frame, proto::ParseFrame(greeted.hello.frame.bytes()));
+  CAIRN_ASSIGN_OR_RETURN(peer.region_owner,
+                         share_.handler.OnRegion(frame.ticket, peer.region.bytes()));
+  return absl::OkStatus();
 }
 
 void LocalLane::ReadPeer(Peer& peer) {
@@ -72,89 +72,42 @@ void LocalLane::ReadPeer(Peer& peer) {
       case Packet::Outcome::kNothing:
         return;
       case Packet::Outcome::kClosed:
+        peer.brought = std::move(packet.fds);
         BreakPeer(peer, absl::UnavailableError("the peer is gone"));
         return;
       case Packet::Outcome::kPacket:
-        TakePacket(peer, std::move(packet));
+        if (absl::Status taken = TakePacket(peer, std::move(packet)); !taken.ok()) {
+          BreakForWhatItSent(peer, taken);
+        }
         break;
     }
   }
 }
 
-void LocalLane::TakePacket(Peer& peer, Packet packet) {
-  const auto drop = [&](const absl::Status& why) {
-    LogDebug("transport", "peer sends what it must not", {{"peer", peer.id}, {"why", why}});
-    (peer.is_open ? share_.metrics.peers_broken : share_.metrics.peers_refused).Add();
-    BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
-  };
-  if (packet.is_cut) {
-    return drop(absl::InvalidArgumentError("message: longer than any may be"));
-  }
-  absl::StatusOr<Message> message = ParseMessage(packet.bytes(), Direction::kRequest);
-  if (!message.ok()) {
-    return drop(message.status());
-  }
-  if (!peer.is_open) {
-    if (absl::Status taken = TakeHello(peer, *message, std::move(packet.fds)); !taken.ok()) {
-      // Said before the socket closes, so that an honest client learns what was wrong with its
-      // memory.
-      const proto::Frame error = proto::ErrorFrame(message->seq, {}, taken);
-      SendPacket(peer.socket.get(),
-                 Serialize({.direction = Direction::kReply}, proto::Serialize(error)).bytes())
-          .IgnoreError();  // it is closed in any case
-      return drop(taken);
-    }
-  } else if (!packet.fds.empty()) {
-    return drop(absl::InvalidArgumentError("message: descriptors after the hello"));
-  }
-  if (absl::Status placed = CheckPlaces(peer, *message); !placed.ok()) {
-    return drop(placed);
-  }
-  if (++peer.unanswered > kUnansweredMax) {
-    return drop(absl::ResourceExhaustedError("more requests than any window allows"));
-  }
-  TakeRequest(peer, *message);
+void LocalLane::BreakForWhatItSent(Peer& peer, const absl::Status& why) {
+  LogDebug("transport", "peer sends what it must not", {{"peer", peer.id}, {"why", why}});
+  share_.metrics.peers_broken.Add();
+  BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
 }
 
-absl::Status LocalLane::TakeHello(Peer& peer, const Message& message, std::vector<Fd> fds) {
-  CAIRN_ASSIGN_OR_RETURN(const proto::Frame frame, proto::ParseFrame(message.frame.bytes()));
-  const auto* hello = std::get_if<proto::Hello>(&frame.body);
-  if (hello == nullptr) {
-    return absl::InvalidArgumentError("the first frame of a connection is not a hello");
+absl::Status LocalLane::TakePacket(Peer& peer, Packet packet) {
+  peer.brought = std::move(packet.fds);
+  if (!peer.brought.empty()) {
+    return absl::InvalidArgumentError("message: descriptors after the hello");
   }
-  if (peer.has_region) {
-    if (!fds.empty()) {
-      return absl::InvalidArgumentError("hello: descriptors where none is needed");
-    }
-    peer.is_open = true;
-    return absl::OkStatus();
+  if (packet.is_cut) {
+    return absl::InvalidArgumentError("message: longer than any may be");
   }
-  if (fds.size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello: it came with ", fds.size(), " descriptors, expected 1"));
+  CAIRN_ASSIGN_OR_RETURN(const Message message, ParseMessage(packet.bytes(), Direction::kRequest));
+  return TakeMessage(peer, message);
+}
+
+absl::Status LocalLane::TakeMessage(Peer& peer, const Message& message) {
+  CAIRN_RETURN_IF_ERROR(CheckPlaces(peer, message));
+  if (++peer.unanswered > kUnansweredMax) {
+    return absl::ResourceExhaustedError("more requests than any window allows");
   }
-  if (hello->region_bytes > share_.limits.region_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("hello.region_bytes is ", hello->region_bytes,
-                                                   ", expected at most ",
-                                                   share_.limits.region_bytes_max));
-  }
-  CAIRN_ASSIGN_OR_RETURN(std::string owner,
-                         share_.handler.OnRegion(frame.ticket, hello->region_bytes));
-  absl::StatusOr<Region> region =
-      Region::Map(std::move(fds[0]), share_.limits.region_bytes_max, share_.regions);
-  if (region.ok() && region->bytes() != hello->region_bytes) {
-    region = absl::InvalidArgumentError(absl::StrCat("hello.region_bytes is ", hello->region_bytes,
-                                                     ", expected ", region->bytes()));
-  }
-  if (!region.ok()) {
-    share_.handler.OnRegionGone(owner, hello->region_bytes);
-    return region.status();
-  }
-  peer.region = *std::move(region);
-  peer.region_owner = std::move(owner);
-  peer.has_region = true;
-  peer.is_open = true;
-  share_.metrics.regions_bytes.Set(static_cast<int64_t>(share_.regions.used_bytes()));
+  TakeRequest(peer, message);
   return absl::OkStatus();
 }
 

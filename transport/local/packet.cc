@@ -16,6 +16,8 @@ namespace {
 
 // The kernel's SCM_MAX_FD: what one packet can carry at most.
 constexpr size_t kPacketFdsMax = 253;
+// Of Linux 6.16; the headers of older systems lack it.
+constexpr int kPassRights = 83;
 
 std::vector<Fd> TakeFds(msghdr& header) {
   std::vector<Fd> fds;
@@ -89,6 +91,52 @@ absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd) {
   }
   return absl::UnavailableError(absl::StrCat("the other side of the socket is gone: ",
                                              std::generic_category().message(errno)));
+}
+
+bool RefuseDescriptors(int socket) {
+  const int off = 0;
+  return setsockopt(socket, SOL_SOCKET, kPassRights, &off, sizeof off) == 0;
+}
+
+bool EndConnection(int socket) {
+  shutdown(socket, SHUT_RDWR);  // from here on nothing comes
+  // Each packet then says whose it is, which tells an empty one from the end.
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+  while (true) {  // ends: each turn takes a packet
+    std::byte first;
+    iovec part{&first, sizeof first};
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(ucred))> control;
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    // A look receives no descriptor; one that is there has no room beside the identity.
+    const ssize_t bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_PEEK);
+    if ((header.msg_flags & MSG_CTRUNC) != 0) {
+      return false;
+    }
+    if (bytes < 0 || CMSG_FIRSTHDR(&header) == nullptr) {
+      return true;
+    }
+    recv(socket, &first, sizeof first, MSG_DONTWAIT);
+  }
+}
+
+void CloseSlowly(Fd socket, std::vector<Fd> fds) {
+  Packet packet;
+  packet.fds = std::move(fds);
+  shutdown(socket.get(), SHUT_RDWR);
+  do {
+    for (const Fd& fd : packet.fds) {
+      const linger none{};
+      setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);  // or it is no socket
+    }
+    packet.fds.clear();
+    packet = ReceivePacket(socket.get());
+  } while (packet.outcome == Packet::Outcome::kPacket || !packet.fds.empty());
+  // Ends: what waited when the connection was shut down.
 }
 
 }  // namespace cairn::transport

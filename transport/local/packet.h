@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One packet with its file descriptors over a SOCK_SEQPACKET socket, without blocking.
+//
+// A descriptor that a peer sends may be one whose last close() blocks: a TCP socket that lingers
+// does for hours, a file of a FUSE mount for as long as its owner likes. The kernel closes those
+// that nobody has received together with the socket that they wait in.
 
 #include <cstddef>
 #include <span>
@@ -34,5 +38,15 @@ Packet ReceivePacket(int socket);
 // Sends `bytes` and, where fd is not -1, a copy of that descriptor, whole or not at all.
 // ResourceExhausted: the socket is full. Unavailable: the other side is gone.
 absl::Status SendPacket(int socket, std::span<const std::byte> bytes, int fd = -1);
+
+// From now on no packet with a descriptor comes: its sender gets EPERM. Those that have come stay.
+// A listening socket passes this on to its connections. False: the kernel cannot (before Linux
+// 6.16).
+bool RefuseDescriptors(int socket);
+// Ends the connection, both ways, and drops what waits in it. False: a descriptor waits in it, so
+// that closing the socket may block.
+[[nodiscard]] bool EndConnection(int socket);
+// Closes a socket and descriptors that came through it. May block, less likely than close() alone.
+void CloseSlowly(Fd socket, std::vector<Fd> fds);
 
 }  // namespace cairn::transport

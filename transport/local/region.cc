@@ -70,7 +70,7 @@ bool RegionBudget::Take(uint64_t bytes) {
   return true;
 }
 
-absl::StatusOr<Region> Region::Map(Fd memfd, uint64_t bytes_max, RegionBudget& budget) {
+absl::StatusOr<Region> Region::Map(const Fd& memfd, uint64_t bytes_max, RegionBudget& budget) {
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, SealedBytes(memfd.get()));
   if (bytes == 0 || bytes > bytes_max) {
     return absl::InvalidArgumentError(

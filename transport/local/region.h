@@ -38,15 +38,15 @@ class RegionBudget {
   std::atomic<uint64_t> used_{0};
 };
 
-// Thread-safety: Owned by the lane thread. Move-only; unmaps and gives its budget back when
+// Thread-safety: Thread-compatible. Move-only; unmaps and gives its budget back when
 // destroyed.
 class Region {
  public:
   Region() = default;  // no memory at all
-  // Maps `memfd` and seals it; the descriptor is closed in any case. InvalidArgument says which
+  // Maps `memfd` and seals it; which is borrowed for the call. InvalidArgument says which
   // demand it does not meet; ResourceExhausted: the budget is used up, or there is no address
-  // space.
-  static absl::StatusOr<Region> Map(Fd memfd, uint64_t bytes_max, RegionBudget& budget);
+  // space. May block where another process writes to the memfd.
+  static absl::StatusOr<Region> Map(const Fd& memfd, uint64_t bytes_max, RegionBudget& budget);
   // The whole of this process: places are addresses. For transport/memory.
   static Region WholeProcess();
 

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "transport/local/packet.h"
 
 namespace cairn::transport {
 namespace {
@@ -209,6 +210,9 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type,
   if (!made.socket_.is_valid() || fchmod(made.get(), mode) != 0 ||
       bind(made.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return ErrnoStatus("cannot bind", path);
+  }
+  if (type == SOCK_STREAM) {
+    RefuseDescriptors(made.get());  // its bytes come without; whoever reads them asks for none
   }
   made.file_.Reset(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const std::string file = absl::StrCat("/proc/self/fd/", made.file_.get());

@@ -30,7 +30,7 @@ class InProcessServer final : public MemoryServer {
     }
     Fd client(ends[0]);
     if (!lanes_.AddPeer(Fd(ends[1]), Region::WholeProcess())) {
-      return absl::ResourceExhaustedError("no more connections are taken");
+      return absl::UnavailableError("the server is stopping");
     }
     CAIRN_ASSIGN_OR_RETURN(
         std::unique_ptr<LocalConnection> connection,

@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/conformance/transport/local_hostile.h"
+#include "transport/local/greeter.h"
 #include "transport/local/lane.h"
 
 namespace cairn::transport {
@@ -107,23 +108,38 @@ TEST_F(LocalGreedyTest, RequestsThatAreNeverAnsweredAreLimited) {
   ExpectUnharmed();
 }
 
-TEST_F(LocalGreedyTest, AFloodOfSilentConnectionsPasses) {
+TEST_F(LocalGreedyTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   StartServer({.lanes = 2, .peers_max = 32});
   {
     std::vector<Fd> flood;
-    for (int i = 0; i < 400; ++i) {
+    for (size_t i = 0; i < 2 * Greeter::kNewcomersMax; ++i) {
       flood.push_back(Raw());
     }
-    EXPECT_LE(Metric("cairn_transport_peers"), 32);
-    const std::vector<std::byte> bytes = Pattern(1000, 1);  // who is in works on
-    Call put;
-    put.payload = bytes;
-    EXPECT_EQ(Exchange(*good_, put, PutFrame(1, KeyOf(1), bytes)), absl::OkStatus());
-    // They are put out without having said a word.
-    EXPECT_TRUE(WaitFor([&] { return Metric("cairn_transport_peers") == 1; }, absl::Seconds(9)));
+    EXPECT_EQ(Metric("cairn_transport_peers"), 1) << "they take no place of a client's";
+    ExpectOthersServed();
     EXPECT_NE(Connect(), nullptr);
+    EXPECT_TRUE(WaitFor([&] { return Dropped("gave_way") >= Greeter::kNewcomersMax; }));
+    EXPECT_LE(Metric("cairn_transport_newcomers"), Greeter::kNewcomersMax);
+    EXPECT_TRUE(absl::IsUnavailable(Answer(flood.front()))) << "the oldest has gone";
+    // The others are put out without having said a word.
+    EXPECT_TRUE(
+        WaitFor([&] { return Metric("cairn_transport_newcomers") == 0; }, absl::Seconds(30)));
+    EXPECT_EQ(Dropped("late") + Dropped("gave_way"), 2 * Greeter::kNewcomersMax);
   }
   ExpectUnharmed();
+}
+
+TEST_F(LocalGreedyTest, TooManyConnectionsAreToldSo) {
+  StartServer({.peers_max = 2});
+  const auto second = Connect();
+  const auto region = *ClientRegion::Make(kRegionBytes);
+  {
+    const Fd third = Raw();
+    ASSERT_TRUE(SendPacket(third.get(), HelloMessage().bytes(), region->memfd()).ok());
+    EXPECT_EQ(Answer(third).code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(Answer(third).code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(Dropped("too_many"), 1);
 }
 
 TEST_F(LocalGreedyTest, WithoutDescriptorsConnectionsWait) {

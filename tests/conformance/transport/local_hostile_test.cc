@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
 #include "tests/conformance/transport/local_hostile.h"
+#include "tests/support/lingering_socket.h"
 #include "tests/support/random.h"
 
 namespace cairn::transport {
@@ -102,8 +104,8 @@ TEST_F(LocalHostileTest, TheWrongDescriptors) {
   ExpectUnharmed();
 }
 
-// As many copies of `fd` as `count` in one packet.
-void SendManyFds(const Fd& socket, std::span<const std::byte> bytes, int fd, size_t count) {
+// As many copies of `fd` as `count` in one packet. False: the kernel refuses them.
+bool SendManyFds(const Fd& socket, std::span<const std::byte> bytes, int fd, size_t count) {
   std::vector<int> copies(count, fd);
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   std::vector<std::byte> control(CMSG_SPACE(count * sizeof(int)));
@@ -117,7 +119,9 @@ void SendManyFds(const Fd& socket, std::span<const std::byte> bytes, int fd, siz
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(rights), copies.data(), count * sizeof(int));
-  CAIRN_CHECK(sendmsg(socket.get(), &header, MSG_NOSIGNAL) > 0);
+  const bool is_sent = sendmsg(socket.get(), &header, MSG_NOSIGNAL) > 0;
+  CAIRN_CHECK(is_sent || errno == EPERM);
+  return is_sent;
 }
 
 TEST_F(LocalHostileTest, TooManyDescriptorsAreClosed) {
@@ -125,13 +129,13 @@ TEST_F(LocalHostileTest, TooManyDescriptorsAreClosed) {
   const auto region = *ClientRegion::Make(kRegionBytes);
   for (const size_t count : {2, 3, 250, 253}) {
     const Fd socket = Raw();
-    SendManyFds(socket, HelloMessage().bytes(), region->memfd(), count);
+    CAIRN_CHECK(SendManyFds(socket, HelloMessage().bytes(), region->memfd(), count));
     EXPECT_FALSE(Answer(socket).ok()) << count;
   }
   // And after the hello, where none is due.
   const Fd socket = RawOpen(*region);
   const MessageBytes get = Serialize({}, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
-  SendManyFds(socket, get.bytes(), region->memfd(), 100);
+  if (!SendManyFds(socket, get.bytes(), region->memfd(), 100)) shutdown(socket.get(), SHUT_RDWR);
   EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
   fds_ += 2;  // `region` and `socket` are still open here
   ExpectUnharmed();
@@ -195,6 +199,64 @@ TEST_F(LocalHostileTest, PlacesOutsideTheRegion) {
   EXPECT_GT(refused, 100);
   // Nothing but the hellos was answered.
   EXPECT_EQ(daemon_.transfers_begun.load() - over_before, refused);
+  ExpectUnharmed();
+}
+
+// Sends `bytes` with a descriptor whose close() takes a minute.
+LingeringSocket SendSlow(const Fd& socket, std::span<const std::byte> bytes) {
+  LingeringSocket lingering = MakeLingeringSocket(60);
+  lingering.LetGo(SendPacket(socket.get(), bytes, lingering.socket.get()).ok());
+  return lingering;
+}
+
+// To close what a stranger sends may take as long as the stranger likes. Nobody waits for it: not
+// who has a connection, nor who wants one, nor who stops the server.
+TEST_F(LocalHostileTest, DescriptorsThatAreSlowToCloseHoldNobodyUp) {
+  constexpr absl::Duration kSoon = absl::Seconds(10);
+  StartServer({.lanes = 1});
+  const MessageBytes hello = HelloMessage();
+  std::vector<LingeringSocket> sent;
+  const absl::Time begun = MonotonicNow();
+  for (int i = 0; i < 20; ++i) {
+    const Fd socket = Raw();
+    sent.push_back(SendSlow(socket, i % 2 == 0 ? hello.bytes() : hello.bytes().first(10)));
+    for (int more = 0; more < 3; ++more) sent.push_back(SendSlow(socket, hello.bytes()));
+  }
+  EXPECT_NE(Connect(), nullptr);
+  ExpectOthersServed();
+  EXPECT_LT(MonotonicNow() - begun, kSoon);
+  const Fd late = Raw();
+  sent.push_back(SendSlow(late, hello.bytes()));  // perhaps never accepted
+  const absl::Time stopped = MonotonicNow();
+  server_->Stop();
+  EXPECT_LT(MonotonicNow() - stopped, kSoon);
+}
+
+// As SO_PASSRIGHTS is where the kernel has none of it.
+void LetAllSocketsTakeDescriptors() {
+  constexpr int kPassRights = 83, kFdsLookedAt = 1024;
+  const int on = 1;
+  for (int fd = 0; fd < kFdsLookedAt; ++fd) setsockopt(fd, SOL_SOCKET, kPassRights, &on, sizeof on);
+}
+
+// A kernel before Linux 6.16 lets them come at any time.
+TEST_F(LocalHostileTest, OnAnOlderKernelALaneClosesNoDescriptors) {
+  constexpr absl::Duration kSoon = absl::Seconds(10);
+  StartServer({.lanes = 1});
+  const MessageBytes get = Serialize({}, proto::Serialize(GetFrame(1, KeyOf(1), 0)));
+  std::vector<LingeringSocket> sent;
+  const absl::Time begun = MonotonicNow();
+  for (int i = 0; i < 4; ++i) {
+    const auto region = *ClientRegion::Make(kRegionBytes);
+    const Fd socket = RawOpen(*region);
+    LetAllSocketsTakeDescriptors();
+    for (int more = 0; more < 3; ++more) sent.push_back(SendSlow(socket, get.bytes()));
+    EXPECT_EQ(Answer(socket).code(), absl::StatusCode::kUnavailable);
+  }
+  ExpectOthersServed();
+  EXPECT_EQ(Metric("cairn_transport_peers_broken_total"), 4);
+  EXPECT_LT(MonotonicNow() - begun, kSoon);
+  sent.clear();
   ExpectUnharmed();
 }
 

@@ -28,9 +28,10 @@ Fd Memfd(uint64_t bytes, int seals, unsigned flags = MFD_ALLOW_SEALING) {
   return fd;
 }
 
-absl::StatusCode MapCode(Fd fd, uint64_t bytes_max = 1 << 20, uint64_t budget_bytes = 1 << 20) {
+absl::StatusCode MapCode(const Fd& fd, uint64_t bytes_max = 1 << 20,
+                         uint64_t budget_bytes = 1 << 20) {
   RegionBudget budget(budget_bytes);
-  const absl::StatusCode code = Region::Map(std::move(fd), bytes_max, budget).status().code();
+  const absl::StatusCode code = Region::Map(fd, bytes_max, budget).status().code();
   EXPECT_EQ(budget.used_bytes(), 0u);  // nothing is kept, mapped or not
   return code;
 }
@@ -42,7 +43,7 @@ TEST(Region, TakesASealedMemfdAndSharesItsBytes) {
   const int kept = dup(memfd.get());
   RegionBudget budget(kRegionBytes);
   {
-    auto region = Region::Map(std::move(memfd), kRegionBytes, budget);
+    auto region = Region::Map(memfd, kRegionBytes, budget);
     ASSERT_TRUE(region.ok()) << region.status();
     EXPECT_EQ(region->bytes(), kRegionBytes);
     EXPECT_EQ(budget.used_bytes(), kRegionBytes);
@@ -136,7 +137,7 @@ TEST(Region, NobodyPunchesAHoleIntoWhatItMapped) {
       mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE, MAP_SHARED, kept.get(), 0));
   ASSERT_NE(theirs, MAP_FAILED);
   RegionBudget budget(kRegionBytes);
-  const auto region = Region::Map(std::move(memfd), kRegionBytes, budget);
+  const auto region = Region::Map(memfd, kRegionBytes, budget);
   ASSERT_TRUE(region.ok()) << region.status();
   EXPECT_NE(fallocate(kept.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
   EXPECT_NE(madvise(theirs, kRegionBytes, MADV_REMOVE), 0);
