@@ -51,8 +51,12 @@ inline constexpr uint64_t kControlBytesMax = 192_MiB;
 inline constexpr uint32_t kCallGraceMs = 250;
 inline constexpr size_t kCallsMax = 4096;  // that hold something
 inline constexpr int kCallsPerConnectionMax = 128;
-inline constexpr size_t kControlConnectionsMax = 1280;
-inline constexpr size_t kAdminConnectionsMax = 64;  // beside those, at a listener of their own
+// Connections that have sent nothing, and those without a session, beside those that have one: for
+// a newer one the oldest goes, of the user or host that has most. Those of the data plane without a
+// hello are bounded by transport/local/greeter.h.
+inline constexpr size_t kSilentConnectionsMax = 256;
+inline constexpr size_t kSessionlessConnectionsMax = 256;
+inline constexpr size_t kAdminConnectionsMax = 64;  // of either, at a listener of their own
 inline constexpr int kReflectionThreadsMax = 8;     // each serves one stream of reflection
 
 // --- Match, leases, waiters
@@ -300,7 +304,6 @@ static_assert(kSideObjectBytesMax <= kSideObjectsBytesMax / 2, "a tenant alone c
 static_assert(kSideObjectBytesMax <= kUploadBytesPerTenantMax);
 static_assert(kSideObjectPartBytesMax + 4_KiB <= kControlMessageBytesMax);
 static_assert(kKeysPerCallMax * 34 + 64_KiB <= kControlMessageBytesMax, "one Match fits");
-static_assert(kControlConnectionsMax > kSessionsMax, "operators get in beside all sessions");
 static_assert(kWaitersPerSessionMax < kCallsPerConnectionMax, "a client whose calls wait can ask");
 static_assert(kDataDeadlineMs <= kDeadlineMsMax);
 static_assert(kGpuCodecBytesMin < kGpuBytesMin);

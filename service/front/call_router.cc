@@ -24,8 +24,9 @@ grpc::ServerGenericBidiReactor* CallRouter::CreateReactor(
 }
 
 ControlCall* CallRouter::StartCall(grpc::GenericCallbackServerContext* context) {
-  const ControlListener::Peer peer = identify_(context->peer());
-  const CallPlace place{*context, budget_, peer.identity, slow_, peer.is_operator};
+  const ControlConnections::Peer peer = connections_.PeerOf(context->peer());
+  const CallPlace place{*context,         budget_,       peer.identity, slow_,
+                        peer.is_operator, &connections_, peer.number};
   if (const auto probe = probes_.find(context->method()); probe != probes_.end()) {
     return probe->second(place);
   }

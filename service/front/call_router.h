@@ -17,19 +17,18 @@
 #include "absl/time/time.h"
 #include "service/front/call_budget.h"
 #include "service/front/control_call.h"
-#include "service/front/control_listener.h"
+#include "service/front/control_connections.h"
 
 namespace cairn {
 
 class CallRouter final : public grpc::CallbackGenericService {
  public:
-  // Who is behind a gRPC peer.
-  using Identify = std::function<ControlListener::Peer(std::string_view peer)>;
-  // `operators_at` is where operators come in, for those who ask elsewhere.
-  // A call that takes longer than `slow` is logged.
-  CallRouter(CallBudget& budget, Identify identify, std::string operators_at, absl::Duration slow)
+  // `operators_at` is where operators come in, for those who ask elsewhere. A call that takes
+  // longer than `slow` is logged.
+  CallRouter(CallBudget& budget, ControlConnections& connections, std::string operators_at,
+             absl::Duration slow)
       : budget_(budget),
-        identify_(std::move(identify)),
+        connections_(connections),
         operators_at_(std::move(operators_at)),
         slow_(slow) {}
 
@@ -67,7 +66,7 @@ class CallRouter final : public grpc::CallbackGenericService {
   ControlCall* StartCall(grpc::GenericCallbackServerContext* context);
 
   CallBudget& budget_;
-  const Identify identify_;
+  ControlConnections& connections_;
   const std::string operators_at_;
   const absl::Duration slow_;
   absl::flat_hash_map<std::string, Start> probes_;

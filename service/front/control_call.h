@@ -23,6 +23,7 @@
 #include "base/peer_identity.h"
 #include "service/front/call_budget.h"
 #include "service/front/call_metrics.h"
+#include "service/front/control_connections.h"
 #include "service/front/request_bound.h"
 #include "service/limits.h"
 
@@ -38,6 +39,8 @@ struct CallPlace {
   std::optional<PeerIdentity> identity;
   absl::Duration slow = absl::InfiniteDuration();  // a call that takes longer is logged
   bool is_operator = false;
+  ControlConnections* connections = nullptr;
+  uint64_t connection = 0;  // its number there
 
   // Of one that goes on for as long as its client likes.
   CallPlace ForStream() const {

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/front/control_listener.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "service/limits.h"
+#include "transport/local/packet.h"
 
 namespace cairn {
 namespace {
@@ -32,7 +30,10 @@ namespace {
 constexpr mode_t kModeOfAll = 0660, kModeOfOurs = 0600;
 constexpr int kBackoffMs = 10;
 constexpr int kAcceptedPerTurnMax = 64;
-constexpr absl::Duration kSweepPause = absl::Milliseconds(100);
+constexpr int kEventsMax = 64;
+// Tags of events: the wake-up, then the doors, then connections.
+constexpr uint64_t kWakeTag = 0, kFirstDoorTag = 1, kFirstNumber = 16;
+constexpr absl::Duration kSilentTime = absl::Seconds(10);
 constexpr absl::Duration kProbeTime = absl::Milliseconds(500);
 constexpr absl::Duration kProbeHolds = absl::Seconds(1);
 // What a client of HTTP/2 begins with: the preface and an empty SETTINGS frame.
@@ -47,7 +48,29 @@ bool Await(int socket, short events, absl::Time deadline) {
   return ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(wait_ms, 0))) > 0;
 }
 
+// In place of the events asked for before.
+void Watch(int epoll, int fd, uint64_t tag, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) {
+    CAIRN_CHECK(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll takes no more sockets");
+  }
+}
+
+void Wake(const Fd& event) {
+  const uint64_t one = 1;
+  CAIRN_CHECK(::write(event.get(), &one, sizeof one) == sizeof one);
+}
+
 }  // namespace
+
+ControlListener::ControlListener()
+    : connections_({.count_max = limits::kSessionlessConnectionsMax,
+                    .operators_max = limits::kAdminConnectionsMax}),
+      numbers_(kFirstNumber),
+      silent_all_(limits::kSilentConnectionsMax),
+      silent_operators_(limits::kAdminConnectionsMax) {}
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
     const ControlAddress& control, const std::optional<ControlAddress>& admin) {
@@ -60,7 +83,10 @@ absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Bind(
         Annotate(listener->Open(*admin, /*is_admin=*/true, kModeOfOurs), "admin"));
   }
   listener->wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!listener->wake_.is_valid()) return absl::UnavailableError("no eventfd");
+  listener->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!listener->wake_.is_valid() || !listener->epoll_.is_valid()) {
+    return absl::UnavailableError("control: no descriptor is left");
+  }
   return listener;
 }
 
@@ -71,6 +97,13 @@ absl::Status ControlListener::Open(const ControlAddress& address, bool is_admin,
   if (address.is_unix()) {
     CAIRN_ASSIGN_OR_RETURN(transport::SocketFile file,
                            transport::SocketFile::Listen(address.path, SOCK_STREAM, mode));
+    if (!transport::RefuseDescriptors(file.get())) {
+      LogWarn(
+          "control",
+          "this kernel cannot refuse descriptors that clients send (Linux 6.16 can): whoever may "
+          "open the socket can hold up the control plane with them",
+          {{"socket", address.path}});
+    }
     door.file.emplace(std::move(file));
     door.acceptor.emplace(Acceptor::Borrow(door.file->get()));
   } else {
@@ -87,15 +120,15 @@ void ControlListener::AddTo(Doors& doors) {
     doors.Add(&door == &doors_.front() ? "control" : "admin",
               [this, &door]() -> absl::StatusOr<bool> {
                 CAIRN_ASSIGN_OR_RETURN(const bool is_made_again, door.file->Keep());
-                if (is_made_again) Wake();  // it polls the old one
-                return is_made_again;
+                if (!is_made_again) return false;
+                {
+                  const MutexLock lock(mutex_);
+                  is_unwatched_ = true;
+                }
+                Wake(wake_);  // it waits for the old one
+                return true;
               });
   }
-}
-
-void ControlListener::Wake() const {
-  const uint64_t one = 1;
-  CAIRN_CHECK(::write(wake_.get(), &one, sizeof one) == sizeof one);
 }
 
 void ControlListener::Start(std::function<void(Fd socket)> take) {
@@ -105,36 +138,80 @@ void ControlListener::Start(std::function<void(Fd socket)> take) {
 
 void ControlListener::Stop() {
   if (!thread_.joinable()) return;
-  is_stopping_.store(true);
-  Wake();
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  Wake(wake_);
   thread_.join();
+  silent_.clear();
   for (Door& door : doors_) {
     door.acceptor.reset();
     door.file.reset();
   }
 }
 
+void ControlListener::WatchDoors(bool accepts) {
+  for (size_t i = 0; i < doors_.size(); ++i) {
+    Watch(epoll_.get(), doors_[i].acceptor->get(), kFirstDoorTag + i,
+          accepts ? uint32_t{EPOLLIN} : 0);
+  }
+  accepts_again_ =
+      accepts ? absl::InfiniteFuture() : MonotonicNow() + absl::Milliseconds(kBackoffMs);
+}
+
+int ControlListener::WaitMs() const {
+  absl::Time until = accepts_again_;
+  if (!silent_.empty()) until = std::min(until, silent_.begin()->second.deadline);
+  const absl::Duration wait = std::min(until - MonotonicNow(), absl::Seconds(60));
+  return static_cast<int>(std::max<int64_t>(absl::ToInt64Milliseconds(wait) + 1, 0));
+}
+
 void ControlListener::Run() {
   ::pthread_setname_np(::pthread_self(), "control");
-  bool waits = false;
-  while (true) {  // ends: Stop()
-    std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
-    for (const Door& door : doors_) {
-      if (!waits) polled.push_back({door.acceptor->get(), POLLIN, 0});
+  Watch(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
+  WatchDoors(true);
+  while (true) {  // ends: Stop() wakes it
+    std::array<epoll_event, kEventsMax> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsMax, WaitMs());
+    CAIRN_CHECK(count >= 0 || errno == EINTR);
+    std::array<bool, kFirstNumber> is_called{};
+    // Those that have spoken first: they are not silent when a newer one needs a place.
+    for (int i = 0; i < count; ++i) {
+      const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
+      if (tag < kFirstNumber) {
+        is_called[tag] = true;
+      } else if (silent_.contains(tag)) {
+        Pass(tag);
+      } else if ((events[static_cast<size_t>(i)].events & EPOLLHUP) != 0) {
+        connections_.Remove(tag);
+      }
     }
-    const int ready = ::poll(polled.data(), polled.size(), waits ? kBackoffMs : -1);
-    if (ready < 0 && errno != EINTR) {
-      LogError("control", "poll failed", {{"errno", errno}});
-      return;
+    if (is_called[kWakeTag] && !TakeNews()) return;
+    ExpireSilent();
+    if (MonotonicNow() >= accepts_again_) WatchDoors(true);
+    bool goes_on = true;
+    for (size_t i = 0; i < doors_.size(); ++i) {
+      if (is_called[kFirstDoorTag + i]) goes_on = AcceptAll(doors_[i]) && goes_on;
     }
-    if (is_stopping_.load()) return;
-    if (ready > 0 && polled[0].revents != 0) {
-      uint64_t count = 0;
-      if (::read(wake_.get(), &count, sizeof count) < 0) continue;  // somebody wakes it again
-    }
-    waits = false;
-    for (Door& door : doors_) waits = AcceptAll(door) || waits;
+    if (!goes_on) WatchDoors(false);
   }
+}
+
+bool ControlListener::TakeNews() {
+  uint64_t calls = 0;
+  [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &calls, sizeof calls);
+  std::vector<Fd> probes;
+  bool is_unwatched = false;
+  {
+    const MutexLock lock(mutex_);
+    if (is_stopping_) return false;
+    probes.swap(probes_);
+    is_unwatched = std::exchange(is_unwatched_, false);
+  }
+  if (is_unwatched) WatchDoors(true);
+  for (Fd& probe : probes) take_(std::move(probe));
+  return true;
 }
 
 bool ControlListener::AcceptAll(Door& door) {
@@ -149,61 +226,59 @@ bool ControlListener::AcceptAll(Door& door) {
       case Acceptor::Outcome::kTurnedAway:
       case Acceptor::Outcome::kStuck:
         out_of_files_.Add();
-        return true;
-      case Acceptor::Outcome::kNone:
         return false;
+      case Acceptor::Outcome::kNone:
+        return true;
     }
   }
-  return false;
+  return true;
 }
 
 void ControlListener::TakeIn(const Door& door, Fd socket) {
-  struct stat facts {};
-  if (::fstat(socket.get(), &facts) != 0) return;
-  const Connection connection{
-      .inode = facts.st_ino,
-      .peer = {.identity = PeerIdentityOf(socket.get()), .is_operator = door.is_admin}};
-  // Whoever fills the control address does not keep operators out.
-  const size_t reserve = &door != &doors_.front() ? limits::kAdminConnectionsMax : 0;
   if (!door.address.is_unix()) {
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  {
-    const MutexLock lock(mutex_);
-    connections_.erase(socket.get());  // of an earlier connection
-    if (!HasRoom(limits::kControlConnectionsMax + reserve)) {
-      refused_.Add();
-      return;
-    }
-    connections_.emplace(socket.get(), connection);
-  }
   accepted_.Add();
+  const uint64_t number = numbers_++;
+  const std::optional<uint64_t> goes = SilentOf(door).Add(number, PartyOf(socket.get()));
+  // Once: what it has sent already, or sends.
+  Watch(epoll_.get(), socket.get(), number, EPOLLIN | EPOLLONESHOT);
+  silent_.emplace(
+      number,
+      Silent{.socket = std::move(socket), .door = &door, .deadline = MonotonicNow() + kSilentTime});
+  if (!goes.has_value()) return;
+  if (Await(silent_.at(*goes).socket.get(), POLLIN, absl::InfinitePast())) {
+    Pass(*goes);  // it has spoken since it was looked at last
+  } else {
+    gave_way_.Add();
+    silent_.erase(*goes);
+  }
+}
+
+void ControlListener::Pass(uint64_t number) {
+  auto node = silent_.extract(number);
+  Fd socket = std::move(node.mapped().socket);
+  const Door& door = *node.mapped().door;
+  SilentOf(door).Remove(number);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  Fd ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!ours.is_valid()) return out_of_files_.Add();
+  Watch(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
+  connections_.Add(
+      socket.get(), std::move(ours),
+      {.identity = PeerIdentityOf(socket.get()), .is_operator = door.is_admin, .number = number},
+      IsApart(door));
   take_(std::move(socket));
 }
 
-bool ControlListener::HasRoom(size_t connections_max) {
-  if (connections_.size() < connections_max) return true;
+void ControlListener::ExpireSilent() {
   const absl::Time now = MonotonicNow();
-  if (now < swept_ + kSweepPause) return false;
-  swept_ = now;
-  absl::erase_if(connections_, [](const auto& entry) {
-    struct stat facts {};
-    return ::fstat(entry.first, &facts) != 0 || !S_ISSOCK(facts.st_mode) ||
-           facts.st_ino != entry.second.inode;
-  });
-  return connections_.size() < connections_max;
-}
-
-ControlListener::Peer ControlListener::PeerOf(std::string_view peer) const {
-  constexpr std::string_view kPrefix = "fd:";
-  int fd = 0;
-  if (!peer.starts_with(kPrefix) || !absl::SimpleAtoi(ToAbsl(peer.substr(kPrefix.size())), &fd)) {
-    return {};
+  while (!silent_.empty() && silent_.begin()->second.deadline <= now) {  // ends: takes one out
+    late_.Add();
+    SilentOf(*silent_.begin()->second.door).Remove(silent_.begin()->first);
+    silent_.erase(silent_.begin());
   }
-  const MutexLock lock(mutex_);
-  const auto found = connections_.find(fd);
-  return found == connections_.end() ? Peer() : found->second.peer;
 }
 
 absl::Status ControlListener::Probe() {
@@ -211,31 +286,28 @@ absl::Status ControlListener::Probe() {
     const MutexLock lock(mutex_);
     if (MonotonicNow() < probed_until_) return probed_;
   }
-  absl::Status probed = Connect();
+  absl::Status probed = Ask();
   const MutexLock lock(mutex_);
   probed_ = probed;
   probed_until_ = MonotonicNow() + kProbeHolds;
   return probed;
 }
 
-absl::Status ControlListener::Connect() const {
+absl::Status ControlListener::Ask() {
   const absl::Time deadline = MonotonicNow() + kProbeTime;
   const auto failure = [](absl::string_view what) {
     return absl::UnavailableError(absl::StrCat("the control port ", what));
   };
-  sockaddr_storage address{};
-  socklen_t bytes = sizeof address;
-  if (::getsockname(doors_.front().acceptor->get(), reinterpret_cast<sockaddr*>(&address),
-                    &bytes) != 0) {
-    return failure("is closed");
+  int ends[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    return failure("cannot be tried: no descriptor is left");
   }
-  const Fd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket.is_valid()) return failure("cannot be tried: no descriptor is left");
-  // To an address of all interfaces, Linux connects over the loopback.
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 &&
-      (errno != EINPROGRESS || !Await(socket.get(), POLLOUT, deadline))) {
-    return failure("takes no connection");
+  const Fd socket(ends[0]);
+  {
+    const MutexLock lock(mutex_);
+    probes_.emplace_back(ends[1]);
   }
+  Wake(wake_);
   if (::send(socket.get(), kPreface.data(), kPreface.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(kPreface.size())) {
     return failure("takes no connection");
@@ -254,15 +326,18 @@ absl::Status ControlListener::Connect() const {
 void ControlListener::Report(MetricSink& sink) const {
   constexpr std::string_view kName = "cairn_control_connections_total";
   constexpr std::string_view kHelp =
-      "Connections to the control port: accepted, refused because there were too many, or turned "
-      "away because the process was out of descriptors.";
+      "Connections to the control port: accepted; of those, ended in favour of newer ones, or for "
+      "want of a first byte; turned away because the process was out of descriptors.";
   const auto add = [&](std::string_view outcome, const Counter& counter) {
     const MetricLabel label{"outcome", outcome};
     sink.AddCounter(kName, kHelp, MetricLabels(&label, 1), counter.Value());
   };
   add("accepted", accepted_);
-  add("refused", refused_);
+  add("gave_way_silent", gave_way_);
+  add("silent", late_);
   add("out_of_files", out_of_files_);
+  const MetricLabel without_session{"outcome", "gave_way_without_session"};
+  sink.AddCounter(kName, kHelp, MetricLabels(&without_session, 1), connections_.ended_count());
 }
 
 }  // namespace cairn

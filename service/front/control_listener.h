@@ -4,16 +4,17 @@
 // and the thread that accepts them. gRPC's own listener stops for good once it has failed to
 // accept, and does not say who its peers are.
 //
-// A connection is known by its descriptor. gRPC keeps that open until the last call of the
-// connection is over, so the number names one connection for as long as anybody can ask; a test
-// holds gRPC to it.
+// A connection goes to gRPC with the first byte that it sends. Until then it is silent, and costs a
+// descriptor; of too many silent ones, the oldest of the party that has most goes
+// (base/newcomers.h). So it is with those that gRPC has and that have no session
+// (ControlConnections).
 //
 // Thread-safety: Thread-safe. The thread is named "control".
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,16 +22,16 @@
 #include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/metric.h"
 #include "base/mutex.h"
-#include "base/peer_identity.h"
+#include "base/newcomers.h"
 #include "service/config_value.h"
 #include "service/front/acceptor.h"
+#include "service/front/control_connections.h"
 #include "service/front/doors.h"
 #include "transport/local/socket_file.h"
 
@@ -58,51 +59,62 @@ class ControlListener {
   // Accepts no more, and closes what waits. Idempotent.
   void Stop();
 
-  struct Peer {
-    std::optional<PeerIdentity> identity;  // none: a TCP connection, or no such peer
-    bool is_operator = false;
-  };
-  // Who is behind a call whose gRPC peer is `peer`.
-  Peer PeerOf(std::string_view peer) const;
-  // Connects as a client does. OK: the server behind it answers in HTTP/2. An answer holds for a
-  // second.
+  ControlConnections& connections() { return connections_; }
+  // OK: the thread runs, and the server behind it answers a new connection in HTTP/2. It asks with
+  // a connection of its own, which takes no place of a client's. An answer holds for a second.
   absl::Status Probe();
   void Report(MetricSink& sink) const;
 
  private:
-  struct Connection {
-    ino_t inode = 0;  // tells it from a later user of the descriptor
-    Peer peer;
-  };
   struct Door {
     ControlAddress address;
     bool is_admin = false;
     std::optional<transport::SocketFile> file;
     std::optional<Acceptor> acceptor;
   };
+  struct Silent {
+    Fd socket;
+    const Door* door = nullptr;
+    absl::Time deadline;
+  };
 
-  ControlListener() = default;
+  ControlListener();
   void Run();
-  void Wake() const;
   absl::Status Open(const ControlAddress& address, bool is_admin, mode_t mode);
-  // Whether to wait a moment before the next.
+  void WatchDoors(bool accepts);
+  int WaitMs() const;
+  // Hands probes to gRPC, and watches doors that were made again. False: it is to stop.
+  bool TakeNews();
+  // False: out of descriptors, so wait a moment before the next.
   bool AcceptAll(Door& door);
+  // Takes an accepted connection, which is silent so far.
   void TakeIn(const Door& door, Fd socket);
-  // For one more beside `connections_max`.
-  bool HasRoom(size_t connections_max) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Connect() const;
+  // It has spoken: gRPC has it from now on.
+  void Pass(uint64_t number);
+  void ExpireSilent();
+  // Operators who have a door of their own share no limit with others.
+  bool IsApart(const Door& door) const { return &door != &doors_.front(); }
+  Newcomers& SilentOf(const Door& door) { return IsApart(door) ? silent_operators_ : silent_all_; }
+  absl::Status Ask();
 
   std::vector<Door> doors_;  // the first of everybody, the last of operators
   std::function<void(Fd socket)> take_;
-  Fd wake_;
-  std::atomic<bool> is_stopping_{false};
+  Fd wake_, epoll_;
+  ControlConnections connections_;
+
+  // Of the thread.
+  uint64_t numbers_ = 0;               // of connections, and tags of events
+  std::map<uint64_t, Silent> silent_;  // by number, so by age
+  Newcomers silent_all_, silent_operators_;
+  absl::Time accepts_again_ = absl::InfinitePast();  // out of descriptors until then
+
   mutable Mutex mutex_;
-  // By descriptor: those open, and some that have gone.
-  absl::flat_hash_map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);
-  absl::Time swept_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_unwatched_ ABSL_GUARDED_BY(mutex_) = false;  // a door was made again
+  std::vector<Fd> probes_ ABSL_GUARDED_BY(mutex_);     // for gRPC
   absl::Status probed_ ABSL_GUARDED_BY(mutex_);
   absl::Time probed_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  Counter accepted_, refused_, out_of_files_;
+  Counter accepted_, gave_way_, late_, out_of_files_;
   std::thread thread_;
 };
 

@@ -96,11 +96,10 @@ ControlServer::ControlServer(std::unique_ptr<ControlListener> listener, absl::Du
                .grace = absl::Milliseconds(limits::kCallGraceMs),
                .time_max = absl::Milliseconds(limits::kDeadlineMsMax)},
               RealClock::Get()),
-      router_(
-          budget_, [this](std::string_view peer) { return listener_->PeerOf(peer); },
-          admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
-                                   : "at " + admin_address(),
-          slow),
+      router_(budget_, listener_->connections(),
+              admin_address() == "off" ? "nowhere: the daemon runs with --admin off"
+                                       : "at " + admin_address(),
+              slow),
       names_(Names()) {}
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(

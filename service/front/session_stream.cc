@@ -23,7 +23,9 @@ class SessionStream final : public PacedStream {
       : PacedStream(place, absl::UnavailableError("the session has ended")),
         terms_(terms),
         sessions_(sessions),
-        index_(index) {}
+        index_(index),
+        connections_(*place.connections),
+        connection_(place.connection) {}
 
  private:
   absl::StatusOr<Message> Begin() override {
@@ -39,6 +41,7 @@ class SessionStream final : public PacedStream {
     for (const std::string& address : terms_.data_addresses) event.add_data_addresses(address);
     event.set_daemon_version(terms_.daemon_version);
     event.set_payload_bytes_max(terms_.payload_bytes_max);
+    connections_.BeginSession(connection_);
     const MutexLock lock(mutex_);
     id_ = opened.id;
     return &event_;
@@ -65,6 +68,7 @@ class SessionStream final : public PacedStream {
     TakeOver(this);
     if (id_ != 0) {
       sessions_.End(id_);
+      connections_.EndSession(connection_);
       LogDebug("session", "ended", {{"session", id_}});
     }
     PacedStream::OnDone();
@@ -73,6 +77,8 @@ class SessionStream final : public PacedStream {
   const SessionTerms& terms_;
   Sessions& sessions_;
   Prefixes& index_;
+  ControlConnections& connections_;
+  const uint64_t connection_;
   v1::SessionEvent event_;
   Mutex mutex_;
   uint64_t id_ = 0;  // of the session; 0: none. Changes under the lock, before the first event.

@@ -7,20 +7,27 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/hand_over.h"
 #include "base/mutex.h"
+#include "service/limits.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait.h"
+#include "transport/local/packet.h"
 
 namespace cairn {
 namespace {
@@ -128,6 +135,19 @@ class ControlListenerTest : public ::testing::Test {
                    absl::Milliseconds(1));
   }
 
+  Fd Connect() {
+    Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    UnixAddress().path.copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return socket;
+  }
+  static bool IsEnded(const Fd& socket) {
+    pollfd polled{socket.get(), POLLRDHUP, 0};
+    return ::poll(&polled, 1, 0) > 0;
+  }
+
   TempDir folder_;
   OpenCalls calls_;
   std::unique_ptr<ControlListener> listener_;
@@ -143,10 +163,10 @@ TEST_F(ControlListenerTest, APeerOfAUnixSocketIsKnown) {
     const Caller caller(listener_->address().ToString());
     ASSERT_TRUE(AwaitCalls(1));
     const PeerIdentity ours{.uid = ::geteuid(), .gid = ::getegid()};
-    EXPECT_EQ(listener_->PeerOf(calls_.peer(0)).identity, ours) << calls_.peer(0);
+    EXPECT_EQ(listener_->connections().PeerOf(calls_.peer(0)).identity, ours) << calls_.peer(0);
   }
-  EXPECT_EQ(listener_->PeerOf("fd:99999").identity, std::nullopt);
-  EXPECT_EQ(listener_->PeerOf("ipv4:127.0.0.1:1").identity, std::nullopt);
+  EXPECT_EQ(listener_->connections().PeerOf("fd:99999").identity, std::nullopt);
+  EXPECT_EQ(listener_->connections().PeerOf("ipv4:127.0.0.1:1").identity, std::nullopt);
   EXPECT_EQ(listener_->Probe(), absl::OkStatus());
   listener_->Stop();
   EXPECT_NE(::stat(UnixAddress().path.c_str(), &facts), 0) << "the file is removed";
@@ -158,7 +178,7 @@ TEST_F(ControlListenerTest, APeerOfTcpIsNobody) {
   const Caller caller(listener_->address().ToString());
   ASSERT_TRUE(AwaitCalls(1));
   EXPECT_TRUE(calls_.peer(0).starts_with("fd:")) << calls_.peer(0);
-  EXPECT_EQ(listener_->PeerOf(calls_.peer(0)).identity, std::nullopt);
+  EXPECT_EQ(listener_->connections().PeerOf(calls_.peer(0)).identity, std::nullopt);
 }
 
 TEST_F(ControlListenerTest, OperatorsAreThoseWhoComeInByTheirOwnSocket) {
@@ -169,11 +189,11 @@ TEST_F(ControlListenerTest, OperatorsAreThoseWhoComeInByTheirOwnSocket) {
   EXPECT_EQ(facts.st_mode & 0777, 0600u);
   const Caller anybody(listener_->address().ToString());
   ASSERT_TRUE(AwaitCalls(1));
-  EXPECT_FALSE(listener_->PeerOf(calls_.peer(0)).is_operator);
+  EXPECT_FALSE(listener_->connections().PeerOf(calls_.peer(0)).is_operator);
   const Caller one(listener_->admin_address()->ToString());
   ASSERT_TRUE(AwaitCalls(2));
-  EXPECT_TRUE(listener_->PeerOf(calls_.peer(1)).is_operator);
-  EXPECT_FALSE(listener_->PeerOf("fd:99999").is_operator);
+  EXPECT_TRUE(listener_->connections().PeerOf(calls_.peer(1)).is_operator);
+  EXPECT_FALSE(listener_->connections().PeerOf("fd:99999").is_operator);
 }
 
 TEST_F(ControlListenerTest, EverybodyIsAnOperatorWhereTheAddressIsOne) {
@@ -181,7 +201,7 @@ TEST_F(ControlListenerTest, EverybodyIsAnOperatorWhereTheAddressIsOne) {
   EXPECT_EQ(listener_->admin_address()->ToString(), listener_->address().ToString());
   const Caller anybody(listener_->address().ToString());
   ASSERT_TRUE(AwaitCalls(1));
-  EXPECT_TRUE(listener_->PeerOf(calls_.peer(0)).is_operator);
+  EXPECT_TRUE(listener_->connections().PeerOf(calls_.peer(0)).is_operator);
 }
 
 // A call's identity is looked up by its descriptor: the number must not name another connection
@@ -205,6 +225,59 @@ TEST_F(ControlListenerTest, GrpcKeepsTheDescriptorWhileACallLives) {
   struct stat now {};
   ASSERT_EQ(::fstat(fd, &now), 0) << "closed under a call";
   EXPECT_EQ(now.st_ino, opened.st_ino) << "another connection has its number";
+}
+
+// Those who say nothing cost a place only until a newer one needs it, and no place of gRPC's.
+TEST_F(ControlListenerTest, SilentConnectionsKeepNobodyOut) {
+  Start(UnixAddress());
+  std::vector<Fd> silent;
+  for (size_t i = 0; i < 2 * limits::kSilentConnectionsMax; ++i) silent.push_back(Connect());
+  const Caller caller(listener_->address().ToString());
+  EXPECT_TRUE(AwaitCalls(1));
+  EXPECT_EQ(listener_->Probe(), absl::OkStatus());
+  EXPECT_TRUE(WaitFor([&] { return IsEnded(silent.front()); }));
+  EXPECT_FALSE(IsEnded(silent.back()));
+  EXPECT_EQ(listener_->connections().count(), 1u);
+}
+
+// Those who speak HTTP/2 and open no session, likewise.
+TEST_F(ControlListenerTest, ConnectionsWithoutASessionKeepNobodyOut) {
+  Start(UnixAddress());
+  const Caller first(listener_->address().ToString());
+  ASSERT_TRUE(AwaitCalls(1));
+  const uint64_t number = listener_->connections().PeerOf(calls_.peer(0)).number;
+  listener_->connections().BeginSession(number);
+  constexpr std::string_view kPreface("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  std::vector<Fd> crowd;
+  for (size_t i = 0; i < 2 * limits::kSessionlessConnectionsMax; ++i) {
+    crowd.push_back(Connect());
+    ASSERT_EQ(::send(crowd.back().get(), kPreface.data(), kPreface.size(), MSG_NOSIGNAL), 33);
+  }
+  const Caller second(listener_->address().ToString());
+  EXPECT_TRUE(AwaitCalls(2));
+  EXPECT_EQ(listener_->Probe(), absl::OkStatus());
+  EXPECT_FALSE(calls_.is_cancelled(0)) << "it has a session";
+  // gRPC lets go of those that were ended.
+  EXPECT_TRUE(WaitFor([&] {
+    return listener_->connections().count() <= limits::kSessionlessConnectionsMax + 1;
+  }));
+  EXPECT_GE(listener_->connections().ended_count(), limits::kSessionlessConnectionsMax);
+  crowd.clear();
+  EXPECT_TRUE(WaitFor([&] { return listener_->connections().count() == 2; }));
+}
+
+TEST_F(ControlListenerTest, ASocketTakesNoDescriptors) {
+  Start(UnixAddress());
+  const Fd socket = Connect();
+  int on = 1;
+  socklen_t bytes = sizeof on;
+  constexpr int kPassRights = 83;
+  if (::getsockopt(socket.get(), SOL_SOCKET, kPassRights, &on, &bytes) != 0) {
+    GTEST_SKIP() << "the kernel has no SO_PASSRIGHTS";
+  }
+  EXPECT_EQ(transport::SendPacket(socket.get(), std::as_bytes(std::span("PRI", 3)), socket.get())
+                .code(),
+            absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
