@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cairnd. Exit codes: 0 ended as asked, 1 could not start, 2 wrong configuration, 3 ended as asked
-// without a device that does not answer, 128 + n second signal n.
+// without waiting for what holds it up (a device, a client's descriptor), 128 + n second signal n.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -28,11 +28,11 @@ void Print(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Stop() waits for all that a device was asked for: the kernel may write to its memory until then.
-// One that never answers is left to the end of the process. What was acknowledged is in the logs of
-// the ledgers by now.
+// What Stop() waits for may never end: a transfer that the kernel has of a device, or a thread that
+// closes a descriptor which a client sent. Then the process ends without it. What was acknowledged
+// is in the logs of the ledgers by now.
 void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
-  if (daemon->Devices().empty()) return daemon->Stop();
+  const bool has_devices = !daemon->Devices().empty();
   const absl::Duration limit = absl::Milliseconds(
       limits::kStopMs - (drained == Daemon::Drained::kStalled ? limits::kDrainStallMs : 0));
   {
@@ -45,6 +45,7 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
     });
     daemon->Stop();
   }
+  if (!has_devices) return;
   const EndsAnyway ends_anyway(limit, [] {});
   daemon.reset();
 }
