@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -104,8 +105,10 @@ void HttpServer::Run() {
     const int ready =
         ::poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait_ms, 0)));
     if (ready < 0 && errno != EINTR) {
+      // For want of memory, say. Probes and scrapes are answered again once there is some.
       LogError("http", "poll failed", {{"errno", errno}});
-      return;
+      absl::SleepFor(absl::Milliseconds(kBackoffMs));
+      continue;
     }
     if (ready > 0 && (polled[0].revents & POLLIN) != 0) return;
     const absl::Time now = MonotonicNow();

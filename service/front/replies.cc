@@ -15,7 +15,7 @@ namespace {
 
 // An answer that comes late still has to leave: the peer may be waiting with a deadline of its own.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
-constexpr int kSubmitTriesMax = 5000;
+constexpr int kSubmitTriesMax = 50;
 constexpr absl::Duration kSubmitPause = absl::Microseconds(200);
 constexpr size_t kKeyBytesLogged = 8;
 
@@ -124,6 +124,13 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
     absl::SleepFor(kSubmitPause);
   }
   if (status.ok()) return;
+  if (absl::IsResourceExhausted(status)) {
+    // The replies stay: with the next one the lane is asked again.
+    LogError("data", "lane takes no tasks", {{"error", status}});
+    const MutexLock lock(outbox.mutex);
+    outbox.is_scheduled = false;
+    return;
+  }
   // The server is stopping: all its peers are gone, and with them all who could be answered.
   std::vector<Outgoing> dropped;
   {
@@ -133,7 +140,6 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
     outbox.is_scheduled = false;
   }
   metrics_.in_flight.Add(-static_cast<int64_t>(dropped.size()));
-  if (!absl::IsUnavailable(status)) LogError("data", "lane takes no tasks", {{"error", status}});
 }
 
 void Replies::Drain(transport::Lane& lane) {

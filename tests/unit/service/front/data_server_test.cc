@@ -375,5 +375,48 @@ TEST_F(DataServerTest, EveryRequestIsOverInTheEnd) {
   EXPECT_EQ(Metric("cairn_data_requests_total"), 101) << "with the hello";
 }
 
+// A lane that takes no task while it is full.
+class FullLane final : public transport::Lane {
+ public:
+  int index() const override { return 0; }
+  absl::Status Submit(absl::AnyInvocable<void(transport::Lane&)> task) override {
+    if (is_full) return absl::ResourceExhaustedError("full");
+    tasks.push_back(std::move(task));
+    return absl::OkStatus();
+  }
+  void Receive(transport::Arrival, std::span<std::byte>, absl::Time,
+               transport::ReceiveDone) override {}
+  void Reply(const transport::ReplyTo&, const proto::FrameBytes&, std::span<const std::byte>,
+             absl::Time, transport::ReplyDone done) override {
+    done(absl::OkStatus());
+  }
+  void Break(transport::PeerId) override {}
+
+  bool is_full = true;
+  std::vector<absl::AnyInvocable<void(transport::Lane&)>> tasks;
+};
+
+TEST(Replies, WhatAFullLaneDoesNotTakeLeavesWithTheNextReply) {
+  FullLane lane;
+  DataMetrics metrics("local");
+  int over = 0;
+  Replies replies(1, RealClock::Get(), metrics, kSlow,
+                  [&](transport::Lane&, const Request&) { ++over; });
+  replies.SetLane(lane);
+  const auto post = [&] {
+    const Request request;
+    metrics.in_flight.Add(1);
+    replies.Post({.request = request, .frame = request.Error(absl::NotFoundError("no"))});
+  };
+  post();
+  EXPECT_EQ(over, 0);
+  lane.is_full = false;
+  post();
+  ASSERT_EQ(lane.tasks.size(), 1u);
+  lane.tasks.front()(lane);
+  EXPECT_EQ(over, 2);
+  EXPECT_EQ(metrics.in_flight.Value(), 0);
+}
+
 }  // namespace
 }  // namespace cairn
