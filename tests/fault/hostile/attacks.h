@@ -3,6 +3,7 @@
 // Hostile clients, one function a kind. Each works against the daemon until `until`, gives back all
 // that it holds on its side, and returns. What the daemon answers is not its concern.
 
+#include <atomic>
 #include <cstdint>
 #include <random>
 
@@ -12,10 +13,10 @@
 namespace cairn {
 
 struct Attack {
-  const DaemonProcess& daemon;
+  DaemonProcess& daemon;
   absl::Time until;
   std::mt19937_64 random;
-  uint64_t blows = 0;  // counted by the attack; 0: it never began
+  std::atomic<uint64_t> blows{0};  // counted by the attack; 0: it never began
 };
 
 // --- on the control plane (attacks_control.cc)
@@ -28,6 +29,12 @@ void InventTenants(Attack& attack);          // a space each
 void LeaveMatchesWaiting(Attack& attack);    // for blocks that never come
 void MatchSlivers(Attack& attack);           // thousands of keys of a block in 64 slices
 void MutateCalls(Attack& attack);            // every method, with bytes changed at random
+
+// --- by strangers, who have no session (attacks_strangers.cc)
+void SendSlowDescriptors(Attack& attack);  // whose close() takes a minute, to every unix socket
+void CrowdDataSocket(Attack& attack);      // connections that say nothing, as many as it takes
+void CrowdControl(Attack& attack);         // likewise
+void CrowdControlInHttp2(Attack& attack);  // that say no more than that they speak HTTP/2
 
 // --- on the data plane and below it (attacks_data.cc)
 void GreetWithBadTickets(Attack& attack);  // as fast as it goes

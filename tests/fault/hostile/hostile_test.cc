@@ -66,7 +66,7 @@ class HostileTest : public ::testing::Test {
     (void)victim_->TakeRecord();
     Attack attack_now{*daemon_, MonotonicNow() + kAttackFor, SeededRandom()};
     attack(attack_now);
-    EXPECT_GT(attack_now.blows, 0u) << "nobody was attacked";
+    EXPECT_GT(attack_now.blows.load(), 0u) << "nobody was attacked";
     EXPECT_TRUE(victim_->AwaitHit(kRecoveredWithin)) << "the victim gets nothing any more";
     const VictimRecord record = victim_->TakeRecord();
     EXPECT_EQ(record.wrong_blocks, 0u);
