@@ -30,9 +30,7 @@ class ControlConnectionsTest : public ::testing::Test {
     pollfd polled{clients_[number - 1].get(), POLLIN, 0};
     return ::poll(&polled, 1, 0) > 0;
   }
-  uint64_t NumberOf(int fd) const {
-    return connections_.PeerOf(absl::StrCat("fd:", fd)).number;
-  }
+  uint64_t NumberOf(int fd) const { return connections_.PeerOf(absl::StrCat("fd:", fd)).number; }
 
   ControlConnections connections_{{.count_max = 3, .operators_max = 1}};
   std::vector<Fd> clients_;

@@ -258,9 +258,8 @@ TEST_F(ControlListenerTest, ConnectionsWithoutASessionKeepNobodyOut) {
   EXPECT_EQ(listener_->Probe(), absl::OkStatus());
   EXPECT_FALSE(calls_.is_cancelled(0)) << "it has a session";
   // gRPC lets go of those that were ended.
-  EXPECT_TRUE(WaitFor([&] {
-    return listener_->connections().count() <= limits::kSessionlessConnectionsMax + 1;
-  }));
+  EXPECT_TRUE(WaitFor(
+      [&] { return listener_->connections().count() <= limits::kSessionlessConnectionsMax + 1; }));
   EXPECT_GE(listener_->connections().ended_count(), limits::kSessionlessConnectionsMax);
   crowd.clear();
   EXPECT_TRUE(WaitFor([&] { return listener_->connections().count() == 2; }));
@@ -275,9 +274,9 @@ TEST_F(ControlListenerTest, ASocketTakesNoDescriptors) {
   if (::getsockopt(socket.get(), SOL_SOCKET, kPassRights, &on, &bytes) != 0) {
     GTEST_SKIP() << "the kernel has no SO_PASSRIGHTS";
   }
-  EXPECT_EQ(transport::SendPacket(socket.get(), std::as_bytes(std::span("PRI", 3)), socket.get())
-                .code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      transport::SendPacket(socket.get(), std::as_bytes(std::span("PRI", 3)), socket.get()).code(),
+      absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
