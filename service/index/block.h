@@ -27,6 +27,14 @@ namespace cairn {
 struct Block;
 struct Image;
 
+// Whether the lasting tier is to do without an image, and why. It ends when somebody uses the
+// block, and all of it is set by BlockTable::SetLetGo().
+enum class LetGo : uint8_t {
+  kNot,
+  kDropped,   // the tier dropped its copy, which nobody had used: a child brings it back
+  kWithheld,  // the write budget was short: an unused child is written without it
+};
+
 // The bytes of an image in one tier.
 struct Copy {
   uint32_t slot = 0;
@@ -53,7 +61,7 @@ struct Image {
   uint32_t lease_pins = 0;
   uint32_t users = 0;  // copies, leaving ones included, writers and pins: what keeps the record
   bool is_encode_pending = false;
-  bool is_let_go = false;    // the lasting tier dropped its copy, which nobody had used
+  LetGo let_go = LetGo::kNot;
   bool is_uncopied = false;  // in the queue of those that the lasting tier lacks
   bool is_clean = false;     // in that of those which the host tier could do without
   uint32_t passed_over = 0;  // the last round of that queue that found it to wait
@@ -143,7 +151,7 @@ struct Block {
   // BlockTable::SettleCuts() got: AwakeBlock::unsettled children may disagree.
   uint64_t is_cut : 1 = 0;
   uint64_t is_used : 1 = 0;        // at rest: since its copies were written
-  uint64_t has_let_go : 1 = 0;     // images for want of the write budget
+  uint64_t has_let_go : 1 = 0;     // or had: else none of its images is let go
   uint64_t resting_count : 7 = 0;  // images; 0: it is not at rest
   union {
     AwakeBlock* awake = nullptr;  // not at rest; null only where it is missing

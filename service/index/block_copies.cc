@@ -34,7 +34,8 @@ Image* BlockTable::TakeImage(Block* block, const ImageFacts& facts) {
   image->is_writing = {};
   image->leased = {};
   image->pins = image->lease_pins = image->users = 0;
-  image->is_encode_pending = image->is_let_go = false;
+  image->is_encode_pending = false;
+  image->let_go = LetGo::kNot;
   image->passed_over = 0;
   Awake(block).images.push_back({facts.group, facts.slice, image});
   return image;
@@ -82,8 +83,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   }
   Requeue(block, tier);
   RefreshHeld(image);
-  image->is_let_go = false;
-  RefreshUncopied(image);
+  SetLetGo(image, LetGo::kNot);
 }
 
 uint64_t BlockTable::UnlinkCopy(Copy* copy) {

@@ -165,7 +165,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
 void BlockIndex::LetGo(CopyWriter writer) {
   {
     const Hold hold(*this);
-    table_.LetGo(writer.image_);
+    table_.SetLetGo(writer.image_, LetGo::kWithheld);
   }
   writer.Reset();
 }

@@ -163,8 +163,8 @@ class BlockTable {
   // host tier. One that waits for the block before goes behind all others, and is looked at once a
   // round. Null: there is none, or `visits` are spent.
   Image* NextUncopied(uint32_t round, Visits& visits);
-  // It is none of them until its block is used.
-  void LetGo(Image* image);
+  // The one place that says so. kNot: it is one of them, if the lasting tier lacks it.
+  void SetLetGo(Image* image, LetGo let_go);
   // As Copies::Expedite(), as far up as `visits` go.
   WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
                    Visits& visits);
@@ -304,6 +304,8 @@ class BlockTable {
   void RefreshUncopied(Image* image);
   // Those that were let go are to be there after all.
   void WantAgain(Block* block);
+  // An image of it is let go for want of the write budget.
+  static bool HasWithheld(const Block& block);
   // Moves an image that the lasting tier lacks to the front of those that wait. False: it never
   // takes it as it is.
   bool Hurry(Image* image);

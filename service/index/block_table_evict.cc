@@ -290,7 +290,9 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   const Block* block = owner->block;
   InTier& in = At(tier);
   // What was used since goes back there, so that the next process has it.
-  owner->is_let_go = in.traits.is_lasting && block->last_use <= copy->linked_at;
+  if (in.traits.is_lasting && block->last_use <= copy->linked_at) {
+    SetLetGo(owner, LetGo::kDropped);
+  }
   in.evicted_bytes[static_cast<size_t>(reason)] += UnlinkCopy(copy);
   if (block->in(IndexOf(tier)).copy_count == 0) {
     CountEvicted(*block, tier, reason);

@@ -18,7 +18,7 @@ void BlockTable::RefreshUncopied(Image* image) {
     return;
   }
   const bool is_uncopied = image->block != nullptr && IsMissing(*image) &&
-                           !image->is_encode_pending && !image->is_let_go;
+                           !image->is_encode_pending && image->let_go == LetGo::kNot;
   const bool is_clean = image->block != nullptr &&
                         image->copies[IndexOf(TierId::kHost)] != nullptr &&
                         image->copies[IndexOf(*lasting_)] != nullptr;
@@ -74,20 +74,18 @@ Image* BlockTable::WaitsFor(const Block& parent) {
     if (!IsMissing(*image)) {
       continue;
     }
-    if (image->is_let_go) {  // it is wanted again
-      image->is_let_go = false;
-      RefreshUncopied(image);
-    }
+    SetLetGo(image, LetGo::kNot);
     return image;
   }
   return nullptr;
 }
 
-void BlockTable::LetGo(Image* image) {
-  if (image->block != nullptr) {
-    image->is_let_go = true;
-    image->block->has_let_go = true;
+void BlockTable::SetLetGo(Image* image, LetGo let_go) {
+  if (image->block != nullptr && let_go != LetGo::kNot) {
+    image->block->has_let_go = true;  // so that its next use is seen
   }
+  image->let_go = let_go;
+  RefreshUncopied(image);
 }
 
 void BlockTable::WantAgain(Block* block) {
@@ -96,9 +94,14 @@ void BlockTable::WantAgain(Block* block) {
     return;
   }
   for (const ImageRef& ref : block->awake->images) {
-    ref.image->is_let_go = false;
-    RefreshUncopied(ref.image);
+    SetLetGo(ref.image, LetGo::kNot);
   }
+}
+
+bool BlockTable::HasWithheld(const Block& block) {
+  return block.has_let_go && block.is_awake() &&
+         std::any_of(block.awake->images.begin(), block.awake->images.end(),
+                     [](const ImageRef& ref) { return ref.image->let_go == LetGo::kWithheld; });
 }
 
 bool BlockTable::Hurry(Image* image) {
@@ -110,8 +113,7 @@ bool BlockTable::Hurry(Image* image) {
     return false;
   }
   image->block->last_use = ++uses_;  // a short write budget is no reason to let it go
-  image->is_let_go = false;
-  RefreshUncopied(image);
+  SetLetGo(image, LetGo::kNot);
   uncopied_.Remove(image);
   uncopied_.PushFront(image);
   return true;
@@ -188,7 +190,7 @@ Image* BlockTable::NextUncopied(uint32_t round, Visits& visits) {
       return nullptr;
     }
     const bool is_used = image->block->last_use > image->copies[IndexOf(TierId::kHost)]->linked_at;
-    if (parent != nullptr && parent->has_let_go) {
+    if (parent != nullptr && HasWithheld(*parent)) {
       if (is_used) {  // what it follows is used with it
         parent->last_use = ++uses_;
         WantAgain(parent);

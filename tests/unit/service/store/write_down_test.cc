@@ -44,6 +44,14 @@ class WriteDownTest : public testing::Test {
     }
     return numbers;
   }
+  // As reclaim does, but for what is held.
+  void DropFromTheTier() {
+    const auto copies = disk_->copies;
+    for (const auto& [offset, kept] : copies) {
+      EXPECT_TRUE(
+          store_.index->EvictCopy(TierId::kSsd, kept.image, offset, EvictionReason::kCapacity));
+    }
+  }
   bool IsDown(uint64_t number) const { return disk_->Find(Key(number)) != nullptr; }
   double Metric(const std::string& series) {
     MetricCapture metrics;
@@ -274,16 +282,37 @@ TEST_F(WriteDownTest, WhatTheTierLetGoComesBackIfItWasUsed) {
   ASSERT_TRUE(Put(2).ok());
   store_.WriteAllDown();
   store_.index->Lookup({space_.id(), Key(2)}, 0, StoreFixture::Whole(space_));
-  const auto copies = disk_->copies;
-  for (const auto& [offset, kept] : copies) {
-    EXPECT_TRUE(
-        store_.index->EvictCopy(TierId::kSsd, kept.image, offset, EvictionReason::kCapacity));
-  }
+  DropFromTheTier();
   EXPECT_THAT(TakeAll(), ElementsAre(2)) << "else it would go round for ever";
   // A child brings it back: it is to have its prefix there.
   taken_.clear();
   ASSERT_TRUE(Put(3, 1, 1).ok());
   EXPECT_THAT(TakeAll(), ElementsAre(2, 1, 3));
+}
+
+TEST_F(WriteDownTest, WhatTheTierLetGoComesBackOnceItIsUsed) {
+  store_.PutChain(space_, 2);
+  store_.WriteAllDown();
+  DropFromTheTier();
+  store_.upkeep->RunOnce();
+  EXPECT_FALSE(IsDown(1)) << "nobody has used it";
+  for (int i = 0; i < 100; ++i) {
+    const BlockName name = {space_.id(), Key(1)};
+    EXPECT_FALSE(store_.index->Lookup(name, 0, StoreFixture::Whole(space_)).empty());
+  }
+  EXPECT_EQ(store_.index->uncopied_count(), 1u) << "the others are not used yet";
+  store_.upkeep->RunOnce();
+  EXPECT_TRUE(IsDown(1));
+}
+
+TEST_F(WriteDownTest, AMatchBringsBackAChainThatTheTierLetGo) {
+  const auto keys = store_.PutChain(space_, 3);
+  store_.WriteAllDown();
+  DropFromTheTier();
+  ASSERT_TRUE(store_.index->Match(store_.Query(space_, keys)).ok());
+  EXPECT_EQ(store_.index->uncopied_count(), 3u);
+  store_.upkeep->RunOnce();
+  EXPECT_EQ(disk_->copies.size(), 3u);
 }
 
 TEST_F(WriteDownTest, WhatTheTierNeverTakesIsNotWaitedFor) {
