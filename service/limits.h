@@ -155,7 +155,11 @@ inline constexpr uint64_t kLowWatermarkPercent = 95;
 // --- Path pool
 // ---------------------------------------------------------------------------------------
 inline constexpr int kPathThreadsMax = 64;
-inline constexpr size_t kPathQueueMax = 256;
+inline constexpr size_t kPathPutsMax = 256;  // that wait for a thread
+// Likewise; each is a request of a peer's window, and its deadline bounds the wait.
+inline constexpr size_t kPathGetsMax = 8192;
+// That are taken in a row while a put waits.
+inline constexpr size_t kGetsPerPut = 16;
 // With more jobs waiting than this, puts keep their block raw and upkeep encodes it later.
 inline constexpr size_t kPathQueueBusy = 64;
 
@@ -295,7 +299,7 @@ static_assert(codecs::kImagesPerBlockMax < kVisitsPerHoldMax, "a block fits a ho
 static_assert(kLeaseMs <= kLeaseMsMax);
 static_assert(kLowWatermarkPercent < kHighWatermarkPercent && kHighWatermarkPercent < 100);
 static_assert(kPinnedPercentMax < kLowWatermarkPercent, "upkeep can reach the low watermark");
-static_assert(kPathQueueBusy < kPathQueueMax);
+static_assert(kPathQueueBusy < kPathPutsMax);
 static_assert(kPutBytesPerSessionMax >= 2 * kTransferBytesMax);
 static_assert(kStagingBytesMin <= kStagingBytesMax);
 static_assert(kStagingBytesMin / 100 * kPutStagingPercentMax > kTransferBytesMax,

@@ -4,16 +4,19 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace cairn {
 
-PathPool::PathPool(int threads, size_t queue_max) : queue_(queue_max + limits::kGpuCodecJobsMax) {
+PathPool::PathPool(int threads, size_t gets_max, size_t puts_max)
+    : gets_max_(gets_max),
+      puts_max_(puts_max),
+      queue_seconds_{Histogram(LatencyBounds()), Histogram(LatencyBounds())} {
   CAIRN_CHECK(threads >= 1 && threads <= limits::kPathThreadsMax);
   threads_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
@@ -21,39 +24,83 @@ PathPool::PathPool(int threads, size_t queue_max) : queue_(queue_max + limits::k
   }
 }
 
-absl::Status PathPool::Submit(Job&& job) { return Push(std::move(job), limits::kGpuCodecJobsMax); }
+absl::Status PathPool::Submit(Job&& job, Kind kind) {
+  return Push(std::move(job), kind, kind == Kind::kGet ? gets_max_ : puts_max_);
+}
 
-absl::Status PathPool::SubmitCoded(Job&& job) { return Push(std::move(job), 0); }
+absl::Status PathPool::Continue(Job&& job, Kind kind) {
+  return Push(std::move(job), kind, std::nullopt);
+}
 
-absl::Status PathPool::Push(Job&& job, size_t spare) {
-  if (queue_.TryPush(std::move(job), spare)) {
-    return absl::OkStatus();
+absl::Status PathPool::Push(Job&& job, Kind kind, std::optional<size_t> count_max) {
+  const absl::Time now = MonotonicNow();
+  {
+    const MutexLock lock(mutex_);
+    Queue& queue = kind == Kind::kGet || !count_max.has_value() ? gets_ : puts_;
+    if (is_stopping_) {
+      refused_.Add();
+      return absl::UnavailableError("the daemon is stopping");
+    }
+    if (count_max.has_value() && queue.size() >= *count_max) {
+      refused_.Add();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("path pool: ", *count_max, " jobs are waiting"));
+    }
+    queue.push_back({std::move(job), kind, now});
   }
-  refused_.Add();
-  if (queue_.is_closed()) {
-    return absl::UnavailableError("the daemon is stopping");
+  pushed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+bool PathPool::is_busy() const {
+  const MutexLock lock(mutex_);
+  return gets_.size() + puts_.size() > limits::kPathQueueBusy;
+}
+
+bool PathPool::Take(absl::Time until, Job* job) {
+  std::optional<Waiting> taken;
+  {
+    const MutexLock lock(mutex_);
+    const auto is_idle = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return gets_.empty() && puts_.empty() && !is_stopping_ && !is_woken_;
+    };
+    while (is_idle() && pushed_.WaitUntil(mutex_, until)) {
+    }
+    // Deadlines first: whoever comes back here has looked at them.
+    if (!std::exchange(is_woken_, false)) {
+      if (gets_.empty() && puts_.empty()) {
+        return !is_stopping_;
+      }
+      taken = TakeLocked();
+    }
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "path pool: ", queue_.Capacity() - limits::kGpuCodecJobsMax, " jobs are waiting"));
+  if (taken.has_value()) {
+    queue_seconds_[static_cast<size_t>(taken->kind)].Observe(MonotonicNow() - taken->since);
+    *job = std::move(taken->job);
+  }
+  return true;
+}
+
+PathPool::Waiting PathPool::TakeLocked() {
+  const bool is_put = !puts_.empty() && (gets_.empty() || gets_in_a_row_ >= limits::kGetsPerPut);
+  Queue& queue = is_put ? puts_ : gets_;
+  Waiting taken = std::move(queue.front());
+  queue.pop_front();
+  gets_in_a_row_ = is_put || puts_.empty() ? 0 : gets_in_a_row_ + 1;
+  return taken;
 }
 
 void PathPool::Run(int index) {
   pthread_setname_np(pthread_self(), absl::StrCat("path-", index).c_str());
-  for (;;) {
-    std::optional<Job> job = queue_.PopUntil(AnswerLate());
-    if (!job.has_value() && queue_.is_closed()) {
-      job = queue_.TryPop();  // one that came between the end of the wait and Stop()
-      if (!job.has_value()) {
-        return;
-      }
-    }
-    if (!job.has_value() || *job == nullptr) {
+  Job job;
+  while (Take(AnswerLate(), &job)) {
+    if (job == nullptr) {
       continue;  // a deadline has come, or Wake()
     }
     running_.Add(1);
-    (*job)();
+    job();
     // What the job held is free before the next one waits.
-    job.reset();
+    job = nullptr;
     running_.Add(-1);
     jobs_.Add();
   }
@@ -74,12 +121,19 @@ void PathPool::SetDeadlines(Deadlines& deadlines) {
 }
 
 void PathPool::Wake() {
-  // Where the queue is full no thread sleeps, and each looks at deadlines after its job.
-  std::ignore = queue_.TryPush(Job(), limits::kGpuCodecJobsMax);
+  {
+    const MutexLock lock(mutex_);
+    is_woken_ = true;
+  }
+  pushed_.NotifyOne();
 }
 
 void PathPool::Stop() {
-  queue_.Close();
+  {
+    const MutexLock lock(mutex_);
+    is_stopping_ = true;
+  }
+  pushed_.NotifyAll();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) {
       thread.join();
@@ -88,12 +142,17 @@ void PathPool::Stop() {
 }
 
 void PathPool::Report(MetricSink& sink) const {
+  size_t waiting = 0;
+  {
+    const MutexLock lock(mutex_);
+    waiting = gets_.size() + puts_.size();
+  }
   sink.AddGauge("cairn_path_threads", "Threads of the path pool.", {},
                 static_cast<double>(threads_.size()));
   sink.AddGauge("cairn_path_jobs_running", "Jobs that run on the path pool.", {},
                 static_cast<double>(running_.Value()));
   sink.AddGauge("cairn_path_jobs_waiting", "Jobs that wait for the path pool.", {},
-                static_cast<double>(queue_.Count()));
+                static_cast<double>(waiting));
   sink.AddCounter("cairn_path_jobs_total", "Jobs that the path pool has run.", {}, jobs_.Value());
   sink.AddCounter("cairn_path_refused_total", "Jobs refused because too many were waiting.", {},
                   refused_.Value());

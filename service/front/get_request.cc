@@ -17,7 +17,7 @@ void GetRequests::Start(transport::Lane& lane, Request request, const proto::Fra
       .deadline = request.deadline,
   };
   PathPool::Job job = [this, request, get = std::move(get)] { Run(request, get); };
-  const absl::Status status = pool_.Submit(std::move(job));
+  const absl::Status status = pool_.Submit(std::move(job), PathPool::Kind::kGet);
   if (!status.ok()) {
     path_.Count(GetPath::Outcome::kRefused);
     replies_.Refuse(lane, request, status);

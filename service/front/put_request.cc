@@ -47,7 +47,7 @@ void PutRequests::Landed(transport::Lane& lane, Request request, OwnedPut put,
   PathPool::Job job = [this, request, put = std::move(put), crc32c = received.crc32c]() mutable {
     Run(request, std::move(put), crc32c);
   };
-  const absl::Status status = pool_.Submit(std::move(job));
+  const absl::Status status = pool_.Submit(std::move(job), PathPool::Kind::kPut);
   if (!status.ok()) {
     path_.CountFailure(status);
     replies_.Refuse(lane, request, status);

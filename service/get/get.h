@@ -57,7 +57,7 @@ struct Answer {
 };
 
 // Runs exactly once with no lock held: in Get(), or later on a thread of the path pool, or on one
-// of a tier where the pool takes no job.
+// of a tier where the daemon stops.
 using GetDone = absl::AnyInvocable<void(absl::StatusOr<Answer>)>;
 
 // Runs the path, on a thread of the path pool.

@@ -27,6 +27,7 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
                   .copies = index,
                   .tiers = tiers,
                   .pool = pool,
+                  .clock = clock,
                   .drop_damaged = [this](const ResidentPin& pin,
                                          std::string_view what) { return DropDamaged(pin, what); },
                   .ended = [this](WaitingGets::Id get) { ResumeGet(get); },
@@ -60,8 +61,8 @@ void GetPath::ResumeGet(WaitingGets::Id get) {
   }
   // The pool runs every job that it takes, so the run has an owner again in either case.
   GetRun* const released = run.release();
-  const absl::Status status =
-      pool.Submit([released] { Resume(std::unique_ptr<GetRun>(released)); });
+  PathPool::Job job = [released] { Resume(std::unique_ptr<GetRun>(released)); };
+  const absl::Status status = pool.Continue(std::move(job), PathPool::Kind::kGet);
   if (!status.ok()) {
     Finish(std::unique_ptr<GetRun>(released), status);
   }
@@ -97,6 +98,9 @@ void GetPath::Report(MetricSink& sink) const {
     sink.AddHistogram("cairn_get_step_seconds", "Time of each step of a get.", labels,
                       seconds_[i].Snapshot());
   }
+  const MetricLabel queue[] = {{"step", "queue"}};
+  sink.AddHistogram("cairn_get_step_seconds", "Time of each step of a get.", queue,
+                    pool.queue_seconds(PathPool::Kind::kGet).Snapshot());
   const auto answered = [&](std::string_view how, const Counter& counter) {
     const MetricLabel labels[] = {{"how", how}};
     sink.AddCounter("cairn_get_answers_total", "Hits, by how the payload was made.", labels,

@@ -30,7 +30,8 @@ void Promote(std::unique_ptr<GetRun> run) {
       continue;
     }
     const codecs::Slice wanted = WantedOf(*run, run->pins[i].facts().slice);
-    auto read = path.promotions.Join(std::move(run->pins[i]), run->space, wanted, id);
+    auto read =
+        path.promotions.Join(std::move(run->pins[i]), run->space, wanted, id, run->get.deadline);
     joined = read.status();
     if (joined.ok()) {
       run->reads[i] = *std::move(read);

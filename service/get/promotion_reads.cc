@@ -17,24 +17,35 @@ void Promotions::Begin(const std::shared_ptr<Promotion>& promotion) {
   for (;;) {  // ends: each turn begins a part
     TierRead read;
     read.place = &promotion->pin_.extent();
+    size_t place = 0;  // of the part
     {
       const MutexLock lock(mutex_);
       if (promotion->is_beginning_ && !is_beginner) {
         return;  // somebody does, who comes by here again: this may run within its Read()
       }
-      is_beginner = promotion->begun_ < promotion->parts_.size() && promotion->read_.ok() &&
-                    promotion->begun_ - promotion->ended_ < limits::kSlicePartsMax;
+      std::vector<size_t>& unread = promotion->unread_;
+      const bool has_part = promotion->begun_ < promotion->parts_.size() || !unread.empty();
+      is_beginner = has_part && promotion->read_.ok() &&
+                    promotion->begun_ - promotion->ended_ - unread.size() < limits::kSlicePartsMax;
       promotion->is_beginning_ = is_beginner;
       if (!is_beginner) {
         return;
       }
-      const codecs::ImagePart& part = promotion->parts_[promotion->begun_++];
+      if (unread.empty()) {
+        place = promotion->begun_++;
+      } else {
+        place = unread.back();
+        unread.pop_back();
+      }
+      const codecs::ImagePart& part = promotion->parts_[place];
+      read.deadline = promotion->deadline_;
       read.offset = part.offset;
       read.target = promotion->target_.subspan(part.at, part.bytes);
     }
     const TransferId transfer =
-        tier->Read(read, [this, promotion = promotion](absl::Status status) mutable {
-          Completed(std::move(promotion), std::move(status));
+        tier->Read(read, [this, promotion = promotion, place,
+                          deadline = read.deadline](absl::Status status) mutable {
+          Completed(std::move(promotion), place, deadline, std::move(status));
         });
     bool is_late = false;
     {
@@ -48,18 +59,31 @@ void Promotions::Begin(const std::shared_ptr<Promotion>& promotion) {
   }
 }
 
-void Promotions::Completed(std::shared_ptr<Promotion> promotion, absl::Status status) {
+void Promotions::Completed(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
+                           absl::Status status) {
+  const absl::Time now = parts_.clock.Now();
   bool is_over = false;
   {
     const MutexLock lock(mutex_);
-    ++promotion->ended_;
-    const bool is_last = promotion->begun_ == promotion->parts_.size();
+    std::vector<size_t>& unread = promotion->unread_;
+    if (absl::IsDeadlineExceeded(status) && !is_stopping_ && promotion->deadline_ > deadline &&
+        promotion->deadline_ > now) {
+      unread.push_back(part);  // a get that joined meanwhile has more time
+      status = absl::OkStatus();
+    } else {
+      ++promotion->ended_;
+    }
+    const bool is_last = promotion->begun_ == promotion->parts_.size() && unread.empty();
     if (status.ok() && is_stopping_ && !is_last) {
       status = absl::UnavailableError("the daemon is stopping");
     }
     promotion->read_.Update(std::move(status));
-    is_over = promotion->ended_ == promotion->begun_ && (is_last || !promotion->read_.ok());
+    is_over = promotion->ended_ + unread.size() == promotion->begun_ &&
+              (is_last || !promotion->read_.ok());
     status = promotion->read_;
+    if (is_over && absl::IsDeadlineExceeded(status)) {
+      ForgetLocked(promotion);  // a get that comes from now on has it read anew
+    }
     under_way_ += is_over ? 0 : 1;  // Stop() waits for this thread, which has the pin
   }
   if (!is_over) {
@@ -70,8 +94,8 @@ void Promotions::Completed(std::shared_ptr<Promotion> promotion, absl::Status st
   PathPool::Job job = [this, promotion, status = std::move(status)]() mutable {
     Finish(std::move(promotion), std::move(status));
   };
-  const absl::Status submitted = parts_.pool.Submit(std::move(job));
-  if (!submitted.ok()) {
+  const absl::Status submitted = parts_.pool.Continue(std::move(job), PathPool::Kind::kGet);
+  if (!submitted.ok()) {  // the daemon stops
     job = nullptr;
     Finish(std::move(promotion), submitted);
   }
@@ -91,7 +115,7 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
     status = CheckSlice(*promotion);
   }
   if (!status.ok()) {  // the next read, of another copy, may become one in the host tier
-    failed_.Add();
+    (absl::IsDeadlineExceeded(status) ? late_ : failed_).Add();
     promotion->writer_.Reset();
     promotion->memory_.Reset();
   }
@@ -102,7 +126,7 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
     gets.swap(promotion->gets_);
     prefetching_bytes_ -= promotion->is_prefetch_ ? promotion->share_bytes_ : 0;
     GiveShareBack(*promotion);
-    promotions_.erase(KeyOf(promotion->pin_, promotion->slice_));
+    ForgetLocked(promotion);
   }
   promotion.reset();  // its pin is gone before Stop() returns, where no get has it
   for (const WaitingGets::Id get : gets) {
@@ -110,6 +134,13 @@ void Promotions::Finish(std::shared_ptr<Promotion> promotion, absl::Status statu
   }
   parts_.has_room();
   Leave();
+}
+
+void Promotions::ForgetLocked(const std::shared_ptr<Promotion>& promotion) {
+  const auto found = promotions_.find(KeyOf(promotion->pin_, promotion->slice_));
+  if (found != promotions_.end() && found->second == promotion) {
+    promotions_.erase(found);
+  }
 }
 
 void Promotions::Leave() {

@@ -2,6 +2,7 @@
 // Which reads there are, what memory they have, and their end. How they go: promotion_reads.cc.
 #include "service/get/promotions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -22,12 +23,14 @@ Promotions::Promotions(Parts parts) : parts_(std::move(parts)) {}
 
 Promotions::~Promotions() { CAIRN_CHECK(count() == 0, "a read outlives the store"); }
 
-std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::Id get) {
+std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::Id get,
+                                                  absl::Time deadline) {
   const auto found = promotions_.find(key);
   if (found == promotions_.end()) {
     return nullptr;
   }
   found->second->gets_.push_back(get);
+  found->second->deadline_ = std::max(found->second->deadline_, deadline);
   shared_.Add();
   return found->second;
 }
@@ -35,16 +38,17 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
 absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
                                                                   const SpaceRef& space,
                                                                   const codecs::Slice& slice,
-                                                                  WaitingGets::Id get) {
+                                                                  WaitingGets::Id get,
+                                                                  absl::Time deadline) {
   codecs::Slice to_read = pin.facts().slice;
   {
     const MutexLock lock(mutex_);
     if (is_stopping_) {
       return absl::UnavailableError("the daemon is stopping");
     }
-    std::shared_ptr<const Promotion> shared = JoinLocked(KeyOf(pin, to_read), get);
+    std::shared_ptr<const Promotion> shared = JoinLocked(KeyOf(pin, to_read), get, deadline);
     if (shared == nullptr && slice != to_read) {
-      shared = JoinLocked(KeyOf(pin, slice), get);
+      shared = JoinLocked(KeyOf(pin, slice), get, deadline);
     }
     if (shared != nullptr) {
       return shared;
@@ -59,10 +63,12 @@ absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pi
   promotion->space_ = space.Share();
   promotion->pin_ = std::move(pin);
   promotion->gets_.push_back(get);
+  promotion->deadline_ = deadline;
   absl::Status allocated = Allocate(*promotion);
   {
     const MutexLock lock(mutex_);
-    if (std::shared_ptr<const Promotion> shared = JoinLocked(key, get)) {  // another was faster
+    if (std::shared_ptr<const Promotion> shared = JoinLocked(key, get, deadline)) {
+      // Another was faster.
       GiveShareBack(*promotion);
       return shared;
     }
@@ -225,6 +231,7 @@ void Promotions::Report(MetricSink& sink) const {
   outcome("copied", copied_);
   outcome("staged", staged_);
   outcome("sliced", sliced_);
+  outcome("late", late_);
   outcome("failed", failed_);
   outcome("refused", refused_);
   outcome("shared", shared_);

@@ -11,8 +11,9 @@
 // parts of the image that have its tiles. The bytes lie in staging, as an image of that slice, and
 // are no copy. They count as bytes of the host tier too: past its share, the read is refused.
 //
-// A read goes on whoever still waits for it, and owns its memory and its place until its
-// completion has run (ADR 0006).
+// A read has the latest deadline of its gets: if the device has not begun it by then, it ends
+// unread. Once begun it goes on whoever still waits for it. Either way it owns its memory and its
+// place until its completion has run (ADR 0006).
 
 #include <bit>
 #include <cstddef>
@@ -27,6 +28,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/metric.h"
 #include "base/mutex.h"
 #include "codecs/image/encode.h"
@@ -50,7 +52,7 @@ class Promotion {
   // How it went.
   //   OK         view() is the image, verified
   //   DataLoss   they are damaged or another's, or the tier cannot read them: the copy is dropped
-  //   else       the tier, or the path pool, did not do it
+  //   else       the tier did not do it, or not by the deadline of any get
   // REQUIRES of this and view(): it is over.
   const absl::Status& status() const { return status_; }
   // Of the slice alone, where it is not whole.
@@ -78,9 +80,11 @@ class Promotion {
   // What is read now, and into which memory.
   std::vector<codecs::ImagePart> parts_;
   std::span<std::byte> target_;
-  size_t begun_ = 0, ended_ = 0;  // of the parts
-  bool is_beginning_ = false;     // a thread begins parts
-  absl::Status read_;             // the first failure: no further part is begun
+  size_t begun_ = 0, ended_ = 0;  // of the parts, once each
+  std::vector<size_t> unread_;  // of those begun: late for some gets, to be begun again for others
+  bool is_beginning_ = false;   // a thread begins parts
+  absl::Status read_;           // the first failure: no further part is begun
+  absl::Time deadline_ = absl::InfiniteFuture();  // the latest of its gets
   std::vector<TransferId> transfers_;
 };
 
@@ -93,11 +97,12 @@ class Promotions {
     Copies& copies;
     Tiers& tiers;
     PathPool& pool;
+    const Clock& clock;
     // Drops a copy whose bytes are not its own or cannot be read, and returns DataLoss. Runs on the
     // path pool.
     std::function<absl::Status(const ResidentPin&, std::string_view what)> drop_damaged;
     // A read that the get joined is over. Runs on the path pool, or on a thread of the tier where
-    // the pool takes no job: the read has failed then.
+    // the daemon stops: the read has failed then.
     std::function<void(WaitingGets::Id)> ended;
     // A read is over, and no get is left to be told: there may be room for a prefetch. Runs where
     // `ended` does.
@@ -107,11 +112,12 @@ class Promotions {
   ~Promotions();  // REQUIRES: Stop() has returned, or nothing was read
 
   // Joins a read that brings the slice of the pinned copy, or starts one. ended(get) runs once
-  // unless this fails, possibly before it returns. REQUIRES: the image has the slice.
+  // unless this fails, possibly before it returns. `deadline`: of the get. REQUIRES: the image has
+  // the slice.
   // ResourceExhausted: there is no room for the bytes. Unavailable: the daemon is stopping.
   absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
                                                         const codecs::Slice& slice,
-                                                        WaitingGets::Id get);
+                                                        WaitingGets::Id get, absl::Time deadline);
 
   enum class Prefetched : uint8_t {
     kBegun,   // or somebody reads it already
@@ -135,7 +141,7 @@ class Promotions {
     return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
   }
   // Null: nobody reads it.
-  std::shared_ptr<Promotion> JoinLocked(const Key& key, WaitingGets::Id get)
+  std::shared_ptr<Promotion> JoinLocked(const Key& key, WaitingGets::Id get, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of what reads may take of the host tier. False: it is taken.
   bool TakeShare(Promotion& promotion, uint64_t bytes);
@@ -152,10 +158,14 @@ class Promotions {
   // --- promotion_reads.cc
   // Begins parts, as many as may be read at a time.
   void Begin(const std::shared_ptr<Promotion>& promotion);
-  // The completion of one, on any thread.
-  void Completed(std::shared_ptr<Promotion> promotion, absl::Status status);
+  // The completion of a part that had `deadline`, on any thread.
+  void Completed(std::shared_ptr<Promotion> promotion, size_t part, absl::Time deadline,
+                 absl::Status status);
   // They are read, or will not be.
   void Finish(std::shared_ptr<Promotion> promotion, absl::Status status);
+  // No further get joins it.
+  void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave();  // of what Stop() waits for
   // Verifies header and directory, and makes room for the parts that they lead to.
   absl::Status FindParts(Promotion& promotion);
@@ -173,7 +183,7 @@ class Promotions {
   uint64_t prefetching_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those, that no get asked for
   absl::flat_hash_map<Key, std::shared_ptr<Promotion>> promotions_ ABSL_GUARDED_BY(mutex_);
   SliceReads slice_reads_ ABSL_GUARDED_BY(mutex_);
-  Counter copied_, staged_, sliced_, failed_, refused_, shared_;
+  Counter copied_, staged_, sliced_, late_, failed_, refused_, shared_;
   Counter whole_bytes_, slice_bytes_;
 };
 

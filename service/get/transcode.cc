@@ -296,8 +296,8 @@ bool DecodeOnDevice(std::unique_ptr<GetRun>& run) {
     PathPool::Job job = [released, source = std::move(source)]() mutable {
       ResumeDecoded(std::unique_ptr<GetRun>(released), std::move(source));
     };
-    if (!pool.SubmitCoded(std::move(job)).ok()) {
-      job();
+    if (!pool.Continue(std::move(job), PathPool::Kind::kGet).ok()) {
+      job();  // the daemon stops
     }
   };
   if (path.device->Decode(work, left, done)) {

@@ -254,7 +254,7 @@ bool EncodeOnDevice(std::unique_ptr<PutRun>& run) {
     PathPool::Job job = [released, image = std::move(image)]() mutable {
       Resume(std::unique_ptr<PutRun>(released), std::move(image));
     };
-    if (!pool.SubmitCoded(std::move(job)).ok()) {
+    if (!pool.Continue(std::move(job), PathPool::Kind::kPut).ok()) {
       job();  // the daemon stops: the put is not to suffer from it
     }
   };

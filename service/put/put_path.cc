@@ -45,6 +45,9 @@ void PutPath::Report(MetricSink& sink) const {
     sink.AddHistogram("cairn_put_step_seconds", "Time of each step of a put.", labels,
                       seconds_[i].Snapshot());
   }
+  const MetricLabel queue[] = {{"step", "queue"}};
+  sink.AddHistogram("cairn_put_step_seconds", "Time of each step of a put.", queue,
+                    pool.queue_seconds(PathPool::Kind::kPut).Snapshot());
   const MetricLabel wire[] = {{"where", "wire"}};
   sink.AddCounter("cairn_corrupt_tiles_total",
                   "Tiles (on the wire: payloads) whose bytes did not match their CRC, by where.",

@@ -95,7 +95,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
   TransferId Read(const TierRead& read, TierDone done) override {
     {
       const MutexLock lock(mutex_);
-      reads_.push_back({read.place->offset(), read.offset, read.target.size()});
+      reads_.push_back({read.place->offset(), read.offset, read.target.size(), read.deadline});
     }
     return Submit(
         [this, read] {
@@ -238,6 +238,7 @@ class MemoryTier final : public CopyTier, private SideObjectSource {
     uint64_t place = 0;   // in the tier
     uint64_t offset = 0;  // in the image
     uint64_t bytes = 0;
+    absl::Time deadline;  // the test ends what is late
   };
   std::vector<Asked> TakeReads() {
     const MutexLock lock(mutex_);

@@ -100,7 +100,8 @@ TEST_F(QuotaTest, PutsOfASessionInFlight) {
   EXPECT_GE(refused, 1u);
 }
 
-TEST_F(QuotaTest, JobsThatWaitForThePathPool) {
+// What a window admits may wait: its deadline bounds that.
+TEST_F(QuotaTest, GetsThatWaitForThePathPoolAreNoneTooMany) {
   Start(64, {"--path-threads=1"});
   Opened space{ShapeOfMiB(4), 0, {}};
   space.id = *client_->OpenSpace(ToySpec("test", space.shape), "kivi:8");
@@ -128,16 +129,12 @@ TEST_F(QuotaTest, JobsThatWaitForThePathPool) {
       connection->Poll(MonotonicNow() + absl::Milliseconds(1));
     }
   }
-  size_t refused = 0;
   for (const transport::Call& one : calls) {
     ASSERT_TRUE(one.status.ok()) << one.status;
     const absl::Status status = proto::StatusOf(*proto::ParseFrame(one.reply.bytes()));
-    if (!absl::IsResourceExhausted(status)) continue;
-    ++refused;
-    ExpectExhausted(status, "path pool: 256 jobs are waiting");
+    EXPECT_FALSE(absl::IsResourceExhausted(status)) << status;
   }
-  EXPECT_GE(refused, 1u);
-  EXPECT_EQ(daemon_->Metric("cairn_path_refused_total"), refused);
+  EXPECT_EQ(daemon_->Metric("cairn_path_refused_total"), 0);
 }
 
 TEST_F(QuotaTest, ImagesOfABlock) {

@@ -264,7 +264,8 @@ TEST_F(DataServerTest, SaysWhereTheTimeOfASlowRequestWent) {
   ASSERT_TRUE(Put(1).ok());
   std::vector<absl::Notification> let_go(kPathThreads);
   for (absl::Notification& waits : let_go) {
-    ASSERT_TRUE(pool_->Submit([&waits] { waits.WaitForNotification(); }).ok());
+    ASSERT_TRUE(
+        pool_->Submit([&waits] { waits.WaitForNotification(); }, PathPool::Kind::kGet).ok());
   }
   std::thread late([&] {
     absl::SleepFor(kSlow + absl::Milliseconds(50));

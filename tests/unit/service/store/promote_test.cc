@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/support/log_capture.h"
 #include "tests/unit/service/store/promote_fixture.h"
 
@@ -56,6 +57,74 @@ TEST_F(PromoteTest, ADeadlineIsAMissAtOnceAndTheReadGoesOn) {
   StartedGet again(store, space, 1);
   EXPECT_TRUE(again.is_over()) << "what was read is a copy";
   ExpectRight(again, 1);
+}
+
+TEST_F(PromoteTest, AReadHasTheLatestDeadlineOfItsGets) {
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  const absl::Time soon = store.clock.Now() + absl::Seconds(1);
+  const absl::Time later = soon + absl::Seconds(8);
+  StartedGet hasty(store, space, 1, soon);
+  StartedGet patient(store, space, 1, later);
+  EXPECT_EQ(cold.TakeReads().at(0).deadline, soon);
+  store.clock.Advance(absl::Seconds(1));
+  Complete(cold.waiting(), absl::DeadlineExceededError("not begun"));
+  store.pool->Wake();
+  EXPECT_TRUE(absl::IsNotFound(hasty.Await().status()));
+  EXPECT_EQ(cold.TakeReads().at(0).deadline, later) << "the other has more time";
+  Complete(cold.waiting());
+  ExpectRight(patient, 1);
+  AwaitReads();
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"copied\"}"), 1);
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"late\"}"), 0);
+}
+
+TEST_F(PromoteTest, AReadThatNobodyWaitsForEndsUnread) {
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  StartedGet get(store, space, 1, store.clock.Now() + absl::Seconds(1));
+  StartedGet other(store, space, 1, store.clock.Now() + absl::Milliseconds(500));
+  store.clock.Advance(absl::Seconds(1));
+  Complete(cold.waiting(), absl::DeadlineExceededError("not begun"));
+  store.pool->Wake();
+  EXPECT_TRUE(absl::IsNotFound(get.Await().status()));
+  EXPECT_TRUE(absl::IsNotFound(other.Await().status()));
+  AwaitReads();
+  EXPECT_TRUE(cold.waiting().empty());
+  EXPECT_EQ(store.host->used_bytes(), 0u) << "it took room for nobody";
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"late\"}"), 1);
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"failed\"}"), 0);
+  cold.HoldCompletions(false);
+  StartedGet again(store, space, 1);
+  ExpectRight(again, 1);
+}
+
+TEST_F(PromoteTest, AFinishedReadIsAnsweredHoweverMuchWaits) {
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  // Room for one get.
+  PathPool pool(1, /*gets_max=*/1);
+  GetPath path(store.spaces, *store.index, *store.tiers, pool, store.clock);
+  absl::Notification let_go;
+  ASSERT_TRUE(pool.Submit([&] { let_go.WaitForNotification(); }, PathPool::Kind::kGet).ok());
+  std::atomic<int> hits{0};
+  for (int i = 0; i < 3; ++i) {
+    OwnedGet get = {.session = store.session, .target_bytes = limits::kTransferBytesMax};
+    get.get.space_id = space.id();
+    get.get.key = StoreFixture::Key(1);
+    get.get.slice = {0, 2, 0, 4};
+    Get(path, std::move(get), [&](const absl::StatusOr<Answer>& answer) { hits += answer.ok(); });
+  }
+  EXPECT_TRUE(WaitFor([&] {  // the thread has the first
+    return pool.Submit([] {}, PathPool::Kind::kGet).ok();
+  }));
+  EXPECT_TRUE(absl::IsResourceExhausted(pool.Submit([] {}, PathPool::Kind::kGet)));
+  Complete(cold.waiting());
+  let_go.Notify();
+  EXPECT_TRUE(WaitFor([&] { return hits == 3; }));
+  EXPECT_TRUE(WaitFor([&] { return path.promotions.count() == 0; }));
+  path.Stop();
+  pool.Stop();
 }
 
 TEST_F(PromoteTest, ARealDeadlineNeedsNobodyToWake) {

@@ -187,45 +187,5 @@ TEST(OpenSpaceTest, WantFillsInAndRefuses) {
   EXPECT_FALSE(space.Want({}, Skips{3}).ok());
 }
 
-TEST(PathPoolTest, RunsWhatItTookAndRefusesTheRest) {
-  Mutex mutex;
-  CondVar released;
-  bool is_released = false;
-  std::atomic<int> ran{0};
-  PathPool pool(1, 4);
-  const auto job = [&] {
-    const MutexLock lock(mutex);
-    while (!is_released) {
-      released.WaitUntil(mutex, MonotonicNow() + absl::Seconds(10));
-    }
-    ++ran;
-  };
-  int accepted = 0;
-  for (int i = 0; i < 10; ++i) {
-    PathPool::Job next = job;
-    const absl::Status status = pool.Submit(std::move(next));
-    accepted += status.ok() ? 1 : 0;
-    ASSERT_TRUE(status.ok() || absl::IsResourceExhausted(status));
-  }
-  EXPECT_GE(accepted, 4);
-  EXPECT_LE(accepted, 5);
-  // What a device hands back has room of its own.
-  for (size_t i = 0; i < limits::kGpuCodecJobsMax; ++i) {
-    PathPool::Job next = job;
-    ASSERT_TRUE(pool.SubmitCoded(std::move(next)).ok());
-    ++accepted;
-  }
-  {
-    const MutexLock lock(mutex);
-    is_released = true;
-  }
-  released.NotifyAll();
-  pool.Stop();
-  EXPECT_EQ(ran, accepted);
-  PathPool::Job late = job;
-  EXPECT_TRUE(absl::IsUnavailable(pool.Submit(std::move(late))));
-  EXPECT_TRUE(absl::IsUnavailable(pool.SubmitCoded(std::move(late))));
-}
-
 }  // namespace
 }  // namespace cairn
