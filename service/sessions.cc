@@ -6,6 +6,7 @@
 
 #include "absl/hash/hash.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
@@ -121,10 +122,16 @@ void Sessions::End(uint64_t session_id) {
     in_flight_bytes_ -= state.put_bytes;
     quarantine_bytes_ += state.put_bytes;
     peer_shares_.Remove(state.session.tenant.view(), peers.size());
-    if (state.puts == 0) {
-      Forget(found);
-    }
     ended_.Add();
+    // Ends: actions are memory work, and none begins any more. The map may move meanwhile.
+    auto position = found;
+    while (position != sessions_.end() && position->second.actions > 0) {
+      action_over_.WaitUntil(mutex_, MonotonicNow() + absl::Seconds(1));
+      position = sessions_.find(session_id);
+    }
+    if (position != sessions_.end()) {
+      ForgetIfOver(position);
+    }
   }
   for (const PeerRef& peer : peers) {
     hooks_.break_peer(peer);
@@ -202,23 +209,33 @@ void Sessions::EndPut(uint64_t session_id, uint64_t bytes) {
   --state.puts;
   state.put_bytes -= bytes;
   (state.is_open ? in_flight_bytes_ : quarantine_bytes_) -= bytes;
-  if (!state.is_open && state.puts == 0) {
-    Forget(found);
-  }
+  ForgetIfOver(found);
 }
 
-void Sessions::Forget(StateMap::iterator position) {
-  shares_.Remove(position->second.session.tenant.view(), 1);
-  sessions_.erase(position);
+void Sessions::ForgetIfOver(StateMap::iterator position) {
+  const State& state = position->second;
+  if (!state.is_open && state.puts == 0 && state.actions == 0) {
+    shares_.Remove(state.session.tenant.view(), 1);
+    sessions_.erase(position);
+  }
 }
 
 absl::Status Sessions::IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action) {
-  const MutexLock lock(mutex_);
-  const auto found = sessions_.find(session_id);
-  if (found == sessions_.end() || !found->second.is_open) {
-    return absl::UnavailableError("the session has ended");
+  {
+    const MutexLock lock(mutex_);
+    const auto found = sessions_.find(session_id);
+    if (found == sessions_.end() || !found->second.is_open) {
+      return absl::UnavailableError("the session has ended");
+    }
+    ++found->second.actions;
   }
-  return action();
+  const absl::Status status = action();
+  const MutexLock lock(mutex_);
+  State& state = sessions_.find(session_id)->second;
+  if (--state.actions == 0 && !state.is_open) {
+    action_over_.NotifyAll();
+  }
+  return status;
 }
 
 void Sessions::RefuseNew() {

@@ -4,7 +4,7 @@
 // connections, aborts its puts (nothing of them becomes visible any more) and releases its leases.
 //
 // Thread-safety: Thread-safe.
-// Locks:         IfOpen() holds the sessions' lock around its action: sessions < index < arena.
+// Locks:         one, for look-ups. No other is taken under it.
 
 #include <array>
 #include <cstdint>
@@ -110,8 +110,9 @@ class Sessions {
   absl::StatusOr<Session> Find(const proto::Ticket& ticket) const;
   bool IsOpen(uint64_t session_id) const;
 
-  // Ends it: from here on no ticket, no publish. Then breaks its peers and releases its leases.
-  // Idempotent; bytes of its puts still in transfer count as quarantine until they are over.
+  // Ends it: from here on no ticket. Waits for what IfOpen() runs; then there is no publish any
+  // more, and it breaks the session's peers and releases its leases. Idempotent: who comes second
+  // does not wait. Bytes of its puts still in transfer count as quarantine until they are over.
   void End(uint64_t session_id);
 
   // Ties a connection to the session: it is broken with it. ResourceExhausted: too many of the
@@ -127,7 +128,9 @@ class Sessions {
   // NotFound: ended. ResourceExhausted: puts or bytes of the session in flight.
   absl::StatusOr<InFlightPut> BeginPut(uint64_t session_id, uint64_t bytes);
 
-  // Runs `action` while the session cannot end; Unavailable, without running it, if it has ended.
+  // Runs `action`, with no lock held, while End() of the session waits; Unavailable, without
+  // running it, if the session has ended. REQUIRES: `action` takes memory work, and ends no
+  // session.
   absl::Status IfOpen(uint64_t session_id, absl::FunctionRef<absl::Status()> action);
 
   // Drain: no new sessions.
@@ -164,14 +167,17 @@ class Sessions {
     bool is_open = true;
     size_t puts = 0;
     uint64_t put_bytes = 0;
+    size_t actions = 0;  // that IfOpen() runs
   };
   void EndPut(uint64_t session_id, uint64_t bytes);
   using StateMap = absl::flat_hash_map<uint64_t, State>;
-  void Forget(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets a session that has ended, unless something of it goes on.
+  void ForgetIfOver(StateMap::iterator position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Hooks hooks_;
   const std::unique_ptr<const TenantPolicy> policy_;
   mutable Mutex mutex_;
+  CondVar action_over_;  // the last of a session that has ended
   bool refuses_new_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   // Ended sessions stay here, closed, until their last put is over.

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
+#include <atomic>
+#include <thread>
 
-#include "service/path_pool.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "service/spaces.h"
 #include "tests/support/metric_capture.h"
 #include "tests/support/store_fixture.h"
+#include "tests/support/wait.h"
 
 namespace cairn {
 namespace {
@@ -111,6 +114,43 @@ TEST(SessionsTest, ConnectionsOfATenantAreBoundedOverItsSessions) {
   MetricCapture metrics;
   sessions.Report(metrics);
   EXPECT_EQ(metrics.Value("cairn_limit_refusals_total{limit=\"connections\"}"), 1);
+}
+
+// The end of a session waits for a publish of it, and for nothing else: who asks for a session does
+// not wait for the index.
+TEST(SessionsTest, TheEndWaitsForWhatRunsAndNobodyElseDoes) {
+  std::atomic<bool> is_released{false};
+  Sessions sessions({.release_leases = [&](uint64_t) { is_released = true; },
+                     .break_peer = [](const PeerRef&) {}},
+                    kPeersMax);
+  const Sessions::Opened opened = *sessions.Open("acme", "");
+  auto put = sessions.BeginPut(opened.id, 1000);
+  ASSERT_TRUE(put.ok());
+  absl::Notification runs, goes_on;
+  std::thread publisher([&] {
+    EXPECT_TRUE(sessions
+                    .IfOpen(opened.id,
+                            [&] {
+                              runs.Notify();
+                              goes_on.WaitForNotification();
+                              return absl::OkStatus();
+                            })
+                    .ok());
+  });
+  runs.WaitForNotification();
+  EXPECT_TRUE(sessions.IsOpen(opened.id));
+  EXPECT_TRUE(sessions.Find(opened.ticket).ok());
+  EXPECT_TRUE(sessions.IfOpen(opened.id, [] { return absl::OkStatus(); }).ok());
+  std::thread ender([&] { sessions.End(opened.id); });
+  EXPECT_TRUE(WaitFor([&] { return !sessions.IsOpen(opened.id); }));
+  EXPECT_TRUE(absl::IsUnavailable(sessions.IfOpen(opened.id, [] { return absl::OkStatus(); })));
+  EXPECT_FALSE(is_released) << "something of it may still appear";
+  goes_on.Notify();
+  publisher.join();
+  put->Reset();  // before or after the end has seen that the publish is over
+  ender.join();
+  EXPECT_TRUE(is_released);
+  EXPECT_EQ(sessions.quarantine_bytes(), 0u);
 }
 
 TEST(SessionsTest, NamesAreChecked) {
