@@ -60,13 +60,13 @@ struct Image {
   uint32_t pins = 0;                          // leases included
   uint32_t lease_pins = 0;
   uint32_t users = 0;  // copies, leaving ones included, writers and pins: what keeps the record
-  bool is_encode_pending = false;
+  bool is_encode_pending = false;  // in the queue of those; it has a copy in the host tier
   LetGo let_go = LetGo::kNot;
-  bool is_uncopied = false;  // in the queue of those that the lasting tier lacks
-  bool is_clean = false;     // in that of those which the host tier could do without
-  uint32_t passed_over = 0;  // the last round of that queue that found it to wait
-  Image* uncopied_before = nullptr;
-  Image* uncopied_after = nullptr;
+  bool is_uncopied = false;       // in the queue of those that the lasting tier lacks
+  bool is_clean = false;          // in that of those which the host tier could do without
+  uint32_t passed_over = 0;       // the last round of that queue that found it to wait
+  Image* queue_before = nullptr;  // in one of the three
+  Image* queue_after = nullptr;
 
   // The copy that a get takes. REQUIRES: linked.
   const Copy& best() const {

@@ -34,7 +34,6 @@ Image* BlockTable::TakeImage(Block* block, const ImageFacts& facts) {
   image->is_writing = {};
   image->leased = {};
   image->pins = image->lease_pins = image->users = 0;
-  image->is_encode_pending = false;
   image->let_go = LetGo::kNot;
   image->passed_over = 0;
   Awake(block).images.push_back({facts.group, facts.slice, image});
@@ -104,7 +103,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   }
   Requeue(block, tier);
   RefreshHeld(image);
-  RefreshUncopied(image);
+  RefreshQueues(image);
   if (copy->pins > 0) {
     copy->extent.Unlist();
     SetHeld(copy, true);
@@ -225,7 +224,7 @@ bool BlockTable::BeginCopy(Image* image, TierId tier) {
   }
   image->is_writing[t] = true;
   ++image->users;
-  RefreshUncopied(image);
+  RefreshQueues(image);
   return true;
 }
 
@@ -247,7 +246,7 @@ bool BlockTable::FinishCopy(Image* image, TierId tier, NewCopy copy) {
 
 void BlockTable::GiveUpCopy(Image* image, TierId tier) {
   image->is_writing[IndexOf(tier)] = false;
-  RefreshUncopied(image);
+  RefreshQueues(image);
   --image->users;
   NoteIdle(image);
   FreeIfUnused(image);

@@ -158,11 +158,12 @@ absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {
 
 void BlockIndex::Announce(const BlockName& name) {
   Waiters::Taken awakened;
-  bool is_wake_due = false;
-  {
+  bool is_wake_due = false, is_over = false;
+  while (!is_over) {
     const MutexLock lock(mutex_);
-    awakened = waiters_.TakeFor(name);
-    is_wake_due = std::exchange(is_wake_due_, false);
+    Visits visits;
+    is_over = waiters_.TakeFor(name, visits, &awakened);
+    is_wake_due = std::exchange(is_wake_due_, false) || is_wake_due;
   }
   if (is_wake_due && wake_) {
     wake_();

@@ -22,7 +22,7 @@
 // Thread-safety: Thread-safe. One lock, held for memory work: a call that looks at many keys or
 //                images looks at kVisitsPerHoldMax of them, lets those who wait pass, and goes on.
 //                Done-callbacks run with no lock held.
-// Locks:         sessions < index < arena, events.
+// Locks:         index < arena, side objects, events.
 
 #include <algorithm>
 #include <array>
@@ -224,7 +224,6 @@ class BlockIndex final : public Prefixes,
   BlockTable table_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
-  uint32_t pending_slot_ ABSL_GUARDED_BY(mutex_) = 0;    // where TakePending() goes on
   bool is_wake_due_ ABSL_GUARDED_BY(mutex_) = false;     // by the next Announce()
   uint32_t uncopied_round_ ABSL_GUARDED_BY(mutex_) = 0;  // of TakeUncopied()
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0;

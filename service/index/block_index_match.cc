@@ -152,11 +152,19 @@ void BlockIndex::AnswerWaiter(std::unique_ptr<Waiter> waiter) {
 absl::Time BlockIndex::AnswerLateWaiters() {
   Waiters::Taken late;
   absl::Time next;
+  const absl::Time now = clock_.Now();
   {
     const MutexLock lock(mutex_);
-    late = waiters_.TakeLate(clock_.Now());
-    next = waiters_.NextDeadline();
+    next = waiters_.next_deadline();
   }
+  if (next > now) {
+    return next;
+  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool is_over = waiters_.TakeLate(now, visits, &late);
+    next = waiters_.next_deadline();
+    return is_over;
+  });
   for (std::unique_ptr<Waiter>& waiter : late) {
     TryWaiter(std::move(waiter), /*is_last_try=*/true);
   }
@@ -215,10 +223,9 @@ void BlockIndex::Unlease(const Leases::Dropped& dropped) {
 
 void BlockIndex::Release(std::string_view tenant, absl::Span<const proto::LeaseToken> leases) {
   Leases::Dropped dropped;
-  {
-    const MutexLock lock(mutex_);
-    dropped = leases_.Release(tenant, leases);
-  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return leases_.Release(tenant, &leases, visits, &dropped);
+  });
   Unlease(dropped);
 }
 
@@ -230,11 +237,10 @@ void BlockIndex::RenewLeases(uint64_t session_id) {
 void BlockIndex::EndSession(uint64_t session_id) {
   Leases::Dropped dropped;
   Waiters::Taken orphaned;
-  {
-    const MutexLock lock(mutex_);
-    dropped = leases_.EndSession(session_id);
-    orphaned = waiters_.TakeOf(session_id);
-  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return leases_.EndSession(session_id, visits, &dropped) &&
+           waiters_.TakeOf(session_id, visits, &orphaned);
+  });
   Unlease(dropped);
   for (std::unique_ptr<Waiter>& waiter : orphaned) {
     waiter->query.wants_lease = false;
@@ -245,10 +251,19 @@ void BlockIndex::EndSession(uint64_t session_id) {
 absl::Time BlockIndex::ExpireLeases() {
   Leases::Dropped dropped;
   absl::Time next;
+  const absl::Time now = clock_.Now();
   {
     const MutexLock lock(mutex_);
-    next = leases_.Expire(clock_.Now(), &dropped);
+    next = leases_.next_expiry();
   }
+  if (next > now) {
+    return next;
+  }
+  InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool is_over = leases_.Expire(now, visits, &dropped);
+    next = leases_.next_expiry();
+    return is_over;
+  });
   Unlease(dropped);
   return next;
 }

@@ -13,8 +13,7 @@ namespace {
 
 // Blocks of which every image is looked at or unlinked: a thousand images a hold.
 constexpr size_t kKeysPerStep = limits::kVisitsPerHoldMax / codecs::kImagesPerBlockMax;
-constexpr uint32_t kSlotsPerStep = 4096;
-constexpr uint32_t kSlotsPerWalk = 64;
+constexpr uint32_t kSlotsPerStep = limits::kVisitsPerHoldMax;
 
 bool IsComplete(absl::Span<const ImageRef> refs, absl::Span<const WantedGroup> wanted) {
   return std::all_of(wanted.begin(), wanted.end(), [refs](const WantedGroup& group) {
@@ -192,7 +191,7 @@ uint64_t BlockIndex::uncopied_count() const {
 bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
   pins->clear();
   const MutexLock lock(mutex_);
-  const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kSlotsPerWalk);
+  const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kKeysPerStep);
   for (; *cursor < end; ++*cursor) {
     Block* block = table_.AtSlot(static_cast<uint32_t>(*cursor));
     if (block == nullptr || block->is_resting() ||
@@ -213,7 +212,7 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
   const Hold hold(*this);
   uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
   size_t place = *cursor % codecs::kImagesPerBlockMax;  // in the block's images
-  const uint64_t end = std::min<uint64_t>(table_.slot_count(), slot + kSlotsPerWalk);
+  const uint64_t end = std::min<uint64_t>(table_.slot_count(), slot + kSlotsPerStep);
   for (; slot < end && pin->is_empty(); place = 0, ++slot) {
     Block* block = table_.AtSlot(static_cast<uint32_t>(slot));
     if (block == nullptr || (space_id != 0 && block->name.space_id != space_id) ||
@@ -234,24 +233,13 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
 }
 
 ResidentPins BlockIndex::TakePending(size_t count) {
+  CAIRN_CHECK(count <= limits::kVisitsPerHoldMax);
   ResidentPins pins;
   const MutexLock lock(mutex_);
-  for (uint32_t i = 0; i < kSlotsPerStep && pins.size() < count && table_.pending_count() > 0;
-       ++i) {
-    if (pending_slot_ >= table_.slot_count()) {
-      pending_slot_ = 0;
-    }
-    Block* block = table_.AtSlot(pending_slot_++);
-    if (block == nullptr || block->is_resting()) {
-      continue;
-    }
-    for (const ImageRef& ref : block->awake->images) {
-      Copy* copy = ref.image->copies[IndexOf(TierId::kHost)];
-      if (ref.image->is_encode_pending && copy != nullptr) {
-        table_.ClearPending(ref.image);
-        pins.push_back(ResideLocked(*copy));
-      }
-    }
+  while (pins.size() < count && table_.pending_count() > 0) {
+    Image* image = table_.FirstPending();
+    table_.ClearPending(image);
+    pins.push_back(ResideLocked(*image->copies[IndexOf(TierId::kHost)]));
   }
   return pins;
 }

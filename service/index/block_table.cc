@@ -173,15 +173,19 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
 }
 
 void BlockTable::SetPending(Image* image) {
-  pending_count_ += image->is_encode_pending ? 0 : 1;
-  image->is_encode_pending = true;
-  RefreshUncopied(image);
+  if (image->is_encode_pending) {
+    return;
+  }
+  for (ImageQueue* queue : {&uncopied_, &clean_}) {
+    queue->RemoveIfThere(image);
+  }
+  pending_.PushBack(image);
+  RefreshQueues(image);
 }
 
 void BlockTable::ClearPending(Image* image) {
-  pending_count_ -= image->is_encode_pending ? 1 : 0;
-  image->is_encode_pending = false;
-  RefreshUncopied(image);
+  pending_.RemoveIfThere(image);
+  RefreshQueues(image);
 }
 
 void BlockTable::Touch(Block* block, absl::Time now) {

@@ -151,8 +151,10 @@ class BlockTable {
   void LeasePin(Image* image);
   void LeaseUnpin(Image* image);
 
-  // Images whose encoding is pending.
-  uint64_t pending_count() const { return pending_count_; }
+  // Images whose encoding is pending, and that which has waited longest; null: there is none.
+  uint64_t pending_count() const { return pending_.count(); }
+  Image* FirstPending() const { return pending_.front(); }
+  // REQUIRES: it has a copy in the host tier.
   void SetPending(Image* image);
   void ClearPending(Image* image);
 
@@ -300,8 +302,9 @@ class BlockTable {
   // The first to be in the lasting tier of those that the host tier can do without: nothing of it
   // is held, and all of it is there. Null: there is none, or `visits` are spent.
   Block* OldestClean(Visits& visits);
-  // Into or out of the queues of those that the lasting tier lacks, or has too.
-  void RefreshUncopied(Image* image);
+  // Into or out of the queues of those that the lasting tier lacks, or has too; out of that of
+  // those to be encoded where the host tier has nothing of it.
+  void RefreshQueues(Image* image);
   // Those that were let go are to be there after all.
   void WantAgain(Block* block);
   // An image of it is let go for want of the write budget.
@@ -358,6 +361,7 @@ class BlockTable {
   std::optional<TierId> lasting_;
   CopyTier* lasting_tier_ = nullptr;
   uint64_t lasting_image_bytes_max_ = 0;
+  ImageQueue pending_{&Image::is_encode_pending};  // goes before the others
   ImageQueue uncopied_{&Image::is_uncopied};
   ImageQueue clean_{&Image::is_clean};  // in the host tier and in the lasting one
   uint64_t uses_ = 0;
@@ -366,7 +370,7 @@ class BlockTable {
   absl::flat_hash_map<uint64_t, IndexFigures> figures_by_space_;
   std::array<RecipeFigures, 64>
       figures_by_recipe_{};  // by place in codecs::AllRecipes(), then in kRecipeFamilies
-  uint64_t pending_count_ = 0, expiring_count_ = 0, expired_total_ = 0;
+  uint64_t expiring_count_ = 0, expired_total_ = 0;
   Histogram reuse_seconds_{AgeBounds()};
 };
 

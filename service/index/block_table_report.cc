@@ -9,7 +9,7 @@ void BlockTable::Report(MetricSink& sink) const {
   };
   gauge("cairn_blocks", "Blocks with at least one image.", figures_.block_count);
   gauge("cairn_images", "Images published.", figures_.image_count);
-  gauge("cairn_images_pending", "Images kept raw that upkeep will encode.", pending_count_);
+  gauge("cairn_images_pending", "Images kept raw that upkeep will encode.", pending_.count());
   gauge("cairn_images_uncopied", "Images that are not in the lasting tier and will be.",
         uncopied_.count());
   gauge("cairn_image_bytes", "Bytes of the images published, in all tiers.", figures_.image_bytes);

@@ -13,20 +13,22 @@ bool BlockTable::IsMissing(const Image& image) const {
          image.copies[t] == nullptr && !image.is_writing[t];
 }
 
-void BlockTable::RefreshUncopied(Image* image) {
-  if (!lasting_.has_value()) {
+void BlockTable::RefreshQueues(Image* image) {
+  const bool is_in_host =
+      image->block != nullptr && image->copies[IndexOf(TierId::kHost)] != nullptr;
+  if (!is_in_host) {
+    pending_.RemoveIfThere(image);  // nothing of it is left that could be encoded
+  }
+  if (!lasting_.has_value() || image->is_encode_pending) {
     return;
   }
-  const bool is_uncopied = image->block != nullptr && IsMissing(*image) &&
-                           !image->is_encode_pending && image->let_go == LetGo::kNot;
-  const bool is_clean = image->block != nullptr &&
-                        image->copies[IndexOf(TierId::kHost)] != nullptr &&
-                        image->copies[IndexOf(*lasting_)] != nullptr;
-  if (image->is_uncopied && !is_uncopied) {
-    uncopied_.Remove(image);
+  const bool is_uncopied = is_in_host && IsMissing(*image) && image->let_go == LetGo::kNot;
+  const bool is_clean = is_in_host && image->copies[IndexOf(*lasting_)] != nullptr;
+  if (!is_uncopied) {
+    uncopied_.RemoveIfThere(image);
   }
-  if (image->is_clean && !is_clean) {
-    clean_.Remove(image);
+  if (!is_clean) {
+    clean_.RemoveIfThere(image);
   }
   if (!image->is_uncopied && is_uncopied) {
     uncopied_.PushBack(image);
@@ -85,7 +87,7 @@ void BlockTable::SetLetGo(Image* image, LetGo let_go) {
     image->block->has_let_go = true;  // so that its next use is seen
   }
   image->let_go = let_go;
-  RefreshUncopied(image);
+  RefreshQueues(image);
 }
 
 void BlockTable::WantAgain(Block* block) {

@@ -75,7 +75,8 @@ class Copies {
   // None has been unlinked since it was pinned.
   virtual bool ArePublished(std::span<const ResidentPin> pins) const = 0;
   virtual uint64_t pending_count() const = 0;
-  // Pins of up to `count` images kept raw whose encoding is pending; each is handed out once.
+  // Pins of up to `count` images kept raw whose encoding is pending, in the order in which they
+  // came to be; each is handed out once. REQUIRES: count <= kVisitsPerHoldMax.
   virtual ResidentPins TakePending(size_t count) = 0;
   // Whether the encoding of a pinned image is pending; if so, it is handed out by this.
   virtual bool TakePending(const ResidentPin& pin) = 0;

@@ -12,7 +12,8 @@ namespace cairn {
 
 class ImageQueue {
  public:
-  // An image is in one queue at most; `flag` says that it is in this one.
+  // An image is in one queue at most, for it has one pair of links; `flag` says that it is in this
+  // one.
   explicit ImageQueue(bool Image::*flag) : flag_(flag) {}
 
   Image* front() const { return front_; }
@@ -20,26 +21,31 @@ class ImageQueue {
 
   // REQUIRES of both: not there.
   void PushBack(Image* image) {
-    image->uncopied_before = back_;
-    (back_ == nullptr ? front_ : back_->uncopied_after) = image;
+    image->queue_before = back_;
+    (back_ == nullptr ? front_ : back_->queue_after) = image;
     back_ = image;
     Added(image);
   }
   void PushFront(Image* image) {
-    image->uncopied_after = front_;
-    (front_ == nullptr ? back_ : front_->uncopied_before) = image;
+    image->queue_after = front_;
+    (front_ == nullptr ? back_ : front_->queue_before) = image;
     front_ = image;
     Added(image);
   }
   // REQUIRES: there.
   void Remove(Image* image) {
-    Image* before = image->uncopied_before;
-    Image* after = image->uncopied_after;
-    (before == nullptr ? front_ : before->uncopied_after) = after;
-    (after == nullptr ? back_ : after->uncopied_before) = before;
-    image->uncopied_before = image->uncopied_after = nullptr;
+    Image* before = image->queue_before;
+    Image* after = image->queue_after;
+    (before == nullptr ? front_ : before->queue_after) = after;
+    (after == nullptr ? back_ : after->queue_before) = before;
+    image->queue_before = image->queue_after = nullptr;
     image->*flag_ = false;
     --count_;
+  }
+  void RemoveIfThere(Image* image) {
+    if (image->*flag_) {
+      Remove(image);
+    }
   }
 
  private:

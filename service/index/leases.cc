@@ -48,8 +48,10 @@ void Leases::Take(const proto::LeaseToken& token, std::string_view tenant, uint6
                                              .session_id = session_id,
                                              .started = now,
                                              .expires = now + kRun,
+                                             .filed = now + kRun,
                                              .images = std::move(images)});
   by_session_[session_id].insert(lease.get());
+  by_expiry_.emplace(lease->filed, lease.get());
   const bool is_fresh = leases_.emplace(token, std::move(lease)).second;
   CAIRN_CHECK(is_fresh);
 }
@@ -59,6 +61,7 @@ Leases::DroppedLease Leases::Drop(const proto::LeaseToken& token) {
   CAIRN_CHECK(found != leases_.end());
   const std::unique_ptr<Lease> lease = std::move(found->second);
   leases_.erase(found);
+  by_expiry_.erase({lease->filed, lease.get()});
   const auto session = by_session_.find(lease->session_id);
   session->second.erase(lease.get());
   if (session->second.empty()) {
@@ -69,16 +72,18 @@ Leases::DroppedLease Leases::Drop(const proto::LeaseToken& token) {
   return {std::move(lease->tenant), std::move(lease->images)};
 }
 
-Leases::Dropped Leases::Release(std::string_view tenant,
-                                absl::Span<const proto::LeaseToken> tokens) {
-  Dropped dropped;
-  for (const proto::LeaseToken& token : tokens) {
-    const auto found = leases_.find(token);
+bool Leases::Release(std::string_view tenant, absl::Span<const proto::LeaseToken>* tokens,
+                     Visits& visits, Dropped* dropped) {
+  for (; !tokens->empty(); tokens->remove_prefix(1)) {
+    if (!visits.Take()) {
+      return false;
+    }
+    const auto found = leases_.find(tokens->front());
     if (found != leases_.end() && found->second->tenant == tenant) {
-      dropped.push_back(Drop(found->second->token));
+      dropped->push_back(Drop(found->first));
     }
   }
-  return dropped;
+  return true;
 }
 
 void Leases::Renew(uint64_t session_id, absl::Time now) {
@@ -87,41 +92,39 @@ void Leases::Renew(uint64_t session_id, absl::Time now) {
     return;
   }
   for (Lease* lease : session->second) {
-    lease->expires = std::min(now + kRun, lease->started + kRunMax);
+    lease->expires = std::max(lease->expires, std::min(now + kRun, lease->started + kRunMax));
   }
 }
 
-Leases::Dropped Leases::EndSession(uint64_t session_id) {
-  const auto session = by_session_.find(session_id);
-  if (session == by_session_.end()) {
-    return {};
-  }
-  std::vector<proto::LeaseToken> tokens;
-  for (const Lease* lease : session->second) {
-    tokens.push_back(lease->token);
-  }
-  Dropped dropped;
-  for (const proto::LeaseToken& token : tokens) {
-    dropped.push_back(Drop(token));
-  }
-  return dropped;
-}
-
-absl::Time Leases::Expire(absl::Time now, Dropped* dropped) {
-  std::vector<proto::LeaseToken> late;
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [token, lease] : leases_) {
-    if (lease->expires <= now) {
-      late.push_back(token);
-    } else {
-      next = std::min(next, lease->expires);
+bool Leases::EndSession(uint64_t session_id, Visits& visits, Dropped* dropped) {
+  for (;;) {  // ends: each turn drops one
+    const auto session = by_session_.find(session_id);
+    if (session == by_session_.end()) {
+      return true;
     }
+    if (!visits.Take()) {
+      return false;
+    }
+    dropped->push_back(Drop((*session->second.begin())->token));
   }
-  for (const proto::LeaseToken& token : late) {
-    dropped->push_back(Drop(token));
+}
+
+bool Leases::Expire(absl::Time now, Visits& visits, Dropped* dropped) {
+  while (next_expiry() <= now) {  // ends: each turn drops one, or files it past now
+    if (!visits.Take()) {
+      return false;
+    }
+    Lease* lease = by_expiry_.begin()->second;
+    if (lease->expires <= now) {
+      dropped->push_back(Drop(lease->token));
+      ++expired_total_;
+      continue;
+    }
+    by_expiry_.erase(by_expiry_.begin());
+    lease->filed = lease->expires;
+    by_expiry_.emplace(lease->filed, lease);
   }
-  expired_total_ += late.size();
-  return next;
+  return true;
 }
 
 void Leases::Report(MetricSink& sink) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/index/waiters.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -37,65 +37,60 @@ void Waiters::Discharge(const MatchQuery& query) {
 
 void Waiters::File(std::unique_ptr<Waiter> waiter, const BlockName& awaited) {
   const uint64_t id = ++last_id_;
-  by_name_[awaited].push_back(id);
+  by_name_[awaited].insert(id);
+  by_session_[waiter->query.session_id].insert(id);
+  by_deadline_.emplace(waiter->deadline, id);
   filed_.emplace(id, Filed{std::move(waiter), awaited});
 }
 
 std::unique_ptr<Waiter> Waiters::Take(uint64_t id) {
+  const auto leave = [id](auto& map, const auto& key) {
+    const auto found = map.find(key);
+    found->second.erase(id);
+    if (found->second.empty()) {
+      map.erase(found);
+    }
+  };
   const auto found = filed_.find(id);
   CAIRN_CHECK(found != filed_.end());
-  const auto name = by_name_.find(found->second.awaited);
-  auto& ids = name->second;
-  ids.erase(std::find(ids.begin(), ids.end(), id));
-  if (ids.empty()) {
-    by_name_.erase(name);
-  }
   std::unique_ptr<Waiter> waiter = std::move(found->second.waiter);
+  leave(by_name_, found->second.awaited);
+  leave(by_session_, waiter->query.session_id);
+  by_deadline_.erase({waiter->deadline, id});
   filed_.erase(found);
   return waiter;
 }
 
-template <typename Predicate>
-Waiters::Taken Waiters::TakeIf(Predicate predicate) {
-  std::vector<uint64_t> ids;
-  for (const auto& [id, filed] : filed_) {
-    if (predicate(*filed.waiter)) {
-      ids.push_back(id);
+template <typename Map, typename Key>
+bool Waiters::TakeAll(const Map& map, const Key& key, Visits& visits, Taken* taken) {
+  for (;;) {  // ends: each turn takes one
+    const auto found = map.find(key);
+    if (found == map.end()) {
+      return true;
     }
-  }
-  Taken taken;
-  for (const uint64_t id : ids) {
-    taken.push_back(Take(id));
-  }
-  return taken;
-}
-
-Waiters::Taken Waiters::TakeFor(const BlockName& name) {
-  Taken taken;
-  if (const auto found = by_name_.find(name); found != by_name_.end()) {
-    const auto ids = found->second;
-    for (const uint64_t id : ids) {
-      taken.push_back(Take(id));
+    if (!visits.Take()) {
+      return false;
     }
+    taken->push_back(Take(*found->second.begin()));
   }
-  return taken;
 }
 
-Waiters::Taken Waiters::TakeLate(absl::Time now) {
-  return TakeIf([now](const Waiter& waiter) { return waiter.deadline <= now; });
+bool Waiters::TakeFor(const BlockName& name, Visits& visits, Taken* taken) {
+  return TakeAll(by_name_, name, visits, taken);
 }
 
-Waiters::Taken Waiters::TakeOf(uint64_t session_id) {
-  return TakeIf(
-      [session_id](const Waiter& waiter) { return waiter.query.session_id == session_id; });
+bool Waiters::TakeOf(uint64_t session_id, Visits& visits, Taken* taken) {
+  return TakeAll(by_session_, session_id, visits, taken);
 }
 
-absl::Time Waiters::NextDeadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, filed] : filed_) {
-    next = std::min(next, filed.waiter->deadline);
+bool Waiters::TakeLate(absl::Time now, Visits& visits, Taken* taken) {
+  while (next_deadline() <= now) {  // ends: each turn takes one
+    if (!visits.Take()) {
+      return false;
+    }
+    taken->push_back(Take(by_deadline_.begin()->second));
   }
-  return next;
+  return true;
 }
 
 void Waiters::Report(MetricSink& sink) const {

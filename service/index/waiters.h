@@ -2,17 +2,19 @@
 #pragma once
 // Match calls that wait for blocks to come. Each is filed under one block it cannot do without; who
 // publishes that block takes the waiter out, tries again, and files it under the next or answers
-// it.
+// it. What may take many out takes Visits, one for each waiter, and says false where they are
+// spent: the caller goes on in its next hold.
 //
 // Thread-safety: Thread-compatible (the index's lock). A waiter that was taken out belongs to who
 // took it.
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +22,7 @@
 #include "base/metric.h"
 #include "service/index/match.h"
 #include "service/index/tenant_shares.h"
+#include "service/index/visits.h"
 #include "service/limits.h"
 
 namespace cairn {
@@ -42,10 +45,13 @@ class Waiters {
 
   // REQUIRES: admitted.
   void File(std::unique_ptr<Waiter> waiter, const BlockName& awaited);
-  Taken TakeFor(const BlockName& name);
-  Taken TakeLate(absl::Time now);
-  Taken TakeOf(uint64_t session_id);
-  absl::Time NextDeadline() const;
+  bool TakeFor(const BlockName& name, Visits& visits, Taken* taken);
+  bool TakeLate(absl::Time now, Visits& visits, Taken* taken);
+  bool TakeOf(uint64_t session_id, Visits& visits, Taken* taken);
+  // InfiniteFuture: none is filed.
+  absl::Time next_deadline() const {
+    return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
+  }
 
   // Filed ones and those being tried.
   size_t count() const { return shares_.total(); }
@@ -57,12 +63,16 @@ class Waiters {
     BlockName awaited;
   };
   std::unique_ptr<Waiter> Take(uint64_t id);
-  template <typename Predicate>
-  Taken TakeIf(Predicate predicate);
+  // Those of a key of `map`, the oldest first.
+  template <typename Map, typename Key>
+  bool TakeAll(const Map& map, const Key& key, Visits& visits, Taken* taken);
 
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, Filed> filed_;
-  absl::flat_hash_map<BlockName, absl::InlinedVector<uint64_t, 2>> by_name_;
+  // What is filed: each key has an entry while it has ids.
+  absl::flat_hash_map<BlockName, std::set<uint64_t>> by_name_;
+  absl::flat_hash_map<uint64_t, std::set<uint64_t>> by_session_;
+  std::set<std::pair<absl::Time, uint64_t>> by_deadline_;
   absl::flat_hash_map<uint64_t, size_t> count_by_session_;
   TenantShares shares_{"waiters", limits::kWaitersMax};
   TenantShares key_shares_{"waited_keys", limits::kWaitedKeysMax};

@@ -52,6 +52,29 @@ TEST(UpkeepTest, WhatCanNeverBeEncodedIsCountedLoggedAndLeft) {
   EXPECT_TRUE(store.RunGet(space, StoreFixture::Key(2), StoreFixture::Whole(space)).ok());
 }
 
+TEST(UpkeepTest, WhatIsPendingIsFoundAtOnceHoweverMuchThereIs) {
+  StoreFixture store(64_MiB, 8192);
+  auto identity = StoreFixture::Identity();
+  identity.groups[0].k_dim = identity.groups[0].v_dim = 8;
+  const SpaceEntry& space = store.OpenSpace("raw", identity);
+  store.PutChain(space, 4200);
+  const SpaceEntry& coded = store.OpenSpace("kivi:4");
+  for (uint64_t key = 1; key <= 4; ++key) PutRaw(store, coded, key);
+  ASSERT_EQ(store.index->pending_count(), 4u);
+  const auto is_of = [](const ResidentPins& pins, std::vector<uint64_t> keys) {
+    ASSERT_EQ(pins.size(), keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      EXPECT_EQ(pins[i].facts().key, StoreFixture::Key(keys[i]));
+    }
+  };
+  const ResidentPins first = store.index->TakePending(1);
+  is_of(first, {1});
+  store.index->PutBackPending(first[0]);
+  store.index->Delete(coded.id(), {StoreFixture::Key(3)});
+  is_of(store.index->TakePending(10), {2, 4, 1});
+  EXPECT_EQ(store.index->pending_count(), 0u);
+}
+
 TEST(UpkeepTest, WithoutRoomItTriesEverMoreRarely) {
   StoreFixture store(16_MiB, 4096, /*staging_bytes=*/1_MiB);
   const SpaceEntry& space = store.OpenSpace("kivi:4");

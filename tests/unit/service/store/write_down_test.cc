@@ -315,6 +315,20 @@ TEST_F(WriteDownTest, AMatchBringsBackAChainThatTheTierLetGo) {
   EXPECT_EQ(disk_->copies.size(), 3u);
 }
 
+TEST_F(WriteDownTest, NothingIsPendingWhoseHostCopyIsGone) {
+  ASSERT_TRUE(Put(1, 0, 0, /*keeps_raw=*/true).ok());
+  {
+    const ResidentPins pins = store_.index->TakePending(1);
+    ASSERT_EQ(pins.size(), 1u);
+    store_.WriteAllDown();  // as it was put
+    store_.index->PutBackPending(pins[0]);
+    EXPECT_EQ(store_.index->pending_count(), 1u);
+  }
+  ASSERT_GT(store_.index->EvictOldest(TierId::kHost, EvictionReason::kCapacity), 0u);
+  EXPECT_EQ(store_.index->pending_count(), 0u) << "upkeep would look for it for ever";
+  EXPECT_TRUE(store_.index->TakePending(1).empty());
+}
+
 TEST_F(WriteDownTest, WhatTheTierNeverTakesIsNotWaitedFor) {
   auto identity = StoreFixture::Identity();
   identity.model = "large";
