@@ -172,6 +172,7 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
   missing_.clear();
   for (FoundImage& image : images) {
     const uint64_t bytes = image.place.size_bytes();
+    const BlockName name = {image.image.space_id, image.image.key};
     const std::optional<Drop> dropped = Restore(image, side_objects);
     if (dropped.has_value()) {
       dropped_[static_cast<size_t>(*dropped)].Add();
@@ -179,6 +180,9 @@ void Restorer::FoundImages(std::vector<FoundImage> images, SideObjectSource& sid
     }
     images_restored_.Add();
     bytes_restored_.Add(bytes);
+    if (is_serving_) {
+      images_.Announce(name);  // a device has come back, and somebody may wait for what it has
+    }
   }
 }
 

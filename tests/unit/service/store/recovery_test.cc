@@ -47,6 +47,42 @@ TEST(RecoveryTest, BlocksAreFoundAgainUnderANewNumber) {
   EXPECT_TRUE(store.PutSource(space, StoreFixture::Key(99), store.Whole(space), keys[3], 64).ok());
 }
 
+// A device has come back, and has what a Match waits for.
+TEST(RecoveryTest, WhoWaitsForABlockIsToldWhenADeviceBringsIt) {
+  class NoSideObjects final : public SideObjectSource {
+    absl::StatusOr<std::vector<std::byte>> Read(const codecs::Digest&) override {
+      return absl::NotFoundError("there are none");
+    }
+  };
+  const auto disk = std::make_shared<MemoryDisk>();
+  LastingStore store(disk);
+  const SpaceEntry& space = store.OpenSpace();
+  const auto keys = store.PutChain(space, 2);
+  store.WriteAllDown();
+  const SpaceRecord record = disk->spaces.at(space.fingerprint());
+  const MemoryDisk::Kept kept = *disk->Find(keys[1]);
+  store.index->Delete(space.id(), {keys[1]});
+  size_t found_count = 0;
+  store.index->MatchWhenReady(
+      store.Query(space, keys), absl::InfiniteFuture(),
+      [&](const absl::StatusOr<MatchAnswer>& answer) { found_count = answer->blocks.size(); });
+  EXPECT_EQ(store.index->waiter_count(), 1u);
+  NoSideObjects none;
+  FoundImage image = {.image = kept.image,
+                      .parent = kept.parent,
+                      .recipe = kept.copy.recipe,
+                      .directory_crc = kept.copy.directory_crc,
+                      .side_object = kept.side_object,
+                      .place = *store.lasting.Reserve(kept.bytes.size())};
+  image.image.space_id = store.restorer.FoundSpace(record, none);
+  ASSERT_EQ(image.image.space_id, space.id());
+  std::vector<FoundImage> images;
+  images.push_back(std::move(image));
+  store.restorer.FoundImages(std::move(images), none);
+  EXPECT_EQ(found_count, 2u);
+  EXPECT_EQ(store.index->waiter_count(), 0u);
+}
+
 TEST(RecoveryTest, DeletedBlocksStayGone) {
   const auto disk = std::make_shared<MemoryDisk>();
   {
