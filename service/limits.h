@@ -178,7 +178,7 @@ inline constexpr size_t kSlicedCopiesMax = 4096;       // remembered, of 16 byte
 // Reads ahead of gets: those under way take at most so many bytes, one image at least, and begin
 // only while all reads together take at most half of that part.
 inline constexpr uint64_t kPrefetchBytesMax = 8_MiB;
-inline constexpr size_t kPrefetchesMax = kKeysPerCallMax;  // slices that wait; all tenants
+inline constexpr size_t kPrefetchesMax = 2 * kKeysPerCallMax;  // slices that wait; shared
 // What a get of a leased block reads ahead: at most so many of the blocks that follow, one at
 // least.
 inline constexpr uint64_t kReadAheadBytesMax = 16_MiB;
@@ -291,6 +291,7 @@ inline constexpr uint64_t kWriteBudgetStartShare = 8;
 inline constexpr uint64_t kWriteBudgetSeenMax = uint64_t{1} << 22;  // blocks remembered, 4 B each
 
 static_assert(kKeysPerCallMax <= kLeasedImagesMax / 2, "a tenant alone can lease one Match");
+static_assert(kKeysPerCallMax <= kPrefetchesMax / 2, "a tenant alone can name one call's blocks");
 static_assert(kKeysPerCallMax <= kWaitedKeysMax / 2, "a tenant alone can let one Match wait");
 static_assert(kLeasesPerSessionMax <= kLeasesMax / 2 && kWaitersPerSessionMax <= kWaitersMax / 2,
               "a session alone is held up by its own limits only");

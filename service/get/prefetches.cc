@@ -13,32 +13,42 @@ namespace cairn {
 Prefetches::Answer Prefetches::Begin(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                                      absl::Span<const WantedGroup> wanted) {
   Answer answer;
-  for (const proto::BlockKey& key : keys) {
-    std::vector<Item> to_read;
-    bool is_there = !wanted.empty();
-    for (const WantedGroup& group : wanted) {
-      const ResidentPins pins = images_.Lookup({space_id, key}, group.group, group.slice);
-      is_there = is_there && !pins.empty();
-      const auto is_cold = [](const ResidentPin& pin) { return pin.bytes().empty(); };
-      if (std::any_of(pins.begin(), pins.end(), is_cold)) {
-        to_read.push_back({{space_id, key}, group.group, group.slice});
+  const absl::StatusOr<SpaceRef> space = spaces_.Find(space_id);
+  if (!space.ok() || wanted.empty()) {
+    answer.absent = static_cast<uint32_t>(keys.size());
+    return answer;
+  }
+  const std::string tenant((*space)->tenant());
+  const std::vector<Images::Where> places = images_.Locate(space_id, keys, wanted);
+  std::vector<Item> to_read;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto of_key = absl::MakeConstSpan(places).subspan(i * wanted.size(), wanted.size());
+    if (std::find(of_key.begin(), of_key.end(), Images::Where::kNowhere) != of_key.end()) {
+      ++answer.absent;
+      continue;
+    }
+    to_read.clear();
+    for (size_t group = 0; group < wanted.size(); ++group) {
+      if (of_key[group] == Images::Where::kCold) {
+        to_read.push_back({{space_id, keys[i]}, wanted[group].group, wanted[group].slice, tenant});
       }
     }
-    if (!is_there) {
-      ++answer.absent;
-    } else if (to_read.empty()) {
+    if (to_read.empty()) {
       ++answer.in_memory;
-    } else {
-      const MutexLock lock(mutex_);
-      std::erase_if(to_read, [&](const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return waiting_.contains(item);
-      });
-      const bool is_taken = items_.size() + to_read.size() <= limits::kPrefetchesMax;
-      ++(is_taken ? answer.on_their_way : answer.refused);
-      refused_.Add(is_taken ? 0 : 1);
-      if (is_taken) {
-        items_.insert(items_.end(), to_read.begin(), to_read.end());
-        waiting_.insert(to_read.begin(), to_read.end());
+      continue;
+    }
+    const MutexLock lock(mutex_);
+    std::erase_if(to_read, [&](const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return waiting_.contains(item);
+    });
+    // Once it is refused, so is the rest of the call, which is counted once by the limit.
+    const bool is_taken = answer.refused > 0 ? shares_.FreeFor(tenant) >= to_read.size()
+                                             : shares_.CheckRoom(tenant, to_read.size()).ok();
+    ++(is_taken ? answer.on_their_way : answer.refused);
+    refused_.Add(is_taken ? 0 : 1);
+    if (is_taken) {
+      for (Item& item : to_read) {
+        Add(std::move(item), /*is_first=*/false);
       }
     }
   }
@@ -54,21 +64,27 @@ void Prefetches::ReadAhead(const BlockName& block, uint16_t group, const codecs:
   if (next.empty()) {
     return;
   }
+  const absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
+  if (!space.ok()) {
+    return;
+  }
+  const std::string tenant((*space)->tenant());
   {
     // Before what was named: somebody is at it.
     const MutexLock lock(mutex_);
-    for (auto name = next.rbegin(); name != next.rend() && items_.size() < limits::kPrefetchesMax;
-         ++name) {
-      AddFirst({*name, group, slice});
+    for (auto name = next.rbegin(); name != next.rend() && shares_.FreeFor(tenant) > 0; ++name) {
+      Add({*name, group, slice, tenant}, /*is_first=*/true);
     }
   }
   Pump();
 }
 
-void Prefetches::AddFirst(const Item& item) {
-  if (waiting_.insert(item).second) {
-    items_.push_front(item);
+void Prefetches::Add(Item item, bool is_first) {
+  if (!waiting_.insert(item).second) {
+    return;
   }
+  shares_.Add(item.tenant, 1);
+  items_.insert(is_first ? items_.begin() : items_.end(), std::move(item));
 }
 
 Prefetches::Outcome Prefetches::Start(const Item& item) {
@@ -111,16 +127,17 @@ void Prefetches::Pump() {
         is_pumping_ = has_room_come_ = false;
         return;
       }
-      item = items_.front();
+      item = std::move(items_.front());
       items_.pop_front();
       waiting_.erase(item);
+      shares_.Remove(item.tenant, 1);
     }
     const Outcome outcome = Start(item);
     begun_.Add(outcome == Outcome::kBegun ? 1 : 0);
     dropped_.Add(outcome == Outcome::kDropped ? 1 : 0);
     if (outcome == Outcome::kLater) {
       const MutexLock lock(mutex_);
-      AddFirst(item);
+      Add(std::move(item), /*is_first=*/true);
       if (!std::exchange(has_room_come_, false)) {
         is_pumping_ = false;
         return;
@@ -140,6 +157,7 @@ void Prefetches::Report(MetricSink& sink) const {
   outcome("dropped", dropped_);
   outcome("refused", refused_);
   const MutexLock lock(mutex_);
+  shares_.Report(sink);
   sink.AddGauge("cairn_waiting_prefetches", "Slices of blocks that wait to be read ahead of gets.",
                 {}, static_cast<double>(items_.size()));
 }

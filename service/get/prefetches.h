@@ -4,7 +4,8 @@
 // that follow a block of a leased prefix that had to be read. They wait as names. A few are read
 // at a time, so that a get never waits behind many of them, and the next begins when a read ends.
 //
-// What there is no room for is forgotten: a get reads it, or misses it.
+// What there is no room for is forgotten: a get reads it, or misses it. Of those that wait each
+// tenant has a share.
 //
 // Thread-safety: Thread-safe.
 // Locks:         none held while the index, the spaces or Promotions are called.
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -20,7 +22,9 @@
 #include "base/mutex.h"
 #include "service/get/promotions.h"
 #include "service/index/images.h"
+#include "service/index/tenant_shares.h"
 #include "service/index/wanted.h"
+#include "service/limits.h"
 #include "service/spaces.h"
 
 namespace cairn {
@@ -55,6 +59,7 @@ class Prefetches {
     BlockName block;
     uint16_t group = 0;
     codecs::Slice slice;
+    std::string tenant;  // of the space
     friend bool operator==(const Item&, const Item&) = default;
     template <typename H>
     friend H AbslHashValue(H state, const Item& item) {  // of what tells most apart
@@ -65,7 +70,7 @@ class Prefetches {
 
   Outcome Start(const Item& item);
   // Nothing if it waits already.
-  void AddFirst(const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(Item item, bool is_first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Spaces& spaces_;
   Images& images_;
@@ -73,6 +78,7 @@ class Prefetches {
   mutable Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<Item> waiting_ ABSL_GUARDED_BY(mutex_);  // those, each once
+  TenantShares shares_ ABSL_GUARDED_BY(mutex_){"prefetches", limits::kPrefetchesMax};
   bool is_pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_room_come_ ABSL_GUARDED_BY(mutex_) = false;  // while it pumps
   Counter begun_, dropped_, refused_;

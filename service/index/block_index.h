@@ -99,6 +99,8 @@ class BlockIndex final : public Prefixes,
   // Images.
   std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                              absl::Span<const WantedGroup> wanted) const override;
+  std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                            absl::Span<const WantedGroup> wanted) const override;
   ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const override;
   Pins PinImages(const BlockName& name) override;

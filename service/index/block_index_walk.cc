@@ -40,6 +40,39 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
   return answers;
 }
 
+std::vector<Images::Where> BlockIndex::Locate(uint64_t space_id,
+                                              absl::Span<const proto::BlockKey> keys,
+                                              absl::Span<const WantedGroup> wanted) const {
+  std::vector<Where> answers;
+  answers.reserve(keys.size() * wanted.size());
+  ImageRefs scratch;
+  ImagePlaces places;
+  const auto where = [&](const Block* block,
+                         const WantedGroup& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (block == nullptr ||
+        !FindCover(table_.RefsOf(*block, &scratch), group.group, group.slice, &places)) {
+      return Where::kNowhere;
+    }
+    return std::all_of(places.begin(), places.end(),
+                       [&](uint8_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return table_.BriefOf(*block, place).tier == TierId::kHost;
+                       })
+               ? Where::kInMemory
+               : Where::kCold;
+  };
+  for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {
+    mutex_.LetWaitersPass();
+    const MutexLock lock(mutex_);
+    for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
+      const Block* block = table_.FindFresh({space_id, key});
+      for (const WantedGroup& group : wanted) {
+        answers.push_back(where(block, group));
+      }
+    }
+  }
+  return answers;
+}
+
 uint32_t BlockIndex::Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) {
   uint32_t deleted = 0;
   for (size_t first = 0; first < keys.size(); first += kKeysPerStep) {

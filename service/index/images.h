@@ -24,6 +24,11 @@ class Images {
   // Complete for all of `wanted`, key by key. Touches nothing.
   virtual std::vector<bool> Contains(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                                      absl::Span<const WantedGroup> wanted) const = 0;
+  // Where the images are that a reader wants: of each key in turn, one answer for each of `wanted`.
+  // Touches nothing.
+  enum class Where : uint8_t { kNowhere, kInMemory, kCold };  // kCold: a part of it
+  virtual std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
+                                    absl::Span<const WantedGroup> wanted) const = 0;
   // Pins of images that together cover the slice, each of its best copy, the block touched; one pin
   // if one image does. Empty: a miss. Allocates only for more than four images.
   virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
@@ -42,7 +47,7 @@ class Images {
   // A put of the block begins. Errors as Check().
   virtual absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) = 0;
   // Makes an image visible, whole, to everyone. True: published, and Announce() is due. False:
-  // duplicate, the extent is freed. Errors as Check(). May be called under the sessions' lock.
+  // duplicate, the extent is freed. Errors as Check().
   virtual absl::StatusOr<bool> Publish(NewImage image) = 0;
   // Tries those who wait for the block again, and wakes who writes it down. With no lock held:
   // their callbacks run here.

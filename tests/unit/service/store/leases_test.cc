@@ -11,7 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr absl::Duration kRun = absl::Milliseconds(limits::kLeaseMs);
-constexpr size_t kSessions = limits::kLeasesMax / limits::kLeasesPerSessionMax;
+constexpr size_t kLeaseSessions = limits::kLeasesMax / limits::kLeasesPerSessionMax;
 
 proto::LeaseToken Token(uint64_t number) {
   proto::LeaseToken token{};
@@ -25,7 +25,8 @@ class LeasesTest : public testing::Test {
   LeasesTest() {
     for (size_t i = 0; i < limits::kLeasesMax; ++i) {
       tokens_.push_back(Token(i));
-      leases_.Take(tokens_.back(), "acme", 1 + i % kSessions, {}, start_ + absl::Milliseconds(i));
+      leases_.Take(tokens_.back(), "acme", 1 + i % kLeaseSessions, {},
+                   start_ + absl::Milliseconds(i));
     }
   }
   // Runs `step` in one hold after another until it is over, and says what each looked at.
@@ -60,7 +61,7 @@ TEST_F(LeasesTest, ARoundWithoutExpiryLooksAtNone) {
 
 TEST_F(LeasesTest, WhatIsRenewedIsLookedAtOnceForEachRun) {
   const absl::Time renewed = start_ + absl::Seconds(59);
-  for (size_t session = 1; session <= kSessions; ++session) {
+  for (size_t session = 1; session <= kLeaseSessions; ++session) {
     leases_.Renew(session, renewed);
   }
   size_t looked_at = 0;

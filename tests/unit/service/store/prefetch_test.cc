@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/support/lasting_store.h"
@@ -69,6 +70,59 @@ TEST_F(PrefetchTest, SaysAtOnceWhereTheBlocksAre) {
   EXPECT_EQ(answer.in_memory, 4u);
   EXPECT_EQ(answer.on_their_way, 0u);
   EXPECT_EQ(store_.lasting.waiting().size(), 0u) << "nothing is read twice";
+}
+
+TEST_F(PrefetchTest, ToAskWakesNobody) {
+  KeyList keys = PutCold(300);
+  const auto awake = [&] {
+    MetricCapture metrics;
+    store_.index->Report(metrics);
+    return metrics.Value("cairn_index_awake_blocks");
+  };
+  EXPECT_EQ(awake(), 0);
+  using Where = Images::Where;
+  keys.push_back(StoreFixture::Key(999));
+  std::vector<Where> expected(300, Where::kCold);
+  expected.push_back(Where::kNowhere);
+  EXPECT_EQ(store_.index->Locate(space_.id(), keys, space_.whole()), expected);
+  EXPECT_EQ(awake(), 0);
+  store_.Fetch(space_, keys[7]);
+  AwaitReads();
+  expected[7] = Where::kInMemory;
+  EXPECT_EQ(store_.index->Locate(space_.id(), keys, space_.whole()), expected);
+}
+
+TEST_F(PrefetchTest, EachTenantHasAShareOfWhatWaits) {
+  proto::SpaceIdentity identity = StoreFixture::Identity();
+  identity.groups[0].layers = {0, 1, 2, 3};
+  identity.groups[0].k_dim = identity.groups[0].v_dim = 8;
+  SpaceEntry& space = store_.OpenSpace("raw", identity);
+  const KeyList keys = store_.PutChain(space, 660);
+  identity.tenant = "other";
+  SpaceEntry& other = store_.OpenSpace("raw", identity);
+  store_.session = store_.OpenSession("other");
+  const KeyList their_keys = store_.PutChain(other, 2);
+  store_.WriteAllDown();
+  store_.EvictHost();
+  store_.lasting.HoldCompletions(true);
+  // Each slice of a block waits by itself, and there are 100 of four layers and four heads.
+  std::vector<std::pair<uint16_t, uint16_t>> ranges;
+  for (uint16_t first = 0; first < 4; ++first) {
+    for (uint16_t count = 1; first + count <= 4; ++count) {
+      ranges.emplace_back(first, count);
+    }
+  }
+  std::vector<WantedGroup> wanted;
+  for (const auto& [layer, layer_count] : ranges) {
+    for (const auto& [head, head_count] : ranges) {
+      wanted.push_back({.group = 0, .slice = {layer, layer_count, head, head_count}});
+    }
+  }
+  const Prefetches::Answer answer = store_.get->prefetches.Begin(space.id(), keys, wanted);
+  EXPECT_EQ(answer.on_their_way, limits::kPrefetchesMax / 2 / wanted.size());
+  EXPECT_EQ(answer.refused, keys.size() - answer.on_their_way);
+  EXPECT_EQ(Metric("cairn_limit_refusals_total{limit=\"prefetches\"}"), 1) << "of the call";
+  EXPECT_EQ(store_.get->prefetches.Begin(other.id(), their_keys, wanted).on_their_way, 2u);
 }
 
 TEST_F(PrefetchTest, TakesAtMostHalfOfWhatReadsMayTake) {
