@@ -85,7 +85,7 @@ TEST_F(FullTest, WhatIsLeftIsPinned) {
   const auto leased = Match(small, 1, 1, true);
   ASSERT_EQ(leased.block_count(), 1u);
   ExpectExhausted(Put(large, 1), "host tier: no room for 1");
-  ExpectExhausted(Put(large, 1), "of 16777216, ");
+  ExpectExhausted(Put(large, 1), "in its 16777216: ");
   ExpectExhausted(Put(large, 1), "what could go is pinned, in flight or before it");
   EXPECT_TRUE(Get(small, 1).ok());
   EXPECT_EQ(client_->Release(leased.lease()), absl::OkStatus());

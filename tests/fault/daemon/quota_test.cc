@@ -160,7 +160,8 @@ TEST_F(QuotaTest, SpacesOfATenant) {
   for (; refused.ok() && opened <= 600; ++opened) {
     refused = client_->OpenSpace(ToySpec("test", {.model = absl::StrCat("m", opened)})).status();
   }
-  ExpectExhausted(refused, "spaces: the tenant holds 512 and asks for 1 more, of 512");
+  ExpectExhausted(refused,
+                  "spaces: the tenant holds 512 and asks for 1 more: over its share of 1024");
   EXPECT_EQ(daemon_->Metric("cairn_spaces"), 512);
   EXPECT_TRUE(Put(kept, 1).ok());
 }
@@ -233,7 +234,7 @@ TEST_F(QuotaTest, MemoryOfClients) {
   const auto second = client_->Dial(24 * kMiB);
   EXPECT_TRUE(second.ok()) << second.status();
   ExpectExhausted(client_->Dial(32 * kMiB).status(),
-                  "region_bytes: the tenant holds 41943040 and asks for 33554432 more: over its "
+                  "region_bytes: the tenant holds 58720256 and asks for 33554432 more: over its "
                   "share of 134217728");
   EXPECT_EQ(client_->Dial(33 * kMiB).status().code(), absl::StatusCode::kInvalidArgument)
       << "that is no quota but a limit";
