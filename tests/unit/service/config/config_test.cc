@@ -228,7 +228,7 @@ TEST_F(ConfigFile, ASecondDocumentIsRefused) {
 }
 
 TEST(Config, RowsAreCheckedTogether) {
-  EXPECT_THAT(ErrorOf({"--region-bytes", "9GiB"}), HasSubstr("regions-bytes"));
+  EXPECT_THAT(ErrorOf({"--region-bytes", "17GiB"}), HasSubstr("regions-bytes"));
   EXPECT_THAT(ErrorOf({"--socket", "off"}), HasSubstr("no data plane"));
   EXPECT_EQ(ErrorOf({"--socket", "off", "--data", "127.0.0.1:0"}), "");
 }
