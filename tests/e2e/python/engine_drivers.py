@@ -223,6 +223,7 @@ class VllmTier:
         keys = [seed.to_bytes(32, "big") + i.to_bytes(4, "big") for i in chunks]
         wanted = np.random.default_rng(seed).integers(-128, 128, primary.memory.shape, np.int8)
         primary.memory[:] = 7
+        primary.begin(f"{self._count}")
         good = primary.look_up(keys, f"{self._count}")
         if good:
             result = primary.load(keys[:good], chunks[:good])
