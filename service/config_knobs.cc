@@ -42,7 +42,7 @@ constexpr Knob kTable[] = {
          &Config::control, [](std::string_view text) { return ParseControlAddress(text).status(); },
          [] { return std::string_view("HOST:PORT, [IPV6]:PORT or unix:PATH, the path absolute"); }},
      "gRPC: sessions, spaces, match"},
-    {"http", "127.0.0.1:50152", Address{&Config::http}, "/metrics, /healthz, /readyz"},
+    {"http", "127.0.0.1:9464", Address{&Config::http}, "/metrics, /healthz, /readyz"},
     {"socket", "",
      Text{&Config::socket, CheckSocketPath,
           [] { return std::string_view("an absolute path of at most 100 bytes, or off"); }},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cairn's client for Python: put KV blocks, match prefixes, get blocks back.
 
-    client = cairn.connect("127.0.0.1:7070")
+    client = cairn.connect("127.0.0.1:50151")
     space = client.open_space("my-model", revision, [cairn.KvGroup(layers=30, kv_heads=3, dim=64)])
     keys = space.keys(token_ids)
     space.put(keys[0], k, v)                    # arrays [layers, heads, tokens, dim]

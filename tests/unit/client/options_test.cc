@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 ConnectOptions Valid() {
   ConnectOptions options;
-  options.control = "127.0.0.1:7070";
+  options.control = "127.0.0.1:50151";
   return options;
 }
 
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"control", [](ConnectOptions& o) { o.control = "localhost"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = "localhost:0"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = "localhost:70000"; }},
-        Wrong{"control", [](ConnectOptions& o) { o.control = ":7070"; }},
+        Wrong{"control", [](ConnectOptions& o) { o.control = ":50151"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = "unix:"; }},
         Wrong{"control", [](ConnectOptions& o) { o.control = "unix:/" + std::string(107, 'x'); }},
         Wrong{"data", [](ConnectOptions& o) { o.data = "/run/cairn.sock"; }},

@@ -52,7 +52,7 @@ TEST(Config, DefaultsBindToLoopbackAndLeaveUcxOff) {
   const auto line = Parse({});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.control, "127.0.0.1:50151");
-  EXPECT_EQ(line->config.http.ToString(), "127.0.0.1:50152");
+  EXPECT_EQ(line->config.http.ToString(), "127.0.0.1:9464");
   EXPECT_FALSE(line->config.data.enabled());
   EXPECT_EQ(line->config.host_bytes, 4_GiB);
   EXPECT_EQ(line->config.staging_bytes, 512_MiB);
