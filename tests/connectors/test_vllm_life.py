@@ -5,8 +5,14 @@ names of media, figures that travel between processes, layouts of its offloading
 import contextlib
 import inspect
 import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
 import types
 
+import cairn
 import pytest
 import torch
 from cairn.vllm import adapters, revision
@@ -348,6 +354,36 @@ def test_a_connector_that_the_user_has_registered():
     finally:
         connector.CairnConnector = before
     assert KVConnectorFactory.get_connector_class_by_name("CairnConnector") is before
+
+
+NAMED_BY_THE_PACKAGE = """
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+for name in ("CairnConnector", "CairnOffloadingConnector"):
+    print(KVConnectorFactory.get_connector_class_by_name(name).__module__)
+"""
+
+
+def test_the_installed_package_names_the_connectors(tmp_path):
+    """vLLM finds them without a module path: the package's entry point is one of its plugins."""
+    package = pathlib.Path(cairn.__file__).parents[1]
+    about = (package / "pyproject.toml").read_text(encoding="utf-8")
+    group, (line,) = "vllm.general_plugins", re.findall(r'^cairn = "(.+?)"', about, re.MULTILINE)
+    assert f'[project.entry-points."{group}"]' in about
+    installed = tmp_path / "kvcairn-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: kvcairn\nVersion: 0.1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{group}]\ncairn = {line}\n")
+    path = os.pathsep.join([str(tmp_path), str(package)])
+    done = subprocess.run(
+        [sys.executable, "-c", NAMED_BY_THE_PACKAGE],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split()[-2:] == ["cairn.vllm.connector", "cairn.vllm.tier"], done.stderr
 
 
 def test_vllm_resets_connectors_when_it_sleeps():

@@ -67,7 +67,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=pathlib.Path, help="for the dumps; new or empty")
-    parser.add_argument("--control", default="127.0.0.1:7070", help="of cairnd (127.0.0.1:7070)")
+    parser.add_argument("--control", help="of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]")
     parser.add_argument("--data", help="unix:PATH or HOST:PORT (UCX) of its data plane (a socket that it names)")
     models = (lm_weights.SMOLLM2, lm_weights.GEMMA3)
     parser.add_argument("--model", choices=models, default=lm_weights.SMOLLM2)

@@ -95,7 +95,7 @@ def main() -> int:
     )
     parser.add_argument("model", type=pathlib.Path, help="a GGUF file")
     parser.add_argument("--text", type=pathlib.Path, required=True, help="the prompt")
-    parser.add_argument("--control", default="127.0.0.1:7070", help="of cairnd (127.0.0.1:7070)")
+    parser.add_argument("--control", help="of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]")
     parser.add_argument("--data", help="unix:PATH or HOST:PORT (UCX) of its data plane (a socket that it names)")
     wanted = parser.parse_args()
     text = wanted.text.read_text(encoding="utf-8")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -12,7 +13,16 @@ from .errors import InvalidArgumentError
 T = TypeVar("T")
 
 REGION_BYTES = 64 << 20  # the SDK's default
-CONTROL = "the address of cairnd's control plane"  # "HOST:PORT" or "unix:PATH"
+
+
+def control_address() -> str:
+    """The control plane of cairnd for who names none: `$CAIRN_CONTROL`, else the daemon's default."""
+    return os.environ.get("CAIRN_CONTROL") or "127.0.0.1:50151"
+
+
+def control_field() -> Any:
+    """A field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
+    return dataclasses.field(default_factory=control_address)
 
 
 def required(meaning: str) -> Any:
@@ -39,8 +49,8 @@ class Place(Protocol):
 class StoreSettings:
     """Of an adapter whose engine does not say which weights it has."""
 
-    control: str = required(CONTROL)
     weights_revision: str = required("which tells apart weights of one name")
+    control: str = control_field()
     data: str | None = None  # likewise, UCX if HOST:PORT; None: a socket that the daemon names
     tenant: str = "default"
     timeout: float = 5.0  # seconds of what the engine asks for
@@ -60,7 +70,7 @@ def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
             )
     for name, field in fields.items():
         is_missing = given.get(name) is None or given[name] == ""
-        if field.default is dataclasses.MISSING and is_missing:
+        if "meaning" in field.metadata and is_missing:
             raise InvalidArgumentError(f"{where} has no {name!r}, {field.metadata['meaning']}")
         if name in given:
             _check(where, name, str(field.type), given[name])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from . import _ffi, _ucx, keys
 from ._handle import Handle
+from ._settings import control_address
 from .buffer import Buffer
 from .space import TIERS, Space
 from .watch import EventWatch, Position
@@ -243,7 +244,7 @@ def native_spec(spec: keys.SpaceSpec, recipe: str | None = None) -> _ffi.SpaceSp
 
 
 def connect(
-    control: str,
+    control: str | None = None,
     *,
     data: str | None = None,
     tenant: str = "default",
@@ -253,7 +254,8 @@ def connect(
     region_bytes: int = 0,
     timeout: float | None = None,
 ) -> Client:
-    """Opens a session with the daemon whose control plane is at `control` ("unix:PATH" or "HOST:PORT").
+    """Opens a session with the daemon whose control plane is at `control`, "unix:PATH" or "HOST:PORT";
+    None is `$CAIRN_CONTROL`, else 127.0.0.1:50151.
 
     data: "unix:PATH", or "HOST:PORT" for UCX, which is opened only where this names it; None takes
     the first socket on this host that the daemon names. tenant: whose blocks these are. connections, window, region_bytes: data connections, calls in flight on each,
@@ -262,7 +264,7 @@ def connect(
     """
     options = _ffi.ConnectOptions(
         timeout_ms=_ffi.milliseconds(timeout),
-        control=control.encode(),
+        control=(control_address() if control is None else control).encode(),
         data=None if data is None else data.encode(),
         tenant=tenant.encode(),
         name=client_name.encode(),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishes a daemon's events as vLLM 0.32 publishes its own, for routers that read those.
 
-    python -m cairn.events --control 127.0.0.1:7070 --zmq tcp://127.0.0.1:5557
+    python -m cairn.events --control 127.0.0.1:50151 --zmq tcp://127.0.0.1:5557
 
 Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/engines/events.md says what the fields
 hold.
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ._settings import control_address
 from .client import connect
 from .errors import UnavailableError
 from .watch import BlockEvent, EventBatch, EventWatch
@@ -168,7 +169,11 @@ class Bridge:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m cairn.events", description=__doc__)
-    parser.add_argument("--control", required=True, help="HOST:PORT or unix:PATH of cairnd")
+    parser.add_argument(
+        "--control",
+        default=control_address(),
+        help="HOST:PORT or unix:PATH of cairnd [$CAIRN_CONTROL, else 127.0.0.1:50151]",
+    )
     parser.add_argument("--tenant", default="default")
     parser.add_argument("--zmq", required=True, help="address of the PUB socket")
     parser.add_argument("--connect", action="store_true", help="connect there, do not bind")

@@ -2,7 +2,7 @@
 """LMCache's second level in Cairn: a client for its `native_plugin` adapter (docs/engines/lmcache.md).
 
     --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
-                   "adapter_params": {"control": "127.0.0.1:7070", "weights_revision": "…"}}'
+                   "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'
 
 LMCache does not say how KV lies in what it stores: its objects are bytes, and kept as they are. Its
 keys do not say which weights or which layout they are of: that is what `weights_revision` is for.

@@ -4,7 +4,7 @@
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
       "backend_name": "cairn", "module_path": "cairn.sglang", "class_name": "CairnHiCache",
       "interface_v1": 1, "hicache_storage_pass_prefix_keys": true,
-      "control": "127.0.0.1:7070", "weights_revision": "…"}'
+      "control": "127.0.0.1:50151", "weights_revision": "…"}'
 """
 
 from __future__ import annotations

@@ -98,6 +98,15 @@ def run_program(python, daemon, tmp_path):
     assert done.stdout == "wheel works\n"
 
 
+def test_it_names_its_connectors_to_vllm(bare_python):
+    named = (
+        "from importlib.metadata import entry_points\n"
+        "for point in entry_points(group='vllm.general_plugins'): print(point.value, point.load())"
+    )
+    done = subprocess.run([bare_python, "-c", named], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("cairn.vllm:register <function register"), done.stderr
+
+
 def test_local(bare_python, daemon, tmp_path):
     run_program(bare_python, daemon, tmp_path)
 

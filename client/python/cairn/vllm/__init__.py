@@ -3,7 +3,10 @@
 
     {"kv_connector": "CairnConnector", "kv_connector_module_path": "cairn.vllm",
      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-     "kv_connector_extra_config": {"control": "127.0.0.1:7070"}}
+     "kv_connector_extra_config": {"control": "127.0.0.1:50151"}}
+
+Where the package is installed, `register` has told vLLM the connectors' names, and the module path may
+be left out. `control` is `$CAIRN_CONTROL`, else 127.0.0.1:50151, where it is left out.
 
 Only `connector`, `stats` and `tier` import vLLM. What the scheduler decides, `scheduler`, and what a
 worker moves, `worker`, know nothing of it.
@@ -11,12 +14,27 @@ worker moves, `worker`, know nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .connector import CairnConnector
 
-__all__ = ["CairnConnector"]
+__all__ = ["CairnConnector", "register"]
+
+
+def register() -> None:
+    """Tells vLLM's factory the connectors' names; may be called again. vLLM calls it in each of its
+    processes, as a plugin of the group `vllm.general_plugins`. MultiConnector needs it too: it makes
+    figures of a connector's numbers by the name of its class alone."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    for name, module in (
+        ("CairnConnector", "cairn.vllm"),
+        ("CairnOffloadingConnector", "cairn.vllm.tier"),
+    ):
+        with contextlib.suppress(ValueError):  # it is registered
+            KVConnectorFactory.register_connector(name, module, name)
 
 
 def __getattr__(name: str) -> Any:

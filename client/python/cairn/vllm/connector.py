@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -25,6 +23,7 @@ from .._session import Session
 from .. import keys
 from ..errors import InvalidArgumentError
 from ..transfer import Part
+from . import register
 from .adapters import LoadedAdapters
 from .cuda import Cuda, Stream
 from .group import GroupPart
@@ -431,6 +430,4 @@ def _tensor_rank(parallel: Any) -> int:
     return get_tensor_model_parallel_rank()
 
 
-# MultiConnector makes figures of a connector's numbers by the name of its class alone.
-with contextlib.suppress(ValueError):  # the user has registered it
-    KVConnectorFactory.register_connector("CairnConnector", "cairn.vllm", "CairnConnector")
+register()

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .._settings import CONTROL, REGION_BYTES, required, settings_of
+from .._settings import REGION_BYTES, control_field, settings_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    control: str = required(CONTROL)
+    control: str = control_field()
     data: str | None = None  # likewise, UCX if HOST:PORT; None: a socket that the daemon names
     tenant: str = "default"
     model: str | None = None  # None: the name that vLLM was given

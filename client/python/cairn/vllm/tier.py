@@ -6,7 +6,7 @@ memory, Cairn.
      "kv_role": "kv_both", "kv_connector_extra_config": {
        "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
          {"type": "CairnTier", "module_path": "cairn.vllm.tier",
-          "control": "127.0.0.1:7070", "weights_revision": "…"}]}}
+          "control": "127.0.0.1:50151", "weights_revision": "…"}]}}
 
 vLLM does not say how KV lies in its chunks: they are bytes, and kept as they are. Nor does it tell a
 tier what its chunks are named by, or that weights may have changed: the connector, which is vLLM's own
@@ -27,7 +27,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import vllm
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
@@ -39,6 +38,7 @@ from ..errors import DeadlineExceededError, Error, InvalidArgumentError
 from ..keys import Group, SpaceSpec
 from ..space import Space
 from ..transfer import Get, Put
+from . import register
 from .media import are_media_named, is_named_by_content
 from .resolved import digest_of
 
@@ -353,8 +353,4 @@ def _layout_of(config: Any) -> str:
     return "chunks " + hashlib.sha256(text).hexdigest()[:16]
 
 
-# MultiConnector makes figures of a connector's numbers by the name of its class alone.
-with contextlib.suppress(ValueError):  # the user has registered it
-    KVConnectorFactory.register_connector(
-        "CairnOffloadingConnector", "cairn.vllm.tier", "CairnOffloadingConnector"
-    )
+register()
