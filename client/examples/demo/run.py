@@ -112,6 +112,11 @@ def print_table(source_bytes: int, runs: dict[str, dict]) -> None:
         divergence = f"{run['divergence']:.5f} ± {run['divergence_error']:.5f}"
         line += f"  {divergence:20}  {run['same_top']:6.1%}"
         print(line)
+    print(
+        "\n  bits: of an image, for each element of K and V (bf16 has 16).  prefix: to fetch the KV."
+        "\n  KL: how far predictions are from those without a cache; 0 is none."
+        "  top-1: the likeliest token is the same."
+    )
 
 
 def print_continuations(prompt_tail: str, runs: dict[str, dict]) -> None:
@@ -125,13 +130,9 @@ def metrics(daemon: Daemon) -> list[str]:
         return answer.read().decode().splitlines()
 
 
-def print_metrics(daemon: Daemon) -> None:
-    print(f"\nwhat the daemon says of itself (http://{daemon.http}/metrics):\n")
-    for line in metrics(daemon):
-        if line.startswith("#") or "_bucket{" in line or line.endswith((" 0", " 0.0")):
-            continue
-        if line.startswith("cairn_"):
-            print(f"  {line}")
+def keep_metrics(daemon: Daemon, path: pathlib.Path) -> None:
+    path.write_text("\n".join(metrics(daemon)) + "\n", encoding="utf-8")
+    print(f"what the daemon said of itself (/metrics) is in {path}", flush=True)
 
 
 def wait_until_written_down(daemon: Daemon) -> None:
@@ -168,8 +169,24 @@ def check(runs: dict[str, dict]) -> None:
                 f" (KL {run['divergence']:.3g}; it wrote {run['written']!r})"
             )
     print(
-        f"\n{' and '.join(LOSSLESS)} are bit-identical to no cache:"
-        " every logit of every compared position, and the text"
+        f"{' and '.join(LOSSLESS)} are bit-identical to no cache:"
+        " every logit of every compared position, and the text",
+        flush=True,
+    )
+
+
+def print_summary(source_bytes: int, runs: dict[str, dict]) -> None:
+    without, exact = runs["no cache"]["first_token_seconds"], runs["exact"]["first_token_seconds"]
+    print(
+        f"\nFirst token: {without:.1f} s computed, {exact:.1f} s with the KV from cairnd."
+        " It is kept smaller: "
+        + ", ".join(
+            f"{name} {source_bytes / runs[name]['image_bytes']:.1f}x"
+            for name in ("exact", "cairn:2.3")
+            if name in runs
+        )
+        + ".\n\nNext: `make demo-vllm` shows it with two vLLM engines; docs/tutorials/python.md puts"
+        " your first block;\ndocs/engines/vllm.md has the flag for your own model."
     )
 
 
@@ -190,9 +207,8 @@ def main() -> None:
                 flush=True,
             )
             prefill, decode = run_workers(arguments, daemon, folder, ("prefill", "decode"))
-            print_table(prefill["source_bytes"], decode["runs"])
-            print_continuations(decode["prompt_tail"], decode["runs"])
-            print_metrics(daemon)
+            figures = f"demo-metrics-{arguments.transport}.txt"
+            keep_metrics(daemon, arguments.bin_dir.parent / figures)
             check(decode["runs"])
             wait_until_written_down(daemon)
             daemon.kill()
@@ -200,7 +216,10 @@ def main() -> None:
             (restarted,) = run_workers(arguments, daemon, folder, ("decode",), "--restarted")
             print_restart(daemon, restarted["runs"])
             check(restarted["runs"])
-    print(f"{time.monotonic() - begin:.0f} s in all")
+    print_continuations(decode["prompt_tail"], decode["runs"])
+    print_table(prefill["source_bytes"], decode["runs"])
+    print_summary(prefill["source_bytes"], decode["runs"])
+    print(f"\n{time.monotonic() - begin:.0f} s in all")
 
 
 if __name__ == "__main__":

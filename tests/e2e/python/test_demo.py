@@ -2,6 +2,7 @@
 """The demo runs through, with fewer tokens, and says what it should."""
 
 import importlib.util
+import pathlib
 import re
 import subprocess
 import sys
@@ -35,4 +36,8 @@ def test_quick_demo(bin_dir, transport):
     assert 0 < kl["kivi:8"] < 0.002 and kl["kivi:8"] < kl["kivi:4"] < 0.05
     assert kl["kivi:4"] < kl["kivi:2+"] < kl["kivi:2"] < 1
     assert kl["kivi:8"] < kl["cairn:2.3"] < kl["kivi:2+"] / 3
-    assert "cairn_" in done.stdout.split("what the daemon says of itself")[1]
+    (path,) = re.findall(r"^what the daemon said of itself .* is in (.+)$", done.stdout, re.MULTILINE)
+    assert "cairn_puts_total" in pathlib.Path(path).read_text(encoding="utf-8")
+    table = done.stdout.rindex("KV from")
+    assert table > done.stdout.rindex("killed and started again"), "the result is what one sees last"
+    assert re.search(r"^First token: .* computed, .* from cairnd\. .*exact 1\.\dx, cairn", done.stdout, re.M)
