@@ -76,7 +76,9 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
       continue;
     }
     const bool is_known = name == "config" || FindKnob(name) != nullptr;
-    if (!is_known) errors->Add("flag ", Quoted("--" + name), " is unknown; see --help");
+    if (!is_known) {
+      errors->Add("flag ", Quoted("--" + name), " is unknown", NearestKnob(name), "; see --help");
+    }
     std::string value;
     if (has_value) {
       value = argument.substr(equals + 1);
@@ -110,7 +112,8 @@ void ReadFileOf(const std::string& path, Givens* givens, Errors* errors) {
   if (!values.ok()) return errors->Add("config file ", path, ": ", values.status().message());
   for (const auto& [name, value] : *values) {
     if (FindKnob(name) == nullptr) {
-      errors->Add("config file ", path, ": ", Quoted(name), " is unknown; see --help");
+      errors->Add("config file ", path, ": ", Quoted(name), " is unknown", NearestKnob(name),
+                  "; see --help");
     } else {
       (*givens)[name] = Given{value, Source::kFile};
     }

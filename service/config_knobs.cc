@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/nearest.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/units.h"
@@ -125,6 +127,12 @@ std::span<const Knob> Knobs() { return kTable; }
 const Knob* FindKnob(std::string_view name) {
   const auto* knob = std::ranges::find(kTable, name, &Knob::name);
   return knob == std::end(kTable) ? nullptr : knob;
+}
+
+std::string NearestKnob(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Knob& knob : kTable) names.push_back(knob.name);
+  return DidYouMean(name, names);
 }
 
 std::string Expects(const Knob& knob) {

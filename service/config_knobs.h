@@ -44,6 +44,8 @@ struct Knob {
 std::span<const Knob> Knobs();
 // Null: there is none.
 const Knob* FindKnob(std::string_view name);
+// " (did you mean NAME?)" of a name that is none, or empty.
+std::string NearestKnob(std::string_view name);
 // What it takes, for people.
 std::string Expects(const Knob& knob);
 absl::Status SetValue(const Knob& knob, std::string_view text, Config* config);

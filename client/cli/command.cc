@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/nearest.h"
 #include "base/status.h"
 #include "client/cpp/options.h"
 
@@ -40,6 +41,14 @@ const Flag* Find(std::string_view name, std::span<const Flag> flags) {
   return nullptr;
 }
 
+std::vector<std::string_view> NamesOf(std::span<const Flag> flags) {
+  std::vector<std::string_view> names;
+  for (const std::span<const Flag> list : {flags, std::span<const Flag>(kCommonFlags)}) {
+    for (const Flag& flag : list) names.push_back(flag.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::span<const Flag> CommonFlags() { return kCommonFlags; }
@@ -57,7 +66,8 @@ absl::StatusOr<Arguments> Arguments::Parse(std::span<const std::string> words,
     const std::string name = word.substr(0, equals);
     const Flag* flag = Find(name, flags);
     if (flag == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("unknown flag ", name));
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag ", name, DidYouMean(name, NamesOf(flags))));
     }
     if (flag->value.empty()) {
       if (equals != std::string::npos) {

@@ -15,15 +15,28 @@
 namespace cairn::cli {
 namespace {
 
-constexpr size_t kFingerprintDigitsMin = 6;
+constexpr size_t kFingerprintDigitsMin = 4;
+constexpr size_t kFingerprintDigitsShown = 12;
+
+std::string NameOf(const v1::SpaceInfo& space) {
+  return absl::StrCat(space.spec().tenant(), "/", space.spec().model());
+}
 
 std::string Known(const v1::ListSpacesReply& spaces) {
   std::string text = spaces.spaces().empty() ? "the daemon has none yet" : "there are:";
   for (const v1::SpaceInfo& space : spaces.spaces()) {
-    absl::StrAppend(&text, " ", space.space_id(), " (", space.spec().tenant(), "/",
-                    space.spec().model(), ")");
+    absl::StrAppend(&text, "\n  ", HexOf(space.fingerprint()).substr(0, kFingerprintDigitsShown),
+                    "  ", NameOf(space));
   }
   return text;
+}
+
+// Whether `wanted` is the space's number, its name, or the beginning of its fingerprint.
+bool IsNamed(const v1::SpaceInfo& space, const std::string& wanted) {
+  uint64_t id = 0;
+  if (absl::SimpleAtoi(wanted, &id) && space.space_id() == id) return true;
+  if (wanted == NameOf(space) || wanted == space.spec().model()) return true;
+  return wanted.size() >= kFingerprintDigitsMin && HexOf(space.fingerprint()).starts_with(wanted);
 }
 
 }  // namespace
@@ -70,13 +83,14 @@ absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClien
     }
     return absl::InvalidArgumentError(absl::StrCat("name a --space; ", Known(spaces)));
   }
-  uint64_t id = 0;
-  const bool is_number = absl::SimpleAtoi(wanted, &id);
+  v1::ListSpacesReply named;
   for (const v1::SpaceInfo& space : spaces.spaces()) {
-    if ((is_number && space.space_id() == id) || (wanted.size() >= kFingerprintDigitsMin &&
-                                                  HexOf(space.fingerprint()).starts_with(wanted))) {
-      return space;
-    }
+    if (IsNamed(space, wanted)) *named.add_spaces() = space;
+  }
+  if (named.spaces_size() == 1) return named.spaces(0);
+  if (named.spaces_size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--space ", wanted, " is the name of several; ", Known(named)));
   }
   return absl::NotFoundError(absl::StrCat("no space ", wanted, "; ", Known(spaces)));
 }

@@ -30,9 +30,10 @@ absl::StatusOr<absl::Time> DeadlineOf(const Arguments& arguments);
 bool IsNobodyThere(const absl::Status& status);
 
 inline constexpr Flag kSpaceFlag = {
-    "--space", "ID", "number, or 6 digits or more of the fingerprint [the only one]"};
-// The space that --space names by its number or by the start of its fingerprint; without --space,
-// the only one there is. NotFound lists what there is.
+    "--space", "SPACE", "tenant/model, or 4 digits or more of the fingerprint [the only one]"};
+// The space that --space names by its number, its name or the start of its fingerprint; without
+// --space, the only one there is. NotFound, and InvalidArgument where several have the name, list
+// them.
 absl::StatusOr<v1::SpaceInfo> ChooseSpace(const Arguments& arguments, AdminClient& admin);
 // The space of that fingerprint.
 absl::StatusOr<v1::SpaceInfo> SpaceOf(const Arguments& arguments, AdminClient& admin,

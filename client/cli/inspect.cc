@@ -16,7 +16,8 @@ namespace cairn::cli {
 namespace {
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "of a KEY: number, or 6 digits or more of the fingerprint [the only one]"},
+    {"--space", "SPACE",
+     "of a KEY: tenant/model, or 4 digits or more of the fingerprint [the only one]"},
     {"--tiles", "", "of a FILE: list every tile"},
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
@@ -133,10 +134,12 @@ int Main(const std::vector<std::string>& words) {
   const Command* command = FindCommand(name);
   if (command == nullptr) {
     const bool is_flag = name.starts_with("-");
+    std::vector<std::string_view> names;
+    for (const Command* known : kCommands) names.push_back(known->name);
     absl::FPrintF(
-        stderr, "cairnctl: %s '%s'; 'cairnctl --help' lists them\n",
-        is_flag ? "flags come after the command: expected one instead of" : "unknown command",
-        name);
+        stderr, "cairnctl: %s '%s'%s; 'cairnctl --help' lists them\n",
+        is_flag ? "flags come after the command: expected one instead of" : "unknown command", name,
+        DidYouMean(name, names));
     return 2;
   }
   if (is_help) {

@@ -76,11 +76,27 @@ void PrintJson(const Arguments& arguments, const v1::StatsReply& stats,
   json.EndArray().EndObject().Print();
 }
 
+// "1.0 MiB of KV, kept in 0.67 MiB (1.5x smaller)": of each image one copy. An image may have
+// copies in several tiers, whose bytes are said apart.
+std::string Kept(const v1::StatsReply& stats) {
+  const uint64_t source = stats.source_bytes();
+  const uint64_t copies = stats.copies_source_bytes();
+  if (source == 0 || copies == 0) return absl::StrCat(FormatBytes(source), " of KV");
+  const double ratio = static_cast<double>(copies) / static_cast<double>(stats.image_bytes());
+  const auto kept = static_cast<uint64_t>(static_cast<double>(source) / ratio);
+  std::string text = absl::StrFormat("%s of KV, kept in %s (", FormatBytes(source),
+                                     FormatBytes(copies == source ? stats.image_bytes() : kept));
+  absl::StrAppend(&text, ratio < 1 ? absl::StrFormat("%.2fx larger)", 1 / ratio)
+                                   : absl::StrFormat("%.2fx smaller)", ratio));
+  if (copies != source) {
+    absl::StrAppend(&text, "; all copies take ", FormatBytes(stats.image_bytes()));
+  }
+  return text;
+}
+
 void PrintHeld(const v1::StatsReply& stats) {
-  absl::PrintF("%s, %s: %s of KV; copies in all tiers take %s (%s)\n",
-               Count(stats.block_count(), "block"), Count(stats.image_count(), "image"),
-               FormatBytes(stats.source_bytes()), FormatBytes(stats.image_bytes()),
-               Ratio(stats.copies_source_bytes(), stats.image_bytes()));
+  absl::PrintF("%s, %s: %s\n", Count(stats.block_count(), "block"),
+               Count(stats.image_count(), "image"), Kept(stats));
   absl::PrintF("%s, %s\n\n", Count(stats.session_count(), "session"),
                Count(stats.lease_count(), "lease"));
   std::vector<std::vector<std::string>> rows;

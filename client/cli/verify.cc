@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kLongest = absl::Hours(24);
 
 constexpr Flag kFlags[] = {
-    {"--space", "ID", "without FILEs: that space only [all of them]"},
+    {"--space", "SPACE", "without FILEs: that space only [all of them]"},
 };
 
 absl::Status VerifyFiles(const Arguments& arguments) {

@@ -381,7 +381,7 @@ def test_the_installed_package_names_the_connectors(tmp_path):
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout.split()[-2:] == ["cairn.vllm.connector", "cairn.vllm.tier"], done.stderr
 

@@ -54,6 +54,8 @@ TEST_F(CliTest, StatusAndSpacesShowWhatIsThere) {
   EXPECT_EQ(ran.code, 0) << ran.output;
   EXPECT_THAT(ran.output, HasSubstr("host"));
   EXPECT_THAT(ran.output, HasSubstr("QUARANTINE"));
+  EXPECT_THAT(ran.output, HasSubstr(" of KV, kept in "));
+  EXPECT_THAT(ran.output, HasSubstr("x smaller)"));
   ran = Run("status --json");
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.output, HasSubstr("\"tier\": \"host\""));
@@ -252,6 +254,29 @@ TEST_F(CliTest, ADaemonThatDrainsIsLookedAt) {
   EXPECT_EQ(refused.code, 4);
   EXPECT_THAT(refused.output, HasSubstr("draining: no new sessions"));
   EXPECT_THAT(refused.output, testing::Not(HasSubstr("Is cairnd running")));
+}
+
+TEST_F(CliTest, SpacesHaveNames) {
+  const std::string model = space_->identity().model;
+  const std::string fingerprint = proto::Hex(space_->fingerprint());
+  for (const std::string& name : {"acme/" + model, model, fingerprint.substr(0, 4), fingerprint}) {
+    EXPECT_EQ(Run("ls --space " + name).code, 0) << name;
+  }
+  const Ran none = Run("ls --space acme/nothing");
+  EXPECT_EQ(none.code, 3);
+  EXPECT_THAT(none.output, HasSubstr(fingerprint.substr(0, 12) + "  acme/" + model));
+  auto other = Open(client_, ToyIdentity(codecs::DType::kFp16, model), "raw");
+  ASSERT_TRUE(other);
+  const Ran several = Run("ls --space acme/" + model);
+  EXPECT_EQ(several.code, 2);
+  EXPECT_THAT(several.output, HasSubstr("is the name of several"));
+  EXPECT_THAT(several.output, HasSubstr(proto::Hex(other->fingerprint()).substr(0, 12)));
+}
+
+TEST_F(CliTest, NearNamesAreGuessed) {
+  EXPECT_THAT(Run("statsu").output, HasSubstr("did you mean status?"));
+  EXPECT_THAT(Run("status --jsno").output, HasSubstr("did you mean --json?"));
+  EXPECT_THAT(Run("nonsense").output, testing::Not(HasSubstr("did you mean")));
 }
 
 TEST_F(CliTest, WrongUsageAndAbsentDaemonsHaveTheirCodes) {
