@@ -2,7 +2,6 @@
 #include "base/memory_room.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -27,17 +26,6 @@ uint64_t LimitIn(const std::string& path) {
   uint64_t bytes = 0;
   if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(TextOf(path)), &bytes)) return UINT64_MAX;
   return bytes < kNoLimitBytes ? bytes : UINT64_MAX;
-}
-
-// The number of a line "name 123" or "Name:   123 kB"; 0 where there is none.
-uint64_t NumberOf(const std::string& text, std::string_view name) {
-  for (const auto line : absl::StrSplit(text, '\n')) {
-    const std::vector<std::string> words =
-        absl::StrSplit(std::string(line), absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    uint64_t number = 0;
-    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &number)) return number;
-  }
-  return 0;
 }
 
 struct Names {
@@ -74,6 +62,16 @@ void BoundByGroups(const std::string& mount, std::string path, const Names& name
 }
 
 }  // namespace
+
+uint64_t NumberOf(const std::string& text, std::string_view name) {
+  for (const auto line : absl::StrSplit(text, '\n')) {
+    const std::vector<std::string> words =
+        absl::StrSplit(std::string(line), absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    uint64_t number = 0;
+    if (words.size() >= 2 && words[0] == name && absl::SimpleAtoi(words[1], &number)) return number;
+  }
+  return 0;
+}
 
 MemoryRoom FindMemoryRoom(const std::string& root) {
   MemoryRoom room;

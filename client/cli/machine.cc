@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -42,12 +41,6 @@ constexpr uint64_t kOpenFilesMin = 4096;
 // Without the blanks around it; empty where there is none.
 std::string TextOf(const std::string& path) {
   return std::string(absl::StripAsciiWhitespace(ReadFile(path, kProcFileBytesMax).value_or("")));
-}
-
-// Of a line "Name:   123 kB"; 0 where there is none.
-uint64_t NumberAfter(const std::string& text, const std::string& name) {
-  const size_t at = text.find(name);
-  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at + name.size(), nullptr, 10);
 }
 
 std::vector<std::string> NamesIn(const std::string& folder) {
@@ -84,9 +77,9 @@ Finding CheckProcessor() {
 
 Finding CheckMemory(const std::string& root) {
   const std::string info = TextOf(root + "/proc/meminfo");
-  const uint64_t free_bytes = NumberAfter(info, "MemAvailable:") * kKiB;
+  const uint64_t free_bytes = NumberOf(info, "MemAvailable:") * kKiB;
   std::string found = absl::StrCat(FormatBytes(free_bytes), " free of ",
-                                   FormatBytes(NumberAfter(info, "MemTotal:") * kKiB));
+                                   FormatBytes(NumberOf(info, "MemTotal:") * kKiB));
   if (const MemoryRoom room = FindMemoryRoom(root); room.cgroup_limit_bytes != UINT64_MAX) {
     absl::StrAppend(&found, ", the container's limit is ", FormatBytes(room.cgroup_limit_bytes));
   }
@@ -95,15 +88,15 @@ Finding CheckMemory(const std::string& root) {
 
 Finding CheckHugePages(const std::string& root) {
   const std::string info = TextOf(root + "/proc/meminfo");
-  const uint64_t page_bytes = NumberAfter(info, "Hugepagesize:") * kKiB;
-  const uint64_t all = NumberAfter(info, "HugePages_Total:") * page_bytes;
+  const uint64_t page_bytes = NumberOf(info, "Hugepagesize:") * kKiB;
+  const uint64_t all = NumberOf(info, "HugePages_Total:") * page_bytes;
   const std::string transparent = TextOf(root + "/sys/kernel/mm/transparent_hugepage/enabled");
   const std::string limit = TextOf(root + "/sys/fs/cgroup/hugetlb.2MB.max");
   const bool is_refused = limit == "0";
   if (all > 0 && !is_refused) {
     return {"huge pages", Verdict::kOk,
-            absl::StrCat(FormatBytes(NumberAfter(info, "HugePages_Free:") * page_bytes),
-                         " free of ", FormatBytes(all), " set aside"),
+            absl::StrCat(FormatBytes(NumberOf(info, "HugePages_Free:") * page_bytes), " free of ",
+                         FormatBytes(all), " set aside"),
             ""};
   }
   const std::string found = absl::StrCat(

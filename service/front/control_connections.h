@@ -3,10 +3,10 @@
 // The connections that gRPC has of the control plane: who is behind each, and which has to go when
 // too many have no session (base/newcomers.h).
 //
-// gRPC names a call's connection by its descriptor. It keeps that open until the last call of the
-// connection is over, so the number names one connection for as long as anybody can ask; a test
-// holds gRPC to it. We keep a descriptor of our own for each, by which it can be ended whatever
-// became of gRPC's.
+// gRPC tells which connection a call came by as the number of its file descriptor ("fd:17"). gRPC
+// closes the descriptor only after the last call of the connection, so that no other connection has
+// the number while a call may ask for it; a test checks that gRPC does so. A second descriptor of
+// each connection is kept here, to end the connection also where gRPC has closed the first.
 //
 // Thread-safety: Thread-safe.
 

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/epoll.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "service/limits.h"
@@ -46,16 +47,6 @@ bool Await(int socket, short events, absl::Time deadline) {
   pollfd polled{socket, events, 0};
   const int64_t wait_ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());
   return ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(wait_ms, 0))) > 0;
-}
-
-// In place of the events asked for before.
-void Watch(int epoll, int fd, uint64_t tag, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = tag;
-  if (::epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) {
-    CAIRN_CHECK(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll takes no more sockets");
-  }
 }
 
 void Wake(const Fd& event) {
@@ -153,8 +144,8 @@ void ControlListener::Stop() {
 
 void ControlListener::WatchDoors(bool accepts) {
   for (size_t i = 0; i < doors_.size(); ++i) {
-    Watch(epoll_.get(), doors_[i].acceptor->get(), kFirstDoorTag + i,
-          accepts ? uint32_t{EPOLLIN} : 0);
+    WatchSocket(epoll_.get(), doors_[i].acceptor->get(), kFirstDoorTag + i,
+                accepts ? uint32_t{EPOLLIN} : 0);
   }
   accepts_again_ =
       accepts ? absl::InfiniteFuture() : MonotonicNow() + absl::Milliseconds(kBackoffMs);
@@ -169,7 +160,7 @@ int ControlListener::WaitMs() const {
 
 void ControlListener::Run() {
   ::pthread_setname_np(::pthread_self(), "control");
-  Watch(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
+  WatchSocket(epoll_.get(), wake_.get(), kWakeTag, EPOLLIN);
   WatchDoors(true);
   while (true) {  // ends: Stop() wakes it
     std::array<epoll_event, kEventsMax> events;
@@ -243,7 +234,7 @@ void ControlListener::TakeIn(const Door& door, Fd socket) {
   const uint64_t number = numbers_++;
   const std::optional<uint64_t> goes = SilentOf(door).Add(number, PartyOf(socket.get()));
   // Once: what it has sent already, or sends.
-  Watch(epoll_.get(), socket.get(), number, EPOLLIN | EPOLLONESHOT);
+  WatchSocket(epoll_.get(), socket.get(), number, EPOLLIN | EPOLLONESHOT);
   silent_.emplace(
       number,
       Silent{.socket = std::move(socket), .door = &door, .deadline = MonotonicNow() + kSilentTime});
@@ -264,7 +255,7 @@ void ControlListener::Pass(uint64_t number) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
   Fd ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!ours.is_valid()) return out_of_files_.Add();
-  Watch(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
+  WatchSocket(epoll_.get(), ours.get(), number, EPOLLET);  // its end is always said
   connections_.Add(
       socket.get(), std::move(ours),
       {.identity = PeerIdentityOf(socket.get()), .is_operator = door.is_admin, .number = number},

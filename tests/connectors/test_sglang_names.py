@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from conftest import ENGINES
-from sglang_contract import use_package
+from sglang_contract import config_of, use_package
 
 PAGE = 32
 MODEL = {
@@ -214,20 +214,9 @@ def test_updates_of_weights_are_heard(publish):
 
 
 def test_sglang_s_factory_makes_a_backend(publish, daemon):
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
     from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
-    given = {
-        "backend_name": "cairn",
-        "module_path": "cairn.sglang",
-        "class_name": "CairnHiCache",
-        "interface_v1": 1,
-        "control": daemon.control,
-        "weights_revision": "connectors",
-    }
-    config = HiCacheStorageConfig(
-        0, 1, 0, 1, 0, 1, False, False, False, "synthetic", extra_config=given
-    )
+    config = config_of(daemon, weights_revision="connectors")
     with pytest.raises(Exception, match="configuration.* cannot be read"):
         StorageBackendFactory.create_backend("dynamic", config, None)
     publish()

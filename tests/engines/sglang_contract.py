@@ -96,9 +96,9 @@ def pool_of(module, layout, dtype):
     return pool
 
 
-def backend_of(pool, daemon, **extra):
+def config_of(daemon, **extra):
+    """The configuration of a storage backend that is Cairn, of one rank."""
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
-    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
     given = {
         "backend_name": "cairn",
@@ -106,11 +106,17 @@ def backend_of(pool, daemon, **extra):
         "class_name": "CairnHiCache",
         "interface_v1": 1,
         "control": daemon.control,
-        "weights_revision": f"contract {pool.layout} {pool.dtype}",
     }
-    config = HiCacheStorageConfig(
+    return HiCacheStorageConfig(
         0, 1, 0, 1, 0, 1, False, False, False, "synthetic", extra_config=given | extra
     )
+
+
+def backend_of(pool, daemon, **extra):
+    from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
+
+    named = {"weights_revision": f"contract {pool.layout} {pool.dtype}"}
+    config = config_of(daemon, **named | extra)
     backend = StorageBackendFactory.create_backend("dynamic", config, pool)
     backend.register_mem_pool_host(pool)
     backend.on_host_pools_registered()

@@ -63,6 +63,7 @@ def check_unit(root):
     for path in stubs:
         path.unlink()
     assert float(re.search(r"exposure level for cairnd.service: ([\d.]+)", said).group(1)) <= 3.0
+    assert "\nLimitCORE=0\n" in (units / "cairnd.service").read_text()
 
 
 def check_pages(root):

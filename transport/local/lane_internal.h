@@ -2,11 +2,8 @@
 #pragma once
 // Shared by the files of LocalLane.
 
-#include <sys/epoll.h>
-
 #include <cstdint>
 
-#include "base/check.h"
 #include "transport/local/lane.h"
 
 namespace cairn::transport {
@@ -39,15 +36,5 @@ class LocalLane::HeldPayload final : public Arrival::Held {
   LocalLane& lane_;
   const uint64_t place_;
 };
-
-// Makes `events` of `fd` wake the lane, in place of those asked for before; 0 silences it.
-inline void WatchSocket(int epoll, int fd, uint64_t tag, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = tag;
-  if (epoll_ctl(epoll, EPOLL_CTL_MOD, fd, &event) != 0) {
-    CAIRN_CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll takes no more sockets");
-  }
-}
 
 }  // namespace cairn::transport

@@ -43,9 +43,9 @@ class RegionBudget {
 class Region {
  public:
   Region() = default;  // no memory at all
-  // Maps `memfd` and seals it; which is borrowed for the call. InvalidArgument says which
-  // demand it does not meet; ResourceExhausted: the budget is used up, or there is no address
-  // space. May block where another process writes to the memfd.
+  // Maps `memfd` and seals it. The caller keeps the descriptor and may close it after the call.
+  // InvalidArgument says which demand it does not meet; ResourceExhausted: the budget is used up,
+  // or there is no address space. May block where another process writes to the memfd.
   static absl::StatusOr<Region> Map(const Fd& memfd, uint64_t bytes_max, RegionBudget& budget);
   // The whole of this process: places are addresses. For transport/memory.
   static Region WholeProcess();

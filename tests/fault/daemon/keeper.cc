@@ -26,8 +26,9 @@ absl::Status Keeper::Connect(const std::string& control) {
   options.timeout = kPatience;
   options.breaker.is_enforced = false;
   CAIRN_ASSIGN_OR_RETURN(client_, Client::Connect(options));
-  CAIRN_ASSIGN_OR_RETURN(
-      space_, client_->OpenSpace(ToyIdentity(kBf16, options_.name), options_.recipe, kPatience));
+  proto::SpaceIdentity identity = ToyIdentity(kBf16, options_.name);
+  identity.groups.front().kv_heads = options_.heads;
+  CAIRN_ASSIGN_OR_RETURN(space_, client_->OpenSpace(identity, options_.recipe, kPatience));
   CAIRN_ASSIGN_OR_RETURN(const uint64_t bytes, space_->SourceBytes({}));
   got_.resize(bytes);
   expected_.resize(bytes);
@@ -99,8 +100,8 @@ bool Keeper::Step() {
   Chain& chain = chains_[random_() % chains_.size()];
   const uint64_t act = random_() % 100;
   if (act < 55) return Put(chain);
-  if (act < 62) return Delete(chain);
-  if (act < 82) return Match(chain);
+  if (act < 55 + options_.delete_percent) return Delete(chain);
+  if (act < 75 + options_.delete_percent) return Match(chain);
   return Get(chain[random_() % chain.size()]);
 }
 
@@ -160,19 +161,37 @@ bool Keeper::Put(Chain& chain) {
 bool Keeper::Delete(Chain& chain) {
   const size_t first = random_() % chain.size();
   const size_t end = random_() % 2 == 0 ? first + 1 : chain.size();
-  std::vector<BlockKey> keys;
+  std::vector<Block*> blocks;
   for (size_t i = first; i < end; ++i) {
-    keys.push_back(chain[i].key);
-    chain[i].is_there = chain[i].is_durable = chain[i].is_lost = false;
-    chain[i].may_miss = true;
+    blocks.push_back(&chain[i]);
+  }
+  return Delete(blocks);
+}
+
+bool Keeper::DeleteEnds() {
+  std::vector<Block*> blocks;
+  for (Chain& chain : chains_) {
+    for (size_t i = random_() % chain.size(); i < chain.size(); ++i) {
+      blocks.push_back(&chain[i]);
+    }
+  }
+  return Delete(blocks);
+}
+
+bool Keeper::Delete(const std::vector<Block*>& blocks) {
+  std::vector<BlockKey> keys;
+  for (Block* block : blocks) {
+    keys.push_back(block->key);
+    block->is_there = block->is_durable = block->is_lost = false;
+    block->may_miss = true;
   }
   const auto deleted = space_->Delete(keys, kPatience);
   if (!deleted.ok()) {
     return IsAllowed(deleted.status(), "delete");
   }
   counts_.deleted += *deleted;
-  for (size_t i = first; i < end; ++i) {
-    chain[i].is_deleted = true;
+  for (Block* block : blocks) {
+    block->is_deleted = true;
   }
   return true;
 }

@@ -26,7 +26,9 @@ class Keeper {
     std::string recipe = "raw";
     uint64_t seed = 1;
     uint32_t chains = 8, blocks = 24;  // of each chain
+    uint32_t heads = 4;                // of a block: 8 KiB each
     uint32_t durable_percent = 25;     // of its puts
+    uint32_t delete_percent = 7;       // of its steps; 55 are puts, 20 matches, the rest gets
     bool is_roomy = true;              // nothing is evicted from the daemon's tiers
   };
   // What happened, since it was made.
@@ -53,6 +55,8 @@ class Keeper {
   // Something at random: a put, a deletion, a match with gets, or a get. True: go on. False: the
   // daemon does not answer any more. A wrong answer fails the test.
   bool Step();
+  // Deletes the ends of all chains, by one call. False: it was not answered.
+  bool DeleteEnds();
   // The call that got no answer, and how it ended.
   const std::string& ended_by() const { return ended_by_; }
   // What a new process has of all chains. Fails the test where it is not as expected, and takes
@@ -80,6 +84,7 @@ class Keeper {
   bool Refresh(Chain& chain);
   bool Put(Chain& chain);
   bool Delete(Chain& chain);
+  bool Delete(const std::vector<Block*>& blocks);
   bool Match(Chain& chain);
   bool Get(Block& block);
   bool CheckChain(Chain& chain, const Expected& expected);

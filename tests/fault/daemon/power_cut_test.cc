@@ -11,13 +11,18 @@ namespace {
 
 class DaemonPowerCut : public RestartFixture {
  protected:
-  DaemonPowerCut() {
+  DaemonPowerCut() : DaemonPowerCut(Load{}) {}
+  explicit DaemonPowerCut(const Load& load) : RestartFixture(load) {
     io_ = "threads";  // whose calls are the C library's
+  }
+  ~DaemonPowerCut() override { EndRecord(); }
+  // What a daemon writes from now on can be taken back.
+  void BeginRecord() {
     ::setenv("LD_PRELOAD", CAIRN_CUT_CALLS, 1);
     ::setenv(kCutRootVariable, disk_.path().c_str(), 1);
     ::setenv(kCutLogVariable, Log().c_str(), 1);
   }
-  ~DaemonPowerCut() override {
+  void EndRecord() {
     for (const char* name : {"LD_PRELOAD", kCutRootVariable, kCutLogVariable}) {
       ::unsetenv(name);
     }
@@ -25,7 +30,9 @@ class DaemonPowerCut : public RestartFixture {
   std::string Log() const { return outside_.File("log"); }
   // A round that ends with the cut. `unbelieved`: syncs of files with it in their path do nothing.
   void CutRound(const Keeper::Expected& expected, const std::string& unbelieved = "") {
+    BeginRecord();
     ASSERT_NO_FATAL_FAILURE(Round(expected, /*is_damaged=*/true));
+    EndRecord();
     const CutFigures cut = RevertUnsynced(Log(), random_, [&](const std::string& path) {
       return unbelieved.empty() || path.find(unbelieved) == std::string::npos;
     });
@@ -47,6 +54,24 @@ TEST_F(DaemonPowerCut, LosesNothingThatIsDurable) {
   Print();
   std::cout << writes_ << " writes, " << pages_ << " pages taken back\n";
   EXPECT_GT(pages_, 0u);
+}
+
+class DaemonReclaimCut : public DaemonPowerCut {
+ protected:
+  DaemonReclaimCut() : DaemonPowerCut(kReclaiming) {}
+};
+
+TEST_F(DaemonReclaimCut, LosesNothingThatIsDurableAndBringsNothingBack) {
+  // Fills the device, which need not be recorded.
+  ASSERT_NO_FATAL_FAILURE(Round({}, /*is_damaged=*/false));
+  for (int round = 0; round <= Rounds(3); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    ASSERT_NO_FATAL_FAILURE(CutRound({.is_whole = !may_evict_, .is_closed = false, .spared = {}}));
+  }
+  Print();
+  std::cout << writes_ << " writes, " << pages_ << " pages taken back\n";
+  EXPECT_GT(pages_, 0u);
+  EXPECT_GT(in_reclaim_, 0);
 }
 
 // A daemon that did not sync what it has to would lose durable blocks: the test above would see it.

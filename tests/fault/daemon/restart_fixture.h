@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Daemons over the same devices, one after the other, each killed while clients work.
+// Daemons over the same devices, one after the other, each ended while clients work.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -37,18 +37,39 @@ inline int Rounds(int cheap) {
   return given == nullptr ? cheap : std::atoi(given);
 }
 
+// Devices, and what each of three clients has there.
+struct Load {
+  size_t devices = 3;
+  uint32_t blocks = 24;  // of a chain
+  uint32_t heads = 4;    // of a block
+  uint32_t durable_percent = 25, delete_percent = 7;
+  uint64_t host_bytes = 64_MiB;  // where it is little, gets keep places of the device
+  bool is_reclaiming = false;    // a process ends while a segment is reclaimed
+};
+// One device that is written over every second or so: most of what was written is deleted again,
+// and less than half of it is in use, so that reclaim carries along what is left and evicts
+// nothing.
+inline constexpr Load kReclaiming = {.devices = 1,
+                                     .blocks = 8,
+                                     .heads = 64,
+                                     .durable_percent = 50,
+                                     .delete_percent = 25,
+                                     .host_bytes = 32_MiB,
+                                     .is_reclaiming = true};
+
 class RestartFixture : public testing::Test {
  protected:
-  static constexpr size_t kDevices = 3;
+  enum class End : uint8_t { kKill, kStop };
   static constexpr uint64_t kDeviceBytes = 256_MiB;
   // Each end of a process costs one of a device's 16 segments, so that reclaim is at work from the
   // twelfth kill on. It evicts nothing while less than half of a device is in use.
   static constexpr double kUsedBytesMax = kDeviceBytes / 2;
   // Then devices are empty again.
-  static constexpr int kKillsEach = 64;
+  static constexpr int kEndsEach = 64;
 
-  RestartFixture() {
-    for (size_t i = 0; i < kDevices; ++i) {
+  RestartFixture() : RestartFixture(Load{}) {}
+  explicit RestartFixture(const Load& load) : load_(load) {
+    for (size_t i = 0; i < load_.devices; ++i) {
       devices_.emplace_back(disk_.File(absl::StrCat("device", i)));
     }
     BeginAnew();
@@ -64,14 +85,22 @@ class RestartFixture : public testing::Test {
       std::filesystem::remove_all(device.path());
     }
     for (const char* recipe : {"raw", "exact", "raw"}) {
-      keepers_.push_back(std::make_unique<Keeper>(Keeper::Options{
-          .name = absl::StrCat("keeper-", keepers_.size()), .recipe = recipe, .seed = random_()}));
+      keepers_.push_back(
+          std::make_unique<Keeper>(Keeper::Options{.name = absl::StrCat("keeper-", keepers_.size()),
+                                                   .recipe = recipe,
+                                                   .seed = random_(),
+                                                   .blocks = load_.blocks,
+                                                   .heads = load_.heads,
+                                                   .durable_percent = load_.durable_percent,
+                                                   .delete_percent = load_.delete_percent,
+                                                   .is_roomy = !load_.is_reclaiming}));
     }
     may_evict_ = false;
   }
 
   void Start() {
-    std::vector<std::string> flags = {"--ssd-io=" + io_};
+    std::vector<std::string> flags = {"--ssd-io=" + io_,
+                                      absl::StrCat("--host-bytes=", load_.host_bytes)};
     for (const TierFolder& device : devices_) {
       flags.push_back(absl::StrCat("--ssd=", device.path(), "=", kDeviceBytes));
     }
@@ -84,8 +113,8 @@ class RestartFixture : public testing::Test {
     }
   }
 
-  // A start, a look at what is there, work, and the kill. `is_damaged`: blocks may have gone.
-  void Round(const Keeper::Expected& expected, bool is_damaged) {
+  // A start, a look at what is there, work, and the end. `is_damaged`: blocks may have gone.
+  void Round(const Keeper::Expected& expected, bool is_damaged, End end = End::kKill) {
     ASSERT_NO_FATAL_FAILURE(Start());
     evicting_ += may_evict_ ? 1 : 0;
     for (const auto& keeper : keepers_) {
@@ -95,8 +124,8 @@ class RestartFixture : public testing::Test {
     if (HasFailure()) {
       FAIL() << daemon_->ReadLog();
     }
-    WorkAndKill();
-    if (++kills_ % kKillsEach == 0) {
+    WorkAndEnd(end);
+    if (++ends_ % kEndsEach == 0) {
       BeginAnew();
     }
   }
@@ -145,29 +174,72 @@ class RestartFixture : public testing::Test {
     }
   }
 
-  void WorkAndKill() {
+  void WorkAndEnd(End end) {
     std::atomic<bool> is_over{false};
+    // So many clients delete much; the first that is answered ends the daemon.
+    std::atomic<size_t> deleting{0};
+    const auto signal = [&] {
+      is_over = true;
+      daemon_->process().Signal(end == End::kKill ? SIGKILL : SIGTERM);
+    };
     std::vector<std::thread> workers;
-    for (const auto& keeper : keepers_) {
-      workers.emplace_back([&keeper, &is_over] {
-        while (keeper->Step()) {  // ends: the daemon is killed
+    for (size_t i = 0; i < keepers_.size(); ++i) {
+      workers.emplace_back([&, i] {
+        Keeper& keeper = *keepers_[i];
+        bool goes_on = true;
+        while (goes_on && deleting <= i) {  // ends: with the daemon
+          goes_on = keeper.Step();
         }
-        EXPECT_TRUE(is_over) << "it did not answer before it was killed";
+        EXPECT_TRUE(is_over || goes_on) << "it did not answer before it was ended";
+        if (goes_on) {
+          keeper.DeleteEnds();
+        }
+        if (!is_over) {
+          signal();
+        }
       });
     }
     absl::SleepFor(absl::Milliseconds(100 + random_() % 700));
-    may_evict_ |= daemon_->Metric("cairn_tier_used_bytes{tier=\"ssd\"") > kUsedBytesMax;
     EXPECT_TRUE(daemon_->process().is_running()) << "it ended by itself";
-    is_over = true;
-    daemon_->process().Signal(SIGKILL);
+    may_evict_ |= daemon_->Metric("cairn_tier_used_bytes{tier=\"ssd\"") > kUsedBytesMax;
+    if (load_.is_reclaiming) {
+      EXPECT_TRUE(
+          WaitFor([&] { return IsReclaiming(); }, absl::Seconds(60), absl::Milliseconds(1)));
+      may_evict_ |= daemon_->Metric("cairn_evictions_total{tier=\"ssd\"") > 0;
+    }
+    if (load_.is_reclaiming && random_() % 4 != 0) {
+      deleting = 1 + random_() % keepers_.size();
+      // What it told last of its segments is how it ends.
+      bool is_reclaiming = false;
+      while (!is_over) {  // ends: the client says so
+        const bool told = IsReclaiming();
+        is_reclaiming = is_over ? is_reclaiming : told;
+      }
+      in_reclaim_ += is_reclaiming ? 1 : 0;
+    } else {
+      signal();
+      in_reclaim_ += load_.is_reclaiming ? 1 : 0;
+    }
     for (std::thread& worker : workers) {
       worker.join();
     }
     for (const auto& keeper : keepers_) {
       keeper->Disconnect();
     }
-    EXPECT_EQ(daemon_->process().Wait(kPatience).value_or(-1), 128 + SIGKILL);
+    EXPECT_EQ(daemon_->process().Wait(kPatience).value_or(-1),
+              end == End::kKill ? 128 + SIGKILL : 0);
     daemon_.reset();
+  }
+
+  // A segment is under reclaim.
+  bool IsReclaiming() const {
+    for (const auto& [series, value] : daemon_->Metrics()) {
+      if (series.starts_with("cairn_ssd_segments") && value > 0 &&
+          series.find("reclaiming") != std::string::npos) {
+        return true;
+      }
+    }
+    return false;
   }
 
   void Add(const Keeper::Counts& counts) {
@@ -185,8 +257,8 @@ class RestartFixture : public testing::Test {
     for (const auto& keeper : keepers_) {
       Add(keeper->counts());
     }
-    std::cout << kills_ << " kills (" << evicting_
-              << " of them where blocks may have been evicted), " << sum_.puts << " puts ("
+    std::cout << ends_ << " ends (" << evicting_ << " of them where blocks may have been evicted, "
+              << in_reclaim_ << " while a segment was reclaimed), " << sum_.puts << " puts ("
               << sum_.durable_puts << " durable), " << sum_.deleted << " deleted, " << sum_.leases
               << " leases, " << sum_.hits << " gets with the right bytes (" << sum_.hits_from_ssd
               << " from SSD); " << sum_.checked
@@ -195,6 +267,7 @@ class RestartFixture : public testing::Test {
               << " came back\n";
   }
 
+  const Load load_;
   // A disk: a folder of the system's may be in memory, where nothing bypasses the page cache.
   const TempDir disk_{std::filesystem::path(CAIRN_TEST_DISK)};
   std::mt19937_64 random_ = SeededRandom();
@@ -204,7 +277,8 @@ class RestartFixture : public testing::Test {
   std::unique_ptr<DaemonProcess> daemon_;
   bool may_evict_ = false;  // from the drives
   Keeper::Counts sum_;      // of keepers that are no more
-  int kills_ = 0, evicting_ = 0;
+  int ends_ = 0, evicting_ = 0;
+  int in_reclaim_ = 0;  // ends while a segment was reclaimed, as the daemon said last
 };
 
 }  // namespace cairn

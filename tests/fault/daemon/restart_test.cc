@@ -84,6 +84,7 @@ const Damage kDamages[] = {
 
 class DaemonRestart : public RestartFixture {
  protected:
+  static constexpr size_t kDevices = Load{}.devices;
   // Keys whose bytes lie nowhere in this device's folder, nor in `other`'s.
   std::set<BlockKey> SparedBy(size_t device, size_t other) const {
     std::set<BlockKey> hit;
@@ -155,6 +156,22 @@ TEST_F(DaemonRestart, ADeviceThatWasAwayBringsBackNothingDeleted) {
     if (is_away) BringBack(device);
   }
   Print();
+}
+
+class DaemonReclaim : public RestartFixture {
+ protected:
+  DaemonReclaim() : RestartFixture(kReclaiming) {}
+};
+
+// Ends by a kill or in order, most of them as soon as a deletion is answered.
+TEST_F(DaemonReclaim, EndsLoseNothingThatIsDurableAndBringNothingBack) {
+  for (int round = 0; round <= Rounds(8); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    ASSERT_NO_FATAL_FAILURE(Round({.is_whole = !may_evict_, .is_closed = true, .spared = {}}, false,
+                                  round % 3 == 2 ? End::kStop : End::kKill));
+  }
+  Print();
+  EXPECT_GT(in_reclaim_, 0);
 }
 
 }  // namespace
