@@ -33,7 +33,7 @@ absl::Status CheckDirectIo(const std::string& folder) {
         "its file system is a container's own (overlayfs): mount a disk there");
   }
   const std::string path = absl::StrCat(folder, "/probe");
-  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0600));
   const int open_error = errno;
   alignas(kPageBytes) static constexpr std::array<std::byte, kPageBytes> kPage{};
   const bool is_written = file.is_valid() && ::pwrite(file.get(), kPage.data(), kPage.size(), 0) ==

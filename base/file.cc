@@ -15,7 +15,7 @@ namespace cairn {
 namespace {
 
 absl::Status WriteAndSync(const std::string& path, std::span<const std::byte> bytes) {
-  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.is_valid()) {
     return absl::ErrnoToStatus(errno, absl::StrCat("open ", path));
   }

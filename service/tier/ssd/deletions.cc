@@ -117,7 +117,7 @@ absl::Status DeletionFile::Write(const DeletionHistory& history) {
 }
 
 absl::Status DeletionFile::Append(std::span<const Deletion> deletions) {
-  const Fd file(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  const Fd file(::open(path_.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file.is_valid()) {
     return absl::ErrnoToStatus(errno, path_);
   }

@@ -171,7 +171,7 @@ absl::Status SsdDevice::Grow(uint32_t slot) {
                                                      options_.keep_free_bytes, " are kept free"));
   }
   const std::string path = SegmentPath(slot);
-  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.is_valid()) {
     return absl::ErrnoToStatus(errno, path);
   }

@@ -43,7 +43,7 @@ absl::Status MakeFolders(const std::string& path) {
 absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
                             absl::FunctionRef<void(std::string_view what)> on_step) {
   const std::string path = absl::StrCat(folder, "/LOCK");
-  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.is_valid()) {
     return absl::ErrnoToStatus(errno, path);
   }

@@ -126,7 +126,7 @@ absl::Status SsdDevice::FindSegments(Recovered& recovered) {
   PageMemory page(kSegmentHeaderBytes);
   for (uint32_t slot = 0; slot < budget_.slot_count; ++slot) {
     const std::string path = SegmentPath(slot);
-    Fd file(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+    Fd file(::open(path.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC));
     if (!file.is_valid() && errno == ENOENT) {
       continue;
     }

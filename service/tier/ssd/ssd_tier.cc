@@ -2,8 +2,11 @@
 #include "service/tier/ssd/ssd_tier.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +41,30 @@ uint64_t ExtentsMax(const SsdTier::Options& options, const SsdTier::Device& devi
       std::max<uint64_t>(1, device.budget_bytes / limits::kSsdBytesPerImageMin));
 }
 
+// What the folder is, by whatever path. nullopt: it is not there.
+std::optional<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) {
+    return std::nullopt;
+  }
+  return std::pair(facts.st_dev, facts.st_ino);
+}
+
+// Of those before it, whose folders were made if they were missing.
+absl::Status CheckIsApart(const SsdTier::Options& options, const SsdTier::Device& device) {
+  const auto folder = FolderAt(device.path);
+  for (const SsdTier::Device& before : options.devices) {
+    if (&before == &device || !folder.has_value()) {
+      break;
+    }
+    if (FolderAt(before.path) == folder) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ssd: ", before.path, " and ", device.path, " are the same folder"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
@@ -47,6 +74,7 @@ absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Make(const Options& options) {
   }
   std::unique_ptr<SsdTier> tier(new SsdTier(options));
   for (const Device& device : options.devices) {
+    CAIRN_RETURN_IF_ERROR(CheckIsApart(options, device));
     const uint64_t extents_max = ExtentsMax(options, device);
     const SsdBay::Options of_bay = {
         .device = {.path = device.path,

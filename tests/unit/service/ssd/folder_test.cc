@@ -34,6 +34,33 @@ TEST(SsdFolderTest, RefusesFoldersThatItCannotUse) {
   EXPECT_TRUE(absl::IsInvalidArgument(SsdTier::Make({}).status()));
 }
 
+TEST(SsdFolderTest, RefusesTwoPathsOfOneFolder) {
+  const TempDir folder(std::filesystem::current_path());
+  const std::string path = folder.File("drive"), link = folder.File("link");
+  std::filesystem::create_symlink(path, link);
+  const auto tier = SsdTier::Make({.devices = {{path, 256_MiB}, {link, 256_MiB}},
+                                   .io = IoChoice::kThreads,
+                                   .keep_free_bytes = 0,
+                                   .lock_wait = absl::ZeroDuration()});
+  EXPECT_TRUE(absl::IsInvalidArgument(tier.status())) << tier.status();
+  EXPECT_THAT(std::string(tier.status().message()), HasSubstr(link + " are the same folder"));
+}
+
+// Whoever may write to the folder would have another file of the daemon's user made or locked.
+TEST(SsdFolderTest, FollowsNoLinkInTheFolder) {
+  const TempDir folder(std::filesystem::current_path());
+  const std::string path = folder.File("drive"), other = folder.File("other");
+  std::filesystem::create_directory(path);
+  std::filesystem::create_symlink(other, path + "/LOCK");
+  const auto tier = SsdTier::Make({.devices = {{path, 256_MiB}},
+                                   .io = IoChoice::kThreads,
+                                   .keep_free_bytes = 0,
+                                   .lock_wait = absl::ZeroDuration()});
+  ASSERT_TRUE(tier.ok()) << tier.status();
+  EXPECT_EQ((*tier)->Devices()[0].state, DeviceState::kOut);
+  EXPECT_FALSE(std::filesystem::exists(other));
+}
+
 TEST(SsdFolderTest, AFolderOfADiskThatIsNotMountedIsMissingUntilItIs) {
   const TempDir folder(std::filesystem::current_path());
   const std::string fstab = (folder.path() / "fstab").string();

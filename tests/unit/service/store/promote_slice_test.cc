@@ -317,6 +317,61 @@ TEST_F(PromoteManyPartsTest, AFewPartsAreReadAtATime) {
   AwaitReads();
 }
 
+// Half of the parts under way end unread: they have the deadline of the get that began them.
+TEST_F(PromoteManyPartsTest, PartsThatEndUnreadAreReadForAGetWithMoreTime) {
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  const absl::Time soon = store.clock.Now() + absl::Seconds(1);
+  const absl::Time later = soon + absl::Seconds(8);
+  StartedGet hasty(store, space, 1, {.slice = kHead}, soon);
+  CompleteHeader();
+  ASSERT_TRUE(WaitFor([&] { return cold.waiting().size() == limits::kSlicePartsMax; }));
+  StartedGet patient(store, space, 1, {.slice = kHead}, later);
+  for (const Asked& read : cold.TakeReads()) {
+    EXPECT_EQ(read.deadline, soon);
+  }
+  store.clock.Advance(absl::Seconds(1));
+  store.pool->Wake();
+  EXPECT_TRUE(absl::IsNotFound(hasty.Await().status()));
+  const std::vector<TransferId> begun = cold.waiting();
+  for (size_t i = 0; i < begun.size(); ++i) {
+    Complete({begun[i]}, i % 2 == 0 ? absl::DeadlineExceededError("not begun") : absl::OkStatus());
+  }
+  while (!cold.waiting().empty()) {
+    Complete({cold.waiting().front()});
+  }
+  ExpectRight(patient, 1, kHead);
+  AwaitReads();
+  const std::vector<Asked> reads = cold.TakeReads();
+  EXPECT_EQ(reads.size(), 30 - limits::kSlicePartsMax + limits::kSlicePartsMax / 2);
+  for (const Asked& read : reads) {
+    EXPECT_EQ(read.deadline, later);
+  }
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"sliced\"}"), 1);
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"late\"}"), 0);
+}
+
+TEST_F(PromoteManyPartsTest, PartsThatNobodyWaitsForEndUnreadAndNoMoreBegin) {
+  PutColdBlocks(1);
+  cold.HoldCompletions(true);
+  StartedGet get(store, space, 1, {.slice = kHead}, store.clock.Now() + absl::Seconds(1));
+  CompleteHeader();
+  ASSERT_TRUE(WaitFor([&] { return cold.waiting().size() == limits::kSlicePartsMax; }));
+  cold.TakeReads();
+  store.clock.Advance(absl::Seconds(1));
+  store.pool->Wake();
+  EXPECT_TRUE(absl::IsNotFound(get.Await().status()));
+  Complete(cold.waiting(), absl::DeadlineExceededError("not begun"));
+  AwaitReads();
+  EXPECT_TRUE(cold.waiting().empty());
+  EXPECT_TRUE(cold.TakeReads().empty());
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"late\"}"), 1);
+  EXPECT_EQ(Metric("cairn_promotions_total{outcome=\"failed\"}"), 0);
+  cold.HoldCompletions(false);
+  StartedGet again(store, space, 1, {.slice = kHead});
+  ExpectRight(again, 1, kHead);
+}
+
 // What a get of the slice gets is the same, whether the image was in memory or not.
 class PromoteRecipeTest : public PromoteSliceTest, public testing::WithParamInterface<const char*> {
  protected:
