@@ -50,10 +50,11 @@ test-ops: build  ## what takes programs for containers (root), or Prometheus for
 	.ci/ops
 	ctest --preset release -L "^ops$$" -j 1
 
-test-engines: programs  ## the connector in a real vLLM, the backend beside SGLang's pools (half an hour on two busy cores; first 3 GB to download, 6 GB on disk)
+test-engines: programs  ## the connector in a real vLLM, the backend beside SGLang's pools (40 minutes on two busy cores; first 3 GB to download, 6 GB on disk)
 	.ci/engines tests/engines/sglang_contract.py
 	.ci/engines tests/engines/tier_contract.py
 	.ci/engines tests/engines/run.py
+	.ci/engines tests/engines/names.py
 	.ci/engines tests/engines/mixed.py
 	.ci/engines tests/engines/quality.py
 	.ci/engines tests/engines/hybrid.py

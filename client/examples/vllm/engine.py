@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vLLM engine in a process of its own, for the tests and the demo: reads a JSON object a line,
-answers with one. Run as: engine.py MODEL CONFIG, where CONFIG is JSON for --kv-transfer-config or -.
+answers with one. Run as: engine.py MODEL CONFIG [OPTIONS], where CONFIG is JSON for
+--kv-transfer-config or -, and OPTIONS JSON of vLLM's own options.
 
-    {"do": "generate", "tokens": [[…], …], "max_tokens": 24, "logprobs": 20}  all prompts at once; for
-                         each token made, the so many likeliest ones, where that is asked for
+    {"do": "generate", "tokens": [[…], …], "max_tokens": 24, "logprobs": 20, "lora": {…}}  all prompts
+                         at once; for each token made, the so many likeliest ones, where that is asked
+                         for; lora: the fields of vLLM's LoRARequest
     {"do": "encode", "text": "…"}  its tokens
+    {"do": "drain"}      waits until what the connector has copied is in the store
     {"do": "reset"}      forgets vLLM's own prefix cache
+    {"do": "sleep", "level": 1}  (the default) puts the engine to sleep and wakes it up
     {"do": "prompt"}     the tokens of the long prompt of the tests
     {"do": "metrics"}    of vLLM, those about caches
     {"do": "kill_in_load", "pid": 1, "after": 0.005}  kills a process so long after the next load began
@@ -62,8 +66,13 @@ def generate(llm, command):
         ignore_eos=True,
         logprobs=command.get("logprobs"),
     )
+    more = {}
+    if "lora" in command:
+        from vllm.lora.request import LoRARequest
+
+        more["lora_request"] = LoRARequest(**command["lora"])
     begin = time.monotonic()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
+    outputs = llm.generate(prompts, params, use_tqdm=False, **more)
     seconds = time.monotonic() - begin
     return {
         "texts": [output.outputs[0].text for output in outputs],
@@ -93,12 +102,28 @@ def kill_in_load(pid, seconds):
     return {"ok": True}
 
 
+def drain():
+    from cairn.vllm import CairnConnector
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    group = get_kv_transfer_group()
+    for connector in getattr(group, "_connectors", [group]):  # a MultiConnector has some
+        if isinstance(connector, CairnConnector):
+            connector._worker.drain()
+    return {"ok": True}
+
+
 def answer(llm, command):
     what = command["do"]
     if what == "generate":
         return generate(llm, command)
     if what == "reset":
         return {"ok": llm.reset_prefix_cache()}
+    if what == "drain":
+        return drain()
+    if what == "sleep":
+        llm.sleep(command.get("level", 1))
+        return {"ok": llm.wake_up()}
     if what == "encode":
         return {"tokens": llm.get_tokenizer().encode(command["text"])}
     if what == "prompt":
@@ -122,7 +147,8 @@ def main(started=lambda llm: functools.partial(answer, llm), **more):
     os.dup2(2, 1)
     logging.raiseExceptions = False
     config = None if sys.argv[2] == "-" else json.loads(sys.argv[2])
-    llm = start(sys.argv[1], config, **more)
+    options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    llm = start(sys.argv[1], config, **more | options)
     answer_of = started(llm)
 
     def say(value):

@@ -24,9 +24,9 @@ def config_of(control, **extra):
 
 class EngineProcess:
     """config: None is vLLM alone. script: what runs it, `engine.py` or a program that knows more
-    commands. Its output is in the file `log`. A context manager."""
+    commands. options: of vLLM's own. Its output is in the file `log`. A context manager."""
 
-    def __init__(self, model, config, library, log, script=HERE / "engine.py"):
+    def __init__(self, model, config, library, log, script=HERE / "engine.py", options=None):
         environment = dict(
             os.environ,
             PYTHONPATH=str(ROOT / "client" / "python"),
@@ -35,6 +35,7 @@ class EngineProcess:
         self.log = pathlib.Path(log)
         command = [sys.executable, str(script), str(model)]
         command.append("-" if config is None else json.dumps(config))
+        command += [json.dumps(options)] if options else []
         with open(self.log, "w", encoding="utf-8") as output:
             self.process = subprocess.Popen(
                 command,
@@ -51,9 +52,9 @@ class EngineProcess:
         self.process.stdin.flush()
         return self._answer()
 
-    def generate(self, tokens, max_tokens=24):
+    def generate(self, tokens, max_tokens=24, **more):
         """One prompt: its text, how many of its tokens came from a cache, seconds to the first."""
-        answer = self.do("generate", tokens=[tokens], max_tokens=max_tokens)
+        answer = self.do("generate", tokens=[tokens], max_tokens=max_tokens, **more)
         names = ("texts", "cached", "first_token", "reasons")
         return tuple(answer[name][0] for name in names)
 

@@ -221,7 +221,7 @@ def test_slots_go_round(make, space):
         assert rank.wrong([0, 2, 5, 7], i, table) == []
 
 
-def test_a_chain_is_put_in_calls_that_follow_one_another(make, space, monkeypatch):
+def test_a_chain_is_put_in_calls_that_follow_one_another(make, space, caplog, monkeypatch):
     rank, keys, calls, put = make(), space.keys(range(4 * STORE)), [], paged.put
 
     def noted(to, cache, some, blocks, **more):
@@ -238,9 +238,10 @@ def test_a_chain_is_put_in_calls_that_follow_one_another(make, space, monkeypatc
         (keys[1:3], keys[0], STORE, True),
         (keys[3:], keys[2], 3 * STORE, True),
     ]
-    # Which a lossless space does not take: the step does not notice.
+    # Which a lossless space does not take: the step does not notice, and the log says it once.
     counts = rank.worker.take_counts()
     assert counts["dropped_blocks"] == 6 and counts["saved_blocks"] == 0
+    assert caplog.text.count("blocks were not saved: ") == 1
 
 
 def test_blocks_that_a_group_has_let_go_of_are_left_out(make, space):

@@ -13,12 +13,13 @@ from types import SimpleNamespace
 import fake_vllm
 import numpy as np
 import pytest
-from cairn import DeadlineExceededError, InvalidArgumentError, Part, paged
+from cairn import DeadlineExceededError, InvalidArgumentError, Part, ResourceExhaustedError, paged
 from conftest import open_space
 
 fake_vllm.install()
 
 from cairn.vllm import revision as of_weights  # noqa: E402
+from cairn.vllm import saves  # noqa: E402
 from cairn.vllm.group import GroupPart  # noqa: E402
 from cairn.vllm.layout import Shape, paged_cache  # noqa: E402
 from cairn.vllm.lookup import Found, Lookups  # noqa: E402
@@ -600,6 +601,27 @@ def test_saves_do_not_wait_for_the_store(two_ranks):
     assert worker.take_counts()["dropped_blocks"] == 4  # three blocks of five are staged
     worker.drain()
     assert worker.take_counts()["saved_blocks"] == 6
+
+
+def test_saves_that_fail_are_said_once_a_minute(two_ranks, caplog, monkeypatch):
+    space, ranks = two_ranks
+    worker, now = ranks[0][0], [100.0]
+
+    def refuse(self, puts, timeout):
+        raise ResourceExhaustedError("the store is full")
+
+    def save():
+        worker.save(Plan(saves=[Save(space.keys(range(64)), [[0, 1]], None, 0, False)]))
+        worker.drain()
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    monkeypatch.setattr(type(space), "put_batch", refuse)
+    monkeypatch.setattr(saves, "monotonic", lambda: now[0])
+    said = "cairn: 2 blocks were not saved: the store is full"
+    assert save() == save() == save() == [said]
+    now[0] += 60.0
+    assert save() == [said, "cairn: 6 blocks were not saved: the store is full"]
+    assert worker.take_counts()["dropped_blocks"] == 8
 
 
 def test_without_a_daemon_loads_fail_and_saves_are_dropped(two_ranks):

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import paged
 from .._session import Session
-from ..errors import Error, UnavailableError
+from ..errors import Error, UnavailableError, from_code
 from ..space import Space
 from .group import GroupPart
 from .plan import Save
@@ -63,7 +63,7 @@ class DeviceSaves(Saves):
 
     def _put(self, save: Save, first: int, slots: list[int], mark: Any) -> None:
         """Some of its keys, from `first` on, which have been copied to slots before the mark."""
-        started, saved, wanted = time.perf_counter(), 0, 0
+        started, saved, wanted, reason = time.perf_counter(), 0, 0, ""
         deadline = time.monotonic() + self._settings.save_timeout
         ratio = len(save.blocks[0]) // len(save.keys)
         try:
@@ -72,17 +72,22 @@ class DeviceSaves(Saves):
                 wanted += sum(is_there)
                 for begin, end in _runs(is_there):
                     run = slots[begin:end]
-                    saved += self._put_run(save, group, first + begin, run, mark, deadline, ratio)
+                    good, why = self._put_run(
+                        save, group, first + begin, run, mark, deadline, ratio
+                    )
+                    saved, reason = saved + good, reason or why
         except UnavailableError as error:  # of the whole call: the device, not the daemon
             self._staging.cuda.lose(error)
         except Error as error:
-            self._log.debug("cairn: blocks were not saved: %s", error)
+            reason = str(error)
         finally:
             self._staging.give_back(len(slots))
             self._count(
                 put_seconds=time.perf_counter() - started,
                 dropped_blocks=(wanted - saved) * ratio,
             )
+        if reason:
+            self._say((wanted - saved) * ratio, reason)
 
     def _put_run(
         self,
@@ -93,12 +98,15 @@ class DeviceSaves(Saves):
         mark: Any,
         deadline: float,
         ratio: int,
-    ) -> int:
-        """How many of the keys, as many as slots, the store has taken."""
+    ) -> tuple[int, str]:
+        """How many of the keys, as many as slots, the store has taken, and why not all of them; empty
+        if it took all, or if the reason has been logged."""
         space: Space | None = self._session.space
         left = deadline - time.monotonic()
-        if space is None or left <= 0 or self._staging.cuda.is_lost:
-            return 0
+        if space is None or self._staging.cuda.is_lost:
+            return 0, ""
+        if left <= 0:
+            return 0, "save_timeout was over"
         self._staging.stream.wait(mark)
         moved = paged.put(
             space,
@@ -113,7 +121,8 @@ class DeviceSaves(Saves):
         )
         good = sum(status == paged.OK for status in moved.statuses)
         self._count(saved_blocks=good * ratio, saved_bytes=moved.wire_bytes)
-        return good
+        bad = [status for status in moved.statuses if status != paged.OK]
+        return good, type(from_code(bad[0], "")).__name__ if bad else ""
 
 
 def _tables(save: Save) -> list[list[list[int]]]:

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from .. import paged
@@ -21,6 +21,8 @@ from .group import GroupPart
 from .plan import Save
 from .settings import Settings
 from .tap import Tap
+
+SAY_SECONDS = 60.0  # between two lines about blocks that were not saved
 
 
 class Saves(abc.ABC):
@@ -37,6 +39,9 @@ class Saves(abc.ABC):
         self._session, self._settings, self._groups = session, settings, groups
         self._log, self._count = log, count
         self._puts = ThreadPoolExecutor(1, "cairn-put")
+        self._unsaid = threading.Lock()
+        self._unsaid_blocks = 0  # these are guarded by _unsaid
+        self._say_from = 0.0
 
     @abc.abstractmethod
     def stage(self, saves: Sequence[Save]) -> None:
@@ -62,6 +67,18 @@ class Saves(abc.ABC):
     def _settle(self, put: Future[None]) -> None:
         if not put.cancelled() and put.exception() is not None:
             self._log.error("cairn: a block was not saved", exc_info=put.exception())
+
+    def _say(self, blocks: int, reason: object) -> None:
+        """Warns of blocks of the engine's that were not saved: of the first at once, then once in
+        SAY_SECONDS, with how many there were since the last line."""
+        with self._unsaid:
+            self._unsaid_blocks += blocks
+            now = monotonic()
+            if now < self._say_from:
+                return
+            self._say_from = now + SAY_SECONDS
+            blocks, self._unsaid_blocks = self._unsaid_blocks, 0
+        self._log.warning("cairn: %d blocks were not saved: %s", blocks, reason)
 
     def _drop(self, save: Save, index: int) -> None:
         """Its blocks from that key on: nor are those behind one saved that is not, they would hang
@@ -128,7 +145,7 @@ class HostSaves(Saves):
         try:
             paged.gather(space, group.cache, group.table(table), slot, part=group.part)
         except Error as error:
-            self._log.error("cairn: a block was not saved: %s", error)
+            self._say(len(table), error)
             self._give_slot(slot)
             return None
         return slot
@@ -157,10 +174,10 @@ class HostSaves(Saves):
             for put in puts:
                 self._give_slot(put.source)
             self._count(put_seconds=perf_counter() - started)
-        for error in errors:
-            if error is not None:
-                self._count(dropped_blocks=engine_blocks)
-                self._log.debug("cairn: a block was not saved: %s", error)
+        failed = [error for error in errors if error is not None]
+        if failed:
+            self._count(dropped_blocks=len(failed) * engine_blocks)
+            self._say(len(failed) * engine_blocks, failed[0])
 
     def _take_slot(self, slot_bytes: int) -> bytearray | None:
         """None: as much is staged as may be. The save is given up."""
