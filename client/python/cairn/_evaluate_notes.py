@@ -27,7 +27,7 @@ class Notes:
     refused: str = ""
 
     def facts(self, found: Sequence[Evaluation]) -> list[str]:
-        """What profiles were made from, and what is not known."""
+        """What profiles were made from, what is not known, and what is not recommended."""
         facts = []
         if _have_side_objects(found):
             where = ", ".join(name for name, _ in self.others) or "the dump's beginning"
@@ -48,7 +48,8 @@ class Notes:
                 "Without a judge (--judge), errors give an order of recipes; they do not say what a"
                 " model's predictions lose."
             )
-        return facts
+        unsafe = (one.recipe for one in found if one.recipe in UNSAFE)
+        return facts + [f"{name} is never recommended: {UNSAFE[name]}." for name in unsafe]
 
     def warnings(self, found: Sequence[Evaluation]) -> list[str]:
         """What makes figures better or worse than they will be elsewhere."""
@@ -56,11 +57,6 @@ class Notes:
             *(self._seen() if _have_side_objects(found) else ()),
             *(self._not_turned() if _have_profiles(found) else ()),
             *_over(found),
-            *(
-                f"{one.recipe} is never recommended: {UNSAFE[one.recipe]}."
-                for one in found
-                if one.recipe in UNSAFE
-            ),
         ]
 
     def _seen(self) -> list[str]:

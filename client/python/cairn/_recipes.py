@@ -16,7 +16,10 @@ from .errors import InvalidArgumentError
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
 BANKED = ("patternkv:4", "patternkv:2")
 # {recipe: why}: measured and shown, but never recommended, whatever a text says of them.
-UNSAFE: dict[str, str] = {}
+UNSAFE = {
+    "fp8": "a bias of K makes channels so large that its eight bits lose what tokens differ by, and"
+    " another model of a family may have a larger bias"
+}
 # Recipes whose names say the bits that their profile aims at, and how far above is worth a word.
 _AIMED, _OVER = ("cairn:", "cairn-hot:"), 1.03
 _PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
