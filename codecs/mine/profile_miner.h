@@ -3,7 +3,7 @@
 // Makes a profile of one group out of a sample of its source bits: means of K before RoPE and of V,
 // spreads, steps from q^2 where it is known, tables, and the multiplier of each rate by search.
 // docs/recipes/cairn.md says what each is for. No basis, and no losses of layers: those want the
-// model. Where q^2 is known, V is taken to lose a tenth of what K does.
+// model. Where q^2 is known, V is taken to lose three tenths of what K does.
 //
 // The sample is shown in passes, so that none of it is kept: about 160 bytes a channel are, and
 // 350 KB of counts.

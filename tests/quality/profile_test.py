@@ -103,7 +103,7 @@ class ProfileTest(unittest.TestCase):
                 {"q_squares": squares, "k_loss": flat, "v_loss": flat},
             )
         )
-        half = 0.5 * 0.35 * 256 * np.log2(10)  # a tenth of K's loss
+        half = 0.5 * 0.35 * 256 * np.log2(1 / 0.3)  # three tenths of K's loss
         np.testing.assert_allclose(heard[0], without[0] - half, atol=2)
         np.testing.assert_allclose(heard[1], without[1] + half, atol=2)
         np.testing.assert_allclose(measured, without, atol=2)

@@ -24,7 +24,7 @@ from .errors import InvalidArgumentError
 SKIPPED_TOKENS = 4  # of each text: what attention rests on by default is no measure of the rest
 LOSS_EXPONENT = 0.35  # of the loss of a layer, in its step; more would over-fit the text
 LOSS_MIN = 1e-5
-V_LOSS_SHARE = 0.1  # of K's, where losses are not known and K's steps follow queries
+V_LOSS_SHARE = 0.3  # of K's, where losses are not known and K's steps follow queries
 LOG_LIMIT = 64 * 256
 FIRST_MULTIPLIERS = (-480, -330, -200, -60, 40)
 STRIP_TOKENS = 128

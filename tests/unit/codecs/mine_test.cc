@@ -186,7 +186,7 @@ TEST_F(MineTest, VIsCoarserThanKWhereQueriesAreKnown) {
            profiles[1].Channel(plane, {1, 1}, 5).step_log;
   };
   // A tenth of the loss, by the power -0.35, half of it to each plane.
-  const double half = 0.5 * 0.35 * std::log2(10) * 256;
+  const double half = 0.5 * 0.35 * std::log2(1 / 0.3) * 256;
   EXPECT_NEAR(finer(0), half, 1.5);
   EXPECT_NEAR(finer(1), -half, 1.5);
   const double bits = Code(request, blocks, 128, profiles[1], 30).bits;
