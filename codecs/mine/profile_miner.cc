@@ -26,6 +26,9 @@ constexpr double kStripBytes = 78;
 constexpr uint64_t kOtherBytesMax = 16384;  // of a profile: header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
+// (1 / 0.3)^(0.35 / 2): where K's steps follow queries, a coarse V costs about three tenths of what a
+// coarse K does, and steps go by the power -0.35 of the loss. K's are finer by this and V's coarser.
+constexpr double kStepShare = 1.2345360614493330;
 
 int16_t LogOf(double value) {
   const double log = std::nearbyint(256 * std::log2(std::max(value, kSpreadMin)));
@@ -225,7 +228,7 @@ void ProfileMiner::EndPass() {
   std::vector<CodeColumn> columns;
   switch (pass_) {
     case Pass::kMoments:
-      for (Plane& plane : planes_) SetSteps(plane);
+      for (size_t i = 0; i < planes_.size(); ++i) SetSteps(planes_[i], StepShare(i));
       for (const int32_t multiplier : kFirstMultipliers) {
         columns.push_back({.multiplier = multiplier, .has_shrink = true});
       }
@@ -261,7 +264,12 @@ void ProfileMiner::EndPass() {
 
 // --- What passes come to -------------------------------------------------------------------------
 
-void ProfileMiner::SetSteps(Plane& plane) {
+double ProfileMiner::StepShare(size_t plane) const {
+  if (planes_.size() < 2 || request_.query_squares.empty()) return 1;
+  return plane == 0 ? 1 / kStepShare : kStepShare;
+}
+
+void ProfileMiner::SetSteps(Plane& plane, double share) {
   const size_t per_layer = size_t{request_.group.heads} * plane.dim;
   for (size_t layer = 0; layer < request_.group.layers; ++layer) {
     std::vector<double> sigmas(per_layer);
@@ -277,7 +285,8 @@ void ProfileMiner::SetSteps(Plane& plane) {
       sigmas[i] = count > 0 && rest > 0 ? std::sqrt(rest / count) : 0;
       squares += sigmas[i] * sigmas[i] * channel.weight * channel.weight;
     }
-    const double step = std::max(std::sqrt(squares / static_cast<double>(per_layer)), kStepMin);
+    const double spread = std::sqrt(squares / static_cast<double>(per_layer));
+    const double step = std::max(spread * share, kStepMin);
     for (size_t i = 0; i < per_layer; ++i) {
       ProfileChannel& known = plane.known[layer * per_layer + i].profile;
       known.step_log = LogOf(step / plane.channels[layer * per_layer + i].weight);

@@ -3,7 +3,7 @@
 // Makes a profile of one group out of a sample of its source bits: means of K before RoPE and of V,
 // spreads, steps from q^2 where it is known, tables, and the multiplier of each rate by search.
 // docs/recipes/cairn.md says what each is for. No basis, and no losses of layers: those want the
-// model.
+// model. Where q^2 is known, V is taken to lose three tenths of what K does.
 //
 // The sample is shown in passes, so that none of it is kept: about 160 bytes a channel are, and
 // 350 KB of counts.
@@ -108,7 +108,9 @@ class ProfileMiner {
   void AddMoments(Plane& plane, const MinedStrip& strip);
   void CountSmallNorms(const MinedStrip& strip);
   void AddCodes(Plane& plane, uint32_t part, size_t channel, std::span<const float> values);
-  void SetSteps(Plane& plane);
+  // Of the spread of a layer, relative to the other plane's.
+  [[nodiscard]] double StepShare(size_t plane) const;
+  void SetSteps(Plane& plane, double share);
   void SetUnseenMeans(Plane& plane);
   [[nodiscard]] double OverheadBits() const;  // an element
   [[nodiscard]] double SurpriseBits() const;

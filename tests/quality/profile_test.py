@@ -18,6 +18,7 @@ except ImportError as missing:
 
 import cairn_recipe
 import generate
+from cairn import InvalidArgumentError
 from cairn._profile import profile_id
 from cairn.profile import GroupSamples, Rotation, build, turn
 
@@ -90,6 +91,31 @@ class ProfileTest(unittest.TestCase):
         self.assertEqual(k[0, 3], k[0, 3 + DIM // 2])  # a pair turns into each other
         self.assertLess(k[0, 3], k[0, 4] - 256)
         self.assertAlmostEqual((v[0, 0] - v[1, 0]) / 256, 0.35 * np.log2(100), delta=0.1)
+
+    def test_v_is_coarser_where_queries_are_known_and_losses_are_not(self):
+        squares = np.ones((LAYERS, HEADS, DIM), np.float32)
+        flat = np.full(LAYERS, 0.01, np.float32)
+        without, heard, measured = (
+            [channels["step"].astype(int) for channels in self.made(**more).channels]
+            for more in (
+                {},
+                {"q_squares": squares},
+                {"q_squares": squares, "k_loss": flat, "v_loss": flat},
+            )
+        )
+        half = 0.5 * 0.35 * 256 * np.log2(1 / 0.3)  # three tenths of K's loss
+        np.testing.assert_allclose(heard[0], without[0] - half, atol=2)
+        np.testing.assert_allclose(heard[1], without[1] + half, atol=2)
+        np.testing.assert_allclose(measured, without, atol=2)
+
+    def test_losses_of_some_groups_are_refused(self):
+        flat = np.full(LAYERS, 0.01, np.float32)
+        groups = [GroupSamples(self.texts, self.rotation) for _ in range(2)]
+        groups[1].k_loss = groups[1].v_loss = flat
+        with self.assertRaises(InvalidArgumentError):
+            build(groups, (2.3,))
+        with self.assertRaises(InvalidArgumentError):
+            self.made(k_loss=flat)
 
     def test_rates_are_met_on_other_text(self):
         k, v = texts(self.rotation, 1, seed=1)[0]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dumps what a small language model keeps of a text, for cairn.evaluate.
+"""Dumps what a small language model keeps of the two halves of a text, for cairn.evaluate.
 
     python client/examples/evaluate/dump.py /tmp/dump [--model smollm2] [--text FILE]
-    cairnctl evaluate /tmp/dump --judge client/examples/evaluate/judge.py:make --out /tmp/report
+    cairnctl evaluate /tmp/dump/0 --calibration /tmp/dump/1 \\
+        --judge client/examples/evaluate/judge.py:make --out /tmp/report
 
-FOLDER/kv.safetensors is the KV of a prefix, with queries of its last tokens. FOLDER/scored.json has
-the tokens that follow it, on which judge.py scores what the model predicts behind coded KV. The
+FOLDER/0 and FOLDER/1 are of the halves: the first is measured, the second calibrates. In each,
+kv.safetensors is the KV of a prefix, with queries of its last tokens, and scored.json has the
+tokens that follow it, on which judge.py scores what the model predicts behind coded KV. The
 packages and models that this needs are those of `make deps`, in build/venv.
 """
 
@@ -54,7 +56,7 @@ def main() -> int:
     models = (lm_weights.SMOLLM2, lm_weights.GEMMA3)
     parser.add_argument("--model", choices=models, default=lm_weights.SMOLLM2)
     parser.add_argument("--text", type=pathlib.Path, default=EXAMPLES / "demo" / "text.txt")
-    parser.add_argument("--tokens", type=int, default=1024, help="of the prefix (1024)")
+    parser.add_argument("--tokens", type=int, default=1024, help="of each prefix (1024)")
     parser.add_argument("--scored", type=int, default=256, help="tokens behind it (256)")
     wanted = parser.parse_args()
     try:
@@ -62,16 +64,20 @@ def main() -> int:
     except lm_weights.MissingModelError as error:
         print(error, file=sys.stderr)
         return 1
-    ids = make_tokenizer(weights).encode(wanted.text.read_text(encoding="utf-8"))
-    needed = wanted.tokens + wanted.scored + 1
-    if len(ids) < needed:
-        print(f"{wanted.text} has {len(ids)} tokens, {needed} are needed", file=sys.stderr)
+    text, tokenizer = wanted.text.read_text(encoding="utf-8"), make_tokenizer(weights)
+    middle, needed = len(text) // 2, wanted.tokens + wanted.scored + 1
+    halves = [tokenizer.encode(half) for half in (text[:middle], text[middle:])]
+    if min(map(len, halves)) < needed:
+        has = " and ".join(str(len(half)) for half in halves)
+        print(f"{wanted.text}: its halves have {has} tokens, {needed} are needed", file=sys.stderr)
         return 1
-    prefix = np.array(ids[: wanted.tokens])
-    write_kv_dump(Model(weights), prefix, wanted.folder, progress=show)
-    scored = {"model": wanted.model, "tokens": ids[wanted.tokens : needed]}
-    (wanted.folder / "scored.json").write_text(json.dumps(scored) + "\n")
-    print(f"{wanted.folder}: {wanted.tokens} tokens, and {wanted.scored} to be scored")
+    model = Model(weights)
+    for index, ids in enumerate(halves):
+        folder = wanted.folder / str(index)
+        write_kv_dump(model, np.array(ids[: wanted.tokens]), folder, progress=show)
+        scored = {"model": wanted.model, "tokens": ids[wanted.tokens : needed]}
+        (folder / "scored.json").write_text(json.dumps(scored) + "\n")
+        print(f"{folder}: {wanted.tokens} tokens, and {wanted.scored} to be scored")
     return 0
 
 

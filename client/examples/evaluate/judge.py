@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A judge for cairn.evaluate: the model of dump.py reads on behind coded KV.
 
-    cairnctl evaluate DUMP --judge client/examples/evaluate/judge.py:make
+    cairnctl evaluate DUMP --calibration OTHER --judge client/examples/evaluate/judge.py:make
 
 A judge of another engine does the same three things: put kv.k and kv.v into its cache, read the
-tokens that follow, return the logits and the tokens that did come next.
+tokens that follow, return the logits and the tokens that did come next. make() is called for DUMP,
+and for OTHER, behind which it says what layers lose.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 
@@ -19,10 +21,15 @@ from lm.model import KvCache, Model, chunks_of
 CHUNK_TOKENS = 128
 
 
+@functools.cache
+def load_model(name: str) -> Model:
+    return Model(load_weights(name))
+
+
 def make(folder: pathlib.Path):
     """judge(kv) for a dump of dump.py."""
     scored = json.loads((folder / "scored.json").read_text())
-    model = Model(load_weights(scored["model"]))
+    model = load_model(scored["model"])
     inputs, targets = np.array(scored["tokens"][:-1]), np.array(scored["tokens"][1:])
 
     def judge(kv) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ._code import TOKENS_PER_BLOCK, Inputs
 from ._dump import Dump, Kv, as_float
+from ._losses import Losses
 from .bank import mine
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .profile import SKIPPED_TOKENS, GroupSamples, build
@@ -51,10 +52,17 @@ def calibration_of(dump: Dump, others: Sequence[Dump]) -> Calibration:
     return Calibration([dump.first_tokens(blocks * TOKENS_PER_BLOCK)], q, blocks, queries)
 
 
-def make_profiles(
-    dump: Dump, calibration: Calibration, rates: Sequence[float], kind: str
-) -> list[bytes]:
-    """A profile, or a bank, for each of dump.groups(). FailedPreconditionError says what there would have to be."""
+def shared_tokens(dump: Dump, other: Dump) -> int:
+    """How many tokens both begin with, by the V of their first layer."""
+    layer = min(dump.v)
+    count = min(dump.token_count, other.token_count)
+    one, two = dump.v[layer][:, :count], other.v[layer][:, :count]
+    differs = np.flatnonzero((one != two).any((0, 2)))
+    return int(differs[0]) if len(differs) else count
+
+
+def require(dump: Dump, calibration: Calibration, kind: str) -> None:
+    """FailedPreconditionError says what a profile of that kind, or a bank, would need."""
     if not calibration.texts:
         needed = f"{2 * TOKENS_PER_BLOCK} tokens in the dump, or another dump (--calibration)"
         raise FailedPreconditionError(f"a profile is made from {needed}")
@@ -66,7 +74,27 @@ def make_profiles(
                 f"a basis of {channels} channels is made from {needed} tokens that are not scored,"
                 f" there are {calibration.token_count} (--calibration)"
             )
+    for text in calibration.texts:
+        planes = [*text.k.values(), *text.v.values()]
+        if not all(np.isfinite(as_float(plane)).all() for plane in planes):
+            raise FailedPreconditionError("a profile is made from KV that is finite")
+
+
+def make_profiles(
+    dump: Dump,
+    calibration: Calibration,
+    rates: Sequence[float],
+    kind: str,
+    losses: Losses | None = None,
+) -> list[bytes]:
+    """A profile, or a bank, for each of dump.groups(). `losses` are of all layers.
+    FailedPreconditionError as of require()."""
+    require(dump, calibration, kind)
     groups = [_samples(dump, calibration, layers) for layers in dump.groups()]
+    if losses is not None:
+        for group, layers in zip(groups, dump.groups(), strict=True):
+            group.k_loss = np.array([losses.k[i] for i in layers], np.float32)
+            group.v_loss = np.array([losses.v[i] for i in layers], np.float32)
     if kind == BANK:
         return make_banks(groups)
     return build(groups, rates, has_basis=kind == "basis")
@@ -98,24 +126,24 @@ def _by_head(dump: Dump, layer: int, values: np.ndarray) -> np.ndarray:
 
 
 def _samples(dump: Dump, calibration: Calibration, layers: list[int]) -> GroupSamples:
-    texts = []
-    for text in calibration.texts:
-        k, v = (np.stack([as_float(p[i]) for i in layers]) for p in (text.k, text.v))
-        if not (np.isfinite(k).all() and np.isfinite(v).all()):
-            raise FailedPreconditionError("a profile is made from KV that is finite")
-        texts.append((k, v))
-    return GroupSamples(texts, dump.rotation_of(layers[0]), _q_squares(dump, calibration, layers))
-
-
-def _q_squares(dump: Dump, calibration: Calibration, layers: list[int]) -> np.ndarray | None:
-    """The mean of q² [layers, heads, dim] over the query heads of each head of K."""
-    if not all(calibration.q.get(layer) for layer in layers):
-        return None
-    found = [
-        np.mean([_by_head(dump, i, np.square(as_float(q))) for q in calibration.q[i]], 0)
-        for i in layers
+    texts = [
+        tuple(np.stack([as_float(plane[i]) for i in layers]) for plane in (text.k, text.v))
+        for text in calibration.texts
     ]
-    return np.stack(found).astype(np.float32)
+    squares = q_squares_of(dump, calibration)
+    known = np.stack([squares[i] for i in layers]) if squares.keys() >= set(layers) else None
+    return GroupSamples(texts, dump.rotation_of(layers[0]), known)
+
+
+def q_squares_of(dump: Dump, calibration: Calibration) -> dict[int, np.ndarray]:
+    """By layer, the mean of q² [heads, dim] over the query heads of each head of K."""
+    return {
+        layer: np.mean([_by_head(dump, layer, np.square(as_float(q))) for q in queries], 0).astype(
+            np.float32
+        )
+        for layer, queries in calibration.q.items()
+        if queries
+    }
 
 
 def _check_same_model(dump: Dump, other: Dump) -> None:

@@ -146,6 +146,15 @@ def as_float(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32)
 
 
+def as_stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values, none of them NaN, as a dump of that dtype holds them: bf16 as the bits of
+    the nearest one, ties to even."""
+    if dtype != "bf16":
+        return values.astype({"fp16": np.float16, "fp32": np.float32}[dtype])
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16).astype(np.uint16)
+
+
 def _check(dump: Dump, folder: pathlib.Path) -> None:
     for layer, k in dump.k.items():
         if k.shape[:2] != dump.v[layer].shape[:2] or k.shape[1] != dump.token_count:

@@ -11,9 +11,10 @@ from dataclasses import asdict
 
 from . import _ffi
 from ._dump import Dump
+from ._losses import Losses
 from ._measure import Evaluation
 
-FORMAT = 3  # rows of another are not taken over
+FORMAT = 4  # rows of another are not taken over
 
 
 class Kept:
@@ -34,21 +35,27 @@ class Kept:
             "judge": judge,
             "calibration": [one.fingerprint() for one in calibration],
         }
-        self.found = {one.name: one for one in self._read()}
+        self.found: dict[str, Evaluation] = {}
+        self.losses = Losses()
+        self._read()
 
-    def _read(self) -> list[Evaluation]:
+    def _read(self) -> None:
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             if kept["key"] != self._key:
-                return []
-            return [Evaluation(**row) for row in kept["evaluations"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return []  # none, or not one of ours: measured anew and written over
+                return
+            found = [Evaluation(**row) for row in kept["evaluations"]]
+            is_judged, *planes = (kept["losses"][name] for name in ("is_judged", "k", "v"))
+            losses = Losses(is_judged, *({int(i): loss for i, loss in x.items()} for x in planes))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return  # none, or not one of ours: measured anew and written over
+        self.found, self.losses = {one.name: one for one in found}, losses
 
     def write(self, conclusion: dict | None = None) -> None:
         """At once or not at all: a run may be cut short in the middle of it."""
         rows = [asdict(one) for one in self.found.values()]
-        kept = {"key": self._key} | (conclusion or {}) | {"evaluations": rows}
+        kept = {"key": self._key} | (conclusion or {})
+        kept |= {"losses": asdict(self.losses), "evaluations": rows}
         partial = self.path.with_suffix(".json.partial")
         partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         os.replace(partial, self.path)

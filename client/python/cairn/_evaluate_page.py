@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ._evaluate_plot import make_plot
-from ._evaluate_terminal import format_rate
+from ._evaluate_terminal import format_error, format_rate, verdict_of
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Loss
@@ -37,12 +37,16 @@ tr.best td { background: #e8f4ec; } .note, .no { color: #5b6875; } .note { font-
 svg text { font: 12px system-ui, sans-serif; fill: #1c2733;
   paint-order: stroke; stroke: #fff; stroke-width: 3px; stroke-linejoin: round; }
 """
-# (figure of a loss, what it is called)
-_PLOTS = (
-    ("kl", "KL of the next token, nats"),
-    ("attention_error", "error of what attention returns"),
-    ("kv_error", "larger of K's and V's error"),
-)
+# Figures of a loss: what is drawn is what their limits are held against.
+_PLOTS = {
+    "kl": "KL of the next token, nats, + 2 standard errors",
+    "perplexity_ratio": "perplexity ratio + 2 standard errors",
+    "attention_error": "error of what attention returns, worst layer",
+    "kv_error": "larger of K's and V's error, worst layer",
+    "k_error": "error of K, worst layer",
+    "v_error": "error of V, worst layer",
+}
+_ALWAYS_DRAWN = ("kl", "attention_error", "kv_error")
 _HEAT_LEAST, _HEAT_MOST = 1e-3, 1.0  # of the colours, by powers of ten
 _HEAT_LIGHT, _HEAT_DARK = (250, 246, 238), (140, 30, 25)
 
@@ -56,6 +60,7 @@ def make_page(
         f"<h1>{html.escape(title)}</h1>",
         f"<p>{about['layers']} layers, {about['tokens']} tokens, {about['dtype']}.</p>",
         _verdict(best, loss),
+        _warnings(about),
         "<h2>Rate against loss</h2>",
         f'<div class="side">{_plots(found, best, loss)}</div>',
         "<h2>Figures</h2>",
@@ -73,28 +78,25 @@ def make_page(
 
 
 def _verdict(best: Evaluation | None, loss: Loss) -> str:
+    said = html.escape(verdict_of(best, loss))
     if best is None:
-        return f'<p class="none">No recipe has {loss}.</p>'
-    return (
-        f'<p class="best">With {loss}: <b>{html.escape(best.name)}</b>,'
-        f" {best.bits:.2f} bits an element, {best.ratio:.2f} times as many tokens in the same"
-        " memory.</p>"
-    )
+        return f'<p class="none">{said}.</p>'
+    name = html.escape(best.name)
+    return f'<p class="best">{said.replace(name, f"<b>{name}</b>", 1)}.</p>'
 
 
 def _plots(found: Sequence[Evaluation], best: Evaluation | None, loss: Loss) -> str:
-    wanted = [plot for plot in _PLOTS if plot[0] != loss.figure]
-    names = dict(_PLOTS)
-    wanted.insert(0, (loss.figure, names.get(loss.figure, loss.figure.replace("_", " "))))
+    wanted = [loss.figure, *(figure for figure in _ALWAYS_DRAWN if figure != loss.figure)]
     drawn = []
-    for figure, name in wanted:
+    for figure in wanted:
         points = [
-            (one.bits, getattr(one, figure), one.name, one is best)
+            (one.bits, one.bound(figure), one.name, one is best)
             for one in found
-            if getattr(one, figure) is not None
+            if one.bound(figure) is not None
         ]
         if points:
-            drawn.append(make_plot(points, name, loss.most if figure == loss.figure else None))
+            limit = loss.most if figure == loss.figure else None
+            drawn.append(make_plot(points, _PLOTS[figure], limit))
     return "".join(f"<div>{plot}</div>" for plot in drawn)
 
 
@@ -103,9 +105,9 @@ def _table(found: Sequence[Evaluation], best: Evaluation | None) -> str:
         ("recipe", lambda one: html.escape(one.name)),
         ("bits", lambda one: f"{one.bits:.3f}"),
         ("ratio", lambda one: f"{one.ratio:.2f}"),
-        ("K error", lambda one: f"{one.k_error:.4f}"),
-        ("V error", lambda one: f"{one.v_error:.4f}"),
-        ("attention", lambda one: _cell(one.attention_error, ".4f")),
+        ("K error (worst layer)", lambda one: format_error(one, "k_error")),
+        ("V error (worst layer)", lambda one: format_error(one, "v_error")),
+        ("attention (worst layer)", lambda one: format_error(one, "attention_error")),
         ("KL, nats", lambda one: _cell(one.kl, ".5f") + _margin(one.kl_error)),
         ("trimmed", lambda one: _cell(one.kl_trimmed, ".5f")),
         ("ppl ×", lambda one: _cell(one.perplexity_ratio, ".4f")),
@@ -134,7 +136,9 @@ def _notes(found: Sequence[Evaluation], about: dict) -> str:
     notes = [
         "Bits are all-in, per element of K and V: headers, directories and parameters are counted."
         " Errors are relative: the root of the summed squared error over that of the summed"
-        " squares. encode and decode are GB of source a second, one core, one block at a time;"
+        " squares, of all layers, and in brackets the worst layer and its error. Of K both sums are"
+        " taken about the means of channels: what a constant of a channel adds tells no token from"
+        " another. encode and decode are GB of source a second, one core, one block at a time;"
         f" decode checks every checksum. A plain copy here: {about['copy_rate'] / 1e9:.1f} GB/s."
     ]
     if any(one.kl is not None for one in found):
@@ -148,12 +152,16 @@ def _notes(found: Sequence[Evaluation], about: dict) -> str:
         notes.append("KL and perplexity are unavailable: they need a judge (--judge).")
     if all(one.attention_error is None for one in found):
         notes.append("The error of attention is unavailable: it needs queries (q) in the dump.")
-    notes += [html.escape(about[name]) for name in ("calibration",) if about.get(name)]
+    notes += map(html.escape, about["notes"])
     notes += [
         f"{html.escape(name)} is not measured: {html.escape(why)}."
-        for name, why in about.get("not_measured", {}).items()
+        for name, why in about["not_measured"].items()
     ]
     return "".join(f'<p class="note">{note}</p>' for note in notes)
+
+
+def _warnings(about: dict) -> str:
+    return "".join(f'<p class="none">{html.escape(one)}</p>' for one in about["warnings"])
 
 
 def _heat_maps(found: Sequence[Evaluation]) -> str:

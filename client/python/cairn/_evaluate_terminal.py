@@ -5,10 +5,17 @@ from __future__ import annotations
 
 import sys
 import time
+import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ._measure import Evaluation
+from ._measure import MARGINS, Evaluation
+from ._recipes import bits_over
 
+if TYPE_CHECKING:
+    from .evaluate import Loss
+
+WIDTH = 100  # of notes
 BAR_SECONDS = 0.1
 
 
@@ -43,20 +50,46 @@ class Bar:
         print(begin + line, end=end, file=sys.stderr, flush=True)
 
 
-def make_table(found: Sequence[Evaluation]) -> str:
+def make_table(found: Sequence[Evaluation], about: dict) -> str:
+    """The figures, then the notes of `about`. An error is of all layers, with that of the worst."""
     lines = [
-        f"{'recipe':16}{'bits':>8}{'ratio':>7}{'K error':>9}{'V error':>9}{'attention':>13}"
-        f"{'KL':>21}{'ppl x':>13}{'encode':>8}{'decode':>8}  GB/s"
+        f"{'recipe':19}{'bits':>7}{'ratio':>7}{'K error (worst)':>21}{'V error (worst)':>21}"
+        f"{'attention (worst)':>21}{'KL':>20}{'ppl x':>13}{'encode':>8}{'decode':>8}  GB/s"
     ]
     for one in found:
-        attention = _cell(one.attention_error, ".4f")
+        errors = (format_error(one, figure) for figure in ("k_error", "v_error", "attention_error"))
         kl = _cell(one.kl, ".5f") if one.kl is None else f"{one.kl:.5f} ± {one.kl_error:.5f}"
         lines.append(
-            f"{one.name:16}{one.bits:8.3f}{one.ratio:7.2f}{one.k_error:9.4f}{one.v_error:9.4f}"
-            f"{attention:>13}{kl:>21}{_cell(one.perplexity_ratio, '.4f'):>13}"
+            f"{one.name:19}{one.bits:7.3f}{one.ratio:7.2f}"
+            f"{''.join(f'{error:>21}' for error in errors)}"
+            f"{kl:>20}{_cell(one.perplexity_ratio, '.4f'):>13}"
             f"{format_rate(one.encode_rate):>8}{format_rate(one.decode_rate):>8}"
         )
-    return "\n".join(lines)
+    lines += [f"{name} is not measured: {why}" for name, why in about["not_measured"].items()]
+    notes = [*about["notes"], *(f"Note: {note}" for note in about["warnings"])]
+    wrap = textwrap.TextWrapper(WIDTH, break_long_words=False, break_on_hyphens=False)  # paths stay
+    return "\n".join([*lines, *("\n" + wrap.fill(note) for note in notes)])
+
+
+def verdict_of(best: Evaluation | None, loss: Loss) -> str:
+    """The recommendation, with what a judge says of it where the limit is on something else."""
+    if best is None:
+        return f"no recipe has {loss}"
+    over = bits_over(best.recipe, best.bits)
+    said = f"with {loss}: {best.name}, {best.bits:.2f} bits"
+    said += f" ({over:.2f} more than its name says)" if over else ""
+    said += f", {best.ratio:.2f} times smaller"
+    if best.kl is not None and loss.figure not in MARGINS:
+        said += f"; its KL is {best.kl:.4f} ± {best.kl_error:.4f}"
+    return said
+
+
+def format_error(one: Evaluation, figure: str) -> str:
+    """Of all layers, and in brackets the worst layer with its error."""
+    whole, worst = getattr(one, figure), one.worst(figure)
+    if whole is None or worst is None:
+        return "unavailable"
+    return f"{whole:.4f} ({worst[1]}: {worst[0]:.4f})" if whole else f"{whole:.4f}"
 
 
 def _cell(value: float | None, form: str) -> str:

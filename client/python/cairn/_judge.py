@@ -22,9 +22,9 @@ from .errors import InvalidArgumentError
 Judge = Callable[[Kv], "np.ndarray | tuple[np.ndarray, np.ndarray]"]
 
 
-def load_judge(named: str, folder: pathlib.Path) -> Judge:
-    """`named` is MODULE:FUNCTION or FILE.py:FUNCTION; FUNCTION(folder), which gets the dump's
-    folder, returns the judge."""
+def find_judge(named: str) -> Callable[[pathlib.Path], Judge]:
+    """`named` is MODULE:FUNCTION or FILE.py:FUNCTION; FUNCTION(folder), which gets a dump's folder,
+    returns the judge of that dump."""
     where, _, name = named.rpartition(":")
     if not where or not name:
         raise InvalidArgumentError(f"the judge is {named!r}, expected MODULE:FUNCTION")
@@ -35,20 +35,25 @@ def load_judge(named: str, folder: pathlib.Path) -> Judge:
     make = getattr(module, name, None)
     if not callable(make):
         raise InvalidArgumentError(f"judge {named}: {where} has no function {name}")
-    judge = make(folder)
-    if not callable(judge):
-        raise InvalidArgumentError(f"judge {named}: {name}(folder) returned no function")
-    return judge
+
+    def judge_of(folder: pathlib.Path) -> Judge:
+        judge = make(folder)
+        if not callable(judge):
+            raise InvalidArgumentError(f"judge {named}: {name}(folder) returned no function")
+        return judge
+
+    return judge_of
 
 
-def fingerprint_of(named: str, folder: pathlib.Path) -> str:
-    """Of a judge's name, of its file where it is one, and of the files of the folder, tensors left
+def fingerprint_of(named: str, *folders: pathlib.Path) -> str:
+    """Of a judge's name, of its file where it is one, and of the files of the folders, tensors left
     out, that it may read."""
     found = hashlib.sha256(named.encode())
     where = pathlib.Path(named.rpartition(":")[0])
     paths = [where] if where.suffix == ".py" and where.is_file() else []
     paths += sorted(
         path
+        for folder in folders
         for path in folder.iterdir()
         if path.is_file()
         and path.suffix not in (".safetensors", ".npy")

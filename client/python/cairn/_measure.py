@@ -12,11 +12,16 @@ import numpy as np
 from ._code import TOKENS_PER_BLOCK, Group, Inputs, block_count_of, code
 from ._dump import Dump, Kv, as_float
 from ._judge import Verdict
+from ._profile import Rotation
+from .profile import turn
 
 # Shares of the bar: of the judge, where there is one, then of coding; comparing has the rest, but
 # for the last step, after which all is done.
 JUDGE_SHARE, CODING_SHARE, LAST_SHARE = 0.7, 0.5, 0.01
 COPY_SAMPLES = 10
+# Figures of a judge and their standard errors, and by how many of these a limit is kept.
+MARGINS = {"kl": "kl_error", "perplexity_ratio": "perplexity_error"}
+MARGIN = 2.0
 
 Progress = Callable[[float, str], None]  # share done, what is being done
 
@@ -24,7 +29,8 @@ Progress = Callable[[float, str], None]  # share done, what is being done
 @dataclass(frozen=True)
 class Evaluation:
     """One recipe on one dump. Errors are relative: the root of the summed squared error over that
-    of the summed squares; by layer in the order of `layers`. attention_error is of what attention
+    of the summed squares; by layer in the order of `layers`. Those of K are taken about the means
+    of its channels (RelativeError.add_k). attention_error is of what attention
     returns to the dumped queries; None without them, and for layers without. What a judge said is
     None without one. Rates are bytes in source form a second of the median block, one core; decode
     includes checking every checksum. Bits and errors are of tokens that no profile was made from;
@@ -46,6 +52,7 @@ class Evaluation:
     kl_error: float | None = None  # its standard error
     kl_trimmed: float | None = None  # without the 5 % largest and the 5 % smallest
     perplexity_ratio: float | None = None  # behind the coded KV over behind the exact one
+    perplexity_error: float | None = None  # its standard error
     same_top: float | None = None  # share of positions at which the likeliest token is the same
     profile: str | None = None  # the kind it was coded with: plain, basis
 
@@ -57,6 +64,26 @@ class Evaluation:
     def kv_error(self) -> float:
         """The larger one."""
         return max(self.k_error, self.v_error)
+
+    @property
+    def kv_error_by_layer(self) -> list[float]:
+        return list(map(max, self.k_error_by_layer, self.v_error_by_layer))
+
+    def worst(self, figure: str) -> tuple[float, int] | None:
+        """Of an error: the largest of a layer, and that layer. None where no layer has it."""
+        errors = zip(getattr(self, f"{figure}_by_layer"), self.layers, strict=True)
+        known = [(error, layer) for error, layer in errors if error is not None]
+        return max(known, key=lambda pair: pair[0], default=None)
+
+    def bound(self, figure: str) -> float | None:
+        """What a limit is held against: a judge's figure with two standard errors, or an error of
+        the worst layer. One bad layer can spoil what a model predicts, and hides in the error of
+        all layers together."""
+        if figure in MARGINS:
+            value, error = getattr(self, figure), getattr(self, MARGINS[figure])
+            return None if value is None else value + MARGIN * error
+        worst = self.worst(figure)
+        return None if worst is None else max(worst[0], getattr(self, figure))
 
 
 @dataclass(frozen=True)
@@ -101,7 +128,7 @@ def measure(
     if verdict is not None:
         progress(share, "asking the judge")
         scores = verdict.score(exact, coded.kv)
-        names = ("kl", "kl_error", "kl_trimmed", "perplexity_ratio", "same_top")
+        names = ("kl_trimmed", "same_top", *MARGINS, *MARGINS.values())
         judged = {name: getattr(scores, name) for name in names}
     progress(1.0, "done")
     names = ("bits", "ratio", "encode_rate", "decode_rate")
@@ -123,7 +150,8 @@ class _Errors:
         both = [[as_float(plane[layer]) for plane in (kv.k, kv.v)] for kv in self._kv]
         cut = np.s_[:, self._first_token :]
         (k, v), (coded_k, coded_v) = both
-        self._k.add(k[cut], coded_k[cut])
+        rotation = self._dump.rotation_of(layer)
+        self._k.add_k(k[cut], coded_k[cut], rotation, self._first_token)
         self._v.add(v[cut], coded_v[cut])
         queries = self._dump.q.get(layer)
         if queries is None:
@@ -158,12 +186,37 @@ class RelativeError:
         self._sums: list[tuple[float, float]] = []
 
     def add(self, exact: np.ndarray, coded: np.ndarray) -> None:
+        known, difference, is_lost = self._compare(exact, coded)
+        self._append(known, difference, is_lost)
+
+    def add_k(
+        self, exact: np.ndarray, coded: np.ndarray, rotation: Rotation, first: int
+    ) -> None:
+        """Of K [heads, tokens, dim] after RoPE, from position `first` on. A constant of a channel,
+        which biases give K, tells no token from another, and a recipe that keeps it keeps nothing:
+        the error is held against K about the means of its channels, before RoPE where `rotation`
+        says how K turns. A constant in the error shifts all logits of a query alike, so the error
+        counts about its means, too."""
+        known, difference, is_lost = self._compare(exact, coded)
+        content = turn(known, rotation, first, -1)
+        with np.errstate(invalid="ignore"):  # coded values that are not finite
+            self._append(_about_means(content), _about_means(difference), is_lost)
+
+    @staticmethod
+    def _compare(exact: np.ndarray, coded: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+        """The exact values and the error, both 0 where the exact ones are not finite, and whether
+        one of those was lost."""
         finite = np.isfinite(exact)
-        difference = np.where(finite, coded, 0) - np.where(finite, exact, 0)
-        size = float(np.square(np.where(finite, exact, 0), dtype=np.float64).sum())
+        known = np.where(finite, exact, 0)
         lost = ~finite & ~((coded == exact) | (np.isnan(exact) & np.isnan(coded)))
-        error = float(np.square(difference, dtype=np.float64).sum())
-        self._sums.append((error + (size if lost.any() else 0.0), size))
+        return known, np.where(finite, coded, 0) - known, bool(lost.any())
+
+    def _append(self, known: np.ndarray, difference: np.ndarray, is_lost: bool) -> None:
+        size, error = (
+            float(np.square(x, dtype=np.float64).sum()) for x in (known, difference)
+        )
+        error = float("inf") if np.isnan(error) else error
+        self._sums.append((error + (size if is_lost else 0.0), size))
 
     @staticmethod
     def _ratio(error: float, size: float) -> float:
@@ -176,6 +229,11 @@ class RelativeError:
     @property
     def whole(self) -> float:
         return self._ratio(*(sum(x) for x in zip(*self._sums, strict=True)))
+
+
+def _about_means(values: np.ndarray) -> np.ndarray:
+    """[heads, tokens, dim] without the mean of each channel."""
+    return values - values.mean(1, keepdims=True, dtype=np.float64)
 
 
 def attention_output(

@@ -51,19 +51,21 @@ class Scores:
     kl_max: float
     perplexity_exact: float | None
     perplexity_ratio: float | None  # coded over exact
+    perplexity_error: float | None  # its standard error
     same_top: float  # share of positions at which the likeliest token is the same
 
 
 def score(exact: np.ndarray, coded: np.ndarray, targets: np.ndarray | None) -> Scores:
     """Log probabilities [positions, vocabulary] of both, and the tokens that did come next."""
     kl = divergence(exact, coded)
-    perplexity_exact = perplexity_ratio = None
+    perplexity_exact = perplexity_ratio = perplexity_error = None
     if targets is not None:
         rows = np.arange(len(targets))
-        exact_loss = -exact[rows, targets].astype(np.float64).mean()
-        coded_loss = -coded[rows, targets].astype(np.float64).mean()
-        perplexity_exact = float(np.exp(exact_loss))
-        perplexity_ratio = float(np.exp(coded_loss - exact_loss))
+        exact_loss, coded_loss = (-x[rows, targets].astype(np.float64) for x in (exact, coded))
+        more = coded_loss - exact_loss
+        perplexity_exact = float(np.exp(exact_loss.mean()))
+        perplexity_ratio = float(np.exp(more.mean()))
+        perplexity_error = perplexity_ratio * standard_error(more)
     return Scores(
         kl=float(kl.mean()),
         kl_error=standard_error(kl),
@@ -71,5 +73,6 @@ def score(exact: np.ndarray, coded: np.ndarray, targets: np.ndarray | None) -> S
         kl_max=float(kl.max()),
         perplexity_exact=perplexity_exact,
         perplexity_ratio=perplexity_ratio,
+        perplexity_error=perplexity_error,
         same_top=float((exact.argmax(-1) == coded.argmax(-1)).mean()),
     )

@@ -15,6 +15,13 @@ from .errors import InvalidArgumentError
 # The library lists none of those that need a profile: they have any rate.
 PROFILED = (*(f"cairn:{rate}" for rate in RATES), "cairn-hot:2.4")
 BANKED = ("patternkv:4", "patternkv:2")
+# {recipe: why}: measured and shown, but never recommended, whatever a text says of them.
+UNSAFE = {
+    "fp8": "a bias of K makes channels so large that its eight bits lose what tokens differ by, and"
+    " another model of a family may have a larger bias"
+}
+# Recipes whose names say the bits that their profile aims at, and how far above is worth a word.
+_AIMED, _OVER = ("cairn:", "cairn-hot:"), 1.03
 _PROBE_TOKENS, _PROBE_CHANNELS = 32, 32
 
 
@@ -40,6 +47,14 @@ def candidates(named: Sequence[str] | None = None) -> list[Candidate]:
         kinds = (kind,) if kind else kinds_of(recipe)
         found += [Candidate(recipe, kind) for kind in kinds]
     return found
+
+
+def bits_over(recipe: str, bits: float) -> float:
+    """How many more bits it takes than its name says; 0 where that is little, or it says none."""
+    if not recipe.startswith(_AIMED):
+        return 0.0
+    named = float(recipe.partition(":")[2])
+    return bits - named if bits > _OVER * named else 0.0
 
 
 def rates_of(wanted: Sequence[Candidate]) -> list[float]:

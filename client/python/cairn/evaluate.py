@@ -9,18 +9,22 @@ K and queries are after RoPE; bf16 in npy files is its bits as uint16. model.jso
 (half: channels c and c + dim/2 turn together; interleaved: 2c and 2c + 1).
 
 Recipes that code with a profile, cairn:2.3 and the like, are tried with a plain one and with one
-that has a basis. Profiles are made from the dumps that --calibration names, or else from the first
-half of the dump, which is then not scored. --profile-out FOLDER keeps the profile of the recipe that
-was recommended; --install HOST:PORT gives it to a cairnd, for the space that model.json names.
+that has a basis. Profiles are made from the dumps that --calibration names, of other texts. Without
+any they are made from the first half of the dump, which is then not scored; but a judge reads
+behind it all the same. --profile-out FOLDER keeps the profile of the recipe that was recommended;
+--install HOST:PORT gives it to a cairnd, for the space that model.json names.
 
 A judge is the model itself: it reads on behind coded KV, and KL and perplexity come from what it
 predicts. --judge MODULE:FUNCTION, or FILE.py:FUNCTION: FUNCTION(folder) gets the dump's folder and
 returns judge(kv), which returns logits [positions, vocabulary], or those and the next tokens.
-kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16.
+kv.k[layer] and kv.v[layer] are arrays [heads, tokens, dim]; bf16 is its bits as uint16. Profiles
+get better with a judge: it is asked twice a layer what a coarse K or V there would cost, behind the
+first --calibration where FUNCTION takes that folder, else behind the dump.
 
 --loss names the figure that counts and the most of it: kl=0.01, perplexity_ratio=1.01,
 attention_error=0.05, kv_error=0.1 (the larger of K's and V's), k_error=…, v_error=…. Without it,
-the first of kl, attention_error and kv_error that the dump allows.
+the first of kl, attention_error and kv_error that the dump allows. A limit of kl and of
+perplexity_ratio is kept by two standard errors, a limit of an error by every layer.
 
 No daemon is needed but for --install. Prints a table and writes evaluate.json and evaluate.html,
 one page that opens anywhere. A run that was cut short goes on where it was: what evaluate.json
@@ -40,18 +44,29 @@ from dataclasses import dataclass
 if __name__ == "__main__":  # small products: threads that wait for each other are slower than one
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from ._calibrate import BANK, KINDS, calibration_of, inputs_of, make_profiles
-from ._code import Group
+from ._calibrate import (
+    BANK,
+    KINDS,
+    Calibration,
+    calibration_of,
+    inputs_of,
+    make_profiles,
+    q_squares_of,
+    require,
+)
+from ._code import TOKENS_PER_BLOCK, Group, block_count_of
 from ._dump import Dump, Kv, read_dump
 from ._evaluate_kept import Kept
+from ._evaluate_notes import Notes
 from ._evaluate_page import make_page
-from ._evaluate_terminal import Bar, make_table
+from ._evaluate_terminal import Bar, make_table, verdict_of
 from ._install import install
-from ._judge import Judge, Verdict, fingerprint_of, load_judge
-from ._measure import Evaluation, Progress, Scored, copy_rate, measure
+from ._judge import Judge, Verdict, find_judge, fingerprint_of
+from ._losses import Losses, measure_losses
+from ._measure import MARGINS, Evaluation, Progress, Scored, copy_rate, measure
 from ._model import parse_rope
 from ._profile import profile_id
-from ._recipes import Candidate, candidates, rates_of
+from ._recipes import UNSAFE, Candidate, candidates, rates_of
 from .errors import Error, FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["Dump", "Evaluation", "Judge", "Kv", "Loss", "evaluate", "read_dump", "recommend"]
@@ -69,39 +84,82 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class Loss:
-    """The figure that counts, and the most of it."""
+    """The figure that counts, and the most of it: of a judge's figures with two standard errors, of
+    errors in every layer."""
 
     figure: str
     most: float
 
-    def of(self, one: Evaluation) -> float:
-        return getattr(one, self.figure)
+    def of(self, one: Evaluation) -> float | None:
+        """What is held against `most`."""
+        return one.bound(self.figure)
 
     def __str__(self) -> str:
-        return f"{self.figure} at most {self.most:g}"
+        how = "with two standard errors" if self.figure in MARGINS else "in every layer"
+        return f"{self.figure} at most {self.most:g} {how}"
+
+
+class _LossJudge:
+    """Says what layers lose by a coarse K or V, behind one text."""
+
+    def __init__(self, kv: Kv, verdict: Verdict, found: Losses, keep: Callable[[], None]) -> None:
+        """`found` is what is known already, and is added to; `keep` is called then."""
+        self._kv, self._verdict, self.found, self._keep = kv, verdict, found, keep
+
+    def complete(self, dump: Dump, calibration: Calibration, progress: Progress) -> Losses:
+        def show() -> None:
+            self._keep()
+            done = len(self.found.v)
+            progress(0.0, f"asking the judge what layers lose, {done} of {len(dump.k)}")
+
+        measure_losses(
+            self._kv,
+            {layer: dump.rotation_of(layer) for layer in dump.k},
+            q_squares_of(dump, calibration),
+            lambda kv: self._verdict.score(self._kv, kv).kl,
+            self.found,
+            show,
+        )
+        return self.found
 
 
 class _Bench:
     """A dump, and the profiles of its model, each made when it is first needed."""
 
     def __init__(
-        self,
-        dump: Dump,
-        calibration: Sequence[Dump],
-        wanted: Sequence[Candidate],
-        judge: Judge | None = None,
+        self, dump: Dump, calibration: Sequence[Dump], wanted: Sequence[Candidate]
     ) -> None:
         self.dump, self.calibration = dump, calibration_of(dump, calibration)
         self._inputs = inputs_of(dump, self.calibration)
         self._rates = rates_of(wanted)
-        self._verdict = None if judge is None else Verdict(judge)
+        self._verdict: Verdict | None = None
+        self._loss_judge: _LossJudge | None = None
         self._profiles: dict[str, list[bytes] | FailedPreconditionError] = {}
 
-    def profiles(self, kind: str) -> list[bytes]:
+    def judge_by(
+        self,
+        judge: Judge,
+        behind: tuple[Kv, Judge] | None = None,
+        losses: Losses | None = None,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`behind`: what losses of layers are measured behind, and by whom; None: the dump, and
+        `judge`. `losses` that are known already are added to."""
+        self._verdict = Verdict(judge)
+        exact = self.dump.first_tokens(block_count_of(self.dump) * TOKENS_PER_BLOCK)
+        kv, verdict = (exact, self._verdict) if behind is None else (behind[0], Verdict(behind[1]))
+        self._loss_judge = _LossJudge(kv, verdict, Losses() if losses is None else losses, keep)
+
+    def profiles(self, kind: str, progress: Progress = lambda share, what: None) -> list[bytes]:
         """One for each of dump.groups(); FailedPreconditionError where they cannot be made."""
         if kind not in self._profiles:
             try:
-                made = make_profiles(self.dump, self.calibration, self._rates, kind)
+                require(self.dump, self.calibration, kind)
+                losses = None
+                if kind != BANK and self._loss_judge is not None:
+                    losses = self._loss_judge.complete(self.dump, self.calibration, progress)
+                progress(0.0, "making the profile")
+                made = make_profiles(self.dump, self.calibration, self._rates, kind, losses)
             except FailedPreconditionError as error:
                 made = error
             self._profiles[kind] = made
@@ -115,8 +173,7 @@ class _Bench:
         layers = self.dump.groups()
         profiles: list[bytes | None] = [None] * len(layers)
         if one.profile is not None:
-            progress(0.0, "making the profile")
-            profiles = list(self.profiles(one.profile))
+            profiles = list(self.profiles(one.profile, progress))
         groups = [Group(*pair) for pair in zip(layers, profiles, strict=True)]
         held_out = self.calibration.held_out_blocks, self.calibration.held_out_queries
         scored = Scored(self.dump, groups, self._inputs, *held_out)
@@ -129,13 +186,19 @@ def evaluate(
     judge: Judge | None = None,
     progress: Callable[[str, float, str], None] = lambda recipe, share, what: None,
     calibration: Iterable[Dump | str | os.PathLike] = (),
+    calibration_judge: Judge | None = None,
 ) -> list[Evaluation]:
     """Codes a dump, or the one in a folder, with each recipe: all of them by default. `judge` gives
     kl, perplexity_ratio and same_top; `progress` is called with (recipe, share done, step).
     `calibration`: dumps of other texts of the same model, of which profiles are made; without any,
-    the first half of the dump is for that, and is not scored. Warns of what cannot be measured."""
-    wanted = candidates(list(recipes or ()) or None)
-    bench = _Bench(_dump_of(dump), [_dump_of(one) for one in calibration], wanted, judge)
+    the first half of the dump is for that, and is not scored. `calibration_judge` reads on behind
+    the first of them and says what layers lose; without it, `judge` does. Warns of what cannot be
+    measured, and of what figures do not say."""
+    wanted, others = candidates(list(recipes or ()) or None), [_dump_of(one) for one in calibration]
+    bench = _Bench(_dump_of(dump), others, wanted)
+    if judge is not None:
+        has_other = bool(others) and calibration_judge is not None
+        bench.judge_by(judge, (others[0], calibration_judge) if has_other else None)
     found = []
     for one in wanted:
         try:
@@ -144,6 +207,10 @@ def evaluate(
             )
         except FailedPreconditionError as error:
             warnings.warn(f"{one.name} is not measured: {error}", stacklevel=2)
+    named = [(f"calibration {index}", one) for index, one in enumerate(others)]
+    notes = Notes(bench.dump, bench.calibration, named, judge is not None)
+    for note in notes.warnings(found):
+        warnings.warn(note, stacklevel=2)
     return found
 
 
@@ -152,8 +219,9 @@ def _dump_of(given: Dump | str | os.PathLike) -> Dump:
 
 
 def recommend(found: Sequence[Evaluation], loss: Loss) -> Evaluation | None:
-    """The one of fewest bits that keeps the loss, or None."""
-    good = [one for one in found if loss.of(one) is not None and loss.of(one) <= loss.most]
+    """The one of fewest bits that keeps the loss and is not UNSAFE, or None."""
+    known = [one for one in found if one.recipe not in UNSAFE and loss.of(one) is not None]
+    good = [one for one in known if loss.of(one) <= loss.most]
     return min(good, key=lambda one: (one.bits, loss.of(one)), default=None)
 
 
@@ -210,11 +278,14 @@ def _run(wanted: argparse.Namespace) -> None:
     loss = parse_loss(wanted.loss, wanted.judge is not None, bool(dump.q))
     tried = candidates(wanted.recipes.split(",") if wanted.recipes else None)
     wanted.out.mkdir(parents=True, exist_ok=True)
-    judge_key = fingerprint_of(wanted.judge, wanted.dump) if wanted.judge else None
+    folders = [wanted.dump, *wanted.calibration[:1]]
+    judge_key = fingerprint_of(wanted.judge, *folders) if wanted.judge else None
     kept = Kept(wanted.out / "evaluate.json", dump, judge_key, calibration)
     missing = [one for one in tried if one.name not in kept.found]
-    judge = load_judge(wanted.judge, wanted.dump) if wanted.judge and missing else None
-    bench, not_measured = _Bench(dump, calibration, tried, judge), {}
+    bench, not_measured = _Bench(dump, calibration, tried), {}
+    refused = ""
+    if wanted.judge and (missing or wanted.profile_out or wanted.install):
+        refused = _judge_by(wanted, bench, calibration, kept)
     bar = Bar([one.name for one in missing])
     for one in missing:
         try:
@@ -225,54 +296,62 @@ def _run(wanted: argparse.Namespace) -> None:
         except FailedPreconditionError as error:
             not_measured[one.name] = str(error)
             bar.skip(one.name)
-    _conclude(wanted, bench, loss, kept, not_measured)
+    _conclude(wanted, bench, loss, kept, not_measured, refused)
+
+
+def _judge_by(
+    wanted: argparse.Namespace, bench: _Bench, calibration: Sequence[Dump], kept: Kept
+) -> str:
+    """Loads the judge of the dump and, where there is one, that of the first calibration. Returns
+    why there is none of that."""
+    judge_of, behind, refused = find_judge(wanted.judge), None, ""
+    judge = judge_of(wanted.dump)
+    if calibration:
+        try:
+            behind = calibration[0], judge_of(wanted.calibration[0])
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            refused = str(error)
+    if kept.losses.is_judged != (behind is None):
+        kept.losses = Losses(behind is None)
+    bench.judge_by(judge, behind, kept.losses, kept.write)
+    return refused
 
 
 def _conclude(
-    wanted: argparse.Namespace, bench: _Bench, loss: Loss, kept: Kept, not_measured: dict[str, str]
+    wanted: argparse.Namespace,
+    bench: _Bench,
+    loss: Loss,
+    kept: Kept,
+    not_measured: dict[str, str],
+    refused: str,
 ) -> None:
     ordered = sorted(kept.found.values(), key=lambda one: -one.bits)
     if not ordered:
         raise InvalidArgumentError("; ".join(f"{x}: {why}" for x, why in not_measured.items()))
     best, dump = recommend(ordered, loss), bench.dump
+    others = list(zip(map(str, wanted.calibration), bench.calibration.texts, strict=False))
+    notes = Notes(dump, bench.calibration, others, bool(wanted.judge), kept.losses, refused)
     about = {
         "name": wanted.dump.resolve().name,
         "tokens": dump.token_count,
         "layers": len(dump.k),
         "dtype": dump.dtype,
         "copy_rate": copy_rate(dump),
-        "calibration": _about_calibration(bench, [one.resolve().name for one in wanted.calibration]),
+        "notes": notes.facts(ordered),
+        "warnings": notes.warnings(ordered),
         "not_measured": not_measured,
     }
     chosen = {"figure": loss.figure, "most": loss.most, "recipe": best and best.name}
     kept.write({"about": about, "loss": chosen})
     page_path = wanted.out / "evaluate.html"
     page_path.write_text(make_page(ordered, best, loss, about), encoding="utf-8")
-    print(make_table(ordered))
-    for name, why in not_measured.items():
-        print(f"{name:16} not measured: {why}")
-    if best is None:
-        print(f"\nno recipe has {loss}")
-    else:
-        print(f"\nwith {loss}: {best.name}, {best.bits:.2f} bits, {best.ratio:.2f} times smaller")
+    print(make_table(ordered, about), end="\n\n")
+    print(verdict_of(best, loss))
     if wanted.profile_out is not None or wanted.install is not None:
         kind = (best and best.profile) or KINDS[0]
         print("the bank:" if kind == BANK else f"the {kind} profile:")
         _give_profiles(wanted, bench, kind, best.recipe if best and best.profile else None)
     print(f"{kept.path}\n{page_path}")
-
-
-def _about_calibration(bench: _Bench, folders: Sequence[str]) -> str:
-    found = bench.calibration
-    if not found.texts:
-        return ""
-    turned = {bench.dump.rotation_of(layer).kind for layer in bench.dump.k} != {"none"}
-    return (
-        f"Profiles are of {found.token_count} tokens"
-        + (f" of {', '.join(folders)}" if folders else ", the first of the dump, not scored")
-        + (", with queries" if any(found.q.values()) else ", without queries")
-        + (", K before RoPE." if turned else "; K after RoPE, as nothing says how it turns.")
-    )
 
 
 def _give_profiles(

@@ -6,8 +6,9 @@
 
 A few thousand tokens do; 512 are usable, but for a basis, which wants 8 tokens a channel. Better
 with q_squares, the mean of the squared queries, and with the losses: how much a model's predictions
-suffer where one plane of one layer is coarse. docs/recipes/cairn.md says what all of it is for.
-Needs numpy.
+suffer where one plane of one layer is coarse. `cairnctl evaluate --judge` measures those losses and
+puts them into the profiles that it makes. docs/recipes/cairn.md says what all of it is for. Needs
+numpy.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ._profile import SYMBOLS, TABLES, Basis, Plane, Profile, Rotation
+from .errors import InvalidArgumentError
 
 SKIPPED_TOKENS = 4  # of each text: what attention rests on by default is no measure of the rest
 LOSS_EXPONENT = 0.35  # of the loss of a layer, in its step; more would over-fit the text
 LOSS_MIN = 1e-5
+V_LOSS_SHARE = 0.3  # of K's, where losses are not known and K's steps follow queries
 LOG_LIMIT = 64 * 256
 FIRST_MULTIPLIERS = (-480, -330, -200, -60, 40)
 STRIP_TOKENS = 128
@@ -38,8 +41,15 @@ class GroupSamples:
     texts: Sequence[tuple[np.ndarray, np.ndarray]]
     rotation: Rotation = Rotation()
     q_squares: np.ndarray | None = None  # after RoPE [layers, heads, dim]
-    k_loss: np.ndarray | None = None  # [layers]
+    k_loss: np.ndarray | None = None  # [layers]; groups have both losses, or none has any
     v_loss: np.ndarray | None = None
+
+    def losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of K and of V, by layer; relative ones where they were not measured."""
+        if self.k_loss is not None:
+            return self.k_loss, self.v_loss
+        flat = np.ones(len(self.texts[0][0]))
+        return flat, flat if self.q_squares is None else V_LOSS_SHARE * flat
 
 
 def turn(k: np.ndarray, rotation: Rotation, first: int, sign: int) -> np.ndarray:
@@ -57,6 +67,19 @@ def turn(k: np.ndarray, rotation: Rotation, first: int, sign: int) -> np.ndarray
     return out
 
 
+def pair_means(q_squares: np.ndarray, rotation: Rotation) -> np.ndarray:
+    """[..., dim]: the two channels of a pair get their mean, as RoPE mixes them."""
+    weights = q_squares.copy()
+    one, two = rotation.pairs()
+    weights[..., one] = weights[..., two] = (weights[..., one] + weights[..., two]) / 2
+    return weights
+
+
+def channel_scale(weights: np.ndarray) -> np.ndarray:
+    """[..., dim]: how much finer the step of each channel is, by how much it is read."""
+    return np.sqrt(weights / weights.mean(-1, keepdims=True) + 1e-3).astype(np.float32)
+
+
 class _Samples:
     """One plane of one group: channels as they are quantised."""
 
@@ -69,9 +92,7 @@ class _Samples:
         )
         self.scale = np.ones(self.mean.shape, np.float32)
         if weights is not None:
-            self.scale = np.sqrt(weights / weights.mean(-1, keepdims=True) + 1e-3).astype(
-                np.float32
-            )
+            self.scale = channel_scale(weights)
         self.vectors: np.ndarray | None = None
         if has_basis:
             scaled = [(text - self.mean[:, :, None]) * self.scale[:, :, None] for text in texts]
@@ -232,12 +253,8 @@ class _Group:
     """Texts of K before RoPE and of V, and what a profile makes of them."""
 
     def __init__(self, group: GroupSamples, has_basis: bool) -> None:
-        self._weights = group.q_squares
-        if self._weights is not None and group.rotation.dims:
-            one, two = group.rotation.pairs()
-            weights = self._weights.copy()
-            weights[..., one] = weights[..., two] = (weights[..., one] + weights[..., two]) / 2
-            self._weights = weights
+        squares = group.q_squares
+        self._weights = None if squares is None else pair_means(squares, group.rotation)
         self._has_basis = has_basis
         k = [turn(k, group.rotation, 0, -1) for k, _ in group.texts]
         self._texts = [
@@ -275,11 +292,12 @@ def _parts(texts: list[np.ndarray]) -> list[np.ndarray]:
 
 def _share_steps(groups: Sequence[GroupSamples], prepared: list[list[_Samples]]) -> None:
     """The steps of all layers of all groups, before the multiplier: relative to each other."""
+    if len({loss is None for group in groups for loss in (group.k_loss, group.v_loss)}) > 1:
+        raise InvalidArgumentError("losses are known of K and V of all groups, or of none")
     shares = []
     for group, planes in zip(groups, prepared, strict=True):
-        for loss, plane in zip((group.k_loss, group.v_loss), planes, strict=True):
-            flat = np.ones(len(plane.spread))
-            shares.append(flat if loss is None else np.maximum(loss, LOSS_MIN) ** -LOSS_EXPONENT)
+        for loss, _ in zip(group.losses(), planes, strict=True):
+            shares.append(np.maximum(loss, LOSS_MIN) ** -LOSS_EXPONENT)
     middle = np.exp(np.log(np.concatenate(shares)).mean())
     flat_planes = [plane for planes in prepared for plane in planes]
     for share, plane in zip(shares, flat_planes, strict=True):

@@ -136,7 +136,7 @@ def test_from_files_to_the_page(dump_folder, tmp_path, capsys):
     out = tmp_path / "report"
     assert run(dump_folder, out, "--loss", "0.2", "--recipes", "raw,kivi:4,kivi:2") == 0
     printed = capsys.readouterr()
-    assert "with attention_error at most 0.2: kivi:4" in printed.out
+    assert "with attention_error at most 0.2 in every layer: kivi:4" in printed.out
     assert "unavailable" in printed.out and re.search(r"kivi:2 +3 of 3", printed.err)
     rows = rows_of(out)
     assert rows["raw"]["k_error"] == rows["raw"]["v_error"] == rows["raw"]["attention_error"] == 0
@@ -249,11 +249,14 @@ def test_losses_have_names(dump_folder):
 
 def test_a_page_of_a_deep_model_is_whole():
     about = {"name": "<deep>", "tokens": 128, "layers": 81, "dtype": "bf16", "copy_rate": 1e9}
+    about |= {"notes": ["<a note>"], "warnings": ["<a warning>"], "not_measured": {"fp8": "<why>"}}
     k, v = make_kv(5, (81, 1, 128, 16))
     dump = Dump("bf16", dict(enumerate(k)), dict(enumerate(v)), {}, {})
     found = evaluate.evaluate(dump, ["raw", "kivi:8", "kivi:2"])
     page = make_page(found, found[0], Loss("kv_error", 0.1), about)
-    assert "&lt;deep&gt;" in page and page.count("<tr><th>80</th>") == 2  # K and V
+    for text in ("deep", "a note", "a warning", "why"):
+        assert f"&lt;{text}&gt;" in page
+    assert page.count("<tr><th>80</th>") == 2  # K and V
     for tag in ("svg", "table"):
         drawings = re.findall(rf"<{tag}.*?</{tag}>", page, re.DOTALL)
         assert drawings

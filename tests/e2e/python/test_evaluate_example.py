@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 from cairn import evaluate
+from cairn._calibrate import shared_tokens
 from cairn._dump import read_dump
-from cairn._judge import load_judge
+from cairn._judge import find_judge
 from conftest import ROOT
 
 EXAMPLE = ROOT / "client" / "examples" / "evaluate"
@@ -64,16 +65,25 @@ def test_from_a_text_to_the_verdict(example, tmp_path, monkeypatch):
     arguments = [str(tmp_path), "--tokens", "256", "--scored", "20"]
     monkeypatch.setattr(sys, "argv", ["dump.py", *arguments])
     assert example.main() == 0
-    dump = read_dump(tmp_path)
+    dump, rest = (read_dump(tmp_path / half) for half in "01")
     assert (dump.dtype, dump.token_count, len(dump.k)) == ("bf16", 256, LAYERS)
     assert dump.q[1].shape == (HEADS, 64, DIM) and dump.k[0].shape == (KV_HEADS, 256, DIM)
     assert not dump.windows and dump.rotation_of(1).kind == "interleaved"
     assert dump.rotation_of(1).dims == DIM and dump.groups() == [[0, 1]]
-    assert len(json.loads((tmp_path / "scored.json").read_text())["tokens"]) == 21
-    judge = load_judge(f"{EXAMPLE / 'judge.py'}:make", tmp_path)
-    raw, coded = evaluate.evaluate(dump, ["raw", "kivi:2"], judge)
+    assert shared_tokens(dump, rest) < 10 and rest.token_count == 256
+    assert len(json.loads((tmp_path / "1" / "scored.json").read_text())["tokens"]) == 21
+    make = find_judge(f"{EXAMPLE / 'judge.py'}:make")
+    judges = [make(tmp_path / half) for half in "01"]
+    raw, coded, profiled = evaluate.evaluate(
+        dump,
+        ["raw", "kivi:2", "cairn:3.0/plain"],
+        judges[0],
+        calibration=[rest],
+        calibration_judge=judges[1],
+    )
     assert raw.kl == 0 and coded.kl > 0 and raw.same_top == raw.perplexity_ratio == 1
     assert raw.attention_error == 0 and coded.attention_error > 0
+    assert 0 < profiled.kl < coded.kl
 
 
 def test_too_short_a_text_is_one_line(example, tmp_path, monkeypatch, capsys):
@@ -81,4 +91,4 @@ def test_too_short_a_text_is_one_line(example, tmp_path, monkeypatch, capsys):
     text.write_text("short")
     monkeypatch.setattr(sys, "argv", ["dump.py", str(tmp_path), "--text", str(text)])
     assert example.main() == 1
-    assert "has 5 tokens, 1281 are needed" in capsys.readouterr().err
+    assert "halves have 2 and 3 tokens, 1281 are needed" in capsys.readouterr().err

@@ -170,6 +170,29 @@ TEST_F(MineTest, RatesAreWhatTheSampleTakes) {
   EXPECT_LT(last_error, 0.3);
 }
 
+TEST_F(MineTest, VIsCoarserThanKWhereQueriesAreKnown) {
+  MineRequest request = Request();
+  const std::vector<Bytes> blocks =
+      Blocks(request, 4, 128, [this](uint32_t, uint64_t, uint32_t) { return Bell(); });
+  Profile profiles[2];
+  Bytes bytes[2];
+  for (int i = 0; i < 2; ++i) {
+    bytes[i] = Mined(request, blocks, 128);
+    ASSERT_EQ(ParseProfile(bytes[i], &profiles[i]), Error::kOk);
+    request.query_squares.assign(256, 1);
+  }
+  const auto finer = [&](uint32_t plane) {
+    return profiles[0].Channel(plane, {1, 1}, 5).step_log -
+           profiles[1].Channel(plane, {1, 1}, 5).step_log;
+  };
+  // A tenth of the loss, by the power -0.35, half of it to each plane.
+  const double half = 0.5 * 0.35 * std::log2(1 / 0.3) * 256;
+  EXPECT_NEAR(finer(0), half, 1.5);
+  EXPECT_NEAR(finer(1), -half, 1.5);
+  const double bits = Code(request, blocks, 128, profiles[1], 30).bits;
+  EXPECT_NEAR(bits, 3.0, 0.09);
+}
+
 TEST_F(MineTest, AnySampleMakesAProfile) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto bell = [this](uint32_t, uint64_t, uint32_t) { return Bell(); };
