@@ -238,6 +238,79 @@ class ForwardTest(unittest.TestCase):
         np.testing.assert_array_equal(rounded, expected)
 
 
+class SmallWeights:
+    """Of one layer of the family qwen2: as many numbers as a model needs, at random."""
+
+    WIDTH, INNER, HEADS, KV_HEADS, VOCABULARY = 16, 24, 4, 2, 32
+
+    def __init__(self):
+        self.path = pathlib.Path("small.gguf")
+        width, kv_width = self.WIDTH, self.WIDTH // self.HEADS * self.KV_HEADS
+        shapes = {"token_embd.weight": (self.VOCABULARY, width), "output_norm.weight": (width,)}
+        layer = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width)}
+        layer |= {"attn_k": (kv_width, width), "attn_v": (kv_width, width)}
+        layer |= {"attn_output": (width, width), "ffn_gate": (self.INNER, width)}
+        layer |= {"ffn_up": (self.INNER, width), "ffn_down": (width, self.INNER)}
+        shapes |= {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
+        shapes |= {f"blk.0.attn_{x}.bias": shapes[f"blk.0.attn_{x}.weight"][:1] for x in "qkv"}
+        rng = np.random.default_rng(5)
+        self.tensors = {
+            name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()
+        }
+
+    def field(self, name, default=None):
+        return {
+            "general.architecture": "qwen2",
+            "qwen2.embedding_length": self.WIDTH,
+            "qwen2.attention.head_count": self.HEADS,
+            "qwen2.attention.head_count_kv": self.KV_HEADS,
+            "qwen2.block_count": 1,
+            "qwen2.rope.freq_base": 1e6,
+        }.get(name, default)
+
+
+class QwenTest(unittest.TestCase):
+    def test_biases_of_k_and_v_reach_the_cache(self):
+        weights, tokens = SmallWeights(), np.array([3, 1, 4])
+        model = Model(weights)
+        geometry = model.geometry
+        self.assertEqual((geometry.dim, geometry.rope_pairs), (4, "half"))
+        cache = KvCache(geometry, 3)
+        model.forward(tokens, cache)
+        of, x = weights.tensors, weights.tensors["token_embd.weight"][tokens]
+        h = x / np.sqrt(np.square(x).mean(1, keepdims=True) + 1e-5) * of["blk.0.attn_norm.weight"]
+        turn = rotation(1e6, 4, 0, 3)
+        for plane, name in ((cache.k, "attn_k"), (cache.v, "attn_v")):
+            expected = h @ of[f"blk.0.{name}.weight"].T + of[f"blk.0.{name}.bias"]
+            expected = expected.reshape(3, 2, 4).transpose(1, 0, 2)
+            if name == "attn_k":
+                expected = rotate(expected, *turn, "half")
+            np.testing.assert_allclose(plane[0], expected, rtol=0.01, atol=0.01)
+
+    def test_biases_of_q_reach_attention(self):
+        weights, found = SmallWeights(), {}
+        weights.tensors["blk.0.attn_q.weight"][:] = 0
+        model = Model(weights)
+        model.forward(np.array([7]), KvCache(model.geometry, 1), found.__setitem__)
+        np.testing.assert_allclose(found[0].ravel(), weights.tensors["blk.0.attn_q.bias"])
+
+    def test_merges_stay_within_words_digits_and_line_ends(self):
+        merges = ["a b", "Ġ ab", "1 2", ". Ċ", "Ċ Ċ"]
+        names = [*"ab12.ĠĊ", *(merge.replace(" ", "") for merge in merges)]
+        fields = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+        fields |= {"tokenizer.ggml.tokens": names, "tokenizer.ggml.merges": merges}
+        tokenizer = make_tokenizer(mock.Mock(field=fields.get))
+        for text, expected in (
+            ("ab ab", ["ab", "Ġab"]),
+            ("12", ["1", "2"]),
+            ("ab.\n\nab", ["ab", ".Ċ", "Ċ", "ab"]),
+            ("ab\n\nab", ["ab", "ĊĊ", "ab"]),
+        ):
+            ids = tokenizer.encode(text)
+            self.assertEqual([names[i] for i in ids], expected)
+            self.assertEqual(tokenizer.decode(ids), text)
+
+
 class ModelTest(unittest.TestCase):
     """The real weights, where they are installed: English is likely, token by token as at once."""
 
