@@ -13,12 +13,13 @@ import pathlib
 import re
 from collections.abc import Callable
 
+from run import CACHE, IDENTITY, read_results  # first: sets the paths
+
 from goals import goals_table, lab_table
-from run import CACHE, IDENTITY, read_results
+from models import MODELS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "quality.md"
-MODELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma-3-270M"}
 LOSSLESS = ("raw", "exact", "exact:fast")
 KL_MIN = 1e-5  # of the plot: less is lost in the rounding of fp32
 

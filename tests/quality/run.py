@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what recipes cost two real models, and keeps every figure as a line of JSON.
+"""Measures what recipes cost three real models, and keeps every figure as a line of JSON.
 
-    build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3] [--recipes kivi:4,kivi:2]
-        [--profiles plain,basis,mined] [--tests forced,copy,written] [--texts A,B,alice]
-        [--prefix 2048] [--daemon]
+    build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3,qwen2.5]
+        [--recipes kivi:4,kivi:2] [--profiles plain,basis,mined]
+        [--tests forced,copy,written] [--texts A,B,alice] [--prefix 2048] [--daemon]
 
 Without --tests it measures all that docs/quality.md shows. What RESULTS already holds, of the same
 weights and the same text, is not measured again, so a run that was cut short goes on where it was;
 --again measures it anew. --recipes takes names with a profile too, cairn:2.3/basis. Coding is the
 codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's.
+A model that is not there is skipped, and said to be.
 report.py writes the figures into docs/quality.md, which says what they mean.
 """
 
@@ -48,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="smollm2,gemma3")
+    parser.add_argument("--models", default="smollm2,gemma3,qwen2.5")
     parser.add_argument("--tests", help="forced, copy, written; without it: all of docs/quality.md")
     parser.add_argument("--texts", default="A,B,alice", help="with --tests")
     parser.add_argument("--prefix", default="2048", help="with --tests: tokens, multiples of 128")
@@ -202,6 +203,7 @@ def main() -> None:
         "CAIRN_LIBRARY", str(arguments.bin_dir.parent / "lib" / "libcairn.so")
     )
     from coder import Codec
+    from lm.weights import MissingModelError
     from product import Product
 
     arguments.cache = arguments.cache.resolve()
@@ -210,7 +212,10 @@ def main() -> None:
     wanted_of(arguments.recipes, arguments.profiles.split(","))  # a wrong name ends it here
     with Product(arguments.bin_dir) if arguments.daemon else Codec() as coder:
         for name in arguments.models.split(","):
-            run_model(arguments, name, coder, seen)
+            try:
+                run_model(arguments, name, coder, seen)
+            except MissingModelError as missing:
+                print(f"{name} is skipped: {missing}")
 
 
 if __name__ == "__main__":
