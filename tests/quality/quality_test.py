@@ -175,7 +175,8 @@ class WantedTest(unittest.TestCase):
     """Names of recipes; those with a profile ask the library, and are in the package's tests."""
 
     def names(self, recipes, kinds=("plain", "basis")):
-        kinds_of = {"cairn:2.3": ("plain", "basis"), "kivi:2": (None,)}
+        kinds_of = {f"cairn:{rate}": ("plain", "basis") for rate in (2.3, 3.0, 4.3)}
+        kinds_of["kivi:2"] = (None,)
         with mock.patch("cairn._recipes.kinds_of", kinds_of.__getitem__):
             return [one.name for one in run.wanted_of(recipes, list(kinds))]
 
@@ -184,6 +185,13 @@ class WantedTest(unittest.TestCase):
         self.assertEqual(self.names("cairn:2.3/plain,kivi:2"), ["cairn:2.3/plain", "kivi:2"])
         self.assertEqual(self.names("cairn:2.3/mined"), ["cairn:2.3/mined"])
         self.assertEqual(self.names("cairn:2.3"), ["cairn:2.3/plain", "cairn:2.3/basis"])
+
+    def test_some_kinds_of_profile_are_of_some_recipes(self):
+        found = self.names("cairn:2.3", ["mined", "daemon"])
+        self.assertEqual(found, ["cairn:2.3/mined", "cairn:2.3/daemon"])
+        self.assertEqual(self.names("cairn:4.3", ["mined", "evaluate"]), ["cairn:4.3/evaluate"])
+        self.assertEqual(self.names("cairn:4.3/daemon"), ["cairn:4.3/daemon"])
+        self.assertEqual(self.names("cairn:3.0", ["evaluate", "daemon"]), [])
 
     def test_an_unknown_name_is_an_error(self):
         with self.assertRaises(KeyError):

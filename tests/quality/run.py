@@ -2,7 +2,7 @@
 """Measures what recipes cost three real models, and keeps every figure as a line of JSON.
 
     build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3,qwen2.5]
-        [--recipes kivi:4,kivi:2] [--profiles plain,basis,mined]
+        [--recipes kivi:4,kivi:2] [--profiles plain,basis,mined,evaluate,daemon]
         [--tests forced,copy,written] [--texts A,B,alice] [--prefix 2048] [--daemon]
 
 Without --tests it measures all that docs/quality.md shows. What RESULTS already holds, of the same
@@ -33,16 +33,19 @@ sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
 CACHE = ROOT / "build" / "quality-cache"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
+# Of the kinds of profile that not all recipes are measured with: those that are.
+USER_RECIPES = "cairn:2.3,cairn-hot:2.4,cairn:4.3"
+ONLY_WITH = {"mined": "cairn:2.3", "evaluate": USER_RECIPES, "daemon": USER_RECIPES}
 # What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one, recipes or
 # None: all there are).
 SUITE = (
     ("forced", "A,B,alice", "2048", "plain,basis,mined", None),
     ("forced", "alice", "2048", "plain,basis", "cairn:2.2"),
+    ("forced", "A,B,alice", "2048", "evaluate,daemon", USER_RECIPES),
     ("copy", "A", "2048", "plain,basis", None),
     ("forced", "A", "512,1024,4096", "plain", None),
     ("written", "A,B,alice", "2048", "plain", None),
 )
-MINED_RECIPES = ("cairn:2.3",)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -55,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prefix", default="2048", help="with --tests: tokens, multiples of 128")
     parser.add_argument("--scored", type=int, default=256, help="tokens")
     parser.add_argument("--recipes", help="all there are")
-    parser.add_argument("--profiles", default="plain,basis", help="with --tests; mined, too")
+    parser.add_argument("--profiles", default="plain,basis", help="with --tests; others, too")
     parser.add_argument("--daemon", action="store_true", help="code by way of a cairnd")
     parser.add_argument("--again", action="store_true", help="measure what is there anew")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
@@ -64,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+MAGNITUDES = "mixkvq"  # recipes that heed those of queries
 IDENTITY = (
     "test", "model", "text", "prefix_tokens", "scored_tokens", "recipe", "profile", "through"
 )  # fmt: skip
@@ -87,14 +91,15 @@ def wanted_of(recipes: str | None, kinds: list[str]) -> list:
     names = recipes.split(",") if recipes else None
     found = [one for one in eviction.READERS if names is None or one.recipe in names]
     coded = None if names is None else [n for n in names if n not in eviction.ONLY_PLANNED]
-    mined = [] if coded is None else [n for n in coded if n.endswith("/mined")]
-    found += [Candidate(*name.rsplit("/", 1)) for name in mined]
-    for one in candidates(None if coded is None else [n for n in coded if n not in mined]):
+    ours = [] if coded is None else [n for n in coded if n.rpartition("/")[2] in ONLY_WITH]
+    found += [Candidate(*name.rsplit("/", 1)) for name in ours]
+    for one in candidates(None if coded is None else [n for n in coded if n not in ours]):
         if one.profile not in KINDS or (coded is not None and one.name in coded):
             found.append(one)  # without a profile, with a bank, or with the kind that was named
         elif one.profile == KINDS[0]:  # where each of them is once
-            named = [kind for kind in kinds if kind != "mined" or one.recipe in MINED_RECIPES]
-            found += [Candidate(one.recipe, kind) for kind in named]
+            for kind in kinds:
+                if one.recipe in ONLY_WITH.get(kind, one.recipe).split(","):
+                    found.append(Candidate(one.recipe, kind))
     return found
 
 
@@ -124,11 +129,13 @@ def measure(
 
     case, engine = experiment.case, experiment.engine
     prefix = experiment.k_bits, experiment.v_bits
-    inputs = Inputs(query_magnitudes=dict(enumerate(profiles.query_magnitudes())))
     for one in wanted:
         begin = time.monotonic()
         is_reader = one in eviction.READERS
         made = profiles.of(one.profile, prefix) if one.profile and not is_reader else None
+        inputs = Inputs()
+        if one.recipe.startswith(MAGNITUDES):
+            inputs = Inputs(query_magnitudes=dict(enumerate(profiles.query_magnitudes())))
         try:
             about = engine.model.geometry, engine.revision, one.recipe
             if is_reader:
@@ -172,7 +179,7 @@ def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> No
     from protocol import Case, Engine, Experiment
 
     engine = Engine(name, arguments.cache)
-    profiles = Profiles(engine, arguments.cache)
+    profiles = Profiles(engine, arguments.cache, arguments.bin_dir)
     suite = SUITE
     if arguments.tests:
         suite = ((arguments.tests, arguments.texts, arguments.prefix, arguments.profiles, None),)
