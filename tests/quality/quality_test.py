@@ -25,6 +25,7 @@ except ImportError as missing:
     print(f"skipped: {missing.name} is missing (make deps)")
     sys.exit(77)
 
+import claims
 import goals
 import metrics
 import models
@@ -142,10 +143,92 @@ class RowsTest(unittest.TestCase):
             self.assertFalse(run.is_current(row_of("raw", **changed), sources))
         self.assertFalse(run.is_current(None, sources))
 
+    def test_goals_are_of_the_models_that_they_were_set_for(self):
+        rows = [row_of("cairn:2.3", "basis"), row_of("kivi:2", kl=0.4)]
+        others = [row | {"model": "qwen2.5", "kl": 9.0, "bits": 2.6} for row in rows]
+        self.assertEqual(goals.goals_table([*rows, *others]), goals.goals_table(rows))
+
     def test_the_labs_goals_are_bold_where_they_are_missed(self):
         rows = [row_of("cairn:2.3", "plain", bits=2.40, kl=0.0080)]
         (line,) = [x for x in goals.lab_table(rows).splitlines() if "`cairn:2.3` | plain" in x]
         self.assertIn("| **2.40 (2.28)** · 0.008 (0.0078) | to come |", line)
+
+
+class UserTableTest(unittest.TestCase):
+    def test_the_studys_figures_stand_beside_a_users(self):
+        rows = [
+            row_of("kivi:4", kl=0.01, bits=4.4),
+            row_of("kivi:4", text="B", kl=0.02, bits=4.3),
+            row_of("cairn:2.3", "plain", kl=0.011),
+            row_of("cairn:2.3", "daemon", text="alice", kl=0.012, bits=2.4),
+        ]
+        lines = report.user_table(rows).splitlines()
+        kivi = "| `kivi:4` | smollm2 | 0.0100 · 0.0200 · *not run* (4.35) | the same | the same |"
+        self.assertIn(kivi, lines)
+        self.assertIn(
+            "| `cairn:2.3` | smollm2 | 0.0110 · *not run* · *not run* (2.30) | *not run*"
+            " | *not run* · *not run* · 0.0120 (2.40) |",
+            lines,
+        )
+
+
+class ClaimsTest(unittest.TestCase):
+    """What pages say is held against rows."""
+
+    ROWS = (
+        row_of("fp8", kl=0.0024),
+        row_of("fp8", text="B", kl=0.0044),
+        row_of("fp8", model="gemma3", kl=0.9),
+        row_of("fp8", test="copy", kl=0.5),
+        row_of("cairn:4.3", "plain", kl=0.001),
+        row_of("cairn:4.3", "plain", model="gemma3", kl=0.3),
+        row_of("cairn:4.3", "daemon", kl=0.002),
+    )
+
+    def refuted(self, *written):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.md"
+            page.write_text("".join(f"words <!-- claim {x} -->\n" for x in written))
+            found = claims.claims_of(page, ("smollm2", "gemma3"))
+            self.assertEqual(len(found), len(written))
+            return claims.refuted(found, list(self.ROWS))
+
+    def test_figures_within_the_bounds_refute_nothing(self):
+        for claim in (
+            "kl fp8 in 0.002..0.9 of all",
+            "kl fp8 in 0.002..0.004 of smollm2",  # as many decimals as the bounds have
+            "kl fp8 in ..0.003 of smollm2 on A",
+            "copy/kl fp8 in 0.5.. of smollm2",
+            "kl fp8 over cairn:4.3/plain in 2..3 of\n  smollm2,gemma3",
+            "kl fp8 over cairn:4.3/daemon in 1.2..1.2 of smollm2",
+        ):
+            self.assertEqual(self.refuted(claim), [], claim)
+
+    def test_each_figure_outside_is_named(self):
+        claim = "kl fp8 in 0.003..0.005 of all"
+        self.assertEqual(
+            self.refuted(claim),
+            [
+                f"page.md: {claim}: smollm2 A has 0.00240",
+                f"page.md: {claim}: gemma3 A has 0.90000",
+            ],
+        )
+        self.assertEqual(len(self.refuted("kl fp8 over cairn:4.3/plain in 3.. of smollm2")), 1)
+        self.assertEqual(len(self.refuted("kl fp8 over cairn:4.3/plain in ..2 of smollm2")), 0)
+
+    def test_what_nobody_measured_is_no_claim(self):
+        (line,) = self.refuted("kl kivi:2 in ..1 of gemma3")
+        self.assertIn("nothing is measured of gemma3", line)
+        (line,) = self.refuted("kl fp8 over cairn:4.3/daemon in .. of gemma3")
+        self.assertIn("nothing is measured of gemma3", line)
+
+    def test_what_cannot_be_read_is_an_error(self):
+        for claim in ("kl fp8 below 3 of all", "kl fp8 in 1..2 of gpt", "kl fp8 in 1..2"):
+            with self.assertRaises(ValueError):
+                self.refuted(claim)
+
+    def test_no_row_refutes_the_pages(self):
+        self.assertEqual(report.refuted_claims(list(run.read_results(report.DATA).values())), [])
 
 
 class FakeDaemonTest(unittest.TestCase):
