@@ -13,6 +13,7 @@ import pathlib
 
 import run  # first: sets the paths and the number of BLAS threads
 
+import models
 import texts
 from lm.kv_dump import write_kv_dump
 from protocol import Engine
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", choices=("smollm2", "gemma3"))
+    parser.add_argument("model", choices=tuple(models.MODELS))
     parser.add_argument("text", choices=(*texts.SCORED, *texts.CALIBRATION))
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--tokens", type=int, default=2048)

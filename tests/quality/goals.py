@@ -120,7 +120,7 @@ def _against_lab(row: dict | None, bits: float, kl: float) -> str:
 
 def goals_table(rows: list[dict]) -> str:
     lines = ["| recipe | profile | of | goal | measured | |", "| --- | --- | --- | --- | --- | --- |"]
-    at_2048 = counted(rows)
+    at_2048 = [row for row in counted(rows) if row["model"] in BOTH]
     for goal in GOALS:
         found = [row for row in at_2048 if _is_of(row, goal)]
         where = _where(goal.test, goal.models, goal.texts)
@@ -180,7 +180,7 @@ def _above(
     places = [((row["model"], row["text"]), row) for row in mine]
     times = [row["kl"] / below[place] for place, row in places if place in below]
     profile = f"{one[1]} " if one[1] else ""
-    line = f"| `{one[0]}` | {profile}| {len(times)} of 6 texts "
+    line = f"| `{one[0]}` | {profile}| {len(times)} of {len(BOTH) * len(ANY)} texts "
     line += f"| KL ≥ {goal:.0f} × that of `{base[0]}`, {base[1]} |"
     if not times:
         return line + " | to come |"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 
 import cairn
@@ -18,6 +19,7 @@ from daemon import Daemon
 from lm.model import CHUNK_TOKENS, Geometry
 
 CALL_SECONDS = 60.0
+MINING_SECONDS = 120.0
 BANKED = "patternkv"  # recipes that code with a bank
 
 
@@ -72,16 +74,7 @@ class Product:
         if tokens % CHUNK_TOKENS:
             raise ValueError(f"{tokens} tokens are not full blocks of {CHUNK_TOKENS}")
         groups = groups_of(geometry)
-        with self._client.open_space(
-            model=f"{recipe} {next(self._count)}",
-            weights_revision=revision,
-            groups=groups,
-            dtype="bf16",
-            tokens_per_block=CHUNK_TOKENS,
-            recipe=recipe,
-        ) as space:
-            if space.recipe != recipe:
-                raise RuntimeError(f"asked for {recipe}, the space has {space.recipe}")
+        with self._open(groups, revision, recipe) as space:
             install(space, profiles)
             keys = space.keys(np.arange(tokens, dtype=np.uint32))
             k_out, v_out = np.empty_like(k_bits), np.empty_like(v_bits)
@@ -96,6 +89,45 @@ class Product:
                 k_out[layers], v_out[layers] = _get(space, keys, part, k_bits[layers].shape)
             space.invalidate()
         return Coded(k_out, v_out, image_bytes, k_bits.size + v_bits.size)
+
+    def mine(
+        self, geometry: Geometry, revision: str, k_bits: np.ndarray, v_bits: np.ndarray
+    ) -> list[bytes]:
+        """Puts KV in full blocks of 128 tokens, without queries, into a space of cairn:2.3, and
+        waits for what the daemon mines of it: a profile for each kind of layers."""
+        groups = groups_of(geometry)
+        with self._open(groups, revision, "cairn:2.3") as space:
+            keys = space.keys(np.arange(k_bits.shape[2], dtype=np.uint32))
+            for index, group in enumerate(groups):
+                layers = list(group.layer_indices)
+                part = cairn.Part(group=index)
+                _put(space, _puts(keys, part, k_bits[layers], v_bits[layers], None, None))
+            profiles = [_wait_for_profile(space, index) for index in range(len(groups))]
+            space.invalidate()
+        return profiles
+
+    def _open(self, groups: list[cairn.Group], revision: str, recipe: str) -> cairn.Space:
+        """A space that shares blocks with no other."""
+        space = self._client.open_space(
+            model=f"{recipe} {next(self._count)}",
+            weights_revision=revision,
+            groups=groups,
+            dtype="bf16",
+            tokens_per_block=CHUNK_TOKENS,
+            recipe=recipe,
+        )
+        if space.recipe != recipe:
+            raise RuntimeError(f"asked for {recipe}, the space has {space.recipe}")
+        return space
+
+
+def _wait_for_profile(space: cairn.Space, group: int) -> bytes:
+    latest = time.monotonic() + MINING_SECONDS
+    while (found := space.current_profile(group)) is None:
+        if time.monotonic() > latest:
+            raise RuntimeError(f"no profile of group {group} after {MINING_SECONDS:.0f} s")
+        time.sleep(0.2)
+    return space.side_object(found)
 
 
 def install(space: cairn.Space, side_objects: Sequence[bytes] | None) -> None:

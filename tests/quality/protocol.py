@@ -13,6 +13,7 @@ import pathlib
 from dataclasses import dataclass
 
 import metrics
+import models
 import numpy as np
 import texts
 from coder import Coded
@@ -52,7 +53,7 @@ class Engine:
     def __init__(self, name: str, cache: pathlib.Path) -> None:
         self.name = name
         self._cache = cache
-        weights = lm_weights.Weights(lm_weights.find(name, cache), cache)
+        weights = lm_weights.Weights(models.weights_of(name, cache), cache)
         self.revision = lm_weights.revision_of(weights.path)
         self.model = Model(weights)
         self.tokenizer: Tokenizer = make_tokenizer(weights)

@@ -13,14 +13,22 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from goals import goals_table, lab_table
-from run import CACHE, IDENTITY, read_results
+from run import CACHE, IDENTITY, read_results  # first: sets the paths
+
+from claims import claims_of, refuted
+from goals import counted, goals_table, lab_table
+from models import MODELS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "quality.md"
-MODELS = {"smollm2": "SmolLM2-135M", "gemma3": "Gemma-3-270M"}
+PAGE, DATA = ROOT / "docs" / "quality.md", ROOT / "docs" / "quality.jsonl"
+PAGES_WITH_CLAIMS = (ROOT / "README.md", PAGE, *sorted((ROOT / "docs" / "recipes").glob("*.md")))
+# Of the table of what a user gets: recipes, and what they code with in the study and as a user's.
+MAIN = ("exact", "fp8", "kivi:4", "cairn:4.3", "kivi:2+", "cairn-hot:2.4", "cairn:2.3")
+TEXTS, SIDES = ("A", "B", "alice"), ("plain", "evaluate", "daemon")
 LOSSLESS = ("raw", "exact", "exact:fast")
 KL_MIN = 1e-5  # of the plot: less is lost in the rounding of fp32
+
+NOT_RUN = "*not run*"
 
 Row = dict
 Column = tuple[str, Callable[[Row], str]]
@@ -102,6 +110,41 @@ def exact_table(rows: list[Row], column_of: Callable, name_of: Callable) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def studied(rows: list[Row]) -> list[Row]:
+    """Without those of a user's profiles, which have a table of their own."""
+    return [row for row in rows if row["profile"] not in SIDES[1:]]
+
+
+def user_table(rows: list[Row]) -> str:
+    """The study's figures beside a user's, of texts A, B and alice. A recipe without a profile has
+    one figure for all."""
+    found = {
+        (row["recipe"], row["model"], row["profile"], row["text"]): row for row in counted(rows)
+        if row["test"] == "forced"
+    }
+    names = ["recipe", "model", "study", *SIDES[1:]]
+    table = ["| " + " | ".join(names) + " |", "| --- " * len(names) + "|"]
+    for recipe in MAIN:
+        sides = SIDES if recipe.startswith("cairn") else (None, "", "")
+        for model in MODELS:
+            cells = [
+                "the same"
+                if side == ""
+                else _user_cell([found.get((recipe, model, side, text)) for text in TEXTS])
+                for side in sides
+            ]
+            table.append("| " + " | ".join([f"`{recipe}`", model, *cells]) + " |")
+    return "\n".join(table)
+
+
+def _user_cell(rows: list[Row | None]) -> str:
+    if not any(rows):
+        return NOT_RUN
+    figures = " · ".join(number(row["kl"]) if row else NOT_RUN for row in rows)
+    bits = [row["bits"] for row in rows if row]
+    return f"{figures} ({sum(bits) / len(bits):.2f})"
+
+
 def make_tables(rows: list[Row]) -> dict[str, str]:
     def by_text(row: Row) -> tuple:
         return (list(MODELS).index(row["model"]), row["text"])
@@ -112,7 +155,7 @@ def make_tables(rows: list[Row]) -> dict[str, str]:
     def name_of(column: tuple) -> str:
         return f"{list(MODELS)[column[0]]} {column[1]}"
 
-    forced = [row for row in rows if row["test"] == "forced"]
+    forced = [row for row in studied(rows) if row["test"] == "forced"]
     at_2048 = [row for row in forced if row["prefix_tokens"] == 2048]
     on_a = [row for row in forced if row["text"] == "A"]
     copied = [row for row in rows if row["test"] == "copy"]
@@ -122,6 +165,7 @@ def make_tables(rows: list[Row]) -> dict[str, str]:
         "exact": exact_table(at_2048, by_text, name_of),
         "forced": pivot(at_2048, by_text, name_of, divergence_cell),
         "details": pivot(at_2048, by_text, name_of, details_cell),
+        "user": user_table(rows),
         "copy": pivot(copied, by_text, name_of, divergence_cell),
         "length": pivot(on_a, by_prefix, name_of, divergence_cell),
         "written": pivot(written, by_text, name_of, written_cell),
@@ -147,7 +191,8 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
 
     # Same bytes from same figures: no date, no random ids; text stays text.
     matplotlib.rcParams.update({"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 9})
-    figure, panels = plt.subplots(2, len(MODELS), figsize=(8.4, 7.0), sharex=True, sharey=True)
+    size = (4.2 * len(MODELS), 7.0)
+    figure, panels = plt.subplots(2, len(MODELS), figsize=size, sharex=True, sharey=True)
     families = sorted({family_of(row) for row in rows if row["recipe"] not in LOSSLESS})
     colors = dict(zip(families, [*plt.cm.tab10.colors, *plt.cm.Dark2.colors], strict=False))
     for line, (test, what) in enumerate([("forced", "reading on"), ("copy", "copying")]):
@@ -211,6 +256,11 @@ def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
         )
 
 
+def refuted_claims(rows: list[Row]) -> list[str]:
+    claims = [claim for page in PAGES_WITH_CLAIMS for claim in claims_of(page, tuple(MODELS))]
+    return refuted(claims, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=pathlib.Path, default=CACHE / "results.jsonl")
@@ -218,14 +268,16 @@ def main() -> None:
     rows = list(read_results(arguments.results).values())
     # The codec's after the daemon's: where both coded, tables show the last.
     rows.sort(key=lambda row: [row[x] or "" for x in IDENTITY[:-1]] + [row["through"] == "codec"])
-    PAGE.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    DATA.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tables = make_tables(rows) | {"goals": goals_table(rows), "lab": lab_table(rows)}
     PAGE.write_text(replace_tables(PAGE.read_text(), tables))
-    draw(rows, PAGE.with_suffix(".svg"))
+    draw(studied(rows), PAGE.with_suffix(".svg"))
     for row in rows:
         is_lossless = row["recipe"] in LOSSLESS
         if is_lossless and (row.get("kl") or row.get("k_error") or row.get("v_error")):
             raise SystemExit(f"{row['recipe']} is not lossless: {row}")
+    if lines := refuted_claims(rows):
+        raise SystemExit("\n".join(["rows refute what pages claim:", *lines]))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what recipes cost two real models, and keeps every figure as a line of JSON.
+"""Measures what recipes cost three real models, and keeps every figure as a line of JSON.
 
-    build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3] [--recipes kivi:4,kivi:2]
-        [--profiles plain,basis,mined] [--tests forced,copy,written] [--texts A,B,alice]
-        [--prefix 2048] [--daemon]
+    build/venv/bin/python tests/quality/run.py [--models smollm2,gemma3,qwen2.5]
+        [--recipes kivi:4,kivi:2] [--profiles plain,basis,mined,evaluate,daemon]
+        [--tests forced,copy,written] [--texts A,B,alice] [--prefix 2048] [--daemon]
 
 Without --tests it measures all that docs/quality.md shows. What RESULTS already holds, of the same
 weights and the same text, is not measured again, so a run that was cut short goes on where it was;
 --again measures it anew. --recipes takes names with a profile too, cairn:2.3/basis. Coding is the
 codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's.
+A model that is not there is skipped, and said to be.
 report.py writes the figures into docs/quality.md, which says what they mean.
 """
 
@@ -32,29 +33,32 @@ sys.path.append(str(ROOT / "client" / "examples" / "demo"))
 
 CACHE = ROOT / "build" / "quality-cache"
 COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
+# Of the kinds of profile that not all recipes are measured with: those that are.
+USER_RECIPES = "cairn:2.3,cairn-hot:2.4,cairn:4.3"
+ONLY_WITH = {"mined": "cairn:2.3", "evaluate": USER_RECIPES, "daemon": USER_RECIPES}
 # What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one, recipes or
 # None: all there are).
 SUITE = (
     ("forced", "A,B,alice", "2048", "plain,basis,mined", None),
     ("forced", "alice", "2048", "plain,basis", "cairn:2.2"),
+    ("forced", "A,B,alice", "2048", "evaluate,daemon", USER_RECIPES),
     ("copy", "A", "2048", "plain,basis", None),
     ("forced", "A", "512,1024,4096", "plain", None),
     ("written", "A,B,alice", "2048", "plain", None),
 )
-MINED_RECIPES = ("cairn:2.3",)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="smollm2,gemma3")
+    parser.add_argument("--models", default="smollm2,gemma3,qwen2.5")
     parser.add_argument("--tests", help="forced, copy, written; without it: all of docs/quality.md")
     parser.add_argument("--texts", default="A,B,alice", help="with --tests")
     parser.add_argument("--prefix", default="2048", help="with --tests: tokens, multiples of 128")
     parser.add_argument("--scored", type=int, default=256, help="tokens")
     parser.add_argument("--recipes", help="all there are")
-    parser.add_argument("--profiles", default="plain,basis", help="with --tests; mined, too")
+    parser.add_argument("--profiles", default="plain,basis", help="with --tests; others, too")
     parser.add_argument("--daemon", action="store_true", help="code by way of a cairnd")
     parser.add_argument("--again", action="store_true", help="measure what is there anew")
     parser.add_argument("--bin-dir", type=pathlib.Path, default=ROOT / "build" / "release" / "bin")
@@ -63,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+MAGNITUDES = "mixkvq"  # recipes that heed those of queries
 IDENTITY = (
     "test", "model", "text", "prefix_tokens", "scored_tokens", "recipe", "profile", "through"
 )  # fmt: skip
@@ -86,14 +91,15 @@ def wanted_of(recipes: str | None, kinds: list[str]) -> list:
     names = recipes.split(",") if recipes else None
     found = [one for one in eviction.READERS if names is None or one.recipe in names]
     coded = None if names is None else [n for n in names if n not in eviction.ONLY_PLANNED]
-    mined = [] if coded is None else [n for n in coded if n.endswith("/mined")]
-    found += [Candidate(*name.rsplit("/", 1)) for name in mined]
-    for one in candidates(None if coded is None else [n for n in coded if n not in mined]):
+    ours = [] if coded is None else [n for n in coded if n.rpartition("/")[2] in ONLY_WITH]
+    found += [Candidate(*name.rsplit("/", 1)) for name in ours]
+    for one in candidates(None if coded is None else [n for n in coded if n not in ours]):
         if one.profile not in KINDS or (coded is not None and one.name in coded):
             found.append(one)  # without a profile, with a bank, or with the kind that was named
         elif one.profile == KINDS[0]:  # where each of them is once
-            named = [kind for kind in kinds if kind != "mined" or one.recipe in MINED_RECIPES]
-            found += [Candidate(one.recipe, kind) for kind in named]
+            for kind in kinds:
+                if one.recipe in ONLY_WITH.get(kind, one.recipe).split(","):
+                    found.append(Candidate(one.recipe, kind))
     return found
 
 
@@ -123,11 +129,13 @@ def measure(
 
     case, engine = experiment.case, experiment.engine
     prefix = experiment.k_bits, experiment.v_bits
-    inputs = Inputs(query_magnitudes=dict(enumerate(profiles.query_magnitudes())))
     for one in wanted:
         begin = time.monotonic()
         is_reader = one in eviction.READERS
         made = profiles.of(one.profile, prefix) if one.profile and not is_reader else None
+        inputs = Inputs()
+        if one.recipe.startswith(MAGNITUDES):
+            inputs = Inputs(query_magnitudes=dict(enumerate(profiles.query_magnitudes())))
         try:
             about = engine.model.geometry, engine.revision, one.recipe
             if is_reader:
@@ -171,7 +179,7 @@ def run_model(arguments: argparse.Namespace, name: str, coder, seen: dict) -> No
     from protocol import Case, Engine, Experiment
 
     engine = Engine(name, arguments.cache)
-    profiles = Profiles(engine, arguments.cache)
+    profiles = Profiles(engine, arguments.cache, arguments.bin_dir)
     suite = SUITE
     if arguments.tests:
         suite = ((arguments.tests, arguments.texts, arguments.prefix, arguments.profiles, None),)
@@ -202,6 +210,7 @@ def main() -> None:
         "CAIRN_LIBRARY", str(arguments.bin_dir.parent / "lib" / "libcairn.so")
     )
     from coder import Codec
+    from lm.weights import MissingModelError
     from product import Product
 
     arguments.cache = arguments.cache.resolve()
@@ -210,7 +219,10 @@ def main() -> None:
     wanted_of(arguments.recipes, arguments.profiles.split(","))  # a wrong name ends it here
     with Product(arguments.bin_dir) if arguments.daemon else Codec() as coder:
         for name in arguments.models.split(","):
-            run_model(arguments, name, coder, seen)
+            try:
+                run_model(arguments, name, coder, seen)
+            except MissingModelError as missing:
+                print(f"{name} is skipped: {missing}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoders of the Llama and Gemma 3 families in numpy: forward over a chunk, a KV cache.
+"""Decoders of the Llama, Gemma 3 and Qwen 2 families in numpy: forward over a chunk, a KV cache.
 
 The forward pass is a worker's engine in miniature. Two habits make results comparable bit for bit:
 
@@ -154,11 +154,11 @@ def attend(
 class Model:
     """RMS norm, grouped-query attention, RoPE, a gated MLP. Gemma 3 adds: norms of q and k and of
     what attention and MLP return, layers with a sliding window and a RoPE base of their own, a
-    scaled embedding, GELU for SiLU."""
+    scaled embedding, GELU for SiLU. Qwen 2 adds: biases of q, k and v."""
 
     def __init__(self, weights: Weights) -> None:
         family = weights.field("general.architecture")
-        if family not in ("llama", "gemma3"):
+        if family not in ("llama", "gemma3", "qwen2"):
             raise ValueError(f"{weights.path}: the architecture {family} is not handled")
         self._is_gemma = family == "gemma3"
         self._weights = weights.tensors
@@ -204,6 +204,12 @@ class Model:
             return x
         return _rms_norm(x, gain, self._epsilon)
 
+    def _project(self, h: np.ndarray, layer: int, name: str) -> np.ndarray:
+        """[heads, tokens, dim]."""
+        out = h @ self._of(layer, name).T
+        bias = self._weights.get(f"blk.{layer}.{name}.bias")
+        return _split(out if bias is None else out + bias, self.geometry.dim)
+
     def _activate(self, x: np.ndarray) -> np.ndarray:
         if self._is_gemma:
             inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
@@ -216,7 +222,7 @@ class Model:
         geometry, kind = self.geometry, self.geometry.kinds[layer]
         first, end = cache.tokens, cache.tokens + len(h)
         turn = rotation(kind.rope_base, geometry.dim, first, len(h))
-        q, k, v = (_split(h @ self._of(layer, f"attn_{x}").T, geometry.dim) for x in "qkv")
+        q, k, v = (self._project(h, layer, f"attn_{x}") for x in "qkv")
         q = self._normalize(q, layer, "attn_q_norm", optional=True)
         k = self._normalize(k, layer, "attn_k_norm", optional=True)
         q = rotate(q, *turn, geometry.rope_pairs)
@@ -244,7 +250,7 @@ def _geometry_of(weights: Weights, family: str) -> Geometry:
         heads=heads,
         kv_heads=weights.field(f"{family}.attention.head_count_kv", heads),
         dim=dim,
-        rope_pairs="half" if family == "gemma3" else "interleaved",
+        rope_pairs="interleaved" if family == "llama" else "half",
         kinds=tuple(kinds),
     )
 

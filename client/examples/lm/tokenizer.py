@@ -7,11 +7,17 @@ import heapq
 from typing import Protocol
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from .weights import Weights
 
 _SPACE = "\u2581"  # SentencePiece's mark for a space
+# What Qwen 2 merges within: a contraction's tail, letters with one sign before them, one digit,
+# signs with the line ends behind them, line ends, spaces.
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 class Tokenizer(Protocol):
@@ -33,7 +39,7 @@ def make_tokenizer(weights: Weights) -> Tokenizer:
 
 
 class _ByteLevel:
-    """Digits stand alone; nothing is put in front."""
+    """Digits stand alone; nothing is put in front. Control tokens are read as text."""
 
     def __init__(self, weights: Weights) -> None:
         merges = weights.field("tokenizer.ggml.merges")
@@ -44,12 +50,14 @@ class _ByteLevel:
                 merges=[tuple(merge.split(" ")) for merge in merges],
             )
         )
-        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
-            ]
-        )
+        is_qwen = weights.field("tokenizer.ggml.pre") == "qwen2"
+        if is_qwen:
+            self._tokenizer.normalizer = normalizers.NFC()
+            split = pre_tokenizers.Split(Regex(_QWEN2), "isolated")
+        else:
+            split = pre_tokenizers.Digits(individual_digits=True)
+        in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not is_qwen)
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_bytes])
         self._tokenizer.decoder = decoders.ByteLevel()
 
     def encode(self, text: str) -> list[int]:

@@ -51,3 +51,10 @@ def test_a_daemon_codes_as_the_codec_does(bin_dir, kv, profiles, recipe):
 def test_a_daemon_without_the_profile_is_an_error(bin_dir, kv):
     with Product(bin_dir) as product, pytest.raises(RuntimeError, match="stored exact"):
         product.code(GEOMETRY, "r1", "cairn:2.3", *kv)
+
+
+def test_what_a_daemon_mines_codes_elsewhere(bin_dir, kv):
+    with Product(bin_dir) as product:
+        (mined,) = product.mine(GEOMETRY, "r1", *kv)
+    coded = Codec().code(GEOMETRY, "r1", "cairn:2.3", *kv, [mined])
+    assert 2 < coded.bits < 3
