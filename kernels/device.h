@@ -7,8 +7,8 @@
 //   function that kernels call, CAIRN_DEVICE_MEMBER before one of a class; CAIRN_UNROLL and
 //   CAIRN_NO_UNROLL stand before a loop.
 // - CAIRN_SHARED(Type, name) names the block's shared memory, which is launched with sizeof(Type).
-// - All global memory is reached through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and
-//   atomics.
+// - Global memory is reached through LoadGlobal, LoadRecord, StoreGlobal, CopyAsync16 and atomics
+//   alone. Constants of the module (CAIRN_TABLE) are indexed as arrays.
 // - Collectives take the mask of the lanes that meet there; without one all 32 do.
 //
 // Free of the standard library but for integers.

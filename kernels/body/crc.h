@@ -17,18 +17,22 @@ namespace cairn::kernels {
 inline constexpr uint32_t kCrcSlice = 1024;            // bytes of a row
 inline constexpr uint32_t kCrcSteps = kCrcSlice / 32;  // products of a round: 256 bits each
 inline constexpr uint32_t kCrcRows = 16;
+inline constexpr uint32_t kCrcShifts = 5;               // to join kCrcRows slices: 2^k of them
 inline constexpr uint32_t kCrcPolynomial = 0x82F63B78;  // reflected: bit 31 is x^0
 
-struct CrcShared {
-  // Of step, lane: the lane's words of the four parts of 8 columns, as MmaBits() takes them.
-  alignas(16) uint32_t weights[kCrcSteps][kWarpLanes][8];
-  uint32_t of_bit[kCrcSlice / 4 * 32];  // the CRC of a slice with that bit alone
-  uint32_t shifts[5];                   // x^(8 * kCrcSlice * 2^k)
+// The weights of a slice's bits, and what joins slices. It is a constant of the module, which each
+// block copies to shared memory: to compute it there takes a hundred times as long.
+struct CrcTable {
+  // Of step, pair, lane: the lane's words of two parts of 8 columns, as MmaBits() takes them.
+  Words4 weights[kCrcSteps * 2 * kWarpLanes];
+  uint32_t shifts[kCrcShifts];  // x^(8 * kCrcSlice * 2^k)
 };
 
-CAIRN_DEVICE uint32_t TimesX(uint32_t a) { return a >> 1 ^ ((a & 1) != 0 ? kCrcPolynomial : 0); }
+CAIRN_HD constexpr uint32_t TimesX(uint32_t a) {
+  return a >> 1 ^ ((a & 1) != 0 ? kCrcPolynomial : 0);
+}
 
-CAIRN_DEVICE uint32_t TimesPolynomial(uint32_t a, uint32_t b) {
+CAIRN_HD constexpr uint32_t TimesPolynomial(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t i = 0; i < 32; ++i) {
     product ^= (a >> 31) != 0 ? b : 0;
@@ -38,37 +42,45 @@ CAIRN_DEVICE uint32_t TimesPolynomial(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^(8 * bytes)
-CAIRN_DEVICE uint32_t PowerOfBytes(uint32_t bytes) {
-  uint32_t power = 0x80000000U, square = 0x00800000U;  // 1 and x^8
-  for (; bytes != 0; bytes >>= 1) {
-    if ((bytes & 1) != 0) power = TimesPolynomial(power, square);
-    square = TimesPolynomial(square, square);
+constexpr CrcTable MakeCrcTable() {
+  CrcTable table{};
+  // The CRC of a slice with that bit alone: the last bit's is x^32, as the CRC is defined.
+  uint32_t of_bit[8 * kCrcSlice] = {};
+  uint32_t weight = kCrcPolynomial;
+  for (uint32_t bit = 8 * kCrcSlice; bit-- > 0; weight = TimesX(weight)) of_bit[bit] = weight;
+  for (uint32_t at = 0; at < kCrcSteps * 2 * kWarpLanes; ++at) {
+    const uint32_t step = at / 64, pair = at / kWarpLanes % 2, lane = at % kWarpLanes;
+    uint32_t words[4] = {};
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t column = 16 * pair + 8 * (i / 2) + lane / 4;
+      const uint32_t first = 256 * step + 128 * (i % 2) + 32 * (lane % 4);
+      for (uint32_t bit = 0; bit < 32; ++bit) {
+        words[i] |= (of_bit[first + bit] >> column & 1) << bit;
+      }
+    }
+    table.weights[at] = {words[0], words[1], words[2], words[3]};
   }
-  return power;
+  uint32_t power = 0x00800000U;  // x^8
+  for (uint32_t bytes = 1; bytes < kCrcSlice; bytes *= 2) power = TimesPolynomial(power, power);
+  for (uint32_t& shift : table.shifts) {
+    shift = power;
+    power = TimesPolynomial(power, power);
+  }
+  return table;
 }
 
-// Once a block; it meets in here and at the end.
-CAIRN_DEVICE void FillWeights(CrcShared* shared) {
+CAIRN_TABLE CrcTable kCrcTable = MakeCrcTable();
+
+// Once a block, which meets in here.
+CAIRN_DEVICE void LoadCrcTable(CrcTable* shared) {
+  constexpr uint32_t kPieces = kCrcSteps * 2 * kWarpLanes;
+  static_assert(kPieces % kBlockThreads == 0);
   const uint32_t thread = ThreadIndex();
-  for (uint32_t byte = thread; byte < kCrcSlice; byte += kBlockThreads) {
-    // Bit i of a byte stands for x^(7 - i), and 32 more by the CRC's own definition.
-    uint32_t weight = TimesPolynomial(0x00800000U, PowerOfBytes(kCrcSlice - 1 - byte));
-    for (uint32_t i = 8; i-- > 0;) {
-      weight = i == 7 ? TimesPolynomial(weight, 0x00000080U) : TimesX(weight);
-      shared->of_bit[8 * byte + i] = weight;
-    }
+  CAIRN_UNROLL
+  for (uint32_t at = 0; at < kPieces; at += kBlockThreads) {
+    shared->weights[at + thread] = kCrcTable.weights[at + thread];
   }
-  if (thread < 5) shared->shifts[thread] = PowerOfBytes(kCrcSlice << thread);
-  SyncBlock();
-  for (uint32_t at = thread; at < kCrcSteps * kWarpLanes * 8; at += kBlockThreads) {
-    const uint32_t step = at / 256, lane = at / 8 % kWarpLanes, part = at / 2 % 4, half = at % 2;
-    const uint32_t column = 8 * part + lane / 4;
-    const uint32_t first = 256 * step + 128 * half + 32 * (lane % 4);
-    uint32_t word = 0;
-    for (uint32_t i = 0; i < 32; ++i) word |= (shared->of_bit[first + i] >> column & 1) << i;
-    shared->weights[step][lane][at % 8] = word;
-  }
+  if (thread < kCrcShifts) shared->shifts[thread] = kCrcTable.shifts[thread];
   SyncBlock();
 }
 
@@ -88,26 +100,26 @@ struct CrcRound {
 };
 
 // Bits 8 t + 2 part and the next of rows `group` and group + 8, for each part t of 8 columns.
-CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcShared& shared,
-                                int32_t (&d)[4][4]) {
+CAIRN_DEVICE void MultiplyRound(const CrcRound& round, const CrcTable& table, int32_t (&d)[4][4]) {
   const uint32_t lane = ThreadIndex() % kWarpLanes, group = lane / 4, part = lane % 4;
   for (uint32_t step = 0; step < kCrcSteps; ++step) {
     const uint32_t at = 32 * step + 4 * part;
     const uint32_t a[4] = {round.Word(group, at), round.Word(group + 8, at),
                            round.Word(group, at + 16), round.Word(group + 8, at + 16)};
-    const uint32_t* weights = shared.weights[step][lane];
     CAIRN_UNROLL
-    for (uint32_t t = 0; t < 4; ++t) {
-      const uint32_t b[2] = {weights[2 * t], weights[2 * t + 1]};
-      MmaBits(d[t], a, b);
+    for (uint32_t pair = 0; pair < 2; ++pair) {
+      const Words4 weights = table.weights[(2 * step + pair) * kWarpLanes + lane];
+      const uint32_t first[2] = {weights.x, weights.y}, second[2] = {weights.z, weights.w};
+      MmaBits(d[2 * pair], a, first);
+      MmaBits(d[2 * pair + 1], a, second);
     }
   }
 }
 
 // The CRC of a round, the same in all lanes.
-CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcShared& shared) {
+CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcTable& table) {
   int32_t d[4][4] = {};
-  MultiplyRound(round, shared, d);
+  MultiplyRound(round, table, d);
   const uint32_t lane = ThreadIndex() % kWarpLanes, part = lane % 4;
   uint32_t low = 0, high = 0;  // of rows lane / 4 and lane / 4 + 8
   CAIRN_UNROLL
@@ -128,23 +140,23 @@ CAIRN_DEVICE uint32_t CrcOfRound(const CrcRound& round, const CrcShared& shared)
   const uint32_t behind = lane < round.count ? round.count - 1 - lane : 0;
   CAIRN_NO_UNROLL
   for (uint32_t k = 0; k < 4; ++k) {
-    if ((behind >> k & 1) != 0) mine = TimesPolynomial(mine, shared.shifts[k]);
+    if ((behind >> k & 1) != 0) mine = TimesPolynomial(mine, table.shifts[k]);
   }
   for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) mine ^= ShuffleXor(mine, lanes);
   return mine;
 }
 
 // REQUIRES: bytes is a multiple of 4.
-CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcShared& shared) {
+CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcTable& table) {
   const uint32_t slices = (bytes + kCrcSlice - 1) / kCrcSlice;
   const uint32_t lead = slices * kCrcSlice - bytes;
   uint32_t crc = 0;
   for (uint32_t first = 0; first < slices; first += kCrcRows) {
     const uint32_t count = slices - first < kCrcRows ? slices - first : kCrcRows;
-    const uint32_t round = CrcOfRound({tile, lead, first, count}, shared);
+    const uint32_t round = CrcOfRound({tile, lead, first, count}, table);
     CAIRN_NO_UNROLL
-    for (uint32_t k = 0; k < 5; ++k) {
-      if ((count >> k & 1) != 0) crc = TimesPolynomial(crc, shared.shifts[k]);
+    for (uint32_t k = 0; k < kCrcShifts; ++k) {
+      if ((count >> k & 1) != 0) crc = TimesPolynomial(crc, table.shifts[k]);
     }
     crc ^= round;
   }
@@ -152,12 +164,12 @@ CAIRN_DEVICE uint32_t CrcOfTile(const uint8_t* tile, uint32_t bytes, const CrcSh
 }
 
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) VerifyCrcs(DecodeArgs args) {
-  CAIRN_SHARED(CrcShared, shared);
+  CAIRN_SHARED(CrcTable, shared);
   const PlanReader reader(args.plan, args.list);
   const uint32_t warp = WarpOfBlock();
   const uint32_t step = GridBlocks() * kBlockWarps;
   if (BlockIndex() * kBlockWarps >= reader.list.count) return;  // nothing for the whole block
-  FillWeights(&shared);
+  LoadCrcTable(&shared);
   for (uint32_t index = BlockIndex() * kBlockWarps + warp; index < reader.list.count;
        index += step) {
     const TileTask task = reader.Task(index);

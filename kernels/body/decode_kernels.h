@@ -37,7 +37,7 @@ template <typename Launch>
 void ForEachDecodeKernel(Launch&& launch) {
   using codecs::DType;
   launch.template Kernel<&VerifyCrcs>(
-      KernelShape{static_cast<uint32_t>(DecodeList::kVerify), sizeof(CrcShared)});
+      KernelShape{static_cast<uint32_t>(DecodeList::kVerify), sizeof(CrcTable)});
   launch.template Kernel<&DecodeRaw>(
       KernelShape{static_cast<uint32_t>(DecodeList::kRaw), sizeof(TokenPlaces)});
   launch.template Kernel<&DecodeAffineAny>(

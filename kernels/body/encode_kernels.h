@@ -55,7 +55,7 @@ void ForEachEncodeKernel(Launch&& launch) {
   launch.template Kernel<&NarrowSteps>(shape(EncodeList::kNarrowSteps, sizeof(StepShared)));
   launch.template Kernel<&PlaceTiles>(shape(EncodeList::kPlace, 0));
   launch.template Kernel<&StoreTiles>(shape(EncodeList::kStore, sizeof(StoreShared)));
-  launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcShared)));
+  launch.template Kernel<&SumCrcs>(shape(EncodeList::kSum, sizeof(CrcTable)));
 }
 
 }  // namespace cairn::kernels

@@ -345,11 +345,11 @@ CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 4) StoreTiles(EncodeArgs args) {
 
 // A warp a tile; of those that have no bytes it is 0.
 CAIRN_KERNEL CAIRN_BOUNDS(kBlockThreads, 3) SumCrcs(EncodeArgs args) {
-  CAIRN_SHARED(CrcShared, shared);
+  CAIRN_SHARED(CrcTable, shared);
   const EncodeReader reader(args.plan);
   const uint32_t tiles = reader.header.tile_count;
   if (BlockIndex() * kBlockWarps >= tiles) return;  // nothing for the whole block
-  FillWeights(&shared);
+  LoadCrcTable(&shared);
   for (uint32_t number = BlockIndex() * kBlockWarps + WarpOfBlock(); number < tiles;
        number += GridBlocks() * kBlockWarps) {
     const auto result = LoadRecord<TileResult>(args.results + number);

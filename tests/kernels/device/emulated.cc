@@ -42,6 +42,7 @@ class Extent {
 struct State {
   std::map<std::byte*, std::unique_ptr<Extent>> extents;
   std::string fault;
+  Blocks blocks = Blocks::kMany;
 };
 
 State& TheState() {
@@ -53,8 +54,18 @@ State& TheState() {
 
 bool Forgets(std::string_view what) {
   const char* told = std::getenv("CAIRN_EMULATED_FORGETS");
-  return told != nullptr && what == told;
+  if (told == nullptr) return false;
+  return what == told || (HasOneBlock() && std::string(what) + " in one block" == told);
 }
+
+uint32_t SharedBytesMax() {
+  constexpr uint32_t kOfMost = 227 * 1024;
+  const char* told = std::getenv("CAIRN_EMULATED_SHARED_BYTES");
+  return told == nullptr ? kOfMost : static_cast<uint32_t>(std::strtoul(told, nullptr, 10));
+}
+
+bool HasOneBlock() { return TheState().blocks == Blocks::kOne; }
+void SetBlocks(Blocks blocks) { TheState().blocks = blocks; }
 
 std::string& FirstFault() { return TheState().fault; }
 

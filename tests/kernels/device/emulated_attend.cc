@@ -5,12 +5,16 @@
 
 namespace cairn::kernels::device {
 
-void Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
+bool Attend(const AttendPlan& plan, const std::byte* bytes, std::byte* scratch, uint32_t* status,
             uint64_t seed) {
+  SharedMemoryCheck check(plan.counts.data());
+  ForEachAttendKernel(check);
+  if (!check.suffices()) return false;
   Forget("attend", plan.counts, kAttendPartLists, bytes);
   ForEachAttendKernel(
       Launch(plan.counts.data(),
              AttendArgs{codecs::U8(bytes), reinterpret_cast<float*>(scratch), status, 0}, seed));
+  return true;
 }
 
 }  // namespace cairn::kernels::device

@@ -72,7 +72,7 @@ class EmulatedDevice final : public EmulatedMemory {
                       uint32_t* status, Stream stream) override {
     return Put(stream, [=] {
       const MutexLock lock(executor_);
-      kernels::device::Attend(plan, bytes, scratch, status);
+      CAIRN_CHECK(kernels::device::Attend(plan, bytes, scratch, status));
       CheckFinished();
     });
   }

@@ -15,8 +15,14 @@
 namespace cairn::kernels::device {
 
 // What is wrong with the device, for tests of those who are to notice: it forgets a task of each
-// list of what it decodes, encodes, attends to or mines.
+// list of what it decodes, encodes, attends to or mines; or does so "in one block" alone.
 bool Forgets(std::string_view what);
+
+// What a block may have: as one of compute capability 9.0, or what CAIRN_EMULATED_SHARED_BYTES
+// says.
+uint32_t SharedBytesMax();
+
+bool HasOneBlock();  // each launch
 
 // What went wrong first, until Finish(). Nothing is launched from then on.
 std::string& FirstFault();
@@ -30,6 +36,21 @@ void Forget(std::string_view what, const Counts& counts, uint32_t lists, const s
   }
 }
 
+// Whether a block may have the shared memory of each kernel that has tasks.
+class SharedMemoryCheck {
+ public:
+  explicit SharedMemoryCheck(const uint32_t* counts) : counts_(counts) {}
+  template <auto kKernel>
+  void Kernel(const KernelShape& shape) {
+    suffices_ = suffices_ && (counts_[shape.list] == 0 || shape.shared_bytes <= SharedBytesMax());
+  }
+  [[nodiscard]] bool suffices() const { return suffices_; }
+
+ private:
+  const uint32_t* counts_;
+  bool suffices_ = true;
+};
+
 template <typename Arguments>
 class Launch {
  public:
@@ -37,14 +58,19 @@ class Launch {
       : counts_(counts), args_(args), options_{.seed = seed} {}
 
   // In one block more than there are tasks, or in so few that a warp has several where each has a
-  // task of its own.
+  // task of its own; or in one.
   template <auto kKernel>
   void Kernel(const KernelShape& shape) {
     std::string& fault = FirstFault();
     const uint32_t tasks = counts_[shape.list];
     if (tasks == 0 || !fault.empty()) return;
+    if (shape.shared_bytes > SharedBytesMax()) {
+      fault = "a kernel needs more shared memory than a block has";
+      return;
+    }
     args_.list = shape.list;
-    const uint32_t blocks = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 11) / 12;
+    const uint32_t many = options_.seed % 2 == 0 ? tasks + 1 : (tasks + 11) / 12;
+    const uint32_t blocks = HasOneBlock() ? 1 : many;
     fault =
         emulated::Launch<kKernel>(blocks, shape.threads, shape.shared_bytes, args_, options_).fault;
   }

@@ -83,11 +83,13 @@ AttendWorkload::Plans AttendWorkload::PlansOf(uint32_t batch) const {
   return plans;
 }
 
-void AttendWorkload::Enqueue(const Plans& plans) {
+bool AttendWorkload::Enqueue(const Plans& plans) {
+  bool is_taken = true;
   for (size_t i = 0; i < plans.attend.size(); ++i) {
-    device::Attend(plans.attend[i], plans.bytes[i].get(), plans.scratch[i].get(),
-                   reinterpret_cast<uint32_t*>(plans.status[i].get()));
+    is_taken &= device::Attend(plans.attend[i], plans.bytes[i].get(), plans.scratch[i].get(),
+                               reinterpret_cast<uint32_t*>(plans.status[i].get()));
   }
+  return is_taken;
 }
 
 std::string AttendWorkload::Check(const Plans& plans) const {

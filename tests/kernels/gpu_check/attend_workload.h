@@ -27,7 +27,8 @@ class AttendWorkload {
     std::vector<Room> bytes = {}, status = {}, scratch = {};  // one a plan
   };
   [[nodiscard]] Plans PlansOf(uint32_t batch) const;
-  static void Enqueue(const Plans& plans);
+  // False: the device refuses a plan, which device::Attend() says why.
+  [[nodiscard]] static bool Enqueue(const Plans& plans);
   // What is wrong with the last layer, for the first query head and for those of the last KV head.
   // Empty: nothing.
   [[nodiscard]] std::string Check(const Plans& plans) const;

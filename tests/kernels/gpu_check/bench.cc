@@ -40,7 +40,7 @@ struct Case {
   std::string kernels;
   uint32_t batch, taken;
   double counted_bytes, moved_bytes;
-  std::function<void()> enqueue;
+  std::function<bool()> enqueue;  // false: the device refuses it
   std::function<std::string()> check;
   std::vector<double> seconds = {}, over_copy = {};  // a round each
 };
@@ -103,7 +103,8 @@ class Bench {
     for (uint32_t i = 0; i < scale.batches.size(); ++i) {
       auto plans = std::make_shared<AttendWorkload::Plans>(workload.PlansOf(scale.batches[i]));
       cases.push_back({"attend", scale_.batches[i], scale.batches[i], all(images.source_bytes()),
-                       all(images.image_bytes()), [plans] { AttendWorkload::Enqueue(*plans); },
+                       all(images.image_bytes()),
+                       [plans] { return AttendWorkload::Enqueue(*plans); },
                        [plans, &workload] { return workload.Check(*plans); }});
     }
     TimeCases(recipe, &cases);
@@ -129,8 +130,7 @@ class Bench {
       std::string wrong = Workload::CheckStatuses(*plans);
       return wrong.empty() ? workload->CheckDecoded(target_) : wrong;
     };
-    return {"decode", batch, plans->batch, source, moved, [plans] { Workload::Enqueue(*plans); },
-            check};
+    return {"decode", batch, plans->batch, source, moved, [plans] { return Put(*plans); }, check};
   }
 
   Case Encode(uint32_t batch, Workload* workload) {
@@ -141,8 +141,7 @@ class Bench {
       std::string wrong = Workload::CheckStatuses(*plans);
       return wrong.empty() ? workload->CheckEncoded(*plans) : wrong;
     };
-    return {"encode", batch, plans->batch, source, moved, [plans] { Workload::Enqueue(*plans); },
-            check};
+    return {"encode", batch, plans->batch, source, moved, [plans] { return Put(*plans); }, check};
   }
 
   // Without the kernels that decode.
@@ -157,8 +156,12 @@ class Bench {
     }
     const double bytes = AllImages(workload->image_bytes());
     const auto check = [plans] { return Workload::CheckStatuses(*plans); };
-    return {"CRC", batch, plans->batch, bytes, bytes, [plans] { Workload::Enqueue(*plans); },
-            check};
+    return {"CRC", batch, plans->batch, bytes, bytes, [plans] { return Put(*plans); }, check};
+  }
+
+  static bool Put(const Workload::Plans& plans) {
+    Workload::Enqueue(plans);
+    return true;
   }
 
   [[nodiscard]] double AllImages(uint64_t bytes) const {
@@ -171,24 +174,17 @@ class Bench {
     });
   }
 
-  // Each once, with a look at what it did; then rounds of the copy and all of them.
+  // Each once, with a look at what it did; then rounds of the copy and all of them. What the device
+  // refuses leaves *cases.
   void TimeCases(std::string_view what, std::vector<Case>* cases) {
-    for (Case& timed : *cases) {
-      target_.Clear();
-      timed.enqueue();
-      measured_.fault = device::Finish();
-      if (measured_.fault.empty()) measured_.fault = timed.check();
-      if (!measured_.fault.empty()) {
-        measured_.fault = timed.kernels + " of " + std::string(what) + ", batches of " +
-                          std::to_string(timed.taken) + ": " + measured_.fault;
-        return;
-      }
-    }
+    TryCases(what, cases);
+    if (!measured_.fault.empty() || cases->empty()) return;
     for (uint32_t round = 0; round < scale_.rounds; ++round) {
       copies_.push_back(CopySeconds());
       const double copy_rate = 2 * static_cast<double>(scale_.copy_bytes) / copies_.back();
       for (Case& timed : *cases) {
-        const double seconds = device::Seconds(device::Timed::kAsGraph, timed.enqueue);
+        const double seconds =
+            device::Seconds(device::Timed::kAsGraph, [&] { static_cast<void>(timed.enqueue()); });
         timed.seconds.push_back(seconds);
         timed.over_copy.push_back(timed.moved_bytes / seconds / copy_rate);
       }
@@ -205,6 +201,28 @@ class Bench {
                                    timed.counted_bytes / MedianOf(timed.seconds),
                                    MedianOf(timed.over_copy)});
     }
+  }
+
+  void TryCases(std::string_view what, std::vector<Case>* cases) {
+    const auto is_refused = [&](Case& tried) {
+      if (!measured_.fault.empty()) return false;
+      target_.Clear();
+      const bool is_taken = tried.enqueue();
+      measured_.fault = device::Finish();
+      if (!is_taken) {
+        const std::string name = tried.kernels + " " + std::string(what);
+        std::vector<std::string>& refused = measured_.refused;
+        if (refused.empty() || refused.back() != name) refused.push_back(name);
+        return true;
+      }
+      if (measured_.fault.empty()) measured_.fault = tried.check();
+      if (!measured_.fault.empty()) {
+        measured_.fault = tried.kernels + " of " + std::string(what) + ", batches of " +
+                          std::to_string(tried.taken) + ": " + measured_.fault;
+      }
+      return false;
+    };
+    std::erase_if(*cases, is_refused);
   }
 
   const Scale& scale_;

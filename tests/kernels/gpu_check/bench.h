@@ -33,6 +33,8 @@ struct Measured {
   std::string fault;                  // what went wrong; empty: nothing
   std::vector<Row> rows;              // the copy first; none where nothing is timed
   std::vector<std::string> left_out;  // recipes, since time was up
+  // "attend raw", since a kernel needs more shared memory than a block of the device has.
+  std::vector<std::string> refused = {};
 };
 
 using Deadline = std::chrono::steady_clock::time_point;

@@ -49,7 +49,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_sanitize_times_nothing(self):
         done = run(EMULATED, "--sanitize", SOME)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("emulated: 4 tests passed, and the benchmark ran once", done.stdout)
+        self.assertRegex(done.stdout, r"emulated: 4 tests passed, .*\nThe benchmark ran once\. \n$")
         self.assertNotIn("|", done.stdout)
 
     def test_conformance_fails(self):
@@ -58,6 +58,28 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertIn("conformance failed: nothing is timed", done.stdout)
             self.assertNotIn("| --- |", done.stdout)
+
+    def test_conformance_runs_with_one_block_a_launch(self):
+        done = run(EMULATED, "--small", "--gtest_filter=*OpaqueBytes", CAIRN_EMULATED_FORGETS="decode in one block")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("a test failed with one block a launch", done.stdout)
+        self.assertIn("conformance failed: nothing is timed", done.stdout)
+
+    def test_passes_by_what_the_device_refuses(self):
+        # What a block has on 8.6, 8.9 and 12.x.
+        done = run(EMULATED, "--small", "--gtest_filter=AttentionHostileTest.BytesOfE4m3ThatAreNone:*NothingToAttendTo", CAIRN_EMULATED_SHARED_BYTES="101376")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        why = "since a kernel needs more shared memory than a block of the device has"
+        self.assertIn(f"some plans were refused, {why}: AttentionHostileTest.BytesOfE4m3ThatAreNone.\n", done.stdout)
+        self.assertIn(f"\nRefused, {why}: attend raw, attend kivi:8, attend fp8.\n", done.stdout)
+        rows = table(done.stdout)
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "decode"], DECODED)
+        self.assertEqual([recipe for kernels, recipe in rows if kernels == "attend"], ["kivi:4", "kivi:2"])
+
+    def test_fails_where_other_kernels_than_those_of_attention_are_refused(self):
+        done = run(EMULATED, "--small", NONE, CAIRN_EMULATED_SHARED_BYTES="65536")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, "failed: .*: a kernel needs more shared memory than a block has")
 
     def test_benchmark_looks_at_what_it_times(self):
         for what in ("decode", "encode"):

@@ -101,6 +101,44 @@ void StartTimer(unsigned seconds) {
   alarm(seconds);
 }
 
+// Runs all tests as they are launched by default, and again with one block a launch: on a large
+// device few blocks have a second task else.
+class BlocksOfRounds final : public testing::EmptyTestEventListener {
+ public:
+  static constexpr int kRounds = 2;
+
+ private:
+  void OnTestIterationStart(const testing::UnitTest&, int round) override {
+    device::SetBlocks(round == 0 ? device::Blocks::kMany : device::Blocks::kOne);
+  }
+  void OnTestIterationEnd(const testing::UnitTest& tests, int round) override {
+    device::SetBlocks(device::Blocks::kMany);
+    if (round != 0 && tests.Failed()) std::puts("a test failed with one block a launch");
+  }
+};
+
+bool RunConformance(Conformance* found) {
+  testing::GTEST_FLAG(brief) = true;
+  testing::GTEST_FLAG(fail_fast) = true;  // a device that faulted does nothing more
+  testing::GTEST_FLAG(repeat) = BlocksOfRounds::kRounds;
+  testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  all.listeners().Append(new BlocksOfRounds);
+  if (RUN_ALL_TESTS() != 0) return false;
+  found->tests = all.successful_test_count();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      const testing::TestInfo& test = *suite.GetTestInfo(j);
+      // As the fixture of attention notes it.
+      for (int at = 0; at < test.result()->test_property_count(); ++at) {
+        if (test.result()->GetTestProperty(at).key() != std::string_view("refused")) continue;
+        found->refused.push_back(std::string(suite.name()) + "." + test.name());
+      }
+    }
+  }
+  return true;
+}
+
 int Main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   testing::InitGoogleTest(&argc, argv);
@@ -115,13 +153,11 @@ int Main(int argc, char** argv) {
   if (!options.is_sanitized) StartTimer(options.seconds_max);
   // compute-sanitizer sees what guards would hide.
   DeviceBytes::SetGuard(options.is_sanitized ? 0 : kGuardBytes);
-  testing::GTEST_FLAG(brief) = true;
-  testing::GTEST_FLAG(fail_fast) = true;  // a device that faulted does nothing more
-  if (RUN_ALL_TESTS() != 0) {
+  Conformance conformance;
+  if (!RunConformance(&conformance)) {
     std::puts("conformance failed: nothing is timed");
     return 1;
   }
-  const int tests = testing::UnitTest::GetInstance()->successful_test_count();
   const Scale scale = ScaleOf(options, found.free_bytes);
   // A recipe takes seconds.
   const Deadline deadline = start + std::chrono::seconds(options.seconds_max) * 3 / 4;
@@ -131,9 +167,10 @@ int Main(int argc, char** argv) {
     return 1;
   }
   if (options.is_sanitized) {
-    std::printf("%s: %d tests passed, and the benchmark ran once\n", found.name.c_str(), tests);
+    std::printf("%s: %s\nThe benchmark ran once. %s\n", found.name.c_str(),
+                SummaryOf(conformance).c_str(), RefusalsOf(measured).c_str());
   } else {
-    std::fputs(TableOf(found, options.command, tests, scale, measured).c_str(), stdout);
+    std::fputs(TableOf(found, options.command, conformance, scale, measured).c_str(), stdout);
   }
   return 0;
 }

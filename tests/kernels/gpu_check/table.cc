@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <utility>
+#include <string_view>
+#include <vector>
 
 namespace cairn::kernels {
 namespace {
@@ -16,17 +17,26 @@ std::string Today() {
   return text;
 }
 
+constexpr std::string_view kTooMuchShared =
+    "since a kernel needs more shared memory than a block of the device has";
+
+// "what: a, b."; empty where there are no names.
+std::string NamesBehind(const std::string& what, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? what + ": " : ", ") + name;
+  return text.empty() ? text : text + ".";
+}
+
 std::string Number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3g", value);
   return text;
 }
 
-std::string Caption(const device::Description& device, const std::string& command, int tests,
-                    const Scale& scale) {
+std::string Caption(const device::Description& device, const std::string& command,
+                    const Conformance& conformance, const Scale& scale) {
   std::string text = "Device: " + device.name + ", driver " + device.driver + "; `" + command +
-                     "`, " + Today() + ". Conformance before it: " + std::to_string(tests) +
-                     " tests passed.\n";
+                     "`, " + Today() + ". Conformance before it: " + SummaryOf(conformance) + "\n";
   text += "Images of " + std::to_string(scale.layers) + " layers x " + std::to_string(scale.heads) +
           " heads x " + std::to_string(scale.tokens) + " tokens x " + std::to_string(scale.dim) +
           " channels, bf16, in pages of 16 tokens; " + std::to_string(scale.images) +
@@ -64,9 +74,20 @@ std::string OverBaseline(const Measured& measured) {
 
 }  // namespace
 
-std::string TableOf(const device::Description& device, const std::string& command, int tests,
-                    const Scale& scale, const Measured& measured) {
-  std::string text = Caption(device, command, tests, scale) + "\n| kernels | recipe |";
+std::string SummaryOf(const Conformance& conformance) {
+  std::string text = std::to_string(conformance.tests) +
+                     " tests passed, in as many blocks as the device likes and in one.";
+  return text + NamesBehind(" Of these, some plans were refused, " + std::string(kTooMuchShared),
+                            conformance.refused);
+}
+
+std::string RefusalsOf(const Measured& measured) {
+  return NamesBehind("Refused, " + std::string(kTooMuchShared), measured.refused);
+}
+
+std::string TableOf(const device::Description& device, const std::string& command,
+                    const Conformance& conformance, const Scale& scale, const Measured& measured) {
+  std::string text = Caption(device, command, conformance, scale) + "\n| kernels | recipe |";
   std::string line = "| --- | --- |";
   for (const char* what : {"TB/s", "over the copy"}) {
     for (const uint32_t batch : scale.batches) {
@@ -92,11 +113,10 @@ std::string TableOf(const device::Description& device, const std::string& comman
     text += "\n";
   }
   text += OverBaseline(measured);
-  std::string separator = "\nLeft out, since time was up: ";
-  for (const std::string& recipe : measured.left_out) {
-    text += std::exchange(separator, ", ") + recipe;
+  for (const std::string& line :
+       {RefusalsOf(measured), NamesBehind("Left out, since time was up", measured.left_out)}) {
+    if (!line.empty()) text += "\n" + line + "\n";
   }
-  if (!measured.left_out.empty()) text += ".\n";
   return text;
 }
 

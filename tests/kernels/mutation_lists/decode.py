@@ -156,11 +156,13 @@ MUTATIONS = {
     "hot_no_sync": (DECODE, HOT, "        FindWidths(plane, task.head, &shared.widths);\n        SyncBlock();", "        FindWidths(plane, task.head, &shared.widths);"),
     "hot_no_sync_token": (DECODE, HOT, "    SyncWarp();\n    StoreTurned", "    StoreTurned"),
     "hot_row_bytes": (HOSTILE, HOT, "if (shared.widths.row_bytes != task.code_row_bytes) *fault", "if (shared.widths.row_bytes > task.code_row_bytes) *fault"),
+    "crc_weights": (DECODE, CRC, "const uint32_t column = 16 * pair", "const uint32_t column = 8 * pair"),
+    "crc_no_sync_table": (DECODE, CRC, "kCrcTable.shifts[thread];\n  SyncBlock();", "kCrcTable.shifts[thread];"),
     "crc_lead": (DECODE, CRC, "if (row >= count || place < lead) return 0;", "if (row >= count || place <= lead) return 0;"),
     "crc_start": (DECODE, CRC, "place == lead ? ~word", "at == lead ? ~word"),
     "crc_empty": (DECODE, CRC, "return bytes == 0 ? 0 : ~crc;", "return ~crc;"),
     "crc_join": (DECODE, CRC, "round.count - 1 - lane : 0", "round.count - lane : 0"),
-    "crc_rounds": (DECODE, CRC, "for (uint32_t k = 0; k < 5; ++k) {", "for (uint32_t k = 0; k < 4; ++k) {"),
+    "crc_rounds": (DECODE, CRC, "for (uint32_t k = 0; k < kCrcShifts; ++k) {", "for (uint32_t k = 0; k < kCrcShifts - 1; ++k) {"),
     "fast_no_sync_exponents": (DECODE, FAST, "    SyncWarp();\n    StorePass", "    StorePass"),
 }
 
