@@ -238,6 +238,10 @@ QuerySquares::Snapshot SpaceCoding::query_squares(uint32_t group) const {
   return query_squares_.Get(space_id_, group);
 }
 
+uint64_t SpaceCoding::query_tokens(uint32_t group) const {
+  return query_squares_.TokensOf(space_id_, group);
+}
+
 void SpaceCoding::ForgetQuerySquares() { query_squares_.Forget(space_id_); }
 
 }  // namespace cairn

@@ -106,6 +106,7 @@ class SpaceCoding {
   bool AddQuerySquares(uint32_t group, const codecs::Slice& slice, std::span<const float> means,
                        uint32_t tokens);
   QuerySquares::Snapshot query_squares(uint32_t group) const;
+  uint64_t query_tokens(uint32_t group) const;
   // What is known of them is gone, as the space's blocks are.
   void ForgetQuerySquares();
 

@@ -12,6 +12,10 @@ uint64_t QuerySquares::BytesOf(const Sums& sums) {
   return sums.sums.size() * sizeof(double) + sums.tokens.size() * sizeof(uint64_t);
 }
 
+uint64_t QuerySquares::TokensOf(const Sums& sums) {
+  return *std::min_element(sums.tokens.begin(), sums.tokens.end());
+}
+
 QuerySquares::Sums* QuerySquares::FindOrMake(const GroupPlace& place,
                                              const codecs::GroupShape& shape) {
   const Name name(place.space_id, place.group);
@@ -67,13 +71,19 @@ QuerySquares::Snapshot QuerySquares::Get(uint64_t space_id, uint32_t group) cons
     return snapshot;
   }
   const Sums& sums = found->second;
-  snapshot.tokens = *std::min_element(sums.tokens.begin(), sums.tokens.end());
+  snapshot.tokens = TokensOf(sums);
   snapshot.means.resize(sums.sums.size());
   for (size_t i = 0; i < sums.sums.size(); ++i) {
     const auto tokens = static_cast<double>(std::max<uint64_t>(sums.tokens[i / sums.dim], 1));
     snapshot.means[i] = static_cast<float>(sums.sums[i] / tokens);
   }
   return snapshot;
+}
+
+uint64_t QuerySquares::TokensOf(uint64_t space_id, uint32_t group) const {
+  const MutexLock lock(mutex_);
+  const auto found = groups_.find(Name(space_id, group));
+  return found == groups_.end() ? 0 : TokensOf(found->second);
 }
 
 void QuerySquares::Forget(uint64_t space_id) {

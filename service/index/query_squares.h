@@ -47,6 +47,8 @@ class QuerySquares {
            std::span<const float> means, uint32_t tokens);
 
   [[nodiscard]] Snapshot Get(uint64_t space_id, uint32_t group) const;
+  // Snapshot::tokens alone.
+  [[nodiscard]] uint64_t TokensOf(uint64_t space_id, uint32_t group) const;
   // All groups of a space: its blocks are gone.
   void Forget(uint64_t space_id);
 
@@ -66,6 +68,7 @@ class QuerySquares {
   Sums* FindOrMake(const GroupPlace& place, const codecs::GroupShape& shape)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static uint64_t BytesOf(const Sums& sums);
+  static uint64_t TokensOf(const Sums& sums);
 
   mutable Mutex mutex_;
   absl::flat_hash_map<Name, Sums> groups_ ABSL_GUARDED_BY(mutex_);

@@ -23,10 +23,28 @@ constexpr absl::Duration kSlice = absl::Milliseconds(5);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr int kRestPerGather = 20;  // times what looking for blocks took in vain
 constexpr absl::Duration kGiveUpFor = absl::Seconds(10);
-constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // of a target whose profiles are bad
+constexpr absl::Duration kTrialRestMax = absl::Minutes(10);  // of a target
 constexpr uint64_t kTokensMin = 512;   // of every head: what a profile can be made of
 constexpr uint64_t kTokensMax = 1024;  // more is better, but takes longer
 constexpr uint64_t kPinnedShare = 8;   // one part in so many of the tier
+constexpr uint64_t kQueryGrowth = 8;   // times the tokens that a profile knows the queries of
+constexpr int kReplacedMax = 2;        // of a group, in the life of a process
+
+// A profile that is mined without queries has one step for all of K in a layer: so what an earlier
+// process mined says by itself whether it knows any.
+bool KnowsQueries(const codecs::Profile& profile) {
+  for (uint32_t layer = 0; layer < profile.layers(); ++layer) {
+    const int16_t first = profile.Channel(0, {layer, 0}, 0).step_log;
+    for (uint32_t head = 0; head < profile.heads(); ++head) {
+      for (uint32_t channel = 0; channel < profile.Dim(0); ++channel) {
+        if (profile.Channel(0, {layer, head}, channel).step_log != first) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -43,6 +61,11 @@ Mining::Mining(Spaces& spaces, BlockIndex& index, const Tiers& tiers,
       backend_(backend),
       review_(spaces, index, backend),
       slice_seconds_(LatencyBounds()) {}
+
+void Mining::Rest::Begin(absl::Time now) {
+  length = std::clamp(2 * length, kGiveUpFor, kTrialRestMax);
+  until = now + length;
+}
 
 absl::Time Mining::RunSlice(absl::Time now) {
   if (!work_.has_value()) {
@@ -61,6 +84,7 @@ absl::Time Mining::RunSlice(absl::Time now) {
     begun.recipe = begun.target.space->recipe();
     begun.refusals = tiers_.host().refusals();
     begun.blocks_to_skip = TrialOf(begun.target.space->id(), begun.target.group).blocks_to_skip;
+    begun.is_replacing = !begun.target.space->coding().WantsProfile(begun.target.group);
     targets_.pop_back();
   }
   const StepTimer timer(slice_seconds_);
@@ -69,7 +93,11 @@ absl::Time Mining::RunSlice(absl::Time now) {
     if (!Gather(*work_, until)) {
       // Until there are more; a large index is not gone through all the time.
       next_look_ = std::max(next_look_, now + kRestPerGather * work_->gathering);
-      TrialOf(work_->target.space->id(), work_->target.group).blocks_to_skip = 0;
+      Trial& trial = TrialOf(work_->target.space->id(), work_->target.group);
+      trial.blocks_to_skip = 0;
+      if (work_->is_replacing) {
+        trial.replacing_rest.Begin(now);
+      }
       work_.reset();
     }
     return now;
@@ -87,19 +115,27 @@ absl::Time Mining::RunSlice(absl::Time now) {
     next_look_ = now + kGiveUpFor;
     targets_.clear();
   }
+  End(now, is_done);
+  return now;
+}
+
+void Mining::End(absl::Time now, bool is_done) {
   Trial& trial = TrialOf(work_->target.space->id(), work_->target.group);
   trial.sample_blocks = work_->blocks.size();
-  if (!is_done && work_->profile != nullptr) {
+  if (is_done) {
+    trial.query_tokens = work_->query_tokens;
+    trial.replaced += work_->is_replacing ? 1 : 0;
+  } else if (work_->is_replacing) {
+    trial.replacing_rest.Begin(now);
+  } else if (work_->profile != nullptr) {
     TryAnotherSample(now, trial);
   }
   work_.reset();
-  return now;
 }
 
 void Mining::TryAnotherSample(absl::Time now, Trial& trial) {
   trial.blocks_to_skip += std::exchange(trial.sample_blocks, 0);
-  trial.rest = std::clamp(2 * trial.rest, kGiveUpFor, kTrialRestMax);
-  trial.again = now + trial.rest;
+  trial.rest.Begin(now);
 }
 
 absl::Time Mining::Review(absl::Time now) {
@@ -134,7 +170,8 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
           there / token_bytes >= kTokensMin &&
           codecs::Validate(proto::MineRequestOf(space->identity(), group, space->recipe())) ==
               codecs::Error::kOk &&
-          space->coding().WantsProfile(group) && TrialOf(space->id(), group).again <= now) {
+          (space->coding().WantsProfile(group) ? TrialOf(space->id(), group).rest.until <= now
+                                               : WantsReplacing(*space, group, now))) {
         targets.push_back({space.Share(), group});
       }
     }
@@ -142,9 +179,22 @@ std::vector<Mining::Target> Mining::FindTargets(absl::Time now) {
   return targets;
 }
 
+bool Mining::WantsReplacing(const SpaceEntry& space, uint16_t group, absl::Time now) {
+  const Trial& trial = TrialOf(space.id(), group);
+  const uint64_t known = space.coding().query_tokens(group);
+  if (known < std::max(kTokensMin, kQueryGrowth * trial.query_tokens) ||
+      trial.replaced >= kReplacedMax || now < trial.replacing_rest.until) {
+    return false;
+  }
+  const SideObjectRef mined = space.coding().MinedProfile(group);
+  return mined.get() != nullptr && (trial.query_tokens > 0 || !KnowsQueries(*mined.profile()));
+}
+
 std::string_view Mining::ReasonToEnd(const Work& work) const {
-  if (!work.target.space->coding().WantsProfile(work.target.group) ||
-      work.target.space->recipe() != work.recipe) {
+  const SpaceCoding& coding = work.target.space->coding();
+  const bool has_use = work.is_replacing ? coding.MinedProfile(work.target.group).get() != nullptr
+                                         : coding.WantsProfile(work.target.group);
+  if (!has_use || work.target.space->recipe() != work.recipe) {
     return "the space has no use for it any more";
   }
   if (tiers_.host().refusals() != work.refusals) {
@@ -200,6 +250,7 @@ bool Mining::Gather(Work& work, absl::Time until) {
   QuerySquares::Snapshot squares = work.target.space->coding().query_squares(work.target.group);
   if (squares.tokens > 0) {
     request.query_squares = std::move(squares.means);
+    work.query_tokens = squares.tokens;
   }
   work.miner = std::make_unique<codecs::ProfileMiner>(std::move(request));
   return true;
@@ -257,6 +308,9 @@ const codecs::ImageView* Mining::ViewOf(const SampleBlock& block, const codecs::
 void Mining::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_mined_total", "Profiles made of blocks that a space held.", {},
                   mined_.Value());
+  sink.AddCounter("cairn_upkeep_mined_again_total",
+                  "Profiles mined in the place of one that knew less of the queries.", {},
+                  replaced_.Value());
   sink.AddCounter("cairn_upkeep_mining_given_up_total",
                   "Profiles begun and not finished: a block of the sample went or was damaged, the "
                   "tier was full, a block took more than as exact, the profile could not be kept, "

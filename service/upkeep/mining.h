@@ -4,6 +4,10 @@
 // the first blocks that the space holds, which are `exact` until then. What was installed is never
 // replaced by what is mined here.
 //
+// A mined profile that says nothing of queries, or little, is mined again once puts have brought
+// enough of them, at most kReplacedMax times: out of blocks that are still `exact`, and where there
+// are too few of these it stays. Images keep the profile that they name.
+//
 // A profile is judged before it becomes current: a block that it was not made of, coded with it,
 // has to be no larger than `exact` makes it. Where it is larger (the sample was zeros, or NaN), the
 // next sample begins with later blocks. ProfileReview withdraws a mined profile whose images come
@@ -73,6 +77,8 @@ class Mining {
     std::vector<SampleBlock> blocks;
     std::optional<SampleBlock> judge;  // what the profile is not made of
     uint64_t tokens = 0, pinned_bytes = 0;
+    uint64_t query_tokens = 0;  // whose queries the profile knows
+    bool is_replacing = false;  // a mined profile that can be coded with
     std::unique_ptr<codecs::ProfileMiner> miner;
     // Where the pass is: the tile of a head, then a strip of it.
     size_t block = 0;
@@ -83,19 +89,31 @@ class Mining {
     std::unique_ptr<SideObject> profile;          // once there is one to judge
     uint64_t profile_bytes = 0, exact_bytes = 0;  // that the judge takes with it, and as `exact`
   };
+  // Between tries, each twice as long as the last one.
+  struct Rest {
+    absl::Time until = absl::InfinitePast();
+    absl::Duration length = absl::ZeroDuration();
+    void Begin(absl::Time now);
+  };
   // What has been tried for a target.
   struct Trial {
     size_t blocks_to_skip = 0;
     size_t sample_blocks = 0;  // of the last one
-    absl::Time again = absl::InfinitePast();
-    absl::Duration rest = absl::ZeroDuration();
+    Rest rest;
+    uint64_t query_tokens = 0;  // of the profile, where this process mined it
+    int replaced = 0;           // how often one was mined in the place of another
+    Rest replacing_rest;
   };
 
   // Groups that want a profile and may have blocks enough, of all spaces.
   std::vector<Target> FindTargets(absl::Time now);
+  // Whether the group has a mined profile and enough is known of queries that it knows nothing of.
+  bool WantsReplacing(const SpaceEntry& space, uint16_t group, absl::Time now);
   Trial& TrialOf(uint64_t space_id, uint16_t group) { return trials_[{space_id, group}]; }
   // After a while, and of later blocks.
   static void TryAnotherSample(absl::Time now, Trial& trial);
+  // Notes what became of the work, and lets go of it.
+  void End(absl::Time now, bool is_done);
   // A slice of the review of what was mined; returns when the next is due.
   absl::Time Review(absl::Time now);
   // Why work cannot go on; empty: it can.
@@ -127,7 +145,7 @@ class Mining {
   absl::Time next_look_ = absl::InfinitePast();
   std::optional<Work> work_;
   std::map<std::pair<uint64_t, uint16_t>, Trial> trials_;  // by space and group
-  Counter mined_, given_up_;
+  Counter mined_, replaced_, given_up_;
   Histogram slice_seconds_;
 };
 

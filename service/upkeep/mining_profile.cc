@@ -127,10 +127,12 @@ absl::Status Mining::Install(const Work& work) {
                          space.coding().Install(work.target.group, proto::SideObjectKind::kProfile,
                                                 bytes, SideObjectOrigin::kMined));
   mined_.Add();
-  LogInfo("upkeep", "mined a profile",
+  replaced_.Add(work.is_replacing ? 1 : 0);
+  LogInfo("upkeep", work.is_replacing ? "mined a profile again" : "mined a profile",
           {{"space", space.id()},
            {"group", work.target.group},
            {"tokens", work.tokens},
+           {"query_tokens", work.query_tokens},
            {"bytes", bytes.size()},
            {"id", proto::Hex(std::as_bytes(std::span(installed.id)).first(4))}});
   return absl::OkStatus();

@@ -202,9 +202,10 @@ def prompt(seed, count):
 
 
 def queries_of(kv):
-    """Query heads [tokens, 2 * heads, dim] of the K and V [tokens, heads, 2 * dim] of a layer."""
+    """Query heads [tokens, 2 * heads, dim] of the K and V [tokens, heads, 2 * dim] of a layer. The
+    two that read a head of K differ."""
     k = (kv[..., :DIM].astype(np.uint32) << 16).view(np.float32)
-    return np.repeat(k, 2, axis=1) * 2
+    return np.stack([2 * k, 3 * k], axis=2).reshape(len(k), -1, DIM)
 
 
 class Request:

@@ -108,6 +108,12 @@ def test_capture_is_refused(engines, tmp_path):
         engines(capture=str(tmp_path / "dumps"))
 
 
+def test_squared_queries_are_refused(engines):
+    with pytest.raises(InvalidArgumentError, match="query_squares: queries are seen in host memory"):
+        engines(query_squares=True)
+    engines(role="kv_consumer", query_squares=True)
+
+
 def test_a_whole_graph_would_leave_out_the_waits_for_layers():
     from cairn.vllm import CairnConnector
 

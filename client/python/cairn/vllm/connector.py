@@ -36,6 +36,7 @@ from .reloads import Reloads
 from .revision import Stamp, changed_since_start, stamps_of
 from .scheduler import Scheduler
 from .settings import Settings
+from .squares import Squares
 from .staging import Staging
 from .stats import CairnPromMetrics, CairnStats
 from .tap import Tap
@@ -108,6 +109,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._tap: Tap | None = None
+        self._squares: Squares | None = None
         self._failed_blocks: set[int] = set()
         self._loads_ended: set[str] = set()
         self._layers: dict[str, int] = {}  # of this worker, their numbers from 0 on
@@ -238,6 +240,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             arrays = [[kv_caches[name] for name in of] for of in names]
             device = OnDevice(cuda, stream, self._staging(cuda, parts, arrays))
         else:
+            self._squares = self._squares_of(kv_caches, [part.part for part in parts])
             self._tap = self._tap_of(kv_caches, [part.part for part in parts])
         self._layers = {name: i for i, name in enumerate(sorted(kv_caches, key=layer_index))}
         self._worker = Worker(
@@ -249,6 +252,7 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             self._is_layer_wise,
             device,
             self._adapters,
+            self._squares,
         )
 
     def _staging(
@@ -261,6 +265,11 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
             )
         if not self._is_saving:
             return None
+        if self._settings.query_squares:
+            raise InvalidArgumentError(
+                "kv_connector_extra_config: query_squares: queries are seen in host memory, and this"
+                " engine's KV lies on a CUDA device"
+            )
         tokens, room = self._model.geometry.store_tokens, self._settings.staging_bytes
         staging = Staging(cuda, parts, arrays, self._shapes, tokens, room)
         step = self._vllm_config.scheduler_config.max_num_batched_tokens
@@ -275,18 +284,46 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         return staging
 
     def _tap_of(self, names: Iterable[str], parts: list[Part]) -> Tap | None:
-        folder, of = self._settings.capture, self._vllm_config.compilation_config
+        folder = self._settings.capture
         if folder is None or not self._is_saving:
             return None
-        known = {layer_index(name): of.static_forward_context[name] for name in names}
-        layers: list[dict[int, Any]] = []
-        for part, group in zip(parts, self._model.spec.groups, strict=True):
-            mine = group.layer_indices[part.layers.start : part.layers.stop]
-            layers.append({index: known[index] for index in mine})
+        layers = self._attention_of(names, parts)
         parallel = self._vllm_config.parallel_config
         if parallel.world_size > 1:
             folder = os.path.join(folder, f"rank{parallel.rank}")
         return Tap(self._settings, folder, parts, layers, self._model.geometry.engine_tokens, log)
+
+    def _squares_of(self, names: Iterable[str], parts: list[Part]) -> Squares | None:
+        if not self._settings.query_squares or not self._is_saving:
+            return None
+        reason, geometry = "", self._model.geometry
+        ranks = self._vllm_config.parallel_config.tensor_parallel_size
+        step = self._vllm_config.scheduler_config.max_num_batched_tokens
+        for group in self._model.spec.groups:
+            if group.kv_heads < ranks:  # each sees some of the queries of a head
+                reason = f"{ranks} ranks share {group.kv_heads} heads of K"
+        if step < geometry.store_tokens:
+            reason = (
+                f"a step computes up to {step} tokens, and only blocks that one computes whole,"
+                f" here {geometry.store_tokens}, are seen whole"
+            )
+        layers = self._attention_of(names, parts)
+        for layer in (layer for of in layers for layer in of.values()):
+            if not callable(getattr(getattr(layer, "impl", None), "forward", None)):
+                reason = f"attention of {type(layer).__name__} calls no forward that can be seen"
+        if reason:
+            raise InvalidArgumentError(f"kv_connector_extra_config: query_squares: {reason}")
+        return Squares(parts, self._model.dims, layers, geometry.engine_tokens, log)
+
+    def _attention_of(self, names: Iterable[str], parts: list[Part]) -> list[dict[int, Any]]:
+        """Of each group the engine's layers, by their indices, in the order of the part."""
+        of = self._vllm_config.compilation_config.static_forward_context
+        known = {layer_index(name): of[name] for name in names}
+        layers: list[dict[int, Any]] = []
+        for part, group in zip(parts, self._model.spec.groups, strict=True):
+            mine = group.layer_indices[part.layers.start : part.layers.stop]
+            layers.append({index: known[index] for index in mine})
+        return layers
 
     def _group_part(
         self, group: int, names: list[str], layers: dict[str, Any], stream: Stream | None
@@ -316,8 +353,9 @@ class CairnConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_connector_metadata(connector_metadata)
         assert isinstance(connector_metadata, PlanMetadata)
         self._follow(connector_metadata.revision)
-        if self._tap is not None:
-            self._tap.begin(self._plan)
+        for one in (self._tap, self._squares):
+            if one is not None:
+                one.begin(self._plan)
 
     def _follow(self, revision: str) -> None:
         """The space that the scheduler names is the engine's. A worker's own name may be another

@@ -20,6 +20,7 @@ from ..transfer import Put
 from .group import GroupPart
 from .plan import Save
 from .settings import Settings
+from .squares import Squares
 from .tap import Tap
 
 SAY_SECONDS = 60.0  # between two lines about blocks that were not saved
@@ -99,9 +100,10 @@ class HostSaves(Saves):
         log: logging.Logger,
         count: Callable[..., None],
         tap: Tap | None,
+        squares: Squares | None,
     ) -> None:
         super().__init__(session, settings, groups, log, count)
-        self._tap = tap
+        self._tap, self._squares = tap, squares
         self._lock = threading.Lock()
         self._staged_bytes = 0  # these are guarded by _lock
         self._free: dict[int, list[bytearray]] = {}  # by their lengths
@@ -134,7 +136,10 @@ class HostSaves(Saves):
             parent = save.keys[index - 1] if index else save.parent
             position = save.first_position + index * space.spec.tokens_per_block
             key, is_derived = save.keys[index], save.is_derived
-            puts.append(Put(key, None, None, parent, position, group.part, is_derived, source=slot))
+            put = Put(key, None, None, parent, position, group.part, is_derived, source=slot)
+            if self._squares is not None:
+                put.query_squares = self._squares.take(key, group.part.group)
+            puts.append(put)
         return puts
 
     def _gather(self, space: Space, group: GroupPart, table: list[int]) -> bytearray | None:
@@ -168,6 +173,9 @@ class HostSaves(Saves):
                     saved_blocks=len(good) * engine_blocks,
                     saved_bytes=sum(x.image_bytes for x in good if not x.is_duplicate),
                 )
+                if self._squares is not None:
+                    told = sum(put.query_squares is not None for put in puts)
+                    self._count(query_squares_blocks=told * engine_blocks)
         except Error as raised:
             errors = [raised] * len(puts)
         finally:

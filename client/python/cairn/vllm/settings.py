@@ -26,6 +26,7 @@ class Settings:
     weights_stay: bool = False  # though vLLM resets its caches, to sleep or to pause
     staging_bytes: int = 256 << 20  # of blocks that wait to be put
     region_bytes: int = REGION_BYTES  # shared memory of each `unix:` data connection
+    query_squares: bool = False  # puts bring squared queries, which the daemon mines profiles with
     capture: str | None = None  # a folder for dumps of what is computed; None: nothing is captured
     capture_sequences: int = 2  # how many
     capture_tokens: int = 2048  # of each, at most

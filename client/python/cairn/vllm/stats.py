@@ -20,6 +20,7 @@ COUNTERS = {
     "failed_blocks": "Blocks that were not loaded, and so recomputed",
     "saved_blocks": "Blocks put into Cairn",
     "saved_bytes": "Bytes that Cairn holds for them",
+    "query_squares_blocks": "Blocks put with their squared queries",
     "dropped_blocks": "Blocks not saved: no daemon, too slow, or too much waits already",
     "save_seconds": "Time that saves took of steps",
     "put_seconds": "Time in puts, beside steps",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what an engine computes, as dumps for `cairnctl evaluate` (docs/engines/vllm.md): K and V
-on their way into the store, and queries on their way into attention.
+"""Sees an engine's queries on their way into attention. `Tap` records them, and K and V on their way
+into the store, as dumps for `cairnctl evaluate` (docs/engines/vllm.md).
 
 Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache,
 metadata, …)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import pathlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..capture import QUERY_TOKENS_MAX, Capture
@@ -21,6 +21,36 @@ from .plan import Plan, Save
 from .settings import Settings
 
 PENDING_MAX = 64  # blocks whose queries wait until they are put
+
+
+def watch(layer: Any, see: Callable[[Any, Any], None]) -> Callable[[], None]:
+    """Calls `see` with the query and the metadata of each of the layer's forwards that has some,
+    until what it returns is called."""
+    impl = layer.impl
+    before, inner = impl.__dict__.get("forward"), impl.forward
+
+    def forward(
+        of: Any, query: Any, k: Any, v: Any, cache: Any, metadata: Any, *rest: Any, **more: Any
+    ) -> Any:
+        if metadata is not None:
+            see(query, metadata)
+        return inner(of, query, k, v, cache, metadata, *rest, **more)
+
+    def undo() -> None:
+        if impl.__dict__.get("forward") is not forward:
+            return  # another watches on top of it
+        if before is None:
+            del impl.forward
+        else:
+            impl.forward = before
+
+    impl.forward = forward
+    return undo
+
+
+def slots_of(table: Sequence[int], engine_tokens: int) -> list[int]:
+    """Where the engine has the tokens of its blocks, as its metadata's `slot_mapping` says it."""
+    return [block * engine_tokens + i for block in table for i in range(engine_tokens)]
 
 
 class _Wanted:
@@ -56,7 +86,11 @@ class Tap:
             self._is_open = False
             log.warning("cairn: nothing is captured: %s is not empty", folder)
             return
-        self._undo = [self._wrap(g, i, at) for g, of in enumerate(layers) for i, at in of.items()]
+        self._undo = [
+            watch(layer, self._seer(group, index))
+            for group, of in enumerate(layers)
+            for index, layer in of.items()
+        ]
 
     # ------------------------------------------------------------------------ on the engine's
 
@@ -83,36 +117,24 @@ class Tap:
         table = save.blocks[group][(count - 1) * ratio : count * ratio] if count > 0 else []
         if not table or SKIPPED in table:
             return None
-        slots = [b * self._engine_tokens + i for b in table for i in range(self._engine_tokens)]
+        slots = slots_of(table, self._engine_tokens)
         return _Wanted(save.keys[count - 1], slots[-QUERY_TOKENS_MAX:])
 
-    def _wrap(self, group: int, index: int, layer: Any) -> Any:
-        impl = layer.impl
-        inner = impl.forward
-
-        def forward(
-            of: Any, query: Any, k: Any, v: Any, cache: Any, metadata: Any, *rest: Any, **more: Any
-        ) -> Any:
-            if self._wanted[group] and metadata is not None:
+    def _seer(self, group: int, index: int) -> Callable[[Any, Any], None]:
+        def see(query: Any, metadata: Any) -> None:
+            if self._wanted[group]:
                 self._see(group, index, query, metadata)
-            return inner(of, query, k, v, cache, metadata, *rest, **more)
 
-        impl.forward = forward
-
-        def undo() -> None:
-            if impl.__dict__.get("forward") is forward:
-                del impl.forward
-
-        return undo
+        return see
 
     def _see(self, group: int, index: int, query: Any, metadata: Any) -> None:
         try:
-            slots = _numpy(metadata.slot_mapping)
+            slots = numpy_of(metadata.slot_mapping)
             for one in self._wanted[group]:
                 places = {int(slots[i]): i for i in _places(slots, one.slots)}
                 found = [places[slot] for slot in one.slots if slot in places]
                 if found:  # else an earlier step computed them
-                    self._keep(one.key, index, _numpy(query[found]).swapaxes(0, 1))
+                    self._keep(one.key, index, numpy_of(query[found]).swapaxes(0, 1))
         except Exception as error:
             self._stop(error)
 
@@ -187,7 +209,7 @@ class Tap:
         self._end()
 
 
-def _numpy(array: Any) -> Any:
+def numpy_of(array: Any) -> Any:
     """Of a tensor, in a type that numpy has."""
     if hasattr(array, "detach"):
         array = array.detach()

@@ -27,6 +27,7 @@ from .group import GroupPart
 from .plan import Load, Plan
 from .saves import HostSaves, Saves
 from .settings import Settings
+from .squares import Squares
 from .staging import Staging
 from .tap import Tap
 
@@ -81,10 +82,11 @@ class Worker:
         is_layer_wise: bool = False,
         device: OnDevice | None = None,
         adapters: LoadedAdapters | None = None,
+        squares: Squares | None = None,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
         self._adapters = LoadedAdapters() if adapters is None else adapters
-        self._tap, self._device = tap, device
+        self._tap, self._device, self._squares = tap, device, squares
         self._groups = groups
         self._is_layer_wise = is_layer_wise
         self._layer_loads: list[_LayerLoad] = []  # of this step
@@ -99,7 +101,7 @@ class Worker:
         self._counts: Counter[str] = Counter()
         self._saves: Saves
         if device is None or device.staging is None:
-            self._saves = HostSaves(session, settings, groups, log, self._count, tap)
+            self._saves = HostSaves(session, settings, groups, log, self._count, tap, squares)
         else:
             self._saves = DeviceSaves(session, settings, groups, log, self._count, device.staging)
 
@@ -135,6 +137,8 @@ class Worker:
             started = time.perf_counter()
             self._saves.stage(saves)
             self._count(save_seconds=time.perf_counter() - started)
+        if self._squares is not None:
+            self._squares.end()
 
     def take_ended(self) -> Ended:
         """What the engine computes from now on comes after all that these loads still write."""

@@ -74,6 +74,24 @@ class MiningTest : public testing::Test {
     return static_cast<double>(pins[0].copy().image_bytes) /
            static_cast<double>(pins[0].facts().source_bytes);
   }
+  // What puts of so many tokens say of queries: those of the first channel are four times as large.
+  void AddQueries(const SpaceEntry& space, uint32_t tokens) {
+    const codecs::GroupShape& shape = space.groups()[0];
+    std::vector<float> means(size_t{shape.layers} * shape.heads * shape.tile.k_dim, 1);
+    for (size_t i = 0; i < means.size(); i += shape.tile.k_dim) means[i] = 16;
+    ASSERT_TRUE(store_.query_squares.Add({space.id(), 0, space.tenant()}, shape,
+                                         StoreFixture::Whole(space), means, tokens));
+  }
+  // Of a head's second channel and its first.
+  int StepsBetween(const SpaceEntry& space) {
+    const SideObjectRef mined = Current(space);
+    return mined.profile()->Channel(0, {1, 2}, 1).step_log -
+           mined.profile()->Channel(0, {1, 2}, 0).step_log;
+  }
+  void RunUpkeepAfter(absl::Duration pause) {
+    store_.clock.Advance(pause);
+    RunUpkeep();
+  }
   // Root of the mean square of what a block's values are off by.
   double ErrorOf(const SpaceEntry& space, const proto::BlockKey& key) {
     const auto whole = StoreFixture::Whole(space);
@@ -157,19 +175,114 @@ TEST_F(MiningTest, LatentsHaveAProfileOfOnePlane) {
 
 TEST_F(MiningTest, StepsAreFineWhereQueriesAreLarge) {
   SpaceEntry& space = Cairn();
-  const codecs::GroupShape& shape = space.groups()[0];
-  std::vector<float> means(size_t{shape.layers} * shape.heads * shape.tile.k_dim, 1);
-  for (size_t i = 0; i < means.size(); i += shape.tile.k_dim) means[i] = 16;
-  ASSERT_TRUE(store_.query_squares.Add({space.id(), 0, space.tenant()}, shape,
-                                       StoreFixture::Whole(space), means, 16));
+  AddQueries(space, 16);
   store_.PutChain(space, kBlocks);
   RunUpkeep();
-  const SideObjectRef mined = Current(space);
-  ASSERT_NE(mined.get(), nullptr);
-  EXPECT_NEAR(mined.profile()->Channel(0, {1, 2}, 1).step_log -
-                  mined.profile()->Channel(0, {1, 2}, 0).step_log,
-              512, 2)
-      << "two octaves: a sixteenth of the square";
+  ASSERT_NE(Current(space).get(), nullptr);
+  EXPECT_NEAR(StepsBetween(space), 512, 2) << "two octaves: a sixteenth of the square";
+}
+
+TEST_F(MiningTest, QueriesThatComeLaterMakeAnotherProfile) {
+  SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const codecs::Digest first = Current(space).get()->id();
+  EXPECT_EQ(StepsBetween(space), 0) << "nothing is known of queries";
+  const auto coded = StoreFixture::Key(1000);
+  ASSERT_TRUE(store_.PutSource(space, coded, StoreFixture::Whole(space)).ok());
+  const double error = ErrorOf(space, coded);
+  AddQueries(space, 511);
+  RunUpkeepAfter(absl::Seconds(2));
+  EXPECT_EQ(Current(space).get()->id(), first) << "of too few tokens";
+  AddQueries(space, 1);
+  RunUpkeepAfter(absl::Seconds(2));
+  const codecs::Digest second = Current(space).get()->id();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(objects().OriginOf(Current(space)), SideObjectOrigin::kMined);
+  EXPECT_NEAR(StepsBetween(space), 512, 2);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 2);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_again_total"), 1);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+  // Each image keeps the profile that it names.
+  const auto later = StoreFixture::Key(1001);
+  ASSERT_TRUE(store_.PutSource(space, later, StoreFixture::Whole(space)).ok());
+  EXPECT_EQ(ErrorOf(space, coded), error);
+  EXPECT_GT(ErrorOf(space, later), 0);
+  EXPECT_EQ(objects().count(), 2u);
+  EXPECT_EQ(store_.index->Delete(space.id(), {&coded, 1}), 1u);
+  EXPECT_EQ(objects().count(), 1u) << "no image names the first";
+  EXPECT_EQ(Current(space).get()->id(), second);
+}
+
+TEST_F(MiningTest, EightTimesTheQueriesMakeAnotherProfileTwiceAtMost) {
+  SpaceEntry& space = Cairn();
+  AddQueries(space, 512);
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  uint32_t known = 512;
+  for (int again = 0; again < 4; ++again) {
+    AddQueries(space, 7 * known - 1);
+    RunUpkeepAfter(absl::Seconds(2));
+    EXPECT_EQ(Metric("cairn_upkeep_mined_again_total"), std::min(again, 2));
+    AddQueries(space, 1);
+    RunUpkeepAfter(absl::Seconds(2));
+    EXPECT_EQ(Metric("cairn_upkeep_mined_again_total"), std::min(again + 1, 2));
+    known *= 8;
+  }
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 3);
+}
+
+// A profile says by itself whether it knows of queries: that outlives the process.
+TEST_F(MiningTest, AfterARestartOnlyAProfileWithoutQueriesIsMinedAgain) {
+  const auto restart = [&] {
+    store_.upkeep =
+        std::make_unique<Upkeep>(store_.spaces, *store_.index, *store_.tiers, store_.clock);
+    store_.put->durable_waits = &store_.upkeep->durable_waits();
+    store_.get->read_notes = store_.upkeep->read_notes();
+  };
+  SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const codecs::Digest first = Current(space).get()->id();
+  AddQueries(space, 512);
+  restart();
+  RunUpkeepAfter(absl::Seconds(2));
+  const codecs::Digest second = Current(space).get()->id();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_again_total"), 1);
+  AddQueries(space, 100'000);
+  restart();
+  RunUpkeepAfter(absl::Seconds(2));
+  EXPECT_EQ(Current(space).get()->id(), second);
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 0);
+}
+
+TEST_F(MiningTest, WithoutExactBlocksAMinedProfileStays) {
+  SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const codecs::Digest first = Current(space).get()->id();
+  EXPECT_EQ(store_.index->Invalidate(space.id()), kBlocks);
+  const auto keys = store_.PutChain(space, kBlocks, 2000);
+  EXPECT_EQ(RecipeOf(space, keys[0]), "cairn:2.3");
+  AddQueries(space, 512);
+  RunUpkeepAfter(absl::Seconds(2));
+  EXPECT_EQ(Current(space).get()->id(), first);
+  EXPECT_EQ(RecipeOf(space, keys[0]), "cairn:2.3");
+  EXPECT_EQ(Metric("cairn_upkeep_mining_given_up_total"), 0);
+  EXPECT_EQ(store_.index->pinned_bytes(), 0u);
+}
+
+TEST_F(MiningTest, QueriesReplaceNoProfileThatWasInstalled) {
+  SpaceEntry& space = Cairn();
+  store_.PutChain(space, kBlocks);
+  RunUpkeep();
+  const Bytes mined(Current(space).get()->bytes().begin(), Current(space).get()->bytes().end());
+  ASSERT_TRUE(space.coding().Install(0, proto::SideObjectKind::kProfile, mined).ok());
+  AddQueries(space, 512);
+  RunUpkeepAfter(absl::Seconds(2));
+  EXPECT_EQ(Current(space).get()->id(), proto::SideObjectId(mined));
+  EXPECT_EQ(Metric("cairn_upkeep_mined_total"), 1);
 }
 
 TEST_F(MiningTest, WhatWasInstalledIsNeverReplacedByWhatIsMined) {

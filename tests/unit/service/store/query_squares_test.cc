@@ -42,11 +42,14 @@ TEST_F(QuerySquaresTest, RanksAndBlocksAreOneMeanOverTheirTokens) {
   ASSERT_TRUE(Add(place, {0, 2, 0, 1}, {1, 2, 3, 4, 5, 6}));
   auto snapshot = squares_.Get(1, 0);
   EXPECT_EQ(snapshot.tokens, 0u) << "nothing is known of head 1";
+  EXPECT_EQ(squares_.TokensOf(1, 0), 0u);
   EXPECT_THAT(snapshot.means, ElementsAre(1, 2, 3, 0, 0, 0, 4, 5, 6, 0, 0, 0));
   ASSERT_TRUE(Add(place, {0, 2, 1, 1}, {7, 8, 9, 10, 11, 12}, 48));
   ASSERT_TRUE(Add(place, {1, 1, 0, 2}, {0, 1, 2, 2, 3, 4}, 16));
   snapshot = squares_.Get(1, 0);
   EXPECT_EQ(snapshot.tokens, 16u);
+  EXPECT_EQ(squares_.TokensOf(1, 0), 16u);
+  EXPECT_EQ(squares_.TokensOf(1, 1), 0u);
   EXPECT_THAT(snapshot.means, ElementsAre(1, 2, 3, 7, 8, 9, 2, 3, 4, 8, 9, 10));
   EXPECT_TRUE(squares_.Get(1, 1).means.empty());
   EXPECT_TRUE(squares_.Get(2, 0).means.empty());
