@@ -26,8 +26,9 @@ constexpr double kStripBytes = 78;
 constexpr uint64_t kOtherBytesMax = 16384;  // of a profile: header, turns, rates and tables
 constexpr double kWeightFloor = 1e-3;
 constexpr double kStepMin = 1e-12, kSpreadMin = 1e-30;
-// (1 / 0.3)^(0.35 / 2): where K's steps follow queries, a coarse V costs about three tenths of what a
-// coarse K does, and steps go by the power -0.35 of the loss. K's are finer by this and V's coarser.
+// (1 / 0.3)^(0.35 / 2): where K's steps follow queries, a coarse V costs about three tenths of what
+// a coarse K does, and steps go by the power -0.35 of the loss. K's are finer by this and V's
+// coarser.
 constexpr double kStepShare = 1.2345360614493330;
 
 int16_t LogOf(double value) {

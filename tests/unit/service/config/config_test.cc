@@ -113,7 +113,8 @@ TEST_F(ConfigFile, ErrorsNameTheFieldTheSourceAndTheLimit) {
   EXPECT_THAT(ErrorOf({"--host-bytes", "1"}), HasSubstr("bytes from 16MiB to 4TiB"));
   EXPECT_THAT(ErrorOf({}, {{"CAIRN_LANES", "-1"}}), HasSubstr("lanes (from environment): '-1'"));
   EXPECT_THAT(ErrorOf({"--config", Write("lanes: 65\n")}), HasSubstr("lanes (from file): '65'"));
-  EXPECT_THAT(ErrorOf({"--config", Write("lanez: 1\n")}), HasSubstr("'lanez' is unknown (did you mean lanes?)"));
+  EXPECT_THAT(ErrorOf({"--config", Write("lanez: 1\n")}),
+              HasSubstr("'lanez' is unknown (did you mean lanes?)"));
   EXPECT_THAT(ErrorOf({"--config", Write("lanes: [1]\n")}), HasSubstr("line 1"));
   EXPECT_THAT(ErrorOf({"--config", Write("lanes: 1\nlanes: 2\n")}), HasSubstr("twice"));
   EXPECT_THAT(ErrorOf({"--config", "/nonexistent/x"}), HasSubstr("/nonexistent/x"));
