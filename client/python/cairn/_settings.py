@@ -22,7 +22,7 @@ def control_address() -> str:
 
 def control_field() -> Any:
     """A field for the control plane of cairnd, "HOST:PORT" or "unix:PATH"."""
-    return dataclasses.field(default_factory=control_address)
+    return dataclasses.field(default_factory=control_address, metadata={"kind": "address"})
 
 
 def required(meaning: str) -> Any:
@@ -73,7 +73,7 @@ def settings_of(kind: type[T], where: str, given: Mapping[str, Any]) -> T:
         if "meaning" in field.metadata and is_missing:
             raise InvalidArgumentError(f"{where} has no {name!r}, {field.metadata['meaning']}")
         if name in given:
-            _check(where, name, str(field.type), given[name])
+            _check(where, name, field.metadata.get("kind", str(field.type)), given[name])
     return kind(**given)
 
 
@@ -97,6 +97,10 @@ def _is_seconds(value: Any) -> bool:
 # Of each type of a field: whether a value is right, and what an error says is expected.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "str, a text in quotes"),
+    "address": (
+        lambda value: isinstance(value, str) and value != "",
+        "HOST:PORT or unix:PATH, in quotes",
+    ),
     "bool": (lambda value: isinstance(value, bool), "bool, true or false"),
     "int": (_is_count, "int above 0"),
     "float": (_is_seconds, "float above 0 and at most 60, in seconds"),

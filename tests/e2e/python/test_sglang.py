@@ -369,10 +369,10 @@ def test_a_daemon_that_goes_is_a_miss_and_comes_back(bin_dir, tmp_path, caplog):
 
 def test_what_cannot_be_kept_is_refused_by_name(make, settings):
     for extra, named in (
-        ({"control": None}, "no 'control', the address"),
+        ({"control": None}, "control is None, expected HOST:PORT or unix:PATH"),
         ({"weights_revision": ""}, "no 'weights_revision', which tells apart"),
         ({"timeout": 0}, "timeout is 0, expected float above 0"),
-        ({"colour": 1}, "'colour' .1., expected some of control"),
+        ({"colour": 1}, "'colour' .1., expected some of weights_revision, control"),
     ):
         with pytest.raises(InvalidArgumentError, match=named):
             CairnHiCache(config(settings | extra), {})

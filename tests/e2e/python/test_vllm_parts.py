@@ -247,7 +247,7 @@ def test_drafts_with_kv_are_refused_by_their_method(method):
         ({"tokens_per_block": 48}, {}, "a multiple of the engine's block size 32"),
         ({"tokens_per_block": 2048}, {}, "from 16 to 1024"),
         ({"recipes": "exact"}, {}, "has 'recipes'"),
-        ({"control": ""}, {}, "no 'control'"),
+        ({"control": ""}, {}, "control is '', expected HOST:PORT or unix:PATH"),
         ({"load_timeout": 0}, {}, "load_timeout is 0"),
         ({"layer_wise": 1}, {}, "layer_wise is 1, expected bool"),
         ({"load_timeout": True}, {}, "load_timeout is True"),
