@@ -48,7 +48,7 @@ MineRequest Request() {
   for (uint32_t i = 0; i < kDim; i += 2) {
     request.turns.push_back(TurnsOf(std::pow(10000.0, -static_cast<double>(i) / kDim)));
   }
-  request.rates = {23, 30, 43};
+  request.rates = {22, 30, 43};
   for (uint32_t i = 0; i < kLayers * kHeads * kDim; ++i) {
     request.query_squares.push_back(static_cast<float>(1 + i % 7));
   }
@@ -104,7 +104,7 @@ TEST(MinedGoldenTest, TheMinerMakesWhatPythonMakes) {
     EXPECT_EQ(mined.PairFirst(pair), expected.PairFirst(pair));
     EXPECT_EQ(mined.PairSecond(pair), expected.PairSecond(pair));
   }
-  for (const uint32_t bits : {23U, 30U, 43U}) {
+  for (const uint32_t bits : {22U, 30U, 43U}) {
     EXPECT_NEAR(*mined.MultiplierOf(bits), *expected.MultiplierOf(bits), 2) << bits;
   }
   for (uint32_t plane = 0; plane < 2; ++plane) {
