@@ -16,7 +16,7 @@ namespace cairn::cli {
 namespace {
 
 constexpr size_t kFingerprintDigitsMin = 4;
-constexpr size_t kFingerprintDigitsShown = 12;
+constexpr size_t kDigitsShown = 12;
 
 std::string NameOf(const v1::SpaceInfo& space) {
   return absl::StrCat(space.spec().tenant(), "/", space.spec().model());
@@ -25,8 +25,7 @@ std::string NameOf(const v1::SpaceInfo& space) {
 std::string Known(const v1::ListSpacesReply& spaces) {
   std::string text = spaces.spaces().empty() ? "the daemon has none yet" : "there are:";
   for (const v1::SpaceInfo& space : spaces.spaces()) {
-    absl::StrAppend(&text, "\n  ", HexOf(space.fingerprint()).substr(0, kFingerprintDigitsShown),
-                    "  ", NameOf(space));
+    absl::StrAppend(&text, "\n  ", ShortHexOf(space.fingerprint()), "  ", NameOf(space));
   }
   return text;
 }
@@ -167,6 +166,8 @@ absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient&
 std::string HexOf(std::string_view bytes) {
   return proto::Hex(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
+
+std::string ShortHexOf(std::string_view bytes) { return HexOf(bytes).substr(0, kDigitsShown); }
 
 std::string_view TierName(v1::Tier tier) {
   switch (tier) {

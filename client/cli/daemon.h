@@ -57,6 +57,8 @@ absl::StatusOr<std::vector<BlockKey>> ParseKeys(std::span<const std::string> tex
 absl::StatusOr<v1::BlockInfo> FindBlock(const Arguments& arguments, AdminClient& admin,
                                         uint64_t space_id, const BlockKey& key);
 std::string HexOf(std::string_view bytes);
+// Its first 12 digits, as tables show it.
+std::string ShortHexOf(std::string_view bytes);
 std::string_view TierName(v1::Tier tier);                 // "gpu", "host", "ssd", "-"
 std::string_view DeviceStateName(v1::DeviceState state);  // "ok", "read-only", "unknown"
 // A line for each device that is not as it should be.

@@ -199,8 +199,7 @@ absl::Status InspectKey(const Arguments& arguments, const BlockKey& key) {
         {absl::StrCat(slice.group()),
          absl::StrCat(slice.layer_first(), ":", slice.layer_first() + slice.layer_count()),
          absl::StrCat(slice.head_first(), ":", slice.head_first() + slice.head_count()),
-         image.recipe(),
-         image.side_object().empty() ? "-" : HexOf(image.side_object()).substr(0, 12),
+         image.recipe(), image.side_object().empty() ? "-" : ShortHexOf(image.side_object()),
          std::string(TierName(image.tier())), FormatBytes(image.image_bytes()),
          Ratio(image.source_bytes(), image.image_bytes()), absl::StrCat(image.pin_count())});
   }

@@ -36,7 +36,7 @@ std::vector<std::string> Row(const v1::BlockInfo& block) {
     tier = tier.empty() || tier == name ? name : "mixed";
   }
   return {HexOf(block.key()),
-          block.parent().empty() ? "-" : HexOf(block.parent()).substr(0, 12),
+          block.parent().empty() ? "-" : ShortHexOf(block.parent()),
           absl::StrCat(block.first_position()),
           block.complete() ? "yes" : "no",
           absl::StrCat(block.images_size()),

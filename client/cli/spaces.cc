@@ -70,7 +70,7 @@ absl::Status Run(const Arguments& arguments) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const v1::SpaceInfo& space : reply.spaces()) {
-    rows.push_back({absl::StrCat(space.space_id()), HexOf(space.fingerprint()).substr(0, 12),
+    rows.push_back({absl::StrCat(space.space_id()), ShortHexOf(space.fingerprint()),
                     space.spec().tenant(), space.spec().model(),
                     std::string(DTypeName(space.spec().dtype())),
                     absl::StrCat(space.spec().tokens_per_block()), Geometry(space.spec()),

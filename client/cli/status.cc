@@ -82,16 +82,14 @@ std::string Kept(const v1::StatsReply& stats) {
   const uint64_t source = stats.source_bytes();
   const uint64_t copies = stats.copies_source_bytes();
   if (source == 0 || copies == 0) return absl::StrCat(FormatBytes(source), " of KV");
-  const double ratio = static_cast<double>(copies) / static_cast<double>(stats.image_bytes());
-  const auto kept = static_cast<uint64_t>(static_cast<double>(source) / ratio);
-  std::string text = absl::StrFormat("%s of KV, kept in %s (", FormatBytes(source),
-                                     FormatBytes(copies == source ? stats.image_bytes() : kept));
-  absl::StrAppend(&text, ratio < 1 ? absl::StrFormat("%.2fx larger)", 1 / ratio)
-                                   : absl::StrFormat("%.2fx smaller)", ratio));
-  if (copies != source) {
-    absl::StrAppend(&text, "; all copies take ", FormatBytes(stats.image_bytes()));
-  }
-  return text;
+  const uint64_t images = stats.image_bytes();
+  const auto kept = static_cast<uint64_t>(
+      static_cast<double>(images) * (static_cast<double>(source) / static_cast<double>(copies)));
+  const std::string change =
+      copies < images ? Ratio(images, copies) + " larger" : Ratio(copies, images) + " smaller";
+  return absl::StrCat(
+      FormatBytes(source), " of KV, kept in ", FormatBytes(kept), " (", change, ")",
+      copies == source ? "" : absl::StrCat("; all copies take ", FormatBytes(images)));
 }
 
 void PrintHeld(const v1::StatsReply& stats) {
