@@ -21,7 +21,7 @@ import calibration
 import numpy as np
 import product
 from cairn._calibrate import BANK, make_banks
-from cairn.profile import GroupSamples, Rotation, build
+from cairn.profile import GroupSamples, build
 from lm.model import from_bits
 from protocol import Case, Engine
 
@@ -95,11 +95,10 @@ class Profiles:
     ) -> list[GroupSamples]:
         """losses: [layers] of K and of V."""
         geometry, groups = self._engine.model.geometry, []
-        for kind, layers in geometry.layers_by_kind().items():
-            frequencies = kind.rope_base ** (-np.arange(0, geometry.dim, 2) / geometry.dim)
+        for layers in geometry.layers_by_kind().values():
             samples = GroupSamples(
                 [(from_bits(k[layers]), from_bits(v[layers])) for k, v in texts],
-                Rotation.of(geometry.rope_pairs, frequencies),
+                calibration.rotation_of(geometry, layers[0]),
                 q_squares[layers],
             )
             if losses is not None:
