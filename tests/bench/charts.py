@@ -30,7 +30,8 @@ def draw(medians: dict[str, float], path: pathlib.Path) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"font.size": 10, "svg.hashsalt": "cairn", "text.color": TEXT})
+    style = {"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 10, "text.color": TEXT}
+    plt.rcParams.update(style)
     names = list(reversed(LABELS))
     values = [medians[name] for name in names]
     figure, panel = plt.subplots(figsize=(8.4, 2.2))
@@ -48,8 +49,6 @@ def draw(medians: dict[str, float], path: pathlib.Path) -> None:
     )
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
-    text = path.read_text(encoding="utf-8")
-    path.write_text("".join(line.rstrip() + "\n" for line in text.splitlines()), encoding="utf-8")
 
 
 def main() -> None:
