@@ -242,10 +242,24 @@ TEST(SocketFile, WantsTheDefaultFolderForItselfAlone) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// A client that does not wait, as gRPC's, is refused where the backlog is full.
+TEST(SocketFile, HoldsACrowdThatNobodyHasAcceptedYet) {
+  const TempDir folder;
+  const auto file = SocketFile::Listen(folder.File("socket"));
+  ASSERT_TRUE(file.ok());
+  std::vector<Fd> crowd;
+  for (int i = 0; i < 512; ++i) {
+    auto next = ConnectSocketFile(folder.File("socket"), absl::InfinitePast());
+    ASSERT_TRUE(next.ok()) << i << ": " << next.status();
+    crowd.push_back(*std::move(next));
+  }
+}
+
 TEST(ConnectSocketFile, WaitsForAFullBacklogNoLongerThanItsDeadline) {
   const TempDir folder;
   const auto file = SocketFile::Listen(folder.File("socket"));
   ASSERT_TRUE(file.ok());
+  ASSERT_EQ(listen(file->get(), 16), 0);
   std::vector<Fd> waiting;
   absl::Status status;
   while (status.ok() && waiting.size() < 1000) {
