@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engines share blocks, in a real vLLM with SmolLM2: `make test-engines`. The first engine saves
 a prompt's KV. Engines that compute K and V otherwise do not hit it: another rotation, epsilon, dtype,
-or weights. Engines that differ in anything else do. Also what an engine says and does after
+adapter, or weights. Engines that differ in anything else do. Also what an engine says and does after
 sleep, beside another connector, and where a setting is refused. Two engines run at a time."""
 
 import argparse
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,8 +25,10 @@ from smollm2 import make  # noqa: E402
 from stores import Example  # noqa: E402
 
 PATIENCE = {"lookup_timeout": 60.0, "load_timeout": 60.0, "save_timeout": 60.0}  # late is no miss here
-ROWS = ("rotated", "same", "beside", "other", "refused")  # behind the first engine
+ROWS = ("rotated", "same", "adapters", "beside", "other", "refused")  # behind the first engine
 ANSWER_TOKENS = 12
+RANK = 8  # of adapters
+SETTLED_SECONDS = 2.5  # a changed adapter has no name for two seconds
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 100000.0}}
 # Of a model that only a configuration describes. One head, so that two ranks may split its tokens.
 TINY = {
@@ -71,8 +74,9 @@ class Rows:
     def __init__(self, check, daemon, library, model, folder):
         self.check, self.daemon, self.model = check, daemon, model
         self._library, self._folder = library, folder
-        self.copy, self.tiny = folder / "elsewhere/smollm2", folder / "tiny"
+        self.copy, self.adapter, self.tiny = (folder / name for name in ("elsewhere/smollm2", "tuned", "tiny"))
         shutil.copytree(model, self.copy)
+        write_adapter(self.adapter, model, 1)
         self.tiny.mkdir()
         (self.tiny / "config.json").write_text(json.dumps(TINY))
         self.tokens, self.text = [], ""
@@ -139,6 +143,40 @@ class Rows:
             self.check("unless the folder's files changed", (same, cached) == (self.text, 0), cached)
             self.check("which the log says", "have changed since this engine started" in engine.said())
         self._hits_nothing("weights", "weights with four other bytes", model=self.copy)
+
+    def adapters(self):
+        """Of prompts of one block, as vLLM's CPU build is slow with adapters."""
+        lora = {"lora_name": "tuned", "lora_int_id": 1, "lora_path": str(self.adapter)}
+        tokens, block = self.tokens[: STORE_TOKENS + 8], STORE_TOKENS
+        with self.engine("adapters", options={"enable_lora": True, "max_lora_rank": RANK}) as engine:
+
+            def ask(**more):
+                return engine.ask(tokens, 4, **more)
+
+            plain, cached = ask()
+            self.check("an engine with --enable-lora hits the model's blocks", cached == block, cached)
+            before, cached = ask(lora=lora)
+            self.check("an adapter does not", cached == 0 and before != plain, cached)
+            same, cached = ask(lora=lora)
+            self.check("it hits its own", (same, cached) == (before, block), cached)
+            write_adapter(self.adapter, self.model, 2)
+            time.sleep(SETTLED_SECONDS)
+            same, cached = ask(lora=lora)
+            self.check("replaced in place and not loaded, it hits nothing", (same, cached) == (before, 0), cached)
+            self.check("and the log says why", "the engine has other weights of it than" in engine.said())
+            # The request that loads finds the old bytes in memory, so it has no name: the one behind it saves.
+            after, cached = ask(lora=lora | {"load_inplace": True})
+            self.check("loaded, it does not hit the old one's blocks", cached == 0 and after != before, cached)
+            same, cached = ask(lora=lora)
+            self.check("nor does the next", (same, cached) == (after, 0), cached)
+            same, cached = ask(lora=lora)
+            self.check("which saves what it computes", (same, cached) == (after, block), cached)
+            write_adapter(self.adapter, self.model, 1)
+            time.sleep(SETTLED_SECONDS)
+            same, cached = ask(lora=lora | {"load_inplace": True})
+            self.check("with its old bytes it computes once", (same, cached) == (before, 0), cached)
+            same, cached = ask(lora=lora)
+            self.check("and hits the old blocks", (same, cached) == (before, block), cached)
 
     def rotated(self):
         with self.engine("alone", is_alone=True, options={"hf_overrides": LINEAR}) as engine:
@@ -226,6 +264,27 @@ def refused(model, config, cases):
     answers.write(json.dumps(said))
     answers.flush()
     os._exit(0)  # an engine that started would go on
+
+
+def write_adapter(folder, model, seed):
+    """A LoRA adapter of all that makes Q, K and V, with made-up weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(exist_ok=True)
+    of = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    torch.manual_seed(seed)
+    heads = {"q": of["num_attention_heads"], "k": of["num_key_value_heads"], "v": of["num_key_value_heads"]}
+    tensors = {}
+    for layer in range(of["num_hidden_layers"]):
+        for kind, count in heads.items():
+            name = f"base_model.model.model.layers.{layer}.self_attn.{kind}_proj.lora_{{}}.weight"
+            tensors[name.format("A")] = 0.2 * torch.randn(RANK, of["hidden_size"])
+            tensors[name.format("B")] = 0.2 * torch.randn(count * of["head_dim"], RANK)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    about = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK}
+    about["target_modules"] = [f"{kind}_proj" for kind in heads]
+    (folder / "adapter_config.json").write_text(json.dumps(about))
 
 
 def change_in_the_middle(path):
