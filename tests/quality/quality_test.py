@@ -26,6 +26,7 @@ except ImportError as missing:
     sys.exit(77)
 
 import claims
+import gate_test
 import goals
 import metrics
 import models
@@ -152,6 +153,21 @@ class RowsTest(unittest.TestCase):
         rows = [row_of("cairn:2.3", "plain", bits=2.40, kl=0.0080)]
         (line,) = [x for x in goals.lab_table(rows).splitlines() if "`cairn:2.3` | plain" in x]
         self.assertIn("| **2.40 (2.28)** · 0.008 (0.0078) | to come |", line)
+
+
+class GateTest(unittest.TestCase):
+    def test_what_changes_a_recipe_is_said(self):
+        listed = {("kivi:4", "novel"): (4.392, 0.0114), ("gone", "novel"): (1.0, 0.0)}
+        self.assertEqual(gate_test.differing(listed, listed), [])
+        for changed in ((4.45, 0.0114), (4.392, 0.016), (4.392, 0.0)):
+            found = listed | {("kivi:4", "novel"): changed}
+            self.assertEqual(len(gate_test.differing(found, listed)), 1, changed)
+        found = {("kivi:4", "novel"): (4.392, 0.0114), ("new", "novel"): (1.0, 0.0)}
+        self.assertEqual(len(gate_test.differing(found, listed)), 2)
+
+    def test_every_recipe_is_listed_once_a_text(self):
+        lines = gate_test.GATE.read_text().splitlines()[1:]
+        self.assertEqual(len(lines), len(gate_test.read()))
 
 
 class UserTableTest(unittest.TestCase):
