@@ -4,6 +4,8 @@ in the same vLLM, with the same model and prompts, on the same machine: `make be
 
     .ci/engines tests/engines/compare.py [--rounds N] [--quick] [--only NAME ...] [--json FILE]
 
+--only exact squares compares saves with and without the connector's setting `query_squares`.
+
 Saves: each connector has an engine process, and the engines take turns. In each round an engine
 computes one prompt with its connector and one without. So saving is compared within a process,
 because two processes of the same setting differ by 14 %. Then four requests at once generate, with
@@ -56,7 +58,11 @@ NAMES = {
     "lmcache": lambda arguments, folder: LmCache(folder, STORE_GIB),
     "exact": lambda arguments, folder: Cairn(arguments.bin_dir, folder, "exact", STORE_GIB),
     "cairn:2.3": lambda arguments, folder: Cairn(arguments.bin_dir, folder, "cairn:2.3", STORE_GIB),
+    "squares": lambda arguments, folder: Cairn(
+        arguments.bin_dir, folder, "exact", STORE_GIB, query_squares=True
+    ),
 }
+USUAL = [name for name in NAMES if name != "squares"]
 # Cairn's goals.
 HIT_SECONDS_MAX, FASTER_MIN, SAVE_SHARE_MAX = 0.075, 10, 0.01
 KEPT_MAX = {"exact": 0.67, "cairn:2.3": 0.16}
@@ -335,7 +341,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "build/engines/smollm2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one short round: shows that it runs")
-    parser.add_argument("--only", nargs="*", choices=list(NAMES), default=list(NAMES))
+    parser.add_argument("--only", nargs="*", choices=list(NAMES), default=USUAL)
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.made_tokens = MADE_TOKENS

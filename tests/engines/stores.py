@@ -109,13 +109,14 @@ class LmCache:
 
 
 class Cairn:
-    """A cairnd without an SSD tier."""
+    """A cairnd without an SSD tier. `settings` are the connector's."""
 
-    def __init__(self, bin_dir, folder, recipe, gib):
-        self.name, self.recipe, self.log = f"Cairn, {recipe}", recipe, folder / "cairnd.log"
+    def __init__(self, bin_dir, folder, recipe, gib, **settings):
+        self.name = ", ".join(["Cairn", recipe, *settings])
+        self.recipe, self.log = recipe, folder / "cairnd.log"
         self._daemon = Daemon(bin_dir, "local", folder, f"{gib}GiB")
         self.pids = (self._daemon.process.pid,)
-        self.config = config_of(self._daemon.control, recipe=recipe)
+        self.config = config_of(self._daemon.control, recipe=recipe, **settings)
         self._client = cairn.connect(self._daemon.control, data=self._daemon.data)
 
     def kept(self):
