@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes measured figures into docs/quality.md: its tables, its plot, and the data behind them.
+"""Writes measured figures into docs/results: the tables of quality.md and quality-tables.md, the plot,
+and the data behind them.
 
     build/venv/bin/python tests/quality/report.py [--results build/quality-cache/results.jsonl]
 """
@@ -20,8 +21,10 @@ from goals import counted, goals_table, lab_table
 from models import MODELS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE, DATA = ROOT / "docs" / "quality.md", ROOT / "docs" / "quality.jsonl"
-PAGES_WITH_CLAIMS = (ROOT / "README.md", PAGE, *sorted((ROOT / "docs" / "recipes").glob("*.md")))
+RESULTS = ROOT / "docs" / "results"
+PAGES = (RESULTS / "quality.md", RESULTS / "quality-tables.md")
+PLOT, DATA = RESULTS / "quality.svg", RESULTS / "quality.jsonl"
+PAGES_WITH_CLAIMS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 # Of the table of what a user gets: recipes, and what they code with in the study and as a user's.
 MAIN = ("exact", "fp8", "kivi:4", "cairn:4.3", "kivi:2+", "cairn-hot:2.4", "cairn:2.3")
 TEXTS, SIDES = ("A", "B", "alice"), ("plain", "evaluate", "daemon")
@@ -270,8 +273,13 @@ def main() -> None:
     rows.sort(key=lambda row: [row[x] or "" for x in IDENTITY[:-1]] + [row["through"] == "codec"])
     DATA.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tables = make_tables(rows) | {"goals": goals_table(rows), "lab": lab_table(rows)}
-    PAGE.write_text(replace_tables(PAGE.read_text(), tables))
-    draw(studied(rows), PAGE.with_suffix(".svg"))
+    for page in PAGES:
+        text = page.read_text()
+        here = {name: tables.pop(name) for name in list(tables) if f"<!-- table {name} -->" in text}
+        page.write_text(replace_tables(text, here))
+    if tables:
+        raise ValueError(f"no place for tables {', '.join(tables)}")
+    draw(studied(rows), PLOT)
     for row in rows:
         is_lossless = row["recipe"] in LOSSLESS
         if is_lossless and (row.get("kl") or row.get("k_error") or row.get("v_error")):
