@@ -81,7 +81,7 @@ def check_flags(container):
 
 
 def check_memory(container, config):
-    """The limit and the huge pages hold what docs/guides/operations.md says that the daemon may take of them."""
+    """The limit and the huge pages hold what docs/guides/memory.md says that the daemon may take of them."""
     mib = lambda name: int(re.fullmatch(r"(\d+)MiB", to_mib(config[name])).group(1))
     arena = mib("host-bytes") + mib("staging-bytes")
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]

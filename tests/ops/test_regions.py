@@ -22,7 +22,7 @@ from region_client import CONNECTIONS, MIB, REGION_BYTES  # noqa: E402
 REGIONS = CONNECTIONS * REGION_BYTES
 # The kernel counts a processor's last 64 pages late.
 SLACK = 2 * MIB
-# Of docs/guides/operations.md: the host tier and staging, the index of the first, and the rest.
+# Of docs/guides/memory.md: the host tier and staging, the index of the first, and the rest.
 DAEMON = (256 + 192 + 32 + 64) * MIB
 CLIENT = pathlib.Path(__file__).with_name("region_client.py")
 
