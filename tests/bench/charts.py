@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the charts of docs/results from the tables of docs/results/benchmarks.md, so that pictures and page say
-the same: build/venv/bin/python tests/bench/charts.py"""
+"""Draws the charts of docs/results from the tables of docs/results/benchmarks.md, so that pictures
+and page say the same: build/venv/bin/python tests/bench/charts.py"""
 
 import argparse
 import pathlib
@@ -87,7 +87,9 @@ def draw_peers(rates: dict[str, tuple[float, float]], path: pathlib.Path) -> Non
     names = list(reversed(PEERS))
     for line, name in enumerate(names):
         color = CAIRN if name.startswith("cairn") else OTHER
-        for place, rate, verb, shade in ((0.2, rates[name][1], "read", color), (-0.2, rates[name][0], "write", LIGHT[color])):
+        write, read = rates[name]
+        bars = ((0.2, read, "read", color), (-0.2, write, "write", LIGHT[color]))
+        for place, rate, verb, shade in bars:
             panel.barh(line + place, rate, color=shade, height=0.38)
             panel.text(rate + 0.02, line + place, f"{verb} {rate:.2f} GB/s", va="center", size=9)
     panel.set_yticks(range(len(names)), [PEERS[name] for name in names])
