@@ -72,7 +72,7 @@ bench-peers: programs  ## Redis, LMCache's server and Mooncake beside Cairn, and
 bench-engines: programs  ## Cairn's connector beside LMCache's and vLLM's own, in a real vLLM (a quarter of an hour; first 3 GB to download, 6 GB on disk)
 	.ci/engines tests/engines/compare.py --json build/bench/engines.json
 
-quality: build  ## what recipes cost three real models, into docs/quality.md (hours; goes on where it was)
+quality: build  ## what recipes cost three real models, into docs/results (hours; goes on where it was)
 	nice $(PYTHON) tests/quality/run.py
 	$(PYTHON) tests/quality/report.py
 

@@ -21,7 +21,7 @@ std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Collects length-prefixed fields; docs/formats/key.md draws them.
+// Collects length-prefixed fields; docs/internals/formats/key.md draws them.
 class FieldWriter {
  public:
   FieldWriter& Bytes(std::span<const std::byte> field) {

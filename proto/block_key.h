@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Names of spaces and blocks. Identical in C++ and Python (client/python/cairn/keys.py); vectors in
-// tests/golden/keys. Drawn in docs/formats/key.md. Every field is length-prefixed, so no two inputs
-// share an encoding. All functions are pure and thread-safe.
+// tests/golden/keys. Drawn in docs/internals/formats/key.md. Every field is length-prefixed, so no
+// two inputs share an encoding. All functions are pure and thread-safe.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What became of a put that asked to be durable: to be found again after a loss of power. Whatever
-// it is, the block is stored and is seen by everyone. docs/formats/frame.md has the numbers.
+// it is, the block is stored and is seen by everyone. docs/internals/formats/frame.md has the
+// numbers.
 
 #include <array>
 #include <cstddef>

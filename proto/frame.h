@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Data-plane frames: what travels beside every payload, on every transport. Drawn byte by byte in
-// docs/formats/frame.md. Fixed little-endian structs, a 64-byte head and a body of at most 192
-// bytes.
+// docs/internals/formats/frame.md. Fixed little-endian structs, a 64-byte head and a body of at
+// most 192 bytes.
 //
 // Write: fill a Frame, Serialize() it. Read: ParseFrame() takes hostile bytes and returns a typed
 // Frame or an error; after it, code trusts the type. Parse order: size, magic, version, CRC, kind,
@@ -63,7 +63,7 @@ enum class FrameKind : uint8_t {
 
 // How a payload holds a slice.
 enum class Form : uint8_t {
-  kImage = 0,   // an encoded image (docs/formats/image.md)
+  kImage = 0,   // an encoded image (docs/internals/formats/image.md)
   kSource = 1,  // the tiles in source dtype, tile order, no padding
 };
 
@@ -107,7 +107,7 @@ struct Put {
   Form form = Form::kSource;
   bool is_derived = false;    // computed on a lossy prefix
   bool is_durable = false;    // the reply waits until it outlives a loss of power
-  StatisticSet statistics{};  // that follow the slice in the payload: docs/formats/frame.md
+  StatisticSet statistics{};  // behind the slice in the payload: docs/internals/formats/frame.md
 };
 struct PutReply {
   bool is_duplicate = false;  // the slice was there already; nothing moved

@@ -17,8 +17,8 @@ namespace cairn::proto {
 
 // The values are those of cairn.v1.SideObjectKind.
 enum class SideObjectKind : uint8_t {
-  kProfile = 1,  // docs/formats/profile.md
-  kBank = 2,     // docs/formats/bank.md
+  kProfile = 1,  // docs/internals/formats/profile.md
+  kBank = 2,     // docs/internals/formats/bank.md
 };
 
 // Of one, as it travels: what a control message has room for.

@@ -37,7 +37,7 @@ constexpr std::string_view kPlacements[] = {"chain", "stripe"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 
-// The order is that of --help and docs/operations.md; staging-bytes follows host-bytes.
+// The order is that of --help and docs/reference/cairnd.md; staging-bytes follows host-bytes.
 constexpr Knob kTable[] = {
     {"control", "127.0.0.1:50151",
      Text{

@@ -116,7 +116,7 @@ inline constexpr uint64_t ImagesMax(uint64_t blocks_max) {
 }
 
 // Its memory: at most so much of a block that is on a drive only, with one image, the drive's own
-// map included (docs/adr/0019-blocks-at-rest.md), and of one that is in memory
+// map included (docs/internals/adr/0019-blocks-at-rest.md), and of one that is in memory
 // too, with four images.
 inline constexpr uint64_t kIndexBytesAtRest = 128;
 inline constexpr uint64_t kIndexBytesAwake = 2_KiB;

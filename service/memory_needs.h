@@ -17,7 +17,7 @@ namespace cairn {
 uint64_t StartBytesOf(const Config& config);
 // These, the index when it is full, write buffers of the SSD tier's ledgers, and 64 MiB for
 // threads, code and connections. Side objects and control calls, which have bounds of their own
-// (docs/operations.md, "Memory"), are not in it.
+// (docs/guides/memory.md), are not in it.
 uint64_t BytesMaxOf(const Config& config);
 
 // FailedPrecondition: the start alone would be ended by the kernel. The message names the knobs,

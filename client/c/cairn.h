@@ -162,7 +162,7 @@ CAIRN_API int cairn_space_image_bytes_max(const cairn_space* space, const cairn_
 CAIRN_API void cairn_space_close(cairn_space* space);
 
 // ---------------------------------------------------------------------------------------- keys
-/* Pure functions; no daemon needed. docs/formats/key.md draws what is hashed. */
+/* Pure functions; no daemon needed. docs/internals/formats/key.md draws what is hashed. */
 
 /* One thing besides the tokens that a block's KV depends on: "lora", "salt", "media", … */
 typedef struct cairn_key_extra {
@@ -269,7 +269,7 @@ typedef struct cairn_view {
 enum {
   CAIRN_FORM_VIEWS = 0,  /* k and v, element by element */
   CAIRN_FORM_SOURCE = 1, /* data: contiguous [layer, head, plane (K, V), token, dim] */
-  CAIRN_FORM_IMAGE = 2   /* data: an encoded image (docs/formats/image.md) */
+  CAIRN_FORM_IMAGE = 2   /* data: an encoded image (docs/internals/formats/image.md) */
 };
 
 typedef struct cairn_memory {

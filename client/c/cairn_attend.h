@@ -2,8 +2,8 @@
 #ifndef CAIRN_ATTEND_H
 #define CAIRN_ATTEND_H
 // The part of the C ABI that attends to blocks on a CUDA device without decoding them: they lie
-// there as the store has them. docs/kernels.md says for which recipes. Part of cairn.h, whose rules
-// hold here too; include that.
+// there as the store has them. docs/internals/kernels.md says for which recipes. Part of cairn.h,
+// whose rules hold here too; include that.
 //
 // UNIMPLEMENTED: the library has no device kernels, or a block has to be decoded first, and why.
 // UNAVAILABLE: there is no such device, or it failed, and then for good.

@@ -37,9 +37,9 @@ CAIRN_API int cairn_image_verify(const void* image, size_t image_bytes, uint64_t
 /* Verifies and decodes into `target` (VIEWS or SOURCE, of the image's own slice). Images of
  * cairn:bits and patternkv:b are for cairn_image_decode_with. */
 CAIRN_API int cairn_image_decode(const void* image, size_t image_bytes, const cairn_memory* target);
-/* The same for an image of cairn:bits, with the profile that it names (docs/formats/profile.md),
- * and for one of patternkv:b, with the bank (docs/formats/bank.md). CAIRN_INVALID_ARGUMENT for any
- * other. */
+/* The same for an image of cairn:bits, with the profile that it names
+ * (docs/internals/formats/profile.md), and for one of patternkv:b, with the bank
+ * (docs/internals/formats/bank.md). CAIRN_INVALID_ARGUMENT for any other. */
 CAIRN_API int cairn_image_decode_with(const void* image, size_t image_bytes, const void* profile,
                                       size_t profile_bytes, const cairn_memory* target);
 

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { CAIRN_SIDE_OBJECT_PROFILE = 1, CAIRN_SIDE_OBJECT_BANK = 2 }; /* docs/formats */
+enum { CAIRN_SIDE_OBJECT_PROFILE = 1, CAIRN_SIDE_OBJECT_BANK = 2 }; /* docs/internals/formats */
 
 /* Makes `data` what later puts into the group are coded with. `id`, its SHA-256, may be NULL. */
 CAIRN_API int cairn_side_object_put(cairn_space* space, uint32_t group, int32_t kind,

@@ -67,7 +67,7 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
           {absl::StrCat("device ", device.path()), is_ok ? Verdict::kOk : Verdict::kFail,
            absl::StrCat(ToAbsl(DeviceStateName(device.state())), ", ", device.engine(),
                         device.reason().empty() ? "" : ": ", device.reason()),
-           is_ok ? "" : "docs/operations.md says what each state means"});
+           is_ok ? "" : "docs/guides/ssd.md says what each state means"});
     }
   }
 }

@@ -101,8 +101,8 @@ constexpr char kHelp[] =
     "  --calibration DUMP     of another text, to make profiles of\n"
     "  --profile-out FOLDER   for the profile of the recommended recipe\n"
     "  --install HOST:PORT    gives that profile to a cairnd\n"
-    "\nThe module says more of them, and docs/quality.md says how to begin. It is not ready to "
-    "run: ";
+    "\nThe module says more of them, and docs/guides/evaluate.md says how to begin. It is not "
+    "ready to run: ";
 
 bool AsksForHelp(std::span<const std::string> words) {
   return std::ranges::any_of(

@@ -273,7 +273,7 @@ const Command kReplay{
         "What a block holds follows from its key. Of raw and exact each byte is compared; of "
         "other\n"
         "recipes checksums are verified and the error is, against that of another block.\n"
-        "docs/tutorials/sizing.md says what to make of it. --timeout is of connecting here. An\n"
+        "docs/guides/sizing.md says what to make of it. --timeout is of connecting here. An\n"
         "interrupt ends the play; what was played is reported.\n",
     .flags = kFlags,
     .operands_min = 1,

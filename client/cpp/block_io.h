@@ -45,7 +45,7 @@ struct SourceBytes {
 struct SourceTarget {
   std::span<std::byte> bytes;
 };
-// An encoded image (docs/formats/image.md). A target has at least the image's bytes: see
+// An encoded image (docs/internals/formats/image.md). A target has at least the image's bytes: see
 // Space::ImageBytesMax().
 struct ImageBytes {
   std::span<const std::byte> bytes;

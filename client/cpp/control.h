@@ -2,9 +2,10 @@
 #pragma once
 // The control plane of a client: one gRPC channel, and one session kept open on it.
 //
-// A thread of its own ("session", docs/concurrency.md) reads the session's stream. When the stream
-// ends the client is without a session; the thread opens a new one, with backoff, under a new epoch
-// and ticket. What was bound to the old one (space ids, data connections, leases) is void.
+// A thread of its own ("session", docs/internals/concurrency.md) reads the session's stream. When
+// the stream ends the client is without a session; the thread opens a new one, with backoff, under
+// a new epoch and ticket. What was bound to the old one (space ids, data connections, leases) is
+// void.
 //
 // Thread-safety: Thread-safe.
 

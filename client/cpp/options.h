@@ -56,7 +56,7 @@ struct BreakerOptions {
 struct ConnectOptions {
   std::string control{};  // "unix:PATH" or "HOST:PORT" of cairnd's control plane; required
   // "unix:PATH" or "HOST:PORT" (UCX). Empty: the first socket on this host that the daemon names.
-  // UCX is opened only where this names it (docs/adr/0004-ucx-trust-boundary.md).
+  // UCX is opened only where this names it (docs/internals/adr/0004-ucx-trust-boundary.md).
   std::string data{};
   std::string tenant = "default";
   std::string name = "cairn-cpp";  // for people: shows in logs and status

@@ -124,7 +124,8 @@ class Space {
   // What comes and goes of its blocks, from a position on.
   std::unique_ptr<EventWatch> Watch(const EventPosition& position = {});
 
-  // Side objects: what images of some recipes are coded with, docs/formats/profile.md and bank.md.
+  // Side objects: what images of some recipes are coded with, docs/internals/formats/profile.md and
+  // bank.md.
   //
   // Installs one as the current of its kind for a group: what the daemon codes later puts with.
   // Blocks that are there keep theirs. The same bytes have the same id and may be installed again.

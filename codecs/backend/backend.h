@@ -3,7 +3,8 @@
 // The steps that a CPU backend may do faster than the plain loops of codecs/backend/reference/, one
 // function pointer a step, each over one whole tile. A null step means: use the reference. Every
 // step gives the same bytes on every backend; what the bytes are is stated below in terms of
-// codecs/numbers/math.h and, for users of the format, in docs/formats/image.md and docs/recipes/.
+// codecs/numbers/math.h and, for users of the format, in docs/internals/formats/image.md and
+// docs/recipes/.
 //
 // A tile is [tokens, dim] in C order, little-endian, at any alignment. Steps read exactly the bytes
 // stated and write exactly the bytes stated: nothing past the end of a buffer is touched, not even

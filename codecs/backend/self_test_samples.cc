@@ -38,8 +38,8 @@ void StoreElement(DType dtype, float value, uint8_t* target) {
   std::memcpy(target, &bits, BytesOf(dtype));
 }
 
-// A profile of one head of kDim channels of K and V, with RoPE, as docs/formats/profile.md draws
-// it.
+// A profile of one head of kDim channels of K and V, with RoPE, as
+// docs/internals/formats/profile.md draws it.
 class ProfileWriter {
  public:
   explicit ProfileWriter(Numbers* numbers) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A recipe as bytes: what the header of an image says of it, bytes 128 to 160 of
-// docs/formats/image.md. Records on disk keep the same bytes.
+// docs/internals/formats/image.md. Records on disk keep the same bytes.
 //
 // Thread-safety: pure functions.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An image: the encoded bytes of one slice of one group of a block. Header, directory, tiles, as
-// docs/formats/image.md draws them.
+// docs/internals/formats/image.md draws them.
 //
 // - ParseImage() checks all that lies before the tiles. After it nothing that is reached through
 //   the ImageView is out of bounds.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a profile without a basis says, before it is bytes; docs/formats/profile.md draws those.
+// What a profile without a basis says, before it is bytes; docs/internals/formats/profile.md draws
+// those.
 //
 // Thread-safety: a value; WriteProfile() is Thread-safe. Allocates.
 
@@ -37,7 +38,7 @@ struct ProfileContent {
   std::vector<ProfileRate> rates;
 };
 
-// REQUIRES: every field keeps the limits of docs/formats/profile.md, and rates ascend.
+// REQUIRES: every field keeps the limits of docs/internals/formats/profile.md, and rates ascend.
 [[nodiscard]] std::vector<std::byte> WriteProfile(const ProfileContent& content);
 
 }  // namespace cairn::codecs

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The scalar arithmetic of the format: THE definition of rounding, scale, clamp and code. Backends
-// and kernels are rearrangements of it, equal bit for bit. docs/formats/image.md says the same in
-// words.
+// and kernels are rearrangements of it, equal bit for bit. docs/internals/formats/image.md says the
+// same in words.
 //
 // g++, clang and nvcc compile it. It needs: IEEE fp32 + - * / rounded to nearest even and kept
 // apart (-ffp-contract=off, -fmad=false -prec-div=true -ftz=false), and integers. Everything has

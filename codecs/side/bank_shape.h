@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How large a bank is, where its patterns lie, and all of its bytes but those: for who makes one.
-// docs/formats/bank.md draws them.
+// docs/internals/formats/bank.md draws them.
 //
 // Thread-safety: a value; functions are Thread-safe. Nothing allocates or throws.
 
@@ -21,7 +21,7 @@ struct BankShape {
   uint32_t v_dim = 0;  // 0: a latent
 };
 
-// kInvalidShape: a number past what docs/formats/bank.md allows, or the bank would be.
+// kInvalidShape: a number past what docs/internals/formats/bank.md allows, or the bank would be.
 Error Validate(const BankShape& shape);
 
 // REQUIRES of all below: Validate(shape) is kOk.

@@ -36,8 +36,8 @@ enum class [[nodiscard]] Error : uint8_t{
     kBadPadding,    // a byte that must be zero is not
     kBadChecksum,   // CRC32C of header and directory, or of a tile
     kBadTile,       // a tile's rows or parameters are not ones an encoder writes
-    kBadBank,       // a bank's part is not one that docs/formats/bank.md allows
-    kBadProfile,    // a profile's part is not one that docs/formats/profile.md allows
+    kBadBank,       // a bank's part is not one that docs/internals/formats/bank.md allows
+    kBadProfile,    // a profile's part is not one that docs/internals/formats/profile.md allows
 };
 
 // The enumerator without its k, in words: "bad checksum". Static storage.

@@ -2,7 +2,7 @@
 #pragma once
 // Strips of `exact` as most are: mode lanes32, bf16 or fp16, dim a multiple of 32, rows at
 // multiples of 16. A warp a strip, a lane a token of each 32. The step that decodes 32 elements is
-// 13 instructions: docs/kernels.md has them, and why each is what it is.
+// 13 instructions: docs/internals/kernels.md has them, and why each is what it is.
 
 #include <cstdint>
 

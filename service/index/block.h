@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The entries of the index. All fields are guarded by the index's lock, but for those of a pinned
-// copy, and of its image, that say so. docs/adr/0012-images-and-copies.md has the table of what
-// happens to them.
+// copy, and of its image, that say so. docs/internals/adr/0012-images-and-copies.md has the table
+// of what happens to them.
 //
 // Most blocks lie in the lasting tier only, and nobody uses them: such a block is at rest. Then it
 // is a Block and what RestingImage says of each image, 112 bytes for one image. It is awake while
@@ -176,6 +176,6 @@ struct Block {
   BlockInTier in(size_t tier) const { return is_awake() ? awake->in[tier] : BlockInTier(); }
 };
 static_assert(sizeof(RestingImage) == 16 && sizeof(Block) == 112,
-              "of a block at rest: docs/adr says what that bounds");
+              "of a block at rest: docs/internals/adr says what that bounds");
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The blocks themselves: the map, chains, copies, recency, pins and figures. What BlockIndex guards
-// with its lock. docs/adr has the table of what happens to a copy.
+// with its lock. docs/internals/adr has the table of what happens to a copy.
 //
 // Chains are kept by name. A parent that is not there is known by its name all the same (see
 // Block), so that, published later, or again, it knows its children. Links only join first

@@ -4,7 +4,7 @@
 // a group of a space, over all blocks that came with them. A profile is mined with it.
 //
 // A square is of a query as it meets K, that is after RoPE; where several query heads read one head
-// of K, the mean over them. docs/formats/frame.md says how a put carries them.
+// of K, the mean over them. docs/internals/formats/frame.md says how a put carries them.
 //
 // Thread-safety: Thread-safe.
 // Locks:         none is taken under it.

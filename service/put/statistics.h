@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What comes with a put besides the KV (docs/formats/frame.md).
+// What comes with a put besides the KV (docs/internals/formats/frame.md).
 
 #include <array>
 #include <cstddef>

@@ -390,7 +390,7 @@ def test_vllm_resets_connectors_when_it_sleeps():
     from vllm.v1.engine.core import EngineCore
 
     resets = inspect.signature(EngineCore._reset_caches).parameters["reset_connector"]
-    assert resets.default is True  # or else docs/engines/vllm.md is wrong
+    assert resets.default is True  # or else docs/guides/vllm.md is wrong
 
 
 # ------------------------------------------------------------------------------------- offloading

@@ -50,7 +50,7 @@ FIRST_TOKEN = 1000  # a prompt with another first token shares no block with the
 SETTLE_SECONDS = 1.0  # after each answer: saves may go on beside the engine
 STORE_GIB = 1
 # The prompts are cut from these pages of docs/. The profile of cairn:2.3 is mined from others.
-PAGES = ("formats/image", "formats/ssd", "formats/frame", "install/cluster", "tutorials/cpp")
+PAGES = ("internals/formats/image", "internals/formats/ssd", "internals/formats/frame", "install/cluster", "guides/cpp")
 BYTES = ("kept_bytes", "kept_allocated", "generated_bytes", "generated_allocated")
 NAMES = {
     "alone": lambda arguments, folder: Alone(),

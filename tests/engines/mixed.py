@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("tests/engines", "client/examp
 REQUESTS, BATCHED = 200, 48
 # As many tokens a block in vLLM as in the store: so hits of both end at the same places.
 BLOCK_TOKENS = 128
-TEXTS = ("README.md", "docs/architecture.md", "docs/operations.md", "docs/durability.md", "docs/metrics.md")
+TEXTS = ("README.md", "docs/internals/architecture.md", "docs/guides/operations.md", "docs/internals/durability.md", "docs/reference/metrics.md")
 SEED = 17
 
 

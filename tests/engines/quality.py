@@ -27,7 +27,7 @@ KL_OF_ROUNDING_MAX = 1e-3
 KL_OF_LOSS_MAX = 0.05
 MINE_SECONDS_MAX = 300
 # What the daemon mines its profile of.
-TEXTS = ("docs/architecture.md", "docs/operations.md", "docs/durability.md", "docs/metrics.md", "docs/concurrency.md")
+TEXTS = ("docs/internals/architecture.md", "docs/guides/operations.md", "docs/internals/durability.md", "docs/reference/metrics.md", "docs/internals/concurrency.md")
 TEXT_TOKENS = 2048
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the recipes `arkv` and `arkv:paper`, from docs/recipes/arkv.md, kivi.md and fp8.md and docs/formats/image.md alone."""
+"""Tiles of the recipes `arkv` and `arkv:paper`, from docs/recipes/arkv.md, kivi.md and fp8.md and docs/internals/formats/image.md alone."""
 import numpy as np
 
 import fp8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the recipe `cairn-hot`, from docs/recipes/cairn-hot.md, docs/recipes/cairn.md and docs/formats/profile.md alone."""
+"""Tiles of the recipe `cairn-hot`, from docs/recipes/cairn-hot.md, docs/recipes/cairn.md and docs/internals/formats/profile.md alone."""
 import numpy as np
 
 import cairn_recipe

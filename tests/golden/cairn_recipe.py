@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strips of the recipe `cairn`, from docs/recipes/cairn.md and docs/formats/profile.md alone."""
+"""Strips of the recipe `cairn`, from docs/recipes/cairn.md and docs/internals/formats/profile.md alone."""
 import struct
 from decimal import Decimal, getcontext
 

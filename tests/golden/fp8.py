@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of the recipe `fp8`, from docs/recipes/fp8.md and docs/formats/image.md alone."""
+"""Tiles of the recipe `fp8`, from docs/recipes/fp8.md and docs/internals/formats/image.md alone."""
 import numpy as np
 
 from generate import F32, bits_type, fp16_outward, from_float, padded, to_float

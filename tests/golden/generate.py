@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden vectors of image format 1, by a second implementation.
 
-Written with numpy from docs/formats/image.md and docs/recipes/ alone, never from the C++. Slow and plain.
+Written with numpy from docs/internals/formats/image.md and docs/recipes/ alone, never from the C++. Slow and plain.
 
   generate.py            writes tests/golden/image/
   generate.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy

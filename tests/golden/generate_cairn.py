@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Golden vectors of the recipes `cairn` and `cairn-hot`, by a second implementation: from docs/recipes/cairn.md and cairn-hot.md,
-docs/formats/profile.md and docs/formats/image.md alone, never from the C++.
+docs/internals/formats/profile.md and docs/internals/formats/image.md alone, never from the C++.
 
   generate_cairn.py            writes tests/golden/cairn/
   generate_cairn.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden vectors of the recipes ott and patternkv, by a second implementation: from docs/recipes/ and docs/formats/ alone, never from the C++.
+"""Golden vectors of the recipes ott and patternkv, by a second implementation: from docs/recipes/ and docs/internals/formats/ alone, never from the C++.
 
   generate_papers.py            writes tests/golden/papers/
   generate_papers.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Golden vectors of further recipes, by a second implementation: from docs/formats/image.md and docs/recipes/ alone, never from the C++.
+"""Golden vectors of further recipes, by a second implementation: from docs/internals/formats/image.md and docs/recipes/ alone, never from the C++.
 
   generate_recipes.py            writes tests/golden/recipes/
   generate_recipes.py --check    compares what it would write with what is there; exits 1 on any difference, 77 without numpy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the recipe `logquant`, from docs/recipes/logquant.md, docs/recipes/kivi.md and docs/formats/image.md alone."""
+"""Rows of the recipe `logquant`, from docs/recipes/logquant.md, docs/recipes/kivi.md and docs/internals/formats/image.md alone."""
 import numpy as np
 
 import generate

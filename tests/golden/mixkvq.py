@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of K of the recipe `mixkvq`, from docs/recipes/mixkvq.md, docs/recipes/kivi.md and docs/formats/image.md alone."""
+"""Tiles of K of the recipe `mixkvq`, from docs/recipes/mixkvq.md, docs/recipes/kivi.md and docs/internals/formats/image.md alone."""
 import numpy as np
 
 from generate import F32, bits_type, code_group, from_float, pack, padded, to_float, unpack

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Banks, and the tiles of the recipe patternkv: from docs/recipes/patternkv.md and docs/formats/bank.md alone."""
+"""Banks, and the tiles of the recipe patternkv: from docs/recipes/patternkv.md and docs/internals/formats/bank.md alone."""
 import struct
 
 import numpy as np

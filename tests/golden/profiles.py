@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of the golden vectors, from docs/formats/profile.md alone: of each shape that the sources have, for a group of three
+"""Profiles of the golden vectors, from docs/internals/formats/profile.md alone: of each shape that the sources have, for a group of three
 layers and three heads, in all variants of RoPE, one with a basis.
 
 Built with integers and exact operations only, so that every numpy gives the same bytes.

@@ -15,7 +15,7 @@ from conftest import CHART, IMAGE, ROOT, VALUES, run
 
 BIN = pathlib.Path(os.environ.get("CAIRN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 MIB = 1 << 20
-VLLM_PAGE = ROOT / "docs" / "engines" / "vllm.md"
+VLLM_PAGE = ROOT / "docs" / "guides" / "vllm.md"
 
 by_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 
@@ -81,7 +81,7 @@ def check_flags(container):
 
 
 def check_memory(container, config):
-    """The limit and the huge pages hold what docs/operations.md says that the daemon may take of them."""
+    """The limit and the huge pages hold what docs/guides/memory.md says that the daemon may take of them."""
     mib = lambda name: int(re.fullmatch(r"(\d+)MiB", to_mib(config[name])).group(1))
     arena = mib("host-bytes") + mib("staging-bytes")
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]

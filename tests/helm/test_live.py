@@ -161,7 +161,7 @@ def test_every_panel_has_values(scraped):
     for board, panel, expression in dashboard_expressions():
         values = [value for _, value in prometheus.query(concrete(expression))]
         if board == "gpu":
-            assert not values, "this daemon has no GPU"  # its names are those of docs/metrics.md: test_rules.py
+            assert not values, "this daemon has no GPU"  # its names are those of docs/reference/metrics.md: test_rules.py
             continue
         if not any(math.isfinite(value) for value in values):
             empty.append(f"{board}: {panel}: {values}: {expression}")

@@ -18,9 +18,9 @@ LABELS_OF_SCRAPES = {"job", "instance", "le"}
 
 
 def documented():
-    """Labels by metric of docs/metrics.md, a histogram under the names of its series."""
+    """Labels by metric of docs/reference/metrics.md, a histogram under the names of its series."""
     found = {}
-    for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "reference" / "metrics.md").read_text().splitlines():
         row = re.match(r"\| `(cairn_\w+)` \| (\w+) \| [^|]* \| ([^|]*) \|", line)
         if row:
             name, kind, labels = row.groups()
@@ -64,7 +64,7 @@ def test_every_expression_names_what_there_is():
 
 
 def test_every_label_value_named_is_a_documented_one():
-    text = (ROOT / "docs" / "metrics.md").read_text()
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     for expression in [text for _, _, text in dashboard_expressions()] + [rule["expr"] for rule in rules()]:
         for name, values in re.findall(r'(tier|outcome|op|state)[!=]~?="?([^"}]+)"', expression):
             for value in values.split("|"):
@@ -79,11 +79,11 @@ def test_promtool_takes_the_rules():
 def test_every_alert_has_cases_and_a_page_in_the_runbook():
     alerts = {rule["alert"]: rule for rule in rules() if "alert" in rule}
     assert set(CASES) == set(alerts)
-    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    runbook = (ROOT / "docs" / "guides" / "runbook.md").read_text()
     headings = set(re.findall(r"^## (\w+)$", runbook, re.MULTILINE))
     assert headings == set(alerts)
     for name, rule in alerts.items():
-        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/guides/runbook.md#{name.lower()}"
         assert rule["labels"]["severity"] == CASES[name].severity
 
 
@@ -110,7 +110,7 @@ def test_fires_on_what_it_is_for_and_on_nothing_else(alert, tmp_path):
         labels["instance"] = case.instance
     expected = {
         "exp_labels": labels,
-        "exp_annotations": {"summary": case.summary, "runbook": f"docs/runbook.md#{alert.lower()}"},
+        "exp_annotations": {"summary": case.summary, "runbook": f"docs/guides/runbook.md#{alert.lower()}"},
     }
     tests = [promtool_test(alert, case.fires, [expected]), promtool_test(alert, case.silent, [])]
     ran = run_promtool(tmp_path, tests)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who pays for the memory between a daemon and its clients: each in a memory cgroup of its own, as containers of a pod are.
 
-A page of a memfd is charged to whoever touches it first, for as long as anybody has the memfd (docs/adr/0008-client-regions.md).
+A page of a memfd is charged to whoever touches it first, for as long as anybody has the memfd (docs/internals/adr/0008-client-regions.md).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from region_client import CONNECTIONS, MIB, REGION_BYTES  # noqa: E402
 REGIONS = CONNECTIONS * REGION_BYTES
 # The kernel counts a processor's last 64 pages late.
 SLACK = 2 * MIB
-# Of docs/operations.md: the host tier and staging, the index of the first, and the rest.
+# Of docs/guides/memory.md: the host tier and staging, the index of the first, and the rest.
 DAEMON = (256 + 192 + 32 + 64) * MIB
 CLIENT = pathlib.Path(__file__).with_name("region_client.py")
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes measured figures into docs/quality.md: its tables, its plot, and the data behind them.
+"""Writes measured figures into docs/results: the tables of quality.md and quality-tables.md, the
+plot, and the data behind them.
 
     build/venv/bin/python tests/quality/report.py [--results build/quality-cache/results.jsonl]
 """
@@ -20,8 +21,10 @@ from goals import counted, goals_table, lab_table
 from models import MODELS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE, DATA = ROOT / "docs" / "quality.md", ROOT / "docs" / "quality.jsonl"
-PAGES_WITH_CLAIMS = (ROOT / "README.md", PAGE, *sorted((ROOT / "docs" / "recipes").glob("*.md")))
+RESULTS = ROOT / "docs" / "results"
+PAGES = (RESULTS / "quality.md", RESULTS / "quality-tables.md")
+PLOT, DATA = RESULTS / "quality.svg", RESULTS / "quality.jsonl"
+PAGES_WITH_CLAIMS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 # Of the table of what a user gets: recipes, and what they code with in the study and as a user's.
 MAIN = ("exact", "fp8", "kivi:4", "cairn:4.3", "kivi:2+", "cairn-hot:2.4", "cairn:2.3")
 TEXTS, SIDES = ("A", "B", "alice"), ("plain", "evaluate", "daemon")
@@ -176,14 +179,40 @@ def make_tables(rows: list[Row]) -> dict[str, str]:
 
 
 def family_of(row: Row) -> str:
-    """`kivi:2` and `kivi:4` are one curve, `kivi:2+` is on another; a profile makes a third."""
+    """`kivi:2` and `kivi:4` are one series, `kivi:2+` is in another; a profile makes a third."""
     name = row["recipe"].split(":")[0]
-    name += ":b+" if row["recipe"].endswith("+") else ""
-    return f"{name}/{row['profile']}" if row["profile"] else name
+    name += "+" if row["recipe"].endswith("+") else ""
+    # Of a model that was not measured with the study's profile, a user's stands for it.
+    profile = {"evaluate": "plain"}.get(row["profile"], row["profile"])
+    return f"{name}/{profile}" if profile else name
+
+
+# What has a color and names; all else is grey.
+SERIES = {
+    "kivi": ("#c05621", "kivi"),
+    "kivi+": ("#d69e2e", "kivi with +"),
+    "cairn-hot/plain": ("#319795", "cairn-hot"),
+    "cairn/plain": ("#2b6cb0", "cairn, plain profile"),
+    "cairn/basis": ("#553c9a", "cairn, profile with a basis"),
+}
+GREY = "#a0aec0"
+
+
+def drawn(rows: list[Row]) -> list[Row]:
+    """The study's rows, and of a model without them those of evaluate's profile."""
+    with_plain = {row["model"] for row in rows if row["profile"] == "plain"}
+    kept = [
+        row for row in rows if row["profile"] == "evaluate" and row["model"] not in with_plain
+    ]
+    return [
+        row
+        for row in studied(rows) + kept
+        if row["prefix_tokens"] == 2048 and row["recipe"] not in LOSSLESS
+    ]
 
 
 def draw(rows: list[Row], path: pathlib.Path) -> None:
-    """Bits against divergence: a curve per family of recipes, a dot per text."""
+    """Bits against divergence: a line for each series of SERIES, a dot for each text."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -191,69 +220,65 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
 
     # Same bytes from same figures: no date, no random ids; text stays text.
     matplotlib.rcParams.update({"svg.hashsalt": "cairn", "svg.fonttype": "none", "font.size": 9})
-    size = (4.2 * len(MODELS), 7.0)
+    size = (4.2 * len(MODELS), 7.4)
     figure, panels = plt.subplots(2, len(MODELS), figsize=size, sharex=True, sharey=True)
-    families = sorted({family_of(row) for row in rows if row["recipe"] not in LOSSLESS})
-    colors = dict(zip(families, [*plt.cm.tab10.colors, *plt.cm.Dark2.colors], strict=False))
     for line, (test, what) in enumerate([("forced", "reading on"), ("copy", "copying")]):
         for side, (model, model_name) in enumerate(MODELS.items()):
             panel = panels[line][side]
+            mine = [row for row in rows if (row["test"], row["model"]) == (test, model)]
+            if not mine:
+                panel.set_axis_off()
+                continue
+            draw_panel(panel, mine)
             panel.set_title(f"{model_name}, {what}")
-            panel.set_yscale("log")
-            panel.margins(x=0.24, y=0.12)
-            panel.grid(True, which="major", color="#dddddd", linewidth=0.6)
-            for family in families:
-                mine = [
-                    row
-                    for row in rows
-                    if (row["test"], row["model"]) == (test, model)
-                    and row["prefix_tokens"] == 2048
-                    and family_of(row) == family
-                    and row["recipe"] not in LOSSLESS
-                ]
-                draw_family(panel, mine, family, colors[family], families.index(family))
-            if line == 1:
-                panel.set_xlabel("bits per element of K and V, all-in")
+            panel.tick_params(labelbottom=True)
             if side == 0:
-                panel.set_ylabel("mean KL, nats")
-    named = {}
-    for panel in panels.flat:  # a family need not be in all of them
-        named |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    names = sorted(named)
-    lines = [named[name] for name in names]
-    figure.legend(lines, names, frameon=False, loc="lower center", ncol=6)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+                panel.set_ylabel("loss: mean KL, nats per token")
+    for panel in panels.flat:
+        panel.set_xlabel("bits per element of K and V")
+    handles = [plt.Line2D([], [], color=color, marker="o") for color, _ in SERIES.values()]
+    handles.append(plt.Line2D([], [], color=GREY, marker="o", linestyle=""))
+    names = [*(name for _, name in SERIES.values()), "all other recipes"]
+    figure.legend(handles, names, frameon=False, loc="lower center", ncol=6)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, metadata={"Date": None})
 
 
-def draw_family(panel, rows: list[Row], family: str, color, index: int) -> None:
-    recipes: dict[str, list[Row]] = {}
+def draw_panel(panel, rows: list[Row]) -> None:
+    panel.set_yscale("log")
+    panel.set_xlim(1.0, 9.7)
+    panel.grid(True, which="major", color="#e2e8f0", linewidth=0.6)
+    panel.spines[["top", "right"]].set_visible(False)
+    points: dict[str, list[tuple[float, float, str]]] = {}
+    recipes: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        recipes.setdefault(row["recipe"], []).append(row)
-    points = []
-    for recipe, same in recipes.items():
+        recipes.setdefault((family_of(row), row["recipe"]), []).append(row)
+    for (family, recipe), same in recipes.items():
+        color = SERIES[family][0] if family in SERIES else GREY
         bits = [row["bits"] for row in same]
         losses = [max(row["kl"], KL_MIN) for row in same]
-        panel.plot(bits, losses, "o", color=color, alpha=0.35, markersize=4, markeredgewidth=0)
+        panel.plot(bits, losses, "o", color=color, alpha=0.5, markersize=4, markeredgewidth=0)
         mean = math.exp(sum(map(math.log, losses)) / len(losses))
-        points.append((sum(bits) / len(bits), mean, recipe))
-    points.sort()
-    if not points:
-        return
-    across, up, _ = zip(*points, strict=True)
-    panel.plot(across, up, "-o", color=color, markersize=5, label=family)
-    for bits, loss, recipe in points:
-        # Neighbours' names on the two sides of their curves.
-        place, side = ((5, 4), "left") if index % 2 == 0 else ((-4, -11), "right")
-        panel.annotate(
-            recipe.partition(":")[2] or recipe,
-            (bits, loss),
-            place,
-            textcoords="offset points",
-            color=color,
-            ha=side,
-            fontsize=7,
-        )
+        points.setdefault(family, []).append((sum(bits) / len(bits), mean, recipe))
+    for family, (color, _) in SERIES.items():
+        found = sorted(points.get(family, []))
+        if found:
+            across, up, _ = zip(*found, strict=True)
+            panel.plot(across, up, "-o", color=color, markersize=5, linewidth=1.2)
+        for bits, loss, recipe in found:
+            # One name for both profiles of cairn; names of most are left of their line.
+            if family == "cairn/basis" or recipe == "cairn:2.2":
+                continue
+            right = family in ("kivi", "cairn-hot/plain")
+            panel.annotate(
+                recipe,
+                (bits, loss),
+                (6, 2) if right else (-6, -5),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                color=color,
+                fontsize=8,
+            )
 
 
 def refuted_claims(rows: list[Row]) -> list[str]:
@@ -270,8 +295,13 @@ def main() -> None:
     rows.sort(key=lambda row: [row[x] or "" for x in IDENTITY[:-1]] + [row["through"] == "codec"])
     DATA.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tables = make_tables(rows) | {"goals": goals_table(rows), "lab": lab_table(rows)}
-    PAGE.write_text(replace_tables(PAGE.read_text(), tables))
-    draw(studied(rows), PAGE.with_suffix(".svg"))
+    for page in PAGES:
+        text = page.read_text()
+        here = {name: tables.pop(name) for name in list(tables) if f"<!-- table {name} -->" in text}
+        page.write_text(replace_tables(text, here))
+    if tables:
+        raise ValueError(f"no place for tables {', '.join(tables)}")
+    draw(drawn(rows), PLOT)
     for row in rows:
         is_lossless = row["recipe"] in LOSSLESS
         if is_lossless and (row.get("kl") or row.get("k_error") or row.get("v_error")):

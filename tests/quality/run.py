@@ -5,12 +5,12 @@
         [--recipes kivi:4,kivi:2] [--profiles plain,basis,mined,evaluate,daemon]
         [--tests forced,copy,written] [--texts A,B,alice] [--prefix 2048] [--daemon]
 
-Without --tests it measures all that docs/quality.md shows. What RESULTS already holds, of the same
+Without --tests it measures all that docs/results/quality.md shows. What RESULTS already holds, of the same
 weights and the same text, is not measured again, so a run that was cut short goes on where it was;
 --again measures it anew. --recipes takes names with a profile too, cairn:2.3/basis. Coding is the
 codec's, through the C ABI; with --daemon it is a cairnd's, whose rows stand beside the codec's.
 A model that is not there is skipped, and said to be.
-report.py writes the figures into docs/quality.md, which says what they mean.
+report.py writes the figures into docs/results; quality.md there says what they mean.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COPY_FIRST = 300  # the token of the prefix from which the copy test repeats
 # Of the kinds of profile that not all recipes are measured with: those that are.
 USER_RECIPES = "cairn:2.3,cairn-hot:2.4,cairn:4.3"
 ONLY_WITH = {"mined": "cairn:2.3", "evaluate": USER_RECIPES, "daemon": USER_RECIPES}
-# What docs/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one, recipes or
+# What docs/results/quality.md shows: (tests, texts, prefixes, profiles of recipes that need one, recipes or
 # None: all there are).
 SUITE = (
     ("forced", "A,B,alice", "2048", "plain,basis,mined", None),
@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default="smollm2,gemma3,qwen2.5")
-    parser.add_argument("--tests", help="forced, copy, written; without it: all of docs/quality.md")
+    parser.add_argument("--tests", help="forced, copy, written; without it: all of docs/results/quality.md")
     parser.add_argument("--texts", default="A,B,alice", help="with --tests")
     parser.add_argument("--prefix", default="2048", help="with --tests: tokens, multiples of 128")
     parser.add_argument("--scored", type=int, default=256, help="tokens")

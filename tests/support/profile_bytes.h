@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes of profiles, as docs/formats/profile.md draws them, for tests.
+// Bytes of profiles, as docs/internals/formats/profile.md draws them, for tests.
 
 #include <cmath>
 #include <cstddef>

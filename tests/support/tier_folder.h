@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A device's folder of the SSD tier (docs/formats/ssd.md) while no process has it: what lies where,
-// and ways to damage it.
+// A device's folder of the SSD tier (docs/internals/formats/ssd.md) while no process has it: what
+// lies where, and ways to damage it.
 //
 // Thread-safety: Thread-compatible.
 

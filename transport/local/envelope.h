@@ -2,7 +2,7 @@
 #pragma once
 // A message on the unix socket: an envelope of 40 bytes that says where in the client's memory the
 // bytes lie, then the frame. One message is one SOCK_SEQPACKET packet. Drawn in
-// docs/formats/frame.md.
+// docs/internals/formats/frame.md.
 
 #include <array>
 #include <cstddef>

@@ -208,7 +208,7 @@ void UcxLane::Finish() {
 
 void UcxLane::ShutDown() {
   // What moves may end first: a payload that is cut off can end its sender, by an assertion of UCX
-  // 1.13 (docs/transport-ucx.md).
+  // 1.13 (docs/internals/transport-ucx.md).
   is_draining_ = true;
   const absl::Time deadline = MonotonicNow() + kFinishWithin;
   const absl::Time drained_by = MonotonicNow() + kDrainWithin;

@@ -98,7 +98,7 @@ void UcxListener::OnConnection(ucp_conn_request_h request, void* argument) {
 }
 
 // Only once nothing is left to progress: a lane takes a request's socket over, and UCX 1.13 asserts
-// where an event of it still waits here (docs/transport-ucx.md).
+// where an event of it still waits here (docs/internals/transport-ucx.md).
 size_t UcxListener::RouteRequested() {
   const size_t count = requested_.size();
   for (const ucp_conn_request_h request : requested_) {

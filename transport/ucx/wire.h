@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a UCX active message of ours looks like (docs/transport-ucx.md):
+// What a UCX active message of ours looks like (docs/internals/transport-ucx.md):
 //
 //   active message header   capacity_bytes u64 little-endian, then the frame, at most 256 bytes
 //   active message data     the payload
@@ -66,7 +66,8 @@ inline std::optional<Header> ReadHeader(const void* header, size_t bytes) {
   return read;
 }
 
-// The seq of an unparsed frame (docs/formats/frame.md: bytes 8 to 15); 0 when it is too short.
+// The seq of an unparsed frame (docs/internals/formats/frame.md: bytes 8 to 15); 0 when it is too
+// short.
 inline uint64_t SeqOf(const proto::FrameBytes& frame) {
   uint64_t seq = 0;
   if (frame.size >= 16) std::memcpy(&seq, frame.data.data() + 8, sizeof(seq));

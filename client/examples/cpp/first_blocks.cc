@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of docs/tutorials/cpp.md.
+// The program of docs/guides/cpp.md.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>

@@ -185,8 +185,8 @@ def print_summary(source_bytes: int, runs: dict[str, dict]) -> None:
             for name in ("exact", "cairn:2.3")
             if name in runs
         )
-        + ".\n\nNext: `make demo-vllm` shows it with two vLLM engines; docs/tutorials/python.md puts"
-        " your first block;\ndocs/engines/vllm.md has the flag for your own model."
+        + ".\n\nNext: `make demo-vllm` shows it with two vLLM engines; docs/guides/python.md puts"
+        " your first block;\ndocs/guides/vllm.md has the flag for your own model."
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a profile, as docs/formats/profile.md draws them. Needs numpy."""
+"""The bytes of a profile, as docs/internals/formats/profile.md draws them. Needs numpy."""
 
 from __future__ import annotations
 

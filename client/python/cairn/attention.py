@@ -9,7 +9,7 @@
     …                            # the stream is over
     plan.check()
 
-Arrays are of the device, and come by DLPack; streams are integers, not 0. docs/kernels.md says which
+Arrays are of the device, and come by DLPack; streams are integers, not 0. docs/internals/kernels.md says which
 recipes can be attended to; of others UnimplementedError says that they have to be decoded first.
 Without device kernels that is raised as well, without a device UnavailableError.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mines the bank that the recipe `patternkv` codes with, from KV of the model over any text.
 
-    bank = mine(k, v, patterns=32)      # of one group of layers: bytes, for docs/formats/bank.md
+    bank = mine(k, v, patterns=32)      # of one group of layers: bytes, for docs/internals/formats/bank.md
     space.install_bank(0, bank)
 
 K is taken as the engine keeps it, after RoPE. Leave the first four tokens of each text out: their keys

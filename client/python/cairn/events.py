@@ -3,7 +3,7 @@
 
     python -m cairn.events --control 127.0.0.1:50151 --zmq tcp://127.0.0.1:5557
 
-Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/engines/events.md says what the fields
+Needs pyzmq and msgspec (`pip install kvcairn[events]`). docs/guides/events.md says what the fields
 hold.
 """
 

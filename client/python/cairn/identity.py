@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short name for what an engine made of a model's configuration: K and V depend on that, and not
-on the files of the weights alone (docs/formats/key.md).
+on the files of the weights alone (docs/internals/formats/key.md).
 
     revision = f"{commit}, config {identity.digest(config.to_dict(), dtype=str(config.dtype))}"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of spaces and blocks in pure Python: bit for bit what the daemon and the C++ SDK derive.
 
-docs/formats/key.md draws what is hashed; tests/golden/keys holds vectors that both sides pass.
+docs/internals/formats/key.md draws what is hashed; tests/golden/keys holds vectors that both sides pass.
 Nothing here talks to a daemon or loads the library.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's second level in Cairn: a client for its `native_plugin` adapter (docs/engines/lmcache.md).
+"""LMCache's second level in Cairn: a client for its `native_plugin` adapter (docs/guides/lmcache.md).
 
     --l2-adapter '{"type": "native_plugin", "module_path": "cairn.lmcache", "class_name": "CairnL2",
                    "adapter_params": {"control": "127.0.0.1:50151", "weights_revision": "…"}}'

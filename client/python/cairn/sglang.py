@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's third level in Cairn: a backend of HiCache (docs/engines/sglang.md).
+"""SGLang's third level in Cairn: a backend of HiCache (docs/guides/sglang.md).
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{
       "backend_name": "cairn", "module_path": "cairn.sglang", "class_name": "CairnHiCache",

@@ -5,7 +5,7 @@
 {{- mul $number (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[MGT]i$" .)) -}}
 {{- end -}}
 
-{{- /* What the daemon may take, in Mi, from docs/operations.md, Memory:
+{{- /* What the daemon may take, in Mi, from docs/guides/memory.md:
   arena  host and staging, the part that huge pages serve
   index  2 KiB, a block with four images, for each 16 KiB of host and of the GPU tier (1,024 to 4 Mi of them), and 128 bytes for each
          image that an SSD has room for: one per 512 KiB, or per 32 KiB up to 2^19. Without an SSD there is no GPU tier; with one it

@@ -6,7 +6,7 @@
 // to which those are done there. The epoch is a number that rises with each deletion, and is of
 // the clock, so that devices that were used apart do not give one number twice. A device that
 // comes with an epoch before which the others do not know all deletions any more has nothing that
-// is believed. docs/formats/ssd.md draws the file.
+// is believed. docs/internals/formats/ssd.md draws the file.
 //
 // It mends the ledger too: one whose last writes are lost would have again what they deleted.
 

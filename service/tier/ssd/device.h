@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One folder of the SSD tier: segment files of one size that are written from front to back and
-// used again, and a ledger that says which image lies where. docs/formats/ssd.md draws it.
+// used again, and a ledger that says which image lies where. docs/internals/formats/ssd.md draws
+// it.
 //
 // What is written comes in this order, so that after a crash nothing wrong is found:
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The fixed bytes of a tier's folder: the file tier.meta, and the first page of a segment.
-// docs/formats/ssd.md draws them.
+// docs/internals/formats/ssd.md draws them.
 //
 // Both begin alike in every version: magic, version, how many bytes they are, and a CRC32C of those
 // bytes. So what a later release wrote is told from damage.

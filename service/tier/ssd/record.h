@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the ledger of a tier keeps, as bytes: keys and values. docs/formats/ssd.md draws them.
+// What the ledger of a tier keeps, as bytes: keys and values. docs/internals/formats/ssd.md draws
+// them.
 //
 // Every value, in every version, begins with its version and ends with the CRC32C of its key and of
 // all of the value before the CRC. RocksDB has checksums of blocks and of its log; this one also

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a put promises, and what a kill of the daemon leaves of it (docs/durability.md). Nothing
-// waits for upkeep here: what was answered is what counts.
+// What a put promises, and what a kill of the daemon leaves of it (docs/internals/durability.md).
+// Nothing waits for upkeep here: what was answered is what counts.
 
 #include <signal.h>
 

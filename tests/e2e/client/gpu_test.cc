@@ -233,7 +233,7 @@ TEST_F(GpuTest, CodesOnItsDeviceWithoutADriveAndGoesOnWithoutTheDevice) {
   EXPECT_EQ(log.Count("device is out"), 1u);
 }
 
-// Metrics: docs/metrics.md lists what is exported of it.
+// Metrics: docs/reference/metrics.md lists what is exported of it.
 TEST_F(GpuTest, ItsMetricsAreDocumented) {
   const absl::Status started = Start();
   ASSERT_TRUE(started.ok()) << started;
@@ -246,7 +246,7 @@ TEST_F(GpuTest, ItsMetricsAreDocumented) {
       exported.insert(std::move(name));
     }
   }
-  std::ifstream document(CAIRN_SOURCE_DIR "/docs/metrics.md");
+  std::ifstream document(CAIRN_SOURCE_DIR "/docs/reference/metrics.md");
   for (std::string line; std::getline(document, line);) {
     if (line.starts_with("| `cairn_gpu_")) {
       documented.insert(line.substr(3, line.find('`', 3) - 3));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs outside of the tree build against what `cmake --install` leaves, one in C++ by find_package(cairn), one in C by pkg-config, the
-one in C of docs/tutorials/cpp.md by the commands there, and work with the daemon that is installed beside it.
+one in C of docs/guides/cpp.md by the commands there, and work with the daemon that is installed beside it.
 
 usage: install_test.py CMAKE BUILD CXX_PROGRAM.cc C_PROGRAM.c
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-TUTORIAL = pathlib.Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "cpp.md"
+TUTORIAL = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guides" / "cpp.md"
 LISTS = """
 cmake_minimum_required(VERSION 3.25)
 project(outside LANGUAGES C CXX)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-HEADING = "// SPDX-License-Identifier: Apache-2.0\n// The program of docs/tutorials/cpp.md.\n"
+HEADING = "// SPDX-License-Identifier: Apache-2.0\n// The program of docs/guides/cpp.md.\n"
 
 
 def blocks(text, language):

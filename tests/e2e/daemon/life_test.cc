@@ -405,7 +405,7 @@ TEST_F(DrainTest, ItWaitsForALeaseNoLongerThanItIsTold) {
   EXPECT_THAT(daemon_->ReadLog(), HasSubstr("drained=false"));
 }
 
-// Metrics: docs/metrics.md lists what is exported, and nothing else.
+// Metrics: docs/reference/metrics.md lists what is exported, and nothing else.
 TEST(DaemonLife, TheMetricsDocumentIsComplete) {
   const TempDir disk{std::filesystem::path(CAIRN_TEST_DISK)};
   const auto daemon = StartDaemon({"--ssd=" + disk.path().string() + "=256MiB"});
@@ -418,7 +418,7 @@ TEST(DaemonLife, TheMetricsDocumentIsComplete) {
     exported.insert(line.substr(kType.size(), line.find(' ', kType.size()) - kType.size()));
   }
   std::set<std::string> documented;
-  std::ifstream document(CAIRN_SOURCE_DIR "/docs/metrics.md");
+  std::ifstream document(CAIRN_SOURCE_DIR "/docs/reference/metrics.md");
   for (std::string line; std::getline(document, line);) {
     constexpr std::string_view kRow = "| `cairn_";
     // A device is had in e2e_client_gpu_test.

@@ -304,7 +304,7 @@ def test_cairnctl_says_what_is_missing(bin_dir, tmp_path):
     for python in (bare, tmp_path / "none"):
         done = cairnctl(bin_dir, "evaluate", "--help", "--python", python)
         assert done.returncode == 0 and not done.stderr, done.stderr
-        for words in ("DUMP", "--judge", "--profile-out", "docs/quality.md", "not ready to run: "):
+        for words in ("DUMP", "--judge", "--profile-out", "docs/guides/evaluate.md", "not ready to run: "):
             assert words in done.stdout
     done = cairnctl(bin_dir, "evaluate", "dump", "--python", tmp_path / "none")
     assert done.returncode == 1 and "cannot run" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of docs/tutorials/python.md run, in order, and print what the page says they print."""
+"""The blocks of docs/guides/python.md run, in order, and print what the page says they print."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ import subprocess
 
 from conftest import ROOT
 
-PAGE = ROOT / "docs" / "tutorials" / "python.md"
+PAGE = ROOT / "docs" / "guides" / "python.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

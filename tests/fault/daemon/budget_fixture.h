@@ -22,8 +22,8 @@
 namespace cairn {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
-// docs/operations.md: threads, code and the rest, beside the arena and an index and a gRPC as small
-// as here.
+// docs/guides/memory.md: threads, code and the rest, beside the arena and an index and a gRPC
+// as small as here.
 inline constexpr uint64_t kBesideArenaBytesMax = 64 * kMiB;
 inline constexpr bool kIsWeighed = !kIsSanitized;  // a sanitizer's own memory is anonymous too
 

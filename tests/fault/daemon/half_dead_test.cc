@@ -21,7 +21,7 @@
 namespace cairn {
 namespace {
 
-// docs/operations.md: within 15 s. With room for a slow machine.
+// docs/guides/memory.md: within 15 s. With room for a slow machine.
 constexpr absl::Duration kNoticedWithin = absl::Seconds(25);
 const absl::Duration kOthersWaitMax = absl::Seconds(3) * kSlowdown;
 

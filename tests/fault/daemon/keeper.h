@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A client that keeps chains of blocks in a daemon, and a model of what it was promised: what was
-// answered is what it expects of the next process (docs/durability.md). What a block contains
-// follows from its key.
+// answered is what it expects of the next process (docs/internals/durability.md). What a block
+// contains follows from its key.
 //
 // Thread-safety: Thread-compatible. The chains of a keeper are its own.
 

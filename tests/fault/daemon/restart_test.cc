@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A daemon with three devices is killed while clients put, get, delete and lease, and started again
-// on what it left, whole or damaged: docs/durability.md, line by line. CAIRN_KILLS=N sets how
-// often; the soak asks for hundreds.
+// on what it left, whole or damaged: docs/internals/durability.md, line by line. CAIRN_KILLS=N sets
+// how often; the soak asks for hundreds.
 #include "tests/fault/daemon/restart_fixture.h"
 
 #include <map>

@@ -216,9 +216,9 @@ TEST_F(UcxHostileTest, AFloodOfConnectionsLeavesTheDaemonServing) {
   ExpectUnharmed();
 }
 
-// The trust boundary (docs/adr/0004-ucx-trust-boundary.md): 64 zero bytes at the listener end the
-// process, below every check of ours. Should this test ever fail because the process lives, the
-// documents are to be changed.
+// The trust boundary (docs/internals/adr/0004-ucx-trust-boundary.md): 64 zero bytes at the listener
+// end the process, below every check of ours. Should this test ever fail because the process lives,
+// the documents are to be changed.
 TEST_F(UcxHostileTest, WhoeverReachesTheListenerCanEndTheProcess) {
   UcxProcess daemon({"serve"});
   const uint16_t victim_port = daemon.AwaitPort();

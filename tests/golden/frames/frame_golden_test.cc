@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames are what docs/formats/frame.md draws: vectors from a second implementation of that page.
+// Frames are what docs/internals/formats/frame.md draws: vectors from a second implementation of
+// that page.
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 

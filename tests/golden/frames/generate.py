@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes frames.json, the vectors of docs/formats/frame.md: a second implementation, written from that page.
+"""Writes frames.json, the vectors of docs/internals/formats/frame.md: a second implementation, written from that page.
 
 python3 tests/golden/frames/generate.py          writes the file
 python3 tests/golden/frames/generate.py --check  fails unless the file is what would be written

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes keys.json, the vectors of docs/formats/key.md: a second implementation, written from that page.
+"""Writes keys.json, the vectors of docs/internals/formats/key.md: a second implementation, written from that page.
 
 python3 tests/golden/keys/generate.py          writes the file
 python3 tests/golden/keys/generate.py --check  fails unless the file is what would be written

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys are what docs/formats/key.md says: vectors from a second implementation of that page.
+// Keys are what docs/internals/formats/key.md says: vectors from a second implementation of that
+// page.
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ssd.json, the vectors of docs/formats/ssd.md: a second implementation, written from that page and key.md.
+"""Writes ssd.json, the vectors of docs/internals/formats/ssd.md: a second implementation, written from that page and key.md.
 
 python3 tests/golden/ssd/generate.py          writes the file
 python3 tests/golden/ssd/generate.py --check  fails unless the file is what would be written
@@ -13,7 +13,7 @@ import sys
 
 TARGET = pathlib.Path(__file__).with_name("ssd.json")
 
-# Bytes 128 to 144 of an image's header, from docs/formats/image.md.
+# Bytes 128 to 144 of an image's header, from docs/internals/formats/image.md.
 RECIPES = {
     "raw": struct.pack("<BBBBHHBBhB3x", 1, 16, 0, 0, 0, 0, 0, 0, 0, 0),
     "kivi:4+": struct.pack("<BBBBHHBBhB3x", 2, 4, 1, 0, 128, 64, 0, 0, 0, 0),
@@ -87,7 +87,7 @@ def u32(value):
 
 
 def fingerprint(identity):
-    """As docs/formats/key.md says."""
+    """As docs/internals/formats/key.md says."""
     text = field(b"cairn.space.v1") + b"".join(field(identity[name].encode()) for name in ("tenant", "model", "weights_revision"))
     text += u8(identity["dtype"]) + u32(identity["tokens_per_block"]) + u32(len(identity["groups"]))
     for g in identity["groups"]:

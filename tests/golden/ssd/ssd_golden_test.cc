@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tier's bytes are what docs/formats/ssd.md draws: vectors from a second implementation of it.
+// A tier's bytes are what docs/internals/formats/ssd.md draws: vectors from a second implementation
+// of it.
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 

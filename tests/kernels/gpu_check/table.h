@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The table that docs/benchmarks.md has.
+// The table that docs/results/benchmarks.md has.
 //
 // Thread-safety: pure functions.
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What docs/recipes/patternkv.md and docs/formats/bank.md promise, on random sources and banks.
+// What docs/recipes/patternkv.md and docs/internals/formats/bank.md promise, on random sources and
+// banks.
 
 #include <cmath>
 #include <vector>

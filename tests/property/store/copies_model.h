@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The table of docs/adr/0012-images-and-copies.md, event by event, over images of two tiers. Knows
-// no order and no bytes: a copy is the number of what it contains, which no other copy has.
+// The table of docs/internals/adr/0012-images-and-copies.md, event by event, over images of two
+// tiers. Knows no order and no bytes: a copy is the number of what it contains, which no other copy
+// has.
 
 #include <array>
 #include <cstdint>

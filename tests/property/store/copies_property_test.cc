@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random events on images with copies in the host tier and in another, held against the table of
-// docs/adr/0012-images-and-copies.md. CAIRN_SEED replays a run.
+// docs/internals/adr/0012-images-and-copies.md. CAIRN_SEED replays a run.
 #include <gtest/gtest.h>
 
 #include <deque>

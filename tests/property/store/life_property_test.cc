@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of blocks in a store over a drive that fails, answers late and is killed: the table of
-// docs/adr/0016-a-device-and-its-faults.md, by random events. Whatever happens, a get answers the
-// bytes that were put, or a miss. What may be a miss is the model's. CAIRN_SEED replays a run.
+// docs/internals/adr/0016-a-device-and-its-faults.md, by random events. Whatever happens, a get
+// answers the bytes that were put, or a miss. What may be a miss is the model's. CAIRN_SEED replays
+// a run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM keeps its KV cache in Cairn: a connector for `--kv-transfer-config` (docs/engines/vllm.md).
+"""vLLM keeps its KV cache in Cairn: a connector for `--kv-transfer-config` (docs/guides/vllm.md).
 
     {"kv_connector": "CairnConnector", "kv_connector_module_path": "cairn.vllm",
      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",

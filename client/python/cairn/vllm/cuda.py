@@ -62,7 +62,7 @@ class Cuda:
             raise UnimplementedError(
                 f"the KV cache lies on CUDA device {number}, and libcairn.so is built without"
                 " kernels for it: build it with the preset `gpu` (-DCAIRN_CUDA=ON) and install the"
-                " wheel of that build, as docs/engines/vllm.md says"
+                " wheel of that build, as docs/guides/vllm.md says"
             ) from None
         except UnavailableError as error:
             raise UnavailableError(

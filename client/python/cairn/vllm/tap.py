@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sees an engine's queries on their way into attention. `Tap` records them, and K and V on their way
-into the store, as dumps for `cairnctl evaluate` (docs/engines/vllm.md).
+into the store, as dumps for `cairnctl evaluate` (docs/guides/vllm.md).
 
 Knows nothing of vLLM but that layers have an `impl.forward(layer, query, key, value, cache,
 metadata, …)`, and metadata a `slot_mapping`. What goes wrong here ends the tap, never a step."""

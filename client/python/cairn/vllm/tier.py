@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A secondary tier of vLLM's own offloading in Cairn (docs/engines/vllm.md): GPU, vLLM's host
+"""A secondary tier of vLLM's own offloading in Cairn (docs/guides/vllm.md): GPU, vLLM's host
 memory, Cairn.
 
     {"kv_connector": "CairnOffloadingConnector", "kv_connector_module_path": "cairn.vllm.tier",

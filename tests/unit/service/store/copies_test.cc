@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images and their copies: what pins, leases and readers see of each event. The table is in
-// docs/adr/0012-images-and-copies.md.
+// docs/internals/adr/0012-images-and-copies.md.
 #include <gtest/gtest.h>
 
 #include "tests/support/memory_tier.h"
