@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bits and KL of every recipe on SmolLM2 and two short texts, held against gate.txt: what changes
 the size or the loss of a recipe changes a line of that file. `--write` writes it anew. Figures are
-of prefixes much shorter than docs/quality.md's, and of profiles made of the prefix itself: good to
+of prefixes much shorter than docs/results/quality.md's, and of profiles made of the prefix itself: good to
 see a change, not to choose a recipe."""
 
 import os
