@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every server counts about itself, under the same names whatever the transport.
+// The metrics of a server, with the same names for all transports.
 //
 // Thread-safety: Thread-safe.
 
@@ -18,10 +18,11 @@ struct TransportMetrics {
   Counter received_bytes;  // payload, put direction, complete transfers only
   Counter sent_bytes;      // payload, get direction, complete transfers only
   Counter peers_opened;
-  Counter peers_refused;  // over a limit, or a hello that was none
+  Counter peers_refused;  // over a limit, or without a valid hello
   Gauge newcomers;        // connections whose hello is due (local)
-  // Of peers_refused (local): no hello came in time; there were too many newcomers, and a newer one
-  // took the place; what came was no hello, or with memory that is refused; peers_max are there.
+  // The reasons in peers_refused (local): no hello came in time; a newer connection took the place
+  // of this one, because there were too many; the hello, or the memory with it, was refused; there
+  // are peers_max connections.
   Counter newcomers_late, newcomers_gave_way, newcomers_bad_hello, newcomers_too_many;
   Counter peers_broken;        // by us: a bad message, a full socket, a deadline, Break()
   Counter arrivals_refused;    // over arrivals_held_max or the payload limit
@@ -29,7 +30,7 @@ struct TransportMetrics {
   Counter late_transfers;      // done after they had been answered for
   Counter stuck_transfers;     // memory never given back
 
-  // Every name once, with the label transport=`transport`.
+  // Reports every metric once, with the label transport=`transport`.
   void Report(MetricSink& sink, std::string_view transport) const;
 };
 
