@@ -106,7 +106,7 @@ class Daemon {
   // The answer of /readyz.
   absl::Status Readiness() const;
   std::string Remarks() const;
-  // The current stage of the start; empty: recovering.
+  // The current step of the start; empty: recovering.
   void SetStep(std::string_view step);
   std::string Step() const;
   void ReportParts(MetricSink& sink) const;

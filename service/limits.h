@@ -237,7 +237,7 @@ inline constexpr uint64_t kGpuBytesMax = kTiB;
 inline constexpr uint64_t kGpuDeviceMax = 63;  // CUDA's device number
 inline constexpr size_t kGpuQueueMax = 4096;   // waiting transfers, in each direction
 inline constexpr size_t kGpuBatchMax = 16;     // on a stream at once
-// A device that needs longer for a batch of transfers, or for a stage of coding one, counts as
+// A device that needs longer for a batch of transfers, or for a step of coding one, counts as
 // failed.
 inline constexpr uint32_t kGpuLateMs = 5'000;
 // The codec's part of the device's memory: an eighth, within these bounds, for two batches. 1 GiB

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Measures the time of a stage of a request, from construction to the end of its scope.
+// Measures the time of a step of a request, from construction to the end of its scope.
 // Thread-safety: Thread-compatible.
 class StepTimer {
  public:

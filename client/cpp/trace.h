@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Attaches the caller's own trace (OpenTelemetry, a gateway) to requests. cairnd names the trace in
-// the log records of slow requests, with the time of each stage, so that a slow get in a trace can
+// the log records of slow requests, with the time of each step, so that a slow get in a trace can
 // be found in the daemon's log.
 //
 //   const absl::StatusOr<Traceparent> trace = ParseTraceparent(header);  // "00-4bf92f…-01"

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Guards on what is published.
+// Guards for published images.
 //
-// A Pin keeps what the index knows of an image, and keeps its last copy from being evicted. Its
-// bytes may be encoded anew or moved meanwhile.
+// A Pin keeps the index's record of an image, and prevents the eviction of its last copy. The
+// image's bytes may be recoded or moved meanwhile.
 //
-// A ResidentPin names one copy of an image: while it lives, the bytes of that copy stay where they
-// are and do not change, even if the image is evicted, deleted or encoded anew meanwhile.
+// A ResidentPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
+// change, even if the image is evicted, deleted or recoded meanwhile.
 //
-// A CopyWriter is one copy on its way into a tier. Destroyed unfinished, it leaves nothing there.
+// A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
+// nothing there.
 //
-// An ExpectedBlock is a put of a block on its way. While it lives, what follows the block is not of
-// a broken chain for want of it, and the last copies of the block before it are not evicted.
+// An ExpectedBlock represents a running put of a block. While it exists, the missing block does not
+// break the chain for its followers, and the last copies of the previous block are not evicted.
 //
-// All are move-only, and empty when default-made or moved from.
+// All are move-only, and empty when default-constructed or moved from.
 //
-// Thread-safety: Thread-compatible. Moving between threads is fine. The BlockIndex must outlive
-//                them.
-// Cost:          destruction takes the index's lock, shortly.
+// Thread-safety: Thread-compatible. They may move between threads. The BlockIndex must outlive
+// them.
+// Cost:          destruction takes the index's lock for a short time.
 
 #include <cstddef>
 #include <cstdint>
@@ -69,12 +70,12 @@ class ResidentPin {
   void Reset();
 
   bool is_empty() const { return copy_ == nullptr; }
-  // REQUIRES of the rest: not empty.
+  // REQUIRES, like the functions below: not empty.
   const ImageFacts& facts() const;
   const CopyFacts& copy() const;
-  // The whole image; empty where it has to be read through its tier.
+  // The whole image; empty if it must be read through its tier.
   std::span<const std::byte> bytes() const;
-  // What the copy is coded with; null where it needs nothing.
+  // The side object of the copy; null: none.
   const SideObject* side_object() const;
   const TierExtent& extent() const;  // for CopyTier::Read()
   std::string place() const;         // for logs: "host+0x2000"
@@ -98,7 +99,7 @@ class CopyWriter {
   void Reset();
 
   bool is_empty() const { return image_ == nullptr; }
-  // REQUIRES of the rest: not empty.
+  // REQUIRES, like the functions below: not empty.
   TierId tier() const { return tier_; }
   const ImageFacts& facts() const;
 

@@ -88,7 +88,7 @@ class GpuTier final : public CopyTier {
   struct Batch {
     Transfers transfers;
     absl::Time began = absl::InfinitePast();
-    bool is_failed = false;  // at least one transfer did not reach the stream
+    bool is_failed = false;  // the device failed or was late
   };
 
   GpuTier(std::shared_ptr<GpuDevice> device, const Options& options);

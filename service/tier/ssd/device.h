@@ -80,7 +80,7 @@ class SsdDevice {
     uint64_t keep_free_bytes = 0;
     absl::Duration lock_wait = absl::Seconds(30);    // for the previous process to end
     absl::Duration probe_after = absl::Seconds(30);  // longest time between two tests after a fault
-    // Reports the current stage of Open(), from its thread.
+    // Reports the current step of Open(), from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
   };
 

@@ -57,7 +57,7 @@ class SsdTier final : public CopyTier {
     absl::Duration lock_wait = absl::Seconds(30);
     std::string fstab =
         "/etc/fstab";  // the folder of a disk that should be mounted is missing until it is
-    // Reports the current stage of Make(), from its thread.
+    // Reports the current step of Make(), from its thread.
     std::function<void(std::string_view what)> on_step = [](std::string_view) {};
     // Longest time until a failed device is tested again.
     absl::Duration probe_after = absl::Seconds(30);
