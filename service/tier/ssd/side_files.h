@@ -2,7 +2,7 @@
 #pragma once
 // The side objects of a device, one file each, named by the digest of its content.
 //
-// Thread-safety: Thread-safe, but for Open() and KeepOnly(): one thread, before all others.
+// Thread-safety: Thread-safe, except Open() and KeepOnly(): one thread, before all others.
 // Cost:          calls wait for the disk, but for Has() and bytes().
 
 #include <cstddef>
