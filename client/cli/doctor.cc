@@ -134,14 +134,13 @@ absl::Status Run(const Arguments& arguments) {
 const Command kDoctor{
     .name = "doctor",
     .operands = "[FOLDER …]",
-    .summary = "Checks what this machine, or container, has of what a daemon wants",
+    .summary = "Checks whether this machine or container can run a daemon",
+    .examples = "  cairnctl doctor /mnt/nvme0/cairn\n",
     .details =
-        "Each line says what was found and, where it is not as it should be, what to change. It\n"
-        "holds for who runs it: ask as the daemon's user, in its container. FOLDERs are such as\n"
-        "--ssd of cairnd names. A daemon that answers is asked for its version and devices, and "
-        "its\n"
-        "sockets are looked at: whether others could put theirs in their place.\n"
-        "What only warns is no failure.\n",
+        "Each line shows a finding and, if there is a problem, what to change. Run it as the\n"
+        "daemon's user, in the daemon's container. FOLDERs are those of cairnd's --ssd. If a\n"
+        "daemon answers, its version, its devices and its sockets are checked, too: whether\n"
+        "other users could replace them. Warnings do not change the exit code.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 16,

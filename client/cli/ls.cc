@@ -17,8 +17,8 @@ constexpr uint32_t kPageBlocks = 1000;
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--limit", "COUNT", "list at most that many [1000]"},
-    {"--after", "KEY", "list the keys after this one"},
+    {"--limit", "COUNT", "list at most COUNT blocks [1000]"},
+    {"--after", "KEY", "start after this key"},
 };
 
 std::vector<std::string> Row(const v1::BlockInfo& block) {
@@ -103,6 +103,7 @@ const Command kLs{
     .name = "ls",
     .operands = "",
     .summary = "Lists the blocks of a space in the order of their keys",
+    .examples = "  cairnctl ls --space default/qwen3-8b --limit 20\n",
     .details = "",
     .flags = kFlags,
     .operands_min = 0,

@@ -29,8 +29,8 @@ constexpr size_t kKeysMax = 65536;
 
 constexpr Flag kFlags[] = {
     kSpaceFlag,
-    {"--tokens", "FILE", "token ids of the prefix, with spaces or commas between, or a JSON array"},
-    {"--for", "SECONDS", "end after so long [never]"},
+    {"--tokens", "FILE", "token ids of the prefix, separated by spaces or commas, or a JSON array"},
+    {"--for", "SECONDS", "end after this time [never]"},
 };
 
 absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
@@ -143,14 +143,15 @@ absl::Status Run(const Arguments& arguments) {
 const Command kPin{
     .name = "pin",
     .operands = "[KEY …]",
-    .summary = "Keeps a prefix, as a system prompt, in memory until it is ended",
+    .summary = "Keeps a prefix, for example a system prompt, in memory while it runs",
+    .examples =
+        "  cairnctl pin --tokens prompt.txt --space default/qwen3-8b\n"
+        "  cairnctl pin 3f9c…e1 77ab…04 --for 3600\n",
     .details =
-        "Leases the blocks for as long as it runs, and has those read that lie on a drive. Blocks "
-        "of\n"
-        "the prefix that are put later are pinned then; after a restart of the daemon it goes on.\n"
-        "Says what is pinned whenever that changes; with --json in a line each. A tenant's pins, "
-        "and\n"
-        "all together, have a share of the tier that they cannot pass.\n",
+        "Leases the blocks, and reads those that are on a drive into memory. Blocks of the\n"
+        "prefix that are put later are pinned then. Pins continue after a restart of the\n"
+        "daemon. Prints a line (with --json, an object) whenever the set of pinned blocks\n"
+        "changes. Each tenant, and all tenants together, can pin only a share of a tier.\n",
     .flags = kFlags,
     .operands_min = 0,
     .operands_max = kKeysMax,

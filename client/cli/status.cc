@@ -145,8 +145,11 @@ const Command kStatus{
     .name = "status",
     .operands = "",
     .summary = "Shows the daemon's tiers, blocks, sessions and leases",
+    .examples =
+        "  cairnctl status\n"
+        "  cairnctl status --control 10.0.0.7:50151 --json\n",
     .details =
-        "Who is no operator sees its version, how long it runs and how large its tiers are.\n",
+        "Callers that are not operators see only the daemon's version, uptime and tier sizes.\n",
     .flags = {},
     .operands_min = 0,
     .operands_max = 0,
