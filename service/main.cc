@@ -39,7 +39,7 @@ void End(std::unique_ptr<Daemon> daemon, Daemon::Drained drained) {
     const EndsAnyway ends_anyway(limit, [&daemon] {
       for (const DeviceReport& device : daemon->Devices()) {
         if (device.transfer_count == 0) continue;
-        LogError("daemon", "device has transfers that do not end",
+        LogError("daemon", "device has transfers that do not complete",
                  {{"path", device.path}, {"transfers", device.transfer_count}});
       }
     });
@@ -73,7 +73,7 @@ int Serve(const CommandLine& line) {
   SetLogLevel(level);
   if (line.config.log_format == "json") SetLogFormat(LogFormat::kJson);
   for (const std::string& variable : line.unknown_variables) {
-    LogWarn("config", "environment variable is no knob", {{"name", variable}});
+    LogWarn("config", "unknown environment variable", {{"name", variable}});
   }
   PrepareProcess();
   BlockEndSignals();

@@ -44,7 +44,7 @@ DeviceCalls::~DeviceCalls() {
 absl::Status DeviceCalls::Note(LaunchResult result) {
   if (result != LaunchResult::kOk && !is_lost_) {
     why_ = kernels::LastDeviceError();
-    LogError("client", "the device failed and is not used any more",
+    LogError("client", "device failed: not used any more",
              {{"device", device_.name()}, {"error", why_}});
     is_lost_ = true;
   }

@@ -128,7 +128,7 @@ void DeviceMover::Impl::Collect(const Batch& batch, size_t begin, size_t end,
     const uint32_t status = Statuses(batch)[i];
     if (batch.is_on_device[i] && status != 0) {
       const std::string_view reason = codecs::Name(static_cast<codecs::Error>(status));
-      LogWarn("client", "block failed verification on the device, taken as a miss",
+      LogWarn("client", "block failed verification on the device: treated as a miss",
               {{"device", device_.name()}, {"group", placed_.group}, {"reason", reason}});
       results[batch.first + i] = absl::NotFoundError(
           absl::StrCat("failed verification on the device, taken as a miss: ", ToAbsl(reason)));

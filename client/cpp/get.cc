@@ -178,7 +178,7 @@ void GetExchange::Fail(const absl::Status& status) {
     return;
   }
   is_corrupt_ = true;
-  LogWarn("client", "block failed verification, taken as a miss",
+  LogWarn("client", "block failed verification: treated as a miss",
           {{"key", proto::Hex(std::span(request_.key).first(kKeyBytesLogged))},
            {"group", slice_.group},
            {"reason", ToStd(status.message())}});

@@ -108,7 +108,7 @@ absl::StatusOr<Space::Bound> Space::Bind(absl::Time deadline) {
   CAIRN_ASSIGN_OR_RETURN(bound.opened.recipe,
                          proto::FromRecipeName(reply.policy().recipe(), codecs::Recipe()));
   if (!recipe_wanted_.empty() && recipe_wanted_ != reply.policy().recipe()) {
-    LogWarn("client", "the space is kept in another recipe than was asked for",
+    LogWarn("client", "space has another recipe than requested",
             {{"model", identity_.model},
              {"asked", recipe_wanted_},
              {"recipe", reply.policy().recipe()}});

@@ -149,7 +149,7 @@ void DataServer::Strike(transport::Lane& lane, const Request& request, Peer& pee
   if (breaks) {
     metrics_.peers_broken.Add();
     LogWarn(
-        "data", "peer broke the rules and is dropped",
+        "data", "peer broke the protocol: disconnected",
         {{"transport", options_.transport_label}, {"session", peer.session.id}, {"error", status}});
   }
   replies_.Send(lane, {.request = request, .frame = request.Error(status), .breaks_peer = breaks});

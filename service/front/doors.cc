@@ -31,10 +31,10 @@ void Doors::Look() {
     }
     if (kept.ok() && *kept) {
       door->made_again.Add();
-      LogWarn("daemon", "socket file had gone and was made again", {{"door", door->name}});
+      LogWarn("daemon", "socket file was missing and has been made again", {{"door", door->name}});
     }
     if (!now.ok() && now != before) {
-      LogError("daemon", "socket file is not ours any more: clients cannot come in",
+      LogError("daemon", "socket file was replaced by another process: clients cannot connect",
                {{"door", door->name}, {"error", kept.status()}});
     }
   }

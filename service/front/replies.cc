@@ -126,7 +126,7 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
   if (status.ok()) return;
   if (absl::IsResourceExhausted(status)) {
     // The replies stay: with the next one the lane is asked again.
-    LogError("data", "lane takes no tasks", {{"error", status}});
+    LogError("data", "lane accepts no tasks", {{"error", status}});
     const MutexLock lock(outbox.mutex);
     outbox.is_scheduled = false;
     return;

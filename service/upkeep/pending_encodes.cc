@@ -264,7 +264,7 @@ void PendingEncodes::CountFailure(const ResidentPin& pin, const absl::Status& st
                           : absl::IsFailedPrecondition(status) ? Failure::kRoom
                                                                : Failure::kCodec;
   failures_[static_cast<size_t>(failure)].Add();
-  LogWarn("upkeep", "image stays as it was put: it cannot be encoded",
+  LogWarn("upkeep", "image cannot be encoded: it stays as it was put",
           {{"space", pin.facts().space_id},
            {"key", proto::Hex(std::span(pin.facts().key).first(4))},
            {"group", pin.facts().group},

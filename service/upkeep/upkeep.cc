@@ -125,8 +125,8 @@ void Upkeep::SayWhatIndexLimits() {
     if (blocks > 0 && used < capacity / 100 * limits::kLowWatermarkPercent &&
         limited_.insert(tier->id()).second) {
       LogWarn("upkeep",
-              "the index is full before the tier is: blocks go that there are bytes for; a larger "
-              "--index-bytes keeps more",
+              "the index is full before the tier is: blocks are evicted although the tier has "
+              "room; a larger --index-bytes keeps more",
               {{"tier", Name(tier->id())},
                {"used_bytes", used},
                {"capacity_bytes", capacity},

@@ -202,7 +202,7 @@ absl::Status WriteDown::MakeCopy(Write& write) {
   }
   if (!made.ok()) {
     recode_failed_.Add();
-    LogWarn("upkeep", "image is written down as it is: it cannot be encoded as its space asks for",
+    LogWarn("upkeep", "image cannot be recoded for the SSD tier: it is written unchanged",
             {{"space", source.facts().space_id},
              {"key", proto::Hex(std::span(source.facts().key).first(4))},
              {"recipe", codecs::FormatRecipe(*colder)},
@@ -348,7 +348,7 @@ void WriteDown::Rest(const absl::Status& status) {
     rest_ = std::min(2 * rest_, kRestMax);
   }
   if (!absl::IsResourceExhausted(status) && rest == kRestMin) {
-    LogWarn("upkeep", "writing to the lasting tier fails: it rests",
+    LogWarn("upkeep", "writing to the SSD tier fails: pausing",
             {{"tier", Name(tier_->id())}, {"error", status}});
   }
 }

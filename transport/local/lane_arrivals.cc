@@ -86,7 +86,7 @@ void LocalLane::ReadPeer(Peer& peer) {
 }
 
 void LocalLane::BreakForWhatItSent(Peer& peer, const absl::Status& why) {
-  LogDebug("transport", "peer sends what it must not", {{"peer", peer.id}, {"why", why}});
+  LogDebug("transport", "peer sent what the protocol forbids", {{"peer", peer.id}, {"why", why}});
   share_.metrics.peers_broken.Add();
   BreakPeer(peer, absl::UnavailableError("the peer broke the protocol"));
 }

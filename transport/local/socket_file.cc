@@ -221,7 +221,7 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path, int type,
     return ErrnoStatus("cannot listen at", path);
   }
   if (!warning.empty()) {
-    LogWarn("transport", "socket can be replaced by others", {{"why", warning}});
+    LogWarn("transport", "socket can be replaced by other users", {{"why", warning}});
   }
   return made;
 }

@@ -189,7 +189,7 @@ void UcxLane::Refuse() {
   const MutexLock lock(state_mutex_);
   while (!is_refusing_ && set_up_status_.ok()) {
     if (!state_changed_.WaitUntil(state_mutex_, deadline) && !is_refusing_) {
-      LogError("ucx", "lane does not answer while stopping", {{"lane", index_}});
+      LogError("ucx", "lane does not respond while stopping", {{"lane", index_}});
       return;
     }
   }

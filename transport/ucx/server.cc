@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartUcxServer(const UcxServerOptions& o
   lane_options.limits = options.limits;
   auto server = std::make_unique<UcxServer>(std::move(context), options.limits);
   CAIRN_RETURN_IF_ERROR(server->Start(address, lane_options, handler));
-  LogInfo("ucx", "data plane listens; every peer that reaches it is trusted with this process",
+  LogInfo("ucx", "data plane listens; every peer that can connect is trusted with this process",
           {{"address", server->address()},
            {"interface", device},
            {"lanes", options.limits.lanes},

@@ -137,7 +137,7 @@ bool SsdDevice::PrepareOne() {
         state_ = State::kCapped;
         segments_->SetCanGrow(false);
         why_ = ToStd(status.message());
-        LogWarn("ssd", "no room for all segments: goes on with those there are",
+        LogWarn("ssd", "no room for all segments: continues with fewer",
                 {{"path", options_.path}, {"error", status}});
       }
       return is_retry;  // a clean one may be made ready

@@ -57,7 +57,7 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
           absl::StrCat("another process has it, still after ", absl::FormatDuration(wait)));
     }
     if (is_first) {
-      LogInfo("ssd", "another process has the folder: waiting for its end",
+      LogInfo("ssd", "another process uses the folder: waiting for it to end",
               {{"path", folder}, {"seconds", absl::ToInt64Seconds(wait)}});
       on_step(absl::StrCat("waiting for another process to leave ", folder));
     }
@@ -180,7 +180,7 @@ absl::Status SsdDevice::ReadDeletions() {
 absl::Status SsdDevice::StartEmpty(std::string_view why) {
   if (!why.empty()) {
     resets_.Add();
-    LogWarn("ssd", "what the device held cannot be read: it starts empty",
+    LogWarn("ssd", "contents of the device cannot be read: it starts empty",
             {{"path", options_.path}, {"error", why}});
   }
   CAIRN_ASSIGN_OR_RETURN(

@@ -201,7 +201,7 @@ Ledger::~Ledger() {
     return;
   }
   if (const rocksdb::Status status = db->Close(); !status.ok() && !is_failed) {
-    LogWarn(kComponent, "the ledger did not close cleanly", {{"why", StatusFrom(status)}});
+    LogWarn(kComponent, "ledger did not close cleanly", {{"why", StatusFrom(status)}});
   }
 }
 
@@ -329,7 +329,7 @@ absl::Status Ledger::Scan(
     if (!go_on.ok()) {
       const bool is_unknown = absl::IsUnimplemented(go_on.status());
       (is_unknown ? unknown_ : damaged_).fetch_add(1, std::memory_order_relaxed);
-      LogWarn(kComponent, "a record of the ledger is skipped", {{"why", go_on.status()}});
+      LogWarn(kComponent, "ledger record skipped", {{"why", go_on.status()}});
     } else if (!*go_on) {
       return absl::OkStatus();
     }

@@ -191,7 +191,7 @@ absl::Status SsdTier::Recover(RecoverySink& sink) {
   const auto devices = Devices();
   if (std::all_of(devices.begin(), devices.end(),
                   [](const DeviceReport& device) { return device.state == DeviceState::kOut; })) {
-    LogError("ssd", "no device is there: blocks are in memory alone until one comes",
+    LogError("ssd", "no device is available: blocks are only in memory until one is",
              {{"devices", devices.size()}});
   }
   tend_thread_ = std::thread([this, &sink] { RunTend(sink); });

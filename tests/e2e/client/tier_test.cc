@@ -243,7 +243,7 @@ TEST_F(TierCliTest, ADeviceThatIsNotThereIsOutUntilItComes) {
   std::filesystem::create_symlink("/no/such", path_);
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_THAT(daemon_->ReadLog(), HasSubstr("device is missing"));
-  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("blocks are in memory alone"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("blocks are only in memory"));
   EXPECT_EQ(daemon_->Metric("cairn_ssd_state{device=\"0\",state=\"out\"}"), 1);
   EXPECT_THAT(Run("tier").output, HasSubstr("ssd " + path_ + " is out: "));
   EXPECT_THAT(daemon_->HttpGet("/readyz"), StartsWith("HTTP/1.1 200 "));

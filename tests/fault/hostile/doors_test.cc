@@ -95,7 +95,7 @@ TEST_F(DoorsTest, SweptFilesAreMadeAgain) {
     EXPECT_TRUE(client->admin().ListTiers(&context, v1::ListTiersRequest(), &tiers).ok()) << door;
   }
   EXPECT_TRUE(before->OpenSpace(ToySpec("before")).ok()) << "who was in stays in";
-  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("socket file had gone and was made again"));
+  EXPECT_THAT(daemon_->ReadLog(), HasSubstr("socket file was missing and has been made again"));
   daemon_->process().Signal(SIGTERM);
   EXPECT_EQ(daemon_->process().Wait(kPatience).value(), 0);
   EXPECT_TRUE(std::filesystem::is_empty(sockets_)) << "something was left behind";
