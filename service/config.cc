@@ -61,7 +61,7 @@ void ReadFlags(std::span<const std::string> arguments, Action* action, std::stri
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string_view argument = arguments[i];
     if (!argument.starts_with("--") || argument.size() < 3) {
-      errors->Add("argument ", Quoted(argument), " is no flag; see --help");
+      errors->Add("argument ", Quoted(argument), " is not a flag; see --help");
       continue;
     }
     argument.remove_prefix(2);

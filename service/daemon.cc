@@ -263,7 +263,7 @@ Daemon::Drained Daemon::AwaitDrained() {
     const bool is_stalled = now - moved >= absl::Milliseconds(limits::kDrainStallMs);
     if (is_stalled || now >= deadline) {
       LogWarn("daemon",
-              is_stalled ? "nothing is written down any more" : "drain time is over with work left",
+              is_stalled ? "no more writes complete" : "drain time is over with work left",
               {{"requests", in_flight},
                {"leases", index_->lease_count()},
                {"images_not_written_down", unwritten}});

@@ -56,15 +56,15 @@ void CheckConfig(const CommandLine& line) {
     std::fprintf(stderr, "cairnd: warning: %s\n", text.c_str());
   };
   for (const std::string& variable : line.unknown_variables) {
-    warn("environment variable " + variable + " is no knob");
+    warn("environment variable " + variable + " is not a setting");
   }
   const MemoryRoom room = FindMemoryRoom();
   if (const absl::Status status = CheckMemoryRoom(line.config, room); !status.ok()) {
-    warn("it does not start on this machine: " + std::string(status.message()));
+    warn("it cannot start on this machine: " + std::string(status.message()));
   } else if (const std::string warning = MemoryWarning(line.config, room); !warning.empty()) {
     warn(warning);
   }
-  Print("the configuration is fine\n");
+  Print("the configuration is valid\n");
 }
 
 int Serve(const CommandLine& line) {

@@ -29,7 +29,7 @@ int Guard(const Body& body) {
   } catch (const std::exception& error) {
     return Report(absl::InternalError(error.what()));
   } catch (...) {
-    return Report(absl::InternalError("an unknown exception"));
+    return Report(absl::InternalError("unknown exception"));
   }
 }
 

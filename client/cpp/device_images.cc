@@ -173,7 +173,7 @@ class DeviceImages::Impl {
       }
     }
     if (codecs::CheckCodableWith(spec, InputsOf(side.held)) != codecs::Error::kOk) {
-      return absl::NotFoundError("the image is not one of the side object that it names");
+      return absl::NotFoundError("the image does not match the side object that it names");
     }
     return &side;
   }
@@ -181,7 +181,7 @@ class DeviceImages::Impl {
   absl::Status NoRoom(uint64_t bytes) const {
     return absl::ResourceExhaustedError(absl::StrCat("images take ", bytes, " bytes more of ",
                                                      ToAbsl(device_.name()),
-                                                     " or of the host, which has no room"));
+                                                     " or of the host, which have no room"));
   }
 
   Space& space_;

@@ -79,7 +79,7 @@ absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
   if (slots_.data() == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("encoding takes ", bytes, " bytes more of ",
                                                      ToAbsl(device_.name()),
-                                                     ", which has no room for them"));
+                                                     ", which has no room"));
   }
   slots_bytes_ = bytes;
   return absl::OkStatus();
@@ -188,7 +188,7 @@ absl::Status DeviceMover::Impl::AwaitImages(const DeviceRequest& request, absl::
       return absl::OkStatus();
     }
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("the device had not done its part in time");
+      return absl::DeadlineExceededError("the device was not done in time");
     }
     absl::SleepFor(kPollPause);
   }

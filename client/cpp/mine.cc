@@ -136,9 +136,9 @@ class DeviceMiner::Impl {
       memory_ = DeviceMemory();
       memory_ = DeviceMemory(device, is_host, bytes);
       if (memory_.data() == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("mining takes ", bytes, " bytes of ", ToAbsl(device.name()),
-                         " or of the host, which has no room for them"));
+        return absl::ResourceExhaustedError(absl::StrCat("mining takes ", bytes, " bytes of ",
+                                                         ToAbsl(device.name()),
+                                                         " or of the host, which have no room"));
       }
       bytes_ = bytes;
       return absl::OkStatus();
@@ -172,7 +172,7 @@ class DeviceMiner::Impl {
   static absl::Status Check(const DeviceSample& sample, const PlacedSlice& placed) {
     const codecs::GroupKind kind = placed.tile.kind;
     if (kind != codecs::GroupKind::kKv && kind != codecs::GroupKind::kLatent) {
-      return absl::InvalidArgumentError("KV or a latent is mined; the group has neither");
+      return absl::InvalidArgumentError("only KV and latents can be mined; the group has neither");
     }
     CAIRN_RETURN_IF_ERROR(CheckStream(sample.stream));
     const DeviceCache& cache = sample.cache;

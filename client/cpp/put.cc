@@ -85,7 +85,7 @@ absl::Status PutExchange::SetStatistics() {
     const bool is_for_coder = kind != proto::Statistic::kQuerySquares;
     if (is_for_coder && std::holds_alternative<ImageBytes>(request_.source)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(proto::Name(kind), ": the source is an image, which is coded already"));
+          absl::StrCat(proto::Name(kind), ": the source is an image, which is encoded already"));
     }
     if (!is_for_coder || (!IsEncodedHere() && proto::IsCodedWith(context_.recipe, kind))) {
       sent_[place] = given[place];

@@ -32,7 +32,7 @@ inline absl::Status CheckPollStrategy() {
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the environment has GRPC_POLL_STRATEGY=", named,
-                   ", by which gRPC would end the process; unset it, or take epoll1 or poll"));
+                   ", with which gRPC would end the process; unset it, or set epoll1 or poll"));
 }
 
 inline absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address) {

@@ -121,7 +121,7 @@ class UnaryCall final : public ControlCall {
  public:
   UnaryCall(const CallPlace& place, const UnaryMethod<Request, Reply>& method)
       : ControlCall(place), method_(method) {
-    if (!ReadHeld()) Answer(absl::ResourceExhaustedError("too many calls at a time"));
+    if (!ReadHeld()) Answer(absl::ResourceExhaustedError("too many calls at once"));
   }
 
   void OnReadDone(bool ok) override {

@@ -23,7 +23,7 @@ void Doors::Look() {
         kept.ok()
             ? absl::OkStatus()
             : absl::UnavailableError(absl::StrCat(
-                  ToAbsl(door->name), ": the socket's file is gone: ", kept.status().message()));
+                  ToAbsl(door->name), ": the socket file is gone: ", kept.status().message()));
     absl::Status before;
     {
       const MutexLock lock(mutex_);

@@ -70,7 +70,7 @@ void GetPath::ResumeGet(WaitingGets::Id get) {
 
 absl::Duration GetPath::AnswerLate() {
   for (std::unique_ptr<GetRun>& run : waiting.TakeLate(clock.Now())) {
-    Finish(std::move(run), absl::NotFoundError("its tier did not answer in time"));
+    Finish(std::move(run), absl::NotFoundError("its tier did not respond in time"));
   }
   return waiting.next_deadline() - clock.Now();
 }

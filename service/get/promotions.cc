@@ -141,7 +141,7 @@ bool Promotions::AllocateCopy(Promotion& promotion) {
 
 absl::StatusOr<Extent> Promotions::AllocateForSlice(Promotion& promotion, uint64_t bytes) {
   if (!TakeShare(promotion, bytes)) {
-    return absl::ResourceExhaustedError("reads of colder tiers take their share of memory");
+    return absl::ResourceExhaustedError("reads of colder tiers use all of their share of memory");
   }
   return parts_.tiers.host().AllocateStaging(bytes);
 }

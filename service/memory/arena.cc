@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(const Options& options) {
     if (options.needs_hugetlb) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no huge pages for the host tier and staging: ", huge.message(),
-                       "; vm.nr_hugepages sets them aside, and a container has its own limit"));
+                       "; reserve them with vm.nr_hugepages, and check the container's own limit"));
     }
     CAIRN_RETURN_IF_ERROR(arena->TakeOrdinary(bytes, options));
   }

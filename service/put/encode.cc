@@ -36,9 +36,10 @@ absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
   wanted.recipe = space.recipe();
   if (!spec.recipe.IsLossless() && !space.coding().IsInForce(spec.recipe) &&
       !(spec.recipe == codecs::RecordedSpec(wanted, {}).recipe)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)), ", the space takes ",
-        ToAbsl(codecs::FormatRecipe(space.recipe())), " or lossless ones"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("payload: the image is ", ToAbsl(codecs::FormatRecipe(spec.recipe)),
+                     ", but the space accepts ", ToAbsl(codecs::FormatRecipe(space.recipe())),
+                     " or lossless ones"));
   }
   if (spec.side_object_count == 0) {
     return absl::OkStatus();
@@ -48,12 +49,12 @@ absl::Status CheckCoding(const SpaceEntry& space, const codecs::ImageSpec& spec,
   if (side_object->get() == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "payload: the image names side object ", proto::Hex(std::as_bytes(std::span(id))),
-        ", which the space does not have: put that first"));
+        ", which the space does not have: put the side object first"));
   }
   if (proto::KindFor(spec.recipe) != side_object->get()->kind() ||
       codecs::CheckCodableWith(spec, side_object->inputs()) != codecs::Error::kOk) {
     return absl::InvalidArgumentError(
-        "payload: the image is not one of the side object that it names");
+        "payload: the image does not match the side object that it names");
   }
   return absl::OkStatus();
 }
@@ -82,7 +83,7 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   expected.side_objects = spec.side_objects;
   if (!(spec == expected)) {
     return absl::InvalidArgumentError(
-        "payload: the image is of another space, key, group, slice, shape or position");
+        "payload: the image has another space, key, group, slice, shape or position");
   }
   CAIRN_RETURN_IF_ERROR(CheckCoding(space, spec, &encoded->side_object));
   error = codecs::VerifyTiles(view);

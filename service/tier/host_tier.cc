@@ -60,7 +60,7 @@ absl::Status HostTier::MakeRoom(uint64_t bytes, const BlockName* newcomer,
   refused_[static_cast<size_t>(Use::kPlaced)].Add();
   return absl::ResourceExhaustedError(
       absl::StrCat("host tier: no room for ", bytes, " bytes in its ", capacity_bytes(),
-                   ": what could go is pinned, in flight or before it"));
+                   ": all copies are pinned, in use or ancestors of the new block"));
 }
 
 bool HostTier::EvictWindow(uint64_t bytes, const BlockName* newcomer) {

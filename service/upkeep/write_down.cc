@@ -226,7 +226,7 @@ absl::StatusOr<Extent> WriteDown::MakeColder(const Write& write,
   }
   const codecs::Profile* profile = write.own == nullptr ? nullptr : write.own->content().profile();
   if (profile == nullptr) {
-    return absl::FailedPreconditionError("the image's profile is not there");
+    return absl::FailedPreconditionError("the image's profile is missing");
   }
   return recoder_.DemoteSteps(view, *profile, colder.level);
 }

@@ -142,9 +142,9 @@ absl::Status ReachSelf(const SocketAddress& address, UcxSettings settings) {
       UcxConnection::Connect(HostText(address), server.port(), hello, {.device = settings.device},
                              MonotonicNow() + kReachWithin, nullptr);
   return reached.ok() ? absl::OkStatus()
-                      : absl::FailedPreconditionError(absl::StrCat(
-                            "a client of its own does not get through to ", HostText(address),
-                            " over UCX: ", reached.status().message()));
+                      : absl::FailedPreconditionError(
+                            absl::StrCat("a test client cannot connect to ", HostText(address),
+                                         " over UCX: ", reached.status().message()));
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<TierExtent>> GpuTier::TryReserve(uint64_t bytes) {
   const MutexLock lock(mutex_);
   if (device_->is_out() || is_retired_ || is_stopping_) {
     return absl::UnavailableError(
-        absl::StrCat(device_->path(), device_->is_out() ? " is out" : " takes no copies"));
+        absl::StrCat(device_->path(), device_->is_out() ? " is out" : " accepts no copies"));
   }
   const std::optional<uint32_t> page =
       ranges_.Take(static_cast<uint32_t>(rounded / kPageBytes), Use::kPlaced);
@@ -126,7 +126,7 @@ absl::StatusOr<TierExtent> GpuTier::Reserve(uint64_t bytes, const Placement&) {
   }
   return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes,
                                                    " bytes in its ", capacity_bytes_,
-                                                   ": what could go is being read"));
+                                                   ": all copies are being read"));
 }
 
 void GpuTier::Free(uint64_t offset, uint64_t rounded_bytes) {
@@ -291,7 +291,7 @@ void GpuTier::Begin(Way way) {
       std::stable_partition(batch.transfers.begin(), batch.transfers.end(), is_in_time);
   std::move(first_late, batch.transfers.end(), std::back_inserter(late));
   batch.transfers.erase(first_late, batch.transfers.end());
-  Complete(late, absl::DeadlineExceededError("the device was not free in time"));
+  Complete(late, absl::DeadlineExceededError("the device was busy until the deadline"));
   for (const Transfer& transfer : batch.transfers) {
     std::byte* const at = arena_ + transfer.offset;
     const LaunchResult result =

@@ -38,8 +38,8 @@ absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
     return CopyTier::SetRetired(path, is_retired);
   }
   if (device_->is_out()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        device_->path(), " is out until the daemon starts again: ", device_->reason()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(device_->path(), " is out until the daemon restarts: ", device_->reason()));
   }
   const MutexLock lock(mutex_);
   is_retired_ = is_retired;

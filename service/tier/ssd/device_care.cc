@@ -168,7 +168,7 @@ absl::Status SsdDevice::Grow(uint32_t slot) {
   if (free_bytes < options_.keep_free_bytes + budget_.segment_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("the file system has ", free_bytes,
                                                      " bytes left, of which ",
-                                                     options_.keep_free_bytes, " are kept free"));
+                                                     options_.keep_free_bytes, " are reserved"));
   }
   const std::string path = SegmentPath(slot);
   Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -65,8 +65,7 @@ void SsdDevice::Commit(Round round) {
   for (size_t i = 0; i < written.size(); ++i) {
     Written& write = written[i];
     const uint32_t slot = write.offset / budget_.segment_bytes;
-    results[i] =
-        IsLost(slot) ? absl::DataLossError("its segment was not kept") : Name(write, batch);
+    results[i] = IsLost(slot) ? absl::DataLossError("its segment was lost") : Name(write, batch);
     if (!results[i].ok()) {
       continue;
     }
@@ -117,7 +116,7 @@ absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
   }
   if (written.record.side_object != codecs::Digest{} &&
       !side_files_->Has(written.record.side_object)) {
-    return absl::InternalError("a side object was not handed over");
+    return absl::InternalError("a side object is missing");
   }
   const MutexLock lock(mutex_);
   const auto [found, is_new] = spaces_.try_emplace(written.space->fingerprint);
@@ -189,7 +188,7 @@ void SsdDevice::RunSyncs(std::vector<TierDone> syncs, uint64_t round) {
     return;
   }
   const absl::Status status =
-      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was not kept");
+      SyncUnsealed() ? ledger_->SyncWal() : absl::UnavailableError("a segment was lost");
   if (status.ok()) {
     const MutexLock lock(mutex_);
     synced_round_ = records_synced_round_ = round;

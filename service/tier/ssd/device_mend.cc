@@ -176,7 +176,7 @@ absl::Status SsdDevice::ReopenLedger() {
     const MutexLock lock(mutex_);
     while (is_committing_) {
       if (!committed_.WaitUntil(mutex_, deadline)) {
-        return absl::UnavailableError("a write of it does not end");
+        return absl::UnavailableError("a write to it does not complete");
       }
     }
   }

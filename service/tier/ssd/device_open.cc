@@ -54,7 +54,7 @@ absl::StatusOr<Fd> TakeLock(const std::string& folder, absl::Duration wait,
     }
     if (MonotonicNow() >= deadline) {
       return absl::FailedPreconditionError(
-          absl::StrCat("another process has it, still after ", absl::FormatDuration(wait)));
+          absl::StrCat("another process still uses it after ", absl::FormatDuration(wait)));
     }
     if (is_first) {
       LogInfo("ssd", "another process uses the folder: waiting for it to end",
@@ -90,7 +90,7 @@ absl::Status SsdDevice::OpenFolder() {
   CAIRN_RETURN_IF_ERROR(CheckMounted(options_.path, options_.fstab));
   struct stat there = {};
   if (::stat(options_.path.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
-    return absl::InvalidArgumentError("it is no folder");
+    return absl::InvalidArgumentError("it is not a folder");
   }
   CAIRN_RETURN_IF_ERROR(MakeFolders(absl::StrCat(options_.path, "/segments")));
   CAIRN_RETURN_IF_ERROR(CheckDirectIo(options_.path));

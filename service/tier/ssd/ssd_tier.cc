@@ -151,7 +151,7 @@ size_t SsdTier::FirstFor(const Placement& placement) {
 
 absl::StatusOr<TierExtent> SsdTier::Reserve(uint64_t bytes, const Placement& placement) {
   const size_t first = FirstFor(placement);
-  absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is there");
+  absl::StatusOr<TierExtent> extent = absl::UnavailableError("ssd: no device is available");
   // A device that takes nothing leaves its share to the others.
   for (size_t i = 0; absl::IsUnavailable(extent.status()) && i < bays_.size(); ++i) {
     if (const auto device = bays_[(first + i) % bays_.size()]->device(); device != nullptr) {

@@ -286,7 +286,7 @@ TEST_F(TierCliTest, ColderCopiesAreTheDemotionOfWhatWasPut) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const Ran refused = Run("policy --cold-recipe kivi:4");
   EXPECT_EQ(refused.code, 2) << refused.output;
-  EXPECT_THAT(refused.output, HasSubstr("promises that none are lost"));
+  EXPECT_THAT(refused.output, HasSubstr("is lossy, but the space's recipe"));
   Disconnect();
   Connect("cold", "kivi:8");
   const std::string cold = " --space " + proto::Hex(space_->fingerprint()).substr(0, 12);
