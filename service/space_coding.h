@@ -88,7 +88,7 @@ class SpaceCoding {
   // Sets the recipe of *spec to the space's. If the recipe uses a profile or a bank, sets the
   // group's current one and returns it; the image must hold it. Sets `exact` if the group lacks a
   // side object that the recipe needs.
-  SideObjectRef Settle(codecs::ImageSpec* spec) const;
+  SideObjectRef ChooseRecipe(codecs::ImageSpec* spec) const;
   // Returns empty if the space has no side object of that id.
   SideObjectRef Find(const codecs::Digest& id) const;
   std::vector<SideObjects::Listed> List() const;

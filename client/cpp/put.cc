@@ -97,8 +97,8 @@ absl::Status PutExchange::SetStatistics() {
 
 // A payload of the caller's: as it lies, or, where the transport would copy it anyway, copied here
 // with its checksum taken in the same pass.
-PutExchange::Payload PutExchange::Settle(Scratch& scratch, std::span<const std::byte> bytes,
-                                         proto::Form form) const {
+PutExchange::Payload PutExchange::PlacePayload(Scratch& scratch, std::span<const std::byte> bytes,
+                                               proto::Form form) const {
   if (sent_bytes_ == 0 && (is_lent || !scratch.is_region_shared())) {
     return {bytes, CrcOf(bytes, form), form};
   }
@@ -113,7 +113,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
     if (source->bytes.size() != source_bytes) {
       return WrongSize("source", source->bytes.size(), source_bytes);
     }
-    return Settle(scratch, source->bytes, proto::Form::kSource);
+    return PlacePayload(scratch, source->bytes, proto::Form::kSource);
   }
   const ViewShape shape = slice_.view_shape();
   const auto& views = std::get<PlaneViews>(request_.source);
@@ -178,7 +178,7 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeImage(Scratch& scratch) co
 
 absl::StatusOr<PutExchange::Payload> PutExchange::MakePayload(Scratch& scratch) const {
   if (const auto* image = std::get_if<ImageBytes>(&request_.source)) {
-    return Settle(scratch, image->bytes, proto::Form::kImage);
+    return PlacePayload(scratch, image->bytes, proto::Form::kImage);
   }
   return IsEncodedHere() ? MakeImage(scratch) : MakeSource(scratch);
 }

@@ -63,7 +63,7 @@ class PutExchange final : public Exchange {
   bool IsEncodedHere() const;
   // Checks the given statistics and selects those to send.
   absl::Status SetStatistics();
-  Payload Settle(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
+  Payload PlacePayload(Scratch& scratch, std::span<const std::byte> bytes, proto::Form form) const;
   absl::StatusOr<Payload> MakeSource(Scratch& scratch) const;
   absl::StatusOr<SideObjectHandle> SetRecipe(codecs::ImageSpec* spec) const;
   absl::StatusOr<Payload> MakeImage(Scratch& scratch) const;

@@ -114,7 +114,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   return freed;
 }
 
-void BlockTable::Settle(Image* image) {
+void BlockTable::UnlinkIfLost(Image* image) {
   Block* block = image->block;
   for (const Copy* copy : image->copies) {
     if (copy != nullptr && At(copy->facts.tier).traits.may_hold_last) {
@@ -197,7 +197,7 @@ void BlockTable::Lose(Copy* copy) {
   Image* image = copy->image;
   ++At(copy->facts.tier).lost_total;
   UnlinkCopy(copy);
-  Settle(image);
+  UnlinkIfLost(image);
 }
 
 void BlockTable::LoseIn(Block* block, TierId tier, uint64_t begin, uint64_t end) {

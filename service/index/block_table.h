@@ -286,10 +286,10 @@ class BlockTable {
   Copy* TakeCopy(Image* image);
   Image* LinkImage(Block* block, const ImageFacts& facts);
   void LinkCopy(Image* image, NewCopy copy);
-  // Returns the bytes that were freed now. May leave the image without copies: call Settle().
+  // Returns the bytes that were freed now. May leave the image without copies: call UnlinkIfLost().
   uint64_t UnlinkCopy(Copy* copy);
   // Unlinks an image without a copy that may be its last, and its block with the last image.
-  void Settle(Image* image);
+  void UnlinkIfLost(Image* image);
   void ForgetImage(Image* image);  // REQUIRES: no copies, not in the block any more
   void FreeCopy(Copy* copy);
   // Emits the event that a block got its first copy in a tier, or loses its last.

@@ -32,7 +32,7 @@ uint64_t BlockTable::EvictFrom(Block* block, TierId tier, EvictionReason reason)
         At(tier).evicted_dirty_bytes += copy->facts.image_bytes;
       }
       freed += UnlinkCopy(copy);
-      Settle(image);
+      UnlinkIfLost(image);
     }
   }
   At(tier).evicted_bytes[static_cast<size_t>(reason)] += freed;
@@ -297,7 +297,7 @@ bool BlockTable::EvictCopy(TierId tier, const ImageFacts& image, uint64_t offset
   if (block->in(IndexOf(tier)).copy_count == 0) {
     CountEvicted(*block, tier, reason);
   }
-  Settle(owner);
+  UnlinkIfLost(owner);
   return true;
 }
 

@@ -57,7 +57,7 @@ MatchScan::MatchScan(const MatchQuery& query)
   places_.reserve(codecs::kImagesPerBlockMax);
 }
 
-MatchScan::~MatchScan() { CAIRN_CHECK(settled_ == held_.size(), "a match leaves pins behind"); }
+MatchScan::~MatchScan() { CAIRN_CHECK(released_ == held_.size(), "a match leaves pins behind"); }
 
 void MatchScan::Reserve() {
   ReserveMore(blocks_, limits::kVisitsPerHoldMax);
@@ -229,12 +229,12 @@ void MatchScan::Abandon() {
   is_shortened_ = true;
 }
 
-bool MatchScan::Settle(BlockTable& table, Visits& visits) {
-  for (; settled_ < held_.size(); ++settled_) {
+bool MatchScan::ReleasePins(BlockTable& table, Visits& visits) {
+  for (; released_ < held_.size(); ++released_) {
     if (!visits.Take()) {
       return false;
     }
-    const Held& held = held_[settled_];
+    const Held& held = held_[released_];
     if (held.is_leased && IsNeeded(held.seen)) {
       leased_.push_back(held.image);
     } else if (held.is_leased) {

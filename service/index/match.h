@@ -54,7 +54,7 @@ size_t BlocksAsked(const MatchQuery& query);
 //   Look      finds the complete blocks, from the first on
 //   Plan      chooses the longest prefix that serves
 //   Lease     leases the images of that prefix; if some were deleted meanwhile: Plan again
-//   Settle    releases the pins that the lease does not need
+//   ReleasePins    releases the pins that the lease does not need
 //   Touch     marks the blocks of the prefix as used
 //
 // Thread-safety: Thread-compatible.
@@ -64,7 +64,7 @@ class MatchScan {
  public:
   // Borrows the query.
   explicit MatchScan(const MatchQuery& query);
-  ~MatchScan();  // REQUIRES: Settle() has completed, if a lease was wanted
+  ~MatchScan();  // REQUIRES: ReleasePins() has completed, if a lease was wanted
 
   // Allocates the memory that Look() fills. Call it before each hold of Look().
   void Reserve();
@@ -83,15 +83,15 @@ class MatchScan {
   // deleted since Look(), or others have leased too much: plan a shorter prefix.
   bool Lease(BlockTable& table, uint64_t lease_bytes_max, Visits& visits);
   bool is_leased() const { return is_leased_; }
-  // Gives up on a prefix: Settle() releases what is pinned and leased.
+  // Gives up on a prefix: ReleasePins() releases what is pinned and leased.
   void Abandon();
 
-  bool Settle(BlockTable& table, Visits& visits);
+  bool ReleasePins(BlockTable& table, Visits& visits);
   // Touches the end of the prefix first: if parents are unknown, it is then evicted before the
   // beginning.
   bool Touch(BlockTable& table, absl::Time now, Visits& visits);
 
-  // The leased images, once Settle() has completed.
+  // The leased images, once ReleasePins() has completed.
   std::vector<Image*> TakeLeased() { return std::move(leased_); }
   // Without the lease.
   MatchAnswer Answer() const;
@@ -134,7 +134,7 @@ class MatchScan {
   bool is_shortened_ = false;
   bool is_leased_ = false;
   uint64_t leased_bytes_ = 0;
-  size_t next_held_ = 0, settled_ = 0, touched_ = 0;
+  size_t next_held_ = 0, released_ = 0, touched_ = 0;
 };
 
 // Finds the last key without which the query cannot match completely; under the index's lock, one

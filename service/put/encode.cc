@@ -139,7 +139,7 @@ absl::StatusOr<Extent> AllocateTarget(HostTier& host, uint64_t bytes, const Bloc
 }
 
 // What becomes of a payload in source form.
-void Settle(PutRun& run, Extent payload) {
+void ChooseEncoding(PutRun& run, Extent payload) {
   OwnedPut& put = run.put;
   PutPath& path = *put.path;
   run.spec = put.spec;  // raw, so far
@@ -150,7 +150,7 @@ void Settle(PutRun& run, Extent payload) {
     run.encoded.is_encode_pending = true;
     path.kept_raw.Add();
   } else {
-    run.encoded.side_object = put.space->coding().Settle(&run.spec);
+    run.encoded.side_object = put.space->coding().ChooseRecipe(&run.spec);
     path.without_side_object.Add(
         policy.NeedsSideObject() && run.encoded.side_object.get() == nullptr ? 1 : 0);
   }
@@ -195,7 +195,7 @@ absl::Status Prepare(PutRun& run, uint32_t crc32c) {
     run.encoded.image = std::move(payload);
     return absl::OkStatus();
   }
-  Settle(run, std::move(payload));
+  ChooseEncoding(run, std::move(payload));
   return absl::OkStatus();
 }
 

@@ -187,7 +187,7 @@ absl::StatusOr<std::shared_ptr<PendingEncodes::Encoding>> PendingEncodes::Plan(R
   auto encoding = std::make_shared<Encoding>();
   CAIRN_CHECK(codecs::ParseImage(pin.bytes(), &encoding->view) == codecs::Error::kOk);
   encoding->spec = encoding->view.spec();
-  encoding->side_object = space->coding().Settle(&encoding->spec);
+  encoding->side_object = space->coding().ChooseRecipe(&encoding->spec);
   // Since it was kept raw the space may have turned raw.
   if (encoding->spec == encoding->view.spec()) {
     return nullptr;

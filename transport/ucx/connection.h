@@ -71,7 +71,7 @@ class UcxConnection final : public Connection {
   void Fail(absl::Status why);  // from a callback: StartBreaking() follows outside
   void FinishBreaking(absl::Time now);
   void DropWorker();
-  bool Settle();  // returns whether a call ended
+  bool EndCalls();  // returns whether a call ended
   void Sleep(absl::Time now, absl::Time until);
   void SendPong();
 
