@@ -78,7 +78,7 @@ void BlockTable::LinkCopy(Image* image, NewCopy copy) {
   if (block->awake->in[IndexOf(tier)].copy_count++ == 0) {
     ++At(tier).figures.block_count;
     CountChildIn(*block, tier, +1);
-    Tell(*linked, true);
+    EmitEvent(*linked, true);
   }
   Requeue(block, tier);
   RefreshHeld(image);
@@ -99,7 +99,7 @@ uint64_t BlockTable::UnlinkCopy(Copy* copy) {
   if (--block->awake->in[IndexOf(tier)].copy_count == 0) {
     --At(tier).figures.block_count;
     CountChildIn(*block, tier, -1);
-    Tell(*copy, false);
+    EmitEvent(*copy, false);
   }
   Requeue(block, tier);
   RefreshHeld(image);

@@ -293,7 +293,7 @@ class BlockTable {
   void ForgetImage(Image* image);  // REQUIRES: no copies, not in the block any more
   void FreeCopy(Copy* copy);
   // Emits the event that a block got its first copy in a tier, or loses its last.
-  void Tell(const Copy& copy, bool is_stored);
+  void EmitEvent(const Copy& copy, bool is_stored);
   void FreeIfUnused(Image* image);
   bool IsLast(const Copy& copy) const;
   void SetHeld(Copy* copy, bool is_held);

@@ -102,7 +102,7 @@ void BlockTable::ReportTier(TierId id, MetricSink& sink) const {
                     tier.evicted_unused_seconds.Snapshot());
 }
 
-void BlockTable::Tell(const Copy& copy, bool is_stored) {
+void BlockTable::EmitEvent(const Copy& copy, bool is_stored) {
   if (!events_.is_recording()) {
     return;
   }

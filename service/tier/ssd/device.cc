@@ -137,7 +137,7 @@ void SsdDevice::EndWrite(uint64_t id) {
   committed_.NotifyAll();
 }
 
-void SsdDevice::Tell(const std::vector<Deletion>& deletions) {
+void SsdDevice::QueueDeletions(const std::vector<Deletion>& deletions) {
   const MutexLock lock(mutex_);
   queued_.deleted.insert(queued_.deleted.end(), deletions.begin(), deletions.end());
   FreeUnread(deletions);

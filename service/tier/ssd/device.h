@@ -105,7 +105,7 @@ class SsdDevice {
   // The deletions that the previous process learned; nullopt: the folder is new.
   const std::optional<DeletionHistory>& history() const { return history_; }
   // Records deletions of the tier.
-  void Tell(const std::vector<Deletion>& deletions);
+  void QueueDeletions(const std::vector<Deletion>& deletions);
   void PolicyChanged(const SpaceRecord& space);
   // Returns whether it can: it is not out, and its ledger works.
   bool RecordsDeletions() const;

@@ -218,7 +218,7 @@ void SsdTier::RunTend(RecoverySink& sink) {
 void SsdTier::Deleted(const proto::Fingerprint& space, std::span<const proto::BlockKey> keys) {
   deletions_.Add(space, keys, [this](const std::vector<Deletion>& deletions) {
     for (const auto& device : Present()) {
-      device->Tell(deletions);
+      device->QueueDeletions(deletions);
     }
   });
 }
