@@ -107,11 +107,11 @@ struct AwakeBlock {
   uint32_t put_count = 0;               // running puts of it
   uint32_t child_put_count = 0;         // followers with running puts
   uint32_t followers_on_their_way = 0;  // followers that are only being put
-  // The first so many children may disagree with is_cut.
-  uint32_t unsettled = 0;
-  uint32_t unsettled_index = 0;              // in BlockTable::unsettled_, if any child may disagree
-  uint32_t search = 0;                       // the last window search that exempts it
-  bool is_noted = false;                     // BlockTable::Rest() will look at it
+  // The first so many children may disagree with is_orphaned.
+  uint32_t stale_children = 0;
+  uint32_t stale_index = 0;  // in BlockTable::stale_parents_, if any child may disagree
+  uint32_t search = 0;       // the last window search that exempts it
+  bool is_noted = false;     // BlockTable::Rest() will look at it
   std::array<BlockInTier, kTierCount> in{};  // by IndexOf(tier)
   ImageRefs images;                          // in the order of publication
 };
@@ -149,8 +149,8 @@ struct Block {
   uint64_t last_use : 48 = 0;        // a count of uses, index-wide
   uint64_t is_linked : 1 = 0;        // present
   // The chain above it is broken: this block, or one before it, is missing. Up to date as far as
-  // BlockTable::SettleCuts() got: AwakeBlock::unsettled children may disagree.
-  uint64_t is_cut : 1 = 0;
+  // BlockTable::PropagateOrphans() got: AwakeBlock::stale_children children may disagree.
+  uint64_t is_orphaned : 1 = 0;
   uint64_t is_used : 1 = 0;        // at rest: used since its copies were written
   uint64_t has_let_go : 1 = 0;     // an image is let go, or was; false: none is
   uint64_t resting_count : 7 = 0;  // images; 0: it is not at rest
@@ -168,7 +168,7 @@ struct Block {
   uint64_t end_position() const { return first_position + tokens; }
   uint32_t put_count() const { return is_awake() ? awake->put_count : 0; }
   uint32_t child_put_count() const { return is_awake() ? awake->child_put_count : 0; }
-  uint32_t unsettled() const { return is_awake() ? awake->unsettled : 0; }
+  uint32_t stale_children() const { return is_awake() ? awake->stale_children : 0; }
   // Followers with copies in any tier.
   uint32_t child_count() const {
     return follower_count - (is_awake() ? awake->followers_on_their_way : 0);

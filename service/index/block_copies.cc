@@ -278,7 +278,7 @@ void BlockTable::SetHeld(Copy* copy, bool is_held) {
   if (was_held != (in.held_count > 0)) {
     tier.held_blocks += one;
     if (in.queue_index != BlockInTier::kNotQueued) {
-      tier.orders[copy->image->block->is_cut ? kCut : kWhole].held += one;
+      tier.orders[copy->image->block->is_orphaned ? kOrphaned : kWhole].held += one;
     }
   }
 }

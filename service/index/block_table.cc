@@ -91,7 +91,7 @@ absl::StatusOr<std::optional<uint64_t>> BlockTable::Check(const BlockClaim& clai
 
 absl::Status BlockTable::MakeRoom(Block* block, absl::Time now) {
   Visits settling, visits;
-  SettleCuts(settling);  // what is left of it is for the next
+  PropagateOrphans(settling);  // what is left of it is for the next
   MakeRoomForAwake(block->name);
   if (is_full_of_awake()) {
     return absl::ResourceExhaustedError(

@@ -9,7 +9,7 @@
 //
 // A chain is broken at a block that is neither present nor expected. Blocks behind it are useless
 // until that block comes, and are evicted first. When a block appears or disappears, the state of
-// its followers changes later: SettleCuts() updates a few at a time.
+// its followers changes later: PropagateOrphans() updates a few at a time.
 //
 // Each tier has its own order, child counts and statistics.
 //
@@ -218,7 +218,10 @@ class BlockTable {
     std::unique_ptr<Recency> recency;
     uint64_t held = 0;  // of them
   };
-  enum : size_t { kCut = 0, kWhole = 1 };  // of broken chains, which are evicted first; and others
+  enum : size_t {
+    kOrphaned = 0,
+    kWhole = 1
+  };  // of broken chains, which are evicted first; and others
   struct InTier {
     bool exists = false;
     bool is_out = false;
@@ -256,10 +259,10 @@ class BlockTable {
   void LinkBlock(Block* block, absl::Time now);
   void RemoveBlock(Block* block);  // REQUIRES: no images
   void CountChildIn(const Block& child, TierId tier, int sign);
-  void SetCut(Block* block, bool is_cut);
+  void SetCut(Block* block, bool is_orphaned);
   void SetUnsettled(Block* block, uint32_t count);
   // Returns false if `visits` are spent before all are updated.
-  bool SettleCuts(Visits& visits);
+  bool PropagateOrphans(Visits& visits);
   // Adds the block to the tier's order or removes it, according to its copies and children.
   void Requeue(Block* block, TierId tier);
 
@@ -331,7 +334,7 @@ class BlockTable {
   void ReportTier(TierId id, MetricSink& sink) const;
 
   // Eviction.
-  bool IsCut(const BlockName* newcomer) const;
+  bool IsOrphaned(const BlockName* newcomer) const;
   // Returns whether the follower's chain contains the block; `if_spent` if `visits` do not suffice
   // to tell.
   bool IsBefore(const Block& block, const Block& follower, bool if_spent, Visits& visits) const;
@@ -361,7 +364,7 @@ class BlockTable {
   uint64_t awake_count_ = 0;
   uint64_t resting_many_bytes_ = 0;
   std::vector<uint32_t> idle_;            // slots that Rest() will look at
-  std::vector<Block*> unsettled_;         // blocks with children that may disagree
+  std::vector<Block*> stale_parents_;     // blocks with children that may disagree
   uint32_t search_ = 0;                   // of the last search for a window
   std::array<InTier, kTierCount> tiers_;  // by IndexOf(tier)
   std::optional<TierId> lasting_;
