@@ -123,7 +123,8 @@ class BlockIndex final : public Prefixes,
   std::optional<Uncopied> TakeUncopied() override;
   uint64_t uncopied_count() const override;
   void LetGo(CopyWriter writer) override;
-  WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  WriteDownProgress Expedite(const BlockName& name, uint16_t group,
+                             const codecs::Slice& slice) override;
   uint64_t lost_count(TierId tier) const override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;

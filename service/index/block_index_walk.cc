@@ -202,13 +202,14 @@ void BlockIndex::LetGo(CopyWriter writer) {
   writer.Reset();
 }
 
-WayDown BlockIndex::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
-  WayDown way;
+WriteDownProgress BlockIndex::Expedite(const BlockName& name, uint16_t group,
+                                       const codecs::Slice& slice) {
+  WriteDownProgress progress;
   InHolds([&](Visits& visits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    way = table_.Expedite(name, group, slice, visits);
+    progress = table_.Expedite(name, group, slice, visits);
     return true;
   });
-  return way;
+  return progress;
 }
 
 uint64_t BlockIndex::lost_count(TierId tier) const {

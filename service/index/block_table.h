@@ -173,8 +173,8 @@ class BlockTable {
   // lacks.
   void SetLetGo(Image* image, LetGo let_go);
   // Like Copies::Expedite(), as far up the chain as `visits` allow.
-  WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
-                   Visits& visits);
+  WriteDownProgress Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
+                             Visits& visits);
   // Empty: there is no persistent tier.
   std::optional<TierId> lasting() const { return lasting_; }
 

@@ -121,9 +121,9 @@ bool BlockTable::Hurry(Image* image) {
   return true;
 }
 
-WayDown BlockTable::Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice,
-                             Visits& visits) {
-  using State = WayDown::State;
+WriteDownProgress BlockTable::Expedite(const BlockName& name, uint16_t group,
+                                       const codecs::Slice& slice, Visits& visits) {
+  using State = WriteDownProgress::State;
   if (!lasting_.has_value() || At(*lasting_).is_out) {
     return {.state = State::kNoTier, .block = {}};
   }

@@ -28,7 +28,7 @@ struct Uncopied {
 };
 
 // The progress of an image, and of the chain before it, towards the persistent tier.
-struct WayDown {
+struct WriteDownProgress {
   enum class State : uint8_t {
     kThere,     // all are in the tier
     kOnItsWay,  // `block` is not, or not completely
@@ -39,7 +39,7 @@ struct WayDown {
   State state = State::kNoTier;
   BlockName block;
   uint64_t parts = kAllParts;  // kThere: the parts of the tier that contain all of it
-  friend bool operator==(const WayDown&, const WayDown&) = default;
+  friend bool operator==(const WriteDownProgress&, const WriteDownProgress&) = default;
 };
 
 class Copies {
@@ -66,7 +66,8 @@ class Copies {
   // Moves the images of a slice to the front of TakeUncopied(), behind their ancestors; if the
   // persistent tier has them, moves the nearest ancestor that it lacks. Examines as many ancestors
   // as one hold of the lock may: those further up were begun long before.
-  virtual WayDown Expedite(const BlockName& name, uint16_t group, const codecs::Slice& slice) = 0;
+  virtual WriteDownProgress Expedite(const BlockName& name, uint16_t group,
+                                     const codecs::Slice& slice) = 0;
   // Copies in the tier that were lost so far.
   virtual uint64_t lost_count(TierId tier) const = 0;
   // The tier's device is out: drops its copies, and refuses new ones until PutBack(). Returns the

@@ -53,7 +53,7 @@ class DeviceCopies final : public ReadNotes {
     uint32_t reads = 0;
   };
   // A running copy.
-  struct Way {
+  struct RunningCopy {
     SpaceRef space;
     ResidentPin source;
     CopyWriter writer;
@@ -62,10 +62,10 @@ class DeviceCopies final : public ReadNotes {
 
   bool HasRoom() const;
   void CopyBlock(const BlockName& block);
-  void Submit(std::unique_ptr<Way> way);
+  void Submit(std::unique_ptr<RunningCopy> running);
   // The completion; on any thread.
-  void Completed(std::unique_ptr<Way> way, const absl::Status& status);
-  bool Finish(Way& way);
+  void Completed(std::unique_ptr<RunningCopy> running, const absl::Status& status);
+  bool Finish(RunningCopy& running);
 
   Spaces& spaces_;
   Images& images_;

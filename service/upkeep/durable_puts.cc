@@ -68,25 +68,25 @@ void DurablePuts::Try(Id id) {
       images = found->second.images;
     }
     const uint64_t lost = tier_ == nullptr ? 0 : copies_.lost_count(tier_->id());
-    const WayDown way = copies_.Expedite(images.block, images.group, images.slice);
-    switch (way.state) {
-      case WayDown::State::kThere:
+    const WriteDownProgress progress = copies_.Expedite(images.block, images.group, images.slice);
+    switch (progress.state) {
+      case WriteDownProgress::State::kThere:
         if (BeginSync(id)) {
-          tier_->Sync(way.parts,
+          tier_->Sync(progress.parts,
                       [this, id, lost](const absl::Status& status) { Synced(id, status, lost); });
         }
         return;
-      case WayDown::State::kOnItsWay:
-        if (WaitsAnew(id, way.block)) {
+      case WriteDownProgress::State::kOnItsWay:
+        if (WaitsAnew(id, progress.block)) {
           continue;  // it may have been written before it was waited for
         }
         return;
-      case WayDown::State::kTooLarge:
-        return Answer(id,
-                      way.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
-      case WayDown::State::kGone:
+      case WriteDownProgress::State::kTooLarge:
+        return Answer(
+            id, progress.block == images.block ? Durability::kTooLarge : Durability::kAncestors);
+      case WriteDownProgress::State::kGone:
         return Answer(id, Durability::kGone);
-      case WayDown::State::kNoTier:
+      case WriteDownProgress::State::kNoTier:
         return Answer(id, Durability::kReadOnly);
     }
   }

@@ -160,11 +160,11 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   } else if (!made.ok()) {
     return refuse(made);
   }
-  write->way = WayOf(write->image);
+  write->hint = HintOf(write->image);
   absl::StatusOr<TierExtent> place = tier_->Reserve(
       write->bytes().size(),
-      {.beside = write->way.beside == nullptr ? nullptr : &write->way.beside->extent(),
-       .hash = write->way.hash});
+      {.beside = write->hint.beside == nullptr ? nullptr : &write->hint.beside->extent(),
+       .hash = write->hint.hash});
   if (!place.ok()) {
     return refuse(place.status());
   }
@@ -240,14 +240,15 @@ std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEnt
   return snapshot_;
 }
 
-WriteDown::Way WriteDown::WayOf(Uncopied& image) {
+WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
   if (!image.beside.is_empty()) {
     return {.beside = std::make_shared<const ResidentPin>(std::move(image.beside))};
   }
   const ImageFacts& facts = image.source.facts();
   const MutexLock lock(mutex_);
-  const auto parent = ways_.find({facts.space_id, image.parent});
-  return parent == ways_.end() ? Way{.beside = nullptr, .hash = HashOf(facts.key)} : parent->second;
+  const auto parent = hints_.find({facts.space_id, image.parent});
+  return parent == hints_.end() ? PlacementHint{.beside = nullptr, .hash = HashOf(facts.key)}
+                                : parent->second;
 }
 
 void WriteDown::Began(const Write& write) {
@@ -255,8 +256,8 @@ void WriteDown::Began(const Write& write) {
   ++count_;
   bytes_ += write.place.size_bytes();
   budget_.Spend(write.place.size_bytes());
-  Way& way = ways_[NameOf(write.image.source.facts())];
-  way = {.beside = write.way.beside, .hash = write.way.hash, .writes = way.writes + 1};
+  PlacementHint& hint = hints_[NameOf(write.image.source.facts())];
+  hint = {.beside = write.hint.beside, .hash = write.hint.hash, .writes = hint.writes + 1};
 }
 
 void WriteDown::Submit(std::unique_ptr<Write> owned) {
@@ -320,9 +321,9 @@ void WriteDown::Completed(std::unique_ptr<Write> write, const absl::Status& stat
     const MutexLock lock(mutex_);
     bytes_ -= bytes;
     is_room_wanted = bytes_ <= bytes_max_ / 2;
-    const auto way = ways_.find(name);
-    if (--way->second.writes == 0) {
-      ways_.erase(way);
+    const auto hint = hints_.find(name);
+    if (--hint->second.writes == 0) {
+      hints_.erase(hint);
     }
     rest_ = status.ok() ? kRestMin : rest_;
   }

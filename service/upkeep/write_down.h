@@ -72,7 +72,7 @@ class WriteDown {
 
  private:
   // The placement hint for following blocks during the write.
-  struct Way {
+  struct PlacementHint {
     std::shared_ptr<const ResidentPin> beside;  // null: `hash` chooses
     uint64_t hash = 0;
     uint32_t writes = 0;
@@ -82,7 +82,7 @@ class WriteDown {
     SpaceRef space;
     std::shared_ptr<const SpaceEntry::Snapshot> snapshot;
     std::vector<NamedSideObject> side_objects;
-    Way way;
+    PlacementHint hint;
     TierExtent place;
     Extent colder;  // the bytes to write; empty: those of the image
     CopyFacts copy;
@@ -103,7 +103,7 @@ class WriteDown {
   absl::Status MakeCopy(Write& write);
   absl::StatusOr<Extent> MakeColder(const Write& write, const codecs::Recipe& colder) const;
   std::shared_ptr<const SpaceEntry::Snapshot> SnapshotOf(const SpaceEntry& space);
-  Way WayOf(Uncopied& image);
+  PlacementHint HintOf(Uncopied& image);
   void Submit(std::unique_ptr<Write> write);
   // The completion; on any thread.
   void Completed(std::unique_ptr<Write> write, const absl::Status& status);
@@ -135,7 +135,7 @@ class WriteDown {
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;  // until Completed() is about to return
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<BlockName, Way> ways_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<BlockName, PlacementHint> hints_ ABSL_GUARDED_BY(mutex_);
   absl::Time again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration rest_ ABSL_GUARDED_BY(mutex_);
   WriteBudget budget_ ABSL_GUARDED_BY(mutex_);

@@ -71,8 +71,8 @@ class GpuTier final : public CopyTier {
   absl::Status SetRetired(std::string_view path, bool is_retired) override;
 
  private:
-  enum Way : size_t { kRead = 0, kWrite = 1 };
-  static constexpr size_t kWayCount = 2;
+  enum Direction : size_t { kRead = 0, kWrite = 1 };
+  static constexpr size_t kDirectionCount = 2;
 
   struct Transfer {
     TransferId id = 0;
@@ -97,18 +97,18 @@ class GpuTier final : public CopyTier {
   // Returns nullopt if there is no contiguous room. Errors: Unavailable if the device takes no new
   // copies.
   absl::StatusOr<std::optional<TierExtent>> TryReserve(uint64_t bytes);
-  TransferId Submit(Way way, Transfer transfer);
+  TransferId Submit(Direction direction, Transfer transfer);
   static void Complete(Transfers& transfers, const absl::Status& status);
 
   // Used by the thread only.
   void Run();
   // Waits for work and moves it from the queues to idle streams. Returns false if the tier stops
   // and no work is left.
-  bool Take(std::array<bool, kWayCount>* is_new);
-  void Begin(Way way);
+  bool Take(std::array<bool, kDirectionCount>* is_new);
+  void Begin(Direction direction);
   // Returns false while the batch still runs.
-  bool Poll(Way way);
-  void End(Way way, const absl::Status& status);
+  bool Poll(Direction direction);
+  void End(Direction direction, const absl::Status& status);
   // If the device is out, drops its copies and ends waiting transfers, once.
   void LetGoIfOut();
 
@@ -118,9 +118,9 @@ class GpuTier final : public CopyTier {
   const absl::Duration late_after_;
   std::byte* arena_ = nullptr;
   bool is_registered_ = false;
-  std::array<kernels::Stream, kWayCount> streams_{};
-  std::array<Batch, kWayCount> batches_;  // used by the thread only
-  bool has_let_go_ = false;               // used by the thread only
+  std::array<kernels::Stream, kDirectionCount> streams_{};
+  std::array<Batch, kDirectionCount> batches_;  // used by the thread only
+  bool has_let_go_ = false;                     // used by the thread only
 
   mutable Mutex mutex_;
   CondVar work_due_;
@@ -131,11 +131,11 @@ class GpuTier final : public CopyTier {
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t image_count_ ABSL_GUARDED_BY(mutex_) = 0;
   TransferId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::array<std::deque<Transfer>, kWayCount> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::array<size_t, kWayCount> on_stream_ ABSL_GUARDED_BY(mutex_){};
+  std::array<std::deque<Transfer>, kDirectionCount> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::array<size_t, kDirectionCount> on_stream_ ABSL_GUARDED_BY(mutex_){};
   Counter faults_;
-  std::array<Counter, kWayCount> bytes_;
-  std::array<Histogram, kWayCount> seconds_;
+  std::array<Counter, kDirectionCount> bytes_;
+  std::array<Histogram, kDirectionCount> seconds_;
   std::thread thread_;
 };
 

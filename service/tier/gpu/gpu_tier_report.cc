@@ -27,8 +27,8 @@ std::vector<DeviceReport> GpuTier::Devices() const {
   report.is_retired = is_retired_;
   report.used_bytes = used_bytes_;
   report.image_count = image_count_;
-  for (size_t way = 0; way < kWayCount; ++way) {
-    report.transfer_count += waiting_[way].size() + on_stream_[way];
+  for (size_t direction = 0; direction < kDirectionCount; ++direction) {
+    report.transfer_count += waiting_[direction].size() + on_stream_[direction];
   }
   return {report};
 }
@@ -57,14 +57,14 @@ void GpuTier::Report(MetricSink& sink) const {
   ReportGpuState(device.state, sink);
   sink.AddCounter("cairn_gpu_faults_total", "Copies to and from the device that failed.", {},
                   device.fault_count);
-  constexpr std::string_view kWays[kWayCount] = {"read", "write"};
-  for (size_t way = 0; way < kWayCount; ++way) {
-    const MetricLabel label[] = {{"op", kWays[way]}};
+  constexpr std::string_view kDirections[kDirectionCount] = {"read", "write"};
+  for (size_t direction = 0; direction < kDirectionCount; ++direction) {
+    const MetricLabel label[] = {{"op", kDirections[direction]}};
     sink.AddCounter("cairn_gpu_bytes_total", "Bytes of images copied from and to the device.",
-                    label, bytes_[way].Value());
+                    label, bytes_[direction].Value());
     sink.AddHistogram("cairn_gpu_copy_seconds",
                       "From the time that a copy is put on a stream until it is known to be over.",
-                      label, seconds_[way].Snapshot());
+                      label, seconds_[direction].Snapshot());
   }
   sink.AddGauge("cairn_gpu_transfers", "Copies to and from the device that are not over.", {},
                 static_cast<double>(device.transfer_count));
