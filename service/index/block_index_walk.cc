@@ -184,7 +184,7 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     if (parent != nullptr && table_.HasCopiesIn(*parent, tier)) {
       for (const ImageRef& ref : table_.Wake(parent)) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
-          taken->beside = ResideLocked(*copy);
+          taken->parent_copy = ResideLocked(*copy);
           break;
         }
       }

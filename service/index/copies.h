@@ -23,7 +23,7 @@ struct Uncopied {
   ResidentPin source;  // in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};  // all zero: none
-  ResidentPin beside;        // a copy of that block in the persistent tier; empty: none yet
+  ResidentPin parent_copy;   // a copy of that block in the persistent tier; empty: none yet
   bool is_used = false;      // the block was requested since it is stored
 };
 

@@ -60,8 +60,8 @@ inline constexpr uint64_t kAllParts = ~uint64_t{0};
 // that losing a device loses some prefixes but shortens no other.
 struct Placement {
   // The copy of the previous block in the same tier. Null: there is none.
-  const TierExtent* beside = nullptr;
-  // Chooses if `beside` does not: hash of the first known block of the chain.
+  const TierExtent* parent_copy = nullptr;
+  // Chooses if `parent_copy` does not: hash of the first known block of the chain.
   uint64_t hash = 0;
 };
 

@@ -163,7 +163,8 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
   write->hint = HintOf(write->image);
   absl::StatusOr<TierExtent> place = tier_->Reserve(
       write->bytes().size(),
-      {.beside = write->hint.beside == nullptr ? nullptr : &write->hint.beside->extent(),
+      {.parent_copy =
+           write->hint.parent_copy == nullptr ? nullptr : &write->hint.parent_copy->extent(),
        .hash = write->hint.hash});
   if (!place.ok()) {
     return refuse(place.status());
@@ -241,13 +242,13 @@ std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEnt
 }
 
 WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
-  if (!image.beside.is_empty()) {
-    return {.beside = std::make_shared<const ResidentPin>(std::move(image.beside))};
+  if (!image.parent_copy.is_empty()) {
+    return {.parent_copy = std::make_shared<const ResidentPin>(std::move(image.parent_copy))};
   }
   const ImageFacts& facts = image.source.facts();
   const MutexLock lock(mutex_);
   const auto parent = hints_.find({facts.space_id, image.parent});
-  return parent == hints_.end() ? PlacementHint{.beside = nullptr, .hash = HashOf(facts.key)}
+  return parent == hints_.end() ? PlacementHint{.parent_copy = nullptr, .hash = HashOf(facts.key)}
                                 : parent->second;
 }
 
@@ -257,7 +258,8 @@ void WriteDown::Began(const Write& write) {
   bytes_ += write.place.size_bytes();
   budget_.Spend(write.place.size_bytes());
   PlacementHint& hint = hints_[NameOf(write.image.source.facts())];
-  hint = {.beside = write.hint.beside, .hash = write.hint.hash, .writes = hint.writes + 1};
+  hint = {
+      .parent_copy = write.hint.parent_copy, .hash = write.hint.hash, .writes = hint.writes + 1};
 }
 
 void WriteDown::Submit(std::unique_ptr<Write> owned) {

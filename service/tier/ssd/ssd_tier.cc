@@ -145,8 +145,9 @@ size_t SsdTier::FirstFor(const Placement& placement) {
   if (placement_ == SsdPlacement::kStripe) {
     return next_.fetch_add(1, std::memory_order_relaxed) % bays_.size();
   }
-  return placement.beside != nullptr ? placement.beside->offset() >> SsdDevice::kNumberShift
-                                     : placement.hash % bays_.size();
+  return placement.parent_copy != nullptr
+             ? placement.parent_copy->offset() >> SsdDevice::kNumberShift
+             : placement.hash % bays_.size();
 }
 
 absl::StatusOr<TierExtent> SsdTier::Reserve(uint64_t bytes, const Placement& placement) {
