@@ -77,7 +77,7 @@ bool DropSpare(GetRun& run) {
 }
 
 void TryAgain(std::unique_ptr<GetRun> run) {
-  run->is_second = true;
+  run->is_retry = true;
   run->reads.clear();
   const absl::Status found = Lookup(*run);
   if (found.ok() && NeedsPromotion(*run)) {
@@ -92,7 +92,7 @@ void Resume(std::unique_ptr<GetRun> run) {
   GetPath& path = run->path;
   run->promote = path.clock.Now() - run->promoted_at;
   path.seconds(GetPath::Step::kPromote).Observe(run->promote);
-  if (!run->is_second && DropSpare(*run)) {
+  if (!run->is_retry && DropSpare(*run)) {
     return TryAgain(std::move(run));
   }
   for (const std::shared_ptr<const Promotion>& read : run->reads) {

@@ -166,7 +166,7 @@ class Promotions {
   // No further get may join it.
   void ForgetLocked(const std::shared_ptr<Promotion>& promotion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Leave();  // removes it from the reads that Stop() waits for
+  void LeaveInFlight();  // removes it from the reads that Stop() waits for
   // Verifies header and directory, and allocates memory for the parts to read.
   absl::Status FindParts(Promotion& promotion);
   // Verifies the bytes and makes an image of the slice.

@@ -38,7 +38,7 @@ struct GetRun {
   absl::Time verifying_at = absl::InfinitePast();  // on the monotonic clock
   // Set by DecodeOnDevice(): the only pin, which a late device keeps.
   std::shared_ptr<const ResidentPin> shared_pin = nullptr;
-  bool is_second = false;  // a spare copy failed; this is the second and last attempt
+  bool is_retry = false;  // a spare copy failed; this is the second and last attempt
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
   const ResidentPin& PinOf(size_t i) const {

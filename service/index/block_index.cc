@@ -55,7 +55,7 @@ ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const cod
   ImageRefs scratch;
   ImagePlaces places;
   const Hold hold(*this);
-  Block* block = table_.FindFresh(name);
+  Block* block = table_.FindUnexpired(name);
   if (block == nullptr || !FindCover(table_.RefsOf(*block, &scratch), group, slice, &places)) {
     return pins;
   }
@@ -81,7 +81,7 @@ std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t cou
 Pins BlockIndex::PinImages(const BlockName& name) {
   Pins pins;
   const Hold hold(*this);
-  if (Block* block = table_.FindFresh(name); block != nullptr) {
+  if (Block* block = table_.FindUnexpired(name); block != nullptr) {
     for (const ImageRef& ref : table_.Wake(block)) {
       table_.Pin(ref.image);
       pins.push_back(Pin(this, ref.image));

@@ -33,7 +33,7 @@ std::vector<bool> BlockIndex::Contains(uint64_t space_id, absl::Span<const proto
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = answers.size(); i < end; ++i) {
-      const Block* block = table_.FindFresh({space_id, keys[i]});
+      const Block* block = table_.FindUnexpired({space_id, keys[i]});
       answers.push_back(block != nullptr && IsComplete(table_.RefsOf(*block, &scratch), wanted));
     }
   }
@@ -64,7 +64,7 @@ std::vector<Images::Where> BlockIndex::Locate(uint64_t space_id,
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (const proto::BlockKey& key : keys.subspan(first, kKeysPerStep)) {
-      const Block* block = table_.FindFresh({space_id, key});
+      const Block* block = table_.FindUnexpired({space_id, key});
       for (const WantedGroup& group : wanted) {
         answers.push_back(where(block, group));
       }
@@ -347,7 +347,7 @@ std::vector<ListedBlock> BlockIndex::List(uint64_t space_id,
     mutex_.LetWaitersPass();
     const MutexLock lock(mutex_);
     for (size_t i = first; i < std::min(keys.size(), first + kKeysPerStep); ++i) {
-      const Block* block = table_.FindFresh({space_id, keys[i]});
+      const Block* block = table_.FindUnexpired({space_id, keys[i]});
       if (block == nullptr) {
         continue;
       }

@@ -75,7 +75,7 @@ class BlockTable {
   // Returns null if the block has no images.
   Block* Find(const BlockName& name) const;
   // Like Find(), but null if the block has expired.
-  Block* FindFresh(const BlockName& name) const;
+  Block* FindUnexpired(const BlockName& name) const;
   bool IsExpired(const Block& block) const;
   // Unlinks the block if it has expired.
   void DropExpired(Block* block);

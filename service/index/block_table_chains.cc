@@ -86,7 +86,7 @@ bool BlockTable::IsExpired(const Block& block) const {
   return block.expires_unix_s != 0 && absl::ToUnixSeconds(clock_.Now()) >= block.expires_unix_s;
 }
 
-Block* BlockTable::FindFresh(const BlockName& name) const {
+Block* BlockTable::FindUnexpired(const BlockName& name) const {
   Block* block = Find(name);
   return block != nullptr && !IsExpired(*block) ? block : nullptr;
 }

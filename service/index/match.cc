@@ -74,7 +74,7 @@ bool MatchScan::Look(BlockTable& table, uint64_t lease_bytes_free, Visits& visit
   while (seen_.size() < asked_ * group_count_ && work_ < limits::kMatchWorkMax) {
     const size_t i = seen_.size() / group_count_, g = seen_.size() % group_count_;
     if (!is_found) {
-      block = table.FindFresh({query_.space_id, query_.keys[i]});
+      block = table.FindUnexpired({query_.space_id, query_.keys[i]});
       refs = RefsOf(table, block, &refs_);
       is_found = true;
     }
@@ -293,7 +293,7 @@ bool MissingScan::Look(const BlockTable& table, Visits& visits) {
         continue;
       }
       if (!is_found) {
-        block = table.FindFresh({query_.space_id, query_.keys[left_ - 1]});
+        block = table.FindUnexpired({query_.space_id, query_.keys[left_ - 1]});
         refs = RefsOf(table, block, &scratch);
         is_found = true;
       }

@@ -90,9 +90,9 @@ class IoQueue {
     IoId id = 0;
     IoTransfer io;
     IoDone done;
-    uint64_t taken_bytes = 0;  // from its start
-    int pieces = 0;            // dispatched
-    absl::Status status;       // the first failure: no further piece begins
+    uint64_t dispatched_bytes = 0;  // from its start
+    int pieces = 0;                 // dispatched
+    absl::Status status;            // the first failure: no further piece begins
   };
   using Transfers = std::list<Transfer>;
   // Completions to run after the lock is released.
@@ -138,12 +138,12 @@ class IoQueue {
   // Each transfer is in one of these lists, and moves between them without being copied.
   PerKind<Transfers> foreground_ ABSL_GUARDED_BY(mutex_);  // with bytes not dispatched yet
   PerKind<Transfers> background_ ABSL_GUARDED_BY(mutex_);  // likewise
-  Transfers taken_ ABSL_GUARDED_BY(mutex_);                // all bytes dispatched, or failed
+  Transfers dispatched_ ABSL_GUARDED_BY(mutex_);           // all bytes dispatched, or failed
   std::unordered_map<IoId, Transfers::iterator> transfers_ ABSL_GUARDED_BY(mutex_);
   // Of transfers not begun that have one.
   std::set<std::pair<absl::Time, IoId>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  PerKind<std::vector<IoPiece>> rests_ ABSL_GUARDED_BY(mutex_);  // of short transfers
-  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;                    // dispatched, including rests
+  PerKind<std::vector<IoPiece>> short_pieces_ ABSL_GUARDED_BY(mutex_);  // of short transfers
+  size_t pieces_ ABSL_GUARDED_BY(mutex_) = 0;  // dispatched, including rests
   // Bytes of the dispatched pieces.
   uint64_t foreground_read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t other_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all others
