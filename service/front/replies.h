@@ -36,10 +36,11 @@ struct Outgoing {
 
 class Replies {
  public:
-  // `over` runs on the lane when a request is complete.
-  using Over = std::function<void(transport::Lane&, const Request&)>;
+  // `request_done` runs on the lane when a request is complete.
+  using RequestDone = std::function<void(transport::Lane&, const Request&)>;
   // Gets and puts that take longer than `slow` are logged with the time of each step.
-  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow, Over over);
+  Replies(int lanes, const Clock& clock, DataMetrics& metrics, absl::Duration slow,
+          RequestDone request_done);
 
   // Call it before the first reply of a lane is posted.
   void SetLane(transport::Lane& lane);
@@ -74,7 +75,7 @@ class Replies {
   const Clock& clock_;
   DataMetrics& metrics_;
   const absl::Duration slow_;
-  const Over over_;
+  const RequestDone request_done_;
   std::vector<std::unique_ptr<Outbox>> outboxes_;
 };
 

@@ -176,15 +176,15 @@ int LocalLane::CloseBroken() {
 }
 
 int LocalLane::RunCallbacks() {
-  std::vector<Over> over = std::exchange(over_, {});
-  for (Over& transfer : over) {
+  std::vector<CompletedTransfer> completed = std::exchange(completed_, {});
+  for (CompletedTransfer& transfer : completed) {
     if (transfer.receive_done) {
       transfer.receive_done({std::move(transfer.status), transfer.crc32c});
     } else {
       transfer.reply_done(std::move(transfer.status));
     }
   }
-  return static_cast<int>(over.size());
+  return static_cast<int>(completed.size());
 }
 
 void LocalLane::EndAll() {

@@ -132,7 +132,7 @@ class LocalLane final : public Lane {
   };
 
   // A completed transfer; its callback runs at the end of the iteration.
-  struct Over {
+  struct CompletedTransfer {
     absl::Status status;
     uint32_t crc32c = 0;
     ReceiveDone receive_done;
@@ -182,7 +182,7 @@ class LocalLane final : public Lane {
   std::vector<Moving> moving_;
   size_t moving_next_ = 0;  // the transfer to copy a piece of next
   std::vector<PeerId> broken_;
-  std::vector<Over> over_;
+  std::vector<CompletedTransfer> completed_;
 };
 
 }  // namespace cairn::transport
