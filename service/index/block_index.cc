@@ -131,16 +131,16 @@ void BlockIndex::DropExpired(const BlockName& name) {
   }
 }
 
-absl::StatusOr<ExpectedBlock> BlockIndex::Expect(const BlockClaim& claim) {
+absl::StatusOr<PutReservation> BlockIndex::ReservePut(const BlockClaim& claim) {
   const Hold hold(*this);
   DropExpired(claim.name);
   CAIRN_RETURN_IF_ERROR(table_.Check(claim).status());
-  return ExpectedBlock(this, table_.Expect(claim));
+  return PutReservation(this, table_.ReservePut(claim));
 }
 
-void BlockIndex::EndExpect(Block* block) {
+void BlockIndex::EndReservation(Block* block) {
   const Hold hold(*this);
-  table_.EndExpect(block);
+  table_.EndReservation(block);
 }
 
 absl::StatusOr<bool> BlockIndex::Publish(NewImage image) {

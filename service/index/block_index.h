@@ -108,7 +108,7 @@ class BlockIndex final : public Prefixes,
   Pin PinImage(const ResidentPin& pin) override;
   ResidentPin Reside(const Pin& pin, TierId tier) override;
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
-  absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) override;
+  absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) override;
   absl::StatusOr<bool> Publish(NewImage image) override;
   void Announce(const BlockName& name) override;
   bool Drop(const ResidentPin& pin) override;
@@ -165,7 +165,7 @@ class BlockIndex final : public Prefixes,
   friend class Pin;
   friend class ResidentPin;
   friend class CopyWriter;
-  friend class ExpectedBlock;
+  friend class PutReservation;
 
   // Holds the lock; at its end, unused blocks go to rest.
   class ABSL_SCOPED_LOCKABLE Hold {
@@ -189,7 +189,7 @@ class BlockIndex final : public Prefixes,
   void GiveUp(Image* image, TierId tier);
   // Like TakeOut() and LoseCopies().
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
-  void EndExpect(Block* block);
+  void EndReservation(Block* block);
   void DropExpired(const BlockName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

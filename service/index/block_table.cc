@@ -142,9 +142,9 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
     return absl::UnavailableError(
         absl::StrCat(ToAbsl(Name(image.copy.extent.tier())), " tier: its device is out"));
   }
-  Block* block = Expect(image.claim);
+  Block* block = ReservePut(image.claim);
   if (const absl::Status status = MakeRoom(block, now); !status.ok()) {
-    EndExpect(block);
+    EndReservation(block);
     return status;
   }
   if (!block->is_linked) {
@@ -168,7 +168,7 @@ absl::StatusOr<Image*> BlockTable::Add(NewImage image, absl::Time now) {
   if (image.is_encode_pending) {
     SetPending(linked);
   }
-  EndExpect(block);
+  EndReservation(block);
   return linked;
 }
 

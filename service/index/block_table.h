@@ -121,10 +121,10 @@ class BlockTable {
   // REQUIRES: Check(image.claim) is nullopt. Errors: ResourceExhausted (full, and nothing can be
   // evicted), Unavailable (the tier is out).
   absl::StatusOr<Image*> Add(NewImage image, absl::Time now);
-  // Begins a put: until EndExpect() its block counts as present for its followers, and the last
-  // copies of the previous block are held. REQUIRES: Check(claim) is not an error.
-  Block* Expect(const BlockClaim& claim);
-  void EndExpect(Block* block);
+  // Begins a put: until EndReservation() its block counts as present for its followers, and the
+  // last copies of the previous block are held. REQUIRES: Check(claim) is not an error.
+  Block* ReservePut(const BlockClaim& claim);
+  void EndReservation(Block* block);
   // Unlinks a block in every tier. Its copies are freed now or at their last unpin. Returns the
   // bytes that were freed now.
   uint64_t UnlinkBlock(Block* block);
@@ -250,7 +250,7 @@ class BlockTable {
   void ForgetIfUnused(Block* block);
   void JoinCircle(Block* parent, Block* child);
   void LeaveCircle(Block* parent, Block* child);
-  void TakePlace(Block* block, const BlockClaim& claim);
+  void EnterChain(Block* block, const BlockClaim& claim);
   void LosePlace(Block* block);
   absl::Status MakeRoom(Block* block, absl::Time now);
   // Evicts blocks from the GPU tier and then from the host tier while blocks that are not at rest

@@ -161,7 +161,7 @@ void BlockTable::ForgetIfUnused(Block* block) {
 
 // --- Places --------------------------------------------------------------------------------------
 
-void BlockTable::TakePlace(Block* block, const BlockClaim& claim) {
+void BlockTable::EnterChain(Block* block, const BlockClaim& claim) {
   block->first_position = claim.first_position;
   block->tokens = claim.tokens;
   if (!IsNone(claim.parent)) {
@@ -191,10 +191,10 @@ void BlockTable::LosePlace(Block* block) {
   ForgetIfUnused(block);
 }
 
-Block* BlockTable::Expect(const BlockClaim& claim) {
+Block* BlockTable::ReservePut(const BlockClaim& claim) {
   Block* block = Know(claim.name);
   if (!block->has_place()) {
-    TakePlace(block, claim);
+    EnterChain(block, claim);
   }
   Block* parent = ParentOf(*block);
   if (Awake(block).put_count++ == 0 && parent != nullptr && Awake(parent).child_put_count++ == 0) {
@@ -203,7 +203,7 @@ Block* BlockTable::Expect(const BlockClaim& claim) {
   return block;
 }
 
-void BlockTable::EndExpect(Block* block) {
+void BlockTable::EndReservation(Block* block) {
   CAIRN_CHECK(block->put_count() > 0);
   Block* parent = ParentOf(*block);
   if (--block->awake->put_count > 0) {

@@ -46,7 +46,7 @@ class Images {
   // the stored ones), ResourceExhausted (the block has its maximum of images).
   virtual absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const = 0;
   // Begins a put of the block. Errors: as Check().
-  virtual absl::StatusOr<ExpectedBlock> Expect(const BlockClaim& claim) = 0;
+  virtual absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) = 0;
   // Makes an image visible, complete, to all readers. Returns true if it was published: call
   // Announce() then. Returns false, and frees the extent, if it is a duplicate. Errors: as Check().
   virtual absl::StatusOr<bool> Publish(NewImage image) = 0;

@@ -89,7 +89,7 @@ const ImageFacts& CopyWriter::facts() const {
   return image_->facts;
 }
 
-ExpectedBlock& ExpectedBlock::operator=(ExpectedBlock&& source) noexcept {
+PutReservation& PutReservation::operator=(PutReservation&& source) noexcept {
   if (this != &source) {
     Reset();
     index_ = std::exchange(source.index_, nullptr);
@@ -98,9 +98,9 @@ ExpectedBlock& ExpectedBlock::operator=(ExpectedBlock&& source) noexcept {
   return *this;
 }
 
-void ExpectedBlock::Reset() {
+void PutReservation::Reset() {
   if (Block* block = std::exchange(block_, nullptr); block != nullptr) {
-    index_->EndExpect(block);
+    index_->EndReservation(block);
     index_ = nullptr;
   }
 }

@@ -11,8 +11,8 @@
 // A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
 // nothing there.
 //
-// An ExpectedBlock represents a running put of a block. While it exists, the missing block does not
-// break the chain for its followers, and the last copies of the previous block are not evicted.
+// An PutReservation represents a running put of a block. While it exists, the missing block does
+// not break the chain for its followers, and the last copies of the previous block are not evicted.
 //
 // All are move-only, and empty when default-constructed or moved from.
 //
@@ -112,19 +112,19 @@ class CopyWriter {
   TierId tier_ = TierId::kHost;
 };
 
-class ExpectedBlock {
+class PutReservation {
  public:
-  ExpectedBlock() = default;
-  ExpectedBlock(ExpectedBlock&& source) noexcept
+  PutReservation() = default;
+  PutReservation(PutReservation&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         block_(std::exchange(source.block_, nullptr)) {}
-  ExpectedBlock& operator=(ExpectedBlock&& source) noexcept;
-  ~ExpectedBlock() { Reset(); }
+  PutReservation& operator=(PutReservation&& source) noexcept;
+  ~PutReservation() { Reset(); }
   void Reset();
 
  private:
   friend class BlockIndex;
-  ExpectedBlock(BlockIndex* index, Block* block) : index_(index), block_(block) {}
+  PutReservation(BlockIndex* index, Block* block) : index_(index), block_(block) {}
   BlockIndex* index_ = nullptr;
   Block* block_ = nullptr;
 };

@@ -125,7 +125,7 @@ absl::StatusOr<OwnedPut> Admit(PutPath& path, const Session& session, const prot
     }
     CAIRN_ASSIGN_OR_RETURN(put.in_flight, path.sessions.BeginPut(session.id, frame.payload_bytes));
     const BlockClaim claim = ClaimOf(*body);
-    CAIRN_ASSIGN_OR_RETURN(put.expected, path.index.Expect(claim));
+    CAIRN_ASSIGN_OR_RETURN(put.expected, path.index.ReservePut(claim));
     CAIRN_ASSIGN_OR_RETURN(put.staging,
                            path.tiers.host().AllocateStaging(frame.payload_bytes, &claim.name));
     return put;

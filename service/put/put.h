@@ -53,7 +53,7 @@ struct OwnedPut {
   codecs::ImageSpec spec;                        // of the image, except its recipe
   Sessions::InFlightPut in_flight;               // destroyed after staging, when its bytes are free
   Extent staging;                                // the payload
-  ExpectedBlock expected;                        // the block, until it is published
+  PutReservation expected;                       // the block, until it is published
   // From the payload, after Encode() has checked them.
   Statistics statistics;
   // Set before Put() if the path pool is busy: the block is stored raw and upkeep encodes it later.

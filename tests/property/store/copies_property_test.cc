@@ -63,7 +63,7 @@ class CopyTraffic : private CopiesStore {
   };
 
   struct Put {
-    ExpectedBlock expected;
+    PutReservation expected;
     uint64_t number = 0;
   };
 
@@ -125,7 +125,7 @@ class CopyTraffic : private CopiesStore {
     if (puts_.size() == 3) {
       return;
     }
-    auto expected = store_.index->Expect(ClaimOf(number));
+    auto expected = store_.index->ReservePut(ClaimOf(number));
     ASSERT_TRUE(expected.ok()) << expected.status();
     puts_.push_back({*std::move(expected), number});
     model_.Expect(CopiesModel::BlockOf(number));
