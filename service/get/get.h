@@ -51,7 +51,7 @@ struct Answer {
   std::span<const std::byte> payload;
   uint32_t payload_crc32c = 0;
   // One of the three owns the payload.
-  ResidentPin pin;
+  CopyPin pin;
   Extent staging;
   std::shared_ptr<const Promotion> read;
   absl::Duration promote;  // time spent waiting for a tier

@@ -28,7 +28,7 @@ GetPath::GetPath(Spaces& spaces, BlockIndex& index, Tiers& tiers, PathPool& pool
                   .tiers = tiers,
                   .pool = pool,
                   .clock = clock,
-                  .drop_damaged = [this](const ResidentPin& pin,
+                  .drop_damaged = [this](const CopyPin& pin,
                                          std::string_view what) { return DropDamaged(pin, what); },
                   .ended = [this](WaitingGets::Id get) { ResumeGet(get); },
                   .has_room = [this] { prefetches.Pump(); }}),
@@ -42,7 +42,7 @@ void GetPath::Count(Outcome outcome, TierId tier) {
   outcomes_[static_cast<size_t>(outcome)][IndexOf(tier)].Add();
 }
 
-absl::Status GetPath::DropDamaged(const ResidentPin& pin, std::string_view what) {
+absl::Status GetPath::DropDamaged(const CopyPin& pin, std::string_view what) {
   if (index.Drop(pin)) {
     corrupt_tiles_[IndexOf(pin.copy().tier)].Add();
     LogWarn("get", "image is damaged: dropped",

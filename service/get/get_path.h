@@ -57,7 +57,7 @@ class GetPath final : public PathPool::Deadlines {
   void Count(Outcome outcome, TierId tier = TierId::kHost);
   // Drops an image whose bytes in the pin's tier are damaged or another image's. The first call for
   // it counts and logs. Returns DataLoss.
-  absl::Status DropDamaged(const ResidentPin& pin, std::string_view what);
+  absl::Status DropDamaged(const CopyPin& pin, std::string_view what);
   Histogram& seconds(Step step) { return seconds_[static_cast<size_t>(step)]; }
   Counter sent_bytes;  // counted by the sender
   // Kinds of hits: sent in place, gathered, decoded, decoded and encoded as raw.

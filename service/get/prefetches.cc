@@ -92,9 +92,9 @@ Prefetches::Outcome Prefetches::Start(const Item& item) {
   if (!space.ok()) {
     return Outcome::kDropped;
   }
-  ResidentPins pins = images_.Lookup(item.block, item.group, item.slice);
+  CopyPins pins = images_.Lookup(item.block, item.group, item.slice);
   Outcome outcome = pins.empty() ? Outcome::kDropped : Outcome::kBegun;
-  for (ResidentPin& pin : pins) {
+  for (CopyPin& pin : pins) {
     if (!pin.bytes().empty()) {
       continue;
     }

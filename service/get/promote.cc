@@ -8,7 +8,7 @@
 namespace cairn {
 
 bool NeedsPromotion(const GetRun& run) {
-  for (const ResidentPin& pin : run.pins) {
+  for (const CopyPin& pin : run.pins) {
     if (pin.bytes().empty()) {
       return true;
     }

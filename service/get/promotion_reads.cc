@@ -210,10 +210,10 @@ absl::Status Promotions::CheckAndKeep(Promotion& promotion) {
   }
   copy.extent = std::move(promotion.memory_);
   copy.tenant = promotion.space_->tenant();
-  const Pin image = parts_.images.PinImage(promotion.pin_);
+  const ImagePin image = parts_.images.PinImage(promotion.pin_);
   if (!image.is_empty() &&
       parts_.copies.FinishCopy(std::move(promotion.writer_), std::move(copy))) {
-    promotion.resident_ = parts_.images.Reside(image, TierId::kHost);
+    promotion.resident_ = parts_.images.PinCopy(image, TierId::kHost);
   }
   if (promotion.resident_.is_empty()) {
     return absl::NotFoundError("deleted or evicted meanwhile");

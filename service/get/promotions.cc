@@ -13,7 +13,7 @@
 namespace cairn {
 namespace {
 
-codecs::GroupKind KindOf(const ResidentPin& pin, const SpaceRef& space) {
+codecs::GroupKind KindOf(const CopyPin& pin, const SpaceRef& space) {
   return space->groups()[pin.facts().group].tile.kind;
 }
 
@@ -35,7 +35,7 @@ std::shared_ptr<Promotion> Promotions::JoinLocked(const Key& key, WaitingGets::I
   return found->second;
 }
 
-absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(ResidentPin pin,
+absl::StatusOr<std::shared_ptr<const Promotion>> Promotions::Join(CopyPin pin,
                                                                   const SpaceRef& space,
                                                                   const codecs::Slice& slice,
                                                                   WaitingGets::Id get,
@@ -100,7 +100,7 @@ void Promotions::GiveShareBack(Promotion& promotion) {
 }
 
 absl::Status Promotions::Allocate(Promotion& promotion) {
-  const ResidentPin& pin = promotion.pin_;
+  const CopyPin& pin = promotion.pin_;
   uint64_t bytes = pin.copy().image_bytes;
   if (!promotion.is_whole()) {
     bytes = PrefixReadBytes(KindOf(pin, promotion.space_), pin);
@@ -154,7 +154,7 @@ void Promotions::SetParts(Promotion& promotion, std::vector<codecs::ImagePart> p
   promotion.begun_ = promotion.ended_ = 0;
 }
 
-Promotions::Prefetched Promotions::Prefetch(ResidentPin pin, const SpaceRef& space) {
+Promotions::Prefetched Promotions::Prefetch(CopyPin pin, const SpaceRef& space) {
   auto promotion = std::make_shared<Promotion>();
   promotion->slice_ = pin.facts().slice;
   const Key key = KeyOf(pin, promotion->slice_);

@@ -59,18 +59,18 @@ class Promotion {
   const codecs::ImageView& view() const { return view_; }
   bool is_whole() const { return slice_ == pin_.facts().slice; }
   // The copy that was read.
-  const ResidentPin& pin() const { return pin_; }
+  const CopyPin& pin() const { return pin_; }
 
  private:
   friend class Promotions;
-  ResidentPin pin_;
+  CopyPin pin_;
   SpaceRef space_;
   codecs::Slice slice_;         // the slice to read
   Extent prefix_;               // for a slice alone: header and directory of the whole image
   codecs::ImagePrefix parsed_;  // parsed from it
   CopyWriter writer_;           // empty: memory_ is staging
   Extent memory_;               // empty once published, and until parsed_ determines its size
-  ResidentPin resident_;        // of the published copy
+  CopyPin resident_;            // of the published copy
   codecs::ImageView view_;
   uint64_t share_bytes_ = 0;  // its part of the reads' share of the host tier
   bool is_prefetch_ = false;  // no get asked for it when it began
@@ -101,7 +101,7 @@ class Promotions {
     const Clock& clock;
     // Drops a copy whose bytes are wrong or cannot be read; returns DataLoss. Runs on the path
     // pool.
-    std::function<absl::Status(const ResidentPin&, std::string_view what)> drop_damaged;
+    std::function<absl::Status(const CopyPin&, std::string_view what)> drop_damaged;
     // A read that the get joined has completed. Runs on the path pool, or on a tier's thread when
     // the daemon stops; the read has then failed.
     std::function<void(WaitingGets::Id)> ended;
@@ -115,7 +115,7 @@ class Promotions {
   // Joins a read of the slice of the pinned copy, or starts one. Unless this fails, ended(get) runs
   // once, possibly before it returns. `deadline` is the get's. REQUIRES: the image has the slice.
   // Errors: ResourceExhausted (no room for the bytes), Unavailable (the daemon is stopping).
-  absl::StatusOr<std::shared_ptr<const Promotion>> Join(ResidentPin pin, const SpaceRef& space,
+  absl::StatusOr<std::shared_ptr<const Promotion>> Join(CopyPin pin, const SpaceRef& space,
                                                         const codecs::Slice& slice,
                                                         WaitingGets::Id get, absl::Time deadline);
 
@@ -125,7 +125,7 @@ class Promotions {
     kNoRoom,  // no room in the host tier, or the daemon is stopping
   };
   // Starts a read into the host tier that no get waits for.
-  Prefetched Prefetch(ResidentPin pin, const SpaceRef& space);
+  Prefetched Prefetch(CopyPin pin, const SpaceRef& space);
 
   // Refuses new reads. Cancels running ones and waits for their completions. Idempotent.
   void Stop();
@@ -137,7 +137,7 @@ class Promotions {
   // The place of the copy, unique while it is pinned, and the slice that is read.
   using Key = std::tuple<TierId, uint64_t, uint64_t>;
 
-  static Key KeyOf(const ResidentPin& pin, const codecs::Slice& slice) {
+  static Key KeyOf(const CopyPin& pin, const codecs::Slice& slice) {
     return {pin.copy().tier, pin.extent().offset(), std::bit_cast<uint64_t>(slice)};
   }
   // Returns null if no read of it runs.

@@ -20,7 +20,7 @@
 namespace cairn {
 
 // The size of the first read: header and directory of an image, in whole pages if it has them.
-uint64_t PrefixReadBytes(codecs::GroupKind kind, const ResidentPin& pin);
+uint64_t PrefixReadBytes(codecs::GroupKind kind, const CopyPin& pin);
 
 // The parts of an image that contain the tiles of `slice`, in whole pages; parts with small gaps
 // are merged. They have places in a buffer of `bytes`, as codecs::GatherParts() expects them.
@@ -38,7 +38,7 @@ class SliceReads {
 
   // Returns true, and records the read, if the slice of the pinned copy should be read alone.
   // REQUIRES: the image contains it.
-  bool Take(codecs::GroupKind kind, const ResidentPin& pin, const codecs::Slice& slice);
+  bool Take(codecs::GroupKind kind, const CopyPin& pin, const codecs::Slice& slice);
 
  private:
   struct Seen {

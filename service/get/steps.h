@@ -28,7 +28,7 @@ struct GetRun {
   codecs::Slice slice = {};
   uint64_t source_bytes = 0;  // of the slice
   // Set by Lookup(): pins of images that together cover the slice.
-  ResidentPins pins = {};
+  CopyPins pins = {};
   // Set by Promote(), by image: the read of its bytes; null if they are addressable.
   absl::InlinedVector<std::shared_ptr<const Promotion>, 4> reads = {};
   absl::Time promoted_at = absl::InfinitePast();
@@ -37,11 +37,11 @@ struct GetRun {
   Views views = {};
   absl::Time verifying_at = absl::InfinitePast();  // on the monotonic clock
   // Set by DecodeOnDevice(): the only pin, which a late device keeps.
-  std::shared_ptr<const ResidentPin> shared_pin = nullptr;
+  std::shared_ptr<const CopyPin> shared_pin = nullptr;
   bool is_retry = false;  // a spare copy failed; this is the second and last attempt
 
   bool IsRead(size_t i) const { return i < reads.size() && reads[i] != nullptr; }
-  const ResidentPin& PinOf(size_t i) const {
+  const CopyPin& PinOf(size_t i) const {
     return IsRead(i) ? reads[i]->pin() : shared_pin != nullptr ? *shared_pin : pins[i];
   }
 };

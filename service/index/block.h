@@ -42,7 +42,7 @@ struct Copy {
   CopyFacts facts;            // immutable while pinned
   TierExtent extent;          // immutable while pinned
   SideObjectRef side_object;  // immutable while pinned; null: none
-  uint32_t pins = 0;          // ResidentPins
+  uint32_t pins = 0;          // CopyPins
   // Belongs to its image; else it is leaving or lost, and freed at the last unpin.
   bool is_linked = false;
   bool is_held = false;    // must not be evicted; counted as such

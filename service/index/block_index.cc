@@ -50,8 +50,8 @@ void BlockIndex::SetWake(std::function<void()> wake) { wake_ = std::move(wake); 
 
 // --- Lookup --------------------------------------------------------------------------------------
 
-ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
-  ResidentPins pins;
+CopyPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) {
+  CopyPins pins;
   ImageRefs scratch;
   ImagePlaces places;
   const Hold hold(*this);
@@ -62,14 +62,14 @@ ResidentPins BlockIndex::Lookup(const BlockName& name, uint16_t group, const cod
   table_.Touch(block, clock_.Now());
   const ImageRefs& images = table_.Wake(block);
   for (const uint8_t place : places) {
-    pins.push_back(ResideLocked(images[place].image->best()));
+    pins.push_back(PinCopyLocked(images[place].image->best()));
   }
   return pins;
 }
 
-ResidentPin BlockIndex::ResideLocked(Copy& copy) {
+CopyPin BlockIndex::PinCopyLocked(Copy& copy) {
   table_.Pin(&copy);
-  return ResidentPin(this, &copy);
+  return CopyPin(this, &copy);
 }
 
 std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t count) const {
@@ -78,30 +78,30 @@ std::vector<BlockName> BlockIndex::LeasedAfter(const BlockName& name, size_t cou
   return table_.LeasedAfter(name, count, visits);
 }
 
-Pins BlockIndex::PinImages(const BlockName& name) {
-  Pins pins;
+ImagePins BlockIndex::PinImages(const BlockName& name) {
+  ImagePins pins;
   const Hold hold(*this);
   if (Block* block = table_.FindUnexpired(name); block != nullptr) {
     for (const ImageRef& ref : table_.Wake(block)) {
       table_.Pin(ref.image);
-      pins.push_back(Pin(this, ref.image));
+      pins.push_back(ImagePin(this, ref.image));
     }
   }
   return pins;
 }
 
-Pin BlockIndex::PinImage(const ResidentPin& pin) {
+ImagePin BlockIndex::PinImage(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   table_.Pin(pin.copy_->image);
-  return Pin(this, pin.copy_->image);
+  return ImagePin(this, pin.copy_->image);
 }
 
-ResidentPin BlockIndex::Reside(const Pin& pin, TierId tier) {
+CopyPin BlockIndex::PinCopy(const ImagePin& pin, TierId tier) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   Copy* copy = pin.image_->copies[IndexOf(tier)];
-  return copy == nullptr ? ResidentPin() : ResideLocked(*copy);
+  return copy == nullptr ? CopyPin() : PinCopyLocked(*copy);
 }
 
 void BlockIndex::Unpin(Copy* copy) {
@@ -173,7 +173,7 @@ void BlockIndex::Announce(const BlockName& name) {
   }
 }
 
-bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
+bool BlockIndex::Replace(const CopyPin& pin, NewCopy copy) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   if (!pin.copy_->is_linked) {
@@ -185,7 +185,7 @@ bool BlockIndex::Replace(const ResidentPin& pin, NewCopy copy) {
   });
 }
 
-bool BlockIndex::Drop(const ResidentPin& pin) {
+bool BlockIndex::Drop(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const Hold hold(*this);
   if (!pin.copy_->is_linked) {
@@ -197,7 +197,7 @@ bool BlockIndex::Drop(const ResidentPin& pin) {
 
 // --- Copy ----------------------------------------------------------------------------------------
 
-CopyWriter BlockIndex::BeginCopy(const ResidentPin& source, TierId tier) {
+CopyWriter BlockIndex::BeginCopy(const CopyPin& source, TierId tier) {
   CAIRN_CHECK(source.index_ == this);
   const MutexLock lock(mutex_);
   Image* image = source.copy_->image;
@@ -263,9 +263,9 @@ IndexFigures BlockIndex::figures() const {
   return table_.figures();
 }
 
-bool BlockIndex::ArePublished(std::span<const ResidentPin> pins) const {
+bool BlockIndex::ArePublished(std::span<const CopyPin> pins) const {
   const MutexLock lock(mutex_);
-  for (const ResidentPin& pin : pins) {
+  for (const CopyPin& pin : pins) {
     CAIRN_CHECK(pin.index_ == this);
     if (!pin.copy_->is_linked) {
       return false;

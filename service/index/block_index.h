@@ -77,7 +77,7 @@ class BlockIndex final : public Prefixes,
   };
   // Becomes the evictor of the tiers.
   BlockIndex(const Options& options, Tiers& tiers, const Clock& clock);
-  ~BlockIndex() override;  // REQUIRES: no ResidentPin exists
+  ~BlockIndex() override;  // REQUIRES: no CopyPin exists
 
   // Set once, before use. `is_open` tells whether a session may still take leases. `wake` is called
   // when a waiter's deadline may be the next event, or when the persistent tier lacks an image
@@ -102,23 +102,23 @@ class BlockIndex final : public Prefixes,
                              absl::Span<const WantedGroup> wanted) const override;
   std::vector<Where> Locate(uint64_t space_id, absl::Span<const proto::BlockKey> keys,
                             absl::Span<const WantedGroup> wanted) const override;
-  ResidentPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
+  CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) override;
   std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const override;
-  Pins PinImages(const BlockName& name) override;
-  Pin PinImage(const ResidentPin& pin) override;
-  ResidentPin Reside(const Pin& pin, TierId tier) override;
+  ImagePins PinImages(const BlockName& name) override;
+  ImagePin PinImage(const CopyPin& pin) override;
+  CopyPin PinCopy(const ImagePin& pin, TierId tier) override;
   absl::StatusOr<std::optional<uint64_t>> Check(const BlockClaim& claim) const override;
   absl::StatusOr<PutReservation> ReservePut(const BlockClaim& claim) override;
   absl::StatusOr<bool> Publish(NewImage image) override;
   void Announce(const BlockName& name) override;
-  bool Drop(const ResidentPin& pin) override;
+  bool Drop(const CopyPin& pin) override;
   uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) override;
   uint64_t Invalidate(uint64_t space_id) override;
   bool CollectExpired(uint64_t* cursor) override;
 
   // Copies.
-  bool Replace(const ResidentPin& pin, NewCopy copy) override;
-  CopyWriter BeginCopy(const ResidentPin& source, TierId tier) override;
+  bool Replace(const CopyPin& pin, NewCopy copy) override;
+  CopyWriter BeginCopy(const CopyPin& source, TierId tier) override;
   bool FinishCopy(CopyWriter writer, NewCopy copy) override;
   std::optional<Uncopied> TakeUncopied() override;
   uint64_t uncopied_count() const override;
@@ -128,14 +128,14 @@ class BlockIndex final : public Prefixes,
   uint64_t lost_count(TierId tier) const override;
   uint64_t TakeOut(TierId tier) override;
   void PutBack(TierId tier) override;
-  bool ArePublished(std::span<const ResidentPin> pins) const override;
+  bool ArePublished(std::span<const CopyPin> pins) const override;
   uint64_t pending_count() const override;
-  ResidentPins TakePending(size_t count) override;
-  bool TakePending(const ResidentPin& pin) override;
-  std::optional<BlockName> BlockBefore(const ResidentPin& pin) const override;
-  void PutBackPending(const ResidentPin& pin) override;
-  bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) override;
-  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) override;
+  CopyPins TakePending(size_t count) override;
+  bool TakePending(const CopyPin& pin) override;
+  std::optional<BlockName> BlockBefore(const CopyPin& pin) const override;
+  void PutBackPending(const CopyPin& pin) override;
+  bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) override;
+  bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) override;
 
   // Evictor.
   using Evictor::EvictOldest;
@@ -162,8 +162,8 @@ class BlockIndex final : public Prefixes,
   void Report(MetricSink& sink) const override;
 
  private:
-  friend class Pin;
-  friend class ResidentPin;
+  friend class ImagePin;
+  friend class CopyPin;
   friend class CopyWriter;
   friend class PutReservation;
 
@@ -191,7 +191,7 @@ class BlockIndex final : public Prefixes,
   uint64_t LoseIn(TierId tier, uint64_t begin, uint64_t end);
   void EndReservation(Block* block);
   void DropExpired(const BlockName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  ResidentPin ResideLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CopyPin PinCopyLocked(Copy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Calls `step` with Visits, in one hold of the lock after another, until it returns true. Calls
   // `prepare` before each hold, without the lock.

@@ -178,13 +178,13 @@ std::optional<Uncopied> BlockIndex::TakeUncopied() {
     taken->parent = parent == nullptr ? proto::BlockKey{} : parent->name.key;
     const Copy& source = *image->copies[IndexOf(TierId::kHost)];
     taken->is_used = image->block->last_use > source.linked_at;
-    taken->source = ResideLocked(*image->copies[IndexOf(TierId::kHost)]);
+    taken->source = PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]);
     CAIRN_CHECK(table_.BeginCopy(image, tier));
     taken->writer = CopyWriter(this, image, tier);
     if (parent != nullptr && table_.HasCopiesIn(*parent, tier)) {
       for (const ImageRef& ref : table_.Wake(parent)) {
         if (Copy* copy = ref.image->copies[IndexOf(tier)]; copy != nullptr) {
-          taken->parent_copy = ResideLocked(*copy);
+          taken->parent_copy = PinCopyLocked(*copy);
           break;
         }
       }
@@ -222,7 +222,7 @@ uint64_t BlockIndex::uncopied_count() const {
   return table_.uncopied_count();
 }
 
-bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
+bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) {
   pins->clear();
   const MutexLock lock(mutex_);
   const uint64_t end = std::min<uint64_t>(table_.slot_count(), *cursor + kKeysPerStep);
@@ -234,14 +234,14 @@ bool BlockIndex::Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) {
     }
     for (const ImageRef& ref : block->awake->images) {
       if (Copy* copy = ref.image->copies[IndexOf(TierId::kHost)]; copy != nullptr) {
-        pins->push_back(ResideLocked(*copy));
+        pins->push_back(PinCopyLocked(*copy));
       }
     }
   }
   return *cursor < table_.slot_count();
 }
 
-bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) {
+bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) {
   pin->Reset();
   const Hold hold(*this);
   uint64_t slot = *cursor / codecs::kImagesPerBlockMax;
@@ -257,7 +257,7 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
     for (; place < images.size(); ++place) {
       if (Copy* copy = images[place].image->copies[IndexOf(tier)]; copy != nullptr) {
         *cursor = slot * codecs::kImagesPerBlockMax + place + 1;
-        *pin = ResideLocked(*copy);
+        *pin = PinCopyLocked(*copy);
         return true;
       }
     }
@@ -266,19 +266,19 @@ bool BlockIndex::WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, Resi
   return slot < table_.slot_count();
 }
 
-ResidentPins BlockIndex::TakePending(size_t count) {
+CopyPins BlockIndex::TakePending(size_t count) {
   CAIRN_CHECK(count <= limits::kVisitsPerHoldMax);
-  ResidentPins pins;
+  CopyPins pins;
   const MutexLock lock(mutex_);
   while (pins.size() < count && table_.pending_count() > 0) {
     Image* image = table_.FirstPending();
     table_.ClearPending(image);
-    pins.push_back(ResideLocked(*image->copies[IndexOf(TierId::kHost)]));
+    pins.push_back(PinCopyLocked(*image->copies[IndexOf(TierId::kHost)]));
   }
   return pins;
 }
 
-bool BlockIndex::TakePending(const ResidentPin& pin) {
+bool BlockIndex::TakePending(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const bool is_pending = pin.copy_->is_linked && pin.copy_->image->is_encode_pending;
@@ -286,7 +286,7 @@ bool BlockIndex::TakePending(const ResidentPin& pin) {
   return is_pending;
 }
 
-std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
+std::optional<BlockName> BlockIndex::BlockBefore(const CopyPin& pin) const {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   const Block* block = pin.copy_->is_linked ? pin.copy_->image->block : nullptr;
@@ -297,7 +297,7 @@ std::optional<BlockName> BlockIndex::BlockBefore(const ResidentPin& pin) const {
   return parent->name;
 }
 
-void BlockIndex::PutBackPending(const ResidentPin& pin) {
+void BlockIndex::PutBackPending(const CopyPin& pin) {
   CAIRN_CHECK(pin.index_ == this);
   const MutexLock lock(mutex_);
   if (pin.copy_->is_linked) {

@@ -20,10 +20,10 @@ namespace cairn {
 // An image being written to the persistent tier. Destroyed without FinishCopy(), it goes behind all
 // other waiting images.
 struct Uncopied {
-  ResidentPin source;  // in the host tier
+  CopyPin source;  // in the host tier
   CopyWriter writer;
   proto::BlockKey parent{};  // all zero: none
-  ResidentPin parent_copy;   // a copy of that block in the persistent tier; empty: none yet
+  CopyPin parent_copy;       // a copy of that block in the persistent tier; empty: none yet
   bool is_used = false;      // the block was requested since it is stored
 };
 
@@ -49,11 +49,11 @@ class Copies {
   // Replaces the pinned copy by another one of the same tier and slice, in another recipe. Readers
   // of the old bytes keep them. Returns false, and frees `copy`, if the pinned copy is no longer
   // the image's.
-  virtual bool Replace(const ResidentPin& pin, NewCopy copy) = 0;
+  virtual bool Replace(const CopyPin& pin, NewCopy copy) = 0;
   // Begins another copy of the image, in another tier. The caller writes it and calls FinishCopy().
   // Returns an empty writer if the tier has a copy, gets one already or is out, or if the image is
   // gone.
-  virtual CopyWriter BeginCopy(const ResidentPin& source, TierId tier) = 0;
+  virtual CopyWriter BeginCopy(const CopyPin& source, TierId tier) = 0;
   // Completes the copy. Returns false, and frees `copy`, if the image is gone or the tier is out
   // meanwhile. REQUIRES: `copy` is in that tier.
   virtual bool FinishCopy(CopyWriter writer, NewCopy copy) = 0;
@@ -75,24 +75,24 @@ class Copies {
   virtual uint64_t TakeOut(TierId tier) = 0;
   virtual void PutBack(TierId tier) = 0;
   // Returns whether none was unlinked since it was pinned.
-  virtual bool ArePublished(std::span<const ResidentPin> pins) const = 0;
+  virtual bool ArePublished(std::span<const CopyPin> pins) const = 0;
   virtual uint64_t pending_count() const = 0;
   // Returns pins of up to `count` raw images with a pending encoding, oldest first; each is
   // returned once. REQUIRES: count <= kVisitsPerHoldMax.
-  virtual ResidentPins TakePending(size_t count) = 0;
+  virtual CopyPins TakePending(size_t count) = 0;
   // Returns whether the encoding of a pinned image is pending; if so, no other call returns it.
-  virtual bool TakePending(const ResidentPin& pin) = 0;
+  virtual bool TakePending(const CopyPin& pin) = 0;
   // Returns the block before that of a pinned image. Empty: there is none, or the copy is unlinked.
-  virtual std::optional<BlockName> BlockBefore(const ResidentPin& pin) const = 0;
+  virtual std::optional<BlockName> BlockBefore(const CopyPin& pin) const = 0;
   // Makes it pending again, if it could not be encoded yet.
-  virtual void PutBackPending(const ResidentPin& pin) = 0;
+  virtual void PutBackPending(const CopyPin& pin) = 0;
   // Walks all images without holding the lock for long. Returns pins of the copies in the host tier
   // in the next slots from *cursor on (start with 0), of one space or of all (0). Returns false at
   // the end of the walk.
-  virtual bool Walk(uint64_t space_id, uint64_t* cursor, ResidentPins* pins) = 0;
+  virtual bool Walk(uint64_t space_id, uint64_t* cursor, CopyPins* pins) = 0;
   // Walks likewise, one copy at a time, in any tier. *pin is the next one, or empty if the next
   // slots have none.
-  virtual bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, ResidentPin* pin) = 0;
+  virtual bool WalkTier(TierId tier, uint64_t space_id, uint64_t* cursor, CopyPin* pin) = 0;
 };
 
 }  // namespace cairn

@@ -31,16 +31,15 @@ class Images {
                                     absl::Span<const WantedGroup> wanted) const = 0;
   // Returns pins of images that together cover the slice, each of its best copy: one pin if one
   // image does. Touches the block. Empty: a miss. Allocates only for more than four images.
-  virtual ResidentPins Lookup(const BlockName& name, uint16_t group,
-                              const codecs::Slice& slice) = 0;
+  virtual CopyPins Lookup(const BlockName& name, uint16_t group, const codecs::Slice& slice) = 0;
   // Returns up to `count` blocks that follow this one in its chain under a lease, the next one
   // first.
   virtual std::vector<BlockName> LeasedAfter(const BlockName& name, size_t count) const = 0;
   // Returns pins of all images of the block; empty if it is not present.
-  virtual Pins PinImages(const BlockName& name) = 0;
-  virtual Pin PinImage(const ResidentPin& pin) = 0;
+  virtual ImagePins PinImages(const BlockName& name) = 0;
+  virtual ImagePin PinImage(const CopyPin& pin) = 0;
   // Pins the image's copy in a tier. Empty: it has none there.
-  virtual ResidentPin Reside(const Pin& pin, TierId tier) = 0;
+  virtual CopyPin PinCopy(const ImagePin& pin, TierId tier) = 0;
   // Checks whether a put is worth its transfer. Returns nullopt if it is, else the image bytes that
   // cover the slice (duplicate). Errors: InvalidArgument (first position or parent disagree with
   // the stored ones), ResourceExhausted (the block has its maximum of images).
@@ -56,7 +55,7 @@ class Images {
   // Unlinks a copy that was found damaged, and its image with the last copy; its bytes are freed at
   // the last unpin. Returns false if it was unlinked already. The caller that receives true logs
   // and counts the event.
-  virtual bool Drop(const ResidentPin& pin) = 0;
+  virtual bool Drop(const CopyPin& pin) = 0;
   // Unlinks blocks now; frees them at the last unpin. Returns the number of those present.
   virtual uint32_t Delete(uint64_t space_id, absl::Span<const proto::BlockKey> keys) = 0;
   // Unlinks every block that the space had when the call began.

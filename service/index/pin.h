@@ -2,10 +2,10 @@
 #pragma once
 // Guards for published images.
 //
-// A Pin keeps the index's record of an image, and prevents the eviction of its last copy. The
+// A ImagePin keeps the index's record of an image, and prevents the eviction of its last copy. The
 // image's bytes may be recoded or moved meanwhile.
 //
-// A ResidentPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
+// A CopyPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
 // change, even if the image is evicted, deleted or recoded meanwhile.
 //
 // A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
@@ -38,14 +38,14 @@ struct Block;
 struct Copy;
 struct Image;
 
-class Pin {
+class ImagePin {
  public:
-  Pin() = default;
-  Pin(Pin&& source) noexcept
+  ImagePin() = default;
+  ImagePin(ImagePin&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         image_(std::exchange(source.image_, nullptr)) {}
-  Pin& operator=(Pin&& source) noexcept;
-  ~Pin() { Reset(); }
+  ImagePin& operator=(ImagePin&& source) noexcept;
+  ~ImagePin() { Reset(); }
   void Reset();
 
   bool is_empty() const { return image_ == nullptr; }
@@ -54,19 +54,19 @@ class Pin {
 
  private:
   friend class BlockIndex;
-  Pin(BlockIndex* index, Image* image) : index_(index), image_(image) {}
+  ImagePin(BlockIndex* index, Image* image) : index_(index), image_(image) {}
   BlockIndex* index_ = nullptr;
   Image* image_ = nullptr;
 };
 
-class ResidentPin {
+class CopyPin {
  public:
-  ResidentPin() = default;
-  ResidentPin(ResidentPin&& source) noexcept
+  CopyPin() = default;
+  CopyPin(CopyPin&& source) noexcept
       : index_(std::exchange(source.index_, nullptr)),
         copy_(std::exchange(source.copy_, nullptr)) {}
-  ResidentPin& operator=(ResidentPin&& source) noexcept;
-  ~ResidentPin() { Reset(); }
+  CopyPin& operator=(CopyPin&& source) noexcept;
+  ~CopyPin() { Reset(); }
   void Reset();
 
   bool is_empty() const { return copy_ == nullptr; }
@@ -82,7 +82,7 @@ class ResidentPin {
 
  private:
   friend class BlockIndex;
-  ResidentPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
+  CopyPin(BlockIndex* index, Copy* copy) : index_(index), copy_(copy) {}
   BlockIndex* index_ = nullptr;
   Copy* copy_ = nullptr;
 };
@@ -129,7 +129,7 @@ class PutReservation {
   Block* block_ = nullptr;
 };
 
-using Pins = absl::InlinedVector<Pin, 4>;
-using ResidentPins = absl::InlinedVector<ResidentPin, 4>;
+using ImagePins = absl::InlinedVector<ImagePin, 4>;
+using CopyPins = absl::InlinedVector<CopyPin, 4>;
 
 }  // namespace cairn

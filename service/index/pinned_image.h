@@ -15,7 +15,7 @@
 namespace cairn {
 
 // Checks that header and directory are those of the pinned copy. Errors: as ParsePinned().
-codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& prefix,
+codecs::Error CheckPinned(const CopyPin& pin, const codecs::ImagePrefix& prefix,
                           const proto::Fingerprint& space);
 
 // Parses the image without verifying its tiles. `bytes` were read from the pinned copy: pin.bytes()
@@ -23,7 +23,7 @@ codecs::Error CheckPinned(const ResidentPin& pin, const codecs::ImagePrefix& pre
 // codecs::ParseImage(); kMismatch if the header names another space, key, group, slice, token count
 // or position than the pin's facts, or if header and directory are not the copy's; kNoProfile if it
 // names another side object than the one that it was published with.
-codecs::Error ParsePinned(const ResidentPin& pin, std::span<const std::byte> bytes,
+codecs::Error ParsePinned(const CopyPin& pin, std::span<const std::byte> bytes,
                           const proto::Fingerprint& space, codecs::ImageView* view);
 
 }  // namespace cairn

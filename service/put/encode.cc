@@ -107,7 +107,7 @@ Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
     return parents;
   }
   parents.pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
-  for (const ResidentPin& pin : parents.pins) {
+  for (const CopyPin& pin : parents.pins) {
     codecs::ImageView view;
     if (ParsePinned(pin, pin.bytes(), space.fingerprint(), &view) != codecs::Error::kOk ||
         codecs::VerifyTiles(view) != codecs::Error::kOk) {
@@ -127,7 +127,7 @@ bool FollowsRaw(PutPath& path, const proto::Put& put, const codecs::ImageSpec& s
   }
   const auto pins = path.index.Lookup({put.space_id, put.parent}, put.group, spec.slice);
   return std::any_of(pins.begin(), pins.end(),
-                     [](const ResidentPin& pin) { return pin.copy().recipe.IsLossless(); });
+                     [](const CopyPin& pin) { return pin.copy().recipe.IsLossless(); });
 }
 
 // Staging first; when that is full of payloads, straight into the tier, which can make room.

@@ -30,7 +30,7 @@ struct Encoded {
 
 // The images of the previous block, from which ott continues.
 struct Parents {
-  ResidentPins pins;
+  CopyPins pins;
   std::vector<codecs::ImageView> views;
 };
 

@@ -66,7 +66,7 @@ struct Placement {
 };
 
 // A read of some bytes of a copy. `place` and `target` must stay valid until the completion runs:
-// hold a ResidentPin on `place`, and own `target`.
+// hold a CopyPin on `place`, and own `target`.
 struct TierRead {
   const TierExtent* place = nullptr;
   uint64_t offset = 0;  // in the image

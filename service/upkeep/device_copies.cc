@@ -95,9 +95,9 @@ bool DeviceCopies::RunOnce() {
 }
 
 void DeviceCopies::CopyBlock(const BlockName& block) {
-  for (const Pin& image : images_.PinImages(block)) {
+  for (const ImagePin& image : images_.PinImages(block)) {
     auto running = std::make_unique<RunningCopy>();
-    running->source = images_.Reside(image, TierId::kHost);
+    running->source = images_.PinCopy(image, TierId::kHost);
     absl::StatusOr<SpaceRef> space = spaces_.Find(block.space_id);
     if (running->source.is_empty() || !space.ok()) {
       gone_.Add();

@@ -55,7 +55,7 @@ class DeviceCopies final : public ReadNotes {
   // A running copy.
   struct RunningCopy {
     SpaceRef space;
-    ResidentPin source;
+    CopyPin source;
     CopyWriter writer;
     TierExtent place;
   };

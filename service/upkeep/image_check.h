@@ -24,9 +24,9 @@ class ImageCheck {
   // Verifies the whole image: length, header, directory, every tile, and that the header matches
   // the index's record. Returns false if it is damaged; it has then been dropped, counted and
   // logged.
-  bool Check(const ResidentPin& pin, std::span<const std::byte> bytes);
+  bool Check(const CopyPin& pin, std::span<const std::byte> bytes);
   // Drops a copy that is damaged or cannot be read.
-  void Drop(const ResidentPin& pin, std::string_view what);
+  void Drop(const CopyPin& pin, std::string_view what);
 
   const Counter& checked() const { return checked_; }
   const Counter& corrupt() const { return corrupt_; }

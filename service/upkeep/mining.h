@@ -59,7 +59,7 @@ class Mining {
   };
   // Images of one block that together contain the whole group.
   struct SampleBlock {
-    ResidentPins pins;
+    CopyPins pins;
     std::vector<codecs::ImageView> views;  // of the pins
     uint64_t first_position = 0;
     uint32_t tokens = 0;
@@ -122,7 +122,7 @@ class Mining {
   // few.
   bool Gather(Work& work, absl::Time until);
   // Takes pins of one block into the sample if they contain the whole group.
-  void Take(Work& work, ResidentPins pins);
+  void Take(Work& work, CopyPins pins);
   static codecs::Slice SliceOfHead(const codecs::GroupShape& shape, uint32_t head);
   // Returns the image that contains a (layer, head), or null.
   static const codecs::ImageView* ViewOf(const SampleBlock& block, const codecs::Slice& slice);

@@ -44,20 +44,20 @@ class PendingEncodes {
   // Inputs of an encoder besides the source: the images of the previous block, from which ott
   // continues.
   struct Parents {
-    ResidentPins pins;
+    CopyPins pins;
     std::vector<codecs::ImageView> views;
   };
   class Encoding;
 
-  void PutBack(std::vector<ResidentPin>& pins);
-  bool GoesOnWithParents(const ResidentPin& pin) const;
+  void PutBack(std::vector<CopyPin>& pins);
+  bool GoesOnWithParents(const CopyPin& pin) const;
   // Returns pins of images of the block before `pin`'s that it continues from and whose encoding is
   // pending, too: they come first.
-  ResidentPins TakePendingParents(const ResidentPin& pin);
+  CopyPins TakePendingParents(const CopyPin& pin);
   // Returns nothing if they are absent or damaged: the image is then encoded as local.
-  Parents ParentsOf(const ResidentPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
+  Parents ParentsOf(const CopyPin& pin, const SpaceEntry& space, const codecs::ImageSpec& spec);
   // Decides how to encode the image. Null: it stays as it is.
-  absl::StatusOr<std::shared_ptr<Encoding>> Plan(ResidentPin& pin);
+  absl::StatusOr<std::shared_ptr<Encoding>> Plan(CopyPin& pin);
   // Starts encoding on the device, if there is one that accepts it.
   void Begin(const std::shared_ptr<Encoding>& encoding);
   absl::Status Finish(Encoding& encoding);
@@ -65,7 +65,7 @@ class PendingEncodes {
   // Finishes the begun encodings and clears the list. Returns false if there was no room for some,
   // which are pending again.
   bool FinishAll(std::vector<std::shared_ptr<Encoding>>& begun);
-  void CountFailure(const ResidentPin& pin, const absl::Status& status);
+  void CountFailure(const CopyPin& pin, const absl::Status& status);
 
   Spaces& spaces_;
   BlockIndex& index_;

@@ -48,8 +48,8 @@ class ProfileReview {
   using Place = std::pair<uint64_t, uint16_t>;  // space, group
 
   void Begin();
-  void Weigh(const ResidentPin& pin);
-  bool IsLargerThanExact(const ResidentPin& pin);
+  void Weigh(const CopyPin& pin);
+  bool IsLargerThanExact(const CopyPin& pin);
   void Conclude(std::vector<Withdrawn>* withdrawn);
 
   Spaces& spaces_;

@@ -79,7 +79,7 @@ class Scrub {
   uint64_t cursor_ = 0;
   absl::Time pass_began_ = absl::InfinitePast();
   absl::Time again_ = absl::InfinitePast();
-  ResidentPin pin_;  // of the copy being read, or to be read next
+  CopyPin pin_;  // of the copy being read, or to be read next
   Extent memory_;
   TransferId transfer_ = 0;
 

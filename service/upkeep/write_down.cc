@@ -184,7 +184,7 @@ bool WriteDown::BeginOne(WriteBudget::State budget) {
 }
 
 absl::Status WriteDown::MakeCopy(Write& write) {
-  const ResidentPin& source = write.image.source;
+  const CopyPin& source = write.image.source;
   write.copy = source.copy();
   write.copy.tier = tier_->id();
   write.own = source.side_object();
@@ -243,7 +243,7 @@ std::shared_ptr<const SpaceEntry::Snapshot> WriteDown::SnapshotOf(const SpaceEnt
 
 WriteDown::PlacementHint WriteDown::HintOf(Uncopied& image) {
   if (!image.parent_copy.is_empty()) {
-    return {.parent_copy = std::make_shared<const ResidentPin>(std::move(image.parent_copy))};
+    return {.parent_copy = std::make_shared<const CopyPin>(std::move(image.parent_copy))};
   }
   const ImageFacts& facts = image.source.facts();
   const MutexLock lock(mutex_);

@@ -73,7 +73,7 @@ class WriteDown {
  private:
   // The placement hint for following blocks during the write.
   struct PlacementHint {
-    std::shared_ptr<const ResidentPin> parent_copy;  // null: `hash` chooses
+    std::shared_ptr<const CopyPin> parent_copy;  // null: `hash` chooses
     uint64_t hash = 0;
     uint32_t writes = 0;
   };

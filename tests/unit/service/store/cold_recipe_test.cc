@@ -55,8 +55,8 @@ class ColdRecipeTest : public testing::Test {
     ASSERT_EQ(store_.index->figures(TierId::kHost).copy_count, 0u);
   }
   std::string RecipeIn(const SpaceEntry& space, const proto::BlockKey& key, TierId tier) {
-    const Pins images = store_.index->PinImages({space.id(), key});
-    const ResidentPin pin = images.empty() ? ResidentPin() : store_.index->Reside(images[0], tier);
+    const ImagePins images = store_.index->PinImages({space.id(), key});
+    const CopyPin pin = images.empty() ? CopyPin() : store_.index->PinCopy(images[0], tier);
     return pin.is_empty() ? "none" : std::string(codecs::FormatRecipe(pin.copy().recipe));
   }
   double Metric(const std::string& series) {
