@@ -2,7 +2,7 @@
 #pragma once
 // Guards for published images.
 //
-// A ImagePin keeps the index's record of an image, and prevents the eviction of its last copy. The
+// An ImagePin keeps the index's record of an image, and prevents the eviction of its last copy. The
 // image's bytes may be recoded or moved meanwhile.
 //
 // A CopyPin pins one copy of an image: while it exists, the bytes of that copy neither move nor
@@ -11,7 +11,7 @@
 // A CopyWriter represents a copy that is being written to a tier. Destroyed unfinished, it leaves
 // nothing there.
 //
-// An PutReservation represents a running put of a block. While it exists, the missing block does
+// A PutReservation represents a running put of a block. While it exists, the missing block does
 // not break the chain for its followers, and the last copies of the previous block are not evicted.
 //
 // All are move-only, and empty when default-constructed or moved from.

@@ -217,7 +217,7 @@ class SsdDevice {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sets the number of the record's space, and adds the space and the side objects that the ledger
   // lacks.
-  absl::Status Name(Written& written, Ledger::Batch& batch);
+  absl::Status AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch);
   // Waits until the write is in the ledger.
   absl::Status CommitNow(Written written);
   void QueueSync(TierDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

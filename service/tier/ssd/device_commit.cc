@@ -65,7 +65,8 @@ void SsdDevice::Commit(Round round) {
   for (size_t i = 0; i < written.size(); ++i) {
     Written& write = written[i];
     const uint32_t slot = write.offset / budget_.segment_bytes;
-    results[i] = IsLost(slot) ? absl::DataLossError("its segment was lost") : Name(write, batch);
+    results[i] = IsLost(slot) ? absl::DataLossError("its segment was lost")
+                              : AddSpaceAndSideObjects(write, batch);
     if (!results[i].ok()) {
       continue;
     }
@@ -107,7 +108,7 @@ void SsdDevice::Commit(Round round) {
   }
 }
 
-absl::Status SsdDevice::Name(Written& written, Ledger::Batch& batch) {
+absl::Status SsdDevice::AddSpaceAndSideObjects(Written& written, Ledger::Batch& batch) {
   if (written.space == nullptr) {
     return absl::OkStatus();
   }
