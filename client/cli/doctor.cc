@@ -41,7 +41,7 @@ Finding CheckVersions(const Arguments& arguments, const absl::StatusOr<DaemonAbo
   if (!about.ok()) {
     return {"daemon", Verdict::kFail,
             absl::StrCat("none answers", at, ": ", about.status().message()),
-            "is cairnd running, and is that its address (--control, $CAIRN_CONTROL)?"};
+            "is cairnd running, and is this its address (--control, $CAIRN_CONTROL)?"};
   }
   const std::string found =
       absl::StrCat("cairnd ", about->version, at, ", cairnctl ", ToAbsl(kOurs));
@@ -56,8 +56,9 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
   const absl::StatusOr<v1::ListTiersReply> tiers =
       admin.ok() ? (*admin)->ListTiers(deadline) : admin.status();
   if (!tiers.ok()) {
-    findings->push_back({"operators", Verdict::kWarn, std::string(tiers.status().message()),
-                         "as another user, or there, the daemon's devices are looked at too"});
+    findings->push_back(
+        {"operators", Verdict::kWarn, std::string(tiers.status().message()),
+         "run it as another user, or on the daemon's host, to check its devices, too"});
     return;
   }
   for (const v1::TierInfo& tier : tiers->tiers()) {
@@ -67,7 +68,7 @@ void CheckDevices(const Arguments& arguments, absl::Time deadline, std::vector<F
           {absl::StrCat("device ", device.path()), is_ok ? Verdict::kOk : Verdict::kFail,
            absl::StrCat(ToAbsl(DeviceStateName(device.state())), ", ", device.engine(),
                         device.reason().empty() ? "" : ": ", device.reason()),
-           is_ok ? "" : "docs/operations.md says what each state means"});
+           is_ok ? "" : "docs/operations.md explains the states"});
     }
   }
 }
@@ -84,7 +85,7 @@ void CheckSockets(const Arguments& arguments, const DaemonAbout& about,
     const transport::FolderRisk risk = transport::FolderRiskOf(std::string(path), file.st_uid);
     const Verdict bad = risk.is_refused ? Verdict::kFail : Verdict::kWarn;
     findings->push_back({absl::StrCat("socket ", path), risk.text.empty() ? Verdict::kOk : bad,
-                         risk.text.empty() ? "nobody else can replace it" : risk.text, ""});
+                         risk.text.empty() ? "no other user can replace it" : risk.text, ""});
   }
 }
 

@@ -66,7 +66,7 @@ absl::Status Run(const Arguments& arguments) {
   if (absl::IsNotFound(got.status()) && got.status().message().empty()) {  // a plain miss
     return absl::NotFoundError(absl::StrCat("no block ", proto::Hex(key), " in space ",
                                             opened.info.space_id(),
-                                            ", or not all of what was asked"));
+                                            ", or not all of the requested slice"));
   }
   CAIRN_RETURN_IF_ERROR(got.status());
   const GetResult& result = *got;

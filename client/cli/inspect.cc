@@ -217,7 +217,7 @@ absl::Status Run(const Arguments& arguments) {
   }
   const absl::StatusOr<BlockKey> key = ParseKey(what);
   if (!key.ok()) {
-    return absl::NotFoundError(absl::StrCat("no file '", what, "', and it is no key either"));
+    return absl::NotFoundError(absl::StrCat("no file '", what, "', nor is it a key"));
   }
   return InspectKey(arguments, *key);
 }

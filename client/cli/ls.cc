@@ -52,7 +52,7 @@ absl::Status Run(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const auto admin, OpenAdmin(arguments));
   CAIRN_ASSIGN_OR_RETURN(const v1::SpaceInfo space, ChooseSpace(arguments, *admin));
   CAIRN_ASSIGN_OR_RETURN(const uint64_t limit, arguments.GetNumber("--limit", 1000, kLimitMax));
-  if (limit == 0) return absl::InvalidArgumentError("--limit is 0: at least 1");
+  if (limit == 0) return absl::InvalidArgumentError("--limit is 0; expected at least 1");
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   v1::ListBlocksRequest request;
   request.set_space_id(space.space_id());

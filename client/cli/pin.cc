@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
        absl::StrSplit(text, absl::ByAnyChar(" \t\r\n,[]"), absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &tokens.emplace_back())) {
       return absl::InvalidArgumentError(absl::StrCat("--tokens: '", word, "' in ", path,
-                                                     " is no token id (0 to ", UINT32_MAX, ")"));
+                                                     " is not a token id (0 to ", UINT32_MAX, ")"));
     }
   }
   return tokens;
@@ -52,7 +52,8 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& path) {
 
 absl::StatusOr<std::vector<BlockKey>> KeysOf(const Arguments& arguments, const Space& space) {
   if (arguments.Has("--tokens") == !arguments.positional().empty()) {
-    return absl::InvalidArgumentError("give the prefix by --tokens, or by the keys of its blocks");
+    return absl::InvalidArgumentError(
+        "name the prefix with --tokens or with the keys of its blocks");
   }
   if (!arguments.Has("--tokens")) {
     return ParseKeys(arguments.positional());
@@ -97,7 +98,7 @@ void Print(const Held& held, size_t wanted, bool is_json) {
   } else {
     absl::PrintF("%d of %d blocks pinned, %d of them in memory, %s%s\n", held.blocks, wanted,
                  held.in_memory, FormatBytes(held.bytes),
-                 held.is_shortened ? "; no more may be: pins take their share of the tier" : "");
+                 held.is_shortened ? "; the limit for pins is reached" : "");
   }
   std::fflush(stdout);
 }

@@ -81,7 +81,7 @@ absl::Status Run(const Arguments& arguments) {
   const std::vector<std::string>& words = arguments.positional();
   const bool is_install = words[0] == "install";
   if ((!is_install && words[0] != "show") || words.size() != (is_install ? 2 : 1)) {
-    return absl::InvalidArgumentError("say 'profile install FILE' or 'profile show'");
+    return absl::InvalidArgumentError("usage: cairnctl profile install FILE | show");
   }
   CAIRN_ASSIGN_OR_RETURN(const OpenedSpace opened, OpenChosen(arguments));
   CAIRN_ASSIGN_OR_RETURN(const absl::Duration timeout, arguments.timeout());

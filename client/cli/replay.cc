@@ -205,7 +205,7 @@ absl::Status Judge(const replay::Report& report) {
   }
   const auto unavailable = report.tally.errors.find("match UNAVAILABLE");
   if (unavailable != report.tally.errors.end() && unavailable->second == report.tally.requests) {
-    return absl::UnavailableError("the daemon answered no request");
+    return absl::UnavailableError("the daemon answered no requests");
   }
   return absl::OkStatus();
 }

@@ -134,8 +134,7 @@ absl::Status Run(const Arguments& arguments) {
   for (const v1::TierStats& tier : stats.tiers()) {
     absl::PrintF("%s: %s\n", NameOf(tier.tier()), FormatBytes(tier.capacity_bytes()));
   }
-  absl::PrintF("\nwhat they hold, and the devices, not asked after: %s\n",
-               tiers.status().message());
+  absl::PrintF("\ncontents and devices are not shown: %s\n", tiers.status().message());
   return absl::OkStatus();
 }
 

@@ -225,7 +225,7 @@ absl::Status SetDevice(const Arguments& arguments, AdminClient& admin, bool is_r
       absl::StrCat(device.path(), " is ", ToAbsl(DeviceStateName(device.state())),
                    device.reason().empty() ? "" : absl::StrCat(": ", device.reason()));
   if (!is_retired && device.state() == v1::DEVICE_STATE_READ_ONLY) {
-    return absl::FailedPreconditionError(absl::StrCat("it still fails writes: ", state));
+    return absl::FailedPreconditionError(absl::StrCat("writes still fail: ", state));
   }
   absl::PrintF("%s\n", state);
   return absl::OkStatus();

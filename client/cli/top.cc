@@ -208,7 +208,7 @@ void PrintText(const Arguments& arguments, const Interval& interval) {
   PrintTable({"TIER", "", "USED", "BYTES", "OF", "HITS/S"}, rows);
   const auto spaces = interval.Spaces();
   if (!spaces.ok()) {
-    absl::PrintF("\nspaces not asked after: %s\n", spaces.status().message());
+    absl::PrintF("\nspaces are not shown: %s\n", spaces.status().message());
     return;
   }
   rows.clear();
@@ -227,7 +227,7 @@ absl::StatusOr<std::string> HttpOf(const Arguments& arguments) {
   CAIRN_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(arguments));
   CAIRN_ASSIGN_OR_RETURN(const DaemonAbout about, AskAbout(arguments.control(), deadline));
   if (about.http_address.empty()) {
-    return absl::FailedPreconditionError("the daemon shows no figures: it runs with --http off");
+    return absl::FailedPreconditionError("the daemon has no metrics: it runs with --http off");
   }
   return about.http_address;
 }

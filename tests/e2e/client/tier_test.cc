@@ -133,7 +133,8 @@ TEST_F(TierCliTest, PinsAPrefixForAsLongAsItRuns) {
   EXPECT_TRUE(WaitFor([&] { return daemon_->Metric(kLeased) == 0; })) << "and no longer";
 
   std::ofstream(file) << "17 x";
-  EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("'x' in " + file + " is no token id"));
+  EXPECT_THAT(Run("pin --tokens " + file).output,
+              HasSubstr("'x' in " + file + " is not a token id"));
   std::ofstream(file) << "17";
   EXPECT_THAT(Run("pin --tokens " + file).output, HasSubstr("1 tokens make 0 blocks of 16 tokens"));
   EXPECT_EQ(Run("pin").code, 2);
