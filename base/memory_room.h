@@ -10,7 +10,7 @@ namespace cairn {
 
 struct MemoryRoom {
   uint64_t bytes = UINT64_MAX;  // UINT64_MAX: no limit was found
-  std::string bound;            // what bounds it, for a message; empty where nothing does
+  std::string bound;            // what sets the limit, for a message; empty: nothing
   // Free huge pages (HugePages_Free), in addition to `bytes`: neither MemAvailable nor a memory
   // cgroup counts them.
   uint64_t huge_page_bytes = 0;

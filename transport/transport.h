@@ -72,7 +72,8 @@ class Arrival {
   Arrival& operator=(Arrival&&) = default;
 
   const ReplyTo& reply_to() const { return reply_to_; }
-  const proto::FrameBytes& frame() const { return frame_; }  // copied, at most 256 bytes, unparsed
+  // Copied, at most 256 bytes, not parsed.
+  const proto::FrameBytes& frame() const { return frame_; }
   uint64_t payload_bytes() const { return payload_bytes_; }  // as the transport announced it
   // The user behind the connection, if the transport knows it.
   const std::optional<PeerIdentity>& identity() const { return identity_; }
@@ -188,7 +189,7 @@ class Buffer {
 struct Call {
   proto::FrameBytes request;
   std::span<const std::byte> payload;  // sent with the request; may be empty
-  std::span<std::byte> target;         // where a reply payload lands; its size is the most we take
+  std::span<std::byte> target;         // where a reply's payload is written; its size is the limit
   absl::Time deadline = absl::InfinitePast();
 
   // Set when the call is over:

@@ -80,7 +80,7 @@ struct PutRequest {
 
 struct PutResult {
   bool is_duplicate = false;  // it was stored already; nothing was moved
-  uint64_t image_bytes = 0;   // the daemon holds for the slice
+  uint64_t image_bytes = 0;   // size of the slice's image in the daemon
   Durability durability = Durability::kNotAsked;
 };
 

@@ -78,10 +78,11 @@ class Breaker {
   const Clock& clock_;
   mutable Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kClosed;
-  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;       // since a match or a get was answered
-  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;         // since a get was answered
-  int slow_ ABSL_GUARDED_BY(mutex_) = 0;                 // in a row
-  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;        // when it opened last, and not fast since
+  int match_failures_ ABSL_GUARDED_BY(mutex_) = 0;  // since a match or a get was answered
+  int get_failures_ ABSL_GUARDED_BY(mutex_) = 0;    // since a get was answered
+  int slow_ ABSL_GUARDED_BY(mutex_) = 0;            // in a row
+  // It was slow when it last opened, and has not been fast since.
+  bool was_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool needs_delivery_ ABSL_GUARDED_BY(mutex_) = false;  // closing needs delivered bytes
   Probe probe_ ABSL_GUARDED_BY(mutex_) = Probe::kNone;
   absl::Time probe_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -38,7 +38,7 @@ class Buffer {
  private:
   DataPool* pool_;
   int slot_;
-  uint64_t connection_;                        // of those that the slot has had
+  uint64_t connection_;                        // number of the slot's connection
   std::unique_ptr<transport::Buffer> memory_;  // null after a move
 };
 

@@ -49,7 +49,7 @@ struct TierFigures {
 struct Stats {
   uint64_t block_count = 0, image_count = 0;
   uint64_t image_bytes = 0;          // of the copies in all tiers
-  uint64_t source_bytes = 0;         // what the images decode to, each once
+  uint64_t source_bytes = 0;         // decoded size of the images, each counted once
   uint64_t copies_source_bytes = 0;  // size of the copies once decoded
   uint64_t session_count = 0, lease_count = 0;
   std::vector<TierFigures> tiers;
@@ -62,7 +62,7 @@ struct Stats {
 struct ClientCounters {
   uint64_t gets = 0, hits = 0, misses = 0;
   uint64_t corrupt = 0;  // misses caused by a checksum that does not match
-  uint64_t late = 0;     // gets and puts over their deadline
+  uint64_t late = 0;     // gets and puts that exceeded their deadline
   uint64_t puts = 0, duplicates = 0;
   uint64_t get_bytes = 0, put_bytes = 0;  // payload bytes on the wire
   uint64_t reconnects = 0;

@@ -33,7 +33,7 @@ namespace cairn {
 // An engine's paged cache on a device. Borrows everything; addresses are device addresses.
 struct DeviceCache {
   uint32_t tokens_per_block = 0;  // of the engine's blocks: at least 1, divides the space's
-  int64_t block_count = 0;        // that the engine has: at most 2^31 - 1
+  int64_t block_count = 0;        // number of blocks in the engine: at most 2^31 - 1
   // Planes of the slice to move; a page is a block. Kinds with one plane use only `k`.
   kernels::PagedPlane k, v;
 };

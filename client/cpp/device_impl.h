@@ -88,8 +88,8 @@ class DeviceMover::Impl {
     uint64_t slot_bytes = 0;  // per image
     std::array<uint64_t, kBatchImages> image_bytes{};
     kernels::EncodePlan plan;  // for images [encoded, planned)
-    size_t encoded = 0;        // so many are on their way to the staging, or there
-    size_t planned = 0;        // for so many there are kernels on the stream, or were
+    size_t encoded = 0;        // images that are being copied to the staging, or have been
+    size_t planned = 0;        // images whose kernels are on the stream, or have been
   };
 
   std::byte* HostImage(const Batch& batch, size_t i) const {
@@ -174,7 +174,7 @@ class DeviceMover::Impl {
   std::array<Batch, 2> batches_;
   struct OnDevice {
     Memory memory;
-    Memory staged;      // the host's, until it is there
+    Memory staged;      // on the host, until it has been copied
     uint64_t used = 0;  // counts uses, for least recently used
   };
   std::map<Digest, OnDevice> side_objects_;

@@ -50,9 +50,9 @@ struct EventPosition {
 };
 
 struct EventBatch {
-  bool is_reset = false;        // what was told before is void
+  bool is_reset = false;        // discard everything known from earlier batches
   uint64_t first_sequence = 0;  // next_sequence of the previous batch, except after a reset
-  EventPosition position;       // to go on after this batch
+  EventPosition position;       // where to continue after this batch
   std::vector<BlockEvent> events;
 };
 

@@ -31,7 +31,7 @@ struct DeviceText {
 
 struct DeviceSample {
   uint32_t group = 0;                   // of the space
-  DeviceCache cache{};                  // of the whole group; only read. Any tokens_per_block does
+  DeviceCache cache{};                  // of the whole group, any tokens_per_block; only read
   std::span<const DeviceText> texts{};  // at most 65535 tokens, skipped ones included
   // Not null. The call reads the cache after all work that is on the stream already. The rules for
   // closing it are those of DeviceRequest.

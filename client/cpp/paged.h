@@ -26,7 +26,7 @@ namespace cairn {
 // matrix unit and a transposed K. layer and head count within the slice to move. Borrows
 // everything.
 struct PagedPlane {
-  std::byte* data = nullptr;             // only read from by a put
+  std::byte* data = nullptr;             // a put only reads it
   std::span<std::byte* const> layers{};  // one per layer of the slice, or empty
   int64_t layer_stride = 0, block_stride = 0, head_stride = 0;
   uint32_t tokens_per_run = 0, dims_per_run = 0;
@@ -39,8 +39,8 @@ struct PagedPlane {
 
 struct PagedCache {
   uint32_t tokens_per_block = 0;  // of the engine's blocks
-  int64_t block_count = 0;        // that the engine has
-  PagedPlane k, v;                // of kinds with one plane, `k` alone
+  int64_t block_count = 0;        // number of blocks in the engine
+  PagedPlane k, v;                // kinds with one plane use only `k`
 };
 
 // In a table of the engine's blocks: a get skips the tokens of this block.

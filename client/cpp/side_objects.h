@@ -30,7 +30,7 @@ struct SideObjectFigures {
   SideObjectKind kind = SideObjectKind::kProfile;
   uint64_t bytes = 0;
   std::vector<uint32_t> current_groups;  // groups whose puts are encoded with it
-  uint64_t references = 0;               // images, and puts and gets under way, that name it
+  uint64_t references = 0;               // images, and running puts and gets, that name it
   bool is_mined = false;                 // by the daemon; false: it was installed
 };
 

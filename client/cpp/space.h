@@ -28,7 +28,7 @@ namespace cairn {
 
 struct MatchRequest {
   std::span<const BlockKey> keys{};            // of consecutive blocks from the sequence's start
-  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
+  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
   std::span<const uint32_t> groups_skipped{};  // not wanted
   uint32_t token_limit = 0;                    // at most this many tokens of prefix; 0: no limit
   // Wait at most this long for all keys (a prefill may still be running), then return the blocks
@@ -57,7 +57,7 @@ struct MatchResult {
 
 struct PrefetchRequest {
   std::span<const BlockKey> keys{};            // of any blocks, the most urgent first
-  std::span<const GroupSlice> slices{};        // wanted; groups not named are wanted whole
+  std::span<const GroupSlice> slices{};        // wanted; of a group without a slice, all is wanted
   std::span<const uint32_t> groups_skipped{};  // not wanted
   absl::Duration timeout = absl::ZeroDuration();
 };
@@ -67,8 +67,8 @@ struct PrefetchResult {
   uint32_t in_memory_count = 0;
   // Being read, or queued to be; Match() says when they are in memory.
   uint32_t on_their_way_count = 0;
-  uint32_t absent_count = 0;   // something that is wanted of them is nowhere
-  uint32_t refused_count = 0;  // too many wait to be read: ask again later
+  uint32_t absent_count = 0;   // a wanted slice of them is not stored
+  uint32_t refused_count = 0;  // too many reads are queued: ask again later
 };
 
 // Thread-safety: Thread-safe. The Client must outlive it.

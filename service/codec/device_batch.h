@@ -104,8 +104,8 @@ class DeviceBatch {
 
   std::byte* Take(uint64_t bytes);
   bool IsThere(const SideObject* side) const;
-  // Sets *placed to the side object's address on the device, now or once copied; null: none.
-  // Returns false if there is no staging for it.
+  // Sets *placed to the side object's address on the device, where it is or will be copied; null:
+  // none. Returns false if there is no staging for it.
   bool PlaceSide(const SideObject* side, uint64_t below, const std::byte** placed);
   // Records a launch result. Returns false if it failed; no more work is then put on the stream.
   bool Took(kernels::LaunchResult result);

@@ -84,7 +84,7 @@ class Greeter {
   // Used by the thread only.
   uint64_t ids_ = 0;
   std::map<uint64_t, Newcomer> waiting_;  // by age
-  Newcomers newcomers_;                   // those of waiting_
+  Newcomers newcomers_;                   // the same newcomers as waiting_
   // Newcomers of parties with kJobsPerPartyMax jobs: those of waiting_ that have sent something,
   // and those to be closed.
   std::vector<uint64_t> ready_;

@@ -41,7 +41,7 @@ struct Greeted {
   uint64_t party = 0;
   Region region;
   bool is_memfd = false;  // the region is memory of the client's
-  Message hello;          // which the lane answers
+  Message hello;          // to be answered by the lane
 };
 
 // State that the greeter and the lanes of one server share. They and their jobs own it together.
@@ -108,8 +108,8 @@ class LocalLane final : public Lane {
     uint64_t party = 0;
     Region region;
     std::optional<std::string> region_owner;  // from OnRegion(); nullopt: the region is no memfd
-    std::vector<Fd> brought;   // descriptors that came where none is due; for others to close
-    bool is_breaking = false;  // is in broken_
+    std::vector<Fd> brought;                  // unexpected descriptors; others close them
+    bool is_breaking = false;                 // is in broken_
     int unanswered = 0;
     absl::Status end =
         absl::UnavailableError("the peer is gone");  // the status of its transfers when it breaks

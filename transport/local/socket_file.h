@@ -57,7 +57,7 @@ class SocketFile {
 // What other users could do to a socket in a folder.
 struct FolderRisk {
   bool is_refused = false;  // the daemon does not start
-  std::string text;         // for people; empty: nothing, but for root
+  std::string text;         // for people; empty: nothing, except by root
 };
 // Examines the folder of the socket at `path`, for a daemon that runs as user `owner`. A user who
 // can write the folder can replace the daemon's socket and then receives all its connections.

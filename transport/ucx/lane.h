@@ -33,7 +33,7 @@ struct UcxLaneOptions {
   absl::Duration spin = absl::Microseconds(50);
   // for idle peers; two unanswered pings end a peer
   absl::Duration ping_interval = absl::Seconds(10);
-  bool is_crc_computed = true;  // off only to measure what it costs
+  bool is_crc_computed = true;  // off only for measuring its cost
   // For tests: the number of receive completions to drop, as if UCX never called back.
   std::atomic<int>* lost_completions = nullptr;
 };
@@ -105,7 +105,7 @@ class UcxLane final : public Lane {
   void RefuseRequest(UcxPeer& peer, const proto::FrameBytes& request, const absl::Status& status);
   void SendOwnFrame(UcxPeer& peer, uint64_t capacity_bytes, const proto::FrameBytes& frame);
   void Hold(UcxHeld& held);
-  void* LetGo(UcxHeld& held);   // the descriptor, now the caller's
+  void* LetGo(UcxHeld& held);   // returns the descriptor, which the caller then owns
   void Release(UcxHeld& held);  // refuses the payload
   UcxTransfer& NewTransfer(UcxTransfer::Kind kind, UcxPeer* peer, absl::Time deadline);
   void Send(UcxTransfer& transfer, uint32_t flags);
@@ -133,7 +133,7 @@ class UcxLane final : public Lane {
   CondVar state_changed_;
   bool is_set_up_ ABSL_GUARDED_BY(state_mutex_) = false;
   absl::Status set_up_status_ ABSL_GUARDED_BY(state_mutex_);
-  bool is_refusing_ ABSL_GUARDED_BY(state_mutex_) = false;  // no connection is accepted any more
+  bool is_refusing_ ABSL_GUARDED_BY(state_mutex_) = false;  // accepts no more connections
   std::thread thread_;
 
   // Used by the lane thread only.

@@ -21,8 +21,8 @@ struct UcxSettings {
 };
 
 // Returns pairs of key and value. The keys of the TCP transport have no prefix, because UCX ignores
-// keys with it. Besides Cairn's choices the list pins, at UCX's own defaults, the settings that
-// could end the process or its connections if a variable meant for another UCX user changed them.
+// keys with it. Besides Cairn's choices the list has settings with UCX's own default values: a
+// variable for another UCX user could change them and end the process or its connections.
 std::vector<std::pair<std::string, std::string>> PinnedSettings(const UcxSettings& settings);
 
 // Errors: InvalidArgument unless `port_range` is empty or "FIRST-LAST", in ascending order.

@@ -24,7 +24,7 @@ struct UcxPeer {
   PeerId id = 0;
   ucp_ep_h endpoint = nullptr;
   int transfers = 0;     // given to UCX, callback not yet run
-  int own_frames = 0;    // of them: refusals and signs of life
+  int own_frames = 0;    // refusals, Ping and Pong frames among them
   uint32_t arrived = 0;  // requests of this iteration that the handler has not seen
   absl::Time heard;      // last message of the peer
   int pings_missed = 0;
@@ -63,7 +63,7 @@ struct UcxTransfer {
 class UcxHeld final : public Arrival::Held {
  public:
   UcxHeld(UcxLane& lane, UcxPeer& peer) : lane_(&lane), peer_(&peer) {}
-  ~UcxHeld() override;  // refuses
+  ~UcxHeld() override;  // refuses the payload
 
   UcxPeer* peer() const { return peer_; }
 
@@ -71,7 +71,7 @@ class UcxHeld final : public Arrival::Held {
   friend class UcxLane;
   UcxLane* lane_;  // null once the peer is gone or the payload was taken
   UcxPeer* peer_;
-  void* descriptor_ = nullptr;     // rendezvous: UCX's, to be received into or released
+  void* descriptor_ = nullptr;     // rendezvous: UCX's; received into or released
   std::vector<std::byte> copied_;  // eager: at most kEagerRequestBytesMax
   size_t index_ = 0;               // in the lane's list
 };

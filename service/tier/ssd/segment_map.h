@@ -36,7 +36,7 @@ class SegmentMap {
     kSetAside,
   };
   static constexpr size_t kStateCount = 8;
-  // One that is open, those that reclaim needs, and some that hold data.
+  // Smallest number of segments: one is open, reclaim needs some, and some hold data.
   static constexpr uint32_t kSlotsMin = 6;
 
   struct Extent {
