@@ -28,7 +28,7 @@ std::string_view Name(EvictionReason reason);
 //
 // - First blocks of broken chains: a block before them is in no tier and not being put.
 // - Then blocks without children in the tier, least recently used first.
-// - Never copies that are pinned.
+// - Never copies that are held: pinned, or the last copy of a pinned image or of a put's parent.
 // - For a newcomer, the block that needs the room, no block before it in its chain. If the
 //   newcomer's own chain is broken, only blocks of broken chains.
 //

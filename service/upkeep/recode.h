@@ -26,7 +26,7 @@ namespace cairn {
 
 // Returns the recipe of a copy in the SSD tier for an image of `recipe`, if the space's policy has
 // the cold recipe `cold`. nullopt: the copy has the image's bytes, because there is no exact
-// conversion, or it would be as large as the source that the image keeps.
+// conversion, or it would lose what a lossless image keeps.
 std::optional<codecs::Recipe> ColderRecipe(const codecs::Recipe& recipe,
                                            const codecs::Recipe& cold);
 
