@@ -319,9 +319,9 @@ void Daemon::Report(MetricSink& sink) const {
   if (is_started_.load(std::memory_order_acquire)) ReportParts(sink);
   const MetricLabel version{"version", DaemonVersion()};
   sink.AddGauge("cairn_build_info", "1, labelled with the version.", {&version, 1}, 1);
-  sink.AddGauge("cairn_uptime_seconds", "Since the start of the daemon.", {},
+  sink.AddGauge("cairn_uptime_seconds", "Time since the start of the daemon.", {},
                 absl::ToDoubleSeconds(clock_.Now() - started_));
-  sink.AddGauge("cairn_draining_state", "1 while no new sessions and puts are taken.", {},
+  sink.AddGauge("cairn_draining_state", "1 while the daemon refuses new sessions and puts.", {},
                 is_draining() ? 1 : 0);
   ReportProcess(sink);
 }

@@ -154,7 +154,7 @@ void PathPool::Report(MetricSink& sink) const {
   sink.AddGauge("cairn_path_jobs_waiting", "Jobs that wait for the path pool.", {},
                 static_cast<double>(waiting));
   sink.AddCounter("cairn_path_jobs_total", "Jobs that the path pool has run.", {}, jobs_.Value());
-  sink.AddCounter("cairn_path_refused_total", "Jobs refused because too many were waiting.", {},
+  sink.AddCounter("cairn_path_refused_total", "Jobs refused because too many waited.", {},
                   refused_.Value());
 }
 

@@ -168,10 +168,10 @@ EndsAnyway::~EndsAnyway() {
 void ReportProcess(MetricSink& sink) {
   if (const auto status = ReadFile("/proc/self/status", 64 * kKiB); status.ok()) {
     sink.AddGauge("cairn_process_anonymous_bytes",
-                  "Resident anonymous memory of the daemon, the arena included.", {},
+                  "Resident anonymous memory of the daemon, including the arena.", {},
                   static_cast<double>(KibOf(*status, "RssAnon:") * kKiB));
     sink.AddGauge("cairn_process_shared_bytes",
-                  "Resident memory that is shared: clients' regions that were touched.", {},
+                  "Resident shared memory: the accessed part of clients' regions.", {},
                   static_cast<double>(KibOf(*status, "RssShmem:") * kKiB));
     sink.AddGauge("cairn_process_threads_count", "Threads of the daemon.", {},
                   static_cast<double>(KibOf(*status, "Threads:")));

@@ -221,13 +221,14 @@ void Restorer::Finish(absl::Duration took) {
 
 void Restorer::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_recovered_images_total",
-                  "Images found again at the start that outlived the process before.", {},
+                  "Images of the previous process that were recovered at start.", {},
                   images_restored_.Value());
-  sink.AddCounter("cairn_recovered_bytes_total", "Their bytes.", {}, bytes_restored_.Value());
+  sink.AddCounter("cairn_recovered_bytes_total", "Bytes of images that were recovered at start.",
+                  {}, bytes_restored_.Value());
   for (size_t i = 0; i < kDropCount; ++i) {
     const MetricLabel cause[] = {{"cause", kDropNames[i]}};
     sink.AddCounter("cairn_recovery_dropped_total",
-                    "Images found at the start that were not wanted, by cause.", cause,
+                    "Images found at start that were not recovered, by cause.", cause,
                     dropped_[i].Value());
   }
 }

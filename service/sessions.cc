@@ -289,11 +289,11 @@ std::vector<Sessions::Info> Sessions::List() const {
 void Sessions::Report(MetricSink& sink) const {
   {
     const MutexLock lock(mutex_);
-    sink.AddGauge("cairn_sessions", "Sessions open.", {}, static_cast<double>(tickets_.size()));
-    sink.AddGauge("cairn_put_in_flight_bytes", "Payload bytes of puts admitted and not yet over.",
-                  {}, static_cast<double>(in_flight_bytes_));
+    sink.AddGauge("cairn_sessions", "Open sessions.", {}, static_cast<double>(tickets_.size()));
+    sink.AddGauge("cairn_put_in_flight_bytes", "Payload bytes of running puts.", {},
+                  static_cast<double>(in_flight_bytes_));
     sink.AddGauge("cairn_quarantine_bytes",
-                  "Payload bytes of puts whose session has ended, until their transfer is over.",
+                  "Payload bytes of puts whose session has ended, until their transfer completes.",
                   {}, static_cast<double>(quarantine_bytes_));
     shares_.Report(sink);
     peer_shares_.Report(sink);

@@ -389,9 +389,9 @@ void Spaces::RetireIdle() {
 
 void Spaces::Report(MetricSink& sink) const {
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_spaces", "Spaces there are.", {}, static_cast<double>(by_id_.size()));
+  sink.AddGauge("cairn_spaces", "Spaces.", {}, static_cast<double>(by_id_.size()));
   sink.AddCounter("cairn_spaces_retired_total",
-                  "Spaces retired, for no session, call or block referred to them.", {},
+                  "Spaces retired because no session, call or block referred to them.", {},
                   retired_.Value());
   shares_.Report(sink);
 }

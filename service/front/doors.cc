@@ -53,10 +53,10 @@ void Doors::Report(MetricSink& sink) const {
   for (const auto& door : doors_) {
     const MetricLabel label{"door", door->name};
     sink.AddGauge("cairn_door_state",
-                  "1 while the file of the socket is there and the daemon's, by door.", {&label, 1},
+                  "1 while the socket file exists and is the daemon's, by socket.", {&label, 1},
                   door->state.ok() ? 1 : 0);
     sink.AddCounter("cairn_doors_made_again_total",
-                    "Socket files that had gone and were made again, by door.", {&label, 1},
+                    "Missing socket files that were made again, by socket.", {&label, 1},
                     door->made_again.Value());
   }
 }

@@ -80,7 +80,7 @@ void GetPath::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, std::string_view where, Outcome value,
                            TierId tier) {
     const MetricLabel labels[] = {{"outcome", name}, {"tier", where}};
-    sink.AddCounter("cairn_gets_total", "Gets, by how they ended and where the bytes were.", labels,
+    sink.AddCounter("cairn_gets_total", "Gets, by outcome and tier.", labels,
                     outcomes_[static_cast<size_t>(value)][IndexOf(tier)].Value());
   };
   for (const CopyTier* tier : tiers.all()) {
@@ -110,7 +110,7 @@ void GetPath::Report(MetricSink& sink) const {
   answered("gathered", gathered);
   answered("decoded", decoded);
   answered("recoded", recoded);
-  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes that answers to gets carried.", {},
+  sink.AddCounter("cairn_get_sent_bytes_total", "Payload bytes sent in answers to gets.", {},
                   sent_bytes.Value());
   sink.AddGauge("cairn_waiting_gets", "Gets that wait for a colder tier.", {},
                 static_cast<double>(waiting.count()));

@@ -225,8 +225,8 @@ void Promotions::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
     sink.AddCounter("cairn_promotions_total",
-                    "Reads of copies in colder tiers that gets asked for, by how they ended.",
-                    labels, counter.Value());
+                    "Reads of copies in colder tiers for gets, by outcome.", labels,
+                    counter.Value());
   };
   outcome("copied", copied_);
   outcome("staged", staged_);
@@ -238,15 +238,15 @@ void Promotions::Report(MetricSink& sink) const {
   const auto bytes = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"kind", name}};
     sink.AddCounter("cairn_promoted_bytes_total",
-                    "Bytes read out of colder tiers, of whole images and of slices read alone.",
-                    labels, counter.Value());
+                    "Bytes read from colder tiers, as whole images or as slices.", labels,
+                    counter.Value());
   };
   bytes("whole", whole_bytes_);
   bytes("slice", slice_bytes_);
   const MutexLock lock(mutex_);
   sink.AddGauge("cairn_promoting_bytes",
-                "Bytes that reads of colder tiers under way take of their share of the host tier.",
-                {}, static_cast<double>(share_bytes_));
+                "Bytes that running reads of colder tiers use of their share of the host tier.", {},
+                static_cast<double>(share_bytes_));
 }
 
 }  // namespace cairn

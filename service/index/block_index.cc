@@ -320,31 +320,32 @@ void BlockIndex::Report(MetricSink& sink) const {
     table_.Report(sink);
     leases_.Report(sink);
     waiters_.Report(sink);
-    sink.AddCounter("cairn_index_visits_total", "Keys and images looked at in those holds.", {},
-                    visits_);
-    sink.AddGauge("cairn_index_hold_visits_max", "The most looked at in one of those holds.", {},
+    sink.AddCounter("cairn_index_visits_total",
+                    "Keys and images examined in holds of the index's lock.", {}, visits_);
+    sink.AddGauge("cairn_index_hold_visits_max",
+                  "Most keys and images examined in one hold of the index's lock.", {},
                   static_cast<double>(visits_max_));
   }
   events_.Report(sink);
   sink.AddGauge("cairn_index_bytes_max",
-                "What it is to take at most, with 16 bytes an image for the maps of the SSD tier.",
+                "Limit for the index, including 16 bytes per image for the maps of the SSD tier.",
                 {}, static_cast<double>(bytes_max_));
   sink.AddHistogram("cairn_index_hold_seconds",
-                    "Holds of the index's lock by calls that look at many keys or images.", {},
-                    hold_seconds_.Snapshot());
+                    "Time of holds of the index's lock by calls that examine many keys or images.",
+                    {}, hold_seconds_.Snapshot());
   sink.AddCounter("cairn_index_windows_total",
-                  "Looks at a thousand ranges of the arena, for a window to evict.", {},
+                  "Searches through a thousand ranges of the arena for a window to evict.", {},
                   window_searches_.Value());
   sink.AddHistogram("cairn_match_seconds",
-                    "Time of one Match in the index, the turns of others included.", {},
+                    "Time of one Match in the index, including waits for the lock.", {},
                     match_seconds_.Snapshot());
   sink.AddCounter("cairn_match_asked_blocks_total", "Blocks that Match calls asked for.", {},
                   asked_blocks_.Value());
   sink.AddCounter("cairn_match_found_blocks_total", "Blocks that Match calls found.", {},
                   matched_blocks_.Value());
   sink.AddCounter("cairn_match_first_missed_blocks_total",
-                  "Blocks that Match did not find when they were first asked for, as estimated.",
-                  {}, asked_keys_.first_misses());
+                  "Estimated blocks that Match did not find when they were first requested.", {},
+                  asked_keys_.first_misses());
   sink.AddCounter("cairn_match_shortened_total",
                   "Match calls answered shorter because too much of the tier is leased.", {},
                   shortened_matches_.Value());

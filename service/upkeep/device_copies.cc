@@ -186,17 +186,17 @@ void DeviceCopies::Report(MetricSink& sink) const {
   const auto outcome = [&](std::string_view name, const Counter& counter) {
     const MetricLabel labels[] = {{"outcome", name}};
     sink.AddCounter("cairn_gpu_copies_total",
-                    "Images that gets read often, on their way to the device, by how they ended.",
-                    labels, counter.Value());
+                    "Copies of frequently read images to the device, by outcome.", labels,
+                    counter.Value());
   };
   outcome("copied", copied_);
   outcome("gone", gone_);
   outcome("refused", refused_);
   outcome("failed", failed_);
   const MutexLock lock(mutex_);
-  sink.AddGauge("cairn_gpu_copying_bytes", "Bytes on their way to the device.", {},
+  sink.AddGauge("cairn_gpu_copying_bytes", "Bytes being copied to the device.", {},
                 static_cast<double>(bytes_));
-  sink.AddGauge("cairn_gpu_copies_waiting", "Blocks that are to be copied to the device.", {},
+  sink.AddGauge("cairn_gpu_copies_waiting", "Blocks that wait to be copied to the device.", {},
                 static_cast<double>(due_.size()));
 }
 

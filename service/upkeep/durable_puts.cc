@@ -251,9 +251,8 @@ size_t DurablePuts::count() const {
 void DurablePuts::Report(MetricSink& sink) const {
   for (size_t i = static_cast<size_t>(Durability::kDurable); i < ended_as_.size(); ++i) {
     const MetricLabel labels[] = {{"outcome", Name(static_cast<Durability>(i))}};
-    sink.AddCounter("cairn_durable_puts_total",
-                    "Puts that asked to be durable and were stored, by what became of it.", labels,
-                    ended_as_[i].Value());
+    sink.AddCounter("cairn_durable_puts_total", "Stored puts that asked to be durable, by outcome.",
+                    labels, ended_as_[i].Value());
   }
   sink.AddGauge("cairn_waiting_durable_puts", "Puts that wait until they are durable.", {},
                 static_cast<double>(count()));

@@ -306,15 +306,15 @@ const codecs::ImageView* Mining::ViewOf(const SampleBlock& block, const codecs::
 }
 
 void Mining::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_mined_total", "Profiles made of blocks that a space held.", {},
+  sink.AddCounter("cairn_upkeep_mined_total", "Profiles mined from blocks of a space.", {},
                   mined_.Value());
   sink.AddCounter("cairn_upkeep_mined_again_total",
-                  "Profiles mined in the place of one that knew less of the queries.", {},
+                  "Profiles that replaced a mined one with fewer query statistics.", {},
                   replaced_.Value());
   sink.AddCounter("cairn_upkeep_mining_given_up_total",
-                  "Profiles begun and not finished: a block of the sample went or was damaged, the "
-                  "tier was full, a block took more than as exact, the profile could not be kept, "
-                  "or nobody had a use for it.",
+                  "Profiles begun but not finished: a block of the sample was deleted or damaged, "
+                  "the tier was full, a block became larger than with exact, the profile could not "
+                  "be stored, or it was no longer needed.",
                   {}, given_up_.Value());
   review_.Report(sink);
   const MetricLabel mine[] = {{"step", "mine"}};

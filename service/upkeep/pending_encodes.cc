@@ -272,13 +272,13 @@ void PendingEncodes::CountFailure(const CopyPin& pin, const absl::Status& status
 }
 
 void PendingEncodes::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_encoded_total", "Images kept raw that were encoded later.", {},
+  sink.AddCounter("cairn_upkeep_encoded_total", "Images stored raw that were encoded later.", {},
                   encoded_.Value());
   for (size_t i = 0; i < kFailureCount; ++i) {
     const MetricLabel reason[] = {{"reason", kFailureNames[i]}};
     sink.AddCounter("cairn_upkeep_encode_failed_total",
-                    "Images kept raw that stay so, because their encoding failed, by reason.",
-                    reason, failures_[i].Value());
+                    "Images that stay raw because their encoding failed, by reason.", reason,
+                    failures_[i].Value());
   }
   const MetricLabel encode[] = {{"step", "encode"}};
   sink.AddHistogram("cairn_upkeep_step_seconds",

@@ -131,7 +131,7 @@ void ProfileReview::Conclude(std::vector<Withdrawn>* withdrawn) {
 
 void ProfileReview::Report(MetricSink& sink) const {
   sink.AddCounter("cairn_upkeep_profiles_withdrawn_total",
-                  "Mined profiles withdrawn because their images were larger than exact ones.", {},
+                  "Mined profiles withdrawn because their images were larger than with exact.", {},
                   withdrawn_.Value());
 }
 

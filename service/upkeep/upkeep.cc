@@ -136,14 +136,14 @@ void Upkeep::SayWhatIndexLimits() {
 }
 
 void Upkeep::Report(MetricSink& sink) const {
-  sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of chores.", {}, rounds_.Value());
+  sink.AddCounter("cairn_upkeep_rounds_total", "Rounds of upkeep.", {}, rounds_.Value());
   pending_encodes_.Report(sink);
   mining_.Report(sink);
   write_down_.Report(sink);
   device_copies_.Report(sink);
   scrub_.Report(sink);
   check_.Report(sink);
-  sink.AddCounter("cairn_verified_images_total", "Images checked by Verify and upkeep.", {},
+  sink.AddCounter("cairn_verified_images_total", "Images verified by Verify and upkeep.", {},
                   check_.checked().Value());
 }
 

@@ -48,11 +48,11 @@ absl::Status GpuTier::SetRetired(std::string_view path, bool is_retired) {
 
 void GpuTier::Report(MetricSink& sink) const {
   const DeviceReport device = Devices().front();
-  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kGpuLabel,
+  sink.AddGauge("cairn_tier_capacity_bytes", "Capacity of a tier in bytes.", kGpuLabel,
                 static_cast<double>(capacity_bytes_));
   sink.AddGauge("cairn_tier_used_bytes",
-                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
-                "read included.",
+                "Bytes of images in a tier, as allocated (rounded), including unlinked ones that "
+                "are still being read.",
                 kGpuLabel, static_cast<double>(device.used_bytes));
   ReportGpuState(device.state, sink);
   sink.AddCounter("cairn_gpu_faults_total", "Copies to and from the device that failed.", {},
@@ -63,10 +63,10 @@ void GpuTier::Report(MetricSink& sink) const {
     sink.AddCounter("cairn_gpu_bytes_total", "Bytes of images copied from and to the device.",
                     label, bytes_[direction].Value());
     sink.AddHistogram("cairn_gpu_copy_seconds",
-                      "From the time that a copy is put on a stream until it is known to be over.",
-                      label, seconds_[direction].Snapshot());
+                      "Time from the launch of a copy until its completion is seen.", label,
+                      seconds_[direction].Snapshot());
   }
-  sink.AddGauge("cairn_gpu_transfers", "Copies to and from the device that are not over.", {},
+  sink.AddGauge("cairn_gpu_transfers", "Unfinished copies to and from the device.", {},
                 static_cast<double>(device.transfer_count));
 }
 

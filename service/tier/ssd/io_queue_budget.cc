@@ -153,15 +153,15 @@ void IoQueue::Report(MetricSink& sink, MetricLabels labels, std::string_view eng
     sink.AddCounter("cairn_ssd_io_bytes_total", "Bytes that the drive has moved.", all,
                     bytes_[i].Value());
     sink.AddHistogram("cairn_ssd_io_seconds",
-                      "How long the kernel had a transfer, or a piece of a large one.", all,
+                      "Time of a transfer, or of a piece of a large one, in the kernel.", all,
                       seconds_[i].Snapshot());
     sink.AddCounter("cairn_ssd_io_errors_total", "Pieces of transfers that failed.", all,
                     errors_[i].Value());
     sink.AddCounter("cairn_ssd_io_late_total", "Transfers that had not begun by their deadline.",
                     all, late_[i].Value());
-    sink.AddCounter("cairn_ssd_io_refused_total",
-                    "Transfers refused because too many were waiting.", all, refused_[i].Value());
-    sink.AddGauge("cairn_ssd_io_inflight_bytes", "Bytes that the kernel was asked to move.", all,
+    sink.AddCounter("cairn_ssd_io_refused_total", "Transfers refused because too many waited.", all,
+                    refused_[i].Value());
+    sink.AddGauge("cairn_ssd_io_inflight_bytes", "Bytes of transfers in the kernel.", all,
                   static_cast<double>(inflight_bytes_[i].Value()));
     sink.AddGauge("cairn_ssd_io_waiting", "Transfers that have not begun.", all,
                   static_cast<double>(waiting_[i].Value()));

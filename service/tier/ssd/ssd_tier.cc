@@ -314,11 +314,11 @@ uint64_t SsdTier::extents_max() const {
 }
 
 void SsdTier::Report(MetricSink& sink) const {
-  sink.AddGauge("cairn_tier_capacity_bytes", "Bytes that a tier may hold.", kSsdLabel,
+  sink.AddGauge("cairn_tier_capacity_bytes", "Capacity of a tier in bytes.", kSsdLabel,
                 static_cast<double>(capacity_bytes()));
   sink.AddGauge("cairn_tier_used_bytes",
-                "Bytes of images in a tier, as allocated (rounded), unlinked ones that are still "
-                "read included.",
+                "Bytes of images in a tier, as allocated (rounded), including unlinked ones that "
+                "are still being read.",
                 kSsdLabel, static_cast<double>(used_bytes()));
   for (const auto& bay : bays_) {
     bay->Report(sink);
