@@ -148,8 +148,8 @@ absl::Status Daemon::StartUcx() {
   ucx_address_ = (*server)->address();
   transports_.push_back(*std::move(server));
   LogWarn("daemon",
-          "*** THE UCX DATA PORT IS A TRUST BOUNDARY: WHOEVER CAN CONNECT TO IT CAN CRASH THIS "
-          "PROCESS OR WRITE ITS MEMORY; NO SETTING CHANGES THAT. FENCE IT. ***",
+          "*** THE UCX DATA PORT IS A TRUST BOUNDARY: ANYONE WHO CAN CONNECT TO IT CAN CRASH THIS "
+          "PROCESS OR WRITE ITS MEMORY. NO SETTING PREVENTS THAT: RESTRICT ACCESS. ***",
           {{"data", ucx_address_}});
   return absl::OkStatus();
 }

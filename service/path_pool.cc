@@ -66,7 +66,7 @@ bool PathPool::Take(absl::Time until, Job* job) {
     };
     while (is_idle() && pushed_.WaitUntil(mutex_, until)) {
     }
-    // Deadlines first: whoever comes back here has looked at them.
+    // Deadlines first: a thread that comes back here has handled them.
     if (!std::exchange(is_woken_, false)) {
       if (gets_.empty() && puts_.empty()) {
         return !is_stopping_;

@@ -52,7 +52,7 @@ absl::StatusOr<kernels::PagedPlane> OnDevice(std::string_view name, const cairn_
 
 namespace {
 
-// What a caller gives, read and checked, but for the keys.
+// A caller's arguments, read and checked, except the keys.
 struct PagedGiven {
   PlacedSlice slice;
   PagedViews views;

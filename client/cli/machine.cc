@@ -38,7 +38,7 @@ constexpr uint64_t kProcFileBytesMax = 64 * kKiB;
 constexpr uint64_t kRegionBytes = 1 * kMiB;
 constexpr uint64_t kOpenFilesMin = 4096;
 
-// Without the blanks around it; empty where there is none.
+// Returns the text without surrounding blanks; empty if it cannot be read.
 std::string TextOf(const std::string& path) {
   return std::string(absl::StripAsciiWhitespace(ReadFile(path, kProcFileBytesMax).value_or("")));
 }
@@ -203,7 +203,7 @@ std::vector<std::string> CudaDevices() {
   return names;
 }
 
-// Who wants no device lacks nothing where there is none.
+// Always kOk: a machine without a device lacks nothing for a daemon without --gpu.
 Finding CheckKernels() {
   const kernels::Availability found = kernels::Probe();
   return {"gpu", Verdict::kOk,

@@ -51,7 +51,7 @@ absl::StatusOr<Sample> Take(const Arguments& arguments, const std::string& http,
 
 struct SpaceRow {
   v1::SpaceInfo info;
-  double blocks_per_second = 0;  // more less those that went
+  double blocks_per_second = 0;  // additions minus removals
 };
 
 // Between two samples.

@@ -133,8 +133,8 @@ absl::StatusOr<PutExchange::Payload> PutExchange::MakeSource(Scratch& scratch) c
                  payload.subspan(source_bytes)};
 }
 
-// The space's recipe, with the side object that it has a use for; as the daemon would, `exact`
-// where it needs one and there is none.
+// Sets the space's recipe and returns the side object that it uses; like the daemon, sets `exact`
+// if it needs one and there is none.
 absl::StatusOr<SideObjectHandle> PutExchange::SetRecipe(codecs::ImageSpec* spec) const {
   SideObjectHandle current;
   if (const auto kind = proto::KindFor(context_.recipe); kind.has_value()) {

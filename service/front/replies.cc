@@ -131,7 +131,7 @@ void Replies::Schedule(Outbox& outbox, transport::Lane& lane) {
     outbox.is_scheduled = false;
     return;
   }
-  // The server is stopping: all its peers are gone, and with them all who could be answered.
+  // The server is stopping: all its peers are gone, so there is nobody to answer.
   std::vector<Outgoing> dropped;
   {
     const MutexLock lock(outbox.mutex);

@@ -52,7 +52,7 @@ void Promote(std::unique_ptr<GetRun> run) {
   } else {
     path.pool.Wake();  // for its deadline
   }
-  if (whole_bytes > 0) {  // who reads slices alone has no use for whole images
+  if (whole_bytes > 0) {  // a reader of single slices has no use for whole images
     path.prefetches.ReadAhead({body.space_id, body.key}, body.group, slice, whole_bytes);
   }
 }

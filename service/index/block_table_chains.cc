@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chains: who follows whom, what is on its way, and which chains are broken.
+// Chains: which block follows which, which are expected, and which chains are broken.
 #include <algorithm>
 #include <utility>
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kKept = absl::Milliseconds(limits::kEventsKeptMs);
 constexpr absl::Duration kLookEach = absl::Seconds(1);
-// Those of tenants that have left are kept beside those that are watched.
+// Streams without watchers are kept beside those with watchers.
 constexpr size_t kStreamsMax = 2 * limits::kWatchersMax;
 
 }  // namespace

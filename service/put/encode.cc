@@ -98,8 +98,8 @@ absl::Status CheckImage(PutPath& path, const SpaceEntry& space, const proto::Put
   return absl::OkStatus();
 }
 
-// Nothing where they are not resident or not as they were: the image then says that it is local. It
-// is left to those who read them to drop them.
+// Nothing if they are not resident or have changed: the image is then encoded as local. Readers of
+// the damaged ones drop them.
 Parents ParentsOf(PutPath& path, const SpaceEntry& space, const proto::Put& put,
                   const codecs::ImageSpec& spec) {
   Parents parents;

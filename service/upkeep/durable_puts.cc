@@ -14,9 +14,9 @@ using proto::Durability;
 // The answer has to be on its way before the client gives up: by a part of what is left, at most.
 constexpr int kMarginPart = 8;
 constexpr absl::Duration kMarginMax = absl::Milliseconds(100);
-// Of those that are tried again where the tier has no room.
+// The puts that are tried again when the tier has no room.
 constexpr size_t kTriedAgainMax = 16;
-// Looks at the chain of one in a row, while what it waits for changes.
+// Examines a put's chain repeatedly, while the block that it waits for changes.
 constexpr int kLooksMax = 8;
 
 }  // namespace

@@ -273,7 +273,7 @@ void Mining::Take(Work& work, CopyPins pins) {
   block.first_position = pins[0].facts().first_position;
   block.tokens = pins[0].facts().tokens;
   for (const CopyPin& pin : pins) {
-    // Memory that went bad is for those to report who serve it or check it.
+    // Damaged memory is reported by the gets and checks that find it.
     if (codecs::ParseImage(pin.bytes(), &block.views.emplace_back()) != codecs::Error::kOk) {
       return;
     }

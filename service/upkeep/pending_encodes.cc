@@ -41,8 +41,8 @@ std::span<const std::byte> SourceWithin(const codecs::ImageView& view) {
 
 }  // namespace
 
-// An image on its way, which a device that is late keeps.
-// Thread-safety: Thread-compatible, but for Made() and Await().
+// An image being encoded, which a late device keeps.
+// Thread-safety: Thread-compatible, except Made() and Await().
 class PendingEncodes::Encoding {
  public:
   CopyPin pin;

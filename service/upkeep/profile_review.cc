@@ -83,7 +83,7 @@ void ProfileReview::Weigh(const CopyPin& pin) {
 bool ProfileReview::IsLargerThanExact(const CopyPin& pin) {
   codecs::ImageView view;
   if (codecs::ParseImage(pin.bytes(), &view) != codecs::Error::kOk) {
-    return false;  // damaged: for those to report who serve it or check it
+    return false;  // damaged: gets and checks report it
   }
   codecs::ImageSpec spec = view.spec();
   spec.slice.layer_count = 1;

@@ -16,7 +16,7 @@ namespace {
 // Of one round, so that a deadline never waits long for it.
 constexpr int kEvictionsPerRound = 256;
 constexpr int kCollectionsPerRound = 64;
-// From the end of one collection of blocks whose time is over to the next.
+// From the end of one collection of expired blocks to the next.
 constexpr absl::Duration kCollectionRest = absl::Seconds(10);
 // The longest sleep: the watermark is looked at so often.
 constexpr absl::Duration kSleepMax = absl::Seconds(1);

@@ -21,7 +21,7 @@ class AwaitedRead {
                   [this](absl::Status status) {
                     const MutexLock lock(mutex_);
                     status_ = std::move(status);
-                    over_.NotifyAll();  // under the lock: who waits destroys it
+                    over_.NotifyAll();  // under the lock: the waiter destroys it
                   });
     for (bool is_cancelled = false; !IsOver();) {  // ends: a tier completes every transfer
       if (!is_cancelled && !goes_on()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the way down says of itself.
+// The metrics of write-back.
 #include <string_view>
 
 #include "service/upkeep/write_down.h"

@@ -69,8 +69,8 @@ bool IsAt(const std::string& path, const Fd& file) {
          open.st_dev == there.st_dev && open.st_ino == there.st_ino;
 }
 
-// Held while the path is looked at and bound, so that of two daemons that start at once one wins.
-// The file is ours alone: a folder can be locked by whoever may read it.
+// Held while the path is checked and bound, so that of two daemons that start at once one wins. It
+// is a file of our own, because every reader of a folder can lock the folder.
 class PathLock {
  public:
   static absl::StatusOr<PathLock> Take(const std::string& path) {

@@ -365,7 +365,7 @@ void GpuTier::LetGoIfOut() {
       queue.clear();
     }
   }
-  // Before any reader is told: who looks again finds another copy.
+  // Before any reader is told, so that its next search finds another copy.
   if (evictor != nullptr) {
     evictor->LoseCopies(TierId::kGpu, 0, UINT64_MAX);
   }

@@ -218,7 +218,7 @@ void SsdDevice::SyncRecords(uint64_t round) {
   if (status.ok()) {
     records_synced_round_ = round;
   } else {
-    records_wanted_round_ = records_synced_round_;  // who waits asks again
+    records_wanted_round_ = records_synced_round_;  // AwaitFreed() retries
   }
 }
 
@@ -266,7 +266,7 @@ bool SsdDevice::IsLost(uint32_t slot) const {
 }
 
 absl::Status SsdDevice::CommitNow(Written written) {
-  // The commit thread outlives those that wait for it.
+  // The commit thread outlives the threads that wait for it.
   return AwaitDone([&](TierDone done) {
     written.done = std::move(done);
     Landed(std::move(written), absl::OkStatus());
