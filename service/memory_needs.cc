@@ -51,7 +51,7 @@ absl::Status CheckMemoryRoom(const Config& config, const MemoryRoom& room) {
   return absl::FailedPreconditionError(absl::StrCat(
       "host-bytes ", FormatBytes(config.host_bytes), " and staging-bytes ",
       FormatBytes(config.staging_bytes), " are allocated at start, but this process may use only ",
-      FormatBytes(room.bytes), " (", room.bound, "): ",
+      FormatBytes(room.bytes), ", limited by ", room.bound, ": ",
       fitting >= limits::kHostBytesMin
           ? absl::StrCat("lower host-bytes to ", fitting / kMiB, "MiB at most")
           : "lower both",
@@ -63,8 +63,8 @@ std::string MemoryWarning(const Config& config, const MemoryRoom& room) {
       BytesMaxOf(config) - (HasHugePages(config, room) ? StartBytesOf(config) : 0);
   if (bytes <= room.bytes) return "";
   return absl::StrCat("host tier, staging, a full index and the rest need ", FormatBytes(bytes),
-                      ", but this process may use only ", FormatBytes(room.bytes), " (", room.bound,
-                      "): the kernel may kill it once the index is full");
+                      ", but this process may use only ", FormatBytes(room.bytes), ", limited by ",
+                      room.bound, ": the kernel may kill it once the index is full");
 }
 
 }  // namespace cairn
