@@ -115,7 +115,7 @@ class PathLock {
     struct stat facts {};
     if (fstat(file_.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(path_, " is not owned by this user: remove it"));
+          absl::StrCat(path_, " is not a file of this user: remove it"));
     }
     return absl::OkStatus();
   }
