@@ -21,7 +21,7 @@ namespace {
 absl::Status NoRoom(uint64_t bytes, const kernels::Runtime& device) {
   return absl::ResourceExhaustedError(absl::StrCat("attention takes ", bytes, " bytes of ",
                                                    ToAbsl(device.name()),
-                                                   " or of the host, which have no room"));
+                                                   " or of the host, which has no room for them"));
 }
 
 absl::Status DecodeFirst(std::string_view why) {

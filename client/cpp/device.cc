@@ -45,7 +45,7 @@ absl::Status DeviceMover::Impl::Prepare() {
     if (batch.host.data() == nullptr || batch.device.data() == nullptr) {
       return absl::ResourceExhaustedError(
           absl::StrCat("two batches take ", 2 * device_bytes, " bytes of ", ToAbsl(device_.name()),
-                       " and ", 2 * layout_.bytes, " of the host, which have no room"));
+                       " and ", 2 * layout_.bytes, " of the host, which has no room for them"));
     }
   }
   return absl::OkStatus();

@@ -181,7 +181,7 @@ class DeviceImages::Impl {
   absl::Status NoRoom(uint64_t bytes) const {
     return absl::ResourceExhaustedError(absl::StrCat("images take ", bytes, " bytes more of ",
                                                      ToAbsl(device_.name()),
-                                                     " or of the host, which have no room"));
+                                                     " or of the host, which has no room"));
   }
 
   Space& space_;

@@ -79,7 +79,7 @@ absl::Status DeviceMover::Impl::ReserveSlots(uint64_t bytes) {
   if (slots_.data() == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("encoding takes ", bytes, " bytes more of ",
                                                      ToAbsl(device_.name()),
-                                                     ", which has no room"));
+                                                     ", which has no room for them"));
   }
   slots_bytes_ = bytes;
   return absl::OkStatus();

@@ -136,9 +136,9 @@ class DeviceMiner::Impl {
       memory_ = DeviceMemory();
       memory_ = DeviceMemory(device, is_host, bytes);
       if (memory_.data() == nullptr) {
-        return absl::ResourceExhaustedError(absl::StrCat("mining takes ", bytes, " bytes of ",
-                                                         ToAbsl(device.name()),
-                                                         " or of the host, which have no room"));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("mining takes ", bytes, " bytes of ", ToAbsl(device.name()),
+                         " or of the host, which has no room for them"));
       }
       bytes_ = bytes;
       return absl::OkStatus();
